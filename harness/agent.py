@@ -1,6 +1,6 @@
 """The agent: query → parse → act → observe, with a linear, append-only history. Knows a terminal and a model.
 
-What happens where the history fills the context is the policy's affair (harness.overflow).
+What happens where the history fills the context is the policy's affair (harness.history).
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from harness.approval import Approval
 from harness.clock import Clock
 from harness.errors import ContextLimitReached, FormatError, HarnessError, NeverAnswered, RequestTooLarge, TerminalLost
-from harness.history import IMPOSSIBLE_USAGE, PROMPT_TRUNCATED, History
-from harness.limits import Limits
+from harness.history import IMPOSSIBLE_USAGE, PROMPT_TRUNCATED, History, make_room
+from harness.limits import Limits, ReplyRoom
 from harness.model import Model, Seeds, Tempered
-from harness.overflow import make_room
-from harness.oversight import Declined, HandedBack, Oversight, Query
+from harness.oversight import Approval, Declined, HandedBack, Oversight, Query, Watchers
 from harness.protocols.base import (
     Action,
     ActionProtocol,
@@ -30,11 +28,9 @@ from harness.protocols.base import (
     ScreenView,
     View,
 )
-from harness.room import ReplyRoom
-from harness.special_tokens import Admitted, TokenGate, special_tokens_warning
 from harness.terminal import Settled
+from harness.text import Admitted, TokenGate, special_tokens_warning
 from harness.trajectory import Compaction, Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
-from harness.watchers import Watchers
 
 __all__ = ["Agent", "AgentTerminal", "Limits"]
 

@@ -18,9 +18,8 @@ from harness.limits import Limits
 from harness.model import Model, Sampling, Seeds
 from harness.protocols.base import CommandResult, Keys, ScreenView, View
 from harness.protocols.text import seen
-from harness.special_tokens import special_tokens
 from harness.terminal import Settled
-from harness.text import without_lone_surrogates
+from harness.text import special_tokens, without_lone_surrogates
 from harness.trajectory import Message, Outcome, Reply, Step, Trajectory, Usage
 
 Seen = TypeVar("Seen", View, ScreenView, Settled)

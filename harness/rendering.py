@@ -1,7 +1,7 @@
 """Renders a history for the model: messages for the chat endpoint, or a prompt for `/v1/completions`.
 
 Pure. Only ever appends: what is rendered of a history begins what is rendered of the longer one (of `gemma`, once
-the first user message is there). Turn marks inside a content are not escaped: harness.special_tokens deals with them.
+the first user message is there). Turn marks inside a content are not escaped: harness.text deals with them.
 """
 
 from __future__ import annotations

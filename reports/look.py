@@ -1,4 +1,4 @@
-"""The look that all pages share: their frame, the filters of their templates, and what a browser may load for them.
+"""The look that all pages share: their frame, template filters, data as scripts, trials as small cells.
 
 Every text in a page may come from a model, a task or an endpoint, so everything is escaped by the templates, and no
 page may load anything from elsewhere or run a script that is not a file of the site.
@@ -6,8 +6,9 @@ page may load anything from elsewhere or run a script that is not a file of the 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -17,10 +18,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from reports.names import relative_url
+from reports.names import relative_url, trial_page
+from reports.site.content import SiteRun
+from tbench.history.rows import TrialRow
 from tbench.results import UNKNOWN_TIME
-from tbench.reward import canonical, mean_text
-from tbench.scores.summary import percent, range_text
+from tbench.reward import canonical, mean_text, reward_text
+from tbench.scores.summary import Status, percent, range_text
 from tbench.text import counted, size_shown
 
 HERE = Path(__file__).parent
@@ -124,3 +127,72 @@ def visible_text(text: str) -> str:
 
 def _visible(value: Any) -> Any:
     return visible_text(value) if type(value) is str else value
+
+
+# Data as scripts: files that put a value into the one global of a page, which works from files as from servers.
+
+_ESCAPES = {code: f"\\u{code:04x}" for code in map(ord, "<>&\u2028\u2029")}
+
+
+def assignment(name: str, value: Any) -> str:
+    """The script that puts a value into `window.TB` under a name."""
+    return f"window.TB = window.TB || {{}}; TB[{_json(name)}] = {_json(value)};\n"
+
+
+def _json(value: Any) -> str:
+    """JSON without anything that could end a script or a line of it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.translate(_ESCAPES)
+
+
+# Trials as small cells side by side: a sign for what became of each, and the way to its page.
+
+SIGNS = {Status.PASS: "✓", Status.PARTIAL: "◐", Status.FAIL: "✗", Status.ERROR: "!", Status.MISSING: "·"}
+MOST_CELLS = 24
+"""Trials of one task in one run that are shown one by one; the page of the run has all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedCell:
+    """A trial as a cell."""
+
+    status: Status
+    sign: str
+    words: str
+    href: str | None
+    """Its page; None for a trial without a result."""
+
+
+def seed_cells(here: str, run: SiteRun, trials: Iterable[TrialRow], seeds: Iterable[int]) -> Iterator[SeedCell]:
+    """The cells of a task's trials in a run, for a page at `here`, in the order of the seeds."""
+    by_seed = {trial.seed: trial for trial in trials}
+    for seed in seeds:
+        trial = by_seed.get(seed)
+        if trial is None:
+            yield SeedCell(Status.MISSING, SIGNS[Status.MISSING], f"seed {seed}: no result", None)
+        else:
+            status = Status(trial.status)
+            href = relative_url(here, trial_page(run.slug, trial.task, seed, trial.attempt))
+            yield SeedCell(status, sign_of(status, trial.reward), f"seed {seed}: {', '.join(_facts(trial))}", href)
+
+
+def sign_of(status: Status, reward: float | None) -> str:
+    """The sign of a trial: its reward where that is neither 0 nor 1, so that nothing is rounded away."""
+    if reward is None or reward in (0.0, 1.0):
+        return SIGNS[status]
+    text = reward_text(reward)
+    return text.removeprefix("0") if text.startswith("0.") else text
+
+
+def _facts(trial: TrialRow) -> Iterator[str]:
+    if trial.status == Status.ERROR:
+        yield f"error, no verdict: {trial.error}"
+    else:
+        yield trial.status
+    if trial.reward not in (None, 0.0, 1.0):
+        yield f"reward {trial.reward:g}"
+    if trial.outcome is not None:
+        yield trial.outcome.replace("_", " ")
+    yield counted(trial.steps, "step")
+    if trial.wall_sec is not None:
+        yield seconds(trial.wall_sec)

@@ -1,9 +1,11 @@
-"""One self-contained HTML page about one run. Reads the run directory and writes the page; starts nothing."""
+"""Self-contained HTML pages: one about a run, one about what was measured of tasks. Starts nothing."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -66,3 +68,27 @@ def page_style() -> tuple[Markup, str]:
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     return Markup(text), policy
+
+
+# One self-contained HTML page: a table of what was measured of tasks.
+
+
+@dataclass(frozen=True)
+class CalibrationRow:
+    """A task: its cells, in the order of the heads, and what is to be said of it."""
+
+    cells: tuple[str, ...]
+    is_healthy: bool
+    words: tuple[str, ...]
+
+
+def write_calibration(path: Path, heads: Sequence[str], rows: Sequence[CalibrationRow]) -> Path:
+    """Write the page. Heads of numbers begin with >. Raises UsageError where another file is at `path`."""
+    require_ours(path)
+    style, policy = page_style()
+    columns = [(head.removeprefix(">"), head.startswith(">")) for head in heads]
+    ill = sum(not row.is_healthy for row in rows)
+    text = page("calibration.html.j2", path.name, policy=policy, style=style, columns=columns, rows=rows, ill=ill)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.encode("utf-8", "replace"))
+    return path

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tbench.api.debugging import DebugSession, debug
-    from tbench.api.reading import summarise
     from tbench.api.rollouts import Rollout, TokenSequence, TokensMissing
     from tbench.api.runner import Runner, TrialFailed, TrialRecord
+    from tbench.api.stored_runs import summarise
     from tbench.config.settings import RunConfig
     from tbench.datasets.reading import read_tasks
     from tbench.errors import TbenchError, UsageError
@@ -67,7 +67,7 @@ _PLACES = {
     "debug": "tbench.api.debugging",
     "read_run": "tbench.storage.read_run",
     "read_tasks": "tbench.datasets.reading",
-    "summarise": "tbench.api.reading",
+    "summarise": "tbench.api.stored_runs",
 }
 """Modules of the public names. They are imported when a name is used: the command line would start later otherwise."""
 

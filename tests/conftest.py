@@ -23,7 +23,7 @@ from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, build_tag
-from tbench.sandbox.docker.networking.bridge import ensure_network
+from tbench.sandbox.docker.networks import ensure_network
 from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task

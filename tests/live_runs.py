@@ -8,7 +8,7 @@ from typing import Self
 from run_plans import A_MODEL, a_document, a_plan
 from run_trees import a_result
 
-from harness.terminal.recording import Recording
+from harness.terminal.tap import Recording
 from harness.trajectory import Reply, Step
 from tbench.config.document import PlannedTask
 from tbench.events import (
@@ -23,8 +23,7 @@ from tbench.events import (
     TrialVerdict,
 )
 from tbench.results import ErrorInfo, TrialResult
-from tbench.storage.run_store import RunStore
-from tbench.storage.trial_files import StepLog
+from tbench.storage.run_store import RunStore, StepLog
 
 A_BUG = ErrorInfo.model_validate(
     {"stage": "agent", "type": "endpoint_refused", "blame": "endpoint", "retryable": True, "message": "HTTP 400"}

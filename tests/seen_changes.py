@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tbench.results import is_weak
-from tbench.verify.changes.facts import File, ImageTree, Seen, Tests
-from tbench.verify.changes.signs import told
-from tbench.verify.changes.walk import ChangeKind, WalkedFiles
+from tbench.verify.changes.facts import ChangeKind, File, ImageTree, Seen, Tests, WalkedFiles, told
 
 SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/root/.local/bin")
 IMAGE: Mapping[str, bytes] = {

@@ -22,7 +22,7 @@ from harness.protocols.base import CommandResult
 from harness.protocols.bash import MARKER, SUBMIT_COMMAND
 from harness.trajectory import Trajectory
 from tbench.results import TaskStepResult, TrialResult
-from tbench.storage.trial_files import write_files, write_trial
+from tbench.storage.run_store import write_files, write_trial
 
 BEGAN = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 DONE = CommandResult(output=f"{MARKER}\n", exit_code=0)

@@ -33,8 +33,8 @@ from tbench.history.database import make_tables
 from tbench.nightly.reading import read_benchmark
 from tbench.origin import DatasetOrigin
 from tbench.results import ErrorInfo, HostSample, TaskStepResult, Timings, TrialResult
-from tbench.sandbox.docker import labels
-from tbench.scores.pressure import Pressure
+from tbench.sandbox.docker import owner
+from tbench.scores.finals import Pressure
 from tbench.scores.summary import Cell, Counts, ErrorGroup, Score, Summary, TaskRow, TimeSplit, UnreachedSteps
 from tbench.tasks.sources import read_tasks
 
@@ -73,7 +73,7 @@ NAMES = {
     ],
     "docs/history.md": [*columns_of_the_history()],
     "docs/protocols.md": [*PROTOCOLS, *(word for found in words_of_the_protocols() for word in found if word)],
-    "docs/cleaning.md": [labels.LABEL_RUN, labels.LABEL_SHARED, labels.LABEL_IMAGE, labels.LABEL_SNAPSHOT],
+    "docs/cleaning.md": [owner.LABEL_RUN, owner.LABEL_SHARED, owner.LABEL_IMAGE, owner.LABEL_SNAPSHOT],
     "docs/task-format.md": [
         name
         for table, found in vars(keys).items()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from reports.site.writing import write_site
 from tbench.view.address import ViewAddress
-from tbench.view.server import ViewServer
+from tbench.view.requests import ViewServer
 from tbench.view.viewing import Viewing
 
 DEADLINE_SEC = 30.0

@@ -11,7 +11,7 @@ from xml.sax.saxutils import quoteattr
 from harness.trajectory import Message, Outcome, Reply, Step, Trajectory, Usage
 from tbench.results import TrialResult
 from tbench.storage.run_files import STEPS_NAME, trial_directory
-from tbench.storage.trial_files import StepLog, write_trial
+from tbench.storage.run_store import StepLog, write_trial
 
 RED, GREEN, PLAIN = "\x1b[1;31m", "\x1b[32m", "\x1b[0m"
 PROMPT = "root@box:/app# "

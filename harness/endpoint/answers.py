@@ -24,11 +24,9 @@ from pydantic import (
     model_validator,
 )
 
-from harness.endpoint.finish import ending, reasons
+from harness.endpoint.completion import Spoken, believed, ending, reasons, spoken, without_channels
 from harness.endpoint.retry import TransientError
-from harness.endpoint.spoken import Spoken, spoken, without_channels
-from harness.endpoint.usage import believed
-from harness.protocols.raw_calls import holds_raw_call
+from harness.protocols.text import holds_raw_call
 from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Reply, ReplyTokens, ToolCall, Usage
 
@@ -67,7 +65,7 @@ class _WireUsage(BaseModel):
 class _Choice(BaseModel, extra="allow"):
     index: Any = None
     message: dict[str, Any]
-    """Read by its shape (harness.endpoint.spoken), so that a model's mistake is no fault of the answer."""
+    """Read by its shape (harness.endpoint.completion), so that a model's mistake is no fault of the answer."""
     finish_reason: Any = None
     stop_reason: Any = None
     error: Any = None

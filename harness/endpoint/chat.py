@@ -27,15 +27,21 @@ from harness.endpoint.answers import (
     shorten,
 )
 from harness.endpoint.bodies import RawAnswer
-from harness.endpoint.identity import MOST_IN_A_ROW, Replier, served_otherwise
-from harness.endpoint.limits import Lowering, ServerLimits, TooManyTokens
+from harness.endpoint.completion import says_nothing
 from harness.endpoint.outage import AwayTooLongError, Outage, OutagePolicy
 from harness.endpoint.refusals import BODY_REMEDY, Reason, Refusal, judge
 from harness.endpoint.retry import Absence, BudgetSpentError, OnWait, RetryPolicy, Success, TransientError, persist
-from harness.endpoint.thinking import ReasoningPolicy
-from harness.endpoint.time_limit import TimeLimit
+from harness.endpoint.server_state import (
+    MOST_IN_A_ROW,
+    Lowering,
+    ReasoningPolicy,
+    Replier,
+    ServerLimits,
+    TimeLimit,
+    TooManyTokens,
+    served_otherwise,
+)
 from harness.endpoint.transport import StatusError, Transport, encoded
-from harness.endpoint.usage import says_nothing
 from harness.errors import (
     ContextLimitReached,
     EndpointError,
@@ -99,7 +105,7 @@ class ChatModel:
 
     `base_url` is given with its `/v1` or without (`http://host:8000`); any other path is used as it is.
     `request_timeout_sec` bounds one attempt from outside, the server's queue included; None is by `max_tokens` and
-    the pace of this server's replies (harness.endpoint.time_limit).
+    the pace of this server's replies (harness.endpoint.server_state).
     `rendering` chooses between `/chat/completions` and `/completions` with a prompt rendered here.
     `max_outage` says how long requests wait, at no cost to their budget, for an endpoint that is away altogether;
     by default there is only the budget. `on_outage` is told in words when that begins and ends, of the limits that the

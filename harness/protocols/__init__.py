@@ -7,8 +7,7 @@ from pathlib import Path
 
 from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.protocols.base import ActionProtocol
-from harness.protocols.bash_block import BashBlock
-from harness.protocols.bash_tool import BashTool
+from harness.protocols.bash import BashBlock, BashTool
 from harness.protocols.keystrokes_json import KeystrokesJson
 from harness.protocols.keystrokes_xml import KeystrokesXml
 from harness.protocols.thinking_bash import ThinkingBash

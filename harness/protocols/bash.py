@@ -1,7 +1,8 @@
-"""The common part of the bash protocols: one command per reply, answered with its output, and the submission."""
+"""The bash protocols: one command per reply, in a fenced block or as a tool call, answered with its output."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -11,12 +12,23 @@ from typing import Any, Self
 from harness.errors import FormatError
 from harness.limits import OUTPUT_LIMIT_BYTES, ShellMode
 from harness.protocols.base import Command, CommandResult, Parsed, Response, ScreenView, View
-from harness.protocols.fences import Block
 from harness.protocols.templates import Prompts
-from harness.protocols.text import cut_middle, gap_shown, seen, warning_sentences
-from harness.special_tokens import TokenGate
-from harness.text import without_lone_surrogates
-from harness.trajectory import Message
+from harness.protocols.text import (
+    SHELL,
+    Block,
+    Fields,
+    cut_middle,
+    decode,
+    find_blocks,
+    gap_shown,
+    holds_raw_call,
+    seen,
+    unknown_fields,
+    warning_sentences,
+    whole_spans,
+)
+from harness.text import TokenGate, strip_thinking, without_lone_surrogates
+from harness.trajectory import Message, ToolCall
 
 MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 SUBMIT_COMMAND = f"echo {MARKER}"
@@ -169,3 +181,141 @@ def _without_last_line_breaks(result: CommandResult) -> CommandResult:
 def _printed_marker(result: CommandResult) -> bool:
     first_line = result.output.partition("\n")[0]
     return result.exit_code == 0 and not result.timed_out and first_line.strip() == MARKER
+
+
+# bash-block: reasoning, then exactly one fenced bash block per reply. The format of mini-swe-agent v1.
+#
+# A block is ended by the first line that is its fence and nothing else, so a command that needs such a line stands
+# between longer fences. A block with the start of another one inside is refused: it was closed too early, and half a
+# heredoc would hang the shell.
+
+
+class BashBlock(BashProtocol):
+    """The only bash block of a reply is its command."""
+
+    name = "bash-block"
+
+    def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
+        """The command of the only bash block. Raises FormatError."""
+        answer = strip_thinking(content, whole_spans(find_blocks(content, SHELL)))
+        block = _only_block(find_blocks(answer, SHELL))
+        check_block(block)
+        return one_command(block.command, block_oddities(block))
+
+
+def _only_block(found: list[Block]) -> Block:
+    """The reply's only `bash` block, or without one the only block of another shell's label. Raises FormatError."""
+    blocks = [block for block in found if block.label == "bash"] or found
+    if len(blocks) == 1:
+        return blocks[0]
+    kind = "several_blocks" if blocks else "no_block"
+    raise FormatError(kind, f"Found {len(blocks)} bash blocks; exactly one is needed.")
+
+
+# bash-tool: one native call of the function `bash` per reply. The format of mini-swe-agent v2 and Tmax's harness.
+#
+# Only the first call is run, and only that one stays in the history. A call whose arguments had to be repaired stays
+# there as it was understood: servers put the arguments into the prompt and fail on what is no object.
+
+FUNCTION = "bash"
+
+_ALIASES = ("cmd", "code", "script", "bash")
+
+
+class BashTool(BashProtocol):
+    """The first tool call of a reply is its command."""
+
+    name = "bash-tool"
+    samples = SAMPLES | {"tool": {"persistent": True}, "tool_command": {}}
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """The one function that is offered; its descriptions are prompts, too."""
+        tool = self._prompts.render("tool", persistent=self._persistent)
+        return (_function(tool, self._prompts.render("tool_command")),)
+
+    def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
+        """The command of the first tool call. Raises FormatError."""
+        if not tool_calls:
+            raise _without_call(content)
+        warnings: list[str] = []
+        if len(tool_calls) > 1:
+            warnings.append(f"extra_tool_calls: Only the first of {len(tool_calls)} tool calls counts.")
+        call = tool_calls[0]
+        try:
+            return _parse_call(call, warnings)
+        except FormatError as error:
+            raise FormatError(error.kind, str(error), tuple(warnings)) from error.__cause__
+
+
+def _function(description: str, command: str) -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": {"command": {"type": "string", "description": command}},
+        "required": ["command"],
+    }
+    return {
+        "type": "function",
+        "function": {"name": FUNCTION, "description": description, "parameters": parameters},
+    }
+
+
+def _without_call(content: str) -> FormatError:
+    if holds_raw_call(content):
+        return FormatError(
+            "raw_tool_call", "A tool call was written as text, but it was not recognised as one in that form."
+        )
+    return FormatError("no_tool_call", "Found 0 tool calls; exactly one is needed.")
+
+
+def _parse_call(call: ToolCall, warnings: list[str]) -> Parsed:
+    if call.name != FUNCTION:
+        raise FormatError("unknown_function", f"There is no function {call.name[:60]!r}, only '{FUNCTION}'.")
+    already = len(warnings)
+    parsed = one_command(_command(_fields(call.arguments, warnings), warnings), warnings)
+    if len(parsed.warnings) > already:
+        arguments = json.dumps({"command": _only_command(parsed)}, ensure_ascii=False)
+        call = call.model_copy(update={"arguments": arguments})
+    return replace(parsed, tool_call=call)
+
+
+def _only_command(parsed: Parsed) -> str:
+    (action,) = parsed.actions
+    assert isinstance(action, Command)
+    return action.command
+
+
+def _fields(arguments: str, warnings: list[str]) -> Fields:
+    """The object that a call's arguments hold. Raises FormatError."""
+    value = _first_value(arguments, warnings)
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        warnings.append("double_encoding: The arguments were a string that holds the JSON object.")
+        value = _first_value(value, warnings)
+    if not isinstance(value, Fields):
+        raise FormatError("wrong_type", "The arguments must be a JSON object.")
+    return value
+
+
+def _first_value(text: str, warnings: list[str]) -> Any:
+    value, end = decode(text := text.strip())
+    if end < len(text):
+        warnings.append("extra_text: There is extra text after the arguments' object.")
+    return value
+
+
+def _command(fields: Fields, warnings: list[str]) -> str:
+    names = ["command"] if "command" in fields else [name for name in _ALIASES if name in fields]
+    if len(names) != 1:
+        raise FormatError("missing_field", "The arguments need 'command', a string.")
+    (name,) = names
+    if name != "command":
+        warnings.append(f"wrong_key: '{name}' was taken as 'command'.")
+    if fields.twice:
+        warnings.append("duplicate_field: An argument was given twice; the last one counts.")
+    warnings += unknown_fields(fields, [name])
+    command = fields[name]
+    if not isinstance(command, str):
+        raise FormatError("wrong_type", f"'{name}' must be a string.")
+    if not command.strip():
+        raise FormatError("empty_command", "The command is empty.")
+    return command

@@ -14,8 +14,7 @@ from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.protocols.base import Keys, Parsed, Response, View
 from harness.protocols.templates import Prompts, Samples
 from harness.protocols.text import cut_middle, key_name, seen, warning_sentences
-from harness.special_tokens import TokenGate
-from harness.text import without_lone_surrogates
+from harness.text import TokenGate, without_lone_surrogates
 from harness.trajectory import Message, ToolCall
 
 DEFAULT_DURATION_SEC = 1.0

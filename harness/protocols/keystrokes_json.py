@@ -10,7 +10,6 @@ from typing import Any
 
 from harness.errors import FormatError
 from harness.protocols.base import Keys
-from harness.protocols.json_values import Fields, decode
 from harness.protocols.keystrokes import (
     KNOWN,
     REQUIRED,
@@ -20,7 +19,7 @@ from harness.protocols.keystrokes import (
     typed,
     wrong_order,
 )
-from harness.protocols.text import JSON_TOKEN, first_balanced_object, unknown_fields
+from harness.protocols.text import JSON_TOKEN, Fields, decode, first_balanced_object, unknown_fields
 from harness.text import Span, after_thinking
 
 _KNOWN_IN_COMMAND = ("keystrokes", "duration")

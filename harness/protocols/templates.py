@@ -15,8 +15,7 @@ from typing import Self
 from jinja2 import Environment, StrictUndefined, Template, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.sandbox import SandboxedEnvironment
 
-from harness.special_tokens import Admitted, TokenGate
-from harness.text import without_lone_surrogates
+from harness.text import Admitted, TokenGate, without_lone_surrogates
 
 Samples = Mapping[str, Mapping[str, object]]
 """The variables that a block may use, with a sample value each, by the block's name."""

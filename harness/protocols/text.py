@@ -1,13 +1,17 @@
-"""Text functions that protocols share: balanced objects, key names, long output.
+"""Text functions that protocols share: fenced blocks, JSON as models write it, tool calls in a text, long output.
 
 Every function is linear in its input and none raises.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
+from harness.errors import FormatError
 from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.protocols.base import CommandResult, Gap, ScreenView, View
 from harness.text import Span, without_lone_surrogates
@@ -136,3 +140,153 @@ def unknown_fields(names: Iterable[str], known: Iterable[str], where: str = "") 
     unknown = dict.fromkeys(name for name in names if name not in known)
     shown = cut_middle(without_lone_surrogates(", ".join(unknown)), 200)
     return [f"unknown_field: {where}Unknown fields are ignored: {shown}."] if unknown else []
+
+
+# Finds fenced code blocks, and what is wrong with them. Everything is linear and nothing raises.
+
+SHELL = re.compile(r"(?<!`)(?P<fence>`{3,})(?P<label>bash|sh|shell)[ \t\r]*$", re.IGNORECASE)
+"""The end of a line that opens a shell's block."""
+ANY = re.compile(r"(?:^[ \t]*+|(?<!`)(?=`++\w))(?P<fence>`{3,})(?P<label>[^\s`]*+)[ \t\r]*+$")
+"""The end of a line that opens a block of any label; without a label it has to be a whole line."""
+
+_NESTED_OPENING = re.compile(r"^[ \t]*(`{3,})[ \t]*\w", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block, which may be unclosed."""
+
+    label: str
+    """The label as written."""
+    fence: str
+    start: int
+    end: int
+    command: str
+    alone: bool
+    """Whether only white space stands before the opening fence."""
+    closed: bool
+
+    @property
+    def swallows_another(self) -> bool:
+        """Whether a labelled block starts inside, so that this one was closed too early, or not at all."""
+        return any(len(found[1]) >= len(self.fence) for found in _NESTED_OPENING.finditer(self.command))
+
+
+def find_blocks(text: str, kind: re.Pattern[str]) -> list[Block]:
+    """Every block of `text` whose opening line `kind` matches, in order; the last one may be unclosed.
+
+    A block is ended by the first line that is its fence and nothing else.
+    """
+    blocks: list[Block] = []
+    opening: re.Match[str] | None = None
+    closing: tuple[str, ...] = ()
+    start = body = offset = 0
+    for line in text.split("\n"):
+        after = offset + len(line) + 1
+        if opening is None:
+            opening, start, body = _opening(line, kind), offset, after
+            closing = _closing(opening) if opening else ()
+        elif line.rstrip() in closing:
+            blocks.append(_block(text, opening, (start, min(after, len(text))), text[body:offset]))
+            opening = None
+        offset = after
+    if opening is not None:
+        blocks.append(_block(text, opening, (start, len(text)), text[body:], closed=False))
+    return blocks
+
+
+def whole_spans(blocks: Iterable[Block]) -> list[Span]:
+    """The spans of blocks that are certainly whole, in which a thinking tag is text.
+
+    One that holds its fence may be a draft in the thinking that ran into the answer's block.
+    """
+    return [(block.start, block.end) for block in blocks if block.closed and block.fence not in block.command]
+
+
+def _opening(line: str, kind: re.Pattern[str]) -> re.Match[str] | None:
+    return kind.search(line) if "```" in line else None
+
+
+def _block(text: str, opening: re.Match[str], span: Span, body: str, *, closed: bool = True) -> Block:
+    return Block(
+        label=opening["label"],
+        fence=opening["fence"],
+        start=span[0] + opening.start("fence"),
+        end=span[1],
+        command=body.rstrip("\n"),
+        alone=not opening.string[: opening.start("fence")].strip(),
+        closed=closed,
+    )
+
+
+def _closing(opening: re.Match[str]) -> tuple[str, ...]:
+    """The pattern of a block's closing line: the fence and nothing else, indented not at all or as its opening is."""
+    before = opening.string[: opening.start("fence")]
+    return (opening["fence"], before + opening["fence"]) if before.isspace() else (opening["fence"],)
+
+
+# Decodes JSON as models write it: objects remember repeated fields, and only FormatError is raised.
+
+_EXCERPT = 60
+
+
+class Fields(dict[str, Any]):
+    """A JSON object that remembers whether a field was given twice."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.twice = len(pairs) > len(self)
+
+
+def _number(digits: str) -> float:
+    # int() refuses thousands of digits with an exception of its own; no field needs an int.
+    return float(digits)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=Fields, parse_int=_number)
+
+
+def decode(text: str, start: int = 0) -> tuple[Any, int]:
+    """The JSON value at `start` and where it ends. Raises FormatError."""
+    try:
+        return _DECODER.raw_decode(text, start)
+    except RecursionError as error:
+        raise FormatError("invalid_json", "Invalid JSON: it is nested too deeply.") from error
+    except json.JSONDecodeError as error:
+        near = text[max(0, error.pos - _EXCERPT) : error.pos + _EXCERPT]
+        raise FormatError("invalid_json", f"Invalid JSON: {error.msg}, near {near!r}.") from error
+
+
+# Finds tool calls that a server has left in a text, in whatever notation a model writes them.
+
+_MARKUP = re.compile(
+    r"<[|\uff5c][^\s<>]{0,40}?(?i:tool|call|func|invoke|python_tag|action|plugin|channel)"
+    r"|<(?:/?[\w-]+:)?(?:tool_calls?\b|TOOLCALL|function_calls?\b|tool_use\b|function=|parameter=|invoke name=)"
+    r"|\[TOOL_CALLS\]"
+)
+"""Control tokens and tags with which chat templates surround calls."""
+_NAME = re.compile(r"""["'](?:tool_?)?(?:name|function)["']\s*:\s*["']""")
+_ARGUMENTS = re.compile(r"""["'](?:arguments|parameters)["']\s*:\s*["'{]""")
+_ARGUMENT = re.compile(r"""(?:(?<=[{(,"'>])|^[ \t]*)(?:command(?:["'`]?\s*[:=]|<)|(?<=bash\()["'])""", re.MULTILINE)
+"""The name of our function's argument, in a call's notation; Python may leave it out."""
+_NOTATION = re.compile(r"""[{(<\[":]""")
+_PROSE = re.compile(r"[^\W\d_]\s+[^\W\d_]")
+"""Two words with a space between: a sentence, no notation."""
+_CALL_CHARS = 120
+"""Most characters between a function's name and that of its argument."""
+
+
+def holds_raw_call(text: str, function: str = "bash") -> bool:
+    """Whether the text holds a tool call in some model's own notation, which the server has not parsed.
+
+    Also where the server has dropped the control tokens round it: then the function's name stands before its argument
+    with nothing but notation between.
+    """
+    if _MARKUP.search(text) or (_NAME.search(text) and _ARGUMENTS.search(text)):
+        return True
+    for argument in _ARGUMENT.finditer(text):
+        before = text[max(0, argument.start() - _CALL_CHARS) : argument.start()]
+        _, named, between = before.rpartition(function)
+        if named and _NOTATION.search(between) and not _PROSE.search(between):
+            return True
+    return False

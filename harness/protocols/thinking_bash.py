@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from harness.errors import FormatError
 from harness.protocols.base import Parsed
 from harness.protocols.bash import BashProtocol, block_oddities, check_block, one_command
-from harness.protocols.fences import ANY, Block, find_blocks, whole_spans
+from harness.protocols.text import ANY, Block, find_blocks, whole_spans
 from harness.text import masked, strip_thinking
 from harness.trajectory import ToolCall
 

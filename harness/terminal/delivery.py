@@ -19,12 +19,11 @@ from pathlib import Path
 from harness.errors import TerminalLost
 from harness.protocols.base import CommandResult
 from harness.terminal import control_mode
-from harness.terminal.control_client import text as reply_text
-from harness.terminal.foreground import Foreground, Watcher
+from harness.terminal.control_mode import text as reply_text
 from harness.terminal.link import KeysLost, Link
-from harness.terminal.marks import Mark
+from harness.terminal.settling import Mark
 from harness.terminal.spec import TerminalSpec
-from harness.terminal.waiting import Waiting
+from harness.terminal.waiting import Foreground, Waiting, Watcher
 from harness.terminal.watch import Watch
 
 _SCRIPT = "".join(

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from enum import Enum
 
 from harness.terminal import control_mode
-from harness.terminal.foreground import Foreground, Watcher
 from harness.terminal.link import KeysLost, Link
-from harness.terminal.waiting import Waiting
+from harness.terminal.waiting import Foreground, Waiting, Watcher
 from harness.terminal.watch import Watch
 
 _TAKEN_SEC = 1.0

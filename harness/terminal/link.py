@@ -9,8 +9,7 @@ from typing import Protocol
 
 from harness.errors import TerminalLost, TerminalUnreachable
 from harness.stream import Connect
-from harness.terminal.control_client import ControlClient, Silent, text
-from harness.terminal.control_mode import CommandReply
+from harness.terminal.control_mode import CommandReply, ControlClient, Silent, text
 from harness.terminal.spec import TerminalSpec
 
 UNREACHABLE_SEC = 120.0

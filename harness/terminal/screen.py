@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
 from harness.protocols.base import ScreenView
-from harness.terminal.control_client import text
-from harness.terminal.control_mode import CommandReply
+from harness.terminal.control_mode import CommandReply, text
 from harness.terminal.spec import COLUMNS, HISTORY_LINES, ROWS
 
 _VIEW_LINES = 5_000

@@ -17,16 +17,14 @@ from harness.limits import Settling
 from harness.protocols.base import CommandResult, Keys, ScreenView
 from harness.stream import Connect
 from harness.terminal.delivery import Delivery
-from harness.terminal.foreground import Watcher
 from harness.terminal.keyboard import Keyboard
-from harness.terminal.last_line import looks_like_shell_prompt
 from harness.terminal.link import UNREACHABLE_SEC, KeysLost, Link
 from harness.terminal.plain_text import plain_text
-from harness.terminal.recording import Recording
 from harness.terminal.screen import ScreenReader
+from harness.terminal.settling import looks_like_shell_prompt
 from harness.terminal.spec import TerminalSpec
-from harness.terminal.tap import DRAW, DrawnScreen, Tap
-from harness.terminal.waiting import Waiting
+from harness.terminal.tap import DRAW, DrawnScreen, Recording, Tap
+from harness.terminal.waiting import Waiting, Watcher
 from harness.terminal.watch import Watch
 
 _SHELL_SEC = 10.0

@@ -1,4 +1,4 @@
-"""Tells when the shell has settled: a state machine over what was typed and the marks that came back. No clock.
+"""Tells from the output whether the shell has settled: its OSC 133 marks, and the line that the cursor stands on.
 
 Bash says with D and B how many lines it has read (its LINENO): once these are as many as were typed, nothing
 typed is left to be run, and that is proof. Other shells answer each line with one prompt, which is counted.
@@ -8,8 +8,94 @@ Where a program has read some of the lines the count stays open, and quiet has t
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-from harness.terminal.marks import Mark
+from harness.terminal.plain_text import plain_text
+
+# Finds the shell's OSC 133 marks in the output stream, and with them the exact output of each command.
+#
+# The tools volume's shell set-up prints them: C when a command is about to run, D with the exit code and whether
+# another typed line already waits when it has ended, B when the prompt has been drawn, P where a command needs more
+# lines, X with the exit code of a shell that has ended, S before what the set-up itself shows. Shells without bash's
+# hooks print D with the prompt. A delivered command has a C and a D with its own id. Pure, no I/O. Source:
+# https://gitlab.freedesktop.org/Per_Bothner/specifications/-/blob/master/proposals/semantic-prompts.md
+
+_MARK = re.compile(
+    rb"\x1b\]133;([BCDPSX])(?:;(-?\d+))?;aid=tbench(?:;id=(\d+))?(?:;line=(\d*))?(?:;pid=(\d+))?(?:;number=(\d+))?(?:;pending=(\w+))?"
+    rb"(?:;note=(\w+))?(?:\x1b\\|\x07)"
+)
+_OPENING = b"\x1b]133;"
+_LONGEST_MARK = 128
+
+
+class Mark(NamedTuple):
+    """One mark: `kind` is its letter; the exit code is set on D and X, pending on D."""
+
+    kind: str
+    exit_code: int | None = None
+    pending: bool | None = None
+    """Whether another typed line already waits; None where the shell cannot tell."""
+    line: int | None = None
+    """Number of lines that the shell has read so far (bash, on D and B)."""
+    pid: int | None = None
+    """The shell's process id."""
+    id: int | None = None
+    """The delivered command's id."""
+    number: int | None = None
+    """The prompt's number (bash, on B): one higher behind each command."""
+    note: str | None = None
+    """The kind of note that a delivered command's end (D) comes with."""
+
+
+class MarkScanner:
+    """Splits output into text and marks, in order, wherever the stream was cut."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+
+    def feed(self, data: bytes) -> list[bytes | Mark]:
+        if self._tail:
+            data, self._tail = self._tail + data, b""
+        if b"\x1b" not in data:
+            return [data]
+        pieces: list[bytes | Mark] = []
+        position = 0
+        for match in _MARK.finditer(data):
+            if match.start() > position:
+                pieces.append(data[position : match.start()])
+            pieces.append(_mark(match))
+            position = match.end()
+        rest = data[position:]
+        cut = _unfinished(rest)
+        if cut is not None:
+            rest, self._tail = rest[:cut], rest[cut:]
+        if rest:
+            pieces.append(rest)
+        return pieces
+
+
+def _mark(match: re.Match[bytes]) -> Mark:
+    kind, code, identity, line, pid, number, pending, note = match.groups()
+    return Mark(
+        kind.decode(),
+        int(code) if code else None,
+        {b"0": False, b"1": True}.get(pending or b""),
+        int(line) if line else None,
+        int(pid) if pid else None,
+        int(identity) if identity else None,
+        int(number) if number else None,
+        note.decode() if note else None,
+    )
+
+
+def _unfinished(data: bytes) -> int | None:
+    """The place where a mark may have begun that the next read will complete."""
+    start = data.rfind(_OPENING, max(0, len(data) - _LONGEST_MARK))
+    if start >= 0:
+        return start
+    start = data.rfind(b"\x1b", max(0, len(data) - len(_OPENING)))
+    return start if start >= 0 and _OPENING.startswith(data[start:]) else None
+
 
 GRACE_SEC = 0.02
 """Wait for a prompt where settling is proved, but this shell's prompts have had no mark so far."""
@@ -228,3 +314,77 @@ class ShellState:
             if len(self._read) >= _MOST_SHELLS:
                 self._read.clear()
             self._read[pid or 0] = line
+
+
+# The line that the cursor stands on, as far as the output tells, and whether it looks like a prompt.
+
+_KEPT_BYTES = 4096
+_CLEARED = re.compile(rb"\x1b(?:\[[23]?J|\[[0-9;]*H|c)")
+_PATH = re.compile(r"[~/][^\s:$#%>)\]]*")
+_NUMBER = re.compile(r"\d+")
+_SHELL_PROMPT_END = re.compile(r"(?:(?<!#)#|\$|(?<!\d)%)$")
+_PROMPT_END = re.compile(r"(?:[$#>❯»λ]|(?<!\d)%|\(\w+\)|\[\d+\]:)$")
+
+
+class LastLine:
+    """The output since the last line break, and whether there was a line break since `begin`."""
+
+    def __init__(self) -> None:
+        self._line = b""
+        self._came = b""
+        """The output that was not looked at yet: most of it never is."""
+        self._is_fresh = False
+        self._text: str | None = ""
+
+    def begin(self) -> None:
+        """Note that something is going to be typed."""
+        self._catch_up()
+        self._is_fresh = False
+
+    def follow(self, data: bytes) -> None:
+        """Take what the pane prints."""
+        self._came += data
+        if len(self._came) > _KEPT_BYTES:
+            self._catch_up()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the line began, or the screen was cleared, since `begin`."""
+        self._catch_up()
+        return self._is_fresh
+
+    @property
+    def text(self) -> str:
+        """The line as the terminal shows it."""
+        self._catch_up()
+        if self._text is None:
+            self._text = plain_text(self._line).rstrip()
+        return self._text
+
+    def _catch_up(self) -> None:
+        if not self._came:
+            return
+        came, self._came = self._came, b""
+        _, broken, last = came.rpartition(b"\n")
+        self._is_fresh = self._is_fresh or bool(broken) or _CLEARED.search(came) is not None
+        self._line = (last if broken else self._line + last)[-_KEPT_BYTES:]
+        self._text = None
+
+
+def looks_like_prompt(text: str) -> bool:
+    """Whether a line ends as prompts do: `$`, `>>>`, `(gdb)`, `In [1]:`."""
+    return _PROMPT_END.search(text) is not None
+
+
+def looks_like_shell_prompt(text: str) -> bool:
+    """Whether a line ends as shells' prompts do, and not as bars of progress do (`####`, `50%`)."""
+    return _SHELL_PROMPT_END.search(text) is not None
+
+
+def same_prompt(one: str, other: str) -> bool:
+    """Whether two prompts are the same but for a path and numbers in them: `a@b:~$` and `a@b:/tmp$`."""
+    return bool(one) and _shape(one) == _shape(other)
+
+
+def _shape(prompt: str) -> str:
+    return _NUMBER.sub("0", _PATH.sub("/", prompt))

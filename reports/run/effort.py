@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from reports.charts.stacked_bar import BarPart, stacked_bar
+from reports.charts import BarPart, stacked_bar
 from reports.look import seconds
 from tbench.scores.summary import Status, Summary, TaskRow, TimeSplit
 

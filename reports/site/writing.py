@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from reports import comparison, task
 from reports.look import HERE
 from reports.names import (
     COMPARE,
@@ -24,8 +25,9 @@ from reports.names import (
     task_data,
     task_page,
 )
-from reports.pages import comparison, feed, night, nights, overview, run, series, task
+from reports.run import page as run
 from reports.run.view import page_summary
+from reports.site import night, overview, series
 from reports.site.content import Lane, Site, SiteRun, gather
 from reports.trial.page import trial_files
 from tbench.errors import UsageError
@@ -166,11 +168,11 @@ class _Writing:
 def _pages_of_all(site: Site) -> Iterator[tuple[str, str]]:
     """The pages that are about more than one run, each with its place in the site."""
     yield OVERVIEW, overview.render(site)
-    yield FEED, feed.render(site)
+    yield FEED, series.render_feed(site)
     yield SERIES, overview.render_series(site)
     for each in site.series:
         yield each.page, series.render(site, each)
-    yield NIGHTS, nights.render(site)
+    yield NIGHTS, night.render_nights(site)
     for name, runs in site.nights.items():
         yield night_page(name), night.render(site, name, runs)
     names = task.names(site)

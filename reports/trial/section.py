@@ -1,20 +1,180 @@
-"""What is stored of a trial, or of one step of a task that has several: read from its directory."""
+"""The stored files of a trial, or of one step of a task that has several: recording, replies, verdict."""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
 from harness.trajectory import Compaction, Message, Step, Trajectory
-from reports.trial.recording import SessionCast, StepTimes, read_cast, times_of
-from reports.trial.reply import ReplyWords, words_of
+from reports.trial.steps import ReplyWords, words_of
 from reports.trial.verdict import VerifierView, read_verifier
 from tbench.results import TaskStepResult, TrialResult
 from tbench.storage.read_run import RunUnreadable, read_steps, read_trajectory
 from tbench.storage.run_files import STEPS_NAME, TRAJECTORY_NAME, step_directory, trial_directory
 from tbench.text import size_shown
+
+# A recorded session as the player of a page gets it, and when in it each step began, typed and ended.
+
+LARGEST_BYTES = 6 << 20
+"""What a page holds of a recording; the rest is left out, and said."""
+_STEP = re.compile(r"step (\d{1,9})")
+_OUTPUT = re.compile(rb'^\[[^"]{1,30}"o"', re.MULTILINE)
+_KIND_WITHIN = 40
+"""Characters of a line in which its kind stands: output is most of a recording, and is not looked at."""
+_NEAR = 500
+"""How many inputs further on an action is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds into the recording: the model is asked, the first key is typed, the step is over."""
+
+    begin: float
+    typed: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCast:
+    """A recording (asciicast version 2), as much of it as a page holds."""
+
+    text: str
+    """Whole lines, the header first; empty where there is none."""
+    duration_sec: float = 0.0
+    size_bytes: int = 0
+    typed: tuple[tuple[float, str], ...] = ()
+    steps: dict[int, float] = field(default_factory=dict)
+    """When steps began, by number, as far as markers say so."""
+    remarks: tuple[tuple[float, str], ...] = ()
+    """Other markers: what happened to the terminal."""
+    notes: tuple[str, ...] = ()
+    """What is missing of it, one sentence each."""
+
+
+def read_cast(file: Path, limit_bytes: int = LARGEST_BYTES) -> SessionCast:
+    """Read the recording of a session. What is no asciicast of version 2 gives an empty one with a note."""
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as opened:
+            raw = opened.read(limit_bytes)
+    except (OSError, ValueError) as error:
+        gone = isinstance(error, FileNotFoundError | NotADirectoryError | ValueError)
+        return SessionCast("", notes=() if gone else (f"the recording cannot be read: {error}",))
+    if not _is_asciicast(raw):
+        return SessionCast("", size_bytes=size, notes=("the recording is no asciicast of version 2, and is not shown",))
+    notes = []
+    whole, _, torn = raw.rpartition(b"\n")
+    if len(raw) < size:
+        notes.append(f"the recording is {size_shown(size)}; the first {size_shown(len(whole))} of it are here")
+    elif torn and _event(torn.decode("utf-8", "replace")) is None:
+        notes.append("the recording breaks off in the middle of a line; it plays up to there")
+    else:
+        whole = raw.rstrip(b"\n")
+    if not _OUTPUT.search(whole):
+        return SessionCast("", size_bytes=size, notes=("the recording holds no output, and is not shown",))
+    return _parsed(whole.decode("utf-8", "replace"), size, notes)
+
+
+def _is_asciicast(raw: bytes) -> bool:
+    try:
+        header = json.loads(raw.partition(b"\n")[0], parse_constant=_no_number)
+        return isinstance(header, dict) and header.get("version") == 2
+    except (ValueError, RecursionError):
+        return False
+
+
+def _no_number(name: str) -> None:
+    """Refuse NaN and the infinities, which no browser reads."""
+    raise ValueError(name)
+
+
+def _parsed(text: str, size: int, notes: list[str]) -> SessionCast:
+    typed: list[tuple[float, str]] = []
+    remarks: list[tuple[float, str]] = []
+    steps: dict[int, float] = {}
+    for kind, at, said in _noted(text):
+        if kind == "i":
+            typed.append((at, said))
+        elif (step := _STEP.fullmatch(said)) is not None:
+            steps.setdefault(int(step[1]), at)
+        else:
+            remarks.append((at, said))
+    return SessionCast(text, _duration(text), size, tuple(typed), steps, tuple(remarks), tuple(notes))
+
+
+def _noted(text: str) -> Iterator[tuple[str, float, str]]:
+    """The events that are no output."""
+    for line in text.split("\n"):
+        beginning = line[:_KIND_WITHIN]
+        if ('"i"' in beginning or '"m"' in beginning) and (event := _event(line)) is not None:
+            at, kind, said = event
+            if kind in "im":
+                yield kind, at, said
+
+
+def _event(line: str) -> tuple[float, str, str] | None:
+    try:
+        at, kind, said = json.loads(line)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if isinstance(at, int | float) and math.isfinite(at) and isinstance(kind, str) and isinstance(said, str):
+        return float(at), kind, said
+    return None
+
+
+def _duration(text: str) -> float:
+    """The time of the last event that can be read."""
+    for line in reversed(text[-200_000:].split("\n")):
+        if (event := _event(line)) is not None:
+            return event[0]
+    return 0.0
+
+
+def times_of(steps: Sequence[Step], cast: SessionCast) -> list[StepTimes | None]:
+    """When each step was, in the order of the steps; None for all of them where nothing ties them to the recording.
+
+    Markers say it. Recordings of other programs have none: there, a step typed when its actions were typed, which
+    stand in the recording in their order, and the model was asked so many seconds before.
+    """
+    typed = _typed_at(steps, cast)
+    if not cast.text or not (cast.steps or typed):
+        return [None] * len(steps)
+    begins: list[float] = []
+    least = expected = 0.0
+    for step in steps:
+        begin = cast.steps.get(step.index)
+        if begin is None:
+            begin = typed[step.index] - step.model_sec if step.index in typed else expected
+        begins.append(min(max(least, begin), cast.duration_sec))
+        least = max(begins[-1], typed.get(step.index, 0.0))
+        expected = typed.get(step.index, begins[-1] + step.model_sec) + step.command_sec
+    ends = [*begins[1:], cast.duration_sec]
+    return [
+        StepTimes(begin, min(max(typed.get(step.index, begin), begin), end), max(begin, end))
+        for step, begin, end in zip(steps, begins, ends, strict=True)
+    ]
+
+
+def _typed_at(steps: Sequence[Step], cast: SessionCast) -> dict[int, float]:
+    """When steps typed their first action, by index, of those whose actions are found in the recording."""
+    found: dict[int, float] = {}
+    place = 0
+    for step in steps:
+        for action in filter(None, step.actions):
+            wanted = action.replace("\0", "")
+            near = range(place, min(place + _NEAR, len(cast.typed)))
+            at = next((n for n in near if cast.typed[n][1] == wanted), None)
+            if at is None:
+                break
+            found.setdefault(step.index, cast.typed[at][0])
+            place = at + 1
+    return found
+
 
 RECORDING_NAME = "session.cast"
 _LARGEST_BYTES = 256 << 20

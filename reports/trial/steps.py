@@ -1,17 +1,118 @@
-"""The steps of a trial as cards: what the model said and typed, what it saw, and what went wrong."""
+"""The steps of a trial as cards and as a strip: what the model said and typed, what it saw, what went wrong."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from harness.trajectory import Step
-from reports.trial.colours import coloured
-from reports.trial.reply import ReplyWords
-from reports.trial.text import ShownText, keystrokes, room_of, shown
+from reports.charts import linked_picture, number
+from reports.look import seconds
+from reports.trial.text import ShownText, coloured, keystrokes, room_of, shown
+
+# What a reply says beside its actions: thoughts, analysis, plan, in whatever form its protocol has.
+
+_THINKING = re.compile(r"\s*<(think|thinking)>(.*?)(?:</\1>|\Z)", re.DOTALL)
+_END_OF_THINKING = re.compile(r"</think(?:ing)?>")
+"""Alone where the prompt has begun the thinking."""
+_PART = re.compile(r"<(\w{1,30})>(.*?)</\1>", re.DOTALL)
+_FENCE = re.compile(r"^```[\w-]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_ACTIONS = {"commands", "keystrokes", "tool_calls", "actions", "action", "command", "response", "task_complete"}
+"""Parts that hold what was typed, which a page shows as such."""
+_LONGEST_CHARS = 2_000_000
+"""Longer replies are not taken apart."""
+_MOST_PARTS = 12
+
+
+class Said(NamedTuple):
+    """A part of what a reply says; the label is the model's own word for it, empty for text without one."""
+
+    label: str
+    text: str
+
+
+class ReplyWords(NamedTuple):
+    """What a reply says beside its actions."""
+
+    reasoning: str
+    """Thinking, whether it came apart from the reply or in it."""
+    parts: tuple[Said, ...]
+
+
+def words_of(step: Step) -> ReplyWords:
+    """What the reply of a step says; all of it where it could not be used, or where nothing was typed."""
+    content = step.reply.content
+    reasoning = [step.reply.reasoning or ""]
+    if (thinking := _THINKING.match(content)) is not None:
+        reasoning.append(thinking[2])
+        content = content[thinking.end() :]
+    elif (end := _END_OF_THINKING.search(content)) is not None:
+        reasoning.append(content[: end.start()])
+        content = content[end.end() :]
+    thoughts = "\n\n".join(text for each in reasoning if (text := each.strip()))
+    return ReplyWords(thoughts, tuple(_said(content, step)))
+
+
+def _said(content: str, step: Step) -> Iterator[Said]:
+    content = content.strip()
+    if not content or content in {action.strip() for action in step.actions}:
+        return
+    if step.format_error is None and len(content) <= _LONGEST_CHARS:
+        found = _of_json(content) or _of_tags(content)
+        if found is not None:
+            yield from found[:_MOST_PARTS]
+            return
+        content = _without_commands(content, step)
+    if content:
+        yield Said("", content)
+
+
+def _of_json(content: str) -> list[Said] | None:
+    """The texts in the JSON object that a reply is; None where it is none."""
+    begin, end = content.find("{"), content.rfind("}")
+    if begin < 0 or end < begin:
+        return None
+    try:
+        value = json.loads(content[begin : end + 1], strict=False)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or not _ACTIONS & value.keys():
+        return None
+    before, after = _unfenced(content[:begin]), _unfenced(content[end + 1 :])
+    return [said for said in (Said("", before), *_reply_texts(value), Said("", after)) if said.text]
+
+
+def _reply_texts(value: dict[str, Any]) -> Iterator[Said]:
+    for key, text in value.items():
+        if key not in _ACTIONS and isinstance(text, str) and text.strip():
+            yield Said(key, text.strip())
+
+
+def _unfenced(text: str) -> str:
+    return re.sub(r"```\w*", "", text).strip()
+
+
+def _of_tags(content: str) -> list[Said] | None:
+    """The texts between tags, of a reply that consists of them; None for another."""
+    inner = re.sub(r"</?response>", "", content)
+    inner = re.sub(r"<commands>.*?(</commands>|\Z)|<keystrokes[^>]*>.*?(</keystrokes>|\Z)", "", inner, flags=re.DOTALL)
+    if inner == content:
+        return None
+    found = [Said(part[1], part[2].strip()) for part in _PART.finditer(inner) if part[1] not in _ACTIONS]
+    rest = _PART.sub("", inner).strip()
+    return [each for each in [*found, Said("", rest)] if each.text]
+
+
+def _without_commands(content: str, step: Step) -> str:
+    """The reply without the fenced blocks that are its actions."""
+    typed = {action.strip() for action in step.actions}
+    return _FENCE.sub(lambda block: "" if block[1].strip() in typed else block[0], content).strip()
+
 
 FIRST_STEPS, LAST_STEPS = 400, 200
 """Steps that have cards: of more, those in the middle are left out."""
@@ -136,3 +237,49 @@ def _typed(action: str, limit: int, types_keys: bool) -> TypedText:
     text = shown(action, limit)
     is_key = types_keys and _KEY.fullmatch(action) is not None
     return TypedText(keystrokes(text.head), text.left_out, keystrokes(text.tail), is_key)
+
+
+# A strip of all steps of a trial, as wide as they were long: where the time went, and a link to each.
+
+_LEAST = 0.004
+"""The share of the strip that the shortest step still has, so that one can see it."""
+
+
+def timeline(cards: Sequence[StepCard], label: str) -> Markup:
+    """The steps side by side, the model's time in each left of that of its commands; empty without any time."""
+    total = sum(_seconds(card) for card in cards)
+    if total <= 0:
+        return Markup()
+    widths = [max(_seconds(card) / total, min(_LEAST, 1 / len(cards))) for card in cards]
+    scale, x = 100 / sum(widths), 0.0
+    links = []
+    for card, width in zip(cards, widths, strict=True):
+        links.append(_step(card, x, width * scale))
+        x += width * scale
+    # Numbers and our own words: joined as they are, because a run may have hundreds of thousands of these pieces.
+    return linked_picture("timeline", label, Markup("".join(links)))
+
+
+def _seconds(card: StepCard) -> float:
+    return card.model_sec + card.command_sec + card.waited_sec
+
+
+def _step(card: StepCard, x: float, width: float) -> str:
+    """A step: model, waiting and commands from left to right, and a line on top where something went wrong."""
+    words = f"step {card.number}: model {seconds(card.model_sec)}, commands {seconds(card.command_sec)}"
+    problem = _rect("s-fail", x, width) if card.has_problem else ""
+    words += ", something went wrong" if card.has_problem else ""
+    pieces = "".join(_parts(card, x, width))
+    return f'<a href="#{card.anchor}"><title>{words}</title>{pieces}{problem}{_rect("frame", x, width)}</a>'
+
+
+def _parts(card: StepCard, x: float, width: float) -> Iterator[str]:
+    own = _seconds(card)
+    for name, sec in (("model", card.model_sec), ("waiting", card.waited_sec), ("command", card.command_sec)):
+        if sec > 0:
+            yield _rect(name, x, width * sec / own)
+            x += width * sec / own
+
+
+def _rect(kind: str, x: float, width: float) -> str:
+    return f'<rect class="{kind}" x="{number(x)}%" width="{number(width)}%"/>'

@@ -13,8 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from reports.trial.colours import coloured, plain_of
-from reports.trial.text import amount
+from reports.trial.text import amount, coloured, plain_of
 from tbench.text import size_shown
 
 _HEAD_CHARS, _TAIL_CHARS = 6_000, 18_000

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from harness.agent import Agent
-from harness.approval import Approval
 from harness.custom import CustomAgent, CustomRun, crashed
 from harness.errors import (
     AgentCrashed,
@@ -24,16 +24,49 @@ from harness.errors import (
 )
 from harness.limits import Limits, Settling, ShellMode
 from harness.model import Model, Seeds, bound
+from harness.oversight import Approval
 from harness.protocols.base import ActionProtocol
 from harness.protocols.bash import BashProtocol
 from harness.terminal import COLUMNS, ROWS, Terminal, TerminalSpec
-from harness.terminal.recording import Recording
+from harness.terminal.tap import Recording
 from harness.trajectory import Outcome, Step, Trajectory
-from tbench.agents.told import told_at
 from tbench.agents.trial_agent import AgentReport, Workplace, agent_user, terminal_socket
 from tbench.errors import TrialError
 from tbench.results import Stage
-from tbench.sandbox.backend import HidesSecrets
+from tbench.sandbox.backend import BUSYBOX, HidesSecrets
+from tbench.tasks.told import instruction_with_servers, skills_told
+
+# What an agent is told at its place of work: the instruction, MCP servers, and the skills that are in the sandbox.
+
+_LOOK_SEC = 30.0
+_LARGEST = 64 << 10
+"""Bytes of a SKILL.md that are read."""
+_MOST_SKILLS = 500
+# Names and texts in turn, each ended by a NUL.
+_SKILLS = f"""cd {{workdir}} 2>/dev/null
+{BUSYBOX} find {{folder}} -mindepth 2 -maxdepth 2 -name SKILL.md -type f 2>/dev/null | {BUSYBOX} sort |
+{BUSYBOX} head -n {_MOST_SKILLS} | while read -r path; do
+    printf '%s\\0' "$path"
+    {BUSYBOX} head -c {_LARGEST} "$path" 2>/dev/null | {BUSYBOX} tr -d '\\0'
+    printf '\\0'
+done
+"""
+
+
+async def told_at(place: Workplace) -> str:
+    """The whole instruction for an agent at this place. Raises TrialError."""
+    told = instruction_with_servers(place.task)
+    if folder := place.task.file.environment.skills_dir:
+        told += skills_told(await _skills(place, folder))
+    return told
+
+
+async def _skills(place: Workplace, folder: str) -> dict[str, str]:
+    """The SKILL.md files one folder down, as far as the agent's user can read them."""
+    script = _SKILLS.format(workdir=shlex.quote(place.sandbox.workdir), folder=shlex.quote(folder))
+    ended = await place.sandbox.shell(script, timeout_sec=_LOOK_SEC, user=agent_user(place.task))
+    parts = ended.output.decode("utf-8", "replace").split("\0")
+    return dict(zip(parts[::2], parts[1::2], strict=False))
 
 
 class ModelAgent:

@@ -29,18 +29,15 @@ from tbench.config.document import Locked, RunPlan, Status
 from tbench.config.settings import RunConfig
 from tbench.errors import EngineUnavailable, TbenchError, UsageError
 from tbench.events import Event, Events, Note
-from tbench.fleet.backend import connect_backend
+from tbench.fleet.engines import connect_backend
 from tbench.results import TrialResult
 from tbench.reward import canonical
+from tbench.runs.admission import Admission, NoMachine, Tries, admission_to, why_no_machine
 from tbench.runs.beside import Spare
 from tbench.runs.host import HostWatch
-from tbench.runs.overrides import as_configured
-from tbench.runs.plan import sandbox_settings, stored_config, trial_id
+from tbench.runs.plan import as_configured, sandbox_settings, stored_config, trial_id
 from tbench.runs.redaction import hiding
 from tbench.runs.run import demand_of, planned_tasks, require_capabilities, run_document
-from tbench.runs.scheduling.admission import Admission, NoMachine
-from tbench.runs.scheduling.machines import admission_to, why_no_machine
-from tbench.runs.scheduling.tries import Tries
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import MakeBackend

@@ -1,4 +1,4 @@
-"""The file of a cassette: requests to an OpenAI-compatible endpoint with their answers, as lines of JSON.
+"""The file of a cassette: requests to an OpenAI-compatible endpoint, their answers, and how they are found again.
 
 The first line has `cassette`, the version, and `models`, as the endpoint has listed them. A line with `message` is a
 message of conversations, which count from 0 in the order of the file. A line with `path` is an exchange: `messages` are
@@ -12,8 +12,13 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
+
+from harness.errors import ContextLimitReached
+from harness.trajectory import Reply, ToolCall
+from tbench.divergence import same_as
 
 CASSETTE_VERSION = 1
 
@@ -148,3 +153,181 @@ def _exchange(entry: Any, messages: Sequence[Json]) -> RecordedAnswer:
 def canonical(value: Any) -> str:
     """JSON text that is equal for equal values, whatever the order of their keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+# The bodies of answers as an OpenAI-compatible server would have sent them, made of replies that were read.
+
+
+def request_in(body: bytes) -> dict[str, Any]:
+    """The JSON object in the body of a request. Raises ValueError."""
+    request = json.loads(body)
+    if not isinstance(request, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004 -- as for what is no JSON at all
+    return request
+
+
+def answer_body(path: str, reply: Reply | ContextLimitReached, model: str) -> tuple[int, dict[str, Any]]:
+    """Status and body that read as this reply, or as this refusal."""
+    if isinstance(reply, ContextLimitReached):
+        return 400, {"error": {"message": str(reply), "type": "BadRequestError", "param": None, "code": 400}}
+    is_chat = path == "/chat/completions"
+    content = {"message": _message(reply)} if is_chat else {"text": reply.content}
+    # A reply that a person has edited is no longer cut, whatever ended that of the model.
+    reason = reply.finish_reason if reply.cut or reply.finish_reason != "length" else "stop"
+    return 200, {
+        "id": "cassette",
+        "object": "chat.completion" if is_chat else "text_completion",
+        "created": 0,
+        "model": reply.model or model,
+        "choices": [{"index": 0, **content, "finish_reason": reason or "stop"}],
+        "usage": _usage(reply),
+    }
+
+
+def _message(reply: Reply) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.content, "reasoning": reply.reasoning}
+    if reply.tool_calls:
+        message["tool_calls"] = [_call(call) for call in reply.tool_calls]
+    return message
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _usage(reply: Reply) -> dict[str, Any]:
+    usage = reply.usage
+    cached = None if usage.cached_tokens is None else {"cached_tokens": usage.cached_tokens}
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": cached,
+    }
+
+
+# Finds the recorded answer to a request, or says in what the request differs from those that were recorded.
+
+_SHOWN_CHARS = 60
+
+
+class Mismatch(Exception):
+    """Raised for a request that was not recorded; says which part of it differs from the nearest that was."""
+
+
+class Deck:
+    """A cassette that is being played: a request that was recorded several times gets the answers in their order.
+
+    After the last one it gets that again. A request is taken for one that was recorded where their texts differ only in
+    what differs each time, such as the times of files; with `exact` it is not.
+    """
+
+    def __init__(self, cassette: Cassette, *, exact: bool = False) -> None:
+        self.alike = 0
+        """How many requests were taken for one that is not equal."""
+        self._exchanges = cassette.exchanges
+        self._exact = exact
+        self._answers: dict[str, list[RecordedAnswer]] = {}
+        self._asked: dict[str, int] = {}
+        for each in cassette.exchanges:
+            for key in self._keys(each.path, each.request):
+                self._answers.setdefault(key, []).append(each)
+
+    def answer(self, path: str, request: Mapping[str, Any]) -> RecordedAnswer:
+        """The recorded answer. Raises Mismatch."""
+        equal, *alike = self._keys(path, request)
+        key = next((key for key in (equal, *alike) if key in self._answers), None)
+        if key is None:
+            raise Mismatch(self._difference(path, request))
+        self.alike += key != equal
+        answers, asked = self._answers[key], self._asked.get(key, 0)
+        self._asked[key] = asked + 1
+        return answers[min(asked, len(answers) - 1)]
+
+    def _keys(self, path: str, request: Mapping[str, Any]) -> tuple[str, ...]:
+        """What a request is found by: first as it is."""
+        equal = f"= {path} {canonical(request)}"
+        return (equal,) if self._exact else (equal, f"~ {path} {canonical(_alike(request))}")
+
+    def _difference(self, path: str, request: Mapping[str, Any]) -> str:
+        there = [each for each in self._exchanges if each.path == path]
+        if not there:
+            return f"nothing was recorded of {path}"
+        messages = request.get("messages")
+        asked: Sequence[Any] = messages if isinstance(messages, list) else []
+        common = _common if self._exact else _alike_in_common
+        nearest = max(
+            there,
+            key=lambda each: (
+                common(each.messages, asked),
+                -abs(len(each.messages) - len(asked)),
+                -_differing(each.request, request),
+            ),
+        )
+        return _words(nearest, asked, request, common(nearest.messages, asked))
+
+
+def _alike(request: Mapping[str, Any]) -> dict[str, Any]:
+    """A request with marks for what differs each time in its messages' texts, or in its prompt."""
+    marked = dict(request)
+    if isinstance(messages := request.get("messages"), list):
+        marked["messages"] = [_marked(message) for message in messages]
+    if isinstance(prompt := request.get("prompt"), str):
+        marked["prompt"] = _marked_text(prompt)
+    return marked
+
+
+def _marked(message: Any) -> Any:
+    content = message.get("content") if isinstance(message, dict) else None
+    return {**message, "content": _marked_text(content)} if isinstance(content, str) else message
+
+
+@lru_cache(maxsize=4096)
+def _marked_text(text: str) -> str:
+    """Once for each text: a conversation comes again with every request."""
+    return "\n".join(map(same_as, text.split("\n")))
+
+
+def _alike_in_common(recorded: Sequence[Any], asked: Sequence[Any]) -> int:
+    return _common([_marked(each) for each in recorded], [_marked(each) for each in asked])
+
+
+def _common(recorded: Sequence[Any], asked: Sequence[Any]) -> int:
+    """How many messages two conversations have in common before the first that differs."""
+    for at, (mine, other) in enumerate(zip(recorded, asked, strict=False)):
+        if mine != other:
+            return at
+    return min(len(recorded), len(asked))
+
+
+def _differing(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> int:
+    names = (recorded.keys() | asked.keys()) - {"messages"}
+    return sum(recorded.get(name) != asked.get(name) for name in names)
+
+
+def _words(nearest: RecordedAnswer, asked: Sequence[Any], request: Mapping[str, Any], at: int) -> str:
+    """In what a request differs from the nearest one, with which it has `at` messages in common."""
+    if at == len(nearest.messages) < len(asked):
+        return f"the recording ends with message {at} of this conversation"
+    if at < len(nearest.messages):
+        mine = _matching_message(asked[at]) if at < len(asked) else "nothing"
+        return f"message {at + 1} differs: {mine} where {_matching_message(nearest.messages[at])} was recorded"
+    for name in sorted((nearest.request.keys() | request.keys()) - {"messages"}):
+        if (now := request.get(name)) != (before := nearest.request.get(name)):
+            return f"{name} differs: {_shown(now)} where {_shown(before)} was recorded"
+    return "it differs in what JSON does not tell apart"
+
+
+def _matching_message(message: Any) -> str:
+    if not isinstance(message, dict):
+        return _shown(message)
+    others = {name: value for name, value in message.items() if name not in ("role", "content")}
+    more = f" with {_shown(others)}" if others else ""
+    return f"{message.get('role')} {_shown(message.get('content'))}{more}"
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else canonical(value)
+    text = " ".join(text.split())
+    half = _SHOWN_CHARS // 2
+    return repr(text if len(text) <= _SHOWN_CHARS else f"{text[:half]} … {text[-half:]}")

@@ -89,8 +89,8 @@ def show(name: str, given: Given[RunConfig], as_json: bool) -> None:
 @click.option("--output", "-o", metavar="DIR", type=A_PATH, help="Also copy the tasks into this new directory.")
 def pull(name: str, given: Given[RunConfig], output: Path | None) -> None:
     """Fetch a dataset into the cache, and print its directory."""
-    from tbench.datasets.export import copy_tasks, require_new
-    from tbench.datasets.verification import words_of
+    from tbench.datasets.cache import copy_tasks, require_new
+    from tbench.datasets.digests import words_of
 
     config = _config_of_pull(given)
     if output is not None:
@@ -120,9 +120,8 @@ def _config_of_pull(given: Given[RunConfig]) -> RunConfig:
 def _prefetch(name: str, config: RunConfig, entry: Entry) -> bool:
     """Get the images of a dataset's chosen tasks; whether all of them are there."""
     from tbench.cli.interruption import run_interruptibly
-    from tbench.runs.images import environments_of
-    from tbench.runs.overrides import tasks_as_configured
-    from tbench.runs.preflight import refusal_words, refusals
+    from tbench.runs.plan import tasks_as_configured
+    from tbench.runs.preflight import environments_of, refusal_words, refusals
     from tbench.sandbox.docker.engine import Engine
     from tbench.tasks.sources import TaskChoice, read_paths
 
@@ -142,11 +141,11 @@ def _prefetch(name: str, config: RunConfig, entry: Entry) -> bool:
 
 async def _images(engine: Engine, environments: Sequence[Environment], config: RunConfig) -> bool:
     from tbench.errors import TrialError
-    from tbench.runs.images import tell_prefetched
+    from tbench.runs.preflight import tell_prefetched
     from tbench.sandbox.container_proxy import container_proxy
     from tbench.sandbox.docker.image import Images
-    from tbench.sandbox.docker.pulling.forecast import about_pulls
-    from tbench.sandbox.docker.pulling.pulls import Pulls
+    from tbench.sandbox.docker.manifest import about_pulls
+    from tbench.sandbox.docker.pulls import Pulls
 
     def say(line: str) -> None:
         print_line(line, err=True)
@@ -168,8 +167,8 @@ async def _images(engine: Engine, environments: Sequence[Environment], config: R
 @click.option("--against", metavar="FILE", type=A_PATH, help="The dataset.toml with the digests.")
 def verify(tasks: str, given: Given[RunConfig], against: Path | None) -> None:
     """Compare tasks with their published digests; exit 2 when one differs or is missing."""
+    from tbench.datasets.digests import verify_directory, verify_entry
     from tbench.datasets.reference import AtPath, parse_reference
-    from tbench.datasets.verification import verify_directory, verify_entry
 
     reference = parse_reference(tasks)
     if isinstance(reference, AtPath):

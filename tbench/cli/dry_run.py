@@ -15,20 +15,18 @@ from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.execute import check_engines, planned, tasks_of_run
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import PlannedTask, RunDocument, RunPlan
-from tbench.config.overrides import override_words
-from tbench.config.rules import broken_rules
+from tbench.config.rules import broken_rules, override_words
 from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.fleet.engines import Engines
-from tbench.runs.images import environments_of
 from tbench.runs.plan import plan_trials
-from tbench.runs.preflight import refusals
+from tbench.runs.preflight import environments_of, refusals
 from tbench.runs.resume import EarlierRun, RetryErrors, left_to_do
 from tbench.runs.run import size_words
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, ImageState
-from tbench.sandbox.docker.pulling.forecast import about_pulls
+from tbench.sandbox.docker.manifest import about_pulls
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.tasks.told import instruction_with_servers

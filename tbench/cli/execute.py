@@ -15,33 +15,31 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from harness.endpoint.identity import served_otherwise
 from harness.endpoint.replicas import Endpoint
+from harness.endpoint.server_state import served_otherwise
 from harness.model import ServedModel
 from harness.replies import RepliesSeen
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.interruption import run_interruptibly, tell
 from tbench.cli.printing import print_line, print_text
-from tbench.cli.progress.choice import progress
-from tbench.cli.progress.run_log import run_log
+from tbench.cli.progress import progress
+from tbench.cli.run_log import run_log
 from tbench.cli.tasks import chosen_tasks
 from tbench.config.document import Locked, RunDocument, RunPlan
 from tbench.config.settings import AUTO_MOST, AUTO_OTHERWISE, RunConfig, SandboxConfig
 from tbench.errors import UsageError
 from tbench.events import EndpointPresence, Event, Events, Note
-from tbench.fleet.alike import require_one_architecture
-from tbench.fleet.engines import Engines
-from tbench.fleet.leaving import leave_removing_on
-from tbench.pacing.pace import Pace
-from tbench.runs.overrides import tasks_as_configured
-from tbench.runs.plan import check_same_run, own_shard, sandbox_settings, stored_config
+from tbench.fleet.engines import Engines, leave_removing_on
+from tbench.fleet.fleet import require_one_architecture
+from tbench.pacing import Pace
+from tbench.runs.admission import why_no_machine
+from tbench.runs.plan import check_same_run, own_shard, sandbox_settings, stored_config, tasks_as_configured
 from tbench.runs.preflight import require_a_task_that_can_run
 from tbench.runs.redaction import hiding
 from tbench.runs.regrade import kept_of
 from tbench.runs.resume import EarlierRun, RetryErrors
 from tbench.runs.run import RunOutcome, demand_of_task, execute_run
-from tbench.runs.scheduling.machines import why_no_machine
-from tbench.runs.scheduling.stopping import ENDPOINT_ERRORS
+from tbench.runs.stopping import ENDPOINT_ERRORS
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
 from tbench.storage.read_run import read_run
 from tbench.tasks.sources import TaskSet
@@ -49,7 +47,7 @@ from tbench.text import counted
 from tbench.verify.calibration import usual_sec
 
 if TYPE_CHECKING:
-    from tbench.calibration.beside_run import CalibrationBeside
+    from tbench.calibration import CalibrationBeside
 
 SummaryForm = Literal["text", "json", "line"]
 _FULL_COLLECTION_EVERY = 400
@@ -151,7 +149,7 @@ async def _execute(
 
 def _calibration(plan: RunPlan, tasks: TaskSet) -> CalibrationBeside:
     """What measures and judges the tasks of a run, or of its shard."""
-    from tbench.calibration.beside_run import CalibrationBeside
+    from tbench.calibration import CalibrationBeside
 
     own = set(tasks.names) if plan.shard is None else {task for task, _ in plan.shard.trials}
     return CalibrationBeside(plan.config, [task for task in tasks.tasks if task.name in own])
@@ -173,7 +171,7 @@ async def begun_pace(config: RunConfig, chat: Endpoint | None, events: Events) -
 
 def named_durations(config: RunConfig, tasks: TaskSet) -> Mapping[str, float]:
     """The mean seconds of tasks in the runs that `--durations` names. Raises UsageError."""
-    from tbench.shards.durations import mean_durations
+    from tbench.shards import mean_durations
 
     schedule = config.schedule
     if schedule.durations and schedule.shard is None and schedule.order != "longest":

@@ -1,4 +1,4 @@
-"""The body of `tbench shell`: a sandbox, a human at the keyboard, then the verifier."""
+"""A sandbox, or a stored trial from a step on, in the hands of a person at the keyboard; then the verifier."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ import sys
 import termios
 import tty
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from harness.terminal import TerminalSpec
 from harness.terminal.plain_text import plain_text
 from tbench.agents.trial_agent import agent_user
+from tbench.api.debugging import DebugSession
+from tbench.cli.attach import look_on, require_terminal
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig
 from tbench.datasets.reading import read_again, read_tasks
 from tbench.errors import TrialError, UsageError
-from tbench.fleet.backend import MachinesOfRun
-from tbench.runs.overrides import as_configured
-from tbench.runs.plan import sandbox_settings
+from tbench.fleet.engines import MachinesOfRun
+from tbench.runs.control import came_to
+from tbench.runs.plan import as_configured, sandbox_settings
 from tbench.runs.regrade import Kept, kept_of, kept_sandbox
 from tbench.runs.task_steps import prepare_step
 from tbench.sandbox.archive import tree_at
@@ -44,10 +47,9 @@ from tbench.sandbox.backend import (
 from tbench.sandbox.container_proxy import container_proxy
 from tbench.storage.read_run import read_run
 from tbench.storage.run_files import RUN
-from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.consent import about_withheld
 from tbench.tasks.environment import agent_environment
-from tbench.tasks.sources import BUNDLED
+from tbench.tasks.sources import BUNDLED, tasks_dir
 from tbench.tasks.task import Task
 from tbench.tasks.told import instruction_with_servers
 from tbench.verify.policy import verify_by
@@ -332,3 +334,38 @@ def _raw_mode() -> Iterator[None]:
     finally:
         with contextlib.suppress(termios.error):  # the terminal may have been closed
             termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+# A trial done again up to a step, and then in a person's hands.
+
+
+async def hand_over(
+    begin: Callable[[Callable[[str], None]], AbstractAsyncContextManager[DebugSession]], at_step: int
+) -> None:
+    """Give the user the trial's terminal, and judge a copy of its container each time that they give it back.
+
+    Raises UsageError where the user has no terminal, or the trial ends before.
+    """
+    require_terminal("--shell needs a terminal; --debug takes commands from stdin as well")
+    async with begin(_tell) as session:
+        await session.rests()
+        if session.is_over:
+            came = came_to(session.result) if session.result is not None else "no result"
+            raise UsageError(
+                f"{session.trial}: has ended before step {at_step}: {came}; its files: {session.directory}"
+            )
+        if session.differs:
+            _tell(f"it is not quite the same: {session.differs}")
+        while True:
+            print_line(await look_on(session.directory, session.trial, take=True, leaving="has it judged"), err=True)
+            _tell("judging a copy of it")
+            verdict = await session.verify()
+            for line in verdict.output.rstrip("\n").split("\n"):
+                print_line(line)
+            print_line(verdict.words)
+            if not await wants_back():
+                return
+
+
+def _tell(text: str) -> None:
+    print_line(text, err=True)

@@ -1,4 +1,4 @@
-"""A whole compose file of a task, merged with what `main` has by itself."""
+"""A whole compose file of a task, merged with what `main` has by itself; its services in the order of their needs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tbench.compose import keys
-from tbench.compose.interpolation import AskedVariable, Variables
-from tbench.compose.notices import Notices
-from tbench.compose.order import in_order
+from tbench.compose.keys import Notices
 from tbench.compose.project import (
     DEFAULT_NETWORK,
     LOGS_OF_MAIN,
@@ -23,8 +21,38 @@ from tbench.compose.project import (
     TrialVolume,
 )
 from tbench.compose.services import ReadService, ServiceReader
+from tbench.compose.variables import AskedVariable, Variables
 from tbench.compose.yaml_tree import YamlNode, parse
 from tbench.errors import TaskInvalid
+
+# The order of services: each comes after those that it needs; what refers to nothing, or to itself, is an error.
+
+
+def in_order(services: Mapping[str, Service], nodes: Mapping[str, YamlNode]) -> dict[str, Service]:
+    """The same services, each after those that it needs. Raises TaskInvalid for a name without a service, and a cycle.
+
+    `nodes` are those of the services in the file; of one that is not in it, nothing can be wrong.
+    """
+    done: dict[str, Service] = {}
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        if name in way:
+            cycle = " -> ".join((*way[way.index(name) :], name))
+            nodes[name].fail(f"depends on itself: {cycle}")
+        if name in done:
+            return
+        for needed in services[name].needs:
+            if needed not in services:
+                near = get_close_matches(needed, services, 1)
+                meant = f"; did you mean {near[0]}?" if near else ""
+                nodes[name].fail(f"depends on {needed}, and there is no such service{meant}")
+            visit(needed, (*way, name))
+        done[name] = services[name]
+
+    for name in services:
+        visit(name, ())
+    return done
+
 
 _LOGS = {f"{LOGS_OF_MAIN}-{below}": below for below in SHARED_LOGS}
 """Names of volumes for folders of logs."""

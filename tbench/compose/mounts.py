@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tbench.compose.notices import Notices
+from tbench.compose.keys import Notices, size_bytes
 from tbench.compose.project import LOGS_OF_MAIN, MAIN, SHARED_LOGS, ServiceMount
-from tbench.compose.quantities import size_bytes
 from tbench.compose.yaml_tree import YamlNode
 
 _OPTIONS = {"ro", "rw", "z", "Z", "nocopy", "cached", "delegated", "consistent"}

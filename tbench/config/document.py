@@ -11,7 +11,7 @@ from harness.model import ServedModel
 from harness.replies import RepliesSeen, run_notes
 from harness.trajectory import Frozen
 from tbench.config.settings import RunConfig
-from tbench.config.shard import Shard
+from tbench.config.values import Shard
 from tbench.files import refuse_other_version
 from tbench.origin import DatasetOrigin
 from tbench.results import ImageOrigin, TrialResult

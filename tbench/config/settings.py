@@ -23,12 +23,19 @@ from harness.errors import EndpointError
 from harness.limits import OUTPUT_LIMIT_BYTES, LimitSettings, Settling, ShellMode
 from harness.model import Rendering, SamplingSettings
 from harness.trajectory import Frozen
-from tbench.config.capabilities import checked_capabilities
-from tbench.config.presets import PRESETS, from_preset, given_values, preset
-from tbench.config.proxy_choice import INHERIT, NONE, checked_proxy_choice, shown_proxy
-from tbench.config.retrying import RetryChoice, known_types, retryable_types
+from tbench.config.layers import PRESETS, from_preset, given_values, preset
 from tbench.config.setting import Option
-from tbench.config.shard import checked_shard
+from tbench.config.values import (
+    INHERIT,
+    NONE,
+    RetryChoice,
+    checked_capabilities,
+    checked_proxy_choice,
+    checked_shard,
+    known_types,
+    retryable_types,
+    shown_proxy,
+)
 
 NetworkChoice = Literal["task", "none", "bridge"]
 """Which trials have a network: `task` (as the task says), `none`, or `bridge` (all of them)."""

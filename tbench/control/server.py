@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from tbench.control.debugging import Debug
 from tbench.control.wire import (
     LINE_LIMIT_BYTES,
     SOCKET_NAME,
@@ -20,6 +19,7 @@ from tbench.control.wire import (
     Attach,
     Continue,
     Controls,
+    Debug,
     ListTrials,
     Onlooker,
     Pause,

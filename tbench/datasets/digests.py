@@ -1,20 +1,22 @@
-"""Published digests of tasks (dataset.toml), and how the tasks of a directory compare with them."""
+"""Published digests of tasks (dataset.toml), and how tasks of a directory, a dataset or the cache compare with them."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tbench.datasets.cache import Entry
 from tbench.errors import UsageError
-from tbench.tasks.bounds import read_bounded
-from tbench.text import one_line
+from tbench.tasks.files import read_bounded
+from tbench.tasks.sources import ALL_TASKS, TaskSet, read_paths, read_tasks
+from tbench.text import counted, one_line
 
 MANIFEST = "dataset.toml"
 _DIGEST = r"^(sha256:)?[0-9a-f]{64}$"
@@ -121,3 +123,73 @@ def compare(hashes: Mapping[str, str], published: Mapping[str, str], *, whole: b
 def is_digest(text: str) -> bool:
     """Whether `text` is a digest as references have it: `sha256:` and 64 hexadecimal digits."""
     return re.fullmatch(r"sha256:[0-9a-f]{64}", text) is not None
+
+
+# Compares whole datasets with their published digests, and those of the cache with what was pulled.
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What came out: a line for each task that is not what was published, and the whole in words."""
+
+    lines: tuple[str, ...]
+    words: str
+
+
+def verify_directory(directory: Path, against: Path | None) -> Verification:
+    """Compare the tasks of a directory with a dataset.toml, by default the one in it. Raises UsageError."""
+    tasks = read_tasks(str(directory))
+    publication = read_publication(against) if against is not None else publication_beside(directory)
+    if publication is None:
+        raise UsageError(f"{directory / MANIFEST}: there is none to compare with; give one with --against")
+    return _verified(tasks, publication.digests, {})
+
+
+def verify_entry(entry: Entry, against: Path | None) -> Verification:
+    """Compare a dataset in the cache with its digests, and with what was pulled. Raises UsageError."""
+    tasks = read_paths(entry.paths, ALL_TASKS, str(entry.path))
+    published = read_publication(against).digests if against is not None else entry.record.published
+    return _verified(tasks, published, entry.record.hashes)
+
+
+def words_of(entry: Entry) -> str:
+    """How a dataset in the cache compares; what was pulled just now is not read again. Raises UsageError."""
+    if not entry.is_new:
+        return verify_entry(entry, None).words
+    hashes = {name: digest for name, digest in entry.record.hashes.items() if digest is not None}
+    return _words(len(entry.record.hashes), compare(hashes, entry.record.published, whole=True))
+
+
+def _verified(tasks: TaskSet, published: Mapping[str, str], pulled: Mapping[str, str | None]) -> Verification:
+    hashes = {task.name: task.hash for task in tasks.tasks}
+    found = compare(hashes, published, whole=True)
+    lines = tuple(_lines(hashes, tasks.invalid, found, published, pulled))
+    return Verification(lines, _words(len(tasks.names), found))
+
+
+def _lines(
+    hashes: Mapping[str, str],
+    invalid: Mapping[str, str],
+    found: DigestComparison,
+    published: Mapping[str, str],
+    pulled: Mapping[str, str | None],
+) -> Iterator[str]:
+    for name in found.differing:
+        yield f"differs: {name}: has {hashes[name][:12]}, published is {published[name][:12]}"
+    for name in sorted(invalid.keys() & (published.keys() | pulled.keys())):
+        if name in published or pulled[name] is not None:
+            yield f"cannot be read: {name}: {invalid[name]}"
+    for name in found.missing:
+        if name not in invalid:
+            yield f"missing: {name}"
+    for name, digest in hashes.items():
+        if name in pulled and pulled[name] != digest and name not in found.differing:
+            yield f"changed since it was pulled: {name}"
+
+
+def _words(tasks: int, found: DigestComparison) -> str:
+    if not found.compared and not found.missing:
+        return f"{counted(tasks, 'task')}; no digests are published to compare them with"
+    extra = f"; without one: {', '.join(found.unpublished)}" if found.unpublished else ""
+    whole = found.compared + len(found.missing)
+    return f"{len(found.same):,} of {counted(whole, 'task')} match the published digests{extra}"

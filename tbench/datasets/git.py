@@ -1,4 +1,4 @@
-"""Plain git as a process: never asks for anything, has a deadline, and takes of a repository what is wanted."""
+"""Plain git as a process: never asks for anything, has a deadline, and says what its errors mean."""
 
 from __future__ import annotations
 
@@ -11,9 +11,86 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from tbench.datasets.git_errors import meaning_of, refuses_filter
 from tbench.datasets.reference import without_login
 from tbench.errors import UsageError
+from tbench.text import one_line
+
+# What git's last words mean to whoever wanted a dataset: what is wrong, and what to do.
+
+_MIRROR = "or let a mirror stand for it (docs/datasets.md)"
+_LOGIN = f"give git a credential helper or a key for it, {_MIRROR}"
+_MEANINGS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"No space left on device|Disk quota exceeded|File too large|died of signal 25",
+        "the disk is full",
+        "make room, then do it again",
+    ),
+    (
+        r"could not read (Username|Password)|terminal prompts disabled|Authentication failed|Invalid username"
+        r"|Permission denied \(|returned error: 40[13]|Host key verification failed",
+        "asks who you are, or is not there for everybody",
+        _LOGIN,
+    ),
+    (
+        r"not our ref|unadvertised object|couldn't find remote ref|no such remote ref|bad object|unable to read tree",
+        "does not have this commit (any more)",
+        "check the commit, or name a mirror that has it",
+    ),
+    (
+        r"[Rr]epository .*not found|does not appear to be a git repository|does not exist|returned error: 404"
+        r"|No such file or directory|not a git repository|Project not found",
+        "no repository is there",
+        f"check the URL, {_MIRROR}",
+    ),
+    (
+        r"pack-objects died|unable to read [0-9a-f]{40}|missing blob|bad pack header",
+        "lacks some of its own files, as a partial copy does",
+        "name a whole one, or mirror it with git clone --mirror",
+    ),
+    (r"dubious ownership", "belongs to another user, and git does not trust it", "see git help config, safe.directory"),
+    (
+        r"[Cc]ould not resolve|Failed to connect|[Cc]onnection (refused|timed out|reset)|Couldn't connect"
+        r"|unreachable|unable to access|early EOF|RPC failed|hung up|Operation timed out|unable to connect"
+        r"|transfer closed|timed out|name resolution",
+        "cannot be reached",
+        f"check the network, {_MIRROR}",
+    ),
+)
+_GIT_ERRORS_ELSEWHERE = {what for _, what, _ in _MEANINGS} - {
+    "no repository is there",
+    "belongs to another user, and git does not trust it",
+}
+"""What is not the fault of a directory in which a killed git has left something."""
+_MESSAGE = re.compile(r"^(?:fatal|error|ERROR|remote: error|ssh): *(.+)$", re.MULTILINE)
+
+
+def meaning_of(output: str, code: int) -> str:
+    """What is wrong and what to do, on one line, with git's own words."""
+    if code == -signal.SIGXFSZ:
+        return "the disk is full; make room, then do it again"
+    said = _own_words(output) or f"git ended with {code}"
+    for pattern, what, advice in _MEANINGS:
+        if re.search(pattern, output):
+            return f"{what} ({said}); {advice}"
+    return f"git failed ({said})"
+
+
+def is_elsewhere(output: str) -> bool:
+    """Whether the trouble is with the server, the network or the disk, so that beginning anew is of no use."""
+    found = next((what for pattern, what, _ in _MEANINGS if re.search(pattern, output)), None)
+    return found in _GIT_ERRORS_ELSEWHERE
+
+
+def refuses_filter(output: str) -> bool:
+    """Whether the server may do without `--filter`: it cannot leave out files, and says so in its own way."""
+    return re.search(r"expected 'packfile'|filter|not support|expected flush|protocol error", output) is not None
+
+
+def _own_words(output: str) -> str:
+    """Git's first complaint; the later ones follow from it."""
+    found = _MESSAGE.search(output)
+    return one_line(found[1] if found else output, 200)
+
 
 LOOK_UP_SEC, TRANSFER_SEC = 120.0, 3600.0
 """Deadlines of a question to a server, and of the transfer of files. A transfer that stands still ends earlier."""
@@ -234,3 +311,31 @@ def _environment(variables: Mapping[str, str], url: str | None) -> dict[str, str
         "GIT_OPTIONAL_LOCKS": "0",
         **(_with_setting(variables, f"remote.{_REMOTE}.url", url) if url is not None else {}),
     }
+
+
+# Files that git-lfs keeps elsewhere: in their place is a pointer, which must never pass for a task's data.
+
+_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
+_LONGEST_POINTER = 1024
+"""As the specification of git-lfs has it."""
+
+
+def pointers_in(directories: Sequence[Path]) -> list[Path]:
+    """The files below these directories that are pointers of git-lfs, in order."""
+    return sorted(path for directory in directories for path in _small_files(directory) if _is_pointer(path))
+
+
+def _small_files(directory: str | Path) -> Iterator[Path]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _small_files(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                size = entry.stat(follow_symlinks=False).st_size
+                if len(_POINTER) < size <= _LONGEST_POINTER:
+                    yield Path(entry.path)
+
+
+def _is_pointer(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_POINTER)) == _POINTER

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from tbench.datasets.cache import CachedPiece, DatasetCache, Entry, PullRecord, entry_name, writable
-from tbench.datasets.converted import convert_in_place
+from tbench.datasets.cache import CachedPiece, DatasetCache, Entry, PullRecord, convert_in_place, entry_name, writable
 from tbench.datasets.digests import MANIFEST, Publication, publication_beside
-from tbench.datasets.git import GitFailed, Repository, find_commit, has_lfs
-from tbench.datasets.git_errors import is_elsewhere
+from tbench.datasets.git import GitFailed, Repository, find_commit, has_lfs, is_elsewhere, pointers_in
 from tbench.datasets.known import TASKS_FOLDER, HubPackage, KnownDataset, Piece
-from tbench.datasets.lfs import pointers_in
 from tbench.datasets.reference import without_login
 from tbench.errors import TaskInvalid, UsageError
 from tbench.tasks.task import Task

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tbench.datasets.cache import DatasetCache, Entry, cache_directory
-from tbench.datasets.converted import Conversions
+from tbench.datasets.cache import Conversions, DatasetCache, Entry, cache_directory
 from tbench.datasets.digests import compare
 from tbench.datasets.known import KnownDataset
 from tbench.datasets.pull import pull

@@ -14,7 +14,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self, cast
 
-from tbench.demo.replies import reply_doing
+from tbench.demo.replies import (
+    MODEL_ID,
+    RefusedError,
+    ServedReply,
+    chat_body,
+    chunk_bodies,
+    error_body,
+    models_body,
+    reply_doing,
+    text_body,
+)
 from tbench.demo.requests import (
     AnyRequest,
     ChatRequest,
@@ -24,17 +34,7 @@ from tbench.demo.requests import (
     reply_limit,
 )
 from tbench.demo.scripts import SCRIPTS, Scripts
-from tbench.demo.wire import (
-    MODEL_ID,
-    RefusedError,
-    ServedReply,
-    chat_body,
-    chunk_bodies,
-    error_body,
-    models_body,
-    text_body,
-)
-from tbench.serving.local_server import JsonHandler, LocalServer
+from tbench.serving import JsonHandler, LocalServer
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 

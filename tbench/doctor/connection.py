@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from tbench.doctor import CheckResult, fail, ok
 from tbench.errors import EngineUnavailable
+from tbench.sandbox.docker.engine import DEFAULT
 from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, tls_context
-from tbench.sandbox.docker.unreachable import DEFAULT
 
 _CAP_SYS_ADMIN = 21
 _NESTED = (

@@ -1,17 +1,31 @@
-"""Checks that the endpoint serves the model, that it answers fast, and that its clock agrees with ours."""
+"""Checks of the endpoint: it serves the model, fast and with a right clock; which features it has, by real requests."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
+from typing import Any, Literal, NamedTuple
 
-from harness.endpoint.chat import ChatModel, RetryPolicy, Sampling
+from harness.endpoint.address import full_url, usable_key
+from harness.endpoint.answers import read_completion, server_words
+from harness.endpoint.bodies import RawAnswer
+from harness.endpoint.chat import ChatModel, RetryPolicy
+from harness.endpoint.completion import spoken
+from harness.endpoint.refusals import Reason, judge
+from harness.endpoint.retry import TransientError
+from harness.endpoint.transport import Transport
 from harness.errors import ContextLimitReached, EndpointError, RequestRefused
+from harness.model import Sampling
+from harness.protocols import PROTOCOLS, load_protocol
+from harness.replies import RepliesSeen, equal_replies_note, reply_notes
 from harness.trajectory import Message
 from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
+from tbench.text import one_line
 from tbench.threads import in_thread
 from tbench.web import Unanswered, WebRequest
 
@@ -125,3 +139,300 @@ def _advice(error: Exception) -> str:
     if isinstance(error, RequestRefused):
         return "read the server's words; 401 and 403: check OPENAI_API_KEY; 404: check the URL's path and --model"
     return "is the server up, is --base-url its host and port, and can this machine reach it?"
+
+
+# Finds out what an OpenAI-compatible endpoint can do, by a real request for each feature.
+
+Can = Literal["yes", "no", "unclear"]
+_FEATURES_ANSWER_SEC = 120.0
+_SAY = [{"role": "user", "content": "Write one short sentence about terminals."}]
+_TOO_MANY = 100_000_000
+_SAY_MORE = [{"role": "user", "content": "Tell in a hundred words of your own how a terminal came to be."}]
+_SHORT, _LONGER, _LONG = 24, 64, 512
+
+
+class HttpAnswer(NamedTuple):
+    """What came back: 0 is no answer at all."""
+
+    status: int
+    body: Any
+    text: str = ""
+
+    @property
+    def choice(self) -> Mapping[str, Any]:
+        """The first choice of a completion; empty where there is none."""
+        try:
+            choice = self.body["choices"][0]
+        except (LookupError, TypeError):
+            return {}
+        return choice if isinstance(choice, dict) else {}
+
+    @property
+    def message(self) -> Mapping[str, Any]:
+        message = self.choice.get("message")
+        return message if isinstance(message, dict) else {}
+
+    @property
+    def words(self) -> str:
+        """What a refusal says."""
+        return one_line(f"HTTP {self.status}: {server_words(self.body) or self.text or 'no message'}", 160)
+
+
+Asks = Callable[[str, Mapping[str, Any]], HttpAnswer]
+"""Sends a body to a path below the base URL."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something that an endpoint can do or not."""
+
+    name: str
+    can: Can
+    seen: str
+    """What the answer was that says so."""
+
+
+def _seed(ask: Asks) -> Feature:
+    drawn = {"messages": _SAY, "temperature": 1.0, "max_tokens": _SHORT}
+    first, again, other = (ask(_CHAT, {**drawn, "seed": seed}) for seed in (7, 7, 8))
+    if first.status != 200:
+        return Feature("seed", "no", first.words)
+    texts = [_said(each) for each in (first, again, other)]
+    if texts[0] == texts[1]:
+        more = "" if texts[0] != texts[2] else ", and with another one, so it may have no effect"
+        return Feature("seed", "yes" if not more else "unclear", f"the same text twice with one seed{more}")
+    return Feature("seed", "no", "taken, and two texts with one seed: it has no effect")
+
+
+def _tools(ask: Asks) -> Feature:
+    tools = load_protocol("bash-tool").tools
+    wanted = [{"role": "user", "content": "List the files of this directory with the tool."}]
+    got = ask(_CHAT, {"messages": wanted, "tools": list(tools), "temperature": 0.0, "max_tokens": 512})
+    if got.status != 200:
+        return Feature("tools", "no", got.words)
+    if got.message.get("tool_calls"):
+        return Feature("tools", "yes", "the model has called one")
+    return Feature("tools", "unclear", "taken, and the model has called none")
+
+
+def _reasoning(ask: Asks) -> Feature:
+    got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": 512})
+    if got.status != 200:
+        return Feature("reasoning", "no", got.words)
+    said = spoken(got.message)
+    if said is not None and said.reasoning:
+        return Feature("reasoning", "yes", f"apart from the reply, as message.{said.reasoning_field}")
+    if "</think>" in _said(got) or "<think>" in _said(got):
+        return Feature("reasoning", "unclear", "within the reply: start the server with a reasoning parser")
+    return Feature("reasoning", "no", "the model has shown none")
+
+
+def _usage(ask: Asks) -> Feature:
+    got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": _SHORT})
+    usage = got.body.get("usage") if isinstance(got.body, dict) else None
+    if got.status != 200 or not isinstance(usage, dict) or not usage.get("prompt_tokens"):
+        return Feature("usage", "no", got.words if got.status != 200 else "no counts: limits of tokens have no effect")
+    cached = isinstance(usage.get("prompt_tokens_details"), dict)
+    more = "" if cached else "; cached ones are not told"
+    return Feature("usage", "yes", f"{usage['prompt_tokens']} + {usage.get('completion_tokens')} tokens{more}")
+
+
+def _logprobs(ask: Asks) -> Feature:
+    fields = {"messages": _SAY, "logprobs": True, "top_logprobs": 1, "temperature": 1.0, "max_tokens": 4}
+    got = ask(_CHAT, fields)
+    if got.status != 200:
+        return Feature("logprobs", "no", got.words)
+    content = (got.choice.get("logprobs") or {}).get("content")
+    if content:
+        return Feature("logprobs", "yes", f"of {len(content)} tokens")
+    return Feature("logprobs", "no", "taken, and not told")
+
+
+def _token_ids(ask: Asks) -> Feature:
+    got = ask(_CHAT, {"messages": _SAY, "return_token_ids": True, "temperature": 0.0, "max_tokens": 4})
+    if got.status != 200:
+        return Feature("token ids", "no", got.words)
+    if got.choice.get("token_ids"):
+        prompt = isinstance(got.body, dict) and bool(got.body.get("prompt_token_ids"))
+        return Feature("token ids", "yes", f"of the reply{' and of the prompt' if prompt else ' only'}")
+    return Feature("token ids", "no", "taken, and not told: the field is one of vLLM's")
+
+
+def _context_error(ask: Asks) -> Feature:
+    got = ask(_CHAT, {"messages": _SAY, "max_tokens": _TOO_MANY})
+    if got.status == 200:
+        return Feature("context error", "no", "max_tokens beyond the context is cut without a word")
+    refusal = judge(got.status, got.body or got.text, max_tokens=_TOO_MANY)
+    if refusal.reason in {Reason.PROMPT, Reason.REPLY, Reason.BOTH}:
+        told = refusal.most_tokens or refusal.context_tokens
+        fits = (
+            "" if told is None or told >= _DEFAULT else f"; the default --max-tokens {_DEFAULT:,} does not fit {told:,}"
+        )
+        return Feature("context error", "yes", f"{got.words}{fits}")
+    return Feature("context error", "no", f"refused, but not understood as that: {got.words}")
+
+
+def _streaming(ask: Asks) -> Feature:
+    got = ask(_CHAT, {"messages": _SAY, "stream": True, "temperature": 0.0, "max_tokens": 4})
+    if got.status != 200:
+        return Feature("streaming", "no", got.words)
+    events = got.text.count("data: ")
+    is_whole = "data: [DONE]" in got.text
+    return Feature("streaming", "yes" if is_whole else "no", f"{events} events{'' if is_whole else ', and no end'}")
+
+
+def _template(ask: Asks) -> Feature:
+    kwargs = {"enable_thinking": False}
+    got = ask(_CHAT, {"messages": _SAY, "chat_template_kwargs": kwargs, "temperature": 0.0, "max_tokens": _LONGER})
+    if got.status != 200:
+        return Feature("chat_template_kwargs", "no", got.words)
+    if got.message.get("reasoning") or got.message.get("reasoning_content") or "<think>" in _said(got):
+        return Feature("chat_template_kwargs", "unclear", "taken; enable_thinking=false did not stop its thinking")
+    return Feature("chat_template_kwargs", "yes", "taken (servers also take what their template does not know)")
+
+
+def _completions(ask: Asks) -> Feature:
+    got = ask("/completions", {"prompt": "ls -", "temperature": 0.0, "max_tokens": 4, "stop": ["\n"]})
+    if got.status != 200 or not isinstance(got.choice.get("text"), str):
+        return Feature("completions", "no", got.words)
+    return Feature("completions", "yes", "prompts that are rendered here (--render)")
+
+
+_THOUGHT = "First I look at the files, then I read the one that matters. " * 8
+_WAYS: Mapping[str, Mapping[str, str]] = {
+    "reasoning_content": {"reasoning_content": _THOUGHT},
+    "reasoning": {"reasoning": _THOUGHT},
+    "<think> in the content": {"content": f"<think>\n{_THOUGHT}\n</think>\n\n"},
+}
+"""The forms in which earlier thinking can go back."""
+
+
+def _earlier_thinking(ask: Asks) -> Feature:
+    """Whether the chat template gives the model its earlier thinking back, by how long prompts are with it and without.
+
+    Behind a message of the user, as the text protocols have it, and between tool calls.
+    """
+    name = "earlier thinking"
+    function = {"name": "bash", "arguments": '{"command": "ls"}'}
+    call = {"id": "call_00001", "type": "function", "function": function}
+    result = {"role": "tool", "tool_call_id": "call_00001", "content": "a b"}
+    talked = _kept(ask, {"content": "ls"}, {"role": "user", "content": "a b"}, {})
+    tools = {"tools": list(load_protocol("bash-tool").tools)}
+    called = _kept(ask, {"content": "", "tool_calls": [call]}, result, tools)
+    if talked is None:
+        got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": 1})
+        is_there = got.status == 200
+        return Feature(name, "unclear" if is_there else "no", "prompts are not counted" if is_there else got.words)
+    if talked:
+        return Feature(name, "yes", f"kept, also behind messages of the user, as {talked}")
+    reread = "each prompt is read again from the newest reply on"
+    if called:
+        return Feature(name, "unclear", f"kept between tool calls, as {called}; dropped behind a message of the user: "
+                       f"text protocols lose it, and {reread}")  # fmt: skip
+    return Feature(name, "no", f"dropped by the chat template, or not taken: {reread}")
+
+
+def _kept(ask: Asks, said: Mapping[str, Any], told: Mapping[str, Any], more: Mapping[str, Any]) -> str | None:
+    """The first form in which thinking makes the prompt longer; empty where none does, None without counts."""
+
+    def count(fields: Mapping[str, str]) -> int | None:
+        content = fields.get("content", "") + said["content"]
+        messages = [*_SAY, {"role": "assistant", **said, **fields, "content": content}, told]
+        got = ask(_CHAT, {"messages": messages, **more, "temperature": 0.0, "max_tokens": 1})
+        usage = got.body.get("usage") if got.status == 200 and isinstance(got.body, dict) else None
+        tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        return tokens if isinstance(tokens, int) and tokens > 0 else None
+
+    without = count({})
+    if without is None:
+        return None
+    return next((way for way, fields in _WAYS.items() if (count(fields) or 0) > without + _MARGIN), "")
+
+
+_MARGIN = 20
+"""Tokens by which a prompt is longer at least if all of that thinking is in it."""
+
+
+def _replies(ask: Asks) -> Feature:
+    """Whether what replies say about themselves adds up; in a run the same is looked at in every reply."""
+    asked = {"messages": _SAY_MORE, "temperature": 1.0, "top_p": 1.0, "max_tokens": _LONG}
+    answers = [ask(_CHAT, {**asked, "seed": seed}) for seed in (11, 12, 13)]
+    try:
+        replies = [read_completion(each.body, max_tokens=_LONG, context_tokens=None) for each in answers]
+    except TransientError as failure:
+        words = next((each.words for each in answers if each.status != 200), one_line(str(failure), 160))
+        return Feature("replies", "no", words)
+    firsts = {"": [RepliesSeen.of_replies([reply]).first for reply in replies]}
+    notes = (*reply_notes([RepliesSeen.of_replies(replies)]), equal_replies_note(firsts))
+    odd = "; ".join(filter(None, notes))
+    return Feature("replies", "unclear" if odd else "yes", odd or f"{len(replies)}, with nothing odd about them")
+
+
+_CHAT = "/chat/completions"
+PROBES: Sequence[Callable[[Asks], Feature]] = (
+    *(
+        _seed,
+        _tools,
+        _reasoning,
+        _earlier_thinking,
+        _usage,
+        _logprobs,
+        _token_ids,
+        _context_error,
+        _streaming,
+        _template,
+        _completions,
+        _replies,
+    ),
+)
+
+
+async def features_of(base_url: str, model: str, api_key: str | None) -> list[Feature]:
+    """What the endpoint can do for a model, each asked for in its turn."""
+    transport = Transport(full_url(base_url), usable_key(api_key))
+    try:
+        ask = _asks(transport, model)
+        return [await in_thread(probe, ask) for probe in PROBES]
+    finally:
+        await transport.close()
+
+
+def fitting_protocols(features: Sequence[Feature]) -> dict[str, str]:
+    """By protocol: why it does not fit, empty where it does."""
+    can = {each.name: each.can for each in features}
+    found = {}
+    for name in PROTOCOLS:
+        needs_tools = bool(load_protocol(name).tools)
+        found[name] = "it calls a tool, which is refused here" if needs_tools and can.get("tools") == "no" else ""
+    return found
+
+
+def _asks(transport: Transport, model: str) -> Asks:
+    """What asks from a thread, by way of the event loop that runs here."""
+    loop = asyncio.get_running_loop()
+
+    async def ask_within_time(path: str, body: Mapping[str, Any]) -> HttpAnswer:
+        try:
+            async with asyncio.timeout(_FEATURES_ANSWER_SEC):
+                return _read(await transport.post_for_answer(path, body))
+        except TransientError as failure:
+            return HttpAnswer(0, None, failure.reason)
+        except TimeoutError:
+            return HttpAnswer(0, None, f"no answer within {_FEATURES_ANSWER_SEC:g} s")
+
+    def ask(path: str, fields: Mapping[str, Any]) -> HttpAnswer:
+        return asyncio.run_coroutine_threadsafe(ask_within_time(path, {"model": model, **fields}), loop).result()
+
+    return ask
+
+
+def _read(answer: RawAnswer) -> HttpAnswer:
+    try:
+        return HttpAnswer(answer.status, answer.json(), answer.text)
+    except ValueError:
+        return HttpAnswer(answer.status, None, answer.words)
+
+
+def _said(answer: HttpAnswer) -> str:
+    content = answer.message.get("content")
+    return content if isinstance(content, str) else ""

@@ -16,7 +16,7 @@ from pathlib import Path
 import certifi
 
 from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
-from tbench.doctor.probe import run_probe
+from tbench.doctor.containers import run_probe
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.threads import in_thread
 

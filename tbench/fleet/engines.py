@@ -1,21 +1,22 @@
-"""The engines that a configuration names, connected: the one of this machine, or several as a fleet."""
+"""The engines that a configuration names, connected, as a backend that closes them, and tidied up after a process."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tbench.config.settings import SandboxConfig
-from tbench.errors import EngineUnavailable, UsageError
-from tbench.fleet.address import EngineAddress
+from tbench.errors import EngineUnavailable, TbenchError, UsageError
 from tbench.fleet.fleet import Fleet
 from tbench.fleet.forward import SshForward
-from tbench.fleet.machine import Way
-from tbench.fleet.named import NamedEngine
+from tbench.fleet.machine import EngineAddress, NamedEngine, Way
 from tbench.fleet.ray.cluster import RayCluster
-from tbench.sandbox.backend import Backend, SandboxSettings
+from tbench.sandbox.backend import Backend, MakeBackend, SandboxSettings
 from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.cleaning import leave_removing_to_a_child, remove_containers_of
 from tbench.sandbox.docker.engine import Engine
 
 
@@ -113,3 +114,106 @@ def _require_another(several: Sequence[NamedEngine]) -> None:
     for each in before:
         if each.engine.info.identity and each.engine.info.identity == last.engine.info.identity:
             raise UsageError(f"{last.name}: is the same engine as {each.name}; name it once")
+
+
+# Backends that close what they are connected with: for whoever is given a way to make one, and nothing to close.
+
+
+def connect_backend(sandbox: SandboxConfig, concurrency: int) -> MakeBackend:
+    """What connects the machines of a configuration: the engine that DOCKER_HOST names, where it names none.
+
+    It raises UsageError, which names the machine.
+    """
+
+    def make(settings: SandboxSettings) -> Backend:
+        if not sandbox.engines and sandbox.ray is None:
+            return DockerBackend.connect(settings, concurrency=concurrency)
+        engines = Engines.connect(sandbox, concurrency)
+        backend = engines.backend(settings)
+        assert isinstance(backend, Fleet)
+        backend.on_close(engines.close)
+        return backend
+
+    return make
+
+
+class MachinesOfRun:
+    """The machines of a run that has ended, each by the name that results have for it."""
+
+    def __init__(self, sandbox: SandboxConfig, concurrency: int = 8) -> None:
+        """`sandbox` is what the run was configured with."""
+        self._sandbox, self._concurrency = sandbox, concurrency
+        self._cluster: Engines | None = None
+        self._uses = 0
+        """How many backends there are of the cluster."""
+
+    def __call__(self, machine: str) -> MakeBackend:
+        """What connects one machine. It raises UsageError, which names it."""
+        return partial(self._make, machine)
+
+    def _make(self, machine: str, settings: SandboxSettings) -> Backend:
+        if self._sandbox.ray is not None:
+            return self._on_node(machine, settings)
+        try:
+            address = EngineAddress.parse(machine)
+        except UsageError:
+            raise UsageError(
+                f"{machine}: is no address of an engine, so what is left there cannot be reached"
+            ) from None
+        named = connect(address, self._concurrency)
+        return _Led(named.engine, settings, named.close)
+
+    def _on_node(self, machine: str, settings: SandboxSettings) -> Backend:
+        if self._cluster is None:
+            self._cluster = Engines.connect(self._sandbox, self._concurrency)
+        if (engine := self._cluster.named(machine)) is not None:
+            self._uses += 1
+            return _Led(engine, settings, self._give_back)
+        if not self._uses:
+            self._give_back()
+        raise UsageError(f"{machine}: no node of the cluster at {self._sandbox.ray} has this name now")
+
+    def _give_back(self) -> None:
+        self._uses = max(0, self._uses - 1)
+        if not self._uses and self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+
+class _Led(DockerBackend):
+    """The backend of an engine that something leads to."""
+
+    def __init__(self, engine: Engine, settings: SandboxSettings, close: Callable[[], None]) -> None:
+        super().__init__(engine, settings)
+        self._close_way = close
+
+    async def close(self) -> None:
+        await super().close()
+        self._close_way()
+
+
+# Removes on several machines what a process has left that did not wait for that.
+#
+# As a program: `python -m tbench.fleet.engines OWNER ADDRESS...`, with addresses as `--engine` has them.
+
+
+def leave_removing_on(addresses: Sequence[str]) -> None:
+    """Start a process that removes the containers of this one on these machines; this one may end at once."""
+    leave_removing_to_a_child("tbench.fleet.engines", *addresses)
+
+
+async def _remove_on(whose: str, address: str) -> None:
+    with contextlib.suppress(TbenchError):  # a machine that is away: the next run there removes it
+        named = await asyncio.to_thread(connect, EngineAddress.parse(address), 1)
+        try:
+            await remove_containers_of(whose, named.engine)
+        finally:
+            named.close()
+
+
+async def _main(whose: str, addresses: Sequence[str]) -> None:
+    await asyncio.gather(*(_remove_on(whose, address) for address in addresses))
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(sys.argv[1], sys.argv[2:]))

@@ -17,8 +17,7 @@ import time
 from pathlib import Path
 
 from tbench.errors import UsageError
-from tbench.fleet.address import EngineAddress
-from tbench.fleet.machine import Way
+from tbench.fleet.machine import EngineAddress, Way
 from tbench.text import one_line
 
 CONNECT_SEC = 20.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tbench.history.proxies import PROXIES, RESULT_NAME
+from tbench.history.records import PROXIES, RESULT_NAME
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 
 _OF_RUNS = (CONFIG_NAME, RESULTS_NAME)

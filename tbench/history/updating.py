@@ -1,20 +1,94 @@
-"""Brings the tables up to date with the run directories: one transaction per run that is new or has changed."""
+"""Writes runs into the tables: those that are new or have changed, or chosen ones into a new file."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tbench.errors import UsageError
-from tbench.history.database import transaction
+from tbench.history.database import make_tables, transaction
 from tbench.history.directories import FoundDirectory, FoundRuns, device_of_nearest, find_runs
+from tbench.history.records import PROXIES, ProxyRecord, Row, RunRecord, read_proxy, read_record
 from tbench.history.rows import Changes
-from tbench.history.storing import UNSTORABLE, read_directory
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_shown, one_line
+
+# Writes the rows of a run or a proxy into the tables, in place of those that were there.
+
+Store = Callable[[sqlite3.Connection, str], None]
+"""Writes what was read within a transaction, under a path as the index has it. Raises sqlite3.Error or UNSTORABLE."""
+UNSTORABLE = (OverflowError, UnicodeEncodeError, sqlite3.IntegrityError)
+"""What SQLite raises for a number of more than 64 bits, and for text that is none."""
+_DATASET_COLUMNS = ("name", "version", "source", "url", "commit", "digest", "tasks")
+
+
+def read_directory(found: FoundDirectory) -> Store:
+    """Read a directory; gives what stores it. Raises UsageError."""
+    if found.manifest in PROXIES:
+        proxy = read_proxy(found.path, found.manifest)
+        return lambda connection, place: store_proxy(connection, place, proxy)
+    run = read_record(found.path)
+    return lambda connection, place: store_run(connection, place, run)
+
+
+def store_run(connection: sqlite3.Connection, place: str, record: RunRecord) -> None:
+    """Write the rows of a run in place of those it had, within a transaction. Raises sqlite3.Error."""
+    before = connection.execute("SELECT id FROM runs WHERE path = ?", (place,)).fetchone()
+    for table in ("runs", "proxies"):
+        connection.execute(f"DELETE FROM {table} WHERE path = ?", (place,))
+    row = {
+        "id": before[0] if before else None,
+        "path": place,
+        "model_id": _model_id(connection, record.model),
+        "dataset_id": _dataset_id(connection, record.dataset),
+        **record.run,
+    }
+    run_id = _insert(connection, "runs", row)
+    for table, rows in (("tasks", record.tasks), ("trials", record.trials)):
+        if rows:
+            columns = ", ".join(rows[0])
+            marks = ", ".join("?" * len(rows[0]))
+            statement = f"INSERT INTO {table} (run_id, {columns}) VALUES ({run_id}, {marks})"
+            connection.executemany(statement, (tuple(each.values()) for each in rows))
+
+
+def store_proxy(connection: sqlite3.Connection, place: str, record: ProxyRecord) -> None:
+    """Write the row of a proxy in place of the one it had, within a transaction. Raises sqlite3.Error."""
+    connection.execute("DELETE FROM runs WHERE path = ?", (place,))
+    before = connection.execute("SELECT id FROM proxies WHERE path = ?", (place,)).fetchone()
+    connection.execute("DELETE FROM proxies WHERE path = ?", (place,))
+    row = {"id": before[0] if before else None, "path": place, "model_id": _model_id(connection, record.model)}
+    _insert(connection, "proxies", row | record.row)
+
+
+def _insert(connection: sqlite3.Connection, table: str, row: Row) -> int:
+    columns = ", ".join(f'"{column}"' for column in row)
+    marks = ", ".join("?" * len(row))
+    inserted = connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))
+    assert inserted.lastrowid is not None
+    return inserted.lastrowid
+
+
+def _model_id(connection: sqlite3.Connection, name: str | None) -> int | None:
+    if name is None:
+        return None
+    found = connection.execute("SELECT id FROM models WHERE name = ?", (name,)).fetchone()
+    return found[0] if found else _insert(connection, "models", {"name": name})
+
+
+def _dataset_id(connection: sqlite3.Connection, dataset: Mapping[str, Any] | None) -> int | None:
+    if dataset is None:
+        return None
+    conditions = " AND ".join(f'"{column}" IS ?' for column in _DATASET_COLUMNS)
+    values = tuple(dataset.get(column) for column in _DATASET_COLUMNS)
+    found = connection.execute(f"SELECT id FROM datasets WHERE {conditions}", values).fetchone()
+    return found[0] if found else _insert(connection, "datasets", dict(dataset))
+
 
 Progress = Callable[[int, int], None]
 """Told how many of how many directories that are new or have changed were read."""
@@ -164,3 +238,77 @@ class Update:
 def _is_unmounted(path: Path, device: int) -> bool:
     """Whether what lies at a path that is gone, or was found another way, may be on a disk that is not there."""
     return not os.path.exists(path) and device_of_nearest(path) != device  # noqa: PTH110 - no exception for any path
+
+
+# Writes chosen runs into one new SQLite file, with the tables of a history.
+
+
+def export_sqlite(paths: Sequence[Path], file: Path, *, overwrite: bool = False) -> tuple[int, tuple[str, ...]]:
+    """Write the runs and proxies at or below `paths`; gives their number, and a note on each that could not be read.
+
+    The file is there when all of it is written. Raises UsageError, also where the file is there already and `overwrite`
+    is not said, and for a path of `paths` itself that cannot be read.
+    """
+    if file.is_dir() or (file.exists() and not overwrite):
+        what = "is a directory" if file.is_dir() else "is there already; overwrite it with --overwrite"
+        raise UsageError(f"{file}: {what}, or name another file with --output")
+    directories = list(_chosen(paths))
+    notes: list[str] = []
+    with _new_database(file) as connection:
+        make_tables(connection)
+        for each in directories:
+            try:
+                _add(connection, each)
+            except UsageError as error:
+                if each.path in paths:
+                    raise
+                notes.append(str(error))
+        if len(notes) == len(directories):
+            raise UsageError(f"none of the runs can be read; the first: {notes[0]}")
+    return len(directories) - len(notes), tuple(notes)
+
+
+def _chosen(paths: Sequence[Path]) -> Iterator[FoundDirectory]:
+    """What lies at or below `paths`, each directory once. Raises UsageError for a path with nothing."""
+    seen: dict[Path, None] = {}
+    for path in paths:
+        if path.is_file():
+            found = [FoundDirectory(path, 0, "")]  # bare results
+        elif path.is_dir():
+            found = find_runs([path]).directories
+        else:
+            raise UsageError(f"{path}: no such run directory; check the path")
+        if not found:
+            raise UsageError(f"{path}: neither a run directory nor one that holds some")
+        for each in found:
+            if each.path.resolve() not in seen:
+                seen[each.path.resolve()] = None
+                yield each
+
+
+def _add(connection: sqlite3.Connection, each: FoundDirectory) -> None:
+    """Read a directory and store it. Raises UsageError."""
+    try:
+        read_directory(each)(connection, str(each.path))
+    except RecursionError:
+        raise UsageError(f"{each.path}: nested too deeply") from None
+    except UNSTORABLE as error:
+        raise UsageError(f"{each.path}: holds what no SQLite file can hold ({error})") from None
+
+
+@contextlib.contextmanager
+def _new_database(file: Path) -> Iterator[sqlite3.Connection]:
+    """A database in one transaction that is at `file` when the block has ended; if it fails, nothing is changed."""
+    beside = file.with_name(f".{file.name}.writing-{os.getpid()}")
+    try:
+        with contextlib.closing(sqlite3.connect(beside, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode = MEMORY")
+            connection.execute("PRAGMA foreign_keys = ON")
+            with transaction(connection):
+                yield connection
+        beside.replace(file)
+    except (OSError, sqlite3.OperationalError) as error:
+        words = error.strerror if isinstance(error, OSError) else None
+        raise UsageError(f"{file}: cannot be written: {words or one_line(str(error))}") from None
+    finally:
+        beside.unlink(missing_ok=True)

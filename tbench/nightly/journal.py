@@ -20,8 +20,8 @@ from tbench import exit_codes
 from tbench.errors import UsageError
 from tbench.files import write_json
 from tbench.locks import NO_LOCKS, FileLock, Held
-from tbench.nightly.checkpoints import natural
-from tbench.storage.lines import first_problem
+from tbench.nightly.reading import natural
+from tbench.storage.record_directory import first_problem
 
 JOURNAL_VERSION = 1
 RECORD_NAME, LOG_NAME, SUMMARY_NAME = "night.json", "night.log", "summary.md"

@@ -1,23 +1,151 @@
-"""Reads the one file that says all of a nightly benchmark, and checks it against the settings that exist."""
+"""The configuration of a nightly benchmark: its settings, read from one file and checked, and the models it names."""
 
 from __future__ import annotations
 
 import difflib
+import glob
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from harness.trajectory import Frozen
 from tbench.config.layers import Layers, Value
 from tbench.config.settings import RunConfig
 from tbench.config.text import as_toml
 from tbench.errors import UsageError
-from tbench.nightly.settings import NightlyConfig
+from tbench.scores.gate.nights import GateRule
 from tbench.text import one_line
+
+# The configuration of a nightly benchmark, but for what `tbench run` and the proxies have themselves.
+
+_RULE = GateRule()
+PLACEHOLDERS = ("checkpoint", "name", "port")
+"""What stands in braces in `serve`: the checkpoint as it was listed or found, its last part, the server's port."""
+
+
+def _no_other_placeholder(text: str) -> str:
+    for name in re.findall(r"\{(\w+)\}", text):
+        if name not in PLACEHOLDERS:
+            known = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
+            raise ValueError(f"{{{name}}} stands for nothing; there are {known}")
+    return text
+
+
+def _words_with_placeholders(words: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_no_other_placeholder(word) for word in words)
+
+
+def _variables(variables: dict[str, Any]) -> dict[str, Any]:
+    for name, value in variables.items():
+        if not isinstance(value, str) or "=" in name or not name:
+            raise ValueError(f"{name} needs a text for its value")
+    return variables
+
+
+class NightlySection(Frozen, use_attribute_docstrings=True):
+    """What a night is about"""
+
+    name: str = ""
+    """What summaries call this benchmark. Without it, the name of the file says."""
+    directory: str = "nightly"
+    """Everything is kept here: runs, nights, the index. It has to outlive the night."""
+    checkpoints: tuple[str, ...] = ()
+    """Names of models, paths or globs of paths. An entry without wildcards is run every night; of a glob, each match is
+    run once, in natural order. Each entry is a lane: the series that the gate looks at. Without any, the one model of
+    [run.model] name is run."""
+    repeat: bool = False
+    """Run all matches of globs every night."""
+    advance_seeds: bool = True
+    """Each night has seeds of its own, which follow those of the night before. With the same ones, a model that answers
+    alike every night seems to have no noise."""
+    keep: Annotated[int | None, Field(ge=1)] = None
+    """Recordings, trajectories and server logs are kept of the last so many nights. Results are kept of all."""
+    baseline: str | None = None
+    """A run directory that each night is compared with, besides the night before."""
+    summary: str | None = None
+    """A file that gets the Markdown of the last night, too."""
+    page: str | None = None
+    """A file that gets the report page of the last night's last run, too."""
+    site: str = "site"
+    """The folder of the pages about all nights; a relative path is below `directory`. "" leaves them out."""
+
+
+class ServeSection(Frozen, use_attribute_docstrings=True):
+    """The model server, where nightly starts it itself"""
+
+    command: Annotated[tuple[str, ...], AfterValidator(_words_with_placeholders)] = ()
+    """The server's command, word by word, with {checkpoint}, {name} and {port}. Without it, the endpoint of [run.model]
+    base_url is asked, and a checkpoint is the name of a model there."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """The server's port. 0 takes a free one."""
+    health_url: Annotated[str, AfterValidator(_no_other_placeholder)] = "http://127.0.0.1:{port}/health"
+    """Answers with 200 when the server is ready."""
+    base_url: Annotated[str, AfterValidator(_no_other_placeholder)] = "http://127.0.0.1:{port}/v1"
+    """The endpoint that the server is."""
+    ready_timeout_sec: float = Field(default=1800.0, gt=0)
+    """Seconds from the server's start until it has to be ready."""
+    stop_timeout_sec: float = Field(default=60.0, ge=0)
+    """Seconds between SIGTERM and SIGKILL at the end."""
+    env: Annotated[dict[str, Any], AfterValidator(_variables)] = Field(default={})
+    """Variables of the server's environment, besides those of this one."""
+
+
+class GateSection(Frozen, use_attribute_docstrings=True):
+    """The gate"""
+
+    enabled: bool = True
+    """Judge each lane, and end with 5 where its score has dropped by more than chance."""
+    base_nights: int = Field(default=_RULE.base_nights, ge=2)
+    """Nights that the baseline begins with."""
+    k: float = Field(default=_RULE.k, gt=0, allow_inf_nan=False)
+    """Half of the drop that is looked for, in standard deviations of a night."""
+    h: float = Field(default=_RULE.h, gt=0, allow_inf_nan=False)
+    """The alarm is where C is above it."""
+    min_se: float = Field(default=_RULE.min_se, ge=0, allow_inf_nan=False)
+    """Standard errors by which the nights since the change have to be below the baseline for an alarm. 0 is C alone."""
+    base_from: str | None = _RULE.base_from
+    """Name or date (YYYY-MM-DD) of the night at which the baseline begins. Without it, the first."""
+    min_coverage: float = Field(default=_RULE.min_coverage, gt=0, le=1)
+    """Share of a night's trials that need a verdict for the night to count."""
+    min_shared: float = Field(default=_RULE.min_shared, gt=0, le=1)
+    """Share of tasks that a night needs in common with the last one to be compared with it."""
+
+    @property
+    def rule(self) -> GateRule:
+        return GateRule(**self.model_dump(exclude={"enabled"}))
+
+
+class NotifySection(Frozen, use_attribute_docstrings=True):
+    """Who is told"""
+
+    webhook_env: str | None = None
+    """The variable of the environment that holds the URL of a webhook. A night's news is posted there as JSON."""
+    only_news: bool = False
+    """Post nothing of a quiet night."""
+    deadline_sec: float = Field(default=20.0, gt=0)
+    """Seconds for one request to the webhook, of which there are three at most."""
+
+
+class NightlyConfig(Frozen):
+    """The configuration of a nightly benchmark."""
+
+    nightly: NightlySection = NightlySection()
+    serve: ServeSection = ServeSection()
+    gate: GateSection = GateSection()
+    notify: NotifySection = NotifySection()
+
+    @model_validator(mode="after")
+    def _port_is_somewhere(self) -> NightlyConfig:
+        serve = self.serve
+        if serve.command and serve.port == 0 and not any("{port}" in word for word in serve.command):
+            raise ValueError("port 0 is chosen at the start, so command needs a {port}")
+        return self
+
 
 ProxyKinds = Mapping[str, type[BaseModel]]
 """Configurations of the proxies by the word that `kind` has for them."""
@@ -168,3 +296,72 @@ def _check(found: Benchmark) -> None:
 def _nearest(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+
+
+# Which models a night runs: names and paths every night, matches of globs once.
+
+_WILDCARDS = re.compile(r"[*?\[]")
+_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+_LONGEST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model that a night runs."""
+
+    lane: str
+    """The entry of the configuration that it comes from: the series that the gate looks at."""
+    path: str
+    """The entry itself, or the match of the glob."""
+
+    @property
+    def name(self) -> str:
+        """The last part of a path; all of a name without slashes."""
+        return self.path.rstrip("/").rpartition("/")[2] or self.path
+
+
+def is_glob(entry: str) -> bool:
+    return _WILDCARDS.search(entry) is not None
+
+
+def due(entries: Iterable[str], done: Collection[tuple[str, str]], *, repeat: bool) -> tuple[Checkpoint, ...]:
+    """What is to be run tonight, lane by lane. `done` has the (lane, path) pairs of earlier nights.
+
+    Raises UsageError for a glob that matches nothing.
+    """
+    found = []
+    for entry in entries:
+        if not is_glob(entry):
+            found.append(Checkpoint(entry, entry))
+            continue
+        # Not Path.glob, which takes no absolute pattern.
+        matches = sorted(glob.glob(str(Path(entry).expanduser()), recursive=True), key=natural)  # noqa: PTH207
+        if not matches:
+            raise UsageError(f"nightly.checkpoints: {entry}: matches nothing; check the path, or leave the entry out")
+        found += [Checkpoint(entry, match) for match in matches if repeat or (entry, match) not in done]
+    return tuple(dict.fromkeys(found))
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """A key that sorts numbers within names by their value: step-900 before step-1000."""
+    return tuple(
+        (0, int(part), part) if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
+    )
+
+
+def slugs(checkpoints: Iterable[Checkpoint]) -> list[str]:
+    """A name for files for each checkpoint: its last part, or more of its path where two would be called alike."""
+    listed = list(checkpoints)
+    short = [_slug(each.name) for each in listed]
+    chosen: list[str] = []
+    for each, name in zip(listed, short, strict=True):
+        candidate = name if short.count(name) == 1 else _slug(each.path)
+        number = 2
+        while candidate in chosen:
+            candidate, number = f"{_slug(each.path)}-{number}", number + 1
+        chosen.append(candidate)
+    return chosen
+
+
+def _slug(text: str) -> str:
+    return _NOT_IN_NAMES.sub("-", text).strip("-.")[-_LONGEST:].lstrip("-.") or "model"

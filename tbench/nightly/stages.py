@@ -1,29 +1,203 @@
-"""What follows the runs of a night: index, pages, comparison, gate, pruning, news."""
+"""The stages after the runs of a night: index, pages, comparison, gate, pruning, news."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from reports.report import write_report
 from tbench import exit_codes
+from tbench.errors import UsageError
 from tbench.files import write_atomically
 from tbench.history.index import RunHistory
 from tbench.history.rows import ProxyRow
-from tbench.nightly.comparing import compared
-from tbench.nightly.journal import SUMMARY_NAME, NightRecord, StageName
-from tbench.nightly.notify import post
+from tbench.locks import FileLock
+from tbench.nightly.journal import SUMMARY_NAME, NightRecord, Nights, StageName
 from tbench.nightly.open_night import OpenNight, StageEnd, exit_code
-from tbench.nightly.pages import write_pages
-from tbench.nightly.pruning import prune_night
+from tbench.nightly.pages import LaneRun, as_the_gate_sees, runs_of_lane, write_pages
 from tbench.nightly.reading import Benchmark
-from tbench.nightly.series import LaneRun, as_the_gate_sees, runs_of_lane
 from tbench.nightly.summary import as_markdown, news_of
+from tbench.scores.comparing.compare import Comparison, TaskChange, compare
+from tbench.scores.comparing.side import Side
 from tbench.scores.gate.judge import judge
 from tbench.scores.summary import percent
-from tbench.text import counted, size_shown
+from tbench.storage.comparable import differing_keys
+from tbench.storage.read_run import StoredRun, read_run
+from tbench.storage.run_files import CONFIG_NAME, JOURNAL_NAME, STEPS_NAME, TRAJECTORY_NAME
+from tbench.storage.summaries import rewards_of
+from tbench.text import counted, names_shown, one_line, size_shown
+from tbench.threads import in_thread
+from tbench.web import Unanswered, WebRequest
+
+# A night's run beside another one, in a few lines.
+
+
+def compared(other_name: str, other: Path, name: str, run: Path) -> list[str]:
+    """What became of the score since the other run; of runs that cannot be compared, why. Raises RunUnreadable."""
+    before, after = read_run(other), read_run(run)
+    if keys := differing_keys(before, after):
+        return [f"not compared with {other_name}, which was run differently: {names_shown(keys, 3)}"]
+    try:
+        found = compare(_side(before, other_name), _side(after, name))
+    except UsageError as error:
+        return [f"not compared with {other_name}: {error}"]
+    lines = [f"{_points(found.difference)} points since {other_name}{_interval(found)}; p {found.p:.2g}"]
+    lines += _tasks("newly solved", found.newly_solved) + _tasks("newly failed", found.newly_failed)
+    if found.only_second_unscored:
+        lines.append(f"without a verdict now: {names_shown(found.only_second_unscored)}")
+    return lines
+
+
+def _side(run: StoredRun, name: str) -> Side:
+    return Side(name, rewards_of(run), run.task_hashes)
+
+
+def _points(fraction: float) -> str:
+    return f"{100 * fraction:+.1f}"
+
+
+def _interval(found: Comparison) -> str:
+    if found.interval_95 is None:
+        return ""
+    low, high = map(_points, found.interval_95)
+    return f" (95 % interval {low} to {high})"
+
+
+def _tasks(what: str, changes: Sequence[TaskChange]) -> list[str]:
+    named = [f"{each.task} ({percent(each.first_rate)} → {percent(each.second_rate)} %)" for each in changes]
+    return [f"{what}: {names_shown(named)}"] if named else []
+
+
+# Posts a night's news to a webhook, within bounds.
+
+ATTEMPTS = 3
+
+
+class _RejectedNews(Exception):
+    """A status that another attempt will not change."""
+
+
+async def post(
+    url: str, variable: str, news: Mapping[str, Any], deadline_sec: float, *, first_wait_sec: float = 1.0
+) -> str:
+    """Post the news as JSON; gives why that did not work, or nothing. Never raises.
+
+    The URL is a secret: what is said names its variable and its host.
+    """
+    if not url.strip():
+        return f"{variable} is not set, so nothing is posted"
+    host = urlsplit(url).hostname or "its URL"
+    tries = AsyncRetrying(
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_exponential(multiplier=first_wait_sec, max=10),
+        retry=retry_if_exception_type(Unanswered),
+        reraise=True,
+    )
+    try:
+        async for attempt in tries:
+            with attempt:
+                await _once(url, news, deadline_sec)
+    except (Unanswered, _RejectedNews) as why:
+        return f"webhook of {variable} at {host}: {one_line(str(why), 200)}"
+    return ""
+
+
+async def _once(url: str, news: Mapping[str, Any], deadline_sec: float) -> None:
+    body, headers = json.dumps(news).encode(), {"Content-Type": "application/json"}
+    request = WebRequest(url, deadline_sec, method="POST", headers=headers, body=body, most_bytes=0)
+    status = (await in_thread(request.answer)).status
+    if status >= 500 or status == 429:
+        raise Unanswered(f"HTTP {status}, {ATTEMPTS} times")
+    if not 200 <= status < 300:
+        raise _RejectedNews(f"HTTP {status}")
+
+
+# Removes what is large of old nights: recordings, trajectories, steps, server logs. Results stay, for the history.
+#
+# Only files with names that tbench gives them go, below run directories that a night's own record names: no link is
+# followed, and what is being written stays.
+
+_LARGE = frozenset({"session.cast", STEPS_NAME, TRAJECTORY_NAME})
+
+
+def prune_night(nights: Nights, night: NightRecord) -> tuple[int, list[str]]:
+    """Remove the large files of a night; gives their bytes, and a line for each run that was left alone."""
+    freed, problems = 0, list[str]()
+    for each in night.checkpoints:
+        run = nights.runs / each.run
+        if not run.exists():
+            continue
+        with _unwritten(run, each.run) as why_not:
+            if why_not:
+                problems.append(f"{run}: not pruned: {why_not}")
+                continue
+            removed = sum(map(_removed, _large_files(run / "trials")))
+            if removed:
+                _mark_as_changed(run / "trials")
+            freed += removed
+    for log in sorted(nights.of(night.name).glob("serve-*.log")):
+        freed += _removed(log)
+    return freed, problems
+
+
+@contextlib.contextmanager
+def _unwritten(run: Path, name: str) -> Iterator[str]:
+    """Why a run directory is to be left alone; empty where it is not, and then nobody writes to it meanwhile."""
+    if run.is_symlink() or not _is_called(run, name):
+        yield "it is not the run that this night has made"
+        return
+    try:
+        journal = (run / JOURNAL_NAME).open("r+b")
+    except OSError as error:
+        yield f"{JOURNAL_NAME}: {error.strerror or error}"
+        return
+    with journal:
+        try:
+            lock = FileLock(run / JOURNAL_NAME, journal.fileno())
+        except OSError as error:
+            yield f"it is being written{f' ({error})' if error.args else ''}"
+            return
+        try:
+            yield ""
+        finally:
+            lock.release()
+
+
+def _is_called(run: Path, name: str) -> bool:
+    try:
+        document = json.loads((run / CONFIG_NAME).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("run") == name
+
+
+def _large_files(trials: Path) -> Iterator[Path]:
+    for folder, _, names in os.walk(trials):  # which follows no links to folders
+        yield from (Path(folder, name) for name in names if name in _LARGE)
+
+
+def _mark_as_changed(folder: Path) -> None:
+    """Give a folder another time, for the pages that were made of what lay in it."""
+    with contextlib.suppress(OSError):
+        os.utime(folder)
+
+
+def _removed(file: Path) -> int:
+    """Remove a file that is one; gives its bytes."""
+    with contextlib.suppress(OSError):
+        if not file.is_symlink() and file.is_file():
+            size = file.stat().st_size
+            file.unlink()
+            return size
+    return 0
 
 
 async def after_the_runs(night: OpenNight, benchmark: Benchmark, earlier: Sequence[NightRecord]) -> None:

@@ -10,12 +10,10 @@ from pathlib import Path
 
 from harness.endpoint.address import without_password
 from tbench.config.text import commented_file
-from tbench.nightly.checkpoints import Checkpoint, is_glob
 from tbench.nightly.journal import NightRecord, Nights
 from tbench.nightly.night import planned
-from tbench.nightly.reading import Benchmark
+from tbench.nightly.reading import Benchmark, Checkpoint, NightlyConfig, is_glob
 from tbench.nightly.server import command_of
-from tbench.nightly.settings import NightlyConfig
 from tbench.text import counted, names_shown
 
 _HEADING = "A nightly benchmark; `tbench nightly FILE` runs it."

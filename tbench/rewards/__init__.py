@@ -5,7 +5,6 @@ Importing this is cheap. `tbench.rewards.executed`, which runs live trials, has 
 
 from __future__ import annotations
 
-from tbench.rewards.groups import group_advantages
 from tbench.rewards.texts import (
     VERBS,
     RewardFunction,
@@ -14,6 +13,7 @@ from tbench.rewards.texts import (
     conciseness,
     execution_relevance,
     formatting,
+    group_advantages,
     has_strict_form,
     make_conciseness,
     make_execution_relevance,

@@ -28,19 +28,17 @@ from tbench.config.document import Locked, PlannedTask, RunDocument, RunPlan
 from tbench.config.settings import NetworkChoice, RunConfig, Verify
 from tbench.errors import EngineUnavailable, TbenchError, UsageError
 from tbench.events import Events
-from tbench.fleet.backend import connect_backend
+from tbench.fleet.engines import connect_backend
 from tbench.results import TrialResult, is_weak
 from tbench.reward import canonical
 from tbench.rewards.texts import text_of
-from tbench.runs.overrides import as_configured
-from tbench.runs.plan import sandbox_settings, trial_id
+from tbench.runs.plan import as_configured, sandbox_settings, trial_id
 from tbench.runs.redaction import hiding
 from tbench.runs.run import Run
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import MakeBackend, opened
 from tbench.storage.run_store import RunStore
-from tbench.tasks.bundled import tasks_dir
-from tbench.tasks.sources import TaskSet
+from tbench.tasks.sources import TaskSet, tasks_dir
 from tbench.tasks.task import Task
 from tbench.text import one_line
 

@@ -1,4 +1,4 @@
-"""The three rewards of the thinking-bash checkpoint, read off a completion's text. Nothing is executed.
+"""The three rewards of the thinking-bash checkpoint, read off a completion's text, and GRPO's advantages of them.
 
 Every function takes a list of completions and returns one number for each. A completion is a string, or a list of
 chat messages, of which the last assistant's text counts; what is neither (None, a number) gets 0 from each of them.
@@ -7,10 +7,13 @@ Further keyword arguments (a dataset's columns, token ids, the trainer's state) 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, pstdev, stdev
 from typing import Any, Literal, Protocol
 
+from tbench.reward import canonical
 from tbench.rewards.shell_words import command_words
 
 FORMATTING = 1.5
@@ -219,3 +222,36 @@ execution_relevance = make_execution_relevance()
 conciseness = make_conciseness()
 combined = combine(formatting, execution_relevance, conciseness)
 """The reward R = R1 + R2 + R3, with the defaults of each."""
+
+
+# Advantages of GRPO: how much better a completion is than the others of its prompt.
+
+GROUP_SIZE = 4
+
+
+def group_advantages(
+    rewards: Sequence[float], group_size: int = GROUP_SIZE, *, ddof: int = 1, eps: float = 1e-8
+) -> list[float]:
+    """Advantages A_i = (R_i - mean R) / (std R + eps) within each group of `group_size` successive rewards.
+
+    std divides by n - ddof: 1 as TRL's (torch's default), or 0. Where all rewards of a group are equal, and in a
+    group of one, every advantage is 0. Raises ValueError for a size that does not divide the number of rewards, a
+    reward that is not a finite number, and another ddof.
+    """
+    if ddof not in (0, 1):
+        raise ValueError(f"ddof must be 0 or 1, not {ddof}")
+    if group_size < 1 or len(rewards) % group_size:
+        raise ValueError(f"{len(rewards)} rewards cannot be split into groups of {group_size}")
+    if not all(math.isfinite(reward) for reward in rewards):
+        raise ValueError("a reward is not a finite number: there is no advantage over it")
+    advantages: list[float] = []
+    for start in range(0, len(rewards), group_size):
+        advantages += _advantages(rewards[start : start + group_size], ddof, eps)
+    return advantages
+
+
+def _advantages(group: Sequence[float], ddof: int, eps: float) -> list[float]:
+    if len(set(map(canonical, group))) == 1:  # not left to arithmetic: a rounding error over eps is no longer small
+        return [0.0] * len(group)
+    mean, std = fmean(group), (stdev if ddof else pstdev)(group)
+    return [(reward - mean) / (std + eps) for reward in group]

@@ -12,7 +12,7 @@ from typing import Protocol
 from harness.turns import cancel
 from tbench.errors import TbenchError
 from tbench.events import Event, TrialFinished, TrialPhase
-from tbench.runs.scheduling.admission import Admission, Demand, Likes, NodeBudget, NoMachine
+from tbench.runs.admission import Admission, Demand, Likes, NodeBudget, NoMachine
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Backend
 from tbench.sandbox.node import HasNodes, Node

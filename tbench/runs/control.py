@@ -9,8 +9,18 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from harness.trajectory import Step
-from tbench.control.debugging import AboutReplies, DebugEnd, Debugged, Quit, Rewind, SaveCassette
-from tbench.control.wire import Onlooker, Paused, RunUnderWay, Screen
+from tbench.control.wire import (
+    AboutReplies,
+    DebugEnd,
+    Debugged,
+    Onlooker,
+    Paused,
+    Quit,
+    Rewind,
+    RunUnderWay,
+    SaveCassette,
+    Screen,
+)
 from tbench.errors import UsageError
 from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialSettled, TrialStep, TrialVerdict
 from tbench.results import TrialResult
@@ -18,7 +28,7 @@ from tbench.runs.live.controlled_trial import ControlledTrial, WayBack
 from tbench.runs.live.course import Steps
 from tbench.runs.live.debugged import shown_after
 from tbench.runs.live.hold import Hold, Waits
-from tbench.runs.scheduling.slots import Slots
+from tbench.runs.pool import Slots
 from tbench.runs.trial_progress import TrialPlan
 from tbench.text import counted, names_shown, plain
 

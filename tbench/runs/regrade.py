@@ -21,15 +21,13 @@ from tbench.config.settings import SandboxConfig, Verify
 from tbench.datasets.reading import read_again
 from tbench.errors import TrialError, UsageError
 from tbench.results import ImageOrigin, Integrity, TaskStepResult, TrialResult
-from tbench.runs.overrides import as_configured
-from tbench.runs.plan import sandbox_settings
-from tbench.runs.settling import oracle_for
+from tbench.runs.plan import as_configured, sandbox_settings
+from tbench.runs.resume import oracle_for
 from tbench.runs.task_steps import integrity_of, metrics_of, reward_of, reward_of_all
 from tbench.sandbox.backend import Backend, MakeBackend, Reopens, Sandbox, Say, opened, use_network
 from tbench.storage.read_run import read_run
 from tbench.storage.run_files import step_directory, trial_directory
-from tbench.storage.run_store import RunStore
-from tbench.storage.trial_files import write_files, write_trial
+from tbench.storage.run_store import RunStore, write_files, write_trial
 from tbench.tasks.environment import Environment, agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.verify.calibration import Calibration, architecture_of

@@ -1,4 +1,4 @@
-"""Resuming a run: which results stand, which trials are left to do, which earlier settings it is compared with.
+"""Results of earlier starts: which of them stand, held to what is known by now, and which trials are left to do.
 
 A trial is known by its id, made of task, seed and semantic configuration: the same plan gives the same ids, so
 what is left is a set difference. Nothing that was ever measured is deleted; attempts are numbered on.
@@ -6,20 +6,38 @@ what is left is a set difference. Nothing that was ever measured is deleted; att
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple, get_args
 
 from pydantic import ValidationError
 
-from tbench.config.document import RunDocument
-from tbench.config.retrying import ALL_THAT_MAY_HEAL, RetryChoice
+from tbench.config.document import PlannedTask, RunDocument
+from tbench.config.values import ALL_THAT_MAY_HEAL, RetryChoice
 from tbench.errors import KINDS, UsageError
-from tbench.results import ErrorInfo, TrialResult
+from tbench.results import ErrorInfo, Integrity, TrialResult, is_weak
+from tbench.runs.task_steps import metrics_of, reward_of, reward_of_all
 from tbench.runs.trial_progress import TrialPlan
 from tbench.storage.read_run import read_results, read_run_document
-from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, attempts, is_run
-from tbench.storage.run_store import RunStore
+from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, attempts, is_run, step_directory, trial_directory
+from tbench.storage.run_store import RunStore, write_trial
+from tbench.tasks.task import Task
+from tbench.verify.calibration import CalibratingAgent, Calibration, image_identity, known
+from tbench.verify.judging import uncleared
+from tbench.verify.policy import (
+    AS_THE_ORACLE,
+    NEEDS_SYSTEM,
+    SYSTEM_REPLACED,
+    UNLIKE_ORACLE,
+    WORKS_FRESH,
+    like_oracle,
+    weighed,
+)
+from tbench.verify.reward import read_metrics
+from tbench.verify.tests_shown import logs_in
+from tbench.verify.verifier import Verdict
 
 
 @dataclass(frozen=True)
@@ -131,3 +149,147 @@ def _lost_lines(plan: TrialPlan, on_disk: Mapping[int, Path], known: set[int]) -
             continue
         if (result.trial, result.attempt) == (plan.trial, attempt):
             yield result
+
+
+# Holds stored verdicts to what is known of their tasks by now, where that came later. Nothing is run again.
+
+_PLACES = ("verifier", "isolated/verifier")
+"""Where a trial's directory has what a verifier wrote."""
+
+
+def known_of(tasks: Iterable[Task], planned: Iterable[PlannedTask], architecture: str) -> dict[str, Calibration]:
+    """What is known of tasks with the images that a run has had for them, by name."""
+    images = {each.name: image_identity(each.image_origin, each.image_id) for each in planned}
+    found = {task.name: known(task, images.get(task.name, ""), architecture) for task in tasks}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def settle(
+    store: RunStore, results: Sequence[TrialResult], tasks: Iterable[Task], architecture: str
+) -> dict[str, TrialResult]:
+    """Hold final results to what is known of their tasks; those that came out otherwise, by trial, stored in place.
+
+    Raises OSError for files that cannot be read or written.
+    """
+    by_name = {task.name: task for task in tasks}
+    records: dict[object, Calibration | None] = {}
+    changed: dict[str, TrialResult] = {}
+    for result in results:
+        task = by_name.get(result.task)
+        if task is None or not result.final or not _may_change(result):
+            continue
+        key = task.name, result.image_id, result.image_origin
+        if key not in records:
+            records[key] = oracle_for(result, task, architecture)
+        if (oracle := records[key]) is None:
+            continue
+        directory = trial_directory(store.path, result.task, result.seed, result.attempt)
+        if (after := settled(result, oracle, task, directory)) != result:
+            write_trial(directory, after, None, {})
+            changed[after.trial] = after
+    if changed:
+        store.supersede(changed, changed.values())
+    return changed
+
+
+def oracle_for(result: TrialResult, task: Task, architecture: str) -> Calibration | None:
+    """What is known of the task with the image of a trial by its oracle, which is not held to itself."""
+    if result.agent in get_args(CalibratingAgent):
+        return None
+    return known(task, image_identity(result.image_origin, result.image_id), architecture)
+
+
+def _may_change(result: TrialResult) -> bool:
+    """Whether it is a pass, or was taken for none by what was known of its task."""
+    return bool(result.reward) or any(WORKS_FRESH in sign for sign in result.integrity.tamper)
+
+
+def settled(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
+    """The result of a trial with this directory, as it is beside the oracle's passes. Raises OSError.
+
+    A pass has to show the oracle's tests, signs that the oracle has, too, are cleared, and where the oracle's work
+    passes in a fresh container, a lower reward from one counts. What it was held to before makes no difference.
+    """
+    if task.steps:
+        return _settled_steps(result, oracle, task, directory)
+    assert result.reward is not None
+    before = Verdict(result.reward, _files(directory), result.integrity, metrics=result.metrics)
+    after = _settled(before, oracle, task, directory)
+    return result.model_copy(
+        update={"reward": after.reward, "metrics": dict(after.metrics), "integrity": after.integrity}
+    )
+
+
+class _StepJudged(NamedTuple):
+    """A step of a task, judged."""
+
+    task: Task
+    reward: float
+    metrics: Mapping[str, float]
+    integrity: Integrity
+
+
+def _settled_steps(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
+    """The same of a task of several steps. Which of them were begun stays as it was, whatever they earn now."""
+    views = {view.step.name: view for view in task.steps if view.step is not None}
+    parts = list[_StepJudged]()
+    signs = list(result.integrity.tamper)
+    for step in result.task_steps:
+        if not step.begun or step.reward is None or step.name not in views:
+            continue
+        of_step = f" (step {step.name})"
+        own = [sign for sign in signs if sign.endswith(of_step)]
+        signs = [sign for sign in signs if sign not in own]
+        prefix = f"{step.name}/"
+        rewards = {where.removeprefix(prefix): reward for where, reward in result.integrity.rewards.items()
+                   if where.startswith(prefix)}  # fmt: skip
+        tamper = tuple(sign.removesuffix(of_step) for sign in own)
+        integrity = result.integrity.model_copy(update={"tamper": tamper, "rewards": rewards})
+        where = step_directory(directory, step.name)
+        before = Verdict(step.reward, _files(where), integrity, metrics=step.metrics)
+        after = _settled(before, oracle, views[step.name], where)
+        parts.append(_StepJudged(views[step.name], after.reward, after.metrics, after.integrity))
+        signs += [f"{sign}{of_step}" for sign in after.integrity.tamper]
+    judged = {part.task.step.name: part for part in parts if part.task.step is not None}
+    steps = tuple(
+        step.model_copy(update={"reward": judged[step.name].reward, "metrics": dict(judged[step.name].metrics)})
+        if step.name in judged else step for step in result.task_steps
+    )  # fmt: skip
+    if steps == result.task_steps and signs == list(result.integrity.tamper):
+        return result
+    update = {
+        "reward": reward_of(task, parts),
+        "metrics": metrics_of(task, parts),
+        "reward_all_steps": reward_of_all(task, parts),
+        "task_steps": steps,
+        "integrity": result.integrity.model_copy(update={"tamper": tuple(signs)}),
+    }
+    return result.model_copy(update=update)
+
+
+def _settled(verdict: Verdict, oracle: Calibration, task: Task, directory: Path) -> Verdict:
+    rewards, signs = verdict.integrity.rewards, [uncleared(sign, AS_THE_ORACLE) for sign in verdict.integrity.tamper]
+    if verdict.files:  # which show the tests once more
+        signs = [sign for sign in signs if not sign.startswith(UNLIKE_ORACLE)]
+    lower = [sign for sign in signs if sign.startswith((NEEDS_SYSTEM, SYSTEM_REPLACED)) or sign.endswith(WORKS_FRESH)]
+    if lower and oracle.passes_fresh is not None and {"shared", "isolated"} <= rewards.keys():
+        signs = [sign for sign in signs if sign not in lower]
+        stands = any(sign.startswith(NEEDS_SYSTEM) for sign in lower)
+        metrics = verdict.metrics if stands else _metrics(directory / _PLACES[0])
+        shared = dataclasses.replace(verdict.with_integrity(tamper=signs), reward=rewards["shared"], metrics=metrics)
+        isolated = Verdict(rewards["isolated"], {}, metrics=_metrics(directory / _PLACES[1]))
+        needs_system = stands or all(map(is_weak, signs))
+        verdict = weighed(shared, isolated, oracle, needs_system=needs_system)
+    else:
+        verdict = verdict.with_integrity(tamper=signs)
+    return like_oracle(verdict, oracle, task)
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {f"{place}/{name}": data for place in _PLACES for name, data in logs_in(directory / place).items()}
+
+
+def _metrics(logs: Path) -> dict[str, float]:
+    """The numbers that a verifier wrote beside its reward."""
+    path = logs / "reward.json"
+    return read_metrics({"reward.json": path.read_bytes()}) if path.is_file() else {}

@@ -22,26 +22,21 @@ from tbench.config.settings import RunConfig, Verify
 from tbench.control.server import controlled
 from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialSettled
-from tbench.pacing.pace import Pace
+from tbench.pacing import Pace
 from tbench.results import TrialResult
+from tbench.runs.admission import Demand, NoMachine, Tries, admission_to, why_no_machine
 from tbench.runs.beside import Calibrates, Spare, calibrating
 from tbench.runs.control import RunControl
 from tbench.runs.host import HostWatch
-from tbench.runs.images import Dropping, get_ready
 from tbench.runs.live.controlled_trial import ControlledTrial
 from tbench.runs.live.course import Steps
 from tbench.runs.live.hold import Waits
-from tbench.runs.overrides import as_configured, tasks_as_configured
-from tbench.runs.plan import plan_trials
-from tbench.runs.preflight import refusal, refusal_words, refusals, words_about_size
+from tbench.runs.plan import as_configured, plan_trials, tasks_as_configured
+from tbench.runs.pool import add_failure, run_all
+from tbench.runs.preflight import Dropping, get_ready, refusal, refusal_words, refusals, words_about_size
 from tbench.runs.redaction import hiding
-from tbench.runs.resume import EarlierRun, RetryErrors, resume
-from tbench.runs.scheduling.admission import Demand, NoMachine
-from tbench.runs.scheduling.machines import admission_to, why_no_machine
-from tbench.runs.scheduling.pool import add_failure, run_all
-from tbench.runs.scheduling.stopping import Gate, Stopping
-from tbench.runs.scheduling.tries import Tries
-from tbench.runs.settling import known_of, settle
+from tbench.runs.resume import EarlierRun, RetryErrors, known_of, resume, settle
+from tbench.runs.stopping import Gate, Stopping
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan, phase_of
 from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require

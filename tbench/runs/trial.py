@@ -24,16 +24,14 @@ from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.host import HostWatch, Observation
 from tbench.runs.live.controlled_trial import ControlledTrial
 from tbench.runs.live.debugged import Work
-from tbench.runs.part import TrialPart
 from tbench.runs.preflight import refusal
 from tbench.runs.redaction import hiding
-from tbench.runs.task_steps import prepare_step, why_stopped
+from tbench.runs.task_steps import TrialPart, prepare_step, why_stopped
 from tbench.runs.trial_progress import TrialPlan, TrialProgress, phase_of
 from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, use_network
 from tbench.sandbox.node import Node
 from tbench.storage.run_files import REPLAYED_NAME, step_directory
-from tbench.storage.run_store import RunStore
-from tbench.storage.trial_files import write_files, write_trial
+from tbench.storage.run_store import RunStore, write_files, write_trial
 from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.text import one_line

@@ -10,8 +10,7 @@ from harness.replies import RepliesSeen
 from harness.trajectory import Usage
 from tbench.events import Phase, TrialPhase
 from tbench.results import NOTHING_SEEN, ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult
-from tbench.runs.part import TrialPart
-from tbench.runs.task_steps import integrity_of, metrics_of, reward_of, reward_of_all, task_steps
+from tbench.runs.task_steps import TrialPart, integrity_of, metrics_of, reward_of, reward_of_all, task_steps
 from tbench.tasks.task import Task
 
 

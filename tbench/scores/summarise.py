@@ -25,9 +25,8 @@ from tbench.results import (
     is_weak,
 )
 from tbench.reward import canonical, exact_sum
-from tbench.scores.finals import FinalResult, Finals, counted_as
+from tbench.scores.finals import FinalResult, Finals, counted_as, pressure_of
 from tbench.scores.intervals import Interval, interval_95
-from tbench.scores.pressure import pressure_of
 from tbench.scores.statistics import (
     MeanStd,
     RewardTable,

@@ -13,8 +13,8 @@ from harness.replies import RepliesSeen
 from harness.trajectory import Frozen, Usage
 from tbench.origin import DatasetOrigin
 from tbench.results import Blame, Stage, TaskStepResult
+from tbench.scores.finals import Pressure
 from tbench.scores.intervals import IntervalMethod
-from tbench.scores.pressure import Pressure
 from tbench.text import counted, names_shown
 
 SUMMARY_SCHEMA_VERSION = 2

@@ -1,4 +1,4 @@
-"""What makes two stored runs comparable: every setting that may move a score and is no property of the model.
+"""Which settings make two stored runs comparable, and how differences between settings are described.
 
 A setting counts where its `Option` says that another value measures something else; when and where a run went, how
 many tasks and seeds it took and what its model is called do not. Imported results have what they tell.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -16,9 +16,40 @@ from tbench.config.document import RunDocument, RunPlan
 from tbench.config.setting import Setting, settings_of
 from tbench.config.settings import RunConfig
 from tbench.results import UNKNOWN_AGENT
-from tbench.storage.differences import each_difference
 from tbench.storage.read_run import StoredRun
 from tbench.text import counted, names_shown
+
+# Describes what differs between the settings of two starts.
+
+_SHOWN_CHARS = 80
+_SHOWN = 12
+_ABSENT = "nothing"
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, apart_from: Collection[str] = ()) -> str:
+    """The values that differ, as `key: old → new` joined by `; `; empty where none does. Null is as good as absent.
+
+    Keys of nested objects have dots; `apart_from` names keys that may differ.
+    """
+    found = [words for key, words in each_difference(old, new) if key not in apart_from]
+    more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    return "; ".join(found[:_SHOWN] + more)
+
+
+def each_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The key of each value that differs, and `key: old → new`, in the order of the keys."""
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from each_difference(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key}", f"{prefix}{key}: {_shown(old, key)} → {_shown(new, key)}"
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    text = json.dumps(values[key], ensure_ascii=False) if key in values else _ABSENT
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
 
 TASK_PREFIX = "tasks."
 """What the keys of tasks begin with; the name follows."""

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from harness.trajectory import Frozen
 from tbench.origin import DatasetOrigin
-from tbench.storage.lines import first_problem
+from tbench.storage.record_directory import first_problem
 
 _OVERRIDE = re.compile(r"\w*timeout_multiplier|\w+\.(?:override|max)_\w+")
 """Settings of Harbor that change what a task says: `timeout_multiplier`, `agent.max_timeout_sec` …"""

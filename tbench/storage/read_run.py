@@ -20,8 +20,7 @@ from pydantic import ValidationError
 from harness.trajectory import Frozen, Step, Trajectory
 from tbench.config.document import RUN_SCHEMA_VERSION, NotOurs, PlannedShard, RunDocument, read_document
 from tbench.config.limits_in_force import lacking_limits
-from tbench.config.overrides import override_words
-from tbench.config.rules import broken_rules
+from tbench.config.rules import broken_rules, override_words
 from tbench.errors import UsageError
 from tbench.files import refuse_other_version
 from tbench.origin import DatasetOrigin
@@ -34,7 +33,7 @@ from tbench.results import (
     TrialResult,
 )
 from tbench.storage.imported_plan import ImportedPlan, imported_plan
-from tbench.storage.lines import first_problem, read_lines
+from tbench.storage.record_directory import first_problem, read_lines
 from tbench.storage.run_files import (
     BEGUN_NAME,
     CONFIG_NAME,

@@ -1,4 +1,4 @@
-"""A directory that one process at a time adds to: a manifest, and files of JSON lines, the first of which is locked.
+"""Directories of records: a manifest, and files of JSON lines that one process at a time adds to, never in part.
 
 Runs, replays and extractions are such directories; each decides what its manifest and lines say.
 """
@@ -6,16 +6,118 @@ Runs, replays and extractions are such directories; each decides what its manife
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from tbench.errors import UsageError
 from tbench.files import is_beside, is_unused, write_atomically, write_json
-from tbench.locks import Held, is_held, note_of
-from tbench.storage.lines import LineFile
-from tbench.text import visible
+from tbench.locks import FileLock, Held, is_held, note_of
+from tbench.text import one_line, visible
+
+# Files of JSON lines: only whole lines are appended, and each problem in reading names its file and line.
+
+Model = TypeVar("Model", bound=BaseModel)
+_CHUNK_BYTES = 1 << 16
+
+
+def read_lines(
+    path: Path, raw: bytes, model: type[Model], problems: list[str], mend: Callable[[Any], Any] = lambda value: value
+) -> Iterator[tuple[str, Model]]:
+    """Yield `FILE:LINE` and the object for each valid line of `raw`; blank lines are skipped.
+
+    For each other line `FILE:LINE: what is wrong` is added to `problems`. `mend` may change a decoded value before it
+    is validated."""
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            yield where, model.model_validate(mend(json.loads(line)))
+        except ValidationError as error:
+            problems.append(f"{where}: {first_problem(error)}")
+        except (ValueError, RecursionError) as error:
+            problems.append(f"{where}: not JSON ({one_line(str(error))})")
+
+
+def first_problem(error: ValidationError, whole: str = "line") -> str:
+    """The place and nature of the first problem, in one line; `whole` names the place where no single key is wrong."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {one_line(first['msg'])}"
+
+
+class LineFile:
+    """Appends whole lines to a file: a line that a full disk cuts short is taken back."""
+
+    def __init__(self, path: Path, *, locked: bool = False, empty: bool = False) -> None:
+        """Open the file and mend a last line that a killed process left torn; with `empty`, remove all that is in it.
+
+        Raises OSError, BlockingIOError where `locked` and another process has locked it.
+        """
+        self._file = path.open("ab", buffering=0)
+        self._lock: FileLock | None = None
+        try:
+            if locked:
+                # Before anything else: a torn last line may be one that a living process is just writing.
+                self._lock = FileLock(path, self._file.fileno())
+            if empty:
+                self._file.truncate(0)
+            else:
+                _mend_last_line(path)
+        except OSError:
+            self.close()
+            raise
+
+    def append(self, line: str) -> None:
+        """Append one line, with JSON's escapes for what is not visible. Raises OSError; then nothing was appended."""
+        data = visible(line).encode("utf-8", "replace") + b"\n"
+        size = os.fstat(self._file.fileno()).st_size
+        try:
+            if self._file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file.fileno(), size)
+            raise
+
+    def close(self) -> None:
+        """Close the file and give up its lock."""
+        if self._lock is not None:
+            self._lock.release()
+        self._file.close()
+
+
+def _mend_last_line(path: Path) -> None:
+    """Mend a last line without its line end: end it where it is whole, else remove it."""
+    with path.open("r+b") as file:
+        torn = _torn_end(file)
+        if not torn:
+            return
+        try:
+            json.loads(torn)
+        except ValueError:
+            file.truncate(file.seek(-len(torn), os.SEEK_END))
+        else:
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n")
+
+
+def _torn_end(file: BinaryIO) -> bytes:
+    """The bytes after the last line end; of a long file only the end is read."""
+    start = file.seek(0, os.SEEK_END)
+    torn = b""
+    while start > 0 and b"\n" not in torn:
+        size = min(_CHUNK_BYTES, start)
+        start = file.seek(start - size)
+        torn = file.read(size) + torn
+    return torn.rpartition(b"\n")[2]
 
 
 @dataclass(frozen=True)
@@ -151,3 +253,25 @@ def writable(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+# New directories that appear whole or not at all.
+
+
+@contextlib.contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """A directory beside `target` to write into, which takes its name at the end of the block.
+
+    If the block fails, nothing of it is left. Raises UsageError where `target` holds anything, or cannot be written.
+    """
+    if not is_unused(target):
+        raise UsageError(f"{target}: is not empty; name a new directory with --output (nothing is overwritten)")
+    beside = target.with_name(f".{target.name[:100]}.writing-{os.getpid()}")
+    try:
+        with writable(target):
+            beside.mkdir(parents=True)
+            yield beside
+            beside.replace(target)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise

@@ -1,4 +1,4 @@
-"""The files of a task directory: their digests, and the bytes that go into containers."""
+"""The files of a task directory: which count, how large they may be, their digests and their bytes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,138 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tbench.tasks.bounds import FOLDER_BYTES, FOLDER_ENTRIES, LINKED_ENTRIES, in_mb
-from tbench.tasks.ignores import USUAL, HarborIgnore, digest_ignores, resolved
+from pathspec import GitIgnoreSpec, PathSpec
+from pathspec.patterns.gitignore import GitIgnorePatternError
+
+from tbench.errors import TaskInvalid
+
+# How large the files of a task may be that are read into memory: a stranger's task must not fill it.
+
+TEXT_BYTES = 1 << 20
+"""Most bytes of a text: task.toml, instruction.md, the Dockerfile, and each file of ignores."""
+FOLDER_BYTES = 256 << 20
+"""Most bytes of tests/ and of solution/, all files together."""
+FOLDER_ENTRIES = 20_000
+"""Most files and folders in each of them."""
+LINKED_ENTRIES = 2_000
+"""Most of these that are links, or behind links: links within a task can make a few files into very many."""
+
+
+def read_bounded(path: Path) -> bytes:
+    """Content of a text. Raises OSError, and TaskInvalid for one that is too large, of which nothing is kept."""
+    require_bounded(path)
+    with path.open("rb") as file:
+        content = file.read(TEXT_BYTES + 1)  # its size may be no more than a claim
+    if len(content) > TEXT_BYTES:
+        raise TaskInvalid(_too_large(path, f"more than {in_mb(TEXT_BYTES)}"))
+    return content
+
+
+def require_bounded(path: Path) -> None:
+    """Check the size of a text. Raises OSError, and TaskInvalid for one that is too large."""
+    if (size := path.stat().st_size) > TEXT_BYTES:
+        raise TaskInvalid(_too_large(path, in_mb(size)))
+
+
+def in_mb(size: int) -> str:
+    """A number of bytes in words."""
+    return f"{size / (1 << 20):,.1f} MB"
+
+
+def _too_large(path: Path, held: str) -> str:
+    return f"{path}: holds {held}; at most {in_mb(TEXT_BYTES)} of such a file is read; make it shorter"
+
+
+# Rules, as Harbor has them, for which files of a task do not count.
+#
+# A .gitignore at the task's top replaces the usual ignores of its digest. Below tests/ and solution/, what
+# .harborignore files exclude (gitignore syntax) belongs neither to the digest nor into a container; they themselves
+# never do.
+
+_USUAL_IGNORES = ("__pycache__/", "*.pyc", ".DS_Store", "*.swp", "*.swo", "*~")
+USUAL = PathSpec.from_lines("gitignore", _USUAL_IGNORES)
+_HARBORIGNORE = ".harborignore"
+_SCOPES = ("tests", "solution")
+
+
+def digest_ignores(root: Path) -> PathSpec[Any]:
+    """A matcher of the relative paths that the digest of the task at `root` leaves out. Raises TaskInvalid."""
+    path = root / ".gitignore"
+    try:
+        return PathSpec.from_lines("gitignore", _lines(path) if path.exists() else _USUAL_IGNORES)
+    except GitIgnorePatternError as error:
+        raise TaskInvalid(f"{path}: {error}") from None
+
+
+class HarborIgnore:
+    """Tells what the .harborignore files of the task at `root`, an absolute path without links, exclude.
+
+    Each file is read once. Raises TaskInvalid for one that cannot be used.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._by_folder: dict[Path, GitIgnoreSpec | None] = {}
+
+    def excludes(self, path: Path, *, is_linked: bool = True) -> bool:
+        """Whether `path` is excluded, or, with `is_linked` (which costs time), the file that its links lead to."""
+        if self._matches(path):
+            return True
+        target = resolved(path) if is_linked else path
+        return target != path and target.is_relative_to(self._root) and self._matches(target)
+
+    def _matches(self, path: Path) -> bool:
+        parts = path.parts[len(self._root.parts) :]
+        if parts[-1:] == (_HARBORIGNORE,):
+            return True
+        scope = _scope(parts)
+        # What lies in an excluded folder is excluded, whatever is said about it further in.
+        return scope is not None and any(
+            self._decides(parts, scope, length, path) for length in range(scope + 1, len(parts) + 1)
+        )
+
+    def _decides(self, parts: tuple[str, ...], scope: int, length: int, path: Path) -> bool:
+        """Whether the entry at the first `length` parts is excluded; the innermost ignore file has the last word."""
+        slash = "/" if length < len(parts) or path.is_dir() else ""
+        is_excluded = False
+        for depth in range(scope, length):
+            patterns = self._patterns_in(self._root.joinpath(*parts[:depth]))
+            answer = patterns.check_file("/".join(parts[depth:length]) + slash).include if patterns else None
+            is_excluded = is_excluded if answer is None else answer
+        return is_excluded
+
+    def _patterns_in(self, folder: Path) -> GitIgnoreSpec | None:
+        if folder not in self._by_folder:
+            path = folder / _HARBORIGNORE
+            if not resolved(path).is_relative_to(self._root):
+                raise TaskInvalid(f"{path}: symlink leaves the task directory; copy the file in")
+            try:
+                self._by_folder[folder] = GitIgnoreSpec.from_lines(_lines(path)) if path.exists() else None
+            except GitIgnorePatternError as error:
+                raise TaskInvalid(f"{path}: {error}") from None
+        return self._by_folder[folder]
+
+
+def resolved(path: Path) -> Path:
+    """`path` without links; links that go round in circles stay."""
+    return Path(os.path.realpath(path))  # Path.resolve raises for those
+
+
+def _scope(parts: tuple[str, ...]) -> int | None:
+    """How many parts lead to the outermost folder in which a .harborignore counts; None outside of such folders."""
+    if parts and parts[0] in _SCOPES:
+        return 1
+    return 3 if len(parts) > 2 and parts[0] == "steps" and parts[2] in _SCOPES else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return read_bounded(path).decode("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskInvalid(f"{path}: cannot be read: {error}") from None
+
 
 _SINGLE = ("task.toml", "instruction.md", "README.md", "trajectory.json")
 _FOLDERS = ("environment", "tests", "solution", "steps")

@@ -1,4 +1,4 @@
-"""The schema of task.toml: the keys of Harbor's format up to version 1.4, their defaults and their types.
+"""The schema of task.toml up to version 1.4: keys, defaults, types, steps, and features that tbench lacks.
 
 A key that has no effect here is read all the same: tbench.tasks.features says by name which tasks cannot run for it.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -330,3 +331,93 @@ def _size_mb(value: Any, key: str) -> float:
     if match is None:
         raise ValueError(f"{key}: {value!r} is not a size such as 512M or 2G")
     return float(match[1]) * _MB_PER_UNIT[match[2].upper()]
+
+
+# What a step of a task says, merged with what the task says: as if it were a task of its own.
+
+_POLICY = {"network_mode", "allowed_hosts"}
+"""Keys that hold together: whoever gives one of them gives both."""
+
+
+def step_file(file: TaskFile, step: StepSection, *, has_image: bool = False) -> TaskFile:
+    """The content of task.toml as it is for one step.
+
+    `has_image`: the step's own tests/ is what an image for its verifier is built of.
+    """
+    return file.model_copy(
+        update={
+            "agent": file.agent.model_copy(update=_given(step.agent)),
+            "verifier": _verifier(file.verifier, step.verifier, has_image),
+            "artifacts": (*file.artifacts, *step.artifacts),
+            "steps": [],
+        }
+    )
+
+
+def _given(section: BaseModel) -> dict[str, Any]:
+    """The keys of a table that a step gives, by which those of the task are replaced."""
+    names = section.model_fields_set
+    if names & _POLICY:
+        names = names | _POLICY
+    return {name: getattr(section, name) for name in names}
+
+
+def _verifier(task: VerifierSection, step: VerifierSection, has_image: bool) -> VerifierSection:
+    mode = step.environment_mode or ("separate" if step.environment else None) or task.environment_mode
+    given = _given(step) | {
+        "env": {**task.env, **step.env},
+        "collect": (*task.collect, *step.collect),
+        "environment_mode": mode,
+        "environment": None,
+    }
+    if mode != "shared":
+        environment = step.environment or task.environment
+        if environment is not None:
+            image = step.environment.docker_image if step.environment else None
+            if image is None and not has_image and task.environment is not None:
+                image = task.environment.docker_image
+            environment = environment.model_copy(update={"docker_image": image})
+        given["environment"] = environment
+    return task.model_copy(update=given)
+
+
+# Features of Harbor's task format that tbench lacks, by name: a task that needs one of them is not run.
+#
+# Only what would change how a task is run or verified is named; what has no such effect in Harbor either is not.
+
+
+def missing_features(file: TaskFile, path: Path) -> list[str]:
+    """The features that the task at `path` needs and tbench lacks; those of a step alone say so."""
+    named = [name for name, is_needed in FEATURES.items() if is_needed(file, path)]
+    for step in file.steps:
+        merged = step_file(file, step)
+        for name, is_needed in FEATURES.items():
+            if name not in named and is_needed(merged, path):
+                named.append(f"{name} (step {step.name})")
+    return named
+
+
+def _environments(file: TaskFile) -> list[EnvironmentSection]:
+    """The environments that the task describes: the agent's, and the verifier's own."""
+    own = file.verifier.environment
+    return [file.environment] if own is None else [file.environment, own]
+
+
+def _in_any(needs: Callable[[EnvironmentSection], bool]) -> Callable[[TaskFile, Path], bool]:
+    return lambda file, _: any(needs(each) for each in _environments(file))
+
+
+def _has_file(name: str) -> Callable[[TaskFile, Path], bool]:
+    return lambda _, path: (path / name).is_file()
+
+
+def _of_a_step(name: str) -> Callable[[TaskFile, Path], bool]:
+    return lambda file, path: any((path / "steps" / step.name / name).is_file() for step in file.steps)
+
+
+FEATURES: Mapping[str, Callable[[TaskFile, Path], bool]] = {
+    "trajectory.json": _has_file("trajectory.json"),
+    "steps/*/trajectory.json": _of_a_step("trajectory.json"),
+    "environment.os = windows": _in_any(lambda each: each.os == "windows"),
+    "environment.tpu": _in_any(lambda each: each.tpu is not None),
+}

@@ -1,4 +1,4 @@
-"""Sets of tasks: which directories are tasks, which of them are wanted, and one bad task among good ones."""
+"""Sets of tasks: which directories are tasks, which of them are wanted, and where the bundled ones are."""
 
 from __future__ import annotations
 
@@ -9,10 +9,27 @@ from pathlib import Path
 
 from tbench.errors import TaskInvalid, UsageError
 from tbench.origin import DatasetOrigin
-from tbench.tasks.bundled import tasks_dir
 from tbench.tasks.task import Task
 from tbench.tasks.terminal_bench_1 import is_of_terminal_bench_1
 from tbench.text import one_line, visible_line
+
+# Directories of the bundled data: inside an installed wheel, else at the top of the checkout.
+
+
+def tasks_dir() -> Path:
+    """Directory of the bundled tasks."""
+    return _data("tasks")
+
+
+def images_dir() -> Path:
+    """Directory of the recipes for base images and the tools volume."""
+    return _data("images")
+
+
+def _data(name: str) -> Path:
+    inside = Path(__file__).parents[1] / "bundled" / name
+    return inside if inside.is_dir() else Path(__file__).parents[2] / name
+
 
 BUNDLED = "bundled"
 ReadTask = Callable[[Path], Task]

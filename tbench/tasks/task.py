@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
-from tbench.compose.project import COMPOSE_FILE
+from tbench.compose.file import ComposeFile, read_compose
+from tbench.compose.project import COMPOSE_FILE, IMAGE_OF_MAIN, LOGS_OF_MAIN
+from tbench.compose.variables import Variables
 from tbench.errors import TaskInvalid, TrialError
-from tbench.tasks.bounds import read_bounded, require_bounded
 from tbench.tasks.consent import Wish, missing_variables, resolve_env, wishes
-from tbench.tasks.features import missing_features
-from tbench.tasks.files import TaskFiles, TreeEntry
+from tbench.tasks.files import TaskFiles, TreeEntry, read_bounded, require_bounded
 from tbench.tasks.format import (
     REWARD_RANGE,
     EnvironmentSection,
@@ -29,14 +30,58 @@ from tbench.tasks.format import (
     StepSection,
     TaskFile,
     first_problem,
+    missing_features,
+    step_file,
     unknown_keys,
 )
-from tbench.tasks.steps import step_file
 from tbench.tasks.terminal_bench_1 import is_of_terminal_bench_1
 from tbench.text import visible_line
 
-if TYPE_CHECKING:
-    from tbench.compose.file import ComposeFile
+# The compose file in a folder of a task, read with the variables that the task may have.
+
+_LOGS = {"VERIFIER_LOGS": "verifier", "AGENT_LOGS": "agent", "ARTIFACTS": "artifacts"}
+
+
+def read_services(
+    folder: Path,
+    text: bytes,
+    settings: EnvironmentSection,
+    allowed: Collection[str],
+    host: Mapping[str, str] | None = None,
+) -> ComposeFile:
+    """The content `text` of the compose file in `folder`. Raises TaskInvalid."""
+    host = os.environ if host is None else host
+    given = {name: host[name] for name in allowed if name in host}
+    own = {**_known_values(settings, allowed, host), **_variables_of_harbor(folder, settings)}
+    return read_compose(folder / COMPOSE_FILE, text, Variables(own, given))
+
+
+def _known_values(settings: EnvironmentSection, allowed: Collection[str], host: Mapping[str, str]) -> dict[str, str]:
+    """The variables of [environment.env], but for those whose values are not given: they are reported as such."""
+    known: dict[str, str] = {}
+    for key, value in settings.env.items():
+        try:
+            known |= resolve_env({key: value}, allowed, host)
+        except TrialError:
+            continue
+    return known
+
+
+def _variables_of_harbor(folder: Path, settings: EnvironmentSection) -> dict[str, str]:
+    """What compose files of tasks may rely on; those of log folders and of tests are of older tasks."""
+    found = {
+        "CONTEXT_DIR": str(folder),
+        "MAIN_IMAGE_NAME": IMAGE_OF_MAIN,
+        "CPUS": f"{settings.cpus:g}",
+        "MEMORY": f"{settings.memory_mb:.0f}M",
+        "TEST_DIR": "/tests",
+    }
+    if settings.docker_image:
+        found["PREBUILT_IMAGE_NAME"] = settings.docker_image
+    for name, below in _LOGS.items():
+        found |= {f"HOST_{name}_PATH": f"{LOGS_OF_MAIN}/{below}", f"ENV_{name}_PATH": f"/logs/{below}"}
+    return found
+
 
 _OF_ONE_STEP = ("instruction", "tests", "workdir", "solution", "has_oracle", "unsupported", "steps")
 """What was found out about a task, and is other for each of its steps."""
@@ -206,7 +251,6 @@ class Task:
 
     def _read_services(self, folder: str, text: bytes, settings: EnvironmentSection) -> ComposeFile:
         # Few tasks have such a file, and what reads it takes its time to load.
-        from tbench.tasks.services import read_services
 
         return read_services(self.path / folder, text, settings, self._allowed_env)
 

@@ -17,9 +17,8 @@ from tbench.results import UNCONFIRMED, is_weak
 from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, copy_begun, removed_afterwards
 from tbench.tasks.task import Task
 from tbench.text import plain
-from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen
+from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen, listed, told
 from tbench.verify.changes.looking import look
-from tbench.verify.changes.signs import listed, told
 from tbench.verify.changes.system import is_oracles, replaced
 from tbench.verify.changes.work import STAYS_BEHIND, Work, comes_along, without_system, work_of
 from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify

@@ -14,8 +14,7 @@ from tbench.sandbox.backend import Compares, Copies, Sandbox
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.calibration import Calibration, unlike_oracle
-from tbench.verify.changes.facts import OracleSystem
-from tbench.verify.changes.signs import listed
+from tbench.verify.changes.facts import OracleSystem, listed
 from tbench.verify.judging import CLEARED, MOST_REPLACED, Judging
 from tbench.verify.tests_shown import tests_shown
 from tbench.verify.verifier import Verdict, VerifierFailed

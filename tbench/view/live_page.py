@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.look import POLICY, Crumb, page
-from tbench.view.grid import Line
 from tbench.view.run_state import MARKS, PHASES
+from tbench.view.screen import Line
 
 LIVE_POLICY = f"{POLICY}; connect-src 'self'"
 LIVE, OVERVIEW = "live.html", "index.html"

@@ -1,24 +1,167 @@
-"""What each request gets: pages out of the folder, the live page, its stream, a trial in large."""
+"""The server of `tbench view`: pages out of the folder, the live page and its stream of events, a trial in large."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import select
+import socket
 import time
 from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Self, cast
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from tbench.serving.local_server import LocalHandler
+from pydantic import ValidationError
+
+from harness.trajectory import Step
+from tbench.serving import LocalHandler, LocalServer
+from tbench.storage.run_files import STEPS_NAME
 from tbench.view.address import cookie_name, token_in
 from tbench.view.files import ServedFile
-from tbench.view.heads import head_lines
-from tbench.view.large import large_view
-from tbench.view.live_page import live_page, message_page
-from tbench.view.stream import send_news
+from tbench.view.live_page import LIVE_POLICY, live_page, message_page
+from tbench.view.trials import RunningTrial, cast_head, cast_piece
 from tbench.view.viewing import Viewing
+from tbench.view.watching import LOOK_SEC
+
+# What is said of everything that a viewer sends: what a browser may do with it, and that it asks again.
+
+
+def head_lines(content_type: str) -> dict[str, str]:
+    """The lines at the head of a response."""
+    return {
+        "Content-Type": content_type,
+        "Content-Security-Policy": f"{LIVE_POLICY}; frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cache-Control": "no-cache",
+    }
+
+
+# The stream of events to one browser: all that is there, then what changes, at a rate that it can take.
+
+MOST_TOLD = 96
+"""Things that one message tells of; what else has changed comes with the next."""
+BEAT_SEC = 10.0
+_SLOW_SEC = 10.0
+"""A browser that takes nothing for so long is dropped; it comes back by itself."""
+_BUFFER_BYTES = 1 << 18
+_AGAIN_MS = 1500
+
+
+def send_news(handler: LocalHandler, view: Viewing) -> None:
+    """Tell a browser what is on the board until it goes away, takes too long, or the server ends."""
+    handler.close_connection = True
+    with view.stream_slot() as has_slot:
+        if not has_slot:
+            handler.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "too many live pages are open")
+            return
+        lines = head_lines("text/event-stream; charset=utf-8") | {"Cache-Control": "no-store"}
+        handler.send_head(HTTPStatus.OK, lines, None)
+        if handler.command == "HEAD":
+            return
+        handler.wfile.flush()
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        handler.connection.settimeout(_SLOW_SEC)
+        _follow_board(handler.connection, view, view.board.known_of(handler.headers.get("Last-Event-ID")))
+
+
+def _follow_board(connection: socket.socket, view: Viewing, known: int) -> None:
+    board = view.board
+    connection.sendall(b"retry: %d\n\n" % _AGAIN_MS)
+    is_first = True
+    while not board.is_closed and not _has_gone(connection):
+        if not is_first and not board.wait(known, BEAT_SEC):
+            connection.sendall(b": beat\n\n")
+            continue
+        if board.is_closed:
+            return
+        news = board.news(known, MOST_TOLD)
+        is_first, known = False, news.change
+        head = b"id: %s-%d\nevent: news\ndata: " % (board.era.encode(), known)
+        connection.sendall(b"%s%s\n\n" % (head, _with_clock(news.data)))
+        view.stopping.wait(LOOK_SEC if news.is_all else LOOK_SEC / 8)
+
+
+def _with_clock(data: bytes) -> bytes:
+    """The message with this machine's time, by which the browser counts."""
+    return b'{"clock":%d,%s' % (time.time(), data[1:])
+
+
+def _has_gone(connection: socket.socket) -> bool:
+    """Whether the browser has closed its end."""
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN | select.POLLHUP | select.POLLERR)
+    if not waiting.poll(0):
+        return False
+    try:
+        return not connection.recv(1 << 12)  # it has nothing to say; what it does say is not heard
+    except OSError:
+        return True
+
+
+# One trial in large: what its terminal has printed since some place, and its last steps.
+
+STEPS_SHOWN = 4
+_FIRST_BYTES = 1 << 19
+"""Most of a recording that is sent at once: what a terminal showed before that is left out."""
+_STEPS_BYTES = 1 << 16
+_MOST_TEXT = 400
+
+
+def large_view(trial: RunningTrial, recording: str, begin: int) -> dict[str, Any]:
+    """What is new of a trial after the byte `begin` of the recording of this name.
+
+    Another recording, as that of the next step of a task, begins anew: `anew` says that the screen is empty before it.
+    """
+    told: dict[str, Any] = {"text": "", "end": 0, "recording": "", "anew": True, "steps": []}
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a name that no file can have
+        cast = trial.cast
+        if cast is None or (head := cast_head(cast)) is None:
+            return told
+        status = cast.stat()
+        name = f"{trial.part_name or ''}.{status.st_ino}"
+        begin = begin if name == recording and begin <= status.st_size else 0
+        piece = cast_piece(cast, begin, status.st_size, _FIRST_BYTES)
+        told |= {"columns": head.columns, "rows": head.rows, "text": piece.text, "end": piece.end, "recording": name}
+        told["anew"] = begin == 0 or piece.skipped
+        told["steps"] = _last_steps(cast.with_name(STEPS_NAME))
+    return told
+
+
+def _last_steps(file: Path) -> list[Mapping[str, Any]]:
+    """The last steps that are written, the newest first."""
+    with contextlib.suppress(OSError), file.open("rb") as opened:
+        size = opened.seek(0, 2)
+        opened.seek(max(0, size - _STEPS_BYTES))
+        whole = opened.read(_STEPS_BYTES).rpartition(b"\n")[0]
+        lines = whole.split(b"\n")[1 if size > _STEPS_BYTES else 0 :]
+        return [step for line in reversed(lines[-STEPS_SHOWN:]) if (step := _step(line)) is not None]
+    return []
+
+
+def _step(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        step = Step.model_validate(json.loads(line))
+    except (ValueError, RecursionError, ValidationError):
+        return None
+    return {
+        "index": step.index,
+        "typed": _cut(" ⏎ ".join(part for action in step.actions for part in action.splitlines())),
+        "problem": step.format_error or "",
+        "warnings": len(step.warnings),
+        "model": round(step.model_sec, 1),
+        "command": round(step.command_sec, 1),
+        "code": step.exit_code,
+    }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}…"
+
 
 IDLE_SEC = 15.0
 """A connection that says nothing is closed after this, and one that takes nothing."""
@@ -176,3 +319,33 @@ def asset(name: str) -> bytes:
 
 def _json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+# The server of `tbench view`: a thread for each connection, beside those that watch runs and write pages.
+
+
+class ViewServer(LocalServer):
+    """Serves the pages in a folder, and what happens below others. A context manager, whose end ends every thread."""
+
+    def __init__(self, viewing: Viewing) -> None:
+        """Raises OSError where the port is taken."""
+        self.viewing = viewing
+        self.address_family = viewing.address.family
+        super().__init__((viewing.address.host, viewing.address.port), ViewHandler)
+
+    @property
+    def url(self) -> str:
+        """What a user opens."""
+        return self.viewing.address.url(self.port)
+
+    def __enter__(self) -> Self:
+        self.viewing.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Close every connection and end every thread."""
+        self.viewing.end()
+        self.close()

@@ -1,4 +1,4 @@
-"""The last screen of a terminal, drawn from what it printed: enough of a terminal for a small picture of it.
+"""The screen of a terminal, drawn from what it printed: cells, colours and cursor, enough for a small picture of it.
 
 The page shows the large one with a whole emulator; here many are kept at once, and cheaply.
 """
@@ -6,10 +6,269 @@ The page shows the large one with a whole emulator; here many are kept at once, 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
 
-from tbench.view.colours import restyled
-from tbench.view.grid import CharacterGrid, Line
+from tbench.text import unseen_as
+
+# Styles of terminal cells: what the escapes of programs set, in sixteen colours, as words for a page.
+
+_CUBE = (0, 95, 135, 175, 215, 255)
+"""Brightness of the six levels of each part in the cube of 256 colours."""
+_BRIGHT = 8
+_MOST_STYLES = 4096
+
+
+class CellStyle(NamedTuple):
+    """How a cell looks. Colours are numbers from 0 to 15, None for the terminal's own."""
+
+    ink: int | None = None
+    ground: int | None = None
+    bold: bool = False
+    faint: bool = False
+    inverse: bool = False
+
+    @property
+    def words(self) -> str:
+        """Classes of the page's style sheet; empty for a cell that looks like all others."""
+        ink, ground = (self.ground, self.ink) if self.inverse else (self.ink, self.ground)
+        words = [f"i{ink}"] if ink is not None else ["inv-i"] if self.inverse else []
+        words += [f"g{ground}"] if ground is not None else ["inv-g"] if self.inverse else []
+        return " ".join([*words, *(["b"] if self.bold else []), *(["d"] if self.faint else [])])
+
+
+PLAIN = CellStyle()
+_ON = {1: {"bold": True}, 2: {"faint": True}, 7: {"inverse": True}}
+_OFF = {22: {"bold": False, "faint": False}, 27: {"inverse": False}}
+
+
+@lru_cache(maxsize=_MOST_STYLES)
+def restyled(style: CellStyle, codes: tuple[int, ...]) -> CellStyle:
+    """The style after the codes of one `ESC [ … m`."""
+    pending = iter(codes or (0,))
+    for code in pending:
+        style = PLAIN if code == 0 else _after(style, code, pending)
+    return style
+
+
+def _after(style: CellStyle, code: int, rest: Iterator[int]) -> CellStyle:
+    if (switch := _ON.get(code) or _OFF.get(code)) is not None:
+        return style._replace(**switch)
+    if code in (38, 48):
+        colour = _extended(rest)
+        return style._replace(ink=colour) if code == 38 else style._replace(ground=colour)
+    if 30 <= code <= 37 or code == 39:
+        return style._replace(ink=None if code == 39 else code - 30)
+    if 40 <= code <= 47 or code == 49:
+        return style._replace(ground=None if code == 49 else code - 40)
+    if 90 <= code <= 97:
+        return style._replace(ink=code - 90 + _BRIGHT)
+    if 100 <= code <= 107:
+        return style._replace(ground=code - 100 + _BRIGHT)
+    return style
+
+
+def _extended(rest: Iterator[int]) -> int | None:
+    """The colour that `5;N` or `2;R;G;B` names, as the nearest of the sixteen."""
+    kind = next(rest, None)
+    if kind == 5:
+        return _of_256(next(rest, 0))
+    if kind == 2:
+        return _nearest([next(rest, 0), next(rest, 0), next(rest, 0)])
+    return None
+
+
+def _of_256(number: int) -> int:
+    if number < 16:
+        return number
+    if number >= 232:
+        return _nearest([8 + 10 * (min(number, 255) - 232)] * 3)
+    return _nearest([_CUBE[(number - 16) // step % 6] for step in (36, 6, 1)])
+
+
+def _nearest(parts: Sequence[int]) -> int:
+    """One of the sixteen colours that reads like this mix of red, green and blue."""
+    high, low = max(parts), min(parts)
+    if high - low < 48:  # a grey
+        return 0 if high < 64 else _BRIGHT if high < 144 else 7 if high < 224 else 15
+    middle = (high + low) / 2
+    hue = sum(1 << at for at, part in enumerate(parts) if part > middle)
+    return hue + _BRIGHT if high > 192 else hue
+
+
+# The cells of a terminal's screen and its cursor: text goes in, lines scroll out.
+
+Line = str | list[str]
+"""A line as a page shows it: plain text, or text and the classes of its style in turns."""
+_TAB = 8
+_MOST_MARKS = 4
+"""Combining marks that a cell keeps: more of them are a mischief."""
+
+
+class CharacterGrid:
+    """A screen of so many columns and rows. Lines are as long as what stands in them."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self.columns, self.rows = columns, rows
+        self.x = self.y = 0
+        self.style = PLAIN
+        self._top, self._bottom = 0, rows - 1
+        self._chars: list[list[str]] = [[] for _ in range(rows)]
+        self._styles: list[list[CellStyle]] = [[] for _ in range(rows)]
+
+    def write(self, text: str) -> None:
+        """Print characters at the cursor; what is beyond the last column begins another line."""
+        if not text.isascii():
+            self._write_one_by_one(text)
+            return
+        while text:
+            self._wrap()
+            piece, text = text[: self.columns - self.x], text[self.columns - self.x :]
+            self._put(list(piece))
+            self.x += len(piece)
+
+    def _write_one_by_one(self, text: str) -> None:
+        for char in text:
+            if unicodedata.combining(char) or char == "\N{ZERO WIDTH JOINER}" or "\ufe00" <= char <= "\ufe0f":
+                self._add_mark(char)
+                continue
+            cells = [char, ""] if unicodedata.east_asian_width(char) in "WF" else [char]
+            self._wrap()
+            if self.x + len(cells) > self.columns > 1:
+                self.x = self.columns
+                self._wrap()
+            self._put(cells[: self.columns])
+            self.x += len(cells)
+
+    def _add_mark(self, mark: str) -> None:
+        line = self._chars[self.y]
+        if 0 < self.x <= len(line) and len(line[self.x - 1]) <= _MOST_MARKS:
+            line[self.x - 1] += mark
+
+    def _wrap(self) -> None:
+        if self.x >= self.columns:
+            self.x = 0
+            self.feed_line()
+
+    def _put(self, cells: list[str]) -> None:
+        self._pad(self.x)
+        end = self.x + len(cells)
+        self._chars[self.y][self.x : end] = cells
+        self._styles[self.y][self.x : end] = [self.style] * len(cells)
+
+    def _pad(self, length: int) -> None:
+        missing = length - len(self._chars[self.y])
+        if missing > 0:
+            self._chars[self.y] += [" "] * missing
+            self._styles[self.y] += [PLAIN] * missing
+
+    def feed_line(self) -> None:
+        """Go a line down; at the end of the scrolled region its first line goes."""
+        if self.y == self._bottom:
+            self.scroll(1)
+        elif self.y < self.rows - 1:
+            self.y += 1
+
+    def feed_back(self) -> None:
+        """Go a line up; at the begin of the scrolled region a line comes in above."""
+        if self.y == self._top:
+            self.scroll(-1)
+        elif self.y > 0:
+            self.y -= 1
+
+    def tab(self) -> None:
+        self.x = min(self.columns - 1, (self.x // _TAB + 1) * _TAB)
+
+    def move(self, *, x: int | None = None, y: int | None = None) -> None:
+        """Set the cursor, within the screen."""
+        if x is not None:
+            self.x = max(0, min(x, self.columns - 1))
+        if y is not None:
+            self.y = max(0, min(y, self.rows - 1))
+
+    def set_region(self, top: int, bottom: int) -> None:
+        """Scroll these lines alone from now on."""
+        bottom = min(bottom, self.rows - 1)
+        if 0 <= top < bottom:
+            self._top, self._bottom = top, bottom
+            self.x = self.y = 0
+
+    def scroll(self, lines: int, first: int | None = None) -> None:
+        """Move the lines of the region from `first` on up by so many, or down where it is negative."""
+        first = self._top if first is None else first
+        height = self._bottom - first + 1
+        if height < 1:
+            return
+        for _ in range(min(abs(lines), height)):
+            gone, new = (first, self._bottom) if lines > 0 else (self._bottom, first)
+            for part in (self._chars, self._styles):
+                del part[gone]
+            self._chars.insert(new, [])
+            self._styles.insert(new, [])
+
+    def insert_lines(self, count: int) -> None:
+        """Push the lines from the cursor on down; with a negative count, pull them up."""
+        if self._top <= self.y <= self._bottom:
+            self.scroll(-count, self.y)
+
+    def erase_line(self, begin: int, end: int) -> None:
+        """Empty the cells of the cursor's line from `begin` up to `end`."""
+        self._erase(self.y, begin, end)
+
+    def erase_lines(self, begin: int, end: int) -> None:
+        """Empty the lines from `begin` up to `end`."""
+        for line in range(max(0, begin), min(end, self.rows)):
+            self._erase(line, 0, self.columns)
+
+    def _erase(self, line: int, begin: int, end: int) -> None:
+        chars, styles = self._chars[line], self._styles[line]
+        if end >= len(chars):
+            del chars[begin:]
+            del styles[begin:]
+        else:
+            chars[begin:end] = [" "] * (end - begin)
+            styles[begin:end] = [PLAIN] * (end - begin)
+
+    def delete_cells(self, count: int) -> None:
+        """Take cells out at the cursor; what is right of them moves there."""
+        del self._chars[self.y][self.x : self.x + count]
+        del self._styles[self.y][self.x : self.x + count]
+
+    def insert_cells(self, count: int) -> None:
+        """Push what is right of the cursor further to the right."""
+        count = min(count, self.columns - self.x)
+        self._pad(self.x)
+        self._chars[self.y][self.x : self.x] = [" "] * count
+        self._styles[self.y][self.x : self.x] = [PLAIN] * count
+        del self._chars[self.y][self.columns :]
+        del self._styles[self.y][self.columns :]
+
+    def last_lines(self, rows: int, columns: int) -> list[Line]:
+        """The last lines that hold something, cut to so many columns."""
+        end = self.rows
+        while end > self.y + 1 and not "".join(self._chars[end - 1]).strip():
+            end -= 1
+        return [self._line(at, columns) for at in range(max(0, end - rows), end)]
+
+    def _line(self, at: int, columns: int) -> Line:
+        chars, styles = self._chars[at][:columns], self._styles[at][:columns]
+        if styles.count(PLAIN) == len(styles):
+            return _shown("".join(chars)).rstrip()
+        parts: list[str] = []
+        place = 0
+        for style, cells in groupby(styles):
+            length = len(list(cells))
+            parts += [_shown("".join(chars[place : place + length])), style.words]
+            place += length
+        return parts
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else unseen_as(text, "\N{REPLACEMENT CHARACTER}")
+
 
 _TOKEN = re.compile(
     r"(?P<text>[^\x00-\x1f\x7f]+)"

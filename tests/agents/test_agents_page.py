@@ -16,8 +16,8 @@ from harness.fakes import ScriptedModel
 from harness.limits import Limits
 from harness.trajectory import Outcome
 from tbench.agents.model_agent import UserAgent
+from tbench.agents.setup import AgentClass, load_agent_class
 from tbench.agents.trial_agent import Workplace
-from tbench.agents.user_agent import AgentClass, load_agent_class
 from tbench.errors import TrialError
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task

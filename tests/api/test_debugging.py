@@ -13,10 +13,10 @@ from fault_server import FaultServer
 
 import tbench
 from tbench.cassettes.cassette import Cassette
-from tbench.cassettes.player import CassettePlayer
+from tbench.cassettes.endpoints import CassettePlayer
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.sandbox.docker.owner import LABEL_RUN
 from tbench.storage.read_run import read_run, read_trajectory
 from tbench.storage.run_files import trial_directory
 

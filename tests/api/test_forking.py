@@ -13,8 +13,7 @@ from fault_server import FaultServer
 from lost_trials import MISTAKE, lost_trial
 
 import tbench
-from tbench.api.blaming import blame, lost_at
-from tbench.api.forking import fork
+from tbench.api.forking import blame, fork, lost_at
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
 from tbench.storage.read_run import read_run

@@ -41,15 +41,14 @@ from tbench.config.settings import SandboxConfig
 from tbench.events import Events
 from tbench.fleet.engines import Engines
 from tbench.fleet.fleet import Fleet
-from tbench.fleet.named import NamedEngine
+from tbench.fleet.machine import NamedEngine
 from tbench.fleet.ray.cluster import RayCluster
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.sandbox.backend import Backend, Capacity
 from tbench.sandbox.docker.tools import recipe_hash
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
-from tbench.tasks.bundled import images_dir
-from tbench.tasks.sources import TaskSet
+from tbench.tasks.sources import TaskSet, images_dir
 from tbench.tasks.task import Task
 
 IMAGES = ["debian:bookworm-slim", f"tbench/tools:{recipe_hash(images_dir() / 'tools')}"]

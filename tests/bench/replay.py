@@ -21,8 +21,7 @@ from harness.model import Sampling
 from tbench.proxies.datasets.records import Record
 from tbench.proxies.replay.asking.client import PromptedStep, ask
 from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions
-from tbench.proxies.replay.directory import ReplayDirectory
-from tbench.proxies.replay.responses import ReplayManifest
+from tbench.proxies.replay.directory import ReplayDirectory, ReplayManifest
 
 SEATS, LATENCY_SEC = 32, 0.16
 """Their quotient is the endpoint's 200 per second."""

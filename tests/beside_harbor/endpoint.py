@@ -14,10 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from typing import Any, NamedTuple, Self, cast
 
-from tbench.demo.replies import reply_doing
+from tbench.demo.replies import chat_body, models_body, reply_doing
 from tbench.demo.requests import cut_to_limit, read_chat_request
 from tbench.demo.scripts import ScriptedKeystrokes, ScriptStep
-from tbench.demo.wire import chat_body, models_body
 
 COMMANDS, REPLIES = 8, 10
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from tbench import __version__
-from tbench.demo.wire import MODEL_ID
+from tbench.demo.replies import MODEL_ID
 from tbench.storage.read_run import read_run
 
 PHASES = ("environment", "agent set-up", "agent", "verifier", "teardown")

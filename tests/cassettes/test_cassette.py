@@ -11,8 +11,7 @@ import pytest
 from harness.endpoint.answers import read_completion
 from harness.errors import ContextLimitReached
 from harness.trajectory import Reply, ToolCall, Usage
-from tbench.cassettes.bodies import answer_body
-from tbench.cassettes.cassette import Cassette, CassetteUnreadable, RecordedAnswer
+from tbench.cassettes.cassette import Cassette, CassetteUnreadable, RecordedAnswer, answer_body
 
 CHAT, TEXT = "/chat/completions", "/completions"
 MODELS = [{"id": "m", "object": "model", "max_model_len": 100}]

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import KEPT_PREFIX, LABEL_OWNER, LABEL_RUN
-from tbench.sandbox.docker.owner import owner
+from tbench.sandbox.docker.owner import KEPT_PREFIX, LABEL_OWNER, LABEL_RUN, owner
 
 pytestmark = pytest.mark.engine
 TBENCH = str(Path(sys.executable).with_name("tbench"))

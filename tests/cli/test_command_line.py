@@ -18,10 +18,8 @@ from harness.protocols import PROTOCOLS
 from tbench.cli import SETTINGS, app
 from tbench.cli.parsing.commands import LazyGroup
 from tbench.cli.parsing.mistakes import line_of
-from tbench.cli.parsing.retry_errors import CommandWithRetryErrors
-from tbench.cli.resume import resume
-from tbench.cli.run import run
-from tbench.config.presets import PRESETS
+from tbench.cli.run import CommandWithRetryErrors, resume, run
+from tbench.config.layers import PRESETS
 from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
 from tbench.errors import KINDS

@@ -18,9 +18,9 @@ from click.testing import CliRunner, Result
 from nightly_bench import ENDPOINT, NightlyBench
 
 from tbench.cli import app
-from tbench.nightly.settings import NightlyConfig
+from tbench.nightly.reading import NightlyConfig
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.sandbox.docker.owner import LABEL_RUN
 
 BOUND_SEC = 1200
 TBENCH = [sys.executable, "-m", "tbench"]

@@ -17,7 +17,7 @@ from conftest import MakeTask
 
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import build_tag
-from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.sandbox.docker.owner import LABEL_RUN
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import tbench.cli
 from tbench.cli.printing import coloured_line, print_line, print_text
-from tbench.cli.progress.live import LiveView
+from tbench.cli.progress import LiveView
 from tbench.events import Note, TrialPhase, TrialStep
 
 CLI = Path(tbench.cli.__file__).parent
@@ -60,12 +60,12 @@ def test_every_command_prints_that_way() -> None:
     }
     assert others == {
         "__init__.py": 6,  # before anything else is imported
-        "after/play.py": 3,  # a screen of its own, and its cursor
-        "comparing/sheets.py": 1,
+        "play.py": 3,  # a screen of its own, and its cursor
+        "compare.py": 1,
         "execute.py": 1,
         "interruption.py": 1,
         "printing.py": 3,
-        "proxies/replay_run_live.py": 1,
+        "proxies/asking.py": 1,
     }
 
 

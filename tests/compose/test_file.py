@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tbench.compose.file import ComposeFile, read_compose
-from tbench.compose.interpolation import Variables
 from tbench.compose.project import (
     LOGS_OF_MAIN,
     ImageBuild,
@@ -19,6 +18,7 @@ from tbench.compose.project import (
     TrialNetwork,
     TrialVolume,
 )
+from tbench.compose.variables import Variables
 from tbench.errors import TaskInvalid
 
 

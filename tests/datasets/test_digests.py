@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from digest_cases import CASES, DIGESTS, write_task
 
-from tbench.datasets.digests import compare, is_digest, publication_beside, read_publication
-from tbench.datasets.verification import verify_directory
+from tbench.datasets.digests import compare, is_digest, publication_beside, read_publication, verify_directory
 from tbench.errors import UsageError
 from tbench.tasks.sources import read_tasks
 

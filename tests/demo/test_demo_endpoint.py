@@ -17,8 +17,8 @@ from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefu
 from harness.model import Template
 from harness.rendering import render_prompt
 from harness.trajectory import Message
-from tbench.demo.prompts import read_prompt
 from tbench.demo.replies import reply_doing
+from tbench.demo.requests import read_prompt
 from tbench.demo.scripts import SCRIPTS, Scripts
 from tbench.demo.server import DemoEndpoint, serve
 

@@ -34,6 +34,7 @@ from tbench.doctor.containers import (
     look_at_start,
     look_at_storage,
     look_at_tools,
+    run_probe,
 )
 from tbench.doctor.examination import Subject, examination
 from tbench.doctor.machine import (
@@ -43,9 +44,8 @@ from tbench.doctor.machine import (
     look_at_engine_disk,
     look_at_runs,
 )
-from tbench.doctor.probe import run_probe
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_RUN, LABEL_SHARED
+from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_SHARED
 
 FREE = Surroundings(host=DEFAULT, is_container=False, may_administrate=True, patience_sec=1.0)
 CONFINED = replace(FREE, is_container=True, may_administrate=False)

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from stored_conversations import BEGAN, LISTED, SCRIPTS, StoredTrial, called, conversation, keys, store_run
 
 from harness.endpoint.chat import Rendering
-from harness.overflow import DROPPED
+from harness.history import DROPPED
 from harness.protocols import PROTOCOLS
 from harness.trajectory import Compaction, Message, Reply, Step, ToolCall, Trajectory, Usage
 from tbench.cli import app
-from tbench.exchange.atif.document import atif_document, linear_documents
-from tbench.exchange.atif.session_cast import cast_times
+from tbench.exchange.atif import atif_document, cast_times, linear_documents
 from tbench.exchange.chosen import ExportedPart, ExportedTrial
 from tbench.results import TaskStepResult, TrialResult
 from tbench.storage.read_run import StoredRun, read_run

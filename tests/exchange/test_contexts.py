@@ -19,8 +19,7 @@ from harness.model import Sampling
 from harness.protocols import load_protocol
 from harness.protocols.base import CommandResult
 from harness.trajectory import Message, OnOverflow, Reply, ToolCall, Trajectory, Usage
-from tbench.exchange.contexts import Contexts, contexts_of, opening_of
-from tbench.exchange.protocol_of import RunProtocol
+from tbench.exchange.contexts import Contexts, RunProtocol, contexts_of, opening_of
 
 LOOK = '{"analysis": "a", "plan": "p", "commands": []}'
 CONTEXT = 8000

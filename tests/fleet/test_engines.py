@@ -33,19 +33,17 @@ from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workpla
 from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
-from tbench.fleet.address import EngineAddress
-from tbench.fleet.backend import MachinesOfRun
-from tbench.fleet.engines import connect
+from tbench.fleet.engines import MachinesOfRun, connect
 from tbench.fleet.fleet import Fleet
+from tbench.fleet.machine import EngineAddress
 from tbench.rewards.executed import Live, agent_reward
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
 from tbench.sandbox.backend import SandboxSettings, opened
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN
+from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN
 from tbench.sandbox.docker.tools import recipe_hash
-from tbench.tasks.bundled import images_dir
-from tbench.tasks.sources import TaskSet, read_tasks
+from tbench.tasks.sources import TaskSet, images_dir, read_tasks
 
 pytestmark = [
     pytest.mark.engine,

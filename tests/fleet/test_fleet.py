@@ -14,7 +14,7 @@ from tbench.config.settings import RunConfig
 from tbench.errors import EngineUnavailable, TrialError, UsageError
 from tbench.fleet.fleet import MOST_FAILURES, Fleet
 from tbench.rewards.executed import Live, agent_reward
-from tbench.runs.scheduling.tries import MOST_LOSSES
+from tbench.runs.admission import MOST_LOSSES
 from tbench.sandbox.backend import opened
 from tbench.tasks.sources import TaskSet, read_tasks
 

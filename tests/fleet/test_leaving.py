@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_OWNER
+from tbench.sandbox.docker.owner import LABEL_OWNER
 
 pytestmark = pytest.mark.engine
 SHARED = "unix:///var/run/docker.sock"
@@ -24,7 +24,7 @@ def test_containers_of_the_owner_go_and_a_machine_that_is_away_keeps_nobody(engi
         for label in (owner, f"{owner}-else")
     ]
     try:
-        command = [sys.executable, "-m", "tbench.fleet.leaving", owner, "unix:///nowhere.sock", SHARED]
+        command = [sys.executable, "-m", "tbench.fleet.engines", owner, "unix:///nowhere.sock", SHARED]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_SEC)
         assert (ended.returncode, ended.stderr) == (0, "")
         left = {each["Id"] for each in engine.api.containers(all=True, filters={"label": LABEL_OWNER})}

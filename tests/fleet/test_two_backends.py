@@ -14,7 +14,7 @@ import pytest
 from own_podman import own_podman
 
 from tbench.sandbox.docker.tools import recipe_hash
-from tbench.tasks.bundled import images_dir
+from tbench.tasks.sources import images_dir
 
 pytestmark = [
     pytest.mark.podman,

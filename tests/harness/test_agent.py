@@ -22,9 +22,7 @@ from harness.fakes import FakeTerminal, ScriptedModel
 from harness.limits import SMALLEST_REPLY_TOKENS
 from harness.model import Sampling, Seeds
 from harness.protocols.base import CommandResult, Keys, ScreenView
-from harness.protocols.bash import MARKER
-from harness.protocols.bash_block import BashBlock
-from harness.protocols.bash_tool import BashTool
+from harness.protocols.bash import MARKER, BashBlock, BashTool
 from harness.protocols.keystrokes_json import KeystrokesJson
 from harness.terminal import Settled
 from harness.trajectory import Message, OnOverflow, Outcome, Reply, Step, Trajectory, Usage

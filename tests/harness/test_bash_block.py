@@ -13,8 +13,7 @@ from sizes import MUCH
 
 from harness.errors import FormatError
 from harness.protocols.base import Command, CommandResult, Gap, Parsed, ScreenView
-from harness.protocols.bash import MARKER, SUBMIT_COMMAND
-from harness.protocols.bash_block import BashBlock
+from harness.protocols.bash import MARKER, SUBMIT_COMMAND, BashBlock
 from harness.trajectory import ToolCall
 
 PROTOCOL = BashBlock()

@@ -19,8 +19,7 @@ from harness.agent import Agent, Limits
 from harness.errors import FormatError
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.protocols.base import Command, CommandResult, Gap, Parsed, ScreenView
-from harness.protocols.bash import MARKER, SUBMIT_COMMAND
-from harness.protocols.bash_tool import BashTool
+from harness.protocols.bash import MARKER, SUBMIT_COMMAND, BashTool
 from harness.trajectory import Message, Outcome, Reply, ToolCall, Trajectory
 
 PROTOCOL = BashTool()

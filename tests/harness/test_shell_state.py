@@ -14,8 +14,7 @@ import pytest_asyncio
 from terminals import LONG, digest, opened, run
 
 from harness.limits import ShellMode
-from harness.protocols.bash import MARKER, one_command
-from harness.protocols.bash_tool import BashTool
+from harness.protocols.bash import MARKER, BashTool, one_command
 from harness.terminal import Terminal
 from harness.terminal.spec import UNATTENDED
 from tbench.sandbox.docker.container import Container

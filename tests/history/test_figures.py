@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from run_trees import a_result, write_run
 
 from harness.trajectory import Outcome
-from tbench.api.reading import summarise
+from tbench.api.stored_runs import summarise
 from tbench.history.database import INDEX_NAME
 from tbench.history.index import RunHistory
 from tbench.results import Blame, ErrorInfo, Integrity, Stage, TrialResult

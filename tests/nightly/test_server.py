@@ -14,10 +14,8 @@ import pytest
 from nightly_bench import NightlyBench
 
 from tbench.errors import UsageError
-from tbench.nightly.checkpoints import Checkpoint
-from tbench.nightly.process import KeptProcess
-from tbench.nightly.server import ServerFailed, command_of, serving
-from tbench.nightly.settings import ServeSection
+from tbench.nightly.reading import Checkpoint, ServeSection
+from tbench.nightly.server import KeptProcess, ServerFailed, command_of, serving
 
 CHECKPOINT = Checkpoint("/c/step-*", "/c/step-5")
 BOUND_SEC = 20
@@ -119,7 +117,7 @@ def test_placeholders_are_filled_in_once() -> None:
 def test_a_command_is_ended_when_who_started_it_is_killed(tmp_path: Path) -> None:
     starter = f"""
 import asyncio, os, pathlib
-from tbench.nightly.process import KeptProcess
+from tbench.nightly.server import KeptProcess
 async def main():
     lock = os.open({str(tmp_path / "lock")!r}, os.O_CREAT | os.O_RDWR)
     command = ["sh", "-c", "trap '' TERM; echo $$ > {tmp_path}/pid; sleep 300 & wait; sleep 300"]

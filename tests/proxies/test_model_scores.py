@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from run_plans import a_plan
 
-from tbench.cli.proxies.correlate import correlate
+from tbench.cli.proxies.replay import correlate
 from tbench.config.document import PlannedTask, RunDocument
 from tbench.errors import UsageError
 from tbench.proxies.model_scores import by_model, executed_scores, proxy_scores, read_names

@@ -10,7 +10,7 @@ from typing import Any
 from run_trees import FIRST_NIGHT, a_result, write_run
 from site_pages_of_runs import ReadPage, gathered, script_value
 
-from reports.pages import comparison
+from reports import comparison
 from reports.site.content import Site, SiteRun
 
 HOSTILE = "</script><script>alert('x')</script><img src=x onerror=alert(1)>"

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from site_series import HOSTILE, a_site, dropped, usual, write_drop, write_night
 
-from reports.pages import feed
+from reports.site import series
 
 ATOM = "{http://www.w3.org/2005/Atom}"
 ID = re.compile(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -26,7 +26,7 @@ def entries(folder: Path) -> list[dict[str, str]]:
 
 def read(folder: Path) -> ElementTree.Element:
     with a_site(folder) as site:
-        return ElementTree.fromstring(feed.render(site))
+        return ElementTree.fromstring(series.render_feed(site))
 
 
 def test_the_feed_has_what_atom_asks_for(tmp_path: Path) -> None:

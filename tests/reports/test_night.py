@@ -6,7 +6,7 @@ from pathlib import Path
 
 from site_series import HASHES, HOSTILE, TASKS, ReadPage, a_site, dropped, usual, write_drop, write_night
 
-from reports.pages import night, nights, series
+from reports.site import night, series
 from reports.site.content import Site
 
 PAIR = {"task-00": (1.0, 1.0), "task-01": (1.0, 0.0), "task-02": (0.0, 0.0)}
@@ -135,7 +135,7 @@ def test_the_loudest_run_of_a_night_comes_first(tmp_path: Path) -> None:
         write_night(tmp_path, number, usual(number), model="steady", name=f"steady-{number}")
     with a_site(tmp_path) as site:
         words = read(site, "2026-01-17").words
-        listed = ReadPage(nights.render(site)).words
+        listed = ReadPage(night.render_nights(site)).words
     assert words.index("▲ alarm m") < words.index("✓ quiet steady")
     assert "17 nights, 4 with an alarm" in listed
     assert "2026-01-17 ▲ alarm m 41.7 % steady 83.3 %" in listed

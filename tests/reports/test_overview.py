@@ -6,7 +6,7 @@ from pathlib import Path
 
 from site_series import HOSTILE, ReadPage, a_site, usual, write_drop, write_night
 
-from reports.pages import overview
+from reports.site import overview
 from reports.site.content import Lane
 
 

@@ -13,7 +13,7 @@ from run_trees import FIRST_NIGHT, a_result, write_run
 from site_pages_of_runs import ReadPage, gathered, script_value
 
 from harness.trajectory import Outcome
-from reports.pages import task
+from reports import task
 from reports.site.content import gather
 from tbench.history.index import RunHistory
 from tbench.results import Blame, ErrorInfo, Stage

@@ -17,10 +17,10 @@ from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
 from tbench.errors import UsageError
 from tbench.events import Events, Note, RunEnded, TrialSettled
 from tbench.results import is_weak
+from tbench.runs.admission import Demand, NoMachine
 from tbench.runs.beside import Say, Spare
 from tbench.runs.resume import EarlierRun
 from tbench.runs.run import RunOutcome, execute_run
-from tbench.runs.scheduling.admission import Demand, NoMachine
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.read_run import read_run

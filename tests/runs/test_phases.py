@@ -20,7 +20,7 @@ from tbench.runs.run import execute_run
 from tbench.sandbox.backend import Sandbox, SandboxSettings, use_network
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.sandbox.docker.owner import LABEL_RUN
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.network import NetworkPolicy

@@ -26,7 +26,7 @@ from harness.protocols import load_protocol
 from harness.trajectory import Outcome
 from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workplace
-from tbench.cli.progress.live import LiveView
+from tbench.cli.progress import LiveView
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
 from tbench.errors import TrialError, UsageError

@@ -12,7 +12,7 @@ from run_plans import a_plan
 
 from reports.report import write_report
 from tbench.agents.trial_agent import NopAgent
-from tbench.api.reading import summarise
+from tbench.api.stored_runs import summarise
 from tbench.cli.tasks import chosen_tasks
 from tbench.config.document import RunDocument
 from tbench.config.settings import RunConfig

@@ -18,9 +18,9 @@ from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workpla
 from tbench.errors import TrialError
 from tbench.events import Events
 from tbench.results import TrialResult
-from tbench.runs.overrides import as_configured
+from tbench.runs.admission import Demand
+from tbench.runs.plan import as_configured
 from tbench.runs.run import demand_of_task
-from tbench.runs.scheduling.admission import Demand
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import ExecResult, Sandbox

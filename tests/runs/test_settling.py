@@ -10,7 +10,7 @@ from run_trees import a_result
 from step_tasks import step_task
 
 from tbench.results import Integrity, TaskStepResult, TrialResult
-from tbench.runs.settling import settled
+from tbench.runs.resume import settled
 from tbench.tasks.task import Task
 from tbench.verify.calibration import Calibration, MeasuredTrial
 

@@ -21,8 +21,7 @@ from harness.protocols import load_protocol
 from harness.trajectory import Outcome, Reply, Step, Trajectory, Usage
 from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
-from tbench.cli.progress.lines import PlainLines
-from tbench.cli.progress.live import LiveView
+from tbench.cli.progress import LiveView, PlainLines
 from tbench.errors import TrialError
 from tbench.events import Event, Events, TrialTaskStep
 from tbench.results import TrialResult

@@ -21,7 +21,7 @@ from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, TrialA
 from tbench.errors import KINDS, TrialError
 from tbench.events import Event, Events, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import TrialResult
-from tbench.runs.overrides import as_configured
+from tbench.runs.plan import as_configured
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import ExecResult

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tbench.scores.comparing.compare import Comparison, compare
 from tbench.scores.comparing.exact import sign_flip_test, sign_test
-from tbench.scores.comparing.flaky import task_tries
+from tbench.scores.comparing.noise import task_tries
 from tbench.scores.comparing.side import Side
-from tbench.scores.gate.flips import changes
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
+from tbench.scores.gate.verdict import changes
 from tbench.scores.statistics import (
     RewardTable,
     TrialReward,

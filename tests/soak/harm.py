@@ -13,7 +13,7 @@ from collections import Counter
 from tbench.events import Event, TrialPhase, TrialStep
 from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.labels import LABEL_RUN, LABEL_TRIAL
+from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_TRIAL
 
 STOP_SEC = 1.5
 AT_ANY_TIME = ("removed", "stopped")

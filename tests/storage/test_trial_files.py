@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from harness.trajectory import Message, Outcome, Reply, Step, Trajectory
 from tbench.results import TrialResult
 from tbench.storage.read_run import RunUnreadable, read_steps
-from tbench.storage.trial_files import StepLog, write_trial
+from tbench.storage.run_store import StepLog, write_trial
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 RESULT = TrialResult(run="r", trial="t", task="t", seed=0, agent="nop", reward=1.0, started_at=TIME, finished_at=TIME)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from tbench.cli import app
 from tbench.errors import TaskInvalid, TrialError
-from tbench.tasks.bounds import FOLDER_BYTES, FOLDER_ENTRIES, LINKED_ENTRIES, TEXT_BYTES, read_bounded
+from tbench.tasks.files import FOLDER_BYTES, FOLDER_ENTRIES, LINKED_ENTRIES, TEXT_BYTES, read_bounded
 from tbench.tasks.sources import read_tasks
 from tbench.tasks.task import Task
 

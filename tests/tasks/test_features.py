@@ -11,8 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from tbench.errors import TaskInvalid
-from tbench.tasks.features import FEATURES
-from tbench.tasks.format import TaskFile, section_of
+from tbench.tasks.format import FEATURES, TaskFile, section_of
 from tbench.tasks.task import Task
 
 MakeTask = Any

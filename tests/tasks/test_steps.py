@@ -13,11 +13,10 @@ from run_plans import a_config
 from step_tasks import step_task
 
 from tbench.errors import TaskInvalid, TrialError
-from tbench.runs.overrides import as_configured
+from tbench.runs.plan import as_configured
 from tbench.runs.preflight import refusal
-from tbench.tasks.bounds import FOLDER_BYTES
-from tbench.tasks.format import TaskFile
-from tbench.tasks.steps import step_file
+from tbench.tasks.files import FOLDER_BYTES
+from tbench.tasks.format import TaskFile, step_file
 from tbench.tasks.task import Task
 
 

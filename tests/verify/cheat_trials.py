@@ -28,7 +28,7 @@ from typing import Any, Literal, get_args
 from unittest.mock import patch
 
 from tbench import RunConfig, Runner, TrialFailed
-from tbench.calibration.measuring import Calibrating
+from tbench.calibration import Calibrating
 from tbench.demo.server import DemoEndpoint
 from tbench.errors import TrialError
 from tbench.results import Blame, TrialResult, is_weak

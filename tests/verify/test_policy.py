@@ -25,7 +25,7 @@ from tbench.sandbox.backend import Compares, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import reap
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_RUN, LABEL_SNAPSHOT
+from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_SNAPSHOT
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import BUSYBOX, NOT_STAGED
-from tbench.verify.script import VerifierScript
+from tbench.verify.verifier import VerifierScript
 
 SCRIPT = VerifierScript("/.stage", {"/.stage/tests/test.sh": FileEntry(b"true\n", 0o755)}, "/app", 10.0, (3, 8))
 

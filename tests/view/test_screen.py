@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.view.colours import PLAIN, CellStyle, restyled
-from tbench.view.screen import TileScreen
+from tbench.view.screen import PLAIN, CellStyle, TileScreen, restyled
 
 
 def shown(text: str, columns: int = 20, rows: int = 5) -> list[str]:

@@ -1,16 +1,169 @@
-"""The panes of the debugger: the terminal, the steps, samples side by side, and what comes next."""
+"""The panes of the debugger as styled lines: the terminal, the steps, samples side by side, and what comes next."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from rich.cells import cell_len
+from rich.console import Console
 from rich.text import Text
 
-from tbench.cli.debug.shown import Shown
-from tbench.cli.debug.styled import Corner, Size, filled, from_screen, wrapped
-from tbench.cli.live.crop import crop
-from tbench.control.debugging import DebugEnd, DraftSeen, StepSeen, VerdictSeen
+from tbench.cli.attach import crop
+from tbench.cli.debug.keys import LineEditor
+from tbench.control.wire import DebugEnd, Debugged, DraftSeen, Screen, StepSeen, VerdictSeen
+from tbench.text import unseen_as, visible
+
+# Styled lines: those of a terminal, and texts of others, in a room of so many columns and rows.
+
+_TEXT_LINES = 400
+"""Most lines of one text that are wrapped: nobody reads more of a step here."""
+_WRAPPING = Console(width=80, color_system=None)
+"""Rich wants one to wrap text; nothing is printed on it."""
+
+
+class Size(NamedTuple):
+    """Columns and rows."""
+
+    columns: int
+    rows: int
+
+
+class Corner(NamedTuple):
+    """A column and a row, from 0."""
+
+    column: int
+    row: int
+
+
+def from_screen(line: str) -> Text:
+    """A line of a terminal's screen, whose colours are escapes; nothing else in it is obeyed."""
+    text = Text.from_ansi(line)
+    text.no_wrap = True
+    text.plain = unseen_as(text.plain, "·")
+    return text
+
+
+def wrapped(text: str, width: int, style: str) -> list[Text]:
+    """A text of others in lines of this width, as it is: no escape in it is obeyed."""
+    lines = list[Text]()
+    for line in visible(text).expandtabs(4).split("\n")[:_TEXT_LINES]:
+        lines += Text(line, style=style).wrap(_WRAPPING, max(1, width), overflow="fold") or [Text()]
+    return lines
+
+
+def filled(lines: Sequence[Text], room: Size) -> list[Text]:
+    """So many lines of so many columns."""
+    shown = [line.copy() for line in lines[: room.rows]]
+    shown += [Text() for _ in range(room.rows - len(shown))]
+    for line in shown:
+        line.end = ""
+        line.truncate(room.columns, overflow="crop", pad=True)
+    return shown
+
+
+# What the debugger shows: what is known of the trial, and what its user looks at and writes.
+
+Pane = Literal["terminal", "steps", "samples"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question whose answer ends a command: `words` with the answer behind it."""
+
+    asks: str
+    words: str
+    """The command; empty where the answer is a command by itself."""
+    text: LineEditor = field(default_factory=LineEditor)
+    default: str = ""
+    """What an empty answer means; without it, an empty answer is none."""
+
+    is_question: bool = False
+    """Whether only yes is an answer."""
+
+    @property
+    def command(self) -> str:
+        """The command in words; empty where nothing is to be done."""
+        answer = self.text.text or self.default
+        if self.is_question:
+            return self.words if answer.strip().lower() in ("", "y", "yes") else ""
+        return f"{self.words} {answer}".lstrip() if answer.strip() else ""
+
+
+@dataclass
+class Shown:
+    """The state of the screen."""
+
+    trial: str
+    columns: int = 80
+    rows: int = 24
+    debug: Debugged = field(default_factory=lambda: Debugged(version=0))
+    steps: list[StepSeen] = field(default_factory=list)
+    screen: Screen | None = None
+    pane: Pane = "terminal"
+    back: int = 0
+    """Lines that the steps are scrolled back from the last one."""
+    prompt: Question | None = None
+    types: bool = False
+    """Whether keys go to the trial's terminal."""
+    helps: bool = False
+    """Whether the keys are explained instead of everything else."""
+    message: str = ""
+    is_bad: bool = False
+    """Whether the message says that something went wrong."""
+    is_behind: bool = False
+    """Whether the steps of an attempt that has just begun are not known yet."""
+
+    def hears(self, debug: Debugged) -> None:
+        """Take over a newer state, and the steps that it brings."""
+        self.is_behind = debug.attempt != self.debug.attempt
+        if self.is_behind:
+            self.steps, debug = [], debug.model_copy(update={"steps": ()})
+        kept = [step for step in self.steps if step.index < debug.steps[0].index] if debug.steps else self.steps
+        self.steps = [step for step in (*kept, *debug.steps) if step.index <= max(debug.step, 0)]
+        if self.debug.draft is not None and debug.draft is None and self.pane == "samples":
+            self.pane = "terminal"
+        self.debug = debug.model_copy(update={"steps": ()})
+
+    def says(self, message: str, *, is_bad: bool = False) -> None:
+        """Show a message until the next one."""
+        self.message, self.is_bad = message, is_bad
+
+    @property
+    def version(self) -> int | None:
+        """What the next state is to be newer than; None where some of this one is missing."""
+        return None if self.is_behind else self.debug.version or None
+
+    @property
+    def known(self) -> int:
+        """The index of the last step that need not be told again."""
+        return self.steps[-1].index if self.steps else 0
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether there is room for the steps beside the terminal."""
+        return self.columns >= WIDE_COLUMNS
+
+    @property
+    def panes(self) -> Sequence[Pane]:
+        """Those that one key shows one after the other."""
+        some: list[Pane] = ["terminal"]
+        if not self.is_wide:
+            some.append("steps")
+        if len(self.debug.samples) > 1:
+            some.append("samples")
+        return some
+
+    def next_pane(self) -> None:
+        """Show the next pane."""
+        panes = self.panes
+        at = panes.index(self.pane) if self.pane in panes else -1
+        self.pane, self.back = panes[(at + 1) % len(panes)], 0
+
+
+WIDE_COLUMNS = 120
+
 
 _SAMPLE_COLUMNS = 26
 """Least width of a sample among others."""

@@ -11,8 +11,7 @@ from harness.terminal.plain_text import plain_text
 from tbench.cli.debug.panes import end_words, verdict_words
 from tbench.cli.debug.words import MEANINGS, told
 from tbench.cli.printing import print_line
-from tbench.control.debugging import Debug, Debugged, DraftSeen, StepSeen
-from tbench.control.wire import Answer, ReadScreen, Request
+from tbench.control.wire import Answer, Debug, Debugged, DraftSeen, ReadScreen, Request, StepSeen
 from tbench.errors import UsageError
 from tbench.text import one_line
 

@@ -12,17 +12,17 @@ import click
 
 from tbench import exit_codes
 from tbench.api.debugging import DebugSession, debug
-from tbench.cli.debug.full_screen import FullScreen, fits_a_screen
 from tbench.cli.debug.interface import Interface
 from tbench.cli.debug.plain import PlainDebugger, commands_in, lines_of_stdin
+from tbench.cli.debug.screen import FullScreen, fits_a_screen
 from tbench.cli.execute import tasks_of_run
 from tbench.cli.interruption import run_interruptibly
-from tbench.cli.live.where import a_trial
 from tbench.cli.parsing.configured import Given
 from tbench.cli.printing import print_line
+from tbench.cli.steering import a_trial
 from tbench.config.settings import RunConfig
-from tbench.control.debugging import Stepping
-from tbench.control.talk import Talk, TalkOver
+from tbench.control.client import Talk, TalkOver
+from tbench.control.wire import Stepping
 from tbench.errors import UsageError
 from tbench.runs.control import came_to
 

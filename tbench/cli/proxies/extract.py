@@ -1,4 +1,4 @@
-"""`tbench extract`: one reply per task and seed, read and never executed."""
+"""`tbench extract` and `tbench replay run`: replies of a model that are read and scored, and never executed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tbench.cli.parsing.configured import ConfiguredCommand, Given
 from tbench.cli.parsing.values import A_PATH
 from tbench.cli.printing import print_line, print_text
 from tbench.proxies.extraction.settings import ExtractConfig
+from tbench.proxies.replay.asking.settings import ReplayConfig
 
 
 @click.command(cls=ConfiguredCommand, configuration=ExtractConfig)
@@ -19,13 +20,13 @@ from tbench.proxies.extraction.settings import ExtractConfig
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def extract(given: Given[ExtractConfig], resume: bool, score: Path | None, as_json: bool) -> None:
     """Ask for one reply per task and seed, and print how many hold a command; nothing is executed."""
+    from tbench.proxies.extraction.score import render as as_text
     from tbench.proxies.extraction.score import rewards_named, score_directory
-    from tbench.proxies.extraction.text import render as as_text
 
     resolved = given.resolve()
     config = resolved.config
     if score is None:
-        from tbench.cli.proxies.extract_live import ask_and_store
+        from tbench.cli.proxies.asking import ask_and_store
 
         directory = ask_and_store(resolved, resume)
     else:
@@ -41,3 +42,32 @@ def extract(given: Given[ExtractConfig], resume: bool, score: Path | None, as_js
         print_line(f"extraction directory: {directory}")
     if result.replies / result.planned < config.output.min_coverage:
         raise click.exceptions.Exit(exit_codes.UNCOVERED)
+
+
+# `tbench replay run`: a reply of the model for every step of a dataset.
+
+
+@click.command("run", cls=ConfiguredCommand, configuration=ReplayConfig)
+@click.option(
+    "--resume", is_flag=True, help="Go on with the replay in --output: steps without an answer are asked again."
+)
+@click.option("--skip-if-exists", is_flag=True, help="Do nothing where --output has a result.")
+def replay_run(given: Given[ReplayConfig], resume: bool, skip_if_exists: bool) -> None:
+    """Ask a model for its next action at every step of recorded conversations, and keep the raw replies."""
+    from tbench.cli.proxies.asking import execute, say
+    from tbench.cli.proxies.replay import score_and_show
+    from tbench.proxies.replay.asking.options import ReplayOptions
+    from tbench.proxies.replay.directory import REPLAY, RESULT_NAME
+
+    config = given.resolve().config
+    options = ReplayOptions.of(config)
+    if skip_if_exists and (options.output / RESULT_NAME).exists():
+        say(f"{options.output}: has a result; skipped")
+        return
+    if not resume:
+        REPLAY.refuse_to_overwrite(options.output)
+    code = execute(options)
+    if code in (0, 3):
+        score_and_show(options.output, config.output.metric_revision)
+    if code:
+        raise click.exceptions.Exit(code)

@@ -1,27 +1,406 @@
-"""`tbench replay`: the commands around next-action replay; each lives in a file of its own."""
+"""`tbench replay`, `leaderboard`, `correlate`: datasets of recorded steps, scored replies, and ranks of models."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from tbench.cli.parsing.commands import Lazy, LazyGroup
+from tbench import exit_codes
+from tbench.cli.common import json_option, runs_argument
+from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup, TbenchCommand
+from tbench.cli.parsing.values import A_PATH, Integer, OneOf
+from tbench.cli.printing import print_line, print_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tbench.proxies.correlation import Correlation, Estimate
+    from tbench.proxies.datasets.build import Built
+    from tbench.proxies.datasets.conversations import Only
+    from tbench.proxies.model_scores import By, ModelScore
+    from tbench.proxies.replay.scoring.parser import Revision
+    from tbench.proxies.replay.scoring.result import Recomputed
 
 COMMANDS = {
     "run": Lazy(
-        "tbench.cli.proxies.replay_run",
+        "tbench.cli.proxies.extract",
         "replay_run",
         "Ask a model for its next action at every step of recorded conversations, and keep the raw replies.",
     ),
     "score": Lazy(
-        "tbench.cli.proxies.replay_score", "score", "Score replies, or recompute a result file from its own units."
+        "tbench.cli.proxies.replay", "score", "Score replies, or recompute a result file from its own units."
     ),
-    "merge": Lazy(
-        "tbench.cli.proxies.replay_merge", "merge", "Put the shards of one run together, and score the whole."
-    ),
-    "build": Lazy("tbench.cli.proxies.replay_build", "build", "Make a replay dataset from recorded conversations."),
+    "merge": Lazy("tbench.cli.proxies.replay", "merge", "Put the shards of one run together, and score the whole."),
+    "build": Lazy("tbench.cli.proxies.replay", "build", "Make a replay dataset from recorded conversations."),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def replay() -> None:
     """Let a model continue recorded conversations, and score its next commands; nothing is executed."""
+
+
+# `tbench replay build`: a dataset out of recorded conversations.
+
+_SHOWN = 10
+
+
+@click.command(cls=TbenchCommand)
+@click.argument(
+    "conversations",
+    cls=Argument,
+    metavar="CONVERSATIONS...",
+    type=A_PATH,
+    nargs=-1,
+    required=True,
+    help="Run directories, trajectory.json files (ours, ATIF), JSONL with one conversation per line.",
+)
+@click.option("--output", "-o", metavar="DATASET.jsonl", type=A_PATH, required=True, help="The file to make.")
+@click.option(
+    "--only", type=OneOf("passed", "all"), default="passed", help="Which trials, by the verdict in their result.json."
+)
+@click.option("--include-invalid-refs", is_flag=True, help="Keep references without a JSON object.")
+@click.option("--include-empty-command-refs", is_flag=True, help="Keep references without a command.")
+@click.option("--dev", metavar="N", type=Integer(min=0), default=0, help="Also write the records of N tasks.")
+@click.option("--seed", type=int, default=42, help="Of the choice of those tasks.")
+def build(
+    conversations: tuple[Path, ...],
+    output: Path,
+    only: Only,
+    include_invalid_refs: bool,
+    include_empty_command_refs: bool,
+    dev: int,
+    seed: int,
+) -> None:
+    """Make a replay dataset from recorded conversations."""
+    from tbench.proxies.datasets.build import build as build_dataset
+    from tbench.proxies.datasets.records import Inclusion
+
+    built = build_dataset(
+        conversations,
+        output,
+        only=only,
+        include=Inclusion(include_invalid_refs, include_empty_command_refs),
+        dev=dev,
+        seed=seed,
+    )
+    _print(built)
+
+
+def _print(built: Built) -> None:
+    from harness.text import without_lone_surrogates
+
+    for title, lines in (("problem", built.problems), ("note", built.notes)):
+        for line in lines[:_SHOWN]:
+            print_line(f"{title}: {without_lone_surrogates(line)}", err=True)
+        if len(lines) > _SHOWN:
+            print_line(f"{title}: {len(lines) - _SHOWN} more, in {built.manifest_path}", err=True)
+    print_line(f"{built.records} steps of {len(built.tasks)} conversations: {built.path}")
+    if built.dev_path is not None:
+        print_line(f"{built.dev_records} steps of {len(built.dev_task_ids)} conversations: {built.dev_path}")
+    print_line(f"manifest: {built.manifest_path}")
+    for reason, count in sorted(built.dropped.items()):
+        print_line(f"{count} turns left out: {reason}")
+    if built.rebuilt:
+        print_line(f"{built.rebuilt} replies put together from recorded actions; their wording is not the model's")
+    if built.repaired:
+        print_line(f"{built.repaired} records in which lone surrogates became U+FFFD")
+    if built.problems or built.filtered:
+        print_line(f"{len(built.problems)} conversations unusable, {len(built.filtered)} left out by --only")
+
+
+# `tbench replay score`: score stored replies, again or for the first time, without the model.
+
+dataset_option = click.option(
+    "--dataset", metavar="RECORDS.jsonl", type=A_PATH, help="The dataset; a run's manifest names its own."
+)
+metric_revision_option = click.option(
+    "--metric-revision", type=OneOf("v0", "v1", "v2"), help="Revision of the metric; v2 by default."
+)
+
+
+@click.command(cls=TbenchCommand)
+@click.argument(
+    "path",
+    cls=Argument,
+    metavar="PATH",
+    type=A_PATH,
+    help="A run of replay, its replies (responses.jsonl), or a result file.",
+)
+@dataset_option
+@metric_revision_option
+@click.option(
+    "--output", metavar="RESULT.json", type=A_PATH, help="Where the result goes; default: beside the replies."
+)
+@json_option
+def score(
+    path: Path, dataset: Path | None, metric_revision: Revision | None, output: Path | None, as_json: bool
+) -> None:
+    """Score replies, or recompute a result file from its own units."""
+    if _is_result(path):
+        _recompute(path, metric_revision, dataset, output, as_json=as_json)
+    else:
+        score_and_show(path, metric_revision, dataset, output, as_json=as_json)
+
+
+def score_and_show(
+    path: Path,
+    revision: Revision | None,
+    dataset: Path | None = None,
+    output: Path | None = None,
+    *,
+    as_json: bool = False,
+) -> None:
+    """Score stored replies, write the result and print what it says."""
+    from tbench.proxies.replay.directory import RESULT_NAME
+    from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION
+    from tbench.proxies.replay.scoring.result import replace_result
+    from tbench.proxies.replay.scoring.score_run import score_path
+
+    result = score_path(path, dataset, revision or DEFAULT_REVISION)
+    target = output or (path if path.is_dir() else path.parent) / RESULT_NAME
+    replace_result(target, result)
+    show(result, target, as_json=as_json)
+
+
+def show(result: Mapping[str, Any], target: Path, *, as_json: bool) -> None:
+    """Print what a result says, and where it is."""
+    if as_json:
+        import json
+
+        short = {key: value for key, value in result.items() if key != "per_step"}
+        print_text(json.dumps({**short, "result": str(target)}, indent=2))  # ASCII: it fits into any terminal
+        return
+    from tbench.proxies.replay.scoring.result import lines_of_result
+
+    for line in lines_of_result(result):
+        print_text(line)
+    print_line(f"written: {target}")
+
+
+def _is_result(path: Path) -> bool:
+    """Whether `path` is a JSON file, but no run's manifest."""
+    return path.is_file() and path.suffix == ".json" and path.name != "replay.json"
+
+
+def _recompute(
+    path: Path, revision: Revision | None, dataset: Path | None, output: Path | None, *, as_json: bool
+) -> None:
+    from tbench.errors import UsageError
+    from tbench.proxies.replay.scoring.result import lines_of_recomputed, read_result, recompute
+
+    if dataset or output:
+        raise UsageError(f"{path}: is recomputed from its own units; leave out --dataset and --output")
+    document = read_result(path)
+    found = recompute(path, document, revision)
+    if as_json:
+        import json
+
+        print_text(json.dumps({"path": str(path), "revisions": [_as_json(each) for each in found]}, indent=2))
+    else:
+        for line in lines_of_recomputed(document["aggregate"], found):
+            print_text(line)
+    _exit_unless_identical(found)
+
+
+def _as_json(each: Recomputed) -> dict[str, Any]:
+    return {
+        "metric_revision": each.revision,
+        "identical": each.identical,
+        "aggregate": dict(each.aggregate),
+        "differing": {key: {"stored": old, "recomputed": new} for key, (old, new) in each.differing.items()},
+        "absent": list(each.absent),
+        "differing_steps": list(each.differing_steps),
+    }
+
+
+def _exit_unless_identical(found: Sequence[Recomputed]) -> None:
+    if not any(each.identical for each in found):
+        raise click.exceptions.Exit(exit_codes.UNCOVERED)
+
+
+# `tbench replay merge`: the shards of a replay as one run.
+
+
+@click.command(cls=TbenchCommand)
+@runs_argument("The directories of all shards (--shard i/n).")
+@click.option("--output", "-o", metavar="DIR", type=A_PATH, required=True, help="A new directory for the whole run.")
+@dataset_option
+@metric_revision_option
+@json_option
+def merge(
+    runs: tuple[Path, ...], output: Path, dataset: Path | None, metric_revision: Revision | None, as_json: bool
+) -> None:
+    """Put the shards of one run together, and score the whole."""
+    from tbench.errors import UsageError
+    from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION
+    from tbench.proxies.replay.scoring.score_run import merge as put_together
+
+    try:
+        result = put_together(runs, output, dataset, metric_revision or DEFAULT_REVISION)
+    except OSError as error:
+        raise UsageError(f"{error.filename or output}: {error.strerror or error}") from None
+    show(result, output / "result.json", as_json=as_json)
+
+
+# `tbench leaderboard`: replay results side by side.
+
+
+@click.command(cls=TbenchCommand)
+@click.argument(
+    "paths",
+    cls=Argument,
+    metavar="DIR...",
+    type=A_PATH,
+    nargs=-1,
+    required=True,
+    help="Runs of replay, directories of runs or of result files.",
+)
+@click.option("--format", "form", type=OneOf("markdown", "csv", "json"), default="markdown", help="How to print it.")
+@click.option("--mixed", is_flag=True, help="Rank results of different datasets or metric revisions together.")
+def leaderboard(paths: tuple[Path, ...], form: str, mixed: bool) -> None:
+    """Rank results of replay: 100 x mean F1, one row per model, the newest result of each."""
+    from tbench.proxies.replay.scoring.leaderboard import as_csv, as_json, as_markdown
+    from tbench.proxies.replay.scoring.leaderboard import leaderboard as rank
+
+    board = rank(paths, mixed=mixed)
+    if form == "csv":
+        for remark in (*board.notes, *(f"Not read: {problem}" for problem in board.unreadable)):
+            print_line(remark, err=True)
+    write = {
+        "markdown": as_markdown,
+        "csv": as_csv,
+        "json": as_json,
+    }[form]
+    print_text(write(board), nl=False)
+
+
+# `tbench correlate`: does a proxy order models as executed tasks do?
+
+Side = Mapping[str, "ModelScore"]
+
+
+@click.command(cls=TbenchCommand)
+@click.argument(
+    "proxies",
+    cls=Argument,
+    metavar="PROXY...",
+    type=A_PATH,
+    nargs=-1,
+    required=True,
+    help="Results of a proxy, directories of them, CSV or JSONL.",
+)
+@click.option(
+    "--executed",
+    metavar="RUN",
+    type=A_PATH,
+    multiple=True,
+    required=True,
+    help="Run directory, or CSV or JSONL of scores (repeatable).",
+)
+@click.option(
+    "--by",
+    type=OneOf("model", "name"),
+    default="model",
+    help="What names a score: the model's id, or the run's or result's name.",
+)
+@click.option("--names", metavar="FILE", type=A_PATH, help="Other names: a JSON object or a CSV.")
+@click.option("--field", metavar="PATH", help="The proxy's score: a dotted path, or a table's column.")
+@click.option("--mixed", is_flag=True, help="Take proxies of different datasets or metric revisions together.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def correlate(
+    proxies: tuple[Path, ...],
+    executed: tuple[Path, ...],
+    by: By,
+    names: Path | None,
+    field: str | None,
+    mixed: bool,
+    as_json: bool,
+) -> None:
+    """Rank correlation of proxy scores with executed scores of the same models."""
+    from tbench.errors import UsageError
+    from tbench.proxies.correlation import correlate as correlation_of
+    from tbench.proxies.model_scores import by_model, differences, executed_scores, proxy_scores, read_names
+
+    mapping = read_names(names) if names is not None else {}
+    left = by_model(proxy_scores(proxies, by=by, field=field), mapping, "proxy")
+    right = by_model(executed_scores(executed, by=by), mapping, "executed")
+    paired = sorted(left.keys() & right.keys(), key=lambda model: (-right[model].score, model))
+    not_one_scale = differences(left[model] for model in paired)
+    if not_one_scale and not mixed:
+        raise UsageError(
+            f"the proxies have {'; '.join(not_one_scale)}: not on one scale; score them alike, or say --mixed"
+        )
+    result = correlation_of([left[model].score for model in paired], [right[model].score for model in paired])
+    report = _report(paired, left, right, result, not_one_scale)
+    if as_json:
+        import json
+
+        print_text(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        _print_correlation(report)
+
+
+def _report(
+    paired: list[str], left: Side, right: Side, result: Correlation, not_one_scale: list[str]
+) -> dict[str, Any]:
+    from tbench.proxies.correlation import BOOTSTRAP_RESAMPLES
+
+    notes = [*result.notes, *(f"proxies differ in {what}" for what in not_one_scale)]
+    for model in paired:
+        sides = (("proxy", left[model]), ("executed", right[model]))
+        notes += [f"{model}: {side} {note}" for side, score in sides for note in score.notes]
+    return {
+        "schema_version": 1,
+        "n": result.n,
+        "spearman": _estimate(result.spearman),
+        "kendall_tau_b": _estimate(result.kendall),
+        "bootstrap": {"resamples": BOOTSTRAP_RESAMPLES, "seed": 0, "level": 0.95},
+        "models": [{"model": model, "proxy": left[model].score, "executed": right[model].score} for model in paired],
+        "only_proxy": sorted(left.keys() - right.keys()),
+        "only_executed": sorted(right.keys() - left.keys()),
+        "notes": notes,
+    }
+
+
+def _estimate(estimate: Estimate) -> dict[str, Any]:
+    drawn = estimate.bootstrap
+    return {
+        "value": estimate.value,
+        "bootstrap_95": None if drawn is None else [drawn.low, drawn.high],
+        "resamples_defined": 0 if drawn is None else drawn.resamples,
+        "fisher_95": None if estimate.fisher is None else list(estimate.fisher),
+    }
+
+
+def _print_correlation(report: dict[str, Any]) -> None:
+    rows = report["models"]
+    width = max([len("model"), *(len(row["model"]) for row in rows)])
+    if rows:
+        print_line(f"{'model':{width}}  {'proxy':>8}  {'executed':>8}")
+    for row in rows:
+        print_line(f"{row['model']:{width}}  {row['proxy']:8.2f}  {row['executed']:8.2f}")
+    print_line(f"{report['n']} model{'s' * (report['n'] != 1)} on both sides")
+    print_line(_line("Spearman rho", report["spearman"], report))
+    print_line(_line("Kendall tau-b", report["kendall_tau_b"], report))
+    for key, side in (("only_proxy", "proxies"), ("only_executed", "executed scores")):
+        if report[key]:
+            print_line(f"only among the {side}: {', '.join(report[key])}")
+    for note in report["notes"]:
+        print_line(f"note: {note}")
+
+
+def _line(title: str, estimate: dict[str, Any], report: dict[str, Any]) -> str:
+    if estimate["value"] is None:
+        return f"{title:13}  undefined"
+    parts = [f"{title:13}  {estimate['value']:+.3f}"]
+    if estimate["bootstrap_95"] is not None:
+        low, high = estimate["bootstrap_95"]
+        parts.append(f"95 % {low:+.3f} to {high:+.3f} (resampling models, {estimate['resamples_defined']} times)")
+    if estimate["fisher_95"] is not None:
+        low, high = estimate["fisher_95"]
+        parts.append(f"95 % {low:+.3f} to {high:+.3f} (Fisher's z)")
+    return "; ".join(parts) if len(parts) > 1 else f"{parts[0]}; no interval"

@@ -14,9 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from tbench.errors import KINDS, UsageError
-from tbench.exchange.importing.choosing import ImportChoice, chosen
-from tbench.exchange.importing.report import Imported, score_of, size_line
-from tbench.exchange.importing.writing import NewRun, directories, now, write_runs
+from tbench.exchange.importing.writing import (
+    ImportChoice,
+    Imported,
+    NewRun,
+    chosen,
+    directories,
+    now,
+    score_of,
+    size_line,
+    write_runs,
+)
 from tbench.results import UNKNOWN_AGENT, UNKNOWN_TIME, Blame, Stage, TrialResult
 from tbench.storage.imported_plan import ImportedPlan, ImportedTask, ImportOrigin
 from tbench.storage.read_run import JsonLine, json_lines, results_in

@@ -1,21 +1,24 @@
-"""Writes imported runs: beside their place, and renamed when all of them are whole; nothing is overwritten."""
+"""Steps that all imports share: one model is chosen, runs are written whole, and their means are compared."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal, TypeVar
 
 from tbench.errors import UsageError
 from tbench.files import safe_relative, write_json
-from tbench.results import TrialResult
+from tbench.results import UNKNOWN_AGENT, TrialResult
+from tbench.scores.statistics import score
+from tbench.scores.summarise import reward_table
 from tbench.storage.imported_plan import ImportedPlan
-from tbench.storage.lines import LineFile
+from tbench.storage.record_directory import LineFile, new_directory
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, trial_directory
-from tbench.storage.staging import new_directory
+from tbench.text import counted, names_shown, visible_line
 
 _RUNS = Path("runs")
 WriteTrials = Callable[[Path], Iterable[TrialResult]]
@@ -66,3 +69,117 @@ def _write(run: NewRun, directory: Path) -> None:
 def trial_dir(run: Path, result: TrialResult) -> Path:
     """The directory of an imported trial in that of its run."""
     return trial_directory(run, result.task, result.seed)
+
+
+# What is told of an imported run: its size, its mean there and here, and why they differ.
+
+_SAME = 1e-9
+"""Difference of two means that is only rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A run that was written, in lines for a reader."""
+
+    directory: Path
+    lines: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def size_line(plan: ImportedPlan, results: Sequence[TrialResult]) -> str:
+    """How much a run holds, and whose it is."""
+    unscored = sum(result.reward is None for result in results)
+    without = f", {unscored:,} without a verdict" if unscored else ""
+    by = f" by {plan.agent}" if plan.agent else ""
+    of = f" with {plan.model}" if plan.model else ""
+    tasks, seeds = counted(len(plan.tasks), "task"), counted(len(plan.seeds), "seed")
+    return visible_line(f"{counted(len(results), 'trial')}{without}: {tasks}, {seeds}{by}{of}")
+
+
+def score_of(plan: ImportedPlan, results: Sequence[TrialResult]) -> float:
+    """The score as the summary prints it: a planned trial without a verdict is a 0, and all tasks weigh the same."""
+    return score(reward_table(results, [task.name for task in plan.tasks], plan.seeds))
+
+
+def mean_lines(
+    plan: ImportedPlan, results: Sequence[TrialResult], mean: float, zeros: Sequence[TrialResult]
+) -> Iterator[str]:
+    """Harbor's mean beside the score here. `zeros` are the results without a verdict that are a 0 in Harbor's mean."""
+    here, stated = score_of(plan, results), plan.reported_mean
+    told = "its result.json states none" if stated is None else f"its result.json: {stated:.6f}"
+    yield f"mean by Harbor's rule {mean:.6f} ({told}), score here {here:.6f}"
+    if stated is not None and abs(stated - mean) > _SAME:
+        yield "its result.json is of other trials than those that are here"
+    if abs(here - mean) > _SAME:
+        lost = len(plan.tasks) * len(plan.seeds) - len(results)
+        yield (
+            f"they differ as {counted(lost, 'planned trial')} without a result count 0 here and nothing there, "
+            "and here all tasks weigh the same, there all trials"
+        )
+    if zeros:
+        types = Counter(result.error.type for result in zeros if result.error is not None)
+        why = names_shown([f"{type_} {count}" for type_, count in types.most_common()])
+        yield (
+            f"{counted(len(zeros), 'trial')} with a 0 there, but an error here ({why}): "
+            "the score is the same, that over scored trials only is not"
+        )
+
+
+# Which of several models or agents is imported: one score over several would mean nothing.
+
+Item = TypeVar("Item")
+NO_MODEL = "none"
+"""How results without a model are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportChoice:
+    """What a user chose of results that several models or agents made."""
+
+    model: str | None = None
+    agent: str | None = None
+    split: Literal["model"] | None = None
+    """One run per model."""
+
+
+def chosen(
+    items: Sequence[Item],
+    choice: ImportChoice,
+    model: Callable[[Item], str | None],
+    agent: Callable[[Item], str | None],
+    where: str,
+) -> dict[str, list[Item]]:
+    """The items of each run by its model's name; one run without `split`. Raises UsageError, which names the models."""
+    of_agent = _only(items, choice.agent, agent, where, "agent", UNKNOWN_AGENT)
+    found = _only(of_agent, choice.model, model, where, "model", NO_MODEL)
+    by_model: dict[str, list[Item]] = {}
+    for item in found:
+        by_model.setdefault(model(item) or NO_MODEL, []).append(item)
+    if len(by_model) > 1 and choice.split is None:
+        raise UsageError(
+            f"{where}: results of {len(by_model)} models: {_shown(by_model)}; "
+            "choose one with --model NAME, or make a run of each with --split model"
+        )
+    for name, of_model in by_model.items():
+        agents = sorted({agent(item) or UNKNOWN_AGENT for item in of_model})
+        if len(agents) > 1:
+            whose = f" of model {visible_line(name)}" if len(by_model) > 1 else ""
+            raise UsageError(f"{where}: results{whose} by agents {_shown(agents)}; choose one with --agent NAME")
+    return by_model
+
+
+def _only(
+    items: Sequence[Item], wanted: str | None, of: Callable[[Item], str | None], where: str, what: str, without: str
+) -> list[Item]:
+    if wanted is None:
+        return list(items)
+    found = [item for item in items if (of(item) or without) == wanted]
+    if not found:
+        known = _shown(sorted({of(item) or without for item in items}))
+        raise UsageError(f"{where}: no result of {what} {wanted!r}; there are: {known}")
+    return found
+
+
+def _shown(names: Iterable[str]) -> str:
+    """Names that strangers gave, on one line."""
+    return visible_line(names_shown(names))

@@ -29,7 +29,7 @@ from tbench.fleet.ray import actor, channel, guard
 from tbench.fleet.ray.actor import NodeActor
 from tbench.fleet.ray.channel import Channel
 from tbench.sandbox.docker import owner
-from tbench.sandbox.docker.labels import KEPT_PREFIX, LABEL_OWNER
+from tbench.sandbox.docker.owner import KEPT_PREFIX, LABEL_OWNER
 from tbench.text import one_line
 
 RESOURCE = "engine"

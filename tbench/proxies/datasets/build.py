@@ -19,7 +19,7 @@ from tbench import __version__
 from tbench.errors import UsageError
 from tbench.files import write_json
 from tbench.proxies.datasets.conversations import Candidate, Only, SourceFile, read_all
-from tbench.proxies.datasets.references import Inclusion, RecordedConversation, records_of
+from tbench.proxies.datasets.records import Inclusion, RecordedConversation, records_of
 
 BUILD_SCHEMA_VERSION = 1
 NOTHING_MORE = Inclusion()

@@ -1,14 +1,19 @@
-"""Asks a model for one reply per task and seed. Nothing is executed."""
+"""Asks a model for one reply per task and seed, by a manifest made before. Nothing is executed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.endpoint.replicas import Endpoint
 from harness.errors import ContextLimitReached, EndpointUnavailable, ReplyTimeout, RequestRefused
-from harness.model import Model, Seeds
+from harness.model import Model, Seeds, ServedModel
 from harness.protocols.base import ActionProtocol
 from harness.protocols.thinking_bash import ThinkingBash
+from tbench import __version__
+from tbench.datasets.reference import stored_source
 from tbench.proxies.extraction.records import ExtractionManifest, ReplyRecord, TaskEntry
 from tbench.proxies.workers import work_through
 from tbench.tasks.sources import TaskSet
@@ -87,3 +92,32 @@ async def ask(model: Model, protocol: ActionProtocol, task: TaskEntry, seed: int
         completion_tokens=reply.usage.completion_tokens,
         latency_sec=round(reply.latency_sec, 4),
     )
+
+
+# Prepares an extraction: its manifest, made before the first request, and the name of its directory.
+
+
+def make_manifest(
+    source: str, tasks: TaskSet, seeds: Sequence[int], protocol: ActionProtocol, chat: Endpoint, served: ServedModel
+) -> ExtractionManifest:
+    """The manifest of an extraction that begins now; `source` is what the user named the tasks by."""
+    return ExtractionManifest(
+        source=stored_source(source),
+        tasks=entries(tasks),
+        seeds=tuple(seeds),
+        protocol=protocol.name,
+        prompt_hash=protocol.prompt_hash,
+        sampling=chat.sampling.model_dump(mode="json"),
+        rendering=chat.rendering.model_dump(mode="json"),
+        model=served.id,
+        base_url=chat.url,
+        served=served.model_dump(),
+        tbench_version=__version__,
+        created_at=datetime.now(UTC).isoformat(),
+    )
+
+
+def default_directory(model: str) -> Path:
+    """The directory of an extraction for which the user named none."""
+    slug = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
+    return Path(f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug}_extract")

@@ -1,4 +1,4 @@
-"""The figures of an extraction: three levels and three rewards over all tasks. Made of stored replies alone.
+"""The figures of an extraction: three levels and three rewards over all tasks, made of stored replies alone.
 
 A reply that never came and a task that could not be asked count as failed, with the reward 0; an empty reply fails as
 well. Every figure is a mean over tasks for each seed, then mean and sample std over seeds.
@@ -7,21 +7,23 @@ well. Every figure is a mean over tasks for each seed, then mean and sample std 
 from __future__ import annotations
 
 import hashlib
+import shutil
+import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import Field
 
+from harness.errors import FormatError
 from harness.protocols import UnknownProtocol, load_protocol
-from harness.protocols.base import ActionProtocol
+from harness.protocols.base import Action, ActionProtocol, Command
 from harness.protocols.thinking_bash import ThinkingBash
 from harness.trajectory import Frozen
 from tbench import __version__
 from tbench.errors import UsageError
-from tbench.proxies.extraction.levels import Levels, read_levels
 from tbench.proxies.extraction.records import (
     ExtractionManifest,
     ReplyRecord,
@@ -30,17 +32,140 @@ from tbench.proxies.extraction.records import (
     read_replies,
     write_result,
 )
-from tbench.proxies.extraction.syntax import BashSyntax
 from tbench.rewards import (
     RewardFunction,
     combine,
     conciseness,
     execution_relevance,
     formatting,
+    has_strict_form,
     make_conciseness,
     make_execution_relevance,
 )
 from tbench.scores.statistics import RewardTable, TrialReward, mean_std, per_seed_scores, score_scored_only
+from tbench.text import one_line, plain
+
+# Asks `bash -n` whether bash accepts a command: it reads and parses, and executes nothing.
+#
+# The command comes on stdin, in an empty environment (no BASH_ENV, no exported functions or options), without start-up
+# files, in `/`, bounded in length and time.
+
+LONGEST_COMMAND = 200_000
+"""Most bytes of a command that bash is asked about; a longer one is not accepted."""
+_ARGUMENTS = ("--norc", "--noprofile", "-n", "-s")
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+
+
+@dataclass(frozen=True)
+class SyntaxCheck:
+    """Whether bash accepts a command, and what it says of it."""
+
+    accepted: bool
+    complaint: str = ""
+    """bash's first line, or why it was not asked."""
+
+
+class BashSyntax:
+    """Asks the machine's bash about commands, and remembers its answers."""
+
+    def __init__(self, bash: str | None = None, *, timeout_sec: float = 5.0) -> None:
+        """Find bash, the machine's own unless it is named. Raises UsageError where there is none."""
+        found = bash or shutil.which("bash")
+        if found is None:
+            raise UsageError("bash: not found on this machine; the syntactic level asks it (bash -n), so install it")
+        self._bash = found
+        self._timeout_sec = timeout_sec
+        self._known: dict[str, SyntaxCheck] = {}
+        self.version = self._version()
+
+    def check(self, command: str) -> SyntaxCheck:
+        """Whether `bash -n` exits with 0."""
+        if command not in self._known:
+            self._known[command] = self._ask(command)
+        return self._known[command]
+
+    def _ask(self, command: str) -> SyntaxCheck:
+        data = command.encode("utf-8", "replace") + b"\n"
+        if len(data) > LONGEST_COMMAND:
+            return SyntaxCheck(False, f"longer than {LONGEST_COMMAND} bytes")
+        if b"\0" in data:
+            return SyntaxCheck(False, "a NUL character")
+        try:
+            done = self._run(*_ARGUMENTS, stdin=data)
+        except subprocess.TimeoutExpired:
+            return SyntaxCheck(False, f"bash -n took longer than {self._timeout_sec:g} s")
+        lines = done.stderr[:10_000].decode("utf-8", "replace").splitlines()
+        if done.returncode == 0:
+            return SyntaxCheck(True, one_line(lines[0], 200) if lines else "")
+        return SyntaxCheck(False, one_line(lines[0], 200) if lines else f"bash -n ended with {done.returncode}")
+
+    def _version(self) -> str:
+        try:
+            lines = self._run("--version").stdout.decode("utf-8", "replace").splitlines()
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UsageError(f"{self._bash}: cannot be started: {error}") from None
+        return one_line(lines[0]) if lines else "unknown"
+
+    def _run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [self._bash, *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=self._timeout_sec,
+            check=False,
+            cwd="/",
+            env=_ENVIRONMENT,
+        )
+
+
+# The levels of a reply: strict, extractable, syntactic. Nothing is executed.
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Which levels a reply reaches, each for itself: a strict reply with a blank command is not extractable."""
+
+    strict: bool = False
+    extractable: bool = False
+    syntactic: bool = False
+    command: str | None = None
+    """The text that would be run or typed."""
+    problem: str = ""
+    """Why the reply is not extractable, or what bash said of its command: `kind` or `kind: words`."""
+
+
+def read_levels(record: ReplyRecord | None, protocol: ActionProtocol, bash: BashSyntax) -> Levels:
+    """Judge a reply. Errors, missing and empty replies fail all three levels.
+
+    thinking-bash: strict is the pattern of the formatting reward on the raw reply. Other protocols: the reply is
+    understood without a warning. Extractable: the protocol finds something to run or to type in it that is not blank.
+    Syntactic: bash accepts that (of keystrokes the typed text, without keys).
+    """
+    if record is None or record.content is None:
+        return Levels(problem="no_reply" if record is None else record.error or "no_reply")
+    if not record.content.strip() and not record.tool_calls:
+        return Levels(problem="empty_reply")
+    own = isinstance(protocol, ThinkingBash)
+    strict = own and has_strict_form(record.content)
+    try:
+        parsed = protocol.parse(record.content, record.tool_calls)
+    except FormatError as error:
+        return Levels(strict=strict, problem=error.kind)
+    command = "".join(map(_typed, parsed.actions)).rstrip("\n")
+    if not own:
+        strict = not parsed.warnings
+    if not command.strip():
+        return Levels(strict=strict, problem="no_command")
+    syntax = bash.check(command)
+    problem = "" if syntax.accepted else f"syntax: {syntax.complaint}"
+    return Levels(strict, True, syntax.accepted, command, problem)
+
+
+def _typed(action: Action) -> str:
+    if isinstance(action, Command):
+        return f"{action.command}\n"
+    return action.keystrokes if action.key is None else ""
+
 
 LEVELS = ("strict", "extractable", "syntactic")
 HEADLINE = "extractable"
@@ -258,3 +383,81 @@ def _errors(
 def _hash(tasks: Sequence[TaskEntry]) -> str:
     text = "".join(f"{task.name}\0{task.hash}\n" for task in tasks)
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+# An extraction's result as lines for a terminal or a pipe.
+
+_TASK, _COMMAND = 40, 70
+"""Most characters of a task's name and of a command."""
+_LABELS = {"strict": "", "extractable": "headline; ", "syntactic": ""}
+
+
+def render(result: Result) -> Iterator[str]:
+    """The lines of a result: the table of tasks, the three levels, the rewards, what is missing."""
+    yield from _table(result)
+    yield ""
+    for level in LEVELS:
+        yield f"{level:<12}{_level(result, level)}"
+    yield from _rewards(result)
+    yield from _notes(result)
+
+
+def _table(result: Result) -> Iterator[str]:
+    by_task: dict[str, list[ScoredReply]] = {}
+    for row in result.rows:
+        by_task.setdefault(row.task, []).append(row)
+    cells: list[tuple[str, ...]] = [("task", *LEVELS, "command (of the first seed that has one)")]
+    for task, rows in by_task.items():
+        counts = [f"{sum(getattr(row, level) for row in rows)}/{len(rows)}" for level in LEVELS]
+        cells.append((plain(task, _TASK), *counts, _shown(rows)))
+    widths = [max(len(row[column]) for row in cells) for column in range(4)]
+    for name, *numbers, said in cells:
+        aligned = (cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))
+        yield "  ".join((name.ljust(widths[0]), *aligned, said)).rstrip()
+
+
+def _shown(rows: Sequence[ScoredReply]) -> str:
+    command = next((row.command for row in rows if row.command is not None), None)
+    if command is not None:
+        return plain(command.strip().replace("\n", " \u2424 "), _COMMAND)
+    return f"- {plain(rows[0].problem, _COMMAND)}"
+
+
+def _level(result: Result, level: str) -> str:
+    figure = result.levels[level]
+    spread = "" if figure.std is None else f" ± {100 * figure.std:.2f}"
+    said = "no std for a single seed" if figure.std is None else f"sample std over {len(result.seeds)} seeds"
+    whole = f"{100 * figure.mean:.2f}{spread} % of all {result.tasks} tasks"
+    return f"{whole} ({_LABELS[level]}{said}; replies {result.replies}/{result.planned}{_of_replies(result, figure)})"
+
+
+def _of_replies(result: Result, figure: Figure) -> str:
+    if result.replies == result.planned or figure.replies_only is None:
+        return ""
+    return f", of these {100 * figure.replies_only:.2f} %"
+
+
+def _rewards(result: Result) -> Iterator[str]:
+    if result.rewards is None:
+        yield f"rewards: none, they are about thinking-bash and not about {plain(result.protocol)}"
+        return
+    yield "rewards, mean over all tasks (no reply: 0):"
+    for name, figure in result.rewards.items():
+        spread = "" if figure.std is None else f" ± {figure.std:.3f}"
+        only = ""
+        if result.replies != result.planned and figure.replies_only is not None:
+            only = f" ({figure.replies_only:.3f} over the replies)"
+        yield f"  {plain(name)} {figure.mean:.3f}{spread}{only}"
+
+
+def _notes(result: Result) -> Iterator[str]:
+    if result.cut:
+        yield f"note: replies cut at their token limit: {result.cut} (read as they are)"
+    if result.problems:
+        said = ", ".join(f"{plain(kind)}={count}" for kind, count in result.problems.items())
+        yield f"replies that fell short: {said}"
+    if result.errors:
+        yield "no reply (counted as failed):"
+        for kind, count in result.errors.items():
+            yield f"  {count} x {plain(kind)}"
+            yield f"      {plain(result.example_errors[kind])}"

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 
 from harness.oversight import Decided, Draft, HandedBack, Query
 from harness.trajectory import Reply
-from tbench.control.debugging import VerdictSeen
-from tbench.control.wire import TrialUnderWay
+from tbench.control.wire import TrialUnderWay, VerdictSeen
 from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Phase
-from tbench.runs.live.course import Course, Steps
+from tbench.runs.live.course import Course, Steps, save_cassette
 from tbench.runs.live.debugged import DebuggedTrial
 from tbench.runs.live.hold import Hold, Waits
-from tbench.runs.live.saving import save_cassette
 from tbench.runs.live.shared_terminal import SharedTerminal
 from tbench.runs.trial_progress import TrialPlan
 

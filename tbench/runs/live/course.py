@@ -1,4 +1,4 @@
-"""The course of a trial: what its model was asked and told, what it answered, and what was decided about that.
+"""The course of a trial: what its model was asked and answered, saved as a cassette, and given again to a fork.
 
 Kept so that a trial can be done again up to a step: the same replies, the same decisions, in another container.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from harness.errors import ContextLimitReached
-from harness.model import Model
+from harness.errors import ContextLimitReached, RequestRefused
+from harness.model import Model, OverHttp
 from harness.oversight import Approved, Decided, Declined, Query
-from harness.trajectory import Message, Reply, Step
+from harness.trajectory import Intervention, Message, Reply, Step, Trajectory
+from tbench.cassettes.cassette import Cassette, RecordedAnswer, answer_body
 from tbench.divergence import first_difference
+from tbench.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -158,3 +161,75 @@ def _common(old: Sequence[Message], new: Sequence[Message]) -> int:
         if mine is not other:
             return at
     return min(len(old), len(new))
+
+
+# Saves what the model of a trial was asked and has answered as a cassette.
+
+CASSETTE_NAME = "cassette.jsonl"
+
+
+def save_cassette(course: Course, directory: Path) -> str:
+    """Write the cassette of a trial into the directory of its files; what was done, in words. Raises UsageError."""
+    cassette = cassette_of(course)
+    file = directory / CASSETTE_NAME
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        cassette.write(file)
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}") from None
+    return f"{len(cassette.exchanges)} of its model's replies are saved; serve them with: tbench cassette play {file}"
+
+
+def cassette_of(course: Course) -> Cassette:
+    """The queries of a trial with the replies that were followed. Raises UsageError."""
+    models: dict[str, dict[str, object]] = {}
+    exchanges: list[RecordedAnswer] = []
+    for each, messages, reply in course.exchanges():
+        if not isinstance(each.model, OverHttp):
+            raise UsageError("its model is not asked over HTTP, so there is nothing to be served again")
+        try:
+            path, body = each.model.request(messages, seed=each.seed, max_tokens=each.max_tokens, tools=each.tools)
+        except RequestRefused as error:
+            raise UsageError(str(error)) from None
+        name = each.model.model or ""
+        models[name] = {"id": name, "object": "model", "max_model_len": each.model.context_tokens}
+        status, answer = answer_body(path, reply, name)
+        exchanges.append(RecordedAnswer(path, body, status, answer))
+    if not exchanges:
+        raise UsageError("its model has not answered yet")
+    return Cassette(list(models.values()), exchanges)
+
+
+# What the agent of a stored trial is given again when it is done anew up to a step.
+
+
+def known_until(step: int, steps: Sequence[Step], trajectory: Trajectory | None) -> tuple[Steps, ...]:
+    """The steps before that one, so that the model is asked for it anew. Raises UsageError where they cannot be had."""
+    if not 1 <= step <= len(steps):
+        raise UsageError(f"has {len(steps)} steps, and no step {step}")
+    interventions: dict[int, list[Intervention]] = {}
+    for each in trajectory.interventions if trajectory is not None else ():
+        interventions.setdefault(each.step, []).append(each)
+    for compaction in trajectory.compactions if trajectory is not None else ():
+        if (at := compaction.step) < step:
+            raise UsageError(f"its history was made shorter at step {at}; name a step up to {at}")
+    return (tuple(_known(each, interventions) for each in steps[: step - 1]),)
+
+
+def _known(step: Step, interventions: Mapping[int, Sequence[Intervention]]) -> CourseStep:
+    there = interventions.get(step.index, ())
+    if any(each.kind == "typed" for each in there):
+        raise UsageError(f"somebody has typed into its terminal at step {step.index}; name a step up to {step.index}")
+    refused = next((each.text for each in there if each.kind == "refused"), None)
+    return CourseStep(
+        said=tuple(each.text for each in there if each.kind == "message"),
+        asked=[_answered(step.reply)],
+        drafted=1,
+        decided=step.reply if refused is None else Declined(refused),
+        observation=step.observation,
+    )
+
+
+def _answered(reply: Reply) -> Exchange:
+    """The reply to a query of which nothing else is known."""
+    return Exchange(None, 0, (), None, 0, (), reply)

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.oversight import Draft
 from harness.terminal.plain_text import plain_text
 from harness.trajectory import Step, Trajectory
-from tbench.control.debugging import (
+from tbench.control.wire import (
     AboutReplies,
     Choose,
     Debugged,
@@ -23,11 +23,11 @@ from tbench.control.debugging import (
     StepOn,
     Stepping,
     StepSeen,
+    TrialUnderWay,
     VerdictSeen,
     VerifyNow,
     WaitsFor,
 )
-from tbench.control.wire import TrialUnderWay
 from tbench.errors import TrialError, UsageError
 from tbench.runs.live.shared_terminal import SharedTerminal
 from tbench.runs.live.stepping import Decisions, editable

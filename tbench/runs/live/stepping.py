@@ -15,7 +15,7 @@ from harness.errors import ContextLimitReached, EndpointError, FormatError
 from harness.oversight import Approved, Decided, Declined, Draft
 from harness.protocols.base import Parsed
 from harness.trajectory import Reply
-from tbench.control.debugging import MOST_SAMPLES, DraftSeen
+from tbench.control.wire import MOST_SAMPLES, DraftSeen
 from tbench.errors import UsageError
 
 _LONGEST_TEXT = 50_000

@@ -16,30 +16,32 @@ from tbench.config.settings import PAST_CLOSED_ADDRESSES
 from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
+from tbench.sandbox.archive import loose_files
 from tbench.sandbox.backend import Capacity, SandboxSettings, Say
 from tbench.sandbox.docker.cleaning import reap, remove_own
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
-from tbench.sandbox.docker.create import engine_errors, lacks_quota, run_helper
+from tbench.sandbox.docker.create import Originals, engine_errors, ensure_nothing, lacks_quota, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
-from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
-from tbench.sandbox.docker.limits import SCRIPT, SMALL, limit_states, read_limits
-from tbench.sandbox.docker.memory_watch import MemoryWatch
-from tbench.sandbox.docker.networking.bridge import endpoint_addresses, ensure_network, host_addresses, networks_of
-from tbench.sandbox.docker.networking.closed import closed_network
-from tbench.sandbox.docker.nothing import ensure_nothing
-from tbench.sandbox.docker.originals import Originals
-from tbench.sandbox.docker.pulling.forecast import about_pulls
-from tbench.sandbox.docker.pulling.pulls import Pulls
+from tbench.sandbox.docker.limits import SCRIPT, SMALL, MemoryWatch, limit_states, read_limits
+from tbench.sandbox.docker.manifest import about_pulls
+from tbench.sandbox.docker.networks import (
+    closed_network,
+    endpoint_addresses,
+    ensure_network,
+    host_addresses,
+    networks_of,
+)
+from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
+from tbench.sandbox.docker.pulls import Pulls
 from tbench.sandbox.docker.removing import remove_refused
 from tbench.sandbox.docker.tools import base_images, whole_tools
-from tbench.sandbox.loose_files import loose_files
 from tbench.sandbox.pinning import Lease, Shares, parse_ranges
 from tbench.tasks.environment import Environment
 
 if TYPE_CHECKING:
     # Loaded for tasks of several containers only.
-    from tbench.sandbox.docker.compose.sandbox import ComposeContainer
+    from tbench.sandbox.docker.compose.starting import ComposeContainer
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _Made = TypeVar("_Made", bound=Container)
@@ -249,8 +251,7 @@ class DockerBackend:
         snapshot: Image | None = None,
     ) -> ComposeContainer:
         """Start all services of a compose file; with a snapshot, `main` has its files. Raises TrialError."""
-        from tbench.sandbox.docker.compose.sandbox import ComposeContainer
-        from tbench.sandbox.docker.compose.starting import Starting
+        from tbench.sandbox.docker.compose.starting import ComposeContainer, Starting
 
         for service in project.services.values() if self._settings.block_host else ():
             if service.privileged or PAST_CLOSED_ADDRESSES & set(service.cap_add):
@@ -446,8 +447,7 @@ class DockerBackend:
 
     async def _with_services(self, main: Container, recipe: Recipe, project: str) -> ComposeContainer:
         """A kept container with the services that were kept with it. Raises TrialError."""
-        from tbench.sandbox.docker.compose.sandbox import ComposeContainer
-        from tbench.sandbox.docker.compose.starting import find_made
+        from tbench.sandbox.docker.compose.starting import ComposeContainer, find_made
 
         with engine_errors("finding the kept services", "sandbox_lost"):
             made, images = await find_made(self._engine, project)

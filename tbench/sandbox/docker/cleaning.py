@@ -17,15 +17,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.labels import (
+from tbench.sandbox.docker.owner import (
     KEPT_PREFIX,
     LABEL_IMAGE,
     LABEL_OWNER,
     LABEL_RUN,
     LABEL_SHARED,
     LABEL_SNAPSHOT,
+    Life,
+    life_of,
+    owner,
 )
-from tbench.sandbox.docker.owner import Life, life_of, owner
 from tbench.sandbox.docker.removing import Kind, force_remove, remove, remove_unless_in_use
 
 _AT_ONCE = 4

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from harness.stream import ByteStream
 from tbench.errors import TrialError
-from tbench.sandbox.archive import ChunkReader, FileEntry, pack, unpack
+from tbench.sandbox.archive import ChunkReader, FileEntry, LooseFiles, pack, unpack
 from tbench.sandbox.backend import (
     BUSYBOX,
     LOG_DIRECTORIES,
@@ -26,10 +26,12 @@ from tbench.sandbox.backend import (
     TtyStream,
     copy_begun,
 )
+from tbench.sandbox.docker.commands import OUTPUT_BYTES, Commands, EndOfOutput
 from tbench.sandbox.docker.compose.preparing import prepare
 from tbench.sandbox.docker.create import (
     ROUTER,
     ContainerLimits,
+    Originals,
     Recipe,
     asking,
     container_error,
@@ -40,11 +42,9 @@ from tbench.sandbox.docker.create import (
     run_helper,
 )
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.execs.commands import OUTPUT_BYTES, Commands
-from tbench.sandbox.docker.execs.output import EndOfOutput
-from tbench.sandbox.docker.execs.stream import ExecStream
-from tbench.sandbox.docker.execs.transfer import transfer
-from tbench.sandbox.docker.labels import (
+from tbench.sandbox.docker.limits import MemoryWatch
+from tbench.sandbox.docker.networks import closing_script, given_names
+from tbench.sandbox.docker.owner import (
     KEPT_PREFIX,
     LABEL_BEGAN,
     LABEL_ORIGINAL,
@@ -53,15 +53,12 @@ from tbench.sandbox.docker.labels import (
     LABEL_SNAPSHOT,
     SNAPSHOT_KEPT,
 )
-from tbench.sandbox.docker.memory_watch import MemoryWatch
-from tbench.sandbox.docker.networking.bridge import closing_script
-from tbench.sandbox.docker.networking.given import given_names
-from tbench.sandbox.docker.networking.router import Router
-from tbench.sandbox.docker.originals import Originals
 from tbench.sandbox.docker.removing import force_remove, remove_or_remember
-from tbench.sandbox.health import wait_until_healthy
-from tbench.sandbox.loose_files import LooseFiles
+from tbench.sandbox.docker.router import Router
+from tbench.sandbox.docker.stream import ExecStream
+from tbench.sandbox.docker.transfer import transfer
 from tbench.sandbox.pinning import Lease
+from tbench.sandbox.startup import wait_until_healthy
 from tbench.tasks.format import Healthcheck
 from tbench.tasks.network import NetworkPolicy
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tbench.errors import Origin, TrialError
 from tbench.results import Stage
-from tbench.sandbox.backend import BUSYBOX, TOOLS
+from tbench.sandbox.archive import LooseFiles
+from tbench.sandbox.backend import BUSYBOX, TOOLS, Sandbox
 from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
 from tbench.sandbox.docker.engine import Engine, EngineError, is_disk_full
 from tbench.sandbox.docker.image import Image
-from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK
-from tbench.sandbox.docker.owner import owner
+from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN, LABEL_SHARED, LABEL_TRIAL, NETWORK, owner
 from tbench.sandbox.docker.removing import force_remove
-from tbench.sandbox.loose_files import LooseFiles
 from tbench.sandbox.startup import NOTHING, Startup
 from tbench.tasks.network import NetworkPolicy
 
@@ -371,3 +371,78 @@ async def run_helper(
         with contextlib.suppress(EngineError):
             await helping
         raise
+
+
+# An image without a file, for containers that run our own tools only, also before there is any other image.
+
+_NAME = "tbench/nothing:1"
+_EMPTY_TAR = bytes(10240)
+
+
+async def ensure_nothing(engine: Engine) -> str:
+    """The id of the image, made where the engine lacks it. Raises EngineError."""
+    try:
+        return str((await engine.call(engine.api.inspect_image, _NAME))["Id"])
+    except EngineError as error:
+        if error.status != 404:
+            raise
+    # The whole name: Podman ignores a tag that is given separately.
+    changes = [f"LABEL {LABEL_SHARED}=nothing"]
+    await engine.call(engine.api.import_image_from_data, _EMPTY_TAR, repository=_NAME, changes=changes, again=True)
+    return str((await engine.call(engine.api.inspect_image, _NAME))["Id"])
+
+
+# Images as they were, in containers beside those of trials: what an agent changed is told by them.
+
+_SMALL = ContainerLimits(cpus=1.0, memory_mb=256.0, pids=256)
+
+Start = Callable[[Recipe], Awaitable[Sandbox]]
+IsThere = Callable[[Sandbox], Awaitable[bool]]
+
+
+class Originals:
+    """One container per image in which nothing runs but what reads the image's own files."""
+
+    def __init__(self) -> None:
+        self._started: dict[tuple[str, bool], Sandbox] = {}
+        self._locks: dict[tuple[str, bool], asyncio.Lock] = {}
+
+    async def get(self, recipe: Recipe, start: Start, is_there: IsThere) -> Sandbox:
+        """The container of the recipe's image, started when it is first asked for, or was lost. Raises TrialError."""
+        key = recipe.image.id, recipe.has_internet
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            if (known := self._started.get(key)) is not None and not await is_there(known):
+                await self._started.pop(key).remove()
+            if key not in self._started:
+                # Its networks of phases are of no use here, and would cost a router.
+                plain = dataclasses.replace(
+                    recipe,
+                    limits=_SMALL,
+                    trial="",
+                    environment={},
+                    agent_user=None,
+                    closed_to=(),
+                    beside=None,
+                    starts=False,
+                    is_fresh=True,
+                    options=None,
+                    more_labels={},
+                    network=None,
+                    has_internet=recipe.has_internet and recipe.network is None,
+                    loose=None,
+                    cpuset=(),
+                    gpus=0,
+                    storage_mb=None,
+                )
+                self._started[key] = await start(plain)
+            return self._started[key]
+
+    async def remove_of(self, image_id: str) -> None:
+        """Remove those of one image. Never raises."""
+        found = [key for key in self._started if key[0] == image_id]
+        await asyncio.gather(*(self._started.pop(key).remove() for key in found))
+
+    async def close(self) -> None:
+        """Remove all of them. Never raises."""
+        started, self._started = list(self._started.values()), {}
+        await asyncio.gather(*(each.remove() for each in started))

@@ -18,6 +18,7 @@ from tbench.errors import TrialError
 from tbench.results import ImageOrigin, Stage
 from tbench.sandbox.container_proxy import PROXY_VARIABLES, WITHOUT_PROXY, ContainerProxy
 from tbench.sandbox.docker.build import (
+    BuildContext,
     BuildFailed,
     BuildLog,
     CacheGone,
@@ -27,7 +28,6 @@ from tbench.sandbox.docker.build import (
     last_lines,
     tag_of_unchanged,
 )
-from tbench.sandbox.docker.context import BuildContext
 from tbench.sandbox.docker.dockerfile import (
     base_images,
     fetches_by_itself,
@@ -38,12 +38,10 @@ from tbench.sandbox.docker.dockerfile import (
     why_not_closed,
 )
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, is_disk_full
-from tbench.sandbox.docker.labels import LABEL_IMAGE, LABEL_ORIGINAL
-from tbench.sandbox.docker.pulling.forecast import free_bytes
-from tbench.sandbox.docker.pulling.login import find_login
-from tbench.sandbox.docker.pulling.name import ImageName
-from tbench.sandbox.docker.pulling.pulls import Pulls
-from tbench.sandbox.docker.pulling.trouble import PullFailed
+from tbench.sandbox.docker.login import ImageName, find_login
+from tbench.sandbox.docker.manifest import free_bytes
+from tbench.sandbox.docker.owner import LABEL_IMAGE, LABEL_ORIGINAL
+from tbench.sandbox.docker.pulls import PullFailed, Pulls
 from tbench.sandbox.docker.removing import remove_unless_in_use
 from tbench.sandbox.startup import NOTHING, Startup
 from tbench.tasks.environment import Environment

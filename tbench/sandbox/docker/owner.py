@@ -1,4 +1,4 @@
-"""Owners of things on the engine: processes, named so that each is told from every other, also on a shared engine.
+"""Names, labels and owners of things on the engine: ours are told from others', each process from every other.
 
 Whether a process still runs is seen only for those that share our boot and our pid namespace. Those of this machine's
 earlier boots are gone. All others may be alive, and are left to their own machine.
@@ -136,3 +136,26 @@ def _read(path: Path) -> str | None:
         return path.read_text().strip()
     except OSError:
         return None
+
+
+# Names and labels that tell our things on an engine from everything else.
+
+LABEL_RUN, LABEL_TRIAL, LABEL_OWNER = "tbench.run", "tbench.trial", "tbench.owner"
+LABEL_PROJECT, LABEL_SERVICE = "tbench.project", "tbench.service"
+"""Labels of what belongs to the services of one trial: an id that they share, and the service's name."""
+LABEL_HOLDS = "tbench.holds"
+"""Label of a container that has the network of a service, and runs nothing of it."""
+LABEL_SHARED, LABEL_IMAGE = "tbench.shared", "tbench.image"
+LABEL_SNAPSHOT = "tbench.snapshot"
+"""Label of images made of a sandbox, with the value SNAPSHOT_KEPT."""
+SNAPSHOT_KEPT = "kept"
+LABEL_ORIGINAL = "tbench.original"
+"""Label of a snapshot: id of the image that the sandbox was made of."""
+LABEL_BEGAN = "tbench.began"
+"""Label of a snapshot: when the sandbox was made."""
+KEPT_PREFIX = "tbench-kept-"
+"""Prefix of the names of kept containers, as labels cannot be changed after creation."""
+NETWORK = "tbench"
+"""Name of the bridge that all trials share."""
+LABEL_ROUTER = "tbench.router"
+"""Label that a container and its router have in common."""

@@ -17,17 +17,14 @@ from pathlib import Path
 
 from tbench.errors import UsageError
 from tbench.sandbox.backend import TOOLS, Say
-from tbench.sandbox.docker.build import BuildFailed, build, last_lines
-from tbench.sandbox.docker.context import BuildContext
-from tbench.sandbox.docker.create import host_config_of, run_helper
+from tbench.sandbox.docker.build import BuildContext, BuildFailed, build, last_lines
+from tbench.sandbox.docker.create import ensure_nothing, host_config_of, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable
-from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_SHARED
 from tbench.sandbox.docker.limits import SCRIPT, SMALL, read_limits
-from tbench.sandbox.docker.nothing import ensure_nothing
-from tbench.sandbox.docker.pulling.name import ImageName
-from tbench.sandbox.docker.pulling.pulls import Patience, Pulls
-from tbench.sandbox.docker.pulling.trouble import PullFailed
-from tbench.tasks.bundled import images_dir
+from tbench.sandbox.docker.login import ImageName
+from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_SHARED
+from tbench.sandbox.docker.pulls import Patience, PullFailed, Pulls
+from tbench.tasks.sources import images_dir
 from tbench.text import one_line
 
 _PULL_SEC = 600.0

@@ -1,12 +1,47 @@
-"""The baseline: what each task does while nothing changes, and how far it varies from night to night by itself."""
+"""The baseline: what each task does while nothing changes, and how much speaks for a lower level, by CUSUM."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from tbench.scores.gate.tally import Tally
+from tbench.reward import exact_sum
+from tbench.scores.gate.nights import Cells
+
+# Rewards of nights, added up task by task; every list has one entry for each task.
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """One night: planned trials, those with a verdict and the sum of their rewards; 0 for a task that it has not."""
+
+    planned: list[int]
+    trials: list[int]
+    totals: list[float]
+
+    @classmethod
+    def of(cls, cells: Cells) -> Tally:
+        """Count each row."""
+        planned = [0 if row is None else len(row) for row in cells]
+        rewards = [() if row is None else [reward for reward in row if reward is not None] for row in cells]
+        return cls(planned, list(map(len, rewards)), [float(exact_sum(of_task)) for of_task in rewards])
+
+    def at(self, places: Sequence[int]) -> Tally:
+        """The same over some of the tasks."""
+        planned, trials, totals = self.planned, self.trials, self.totals
+        return Tally([planned[at] for at in places], [trials[at] for at in places], [totals[at] for at in places])
+
+
+def together(nights: Sequence[Tally]) -> Tally:
+    """Several nights as one."""
+    columns = (
+        zip(*(getattr(night, name) for night in nights), strict=True) for name in ("planned", "trials", "totals")
+    )
+    planned, trials, totals = ([sum(of_task) for of_task in column] for column in columns)
+    return Tally(planned, trials, totals)
+
 
 _PRIOR_FLIPS = 3.0
 """Flips that are added to those of the baseline nights: as many as there may be, at 95 %, where none was seen."""
@@ -164,3 +199,74 @@ class _Strides:
         one, two = self._squares[0], self._squares[1] * (self._nights - 1) / max(1, self._nights - 2)
         found = (two + _PRIOR_FLIPS) / (one + _PRIOR_FLIPS) - 1.0
         return min(found, 1.0) if found > _NORMAL_95 * math.sqrt(2.0 / (self._nights * varying)) else 0.0
+
+
+# One-sided CUSUM: how much speaks for a level below the baseline's, night by night.
+
+
+class Cusum:
+    """C = max(0, C - z - k), beyond its limit where C > h (Page 1954, "Continuous inspection schemes").
+
+    `since` is the number of the first night after C was last 0. C is measured against the baseline, so after a long
+    alarm it would stay above h for weeks although all is well again. An alarm therefore ends also when the same
+    evidence, 2 k h of log likelihood, speaks for the baseline's level and against that of the nights since the change;
+    C is 0 then.
+    """
+
+    def __init__(self, k: float, h: float) -> None:
+        self.value = 0.0
+        self.since: int | None = None
+        self.alarm = False
+        self._k, self._h = k, h
+        self._drops: list[float] = []
+        self._drop = self._recovery = 0.0
+
+    def after(self, z: float) -> float:
+        """What C would be after a night with `z`."""
+        return max(0.0, self.value - z - self._k)
+
+    def add(self, number: int, z: float) -> None:
+        """Take in night `number`, whose score is `z` standard deviations above the baseline."""
+        if self.alarm:
+            self._recovery = max(0.0, self._recovery + z + self._drop / 2.0)
+            if self._drop * self._recovery > 2.0 * self._k * self._h:
+                self.forget()
+                return
+        self.value = self.after(z)
+        if self.value == 0.0:
+            self.forget()
+            return
+        if self.since is None:
+            self.since = number
+        self._drops.append(-z)
+
+    def settle(self, *, confirmed: bool) -> None:
+        """Raise, keep or end the alarm; beyond the limit it needs to be confirmed."""
+        alarm = confirmed and self.value > self._h
+        if alarm and not self.alarm:
+            self._drop, self._recovery = fmean(self._drops), 0.0
+        self.alarm = alarm
+
+    @property
+    def beyond(self) -> bool:
+        """Whether C is above its limit."""
+        return self.value > self._h
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.value, self.since, self.alarm = 0.0, None, False
+        self._drops.clear()
+
+
+def first_changed(zs: Sequence[float]) -> int:
+    """Which of the nights after C was last 0 is the likeliest to be the first on another level, counted from 0.
+
+    With the size of the change unknown, that is the one from which on (sum z)^2 / nights is largest (Hinkley 1970,
+    "Inference about the change-point in a sequence of random variables").
+    """
+    best, found, total = -1.0, 0, 0.0
+    for nights, at in enumerate(range(len(zs) - 1, -1, -1), start=1):
+        total += zs[at]
+        if total * total / nights >= best:
+            best, found = total * total / nights, at
+    return found

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from tbench.scores.gate.baseline import Baseline, Difference
-from tbench.scores.gate.cusum import Cusum, first_changed
-from tbench.scores.gate.flips import Pair, changes
-from tbench.scores.gate.nights import GateRule, Night
-from tbench.scores.gate.series import Series, series_of
-from tbench.scores.gate.tally import Tally, together
-from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Role, Shift, State
+from tbench.scores.gate.baseline import Baseline, Cusum, Difference, Tally, first_changed, together
+from tbench.scores.gate.nights import GateRule, Night, Series, series_of
+from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Pair, Role, Shift, State, changes
 from tbench.text import counted, names_shown
 
 _NOTABLE = 0.1

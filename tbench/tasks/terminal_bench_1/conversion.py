@@ -13,19 +13,27 @@ from pathlib import Path
 from typing import Any
 
 from tbench.errors import TaskInvalid
-from tbench.tasks.bounds import read_bounded
 from tbench.tasks.dockerfile import copied_paths
-from tbench.tasks.terminal_bench_1 import DESCRIPTION, services, typed_solution
-from tbench.tasks.terminal_bench_1.container import LimitsOfMain, OneContainer, limits_of, one_container
-from tbench.tasks.terminal_bench_1.description import Description, read_description
-from tbench.tasks.terminal_bench_1.services import Services, build_files, read_services
-from tbench.tasks.terminal_bench_1.several import compose_text
-from tbench.tasks.terminal_bench_1.typed_solution import script_of
+from tbench.tasks.files import read_bounded
+from tbench.tasks.terminal_bench_1 import DESCRIPTION
+from tbench.tasks.terminal_bench_1.container import COMPOSE_NAME as COMPOSE_NAME
+from tbench.tasks.terminal_bench_1.container import (
+    LimitsOfMain,
+    OneContainer,
+    Services,
+    build_files,
+    compose_text,
+    limits_of,
+    one_container,
+    read_services,
+)
+from tbench.tasks.terminal_bench_1.description import TYPED_SOLUTION as TYPED_SOLUTION
+from tbench.tasks.terminal_bench_1.description import Description, read_description, script_of
 
 RULES = 1
 """Version of the rules: what was converted by others is not taken from a cache."""
 _TESTS, _SOLUTION = "run-tests.sh", "solution.sh"
-_NOT_IN_THE_IMAGE = {"tests", _TESTS, _SOLUTION, typed_solution.NAME, DESCRIPTION, services.NAME}
+_NOT_IN_THE_IMAGE = {"tests", _TESTS, _SOLUTION, TYPED_SOLUTION, DESCRIPTION, COMPOSE_NAME}
 """Parts of a task that belong into no image, unless a Dockerfile takes them there by name."""
 _OURS = {"test.sh": "test.sh", "verdict.sh": "verdict.sh"}
 
@@ -59,7 +67,7 @@ def convert(source: Path, target: Path) -> Conversion:
 
 def _convert(source: Path, target: Path) -> tuple[str, ...]:
     told = read_description(source / DESCRIPTION)
-    found = read_services(source / services.NAME)
+    found = read_services(source / COMPOSE_NAME)
     container = one_container(found) if len(found.all) == 1 else "several services"
     notes = list(_notes(told))
     target.mkdir()
@@ -102,7 +110,7 @@ def _write_services(found: Services, target: Path) -> None:
     built = filter(None, (build_files(found, name) for name in found.all))
     texts = [_text_of(dockerfile) for _, dockerfile in built]
     _copy_context(found.path.parent, target, texts)
-    (target / services.NAME).write_text(compose_text(found), encoding="utf-8")
+    (target / COMPOSE_NAME).write_text(compose_text(found), encoding="utf-8")
 
 
 def _text_of(dockerfile: Path) -> str:
@@ -144,7 +152,7 @@ def _write_tests(source: Path, told: Description, target: Path) -> None:
 
 def _write_solution(source: Path, target: Path) -> list[str]:
     """solution/solve.sh, or a note why there is none: whoever works on the task does without."""
-    script, typed = source / _SOLUTION, source / typed_solution.NAME
+    script, typed = source / _SOLUTION, source / TYPED_SOLUTION
     if script.is_file():
         target.mkdir()
         shutil.copy(script, target / "solve.sh")

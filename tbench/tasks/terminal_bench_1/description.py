@@ -1,15 +1,75 @@
-"""The schema of task.yaml: what is asked for, by which limits, and how the output of the tests is read."""
+"""Reads task.yaml and solution.yaml of Terminal-Bench 1: a stranger's YAML, within bounds, faults named by line."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from tbench.errors import TaskInvalid
+from tbench.tasks.files import read_bounded
 from tbench.tasks.format import first_problem
-from tbench.tasks.terminal_bench_1.yaml_file import read_yaml
+
+# Reads YAML of a stranger: plain data only, within bounds, and every fault named by file and line.
+
+MOST_VALUES = 20_000
+"""Most values of a file, counted as often as an alias repeats them: ten lines of aliases can mean billions."""
+_BAD_VALUES = (ValueError, TypeError, AttributeError, KeyError, OverflowError)
+"""What PyYAML lets through for a value that is not of the type that its tag names."""
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file. Raises OSError, and TaskInvalid with the line where it is no YAML or too much."""
+    try:
+        # Not the loader in C: it recurses without a bound, and a row of brackets ends the process.
+        loader = yaml.SafeLoader(read_bounded(path).decode("utf-8"))
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _require_few(node, path)
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise TaskInvalid(f"{path}: {where}is no YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:  # characters that YAML does not allow
+        raise TaskInvalid(f"{path}: is no YAML: {error}") from None
+    except UnicodeDecodeError:
+        raise TaskInvalid(f"{path}: is no YAML: it is not UTF-8") from None
+    except RecursionError:
+        raise TaskInvalid(f"{path}: is nested too deeply") from None
+    except _BAD_VALUES as error:
+        raise TaskInvalid(f"{path}: is no YAML that can be used: {error}") from None
+
+
+def _require_few(root: yaml.Node, path: Path) -> None:
+    """Raise TaskInvalid where there are too many values, or one holds itself."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node, above: frozenset[int]) -> int:
+        if id(node) in above:
+            raise TaskInvalid(f"{path}: line {node.start_mark.line + 1}: an alias stands within what it means")
+        if id(node) not in sizes:
+            within = above | {id(node)} if isinstance(node, yaml.CollectionNode) else above
+            sizes[id(node)] = 1 + sum(size(each, within) for each in _children(node))
+        return sizes[id(node)]
+
+    if (found := size(root, frozenset())) > MOST_VALUES:
+        raise TaskInvalid(f"{path}: holds {found:,} values, and at most {MOST_VALUES:,} are read")
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [each for pair in node.value for each in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
 
 Parser = Literal["pytest", "swebench", "sweperf", "mlebench"]
 """How the output of run-tests.sh becomes a verdict; verdict.sh has the rules."""
@@ -43,3 +103,64 @@ def read_description(path: Path) -> Description:
         return Description.model_validate({**{str(key): value for key, value in raw.items()}, "metadata": told})
     except ValidationError as error:
         raise TaskInvalid(f"{path}: {first_problem(error)}") from None
+
+
+# solution.yaml: commands that Terminal-Bench 1 types one after the other, as a script that runs them.
+
+TYPED_SOLUTION = "solution.yaml"
+_KEY = re.compile(
+    r"(?:[CMS]-)+\S|\^\S|Enter|Escape|B?Tab|B?Space|Up|Down|Left|Right|Home|End|Page(?:Up|Down)|[NP]Page|IC|DC|F\d+"
+)
+"""What tmux takes for a key instead of text."""
+_AT_THE_KEYBOARD = {
+    *("vi", "vim", "nvim", "nano", "emacs", "less", "more", "man", "top", "htop", "tmux", "screen", "ssh", "telnet"),
+    *("ftp", "sftp", "su", "passwd"),
+}
+_ALONE = {"python", "python3", "ipython", "node", "irb", "bash", "sh", "gdb", "psql", "mysql", "sqlite3", "bc"}
+"""Programs that read the next commands themselves where they have no argument."""
+
+
+class TypedCommand(BaseModel):
+    """A line that is typed."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+    command: str
+    min_timeout_sec: float = Field(default=0.0, ge=0, le=3600)
+    block: bool = False
+    append_enter: bool = True
+
+
+_COMMANDS = TypeAdapter(list[TypedCommand])
+
+
+def script_of(path: Path) -> str:
+    """A script with the commands of a solution.yaml. Raises OSError, and TaskInvalid where one needs the keyboard."""
+    try:
+        commands = _COMMANDS.validate_python(read_yaml(path))
+    except ValidationError as error:
+        raise TaskInvalid(f"{path}: {first_problem(error)}; it is a list of commands") from None
+    lines = []
+    for number, each in enumerate(commands):
+        if (why := _needs_keyboard(each)) is not None:
+            raise TaskInvalid(f"{path}: {number}.command: {why}, which a script cannot do; write a solution.sh")
+        lines.append(each.command)
+        if each.command.rstrip().endswith("&") and each.min_timeout_sec:
+            lines.append(f"sleep {each.min_timeout_sec:g}")
+    return "\n".join(["#!/bin/bash", *lines, ""])
+
+
+def _needs_keyboard(typed: TypedCommand) -> str | None:
+    command = typed.command.strip()
+    if not typed.append_enter:
+        return f"{command[:60]!r} is typed without Enter"
+    if _KEY.fullmatch(command):
+        return f"{command} is a key"
+    try:
+        words = shlex.split(command, comments=True)
+    except ValueError:
+        return None  # a command of several lines
+    name = words[0].rpartition("/")[2] if words else ""
+    if name in _AT_THE_KEYBOARD or (name in _ALONE and len(words) == 1):
+        return f"{name} is worked with at the keyboard"
+    return None

@@ -22,8 +22,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from tbench.files import cache_home, write_atomically
 from tbench.sandbox.backend import Compares, Sandbox, output_of
-from tbench.verify.changes.facts import File, ImageTree
-from tbench.verify.changes.walk import LISTS, WalkedFiles, look_functions
+from tbench.verify.changes.facts import LISTS, File, ImageTree, WalkedFiles, look_functions
 
 Read = Callable[[Sandbox, set[str]], Awaitable[Mapping[str, File]]]
 """Reads what lies at paths in a sandbox: the agent's container and its image are read by the same."""

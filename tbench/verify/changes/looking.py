@@ -18,15 +18,46 @@ from tbench.errors import TrialError
 from tbench.sandbox.archive import sums_by_path, unpack
 from tbench.sandbox.backend import Compares, GivenNames, Sandbox, output_of
 from tbench.tasks.task import Task
-from tbench.verify.changes.facts import NO_ORACLE, File, ImageTree, OracleSystem, Seen, Tests
+from tbench.verify.changes.facts import (
+    MENTIONS,
+    MOST_LOOKED_AT,
+    NO_ORACLE,
+    File,
+    ImageTree,
+    OracleSystem,
+    Seen,
+    Sign,
+    Tests,
+    WalkedFiles,
+    look_functions,
+    walk_of_look,
+)
 from tbench.verify.changes.image_facts import image_facts
-from tbench.verify.changes.programs import planted_programs
-from tbench.verify.changes.signs import Sign
 from tbench.verify.changes.system import host_signs, is_code, may_replace
 from tbench.verify.changes.turning import READ, imported_work, is_around_tests, is_metadata, may_mention, turning_signs
-from tbench.verify.changes.walk import MENTIONS, MOST_LOOKED_AT, WalkedFiles, look_functions, walk_of_look
 from tbench.verify.changes.work import is_too_deep
 from tbench.verify.report import Facts
+
+# Programs that test.sh ran and that an agent had put where neither the image nor the instruction has any.
+
+_UNLOOKED = "in test.sh: it ran more programs from elsewhere than are looked at"
+
+
+def planted_programs(facts: Facts, image_paths: Collection[str], tests: Tests) -> tuple[Sign, ...]:
+    """Signs `program-planted` against what test.sh ran, though it neither brought nor made it.
+
+    Programs in the work are the work, unless they run the tests.
+    """
+    work = f"{tests.workdir.rstrip('/')}/"
+    found = [
+        Sign("program-planted", path, "ran in test.sh, was there before it, and is neither the image's nor asked for")
+        for path in facts.programs
+        if path not in image_paths
+        and not tests.asks_for(path)
+        and (path in facts.runners or work == "/" or not path.startswith(work))
+    ]
+    return (*found, *([Sign("program-planted", "/tests/test.sh", _UNLOOKED)] if facts.unlooked else []))
+
 
 _LOOK_SEC = 600.0
 _CONTINUE_SEC = 20.0

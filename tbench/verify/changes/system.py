@@ -8,8 +8,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 from posixpath import basename, dirname
 
-from tbench.verify.changes.facts import LIBRARY, Seen, names, source_name
-from tbench.verify.changes.signs import Sign
+from tbench.verify.changes.facts import LIBRARY, Seen, Sign, names, source_name
 
 _SYSTEM = re.compile(r"/(?:usr|bin|sbin|lib\w*|etc|var/(?:lib|cache|run|log|spool|mail))(?:/.*)?")
 _CODE = re.compile(r"/(?:usr|bin|sbin|lib\w*)(?:/.*)?")

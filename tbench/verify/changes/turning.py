@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator
 from posixpath import basename, dirname
 
-from tbench.verify.changes.facts import Seen, names
-from tbench.verify.changes.signs import Sign
+from tbench.verify.changes.facts import Seen, Sign, names
 from tbench.verify.changes.system import PYTEST, STARTUP, TRIED, is_system
 from tbench.verify.changes.work import is_place_of_work, is_too_deep
 

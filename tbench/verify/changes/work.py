@@ -6,8 +6,7 @@ import re
 from collections.abc import Collection
 from posixpath import dirname
 
-from tbench.verify.changes.facts import Seen
-from tbench.verify.changes.signs import Sign
+from tbench.verify.changes.facts import Seen, Sign
 from tbench.verify.changes.system import hides, is_as_oracle, is_system, may_come
 
 _NEVER = re.compile(

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from harbor_jobs import PYTEST_NEVER_BEGAN, atif, context, did, finish, raised, result, said, span, trial, write
 
-from tbench.api.reading import summarise
+from tbench.api.stored_runs import summarise
 from tbench.errors import UsageError
 from tbench.exchange.importing import foreign_files
-from tbench.exchange.importing.choosing import ImportChoice
-from tbench.exchange.importing.harbor.jobs import import_harbor
-from tbench.exchange.importing.report import Imported
+from tbench.exchange.importing.harbor.job import import_harbor
+from tbench.exchange.importing.writing import ImportChoice, Imported
 from tbench.results import Blame, Stage, TrialResult
 from tbench.storage.read_run import StoredRun, read_run, read_steps
 from tbench.storage.run_files import trial_directory

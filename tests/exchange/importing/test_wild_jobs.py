@@ -12,10 +12,10 @@ from harbor_jobs import atif, context, did, finish, result, said, trial, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tbench.api.reading import summarise
+from tbench.api.stored_runs import summarise
 from tbench.errors import UsageError
-from tbench.exchange.importing.choosing import ImportChoice
-from tbench.exchange.importing.harbor.jobs import import_harbor
+from tbench.exchange.importing.harbor.job import import_harbor
+from tbench.exchange.importing.writing import ImportChoice
 from tbench.storage.read_run import read_run
 
 WILD = st.sampled_from(

@@ -22,10 +22,10 @@ from results_on_disk import finals_in, results_in
 
 from tbench.results import TrialResult
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.sandbox.docker.owner import LABEL_RUN
 from tbench.sandbox.docker.tools import recipe_hash
 from tbench.storage.run_files import RUN
-from tbench.tasks.bundled import images_dir
+from tbench.tasks.sources import images_dir
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 MakeTask = Any

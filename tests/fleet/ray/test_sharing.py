@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tbench.errors import UsageError
-from tbench.fleet.ray.sharing import Sharing, divided
+from tbench.fleet.ray.cluster import Sharing, divided
 from tbench.sandbox.docker.engine import DaemonThreads, Engine, EngineInfo
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from harness.endpoint.answers import read_completion
-from harness.endpoint.finish import ending
+from harness.endpoint.completion import ending, spoken
 from harness.endpoint.retry import TransientError
-from harness.endpoint.spoken import spoken
 from harness.trajectory import Reply
 
 WHOLE = """stop STOP eos eos_token FinishReason.STOP FINISH_REASON_STOP COMPLETE completed end_turn endTurn tool_use

@@ -26,7 +26,7 @@ from harness.endpoint.retry import RetryPolicy
 from harness.errors import EndpointError
 from harness.model import Sampling
 from harness.trajectory import Message
-from tbench.doctor.features import features_of
+from tbench.doctor.endpoint import features_of
 
 url, path = sys.argv[1:]
 def peak():

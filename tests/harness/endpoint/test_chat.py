@@ -24,7 +24,7 @@ from harness.endpoint.chat import ChatModel, Model, OutagePolicy, Rendering, Ret
 from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable, RequestRefused
 from harness.fakes import FakeTerminal
 from harness.protocols.base import Command, Parsed
-from harness.protocols.bash_block import BashBlock
+from harness.protocols.bash import BashBlock
 from harness.trajectory import Message, Outcome, ToolCall
 
 KEY = "sk-very-secret-0123"

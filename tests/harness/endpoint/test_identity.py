@@ -17,13 +17,13 @@ from run_trees import a_result, write_run
 
 from harness.endpoint.answers import ModelCard, read_completion
 from harness.endpoint.chat import ChatModel, Sampling
-from harness.endpoint.identity import served_otherwise
 from harness.endpoint.replicas import Replicas
+from harness.endpoint.server_state import served_otherwise
 from harness.errors import EndpointError, RequestRefused
 from harness.model import ServedModel
 from harness.replies import RepliesSeen
 from harness.trajectory import Message
-from tbench.api.sides import remarks
+from tbench.api.stored_runs import remarks
 from tbench.cli.execute import expect_same_weights
 from tbench.doctor.endpoint import look_at_listing
 from tbench.errors import UsageError

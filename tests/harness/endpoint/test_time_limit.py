@@ -10,7 +10,7 @@ from fault_server import FaultServer
 from harness.endpoint import chat as chat_module
 from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy, Sampling
 from harness.endpoint.replicas import Replicas
-from harness.endpoint.time_limit import LEAST_SEC, LONGEST_SEC, TimeLimit
+from harness.endpoint.server_state import LEAST_SEC, LONGEST_SEC, TimeLimit
 from harness.errors import EndpointUnavailable, ReplyTimeout
 from harness.trajectory import Message, Reply
 

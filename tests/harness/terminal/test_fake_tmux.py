@@ -18,7 +18,7 @@ from harness.protocols.base import CommandResult, Keys, ScreenView
 from harness.stream import Connect
 from harness.terminal import COLUMNS, Terminal, TerminalSpec
 from harness.terminal.control_mode import unescape
-from harness.terminal.recording import Recording
+from harness.terminal.tap import Recording
 
 LONG = 30.0
 NUMBERS = "".join(f"{number}\n" for number in range(1, 101))

@@ -12,7 +12,7 @@ from terminals import LONG, Open, body, output_of, press, type_in
 
 from harness.protocols.base import Keys, View
 from harness.terminal import COLUMNS, ROWS, Terminal
-from harness.terminal.recording import Recording
+from harness.terminal.tap import Recording
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

@@ -16,7 +16,7 @@ from harness.errors import TerminalUnreachable
 from harness.protocols.base import CommandResult, Keys
 from harness.stream import ByteStream
 from harness.terminal import COLUMNS, ROWS
-from harness.terminal.recording import Recording
+from harness.terminal.tap import Recording
 from tbench.sandbox.docker.container import Container
 from tbench.sandbox.docker.engine import Engine
 

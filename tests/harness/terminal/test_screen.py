@@ -18,8 +18,7 @@ from terminals import LONG, body, press, type_in
 
 from harness.protocols.base import Keys, ScreenView
 from harness.terminal import COLUMNS, HISTORY_LINES, ROWS, Terminal, TerminalSpec
-from harness.terminal.control_client import ControlClient
-from harness.terminal.control_mode import CommandReply, type_bytes
+from harness.terminal.control_mode import CommandReply, ControlClient, type_bytes
 from harness.terminal.screen import ScreenReader
 from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.docker.container import Container

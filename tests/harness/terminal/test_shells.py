@@ -12,7 +12,7 @@ from terminals import BASH, KILL_TMUX, LONG, NUMBERS, Open, body, opened, output
 from harness.protocols.base import CommandResult, Keys
 from harness.terminal import COLUMNS, ROWS, Terminal
 from harness.terminal.plain_text import plain_text
-from harness.terminal.recording import Recording
+from harness.terminal.tap import Recording
 from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.docker.container import Container
 from tbench.sandbox.docker.engine import Engine

@@ -13,15 +13,15 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tbench.cli.proxies.replay_build import build as build_command
+from tbench.cli.proxies.replay import build as build_command
 from tbench.errors import UsageError
 from tbench.proxies.datasets.build import Built, build, select_dev_tasks
 from tbench.proxies.datasets.conversations import read_all
-from tbench.proxies.datasets.records import read_dataset
-from tbench.proxies.datasets.references import (
+from tbench.proxies.datasets.records import (
     Inclusion,
     RecordedConversation,
     Turn,
+    read_dataset,
     read_reference,
     records_of,
     units_of,

@@ -17,7 +17,7 @@ from tbench.errors import UsageError
 from tbench.proxies.datasets.build import Built, build
 from tbench.results import Integrity, TrialResult
 from tbench.storage.run_files import trial_directory
-from tbench.storage.trial_files import write_files, write_trial
+from tbench.storage.run_store import write_files, write_trial
 
 HARBOR = Path(__file__).parents[4] / "shared" / "data" / "harbor-trials"
 TIME = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,11 +14,17 @@ from harness.model import Rendering, Sampling, Seeds
 from harness.protocols import load_protocol
 from tbench.errors import UsageError
 from tbench.proxies.extraction.asking import SAMPLING, ask_all, default_prompt, entries, still_open
-from tbench.proxies.extraction.directory import ExtractionDirectory, check_same, line
-from tbench.proxies.extraction.records import ExtractionManifest, ReplyRecord, TaskEntry, read_manifest, read_replies
-from tbench.proxies.extraction.score import Result, Rewards, score
-from tbench.proxies.extraction.syntax import BashSyntax
-from tbench.proxies.extraction.text import render
+from tbench.proxies.extraction.records import (
+    ExtractionDirectory,
+    ExtractionManifest,
+    ReplyRecord,
+    TaskEntry,
+    check_same,
+    line,
+    read_manifest,
+    read_replies,
+)
+from tbench.proxies.extraction.score import BashSyntax, Result, Rewards, render, score
 from tbench.rewards import make_conciseness, make_execution_relevance
 from tbench.tasks.sources import read_tasks
 

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from tbench.errors import UsageError
-from tbench.proxies.replay.directory import ReplayDirectory
-from tbench.proxies.replay.responses import ReplayManifest, ReplayResponse
-from tbench.proxies.replay.run_files import generation_seconds, read_manifest
+from tbench.proxies.replay.directory import (
+    ReplayDirectory,
+    ReplayManifest,
+    ReplayResponse,
+    generation_seconds,
+    read_manifest,
+)
 
 
 def manifest(**changes: Any) -> ReplayManifest:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from harness.trajectory import Reply, Step, Trajectory
-from tbench.control.debugging import SnapshotNow, VerifyNow
-from tbench.control.wire import TrialUnderWay
+from tbench.control.wire import SnapshotNow, TrialUnderWay, VerifyNow
 from tbench.errors import UsageError
 from tbench.runs.live.debugged import DebuggedTrial, Work
 from tbench.runs.live.shared_terminal import SharedTerminal

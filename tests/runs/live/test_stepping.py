@@ -12,7 +12,7 @@ from harness.errors import EndpointUnavailable, FormatError
 from harness.oversight import Declined, Draft
 from harness.protocols.base import Command, Parsed
 from harness.trajectory import Reply, ToolCall
-from tbench.control.debugging import MOST_SAMPLES
+from tbench.control.wire import MOST_SAMPLES
 from tbench.errors import UsageError
 from tbench.runs.live.stepping import Decisions, editable, with_text
 

@@ -17,7 +17,7 @@ from requests import Response
 
 from tbench.sandbox.docker.cleaning import Scope, clean, reap
 from tbench.sandbox.docker.engine import Engine, EngineInfo
-from tbench.sandbox.docker.labels import (
+from tbench.sandbox.docker.owner import (
     KEPT_PREFIX,
     LABEL_IMAGE,
     LABEL_OWNER,
@@ -25,8 +25,9 @@ from tbench.sandbox.docker.labels import (
     LABEL_SHARED,
     LABEL_SNAPSHOT,
     SNAPSHOT_KEPT,
+    Owner,
+    owner,
 )
-from tbench.sandbox.docker.owner import Owner, owner
 
 BASE = "debian:bookworm-slim"
 HERE = Owner.of_this_process()

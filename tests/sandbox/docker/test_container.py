@@ -17,12 +17,11 @@ from tbench.errors import TrialError
 from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import BUSYBOX, TOOLS
 from tbench.sandbox.docker.cleaning import reap
+from tbench.sandbox.docker.commands import Commands
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.execs.commands import Commands
 from tbench.sandbox.docker.image import Image, Images
-from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK
-from tbench.sandbox.docker.owner import Life, life_of
+from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK, Life, life_of
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 

@@ -9,7 +9,7 @@ import pytest
 from tbench.errors import TrialError
 from tbench.sandbox.backend import ExecResult
 from tbench.sandbox.fake import FakeSandbox
-from tbench.sandbox.health import wait_until_healthy
+from tbench.sandbox.startup import wait_until_healthy
 from tbench.tasks.format import Healthcheck
 
 LONG, SHORT = 3600.0, 0.001

@@ -19,12 +19,12 @@ from run_plans import a_config
 from tbench.compose.project import ImageBuild
 from tbench.errors import TrialError
 from tbench.results import ImageOrigin
-from tbench.runs.overrides import as_configured
+from tbench.runs.plan import as_configured
 from tbench.sandbox.docker import image as image_module
 from tbench.sandbox.docker.build import build_tag
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Image, Images
-from tbench.sandbox.docker.pulling.pulls import Pulls
+from tbench.sandbox.docker.pulls import Pulls
 from tbench.tasks.environment import Environment, agent_environment
 from tbench.tasks.task import Task
 

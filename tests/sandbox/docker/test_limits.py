@@ -12,11 +12,10 @@ from tbench.config.limits_in_force import LimitState
 from tbench.errors import UsageError
 from tbench.sandbox.backend import SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.create import host_config_of, run_helper
+from tbench.sandbox.docker.create import ensure_nothing, host_config_of, run_helper
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_RUN
 from tbench.sandbox.docker.limits import SCRIPT, SMALL, limit_states, read_limits
-from tbench.sandbox.docker.nothing import ensure_nothing
+from tbench.sandbox.docker.owner import LABEL_RUN
 
 ALL = {"memory", "swap", "cpus", "pids"}
 MEMORY = str(64 << 20)

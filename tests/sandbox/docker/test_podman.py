@@ -26,10 +26,10 @@ from tbench.sandbox.backend import BUSYBOX, Sandbox, SandboxSettings, opened, re
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import Scope, clean
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.labels import LABEL_RUN
-from tbench.sandbox.docker.networking.bridge import ensure_network
-from tbench.sandbox.docker.pulling.name import ImageName
-from tbench.sandbox.docker.pulling.pulls import pull
+from tbench.sandbox.docker.login import ImageName
+from tbench.sandbox.docker.networks import ensure_network
+from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.docker.pulls import pull
 from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.network import NetworkPolicy

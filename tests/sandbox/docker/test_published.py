@@ -17,8 +17,8 @@ from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.build import build_tag
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
-from tbench.sandbox.docker.pulling.name import ImageName
-from tbench.sandbox.docker.pulling.pulls import Patience, Pulls
+from tbench.sandbox.docker.login import ImageName
+from tbench.sandbox.docker.pulls import Patience, Pulls
 from tbench.tasks.environment import Environment, agent_environment
 from tbench.tasks.task import Task
 

@@ -10,9 +10,9 @@ import pytest
 from tbench.errors import TrialError
 from tbench.sandbox.backend import SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.create import ensure_nothing
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN
-from tbench.sandbox.docker.nothing import ensure_nothing
+from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN
 from tbench.tasks.environment import agent_environment
 
 pytestmark = pytest.mark.engine

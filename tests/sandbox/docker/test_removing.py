@@ -12,9 +12,9 @@ from own_relay import own_relay, refused_with
 
 from tbench.sandbox.backend import SandboxSettings
 from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.create import ensure_nothing
 from tbench.sandbox.docker.engine import Engine, RefusedRemoval
-from tbench.sandbox.docker.labels import LABEL_OWNER, LABEL_RUN
-from tbench.sandbox.docker.nothing import ensure_nothing
+from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN
 from tbench.sandbox.docker.removing import Kind, force_remove, remove, remove_or_remember
 from tbench.tasks.environment import agent_environment
 

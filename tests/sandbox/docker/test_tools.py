@@ -11,7 +11,7 @@ import pytest
 
 from tbench.errors import UsageError
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_SHARED
+from tbench.sandbox.docker.owner import LABEL_SHARED
 from tbench.sandbox.docker.tools import ensure_tools, tools_volume_name, whole_tools
 
 pytestmark = pytest.mark.engine

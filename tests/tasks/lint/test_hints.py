@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from step_tasks import step_task
 
-from tbench.tasks.lint.all_hints import hints_about
+from tbench.tasks.lint import hints_about
 from tbench.tasks.sources import BUNDLED, read_tasks
 from tbench.tasks.task import Task
 

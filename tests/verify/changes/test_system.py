@@ -6,8 +6,7 @@ import pytest
 from seen_changes import IMAGE, container, strong
 
 from tbench.sandbox.backend import GivenNames
-from tbench.verify.changes.facts import NO_ORACLE, OracleSystem
-from tbench.verify.changes.signs import Sign
+from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Sign
 from tbench.verify.changes.system import host_signs, replaced
 from tbench.verify.changes.work import work_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from seen_changes import IMAGE, container
 
-from tbench.verify.changes.signs import Sign
+from tbench.verify.changes.facts import Sign
 from tbench.verify.changes.work import without_system, work_of
 
 

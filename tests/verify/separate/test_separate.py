@@ -24,7 +24,7 @@ from tbench.sandbox.backend import opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import build_tag
-from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.sandbox.docker.owner import LABEL_RUN
 from tbench.storage.run_store import RunStore
 from tbench.tasks.environment import verifier_environment
 from tbench.tasks.sources import TaskSet

@@ -1,18 +1,16 @@
-"""Imports a job of Harbor: reads its trials, numbers them as seeds, and writes them as a run."""
+"""Imports jobs of Harbor: reads their trials, numbers them as seeds, writes them as runs, and compares the means."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tbench.errors import UsageError
-from tbench.exchange.importing.choosing import ImportChoice, chosen
 from tbench.exchange.importing.foreign_files import UnusableFile, object_or_none, read_object
-from tbench.exchange.importing.harbor.mean import mean_by_rule, metric_that_counts, stated_mean, value_by_rule
-from tbench.exchange.importing.harbor.places import CONFIG, LOCK, RESULT, JobPlace, links_note
 from tbench.exchange.importing.harbor.plan import (
     Job,
     dataset,
@@ -21,17 +19,155 @@ from tbench.exchange.importing.harbor.plan import (
     text_or_empty,
     trials_by_task,
 )
-from tbench.exchange.importing.harbor.records import unknown_keys
-from tbench.exchange.importing.harbor.settings import common, settings_of
-from tbench.exchange.importing.harbor.trial import (
-    FoundTrial,
-    TrialWriter,
-    read_trial,
+from tbench.exchange.importing.harbor.records import (
+    CONFIG,
+    LOCK,
+    RESULT,
+    HarborTrial,
+    JobPlace,
+    find_jobs,
+    links_note,
+    unknown_keys,
 )
-from tbench.exchange.importing.writing import NewRun, now
+from tbench.exchange.importing.harbor.trial import FoundTrial, TrialWriter, read_trial
+from tbench.exchange.importing.harbor.verdict import name_that_counts
+from tbench.exchange.importing.writing import (
+    ImportChoice,
+    Imported,
+    NewRun,
+    chosen,
+    directories,
+    mean_lines,
+    now,
+    size_line,
+    write_runs,
+)
 from tbench.results import TrialResult
-from tbench.storage.imported_plan import ImportedPlan, ImportOrigin
+from tbench.storage.imported_plan import ImportedPlan, ImportOrigin, Scalar
 from tbench.text import counted, names_shown, visible_line
+
+# Harbor's own mean of a job, computed by its rule and compared with what the job states.
+#
+# The rule is that of harbor/metrics/base.py: over all trials that ended, with 0 for one without a reward. Where no
+# trial has more than one reward, that one counts whatever its name; else each name has a mean, with 0 where a trial
+# lacks it.
+
+_NO_DATASET = "adhoc"
+
+
+def metric_that_counts(records: Iterable[HarborTrial], metric: str | None, where: str) -> str | None:
+    """The name of the reward that counts; None where there is no more than one. Raises UsageError."""
+    names = sorted({name for record in records for name in record.rewards or ()})
+    if metric is not None and metric not in names:
+        raise UsageError(
+            f"{where}: no trial has a reward {metric!r}; there are: {visible_line(names_shown(names)) or 'none'}"
+        )
+    if len(names) <= 1:
+        return metric
+    if (name := name_that_counts(names, metric)) is None:
+        raise UsageError(f"{where}: rewards {visible_line(names_shown(names))}: say which counts with --metric NAME")
+    return name
+
+
+def mean_by_rule(records: Sequence[HarborTrial], metric: str | None) -> float:
+    """The mean reward of trials, as Harbor computes it; `metric` is None where there is but one."""
+    return sum(value_by_rule(record.rewards, metric) for record in records) / len(records)
+
+
+def value_by_rule(rewards: Mapping[str, Any] | None, metric: str | None) -> float:
+    """What a trial adds to Harbor's mean."""
+    value = (rewards or {}).get(metric) if metric is not None else next(iter((rewards or {}).values()), 0)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def stated_mean(job: Mapping[str, Any], records: Sequence[HarborTrial], metric: str | None) -> float | None:
+    """The mean that a job's result.json states of these trials; None where it does not.
+
+    It states one per agent, model and dataset: of several datasets the mean is that over all their trials.
+    """
+    stats = job.get("stats")
+    evals = stats.get("evals") if isinstance(stats, Mapping) else None
+    by_key: dict[str, int] = {}
+    for record in records:
+        by_key[_key(record)] = by_key.get(_key(record), 0) + 1
+    total = 0.0
+    for key, count in by_key.items():
+        stated = _stated(evals.get(key) if isinstance(evals, Mapping) else None, metric)
+        if stated is None:
+            return None
+        total += stated * count
+    return total / len(records)
+
+
+def _key(record: HarborTrial) -> str:
+    """The name of a group of trials in a job's `stats.evals` (harbor/models/job/result.py)."""
+    dataset = record.source or _NO_DATASET
+    parts = (record.agent_info.name, record.model, dataset) if record.model else (record.agent_info.name, dataset)
+    return "__".join(map(str, parts))
+
+
+def _stated(group: object, metric: str | None) -> float | None:
+    metrics = group.get("metrics") if isinstance(group, Mapping) else None
+    for means in metrics if isinstance(metrics, list) else ():
+        value = means.get("mean", means.get(metric)) if isinstance(means, Mapping) else None
+        if isinstance(value, int | float):
+            return float(value)
+    return None
+
+
+# What a job of Harbor was run with, as far as it may move a score and may be shown.
+
+_WANTED = (
+    *("timeout_multiplier", "agent_timeout_multiplier", "verifier_timeout_multiplier"),
+    *("agent_setup_timeout_multiplier", "environment_build_timeout_multiplier", "extra_instructions"),
+    *("agent.import_path", "agent.override_timeout_sec", "agent.max_timeout_sec", "agent.kwargs"),
+    *("environment.type", "environment.import_path", "environment.override_cpus"),
+    *("environment.override_memory_mb", "environment.override_storage_mb", "environment.override_gpus"),
+    *("verifier.override_timeout_sec", "verifier.max_timeout_sec"),
+)
+_SECRET = re.compile(r"(?i)(?:^|[_.-])(?:api_?key|key|secret|password|passwd|token|credentials?|auth\w*|headers?|env)$")
+_PLACES = re.compile(r"(?i)(?:^|_)(?:url|uri|base|host|endpoint|session_id|dir|path)$")
+"""Names of settings that say where something is: they make no other run, and addresses may hold passwords."""
+_LONGEST_VALUE = 200
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, Scalar]:
+    """The settings in a trial's configuration by dotted name; neither secrets nor addresses, nor what is not set."""
+    found: dict[str, Scalar] = {}
+    for name in _WANTED:
+        value: Any = config
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        found.update(_scalars(name, value))
+    return found
+
+
+def common(settings: Iterable[Mapping[str, Scalar]]) -> tuple[dict[str, Scalar], tuple[str, ...]]:
+    """The settings that all trials share, and the names of the others."""
+    first: dict[str, Scalar] | None = None
+    differing: set[str] = set()
+    for each in settings:
+        if first is None:
+            first = dict(each)
+        elif each != first:
+            differing.update(name for name in each.keys() | first.keys() if each.get(name) != first.get(name))
+    shared = {name: value for name, value in (first or {}).items() if name not in differing}
+    return shared, tuple(sorted(differing))
+
+
+def _scalars(name: str, value: object) -> Iterator[tuple[str, Scalar]]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if not _SECRET.search(str(key)) and not _PLACES.search(str(key)):
+                yield from _scalars(f"{name}.{key}", part)
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _scalars(f"{name}.{number}", part)
+    elif isinstance(value, str):
+        yield name, value[:_LONGEST_VALUE]
+    elif isinstance(value, bool | int | float):
+        yield name, value
+
 
 _MOST_ATTEMPTS = 10_000
 """Attempts per task that a configuration may plan; more is taken for a mistake."""
@@ -224,3 +360,25 @@ def _last_end(found: Sequence[FoundTrial]) -> Any:
 
 def _time(time: Any) -> str:
     return time.isoformat() if time is not None else ""
+
+
+# Imports jobs and trials of Harbor as runs.
+
+
+def import_harbor(
+    paths: Sequence[Path], output: Path | None, choice: ImportChoice, metric: str | None = None
+) -> list[Imported]:
+    """Import jobs, directories of jobs, or trials; each job becomes a run, or one per model.
+
+    `output` is the run's directory, or where there are several the one above them; `runs/` by default. `metric` is the
+    reward that counts, of several. Raises UsageError; then nothing was written.
+    """
+    runs = [each for job in find_jobs(paths) for each in read_job(job, choice, metric)]
+    places = directories([each.plan.run for each in runs], output)
+    write_runs([each.as_new(place) for each, place in zip(runs, places, strict=True)])
+    return [_told(each, place) for each, place in zip(runs, places, strict=True)]
+
+
+def _told(run: JobImport, directory: Path) -> Imported:
+    lines = [size_line(run.plan, run.results), *mean_lines(run.plan, run.results, run.mean, run.zeros)]
+    return Imported(directory, tuple(lines), tuple(run.notes))

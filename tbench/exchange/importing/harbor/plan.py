@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tbench.errors import UsageError
-from tbench.exchange.importing.harbor.places import JobPlace
+from tbench.exchange.importing.harbor.records import JobPlace
 from tbench.exchange.importing.harbor.trial import FoundTrial, last_part, short_name, task_without_result
 from tbench.origin import DatasetOrigin
 from tbench.storage.imported_plan import ImportedTask

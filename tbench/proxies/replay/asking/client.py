@@ -12,7 +12,7 @@ from harness.endpoint.chat import RawReply
 from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable, ReplyTimeout
 from tbench.proxies.datasets.records import Record
 from tbench.proxies.replay.asking.prompts import Prompt
-from tbench.proxies.replay.responses import ReplayResponse
+from tbench.proxies.replay.directory import ReplayResponse
 from tbench.proxies.workers import work_through
 
 STOP_AFTER_UNAVAILABLE = 3

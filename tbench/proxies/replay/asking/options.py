@@ -14,11 +14,10 @@ from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy, without_
 from harness.endpoint.replicas import MOVE_ON_SEC, Replicas, WaitNotice
 from harness.errors import EndpointError
 from harness.model import Sampling
-from tbench.config.shard import Shard
+from tbench.config.values import Shard
 from tbench.errors import UsageError
-from tbench.proxies.replay.asking.prompts import PromptOptions
+from tbench.proxies.replay.asking.prompts import PromptOptions, Tokenizer, load_tokenizer
 from tbench.proxies.replay.asking.settings import ReplayConfig, ReplayModelConfig
-from tbench.proxies.replay.asking.tokenizer import Tokenizer, load_tokenizer
 from tbench.text import one_line
 
 _WHOLE = Shard(0, 1)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from harness.trajectory import Frozen
 from tbench.config.setting import Option
 from tbench.config.settings import EndpointConfig, RequestsConfig
-from tbench.config.shard import checked_shard
+from tbench.config.values import checked_shard
 from tbench.proxies.replay.asking.prompts import Switch
 
 

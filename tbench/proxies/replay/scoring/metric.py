@@ -1,4 +1,4 @@
-"""Compares the commands of a reply with those of the reference: precision, recall and F1 of one step.
+"""Scores of steps: replies joined with their records, their commands compared, and the figures over all steps.
 
 Units are lines of commands. sim(a, b) is the F1 of their multisets of shell tokens; precision is the mean over
 predicted units of the best sim with any reference unit, recall the mean over reference units of the best sim with any
@@ -10,12 +10,17 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
-from tbench.proxies.datasets.records import WAIT
-from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Revision
+from pydantic import BaseModel, ConfigDict
+
+from harness.text import without_lone_surrogates
+from tbench.proxies.datasets.records import WAIT, Record
+from tbench.proxies.replay.directory import ReplayResponse
+from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Oddity, ParsedReply, Revision, parse, parse_tolerant
 
 _BLANKS = " \t\r\n"
 # Blanks, or a word: plain text, what is in quotes, single escaped characters. Possessive, so that it stays linear.
@@ -156,3 +161,237 @@ def _harmonic(p: float, r: float) -> float:
 def _mean(values: Sequence[float]) -> float:
     # The correctly rounded sum: the same on every Python, and that of upstream's (sum() since 3.12 compensates).
     return math.fsum(values) / len(values)
+
+
+# Figures over the scored steps of a replay: the 16 fields of the published result files, rounded as there.
+
+
+class ScoredStep(BaseModel):
+    """One entry of a result's `per_step`. Keys that only some tools write are kept."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    task_id: str
+    sample_idx: int = 0
+    step_idx: int
+    bucket: str
+    source_group: str = ""
+    valid_json: bool
+    has_analysis: bool = False
+    has_plan: bool = False
+    ref_task_complete: bool = False
+    pred_task_complete: bool | None = None
+    pred_task_complete_true: bool = False
+    """Whether reply and reference both claim completion (in v0: whether the reply does)."""
+    ref_command_units: tuple[str, ...]
+    pred_command_units: tuple[str, ...]
+    first_cmd_exact: float
+    command_precision: float
+    command_recall: float
+    command_f1: float
+    """A fraction rounded to 4 digits, as the three before it."""
+
+    @property
+    def key(self) -> str:
+        """The `Record.key` of the step."""
+        return f"{self.task_id}/{self.step_idx}"
+
+
+def aggregate(steps: Sequence[ScoredStep]) -> dict[str, Any]:
+    """The 16 figures in upstream's order (TB2-lite's replay_metrics.py); zeros where there are no steps.
+
+    Means are over steps, not over tasks, and over the rounded step values; percentages have one digit.
+    """
+    precision, recall, f1 = (
+        _aggregate_mean(values, 4)
+        for values in (
+            [step.command_precision for step in steps],
+            [step.command_recall for step in steps],
+            [step.command_f1 for step in steps],
+        )
+    )
+    first = _percent(steps, lambda step: step.first_cmd_exact)
+    claimed = [step for step in steps if step.ref_task_complete]
+    unclaimed = [step for step in steps if not step.ref_task_complete]
+    return {
+        "steps": len(steps),
+        "tasks": len({step.task_id for step in steps}),
+        "avg_ref_cmds": _aggregate_mean([len(step.ref_command_units) for step in steps], 2),
+        "avg_pred_cmds": _aggregate_mean([len(step.pred_command_units) for step in steps], 2),
+        "valid_json_pct": _percent(steps, lambda step: step.valid_json),
+        "has_analysis_pct": _percent(steps, lambda step: step.has_analysis),
+        "has_plan_pct": _percent(steps, lambda step: step.has_plan),
+        "first_cmd_exact_pct": first,
+        "avg_command_precision": precision,
+        "avg_command_recall": recall,
+        "avg_command_f1": f1,
+        "complete_true_recall_pct": _percent(claimed, lambda step: step.pred_task_complete_true),
+        "premature_complete_rate_pct": _percent(unclaimed, lambda step: bool(step.pred_task_complete)),
+        "by_bucket": {
+            name: {"steps": len(group), "avg_command_f1": _group_f1(group)}
+            for name, group in _groups(steps, lambda step: step.bucket)
+        },
+        "by_source_group": {
+            name: {
+                "steps": len(group),
+                "avg_command_f1": _group_f1(group),
+                "first_cmd_exact_pct": _percent(group, lambda step: step.first_cmd_exact),
+            }
+            for name, group in _groups(steps, lambda step: step.source_group)
+        },
+        "next_action_score": round(100.0 * (0.7 * f1 + 0.3 * (first / 100.0)), 2),
+    }
+
+
+def score_of(figures: dict[str, Any]) -> float:
+    """The score that results are ranked by: 100 x mean F1, two digits. (`next_action_score` is an earlier one.)"""
+    return round(100.0 * float(figures["avg_command_f1"]), 2)
+
+
+def _aggregate_mean(values: Sequence[float], digits: int) -> float:
+    # fsum as in the step scores: the same on every Python, and what upstream's sum() gives since 3.12.
+    return round(math.fsum(values) / len(values), digits) if values else 0.0
+
+
+def _percent(steps: Sequence[ScoredStep], value: Callable[[ScoredStep], float]) -> float:
+    return round(math.fsum(map(value, steps)) / len(steps) * 100, 1) if steps else 0.0
+
+
+def _group_f1(group: Sequence[ScoredStep]) -> float:
+    total = 0.0
+    for step in group:  # one by one, as upstream: sum() compensates on newer Pythons
+        total += step.command_f1
+    return round(total / len(group), 4)
+
+
+def _groups(
+    steps: Iterable[ScoredStep], name: Callable[[ScoredStep], str]
+) -> Iterable[tuple[str, Sequence[ScoredStep]]]:
+    groups: dict[str, list[ScoredStep]] = {}
+    for step in steps:
+        groups.setdefault(name(step), []).append(step)
+    return sorted(groups.items())
+
+
+# Joins replies with the records they answer, and scores them twice: as upstream does, and tolerantly.
+
+PREVIEW_CHARACTERS = {"v0": 500, "v1": 1200, "v2": 1200}
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """Both scores of the same steps, in the dataset's order."""
+
+    revision: Revision
+    steps: tuple[ScoredStep, ...]
+    tolerant: tuple[ScoredStep, ...]
+    unanswered: Mapping[str, str]
+    """Reason by key for each step without a reply, which scores 0: the type of its error, `null` or `missing`."""
+    empty_references: tuple[str, ...]
+    """Steps whose reference has no command, so that nothing can match it."""
+    oddities: Mapping[Oddity, int]
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        """The `coverage` of a result: how many steps have a reply, and the score over those alone."""
+        answered = [step for step in self.steps if step.key not in self.unanswered]
+        figures = aggregate(answered)
+        return {
+            "steps": len(self.steps),
+            "answered": len(answered),
+            "unanswered": len(self.unanswered),
+            "answered_pct": round(len(answered) / len(self.steps) * 100, 1) if self.steps else 0.0,
+            "reasons": dict(sorted(Counter(self.unanswered.values()).items())),
+            "score_over_answered": score_of(figures) if answered else None,
+            "first_cmd_exact_pct_over_answered": figures["first_cmd_exact_pct"] if answered else None,
+        }
+
+
+def score_steps(records: Sequence[Record], replies: Mapping[str, ReplayResponse], revision: Revision) -> ScoredRun:
+    """Score one step per record. A missing reply is scored as an empty one, and counted in `unanswered`."""
+    steps, tolerant = [], []
+    unanswered: dict[str, str] = {}
+    empty: list[str] = []
+    odd: Counter[Oddity] = Counter()
+    for record in records:
+        response = replies.get(record.key)
+        if reason := _why_unanswered(response):
+            unanswered[record.key] = reason
+        text = None if reason or response is None else response.content
+        reference = _reference(record, revision)
+        strict, lenient = parse(text, revision), parse_tolerant(text, revision)
+        if not reference.units:
+            empty.append(record.key)
+        odd.update(strict.oddities)
+        score = score_units(strict.units, reference.units, revision).rounded
+        # Mostly the same units; matching them is most of the work.
+        same = lenient.units == strict.units
+        tolerant_score = score if same else score_units(lenient.units, reference.units, revision).rounded
+        steps.append(_step(record, reference, strict, score, revision, _reply_fields(response, text, reason, revision)))
+        tolerant.append(_step(record, reference, lenient, tolerant_score, revision, {}))
+    return ScoredRun(revision, tuple(steps), tuple(tolerant), unanswered, tuple(empty), odd)
+
+
+def _why_unanswered(response: ReplayResponse | None) -> str | None:
+    if response is None:
+        return "missing"
+    if response.error is not None:
+        return response.error.partition(":")[0].strip() or "error"
+    return "null" if response.content is None else None
+
+
+def _reference(record: Record, revision: Revision) -> ParsedReply:
+    """The parsed reference: since v1 it is parsed like a reply, v0 took the units and claim stored beside it."""
+    parsed = parse(record.ref_raw, revision)
+    stored = record.model_extra or {}
+    units = stored.get("ref_command_units")
+    if revision != "v0" or not isinstance(units, list):
+        return parsed
+    return ParsedReply(
+        units=tuple(without_lone_surrogates(str(unit)) for unit in units),
+        task_complete=bool(stored.get("ref_task_complete", parsed.task_complete)),
+    )
+
+
+def _step(
+    record: Record,
+    reference: ParsedReply,
+    answer: ParsedReply,
+    score: StepScore,
+    revision: Revision,
+    more: Mapping[str, Any],
+) -> ScoredStep:
+    expected, claimed = bool(reference.task_complete), answer.task_complete is True
+    units: Iterable[str] = map(normalise, answer.units) if revision == "v0" else answer.units
+    return ScoredStep(
+        task_id=record.task_id,
+        sample_idx=record.sample_idx,
+        step_idx=record.step_idx,
+        bucket=record.bucket,
+        source_group=record.source_group,
+        valid_json=answer.valid_json,
+        has_analysis=answer.has_analysis,
+        has_plan=answer.has_plan,
+        ref_task_complete=expected,
+        pred_task_complete=answer.task_complete,
+        pred_task_complete_true=claimed if revision == "v0" else claimed and expected,
+        ref_command_units=reference.units,
+        pred_command_units=tuple(units),
+        first_cmd_exact=score.first_exact,
+        command_precision=score.precision,
+        command_recall=score.recall,
+        command_f1=score.f1,
+        **more,
+    )
+
+
+def _reply_fields(
+    response: ReplayResponse | None, text: str | None, reason: str | None, revision: Revision
+) -> dict[str, Any]:
+    """The fields of a step that a result keeps of the reply itself; the whole of it stays in responses.jsonl."""
+    return {
+        "pred_preview": (text or "")[: PREVIEW_CHARACTERS[revision]],
+        "finish_reason": response.finish_reason if response else None,
+        "stop_reason": response.stop_reason if response else None,
+        "unanswered": reason,
+    }

@@ -1,26 +1,28 @@
-"""The result of a replay as one JSON document: the fields of the upstream tools, and those they lack."""
+"""The result of a replay: one JSON document, recomputed from its own units, and as lines of text."""
 
 from __future__ import annotations
 
 import json
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from harness.text import without_lone_surrogates
 from tbench import __version__
 from tbench.errors import UsageError
 from tbench.files import write_atomically
-from tbench.proxies.datasets.records import Dataset, Record
+from tbench.proxies.datasets.records import Dataset, Record, bucket_of
 from tbench.proxies.json_files import read_json
-from tbench.proxies.replay.responses import ReplayManifest, ReplayResponse, overall_status, token_quantiles
-from tbench.proxies.replay.scoring.aggregate import ScoredStep, aggregate, score_of
-from tbench.proxies.replay.scoring.parser import Revision
-from tbench.proxies.replay.scoring.scored_steps import ScoredRun
+from tbench.proxies.replay.directory import ReplayManifest, ReplayResponse, overall_status, token_quantiles
+from tbench.proxies.replay.scoring.metric import ScoredRun, ScoredStep, aggregate, score_of, score_units
+from tbench.proxies.replay.scoring.parser import REVISIONS, Revision
+from tbench.text import names_shown, one_line, plain
 
 
 @dataclass(frozen=True)
@@ -175,3 +177,153 @@ def scored_revision(result: Mapping[str, Any]) -> Revision | None:
     """The revision that a result was scored with; None for upstream's, which do not say it."""
     revision = result.get("metric_revision")
     return revision if revision in ("v0", "v1", "v2") else None
+
+
+# Recomputes a stored result from its own units: upstream's files, which keep no raw replies, and ours.
+
+_SCORES = ("first_cmd_exact", "command_precision", "command_recall", "command_f1")
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """One revision's figures from the stored units and flags, beside the stored figures."""
+
+    revision: Revision
+    aggregate: Mapping[str, Any]
+    """The 16 figures of `aggregate`."""
+    differing: Mapping[str, tuple[Any, Any]]
+    """(stored, recomputed) value of each field that is not identical."""
+    absent: tuple[str, ...]
+    """Fields that the file does not have."""
+    differing_steps: tuple[str, ...]
+    """Steps whose own stored figures are not identical."""
+
+    @property
+    def identical(self) -> bool:
+        """Whether all fields of aggregate and steps are stored, and the same."""
+        return not (self.differing or self.absent or self.differing_steps)
+
+
+def recompute(path: Path, document: Mapping[str, Any], revision: Revision | None = None) -> tuple[Recomputed, ...]:
+    """Recompute by every revision that the file may be of: the one it names, or `revision`, or all. Raises UsageError.
+
+    As stored units are parsed already, revisions differ only where both reference and reply have none.
+    """
+    named = scored_revision(document)
+    if named is not None and revision not in (None, named):
+        raise UsageError(
+            f"{path}: its units were parsed by {named}, and its replies are not in it; "
+            f"score the run's responses.jsonl to get {revision}"
+        )
+    steps = [_stored_step(path, number, entry) for number, entry in enumerate(document["per_step"])]
+    revisions = [revision or named] if revision or named else list(REVISIONS)
+    return tuple(_recomputed(each, steps, document["aggregate"]) for each in revisions if each)
+
+
+def _recomputed(revision: Revision, stored: Sequence[ScoredStep], figures: Mapping[str, Any]) -> Recomputed:
+    steps = [_rescored(step, revision) for step in stored]
+    again = aggregate(steps)
+    return Recomputed(
+        revision,
+        again,
+        {key: (figures[key], value) for key, value in again.items() if key in figures and figures[key] != value},
+        tuple(key for key in again if key not in figures),
+        tuple(
+            old.key
+            for old, new in zip(stored, steps, strict=True)
+            if any(getattr(old, name) != getattr(new, name) for name in _SCORES)
+        ),
+    )
+
+
+def _rescored(step: ScoredStep, revision: Revision) -> ScoredStep:
+    score = score_units(step.pred_command_units, step.ref_command_units, revision).rounded
+    figures = (score.first_exact, score.precision, score.recall, score.f1)
+    return step.model_copy(update=dict(zip(_SCORES, figures, strict=True)))
+
+
+def _stored_step(path: Path, number: int, entry: object) -> ScoredStep:
+    try:
+        if isinstance(entry, dict) and "bucket" not in entry and isinstance(entry.get("step_idx"), int):
+            entry = {**entry, "bucket": bucket_of(entry["step_idx"])}
+        return ScoredStep.model_validate(entry)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, ("per_step", number, *first["loc"])))
+        raise UsageError(f"{path}: {where}: {one_line(first['msg'])}; it cannot be recomputed") from None
+
+
+# A replay result as lines of text, in ASCII but for the names of models and datasets.
+
+_ODD = {
+    "mojibake": "replies with text that the metric itself mangles (scored as upstream does)",
+    "lone_surrogate": "replies with half a surrogate pair (replaced; upstream cannot write such a result)",
+    "not_an_object": "replies that are JSON but no object (counted as invalid; upstream crashes)",
+}
+
+
+def lines_of_result(result: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of a result: score and coverage, both columns of figures, then what was odd."""
+    strict, tolerant, coverage = result["aggregate"], result["tolerant"], result["coverage"]
+    yield plain(f"{result['model_short']}: metric {result['metric_revision']}, dataset {result['dataset_sha256'][:12]}")
+    yield f"score {result['score']:.2f}; coverage {coverage['answered']}/{coverage['steps']}"
+    if coverage["unanswered"]:
+        reasons = ", ".join(f"{plain(reason)} {count}" for reason, count in coverage["reasons"].items())
+        over = coverage["score_over_answered"]
+        yield f"score over answered steps only {'-' if over is None else f'{over:.2f}'}; without a reply: {reasons}"
+        yield f"without a reply: {names_shown(plain(error['step'], 60) for error in result['errors'])}"
+    yield ""
+    yield f"{'':26}{result['metric_revision']:>10}{'tolerant':>10}"
+    for name, row in _rows(strict, tolerant):
+        yield f"{name:26}" + "".join(f"{cell:>10}" for cell in row)
+    yield ""
+    for kind, count in result["oddities"].items():
+        yield f"{_ODD.get(kind, kind)}: {count}"
+    if empty := result["empty_references"]:
+        yield f"references without a command: {len(empty)} ({names_shown(plain(key, 60) for key in empty)})"
+    if problems := result["problems"]:
+        yield f"lines left out: {len(problems)}, first {plain(problems[0])}"
+
+
+def _rows(strict: Mapping[str, Any], tolerant: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
+    both = (strict, tolerant)
+
+    def row(name: str, form: str, key: str) -> tuple[str, tuple[str, str]]:
+        first, second = (form.format(figures[key]) for figures in both)
+        return name, (first, second)
+
+    yield "score (100 x F1)", (f"{score_of(dict(strict)):.2f}", f"{score_of(dict(tolerant)):.2f}")
+    yield row("precision", "{:.4f}", "avg_command_precision")
+    yield row("recall", "{:.4f}", "avg_command_recall")
+    yield row("F1", "{:.4f}", "avg_command_f1")
+    yield row("first command exact", "{:.1f}%", "first_cmd_exact_pct")
+    yield row("valid JSON", "{:.1f}%", "valid_json_pct")
+    yield row("completion recall", "{:.1f}%", "complete_true_recall_pct")
+    yield row("premature completion", "{:.1f}%", "premature_complete_rate_pct")
+    yield row("commands per step", "{:.2f}", "avg_pred_cmds")
+    for bucket, group in strict["by_bucket"].items():
+        other = tolerant["by_bucket"][bucket]
+        name = f"F1 {plain(bucket, 8)} ({group['steps']} step{'s' * (group['steps'] != 1)})"
+        yield name, (f"{group['avg_command_f1']:.4f}", f"{other['avg_command_f1']:.4f}")
+
+
+def lines_of_recomputed(stored: Mapping[str, Any], found: Sequence[Recomputed]) -> Iterator[str]:
+    """The lines of a recomputed result: each aggregate field with its stored and recomputed value."""
+    same = [each.revision for each in found if each.identical]
+    if len(found) > 1:
+        tried = ", ".join(each.revision for each in found)
+        yield f"the file does not say its metric revision; identical under: {', '.join(same) or 'none'} (of {tried})"
+    # Where none fits, the one that is nearest tells the most.
+    best = min(found, key=lambda each: len(each.differing) + len(each.differing_steps))
+    yield f"{'field (' + best.revision + ')':30}{'stored':>14}{'recomputed':>14}"
+    for key, value in best.aggregate.items():
+        verdict = "absent" if key in best.absent else "DIFFERS" if key in best.differing else "identical"
+        if isinstance(value, dict):
+            yield f"{key:30}{'':>14}{'':>14}  {verdict}"
+        else:
+            yield f"{key:30}{plain(str(stored.get(key, '-')), 14):>14}{value:>14}  {verdict}"
+    count = len(best.aggregate) - len(best.differing) - len(best.absent)
+    yield f"{count} of {len(best.aggregate)} aggregate fields identical"
+    if best.differing_steps:
+        names = names_shown(plain(key, 60) for key in best.differing_steps)
+        yield f"steps that differ: {len(best.differing_steps)} ({names})"

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions, without_thinking_blocks
-from tbench.proxies.replay.asking.tokenizer import load_tokenizer
+from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions, load_tokenizer, without_thinking_blocks
 
 HISTORY = [
     {"role": "system", "content": "be brief"},

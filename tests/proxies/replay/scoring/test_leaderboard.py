@@ -12,8 +12,7 @@ import pytest
 from replay_runs import good_answers, upstream_result, write_dataset, write_run
 
 from tbench.errors import UsageError
-from tbench.proxies.replay.scoring.leaderboard import leaderboard
-from tbench.proxies.replay.scoring.leaderboard_text import as_csv, as_json, as_markdown
+from tbench.proxies.replay.scoring.leaderboard import as_csv, as_json, as_markdown, leaderboard
 from tbench.proxies.replay.scoring.result import write_result
 from tbench.proxies.replay.scoring.score_run import score_directory
 

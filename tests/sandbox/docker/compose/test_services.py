@@ -17,7 +17,7 @@ from run_plans import a_config
 from seen_changes import changes_of
 
 from tbench.errors import TrialError
-from tbench.runs.overrides import as_configured
+from tbench.runs.plan import as_configured
 from tbench.sandbox.backend import (
     BUSYBOX,
     Compares,
@@ -30,9 +30,9 @@ from tbench.sandbox.backend import (
     opened,
 )
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.compose.sandbox import ComposeContainer
+from tbench.sandbox.docker.compose.starting import ComposeContainer
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.labels import LABEL_RUN
+from tbench.sandbox.docker.owner import LABEL_RUN
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 

@@ -19,8 +19,8 @@ from tbench.errors import TrialError
 from tbench.events import Event, TrialPhase
 from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
+from tbench.sandbox.docker.commands import CommandOutput, EndOfOutput
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.execs.output import CommandOutput, EndOfOutput
 from tbench.tasks.environment import agent_environment
 
 BOUND_SEC = 60

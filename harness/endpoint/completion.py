@@ -1,0 +1,268 @@
+"""Reads one completion: what the model said, whether the reply is whole, and the tokens that the server counted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from harness.history import IMPOSSIBLE_USAGE
+from harness.trajectory import Reply
+
+# Reads what a model said out of the `message` of a choice, by its shape: servers and gateways have many.
+#
+# Text comes as a string or as a list of parts; thinking under several names, among the parts, or still in the text
+# with the channels of gpt-oss round it.
+
+_THINKING = re.compile(r"(?:reasoning|thinking|thoughts?)(?:_(?:content|text|details|blocks|summary))?")
+"""Names of fields and kinds of parts that hold thinking."""
+_TEXT_OF_PART = ("text", "content", "thinking", "reasoning", "summary")
+_BY_ITSELF = ("reasoning", "reasoning_content", "thinking")
+"""Fields of a message that a server also takes back."""
+_CHANNEL_TOKEN = re.compile(r"<\|(?:channel|message|start|constrain|call|return)\|>")
+_SEGMENT = re.compile(
+    r"(?:<\|start\|>assistant)?(?P<to_first>(?:\s*to=[^<\s]+)?\s*)<\|channel\|>(?P<channel>\w+)(?P<header>.*?)<\|message\|>(?P<body>.*?)"
+    r"(?:<\|end\|>|<\|return\|>|<\|call\|>|(?=<\|start\|>)|\Z)",
+    re.DOTALL,
+)
+_BARE_SEGMENT = re.compile(
+    r"(?:\A\s*|assistant)(?P<channel>analysis|final|commentary)(?P<header>(?:\s+to=[\w.]+[ \t]*(?:json|code)?)?)"
+)
+"""The head of a segment whose control tokens the server has dropped."""
+_RECIPIENT = re.compile(r"\bto=(?:functions\.)?([\w.-]+)")
+
+
+class Spoken(NamedTuple):
+    """What a message says."""
+
+    content: str
+    reasoning: str | None = None
+    reasoning_field: str | None = None
+    """The name by which a server takes the reasoning back; `content` for parts of it."""
+    tool_calls: tuple[Any, ...] = ()
+    """The calls as they came."""
+    signs: tuple[str, ...] = ()
+
+
+def spoken(message: Mapping[str, Any]) -> Spoken | None:
+    """What a message says; None where its content is of no shape that can be read."""
+    content = message.get("content")
+    if not isinstance(content, str | list | None):
+        return None
+    calls = message.get("tool_calls")
+    calls = tuple(calls) if isinstance(calls, list) else ()
+    field, reasoning = next(_thinking_beside(message), (None, ""))
+    if isinstance(content, list):
+        parts = [part if isinstance(part, dict) else {"text": part} for part in content]
+        if not reasoning and (reasoning := "".join(_text(part) for part in parts if _is_thinking(part))):
+            field = "content"
+        calls += tuple(_call_in(part) for part in parts if part.get("type") in ("tool_use", "tool_call"))
+        content = "".join(_text(part) for part in parts if _is_answer(part))
+    return Spoken(content or "", reasoning or None, field, calls)
+
+
+def without_channels(said: Spoken) -> Spoken:
+    """What was said with the channels of gpt-oss taken apart, where the server has left them in the text.
+
+    Without its control tokens a text is taken apart only where it begins as analysis and goes on to another channel.
+    """
+    segments = list(_segments(said.content) or _bare_segments(said.content))
+    if not segments:
+        marked = _CHANNEL_TOKEN.search(said.content) is not None
+        return said._replace(signs=("channel_tokens",)) if marked else said
+    found, by_channel = list[Any](), defaultdict[str, list[str]](list)
+    for channel, header, body in segments:
+        if (recipient := _RECIPIENT.search(header)) is not None:
+            found.append({"function": {"name": recipient[1], "arguments": body.strip()}})
+        else:
+            by_channel[channel].append(body)
+    # Commentary to nobody is a preamble, unless it is all that there is besides the thinking.
+    answer = by_channel.pop("final", []) or ([] if found else by_channel.pop("commentary", []))
+    thinking = [said.reasoning or "", *(body for bodies in by_channel.values() for body in bodies)]
+    reasoning = "\n".join(filter(None, thinking)) or None
+    calls = said.tool_calls or tuple(found)
+    return Spoken("".join(answer), reasoning, said.reasoning_field, calls, ("channel_tokens",))
+
+
+def _thinking_beside(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every thinking beside the content, with the name by which it goes back."""
+    for name in _BY_ITSELF:
+        if isinstance(text := message.get(name), str) and text:
+            yield name, text
+    own = message.get("provider_specific_fields")
+    for place in (message, own if isinstance(own, Mapping) else {}):
+        for name, value in place.items():
+            if _THINKING.fullmatch(name) and (text := _text(value)):
+                yield "reasoning_content", text
+
+
+def _text(value: object, depth: int = 4) -> str:
+    """The text of a string, of a part, or of a list of them, which parts may have within."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and depth:
+        return "".join(_text(each, depth - 1) for each in value)
+    if isinstance(value, dict) and depth:
+        return next((text for name in _TEXT_OF_PART if (text := _text(value.get(name), depth - 1))), "")
+    return ""
+
+
+def _is_thinking(part: Mapping[str, Any]) -> bool:
+    kind = part.get("type")
+    return bool(_THINKING.fullmatch(kind)) if isinstance(kind, str) else "text" not in part
+
+
+def _is_answer(part: Mapping[str, Any]) -> bool:
+    return not _is_thinking(part) and isinstance(part.get("text"), str)
+
+
+def _call_in(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A call among the parts, as Anthropic has it, in the form of OpenAI's."""
+    arguments = part.get("input", part.get("arguments"))
+    return {"id": part.get("id"), "function": {"name": part.get("name"), "arguments": arguments}}
+
+
+def _segments(text: str) -> list[tuple[str, str, str]]:
+    """Channel, header and body of each segment of a text that has its control tokens from its beginning on."""
+    found, at = list[tuple[str, str, str]](), len(text) - len(text.lstrip())
+    while at < len(text):
+        segment = _SEGMENT.match(text, at)
+        if segment is None:
+            return [] if text[at:].strip() else found
+        found.append((segment["channel"], segment["to_first"] + segment["header"], segment["body"]))
+        at = segment.end()
+    return found
+
+
+def _bare_segments(text: str) -> list[tuple[str, str, str]]:
+    """The same of a text whose control tokens are gone."""
+    heads = list(_BARE_SEGMENT.finditer(text))
+    if len(heads) < 2 or heads[0].start() > 0 or heads[0]["channel"] != "analysis":
+        return []
+    last = next((at for at, head in enumerate(heads) if head["channel"] == "final"), len(heads) - 1)
+    heads = heads[: last + 1]  # behind the final channel all is its text
+    ends = [*(head.start() for head in heads[1:]), len(text)]
+    found = [(head["channel"], head["header"], text[head.end() : end]) for head, end in zip(heads, ends, strict=True)]
+    calls = [body for _, header, body in found if header.strip()]
+    return found if all(map(_is_object, calls)) else []
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+# Says by which words a server ends a reply: whether it is whole, cut short, or neither.
+#
+# Servers have their own words for it (`stop`, `STOP`, `FinishReason.MAX_TOKENS`, `maxPredictedTokensReached`), and
+# gateways put the server's beside the one that they make of it. So the words are judged, not the spelling: a reason is
+# understood where every word of it is known here, and a reply that ended for any other one is asked for again.
+
+Ending = Literal["whole", "cut", "failed"]
+"""`failed` is also what nobody knows: half a command must not be run."""
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W_]+?")
+_WHOLE = re.compile(r"stop(s|ped)?|eo[smtg]|end(ed)?|endoftext|completed?|done|finish(ed)?|tools?|calls?")
+"""The model has ended its reply itself."""
+_CUT = re.compile(r"lengths?|max(imum)?|limit(ed)?|truncated|truncation|window|repetitions?|repeat(ed)?")
+"""The server has cut a reply short that is good so far."""
+_BESIDE = re.compile(
+    r"finish|reason|of|by|the|at|on|was|is|hit|found|reached|exceeded|matched|sequences?|strings?|words?|tokens?|text"
+    r"|turns?|message|function|use|used|uses|output|input|completion|predicted|generated|generation|new|model|context"
+    r"|response|reply|id|im|str|normal|detected"
+)
+"""Words that say nothing by themselves."""
+_NATIVE = re.compile(r"(native|original|raw|upstream|provider)_?(finish|stop)_?reason|finish_?reason", re.IGNORECASE)
+
+
+def ending(reason: object) -> Ending:
+    """How a reply ended, by one reason."""
+    if isinstance(reason, Mapping):  # SGLang's own form: {"type": "length", "length": 64}
+        reason = reason.get("type")
+    if not isinstance(reason, str):
+        return "failed"
+    words = [word.lower() for word in _WORD.findall(reason.rpartition(".")[2])]
+    meant = [word for word in words if not _BESIDE.fullmatch(word)] or words
+    if any(_CUT.fullmatch(word) for word in meant):
+        return "cut" if all(map(_CUT.fullmatch, meant)) else "failed"
+    return "whole" if meant and all(map(_WHOLE.fullmatch, meant)) else "failed"
+
+
+def reasons(choice: Mapping[str, object]) -> Iterator[object]:
+    """Every reason that a choice names: its own, then those of the server behind a gateway."""
+    yield choice.get("finish_reason")
+    message = choice.get("message")
+    places = [choice, message if isinstance(message, Mapping) else {}]
+    places += [inner for each in places if isinstance(inner := each.get("provider_specific_fields"), Mapping)]
+    for place in places:
+        for name, reason in place.items():
+            is_own = place is choice and name == "finish_reason"
+            if _NATIVE.fullmatch(name) and reason not in (None, "") and not is_own:
+                yield reason
+
+
+# What a server counts of a reply is believed as far as it does not contradict the reply.
+
+_SLACK = 16
+"""Tokens by which counts may differ from the limit that ended a reply: of templates and of the end itself."""
+
+
+def believed(reply: Reply, data: object, *, max_tokens: int, context_tokens: int | None) -> Reply:
+    """The reply with those of its counts that can be true, 0 for the others, and cut where they show that it was.
+
+    `data` is the answer that it was read from. vLLM's finish_reason hides behind a parsed tool call that max_tokens or
+    the context was used up; the counts tell. A text that ends with `stop` may well have just max_tokens tokens.
+    """
+    wire = data.get("usage") if isinstance(data, dict) else None
+    counts: dict[str, Any] = wire if isinstance(wire, dict) else {}
+    prompt, completion, cached = reply.usage.prompt_tokens, reply.usage.completion_tokens, reply.usage.cached_tokens
+    told = [each for each in counts.values() if isinstance(each, int | float)]
+    total = counts.get("total_tokens")
+    total = total if isinstance(total, int) and not isinstance(total, bool) else None
+    is_wrong = any(each < 0 for each in told) or (total is not None and 0 <= total < prompt + completion)
+    prompt, completion = max(0, prompt), max(0, completion)
+    if cached is not None and not 0 <= cached <= prompt:
+        is_wrong, prompt, cached = True, 0, None  # counted without what the cache had, or nonsense
+    if completion > max_tokens:
+        is_wrong = True
+        completion = completion if completion <= _bytes(reply) else 0
+    if context_tokens is not None and prompt + completion > context_tokens + _SLACK:
+        is_wrong, prompt = True, 0
+    is_dropped = prompt < reply.usage.prompt_tokens or completion < reply.usage.completion_tokens
+    filled = prompt + completion if prompt and completion else total or 0
+    is_full = context_tokens is not None and context_tokens <= filled <= context_tokens + _SLACK
+    return reply.model_copy(
+        update={
+            "cut": reply.cut or is_full or (completion == max_tokens and not _is_ended_text(reply)),
+            "usage": reply.usage.model_copy(
+                update={
+                    "prompt_tokens": prompt,
+                    "completion_tokens": completion,
+                    "cached_tokens": cached,
+                    "uncounted": 1 if is_dropped else reply.usage.uncounted,
+                }
+            ),
+            "signs": (*reply.signs, IMPOSSIBLE_USAGE) if is_wrong else reply.signs,
+        }
+    )
+
+
+def says_nothing(reply: Reply) -> bool:
+    """Whether a reply was cut before its first token: then the prompt alone fills the context."""
+    speaks = reply.content.strip() or reply.reasoning or reply.tool_calls
+    return reply.cut and not speaks and reply.usage.completion_tokens == 0
+
+
+def _is_ended_text(reply: Reply) -> bool:
+    """Whether the server says that the model ended its reply, and no call can hide another end."""
+    names_a_call = re.search("tool|call|function", reply.finish_reason or "", re.IGNORECASE)
+    return bool(reply.content.strip()) and not reply.tool_calls and not names_a_call
+
+
+def _bytes(reply: Reply) -> int:
+    said = (reply.content, reply.reasoning or "", *(f"{call.name}{call.arguments}" for call in reply.tool_calls))
+    return sum(len(each.encode("utf-8", "replace")) for each in said)

@@ -1,1 +1,0 @@
-"""Two runs side by side: which tasks moved, which did not, and what of it may be chance."""

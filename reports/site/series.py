@@ -1,0 +1,184 @@
+"""The page of a series, its score over time and its runs, and the Atom feed of alarms."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from reports.look import Crumb, page, when
+from reports.names import FEED, SERIES, night_page, relative_url
+from reports.score_history import ScorePoint, score_history
+from reports.site.content import AlarmSpan, RunSeries, Site, SiteRun
+from reports.site.night import score_of
+from reports.site.states import RunState, score_words, state_of
+from tbench.scores.gate.verdict import JudgedNight
+from tbench.text import counted
+
+# The page of a series: its score over time, and the runs that it is made of.
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesRun:
+    """A run of a series as a row of its table."""
+
+    run: SiteRun
+    state: RunState
+    score: str
+    c: float | None
+    """The gate's CUSUM after it."""
+    night: str
+    """The page of its night."""
+
+
+def render(site: Site, series: RunSeries) -> str:
+    """The page of a series."""
+    runs = [_row(series, run) for run in reversed(series.runs)]
+    return page(
+        "series.html.j2",
+        series.page,
+        crumbs=[Crumb("series", SERIES), Crumb(series.name)],
+        series=series,
+        last=series.last_over,
+        state=state_of(series, series.last),
+        runs=runs,
+        chart=history_chart(series, series.page),
+        score=score_words(series.last_over.row) if series.last_over is not None else "",
+        legend=chart_legend(series),
+        verdict_lines=_words_of_verdict(series),
+    )
+
+
+def _row(series: RunSeries, run: SiteRun) -> SeriesRun:
+    found = series.judged_at(run)
+    c = found.c if found is not None else None
+    return SeriesRun(run, state_of(series, run), score_of(run), c, night_page(run.night))
+
+
+def history_chart(series: RunSeries, here: str) -> Markup | None:
+    """The score over time, for the page at `here`; None where fewer than two runs have a score."""
+    scored = [run for run in series.runs if run.has_score and run.is_over]
+    if len(scored) < 2:
+        return None
+    verdict = series.verdict
+    return score_history(
+        [_point(series, run, here) for run in scored],
+        base_mean=verdict.base_mean if verdict is not None else None,
+        base_sd=verdict.sd if verdict is not None else None,
+        change_at=_change_at(series, scored),
+        label=f"{series.name}: the score over {counted(len(scored), 'run')}",
+    )
+
+
+def _point(series: RunSeries, run: SiteRun, here: str) -> ScorePoint:
+    found = series.judged_at(run)
+    score = found.score if found is not None and found.score is not None else run.row.score
+    words = [series.names[run.slug], score_words(run.row), when(run.row.begun_at), state_of(series, run).word]
+    return ScorePoint(
+        label=(run.row.begun_at or "")[5:10] if _is_day(run.night) else run.night,
+        score=score,
+        se=_noise(run, found),
+        href=relative_url(here, night_page(run.night)),
+        title=" · ".join(words),
+        alarm=run.slug in series.alarms,
+        coverage=run.row.coverage,
+    )
+
+
+def _noise(run: SiteRun, found: JudgedNight | None) -> float | None:
+    """The standard error of a score over these very tasks: by its seeds, or for one seed by the gate's account."""
+    if run.row.score_std is not None:
+        return run.row.score_std / math.sqrt(len(run.row.per_seed))
+    return found.sd if found is not None else None
+
+
+def _is_day(night: str) -> bool:
+    return len(night) == 10 and night[4:5] == night[7:8] == "-"
+
+
+def _change_at(series: RunSeries, runs: Sequence[SiteRun]) -> int | None:
+    """The place of the run at which the drop of the last alarm began."""
+    if not series.judged.alarms:
+        return None
+    since = series.judged.alarms[-1].low[0]
+    return next((at for at, run in enumerate(runs) if series.names[run.slug] == since), None)
+
+
+def chart_legend(series: RunSeries) -> str:
+    """What the chart shows beside the line."""
+    words = ["Each point is a run; around it, the 95 % interval that its trials allow over these very tasks"]
+    if series.verdict is not None and series.verdict.base_mean is not None:
+        words.append("dashed, the baseline with what a night differs from it by chance")
+    if series.alarms:
+        words.append("a triangle marks a night in alarm, the vertical line where the drop likely began")
+    return f"{'; '.join(words)}."
+
+
+def _words_of_verdict(series: RunSeries) -> tuple[str, ...]:
+    """The gate's lines without its name before the first."""
+    if series.verdict is None or len(series.runs) == 1:
+        return ()
+    first, *others = series.verdict.lines()
+    return (first.removeprefix("gate: "), *others)
+
+
+# The Atom feed of alarms.
+
+_SHOWN = 100
+_SPACE = uuid.UUID("5b0f6a52-6f0e-5d0e-9a57-5d5f1b6f7c19")
+"""What the ids of entries are made with; another one would make all alarms new to everybody."""
+_NEVER = "1970-01-01T00:00:00Z"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEntry:
+    """An alarm, or the end of one."""
+
+    id: str
+    """The same for the same alarm, whenever the feed is written."""
+    kind: str
+    """`alarm` or `over`."""
+    title: str
+    updated: str
+    """When the run began at which it happened."""
+    page: str
+    lines: tuple[str, ...]
+
+
+def render_feed(site: Site) -> str:
+    """The feed as XML: an entry for each alarm of each series, and one for its end."""
+    found = [
+        entry for series in site.series for span in series.judged.alarms for entry in _of_alarm(site, series, span)
+    ]
+    entries = sorted(found, key=lambda entry: (entry.updated, entry.id), reverse=True)[:_SHOWN]
+    begun = [run.row.begun_at for run in site.runs if run.row.begun_at]
+    updated = entries[0].updated if entries else max(begun, default=_NEVER)
+    first = site.runs[-1] if site.runs else None
+    return page("feed.xml.j2", FEED, id=_id("feed", *_told(first)), updated=updated, entries=entries)
+
+
+def _of_alarm(site: Site, series: RunSeries, span: AlarmSpan) -> Iterator[FeedEntry]:
+    first = series.called(span.first)
+    yield _entry(site, series, first, "alarm", f"{series.name}: lower since {span.low[0]}")
+    if span.over is not None:
+        yield _entry(
+            site, series, series.called(span.over), "over", f"{series.name}: the alarm of {span.first} is over"
+        )
+
+
+def _entry(site: Site, series: RunSeries, run: SiteRun, kind: str, title: str) -> FeedEntry:
+    verdict = site.verdict_at(run)
+    lines = verdict.lines() if verdict is not None else ()
+    own_id = _id(kind, series.key, *_told(run))
+    return FeedEntry(own_id, kind, title, run.row.begun_at or _NEVER, night_page(run.night), lines)
+
+
+def _told(run: SiteRun | None) -> tuple[str, ...]:
+    return (run.row.name, run.row.begun_at or "") if run is not None else ()
+
+
+def _id(*words: str) -> str:
+    return uuid.uuid5(_SPACE, "\n".join(words).encode("utf-8", "replace").decode()).urn

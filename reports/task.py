@@ -1,0 +1,472 @@
+"""Pages of tasks over all runs: the list of tasks, and for each task its history, trials and durations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Literal
+
+from markupsafe import Markup
+
+from reports.charts import BarPart, duration_dots, sparkline, stacked_bar
+from reports.look import MOST_CELLS, SIGNS, Crumb, SeedCell, assignment, page, seed_cells
+from reports.names import TASKS, relative_url, run_page, task_page, trial_data, trial_page
+from reports.score_history import ScorePoint, score_history
+from reports.site.content import RunSeries, Site, SiteRun
+from tbench.history.rows import TaskPoint, TrialRow
+from tbench.scores.comparing.noise import TaskTries
+from tbench.scores.statistics import mean_std
+from tbench.scores.summary import Status, percent
+from tbench.text import counted
+
+# What a site knows of one task: the runs that planned it, series by series, and how often it was solved.
+
+RECENT = 10
+"""Runs of a series that are asked whether it solves a task: the newest ones."""
+
+Solved = Literal["always", "sometimes", "never", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """A run that planned the task."""
+
+    run: SiteRun
+    point: TaskPoint
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSeries:
+    """The task in the runs of one series that planned it."""
+
+    series: RunSeries
+    runs: tuple[TaskRun, ...]
+    """Oldest first; never empty."""
+
+    @property
+    def recent(self) -> tuple[TaskRun, ...]:
+        """The newest runs, of those in which the task has the content that it has in the last one."""
+        same = [each for each in self.runs if each.point.hash == self.runs[-1].point.hash]
+        return tuple(same[-RECENT:])
+
+    @property
+    def tries(self) -> TaskTries:
+        """How often the task was solved in the newest runs."""
+        return tries_of(self.recent)
+
+    @property
+    def change_at(self) -> int | None:
+        """Index of the first run with the content of the last one, where there was another before."""
+        hashes = [each.point.hash for each in self.runs]
+        changes = [at for at in range(1, len(hashes)) if hashes[at] != hashes[at - 1]]
+        return changes[-1] if changes else None
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """One task over all runs of a site."""
+
+    task: str
+    runs: tuple[TaskRun, ...]
+    """Newest first."""
+    series: tuple[TaskSeries, ...]
+    """That of the newest run first."""
+
+    @property
+    def main(self) -> TaskSeries:
+        """The series that says most of how the task does now. Only of a task that some run planned."""
+        return max(self.series, key=lambda each: weight(each.series))
+
+    @cached_property
+    def versions(self) -> dict[str | None, str]:
+        """What each content of the task is called, v1 for the oldest, by its hash."""
+        hashes = dict.fromkeys(each.point.hash for each in reversed(self.runs))
+        return {digest: f"v{number}" for number, digest in enumerate(hashes, start=1)}
+
+
+def task_record(site: Site, task: str, known: Mapping[Path, SiteRun] | None = None) -> TaskRecord:
+    """What is known of a task; `known` are the runs of the site by their directories."""
+    known = known if known is not None else by_directory(site)
+    runs = tuple(TaskRun(known[point.run], point) for point in site.history.task(task) if point.run in known)
+    return TaskRecord(task, runs, tuple(_series(site, runs)))
+
+
+def weight(series: RunSeries) -> tuple[bool, int, str]:
+    """How much a series says of the present: a nightly one most, then one of several runs, then the newest."""
+    return series.is_lane, min(len(series.runs), RECENT), series.last.row.begun_at or ""
+
+
+def by_directory(site: Site) -> dict[Path, SiteRun]:
+    """The runs of a site by their directories."""
+    return {run.row.path: run for run in site.runs}
+
+
+def _series(site: Site, runs: Sequence[TaskRun]) -> Iterator[TaskSeries]:
+    found: dict[int, tuple[RunSeries, list[TaskRun]]] = {}
+    for each in runs:
+        series = site.series_of(each.run)
+        found.setdefault(id(series), (series, []))[1].append(each)
+    for series, members in found.values():
+        yield TaskSeries(series, tuple(reversed(members)))
+
+
+def tries_of(runs: Iterable[TaskRun]) -> TaskTries:
+    """How often the task was solved in some runs with the same content of it."""
+    points = [each.point for each in runs]
+    return TaskTries(
+        task="",
+        hash=points[-1].hash if points else None,
+        solved=sum(point.solved for point in points),
+        scored=sum(point.scored for point in points),
+        unscored=sum(point.planned - point.scored for point in points),
+    )
+
+
+def solved_how(tries: TaskTries) -> Solved:
+    """Whether a task is solved always, never or sometimes; unknown for fewer than two trials with a verdict."""
+    if tries.scored < 2:
+        return "unknown"
+    if tries.is_flaky:
+        return "sometimes"
+    return "always" if tries.solved else "never"
+
+
+# The list of tasks: a line for each, with how often it is solved now, how that went, and how long it takes.
+
+_SPARK_RUNS = 40
+_MODELS = 3
+"""Further series that have a column of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """A task in the list."""
+
+    task: str
+    href: str
+    solved: Solved
+    tries: TaskTries
+    others: tuple[TaskTries | None, ...]
+    """How often other series solve it, in the order of the columns; None for one that does not have it."""
+    spark: Markup
+    runs: int
+    mean_steps: float | None
+    mean_sec: float | None
+    has_changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskList:
+    """All tasks."""
+
+    lines: tuple[TaskLine, ...]
+    main: str
+    """What the series is called whose runs the list is about."""
+    others: tuple[str, ...]
+    counts: dict[Solved, int]
+
+
+def task_list(site: Site, tasks: Sequence[str]) -> TaskList:
+    """The list of the tasks that some run of the site planned."""
+    known = by_directory(site)
+    records = [record for task in tasks if (record := task_record(site, task, known)).runs]
+    columns = _columns(records)
+    lines = tuple(_line(record, columns) for record in records)
+    kinds: tuple[Solved, ...] = ("always", "sometimes", "never", "unknown")
+    counts = {kind: sum(line.solved == kind for line in lines) for kind in kinds}
+    names = [name for name, _ in columns]
+    return TaskList(lines, names[0] if names else "", tuple(names[1:]), counts)
+
+
+def _columns(records: Sequence[TaskRecord]) -> list[tuple[str, int]]:
+    """Names and identities of the series that have columns, the one that says most of the present first."""
+    found = {id(each.series): each.series for record in records for each in record.series}
+    in_order = sorted(found.items(), key=lambda item: weight(item[1]), reverse=True)
+    return [(series.name, key) for key, series in in_order[: _MODELS + 1]]
+
+
+def _line(record: TaskRecord, columns: Sequence[tuple[str, int]]) -> TaskLine:
+    by_series = {id(each.series): each for each in record.series}
+    main = by_series.get(columns[0][1], record.main)
+    tries = main.tries
+    return TaskLine(
+        task=record.task,
+        href=relative_url(TASKS, task_page(record.task)),
+        solved=solved_how(tries),
+        tries=tries,
+        others=tuple(by_series[key].tries if key in by_series else None for _, key in columns[1:]),
+        spark=_spark(record.task, main.runs[-_SPARK_RUNS:]),
+        runs=len(record.runs),
+        mean_steps=_mean(main.recent, "mean_steps"),
+        mean_sec=_mean(main.recent, "mean_wall_sec"),
+        has_changed=len(record.versions) > 1,
+    )
+
+
+def _spark(task: str, runs: Sequence[TaskRun]) -> Markup:
+    label = f"{task}: mean reward in the last {counted(len(runs), 'run')}"
+    return sparkline([each.point.mean_reward for each in runs], whole=True, label=label)
+
+
+def _mean(runs: Sequence[TaskRun], name: str) -> float | None:
+    found = list(_known(runs, name))
+    return fmean(found) if found else None
+
+
+def _known(runs: Sequence[TaskRun], name: str) -> Iterator[float]:
+    return (value for each in runs if (value := getattr(each.point, name)) is not None)
+
+
+# What the page of a task shows: its history, its trials run by run, how they ended and how long they took.
+
+_OPEN_RUNS, _MOST_RUNS = 60, 500
+_CELLS, _FEWEST_CELLS = 3000, 3
+"""Cells of all rows together, as far as each row has its fewest."""
+_CHARTS = 5
+_LEAST_RUNS = 3
+"""Runs of a series from which on it has a chart of its own."""
+_TIMED_TRIALS = 500
+_FEWEST_SEEDS = 3
+"""Seeds from which on a run's mean has a standard error that is worth drawing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChart:
+    """How one series went, or all runs together."""
+
+    name: str
+    chart: Markup
+    tries: TaskTries | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRunRow:
+    """The task in one run, trial by trial."""
+
+    name: str
+    href: str
+    model: str
+    begun_at: str | None
+    cells: tuple[SeedCell, ...]
+    more: int
+    """Trials that are not shown one by one."""
+    solved: int
+    planned: int
+    mean: float | None
+    mean_steps: float | None
+    mean_sec: float | None
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """A way in which trials end."""
+
+    words: str
+    count: int
+    solved: int
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskVersion:
+    """A content that the task had."""
+
+    name: str
+    digest: str | None
+    first: str
+    last: str
+    runs: int
+    tries: TaskTries
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """Everything on the page of a task."""
+
+    solved: Solved
+    tries: TaskTries
+    recent_runs: int
+    series: str
+    charts: tuple[TaskChart, ...]
+    rows: tuple[TaskRunRow, ...]
+    folded: tuple[TaskRunRow, ...]
+    not_shown: int
+    trials: int
+    bar: Markup
+    ends: tuple[TaskEnd, ...]
+    durations: Markup
+    median_sec: float | None
+    mean_steps: float | None
+    versions: tuple[TaskVersion, ...]
+    runs: int
+    has_models: bool
+    """Whether the runs are of several models."""
+    statuses: tuple[tuple[str, str, int], ...]
+    """Status, sign and number of trials."""
+
+
+def task_view(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> TaskView:
+    """The view of a task that some run planned; `trials` are its trials by run directory."""
+    here = task_page(record.task)
+    shown = record.runs[:_MOST_RUNS]
+    most = max(_FEWEST_CELLS, min(MOST_CELLS, _CELLS // len(shown)))
+    rows = [_row(here, each, trials.get(each.point.run, ()), record, most) for each in shown]
+    ended = [trial for each in record.runs for trial in trials.get(each.point.run, ())]
+    main = record.main
+    times = [(trial.wall_sec, trial.status) for trial in ended if trial.wall_sec][:_TIMED_TRIALS]
+    statuses = Counter(trial.status for trial in ended)
+    return TaskView(
+        solved=solved_how(main.tries),
+        tries=main.tries,
+        recent_runs=len(main.recent),
+        series=main.series.name,
+        charts=tuple(_charts(here, record)),
+        rows=tuple(rows[:_OPEN_RUNS]),
+        folded=tuple(rows[_OPEN_RUNS:]),
+        not_shown=len(record.runs) - len(rows),
+        trials=len(ended),
+        bar=_status_bar(statuses),
+        ends=tuple(_ends(ended)),
+        durations=duration_dots(times, label="Seconds that trials took, by what became of them"),
+        median_sec=median(sec for sec, _ in times) if times else None,
+        mean_steps=fmean(trial.steps for trial in ended) if ended else None,
+        versions=tuple(_versions(record)) if len(record.versions) > 1 else (),
+        runs=len(record.runs),
+        has_models=len({each.point.model for each in record.runs}) > 1,
+        statuses=tuple((str(each), SIGNS[each], statuses[each]) for each in Status if statuses[each]),
+    )
+
+
+def _row(here: str, each: TaskRun, trials: Sequence[TrialRow], record: TaskRecord, most: int) -> TaskRunRow:
+    seeds = each.run.row.seeds
+    return TaskRunRow(
+        name=each.run.row.name,
+        href=relative_url(here, run_page(each.run.slug)),
+        model=each.point.model or "",
+        begun_at=each.point.begun_at,
+        cells=tuple(seed_cells(here, each.run, trials, seeds[:most])),
+        more=max(0, len(seeds) - most),
+        solved=each.point.solved,
+        planned=each.point.planned,
+        mean=each.point.mean_reward,
+        mean_steps=each.point.mean_steps,
+        mean_sec=each.point.mean_wall_sec,
+        version=record.versions[each.point.hash],
+    )
+
+
+def _charts(here: str, record: TaskRecord) -> Iterator[TaskChart]:
+    """A chart for each long series; where there is none, one of all runs together."""
+    long = [each for each in record.series if len(each.runs) >= _LEAST_RUNS]
+    for each in long[:_CHARTS]:
+        yield TaskChart(each.series.name, _chart(here, record, each.runs, change_at=each.change_at), each.tries)
+    if not long and len(record.runs) > 1:
+        yield TaskChart("all runs", _chart(here, record, record.runs[::-1]), None)
+
+
+def _chart(here: str, record: TaskRecord, runs: Sequence[TaskRun], *, change_at: int | None = None) -> Markup:
+    points = [_point(here, each) for each in runs]
+    label = f"Mean reward of {record.task} in {counted(len(runs), 'run')}, oldest first"
+    return score_history(points, change_at=change_at, whole=True, label=label)
+
+
+def _point(here: str, each: TaskRun) -> ScorePoint:
+    point, mean = each.point, each.point.mean_reward
+    score = "no verdict" if mean is None else f"{percent(mean)} %"
+    rewards = [reward for reward in point.rewards.values() if reward is not None]
+    return ScorePoint(
+        label=each.run.night,
+        score=mean,
+        se=mean_std(rewards).sem if len(rewards) >= _FEWEST_SEEDS else None,
+        href=relative_url(here, run_page(each.run.slug)),
+        title=f"{point.words}: {score}, solved {point.solved} of {point.planned}",
+        coverage=point.scored / point.planned if point.planned else 0.0,
+    )
+
+
+def _status_bar(statuses: Mapping[str, int]) -> Markup:
+    parts = [BarPart(f"s-{each}", statuses.get(each, 0), f"{each}: {statuses.get(each, 0)}") for each in Status]
+    said = ", ".join(f"{count} {status}" for status, count in statuses.items())
+    return stacked_bar(parts, label=f"What became of the trials: {said or 'none has ended'}")
+
+
+def _ends(trials: Iterable[TrialRow]) -> Iterator[TaskEnd]:
+    """The ways in which trials ended, the most usual first."""
+    counts, solved = Counter[tuple[str, bool]](), Counter[tuple[str, bool]]()
+    for trial in trials:
+        is_error = trial.status == Status.ERROR
+        words = f"{trial.error_stage or 'no'}: {trial.error}" if is_error else trial.outcome or "not told"
+        counts[words, is_error] += 1
+        solved[words, is_error] += trial.status == Status.PASS
+    for (words, is_error), count in counts.most_common():
+        yield TaskEnd(words.replace("_", " "), count, solved[words, is_error], is_error)
+
+
+def _versions(record: TaskRecord) -> Iterator[TaskVersion]:
+    """The contents of the task, the newest first."""
+    for digest, name in reversed(record.versions.items()):
+        runs = [each for each in reversed(record.runs) if each.point.hash == digest]
+        yield TaskVersion(name, digest, runs[0].point.words, runs[-1].point.words, len(runs), tries_of(runs))
+
+
+# The page of a task over all runs, the list of tasks, and the list of a task's trials as a script.
+
+_MOST_TRIALS = 500
+"""Trials that another trial of the same task can be compared with."""
+
+
+def names(site: Site) -> tuple[str, ...]:
+    """The tasks that some run of the site planned; the index may know more runs than those of the site."""
+    every = site.history.task_names()
+    if len(site.history.runs()) == len(site.runs):
+        return every
+    known = by_directory(site)
+    return tuple(name for name in every if any(point.run in known for point in site.history.task(name)))
+
+
+def render(site: Site, task: str) -> str:
+    """The page of a task."""
+    record = task_record(site, task)
+    crumbs = [Crumb("tasks", TASKS), Crumb(task)]
+    view = task_view(record, site.history.trials_of(task)) if record.runs else None
+    return page("task/task.html.j2", task_page(task), crumbs=crumbs, task=task, view=view)
+
+
+def render_list(site: Site, tasks: Sequence[str]) -> str:
+    """The page with all tasks."""
+    return page("task/list.html.j2", TASKS, crumbs=[Crumb("tasks")], found=task_list(site, tasks))
+
+
+def data(site: Site, task: str) -> str:
+    """A script that tells a trial's page which other trials of the task there are, the newest first."""
+    return assignment("trials", list(islice(_trials(site, task), _MOST_TRIALS)))
+
+
+def _trials(site: Site, task: str) -> Iterator[dict[str, Any]]:
+    known, trials = by_directory(site), site.history.trials_of(task)
+    for point in site.history.task(task):
+        run = known.get(point.run)
+        if run is not None:
+            yield from (_trial(run, trial) for trial in trials.get(point.run, ()))
+
+
+def _trial(run: SiteRun, trial: TrialRow) -> dict[str, Any]:
+    where = (run.slug, trial.task, trial.seed, trial.attempt)
+    return {
+        "run": run.slug,
+        "name": run.row.name,
+        "model": run.row.model,
+        "seed": trial.seed,
+        "attempt": trial.attempt,
+        "reward": trial.reward,
+        "status": trial.status,
+        "begun": run.row.begun_at,
+        "page": trial_page(*where),
+        "data": trial_data(*where),
+    }

@@ -1,0 +1,297 @@
+"""Stored runs as summaries, as sides of a comparison, and as nights for the gate."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import combinations
+from pathlib import Path
+
+from harness.replies import RepliesSeen, run_notes
+from tbench.errors import UsageError
+from tbench.results import UNKNOWN_TIME
+from tbench.scores.comparing.side import Side
+from tbench.scores.gate.nights import Night, run_identity
+from tbench.scores.summarise import MixedResults, refuse_mixed
+from tbench.scores.summary import Summary
+from tbench.storage.comparable import differing_settings, fingerprint
+from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
+from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
+from tbench.storage.summaries import read_summary, rewards_of, summary_of
+from tbench.text import counted
+
+# Summaries of stored runs.
+
+
+def summarise(run: StoredRun | Path | str) -> Summary:
+    """The summary of a stored run, or of the run in a directory: what `tbench summary --json` prints.
+
+    Raises RunUnreadable, a ValueError.
+    """
+    return summary_of(run) if isinstance(run, StoredRun) else read_summary(Path(run))[1]
+
+
+# Stored runs made ready to be compared: what they are called, what they hold, and what keeps them apart.
+
+_KEYS_SHOWN = 8
+_NOT_A_RUN = {
+    "replay.json": "a replay, which `tbench leaderboard` compares with others",
+    "extraction.json": "an extraction, which has no rewards to compare",
+}
+"""Files by which a directory of another kind is known."""
+
+
+def reward_side(run: StoredRun, name: str | None = None) -> Side:
+    """A stored run as comparisons see it. Raises MixedResults for results of several models, agents or runs."""
+    refuse_mixed(run.results)
+    return Side(name or run.name, rewards_of(run), run.task_hashes)
+
+
+def read_runs(paths: Sequence[Path]) -> list[StoredRun]:
+    """The runs in directories or .jsonl files.
+
+    Raises UsageError for what is no run, for one that is given twice, and for one without any verdict.
+    """
+    seen: dict[Path, Path] = {}
+    for path in paths:
+        results = path / RESULTS_NAME if path.is_dir() else path
+        if (other := seen.setdefault(results.resolve(), path)) is not path:
+            raise UsageError(f"{path}: the same run as {other}; give different runs")
+        for file, what in _NOT_A_RUN.items():
+            if (path / file).is_file():
+                raise UsageError(f"{path}: {what}")
+    runs = [read_run(path) for path in paths]
+    for path, run in zip(paths, runs, strict=True):
+        if all(result.reward is None for result in run.results):
+            raise UsageError(
+                f"{path}: no trial has a verdict, so there is nothing to compare; see tbench summary {path}"
+            )
+    return runs
+
+
+def sides_of(paths: Sequence[Path], runs: Sequence[StoredRun]) -> list[Side]:
+    """The runs under names that differ: their own, or their paths where those are alike."""
+    names = [run.name for run in runs]
+    alike = len(set(names)) < len(names)
+    return [_side(path, run, str(path) if alike else run.name) for path, run in zip(paths, runs, strict=True)]
+
+
+def _side(path: Path, run: StoredRun, name: str) -> Side:
+    try:
+        return reward_side(run, name)
+    except MixedResults as error:
+        raise MixedResults(f"{path}: {error}") from None
+
+
+def obstacles(paths: Sequence[Path], runs: Sequence[StoredRun], sides: Sequence[Side]) -> Iterator[str]:
+    """One line for each thing that makes a comparison of these runs doubtful: it needs the user's word to go on."""
+    for path, run, side in zip(paths, runs, sides, strict=True):
+        if run.shard is not None:
+            yield f"{path}: is shard {run.shard.name} of a run; put the shards together with tbench merge"
+        elif words := unfinished(run, side):
+            yield f"{path}: {words}; wait for it, or finish it with: tbench resume {path}"
+    told = set()
+    for (path, run, side), (other_path, other, other_side) in combinations(zip(paths, runs, sides, strict=True), 2):
+        differing = differing_settings(run, other)
+        if differing and differing not in told:
+            told.add(differing)
+            more = f"; and {len(differing) - _KEYS_SHOWN} more" if len(differing) > _KEYS_SHOWN else ""
+            yield f"{path} and {other_path} have other settings: {'; '.join(differing[:_KEYS_SHOWN])}{more}"
+        if not set(side.table.seeds) & set(other_side.table.seeds):
+            yield f"{path} and {other_path} have no seed in common, so no trials are pairs"
+
+
+def unfinished(run: StoredRun, side: Side) -> str:
+    """What is still to come of a run of tbench's own; empty where every trial has a result."""
+    if run.document is None:
+        return ""
+    ended = {(result.task, result.seed) for result in run.results if result.final}
+    missing = sum((task, seed) not in ended for task in side.table.tasks for seed in side.table.seeds)
+    if not missing:
+        return ""
+    status = "still going on, or killed" if run.document.status == "running" else run.document.status
+    trials = len(side.table.tasks) * len(side.table.seeds)
+    return f"{status}: {missing:,} of {counted(trials, 'trial')} have no result"
+
+
+def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
+    """What a reader of a comparison should know, one line each: it does not keep from it."""
+    for path, run in zip(paths, runs, strict=True):
+        yield from (f"{path}: {note}" for note in run.notes)
+    for path, run in zip(paths, runs, strict=True):
+        seen = ((result.task, result.replies) for result in run.results if result.final)
+        notes = run_notes(seen, run.names_of_model, is_sampled=run.is_sampled)
+        yield from (f"{path}: {note}" for note in notes)
+    for path, run in zip(paths, runs, strict=True):
+        if run.document is None and run.plan is None:
+            missing = "" if run.imported else " of tbench's own"
+            yield f"{path}: no {CONFIG_NAME}{missing}, so its settings and the content of its tasks are not compared"
+        elif run.document is None:
+            hashes = "" if run.task_hashes else ", and the content of its tasks is not known"
+            yield f"{path}: imported: only what it tells of its settings is compared{hashes}"
+    yield from _other_weights(paths, runs)
+    windows = {
+        str(path): served.context_tokens
+        for path, run in zip(paths, runs, strict=True)
+        if run.document is not None and (served := run.document.locked.served) is not None and served.context_tokens
+    }
+    if len(set(windows.values())) > 1:
+        yield f"contexts differ: {', '.join(f'{path} {tokens:,} tokens' for path, tokens in windows.items())}"
+
+
+def _other_weights(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
+    """A line for each two runs of one model's name whose servers said that they have different weights."""
+    known = [
+        (path, run.model, root_of(run), RepliesSeen.sum(result.replies for result in run.results if result.final))
+        for path, run in zip(paths, runs, strict=True)
+    ]
+    for (path, model, root, seen), (other, other_model, other_root, other_seen) in combinations(known, 2):
+        if model is None or model != other_model:
+            continue
+        said = [("root", {root} - {None}, {other_root} - {None})]
+        said += [
+            (name, set(getattr(seen, name)), set(getattr(other_seen, name)))
+            for name in ("models", "weights", "fingerprints")
+        ]
+        apart = [
+            f"{name} {', '.join(sorted(map(str, one)))} and {', '.join(sorted(map(str, two)))}"
+            for name, one, two in said
+            if one and two and not one & two
+        ]
+        if apart:
+            where = f"{path} and {other}: not the same weights, or not served alike, under the name {model}"
+            yield f"{where}: {'; '.join(apart)}"
+
+
+def root_of(run: StoredRun) -> str | None:
+    """Where the weights of a run's model came from, as its server said."""
+    served = run.document.locked.served if run.document is not None else None
+    return served.root if served is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Runs of one model with one configuration: their trials are further trials of the same."""
+
+    name: str
+    model: str | None
+    sides: tuple[Side, ...]
+
+
+def repeats(runs: Sequence[StoredRun], sides: Sequence[Side]) -> tuple[Repeats, ...]:
+    """Put runs of one model and configuration together; imported runs, of which neither is known, stay alone."""
+    found: dict[tuple[str, ...], list[tuple[StoredRun, Side]]] = {}
+    for run, side in zip(runs, sides, strict=True):
+        is_known = run.document is not None
+        key = (run.model or "", fingerprint(run)) if is_known else (str(run.path), side.name, "imported")
+        found.setdefault(key, []).append((run, side))
+    return tuple(
+        Repeats(" + ".join(side.name for _, side in group), group[0][0].model, tuple(side for _, side in group))
+        for group in found.values()
+    )
+
+
+# Stored runs as nights of one benchmark, for the gate.
+
+
+class StillRunning(UsageError, ValueError):
+    """A run that goes on, or was cut: it is no night yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredNight:
+    """A night, and the run that it was read from."""
+
+    run: StoredRun
+    night: Night
+
+    def called(self, name: str) -> StoredNight:
+        """The same under another name."""
+        return replace(self, night=replace(self.night, name=name))
+
+
+def night_of(run: StoredRun) -> Night:
+    """A stored run as a night.
+
+    Raises StillRunning for a run that has not come to its end, RunUnreadable for results of several models or agents,
+    which are no one run, and for a run without tasks or seeds.
+    """
+    where = run.path if run.path.name == run.name else f"{run.path} ({run.name})"
+    if run.document is not None and run.document.status == "running":
+        raise StillRunning(
+            f"{where}: is still going on, or was cut; wait for its end, `tbench resume` it, or leave it out"
+        )
+    try:
+        refuse_mixed(run.results)
+    except MixedResults as error:
+        raise RunUnreadable(f"{where}: {error}") from None
+    if not run.planned_tasks or not run.planned_seeds:
+        raise RunUnreadable(f"{where}: has no tasks or no seeds; leave it out")
+    table, began = rewards_of(run), begun_at(run)
+    identity = run_identity(run.name, run.model, began) if run.document is not None else ""
+    return Night(run.name, began, table, run.task_hashes, fingerprint(run), identity)
+
+
+def begun_at(run: StoredRun) -> str:
+    """When a run began, as ISO date and time; empty where that is not known."""
+    if run.document is not None and run.document.created_at:
+        return run.document.created_at
+    times = [result.started_at for result in run.results if result.started_at != UNKNOWN_TIME]
+    return min(times).isoformat() if times else ""
+
+
+def read_nights(paths: Iterable[Path]) -> tuple[list[StoredNight], list[str]]:
+    """The runs at `paths`, oldest first, and what was left out, one sentence each.
+
+    A path is a run, or a directory of runs; what in such a directory is no night yet, or cannot be read, is left out.
+    Runs of one name are called by their paths. Where it is not known of all when they began, they stay in the order in
+    which they are given. Raises RunUnreadable and StillRunning for a run that was named itself, and UsageError for a
+    directory without any.
+    """
+    nights: list[StoredNight] = []
+    left_out: list[str] = []
+    for path in paths:
+        if path.is_file() or _is_run(path):
+            nights.append(_read(path))
+            continue
+        found = list(_runs_in(path))
+        if not found:
+            raise UsageError(f"{path}: no run is in it; give run directories, or a directory of them")
+        for each in found:
+            try:
+                nights.append(_read(each))
+            except (RunUnreadable, StillRunning) as problem:
+                left_out.append(f"left out: {problem}")
+    names = Counter(each.night.name for each in nights)
+    nights = [each if names[each.night.name] == 1 else each.called(str(each.run.path)) for each in nights]
+    begun = [_time(each.night) for each in nights]
+    known = [time for time in begun if time is not None]
+    if len(known) == len(nights):
+        nights = [nights[at] for at in sorted(range(len(nights)), key=known.__getitem__)]
+    return nights, left_out
+
+
+def _is_run(path: Path) -> bool:
+    return (path / CONFIG_NAME).is_file() or (path / RESULTS_NAME).is_file()
+
+
+def _runs_in(path: Path) -> Iterator[Path]:
+    """The runs directly in a directory, by name."""
+    if not path.is_dir():
+        raise RunUnreadable(f"{path}: no such run directory; check the path")
+    yield from (each for each in sorted(path.iterdir()) if each.is_dir() and _is_run(each))
+
+
+def _read(path: Path) -> StoredNight:
+    run = read_run(path)
+    return StoredNight(run, night_of(run))
+
+
+def _time(night: Night) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(night.begun)
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else time.astimezone()

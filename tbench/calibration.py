@@ -1,0 +1,409 @@
+"""Measures tasks before models are: what their oracle and doing nothing score here, and what that says of a task."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from tbench.api.runner import Runner, TrialFailed
+from tbench.config.setting import settings_of
+from tbench.config.settings import AgentConfig, OverridesConfig, RunConfig, SandboxConfig, VerifyConfig
+from tbench.errors import TrialError
+from tbench.results import UNCONFIRMED, ErrorInfo, TrialResult, is_weak
+from tbench.reward import canonical, reward_text
+from tbench.runs.beside import Say, Spare
+from tbench.runs.plan import as_configured
+from tbench.sandbox.backend import MakeBackend
+from tbench.storage.run_files import step_directory, trial_directory
+from tbench.tasks.task import Task
+from tbench.text import counted, names_shown, one_line, plain
+from tbench.verifier_logs import Logs
+from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTrial, keep, known
+from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, uncleared
+from tbench.verify.tests_shown import logs_in, tests_shown
+
+# Runs the oracle, and nobody, in tasks, and writes down what that tells of them; what is known is not run again.
+
+AGENTS: tuple[CalibratingAgent, ...] = ("oracle", "nop")
+REPETITIONS = 3
+"""Trials of each agent, where nothing else is asked for."""
+
+
+@dataclass(frozen=True)
+class CalibratedTask:
+    """A task and what was measured of it, now or earlier."""
+
+    task: Task
+    calibration: Calibration | None = None
+    error: ErrorInfo | None = None
+    """What kept its image from being had; then there is no calibration."""
+
+
+@dataclass(frozen=True)
+class Calibrating:
+    """One calibration of tasks: with which configuration, how often, and where its results are kept."""
+
+    config: RunConfig
+    repetitions: int
+    offline: bool = False
+    """Whether oracles that pass are also tried without a network."""
+    again: bool = False
+    """Whether what is known is measured anew."""
+    say: Callable[[str], None] = lambda _: None
+    backend: MakeBackend | None = None
+    spare: Spare | None = None
+    """What room a run leaves, where tasks are measured beside one."""
+    root: Path | None = None
+    """Where results are kept; None for the cache."""
+
+    @classmethod
+    def of(cls, config: RunConfig, repetitions: int, **more: Any) -> Calibrating:
+        """Calibrate tasks as they are: with their own limits, and verified in a fresh container, too."""
+        as_they_are = {
+            "overrides": OverridesConfig(),
+            "verify": VerifyConfig(mode="both"),
+            "sandbox": config.sandbox.model_copy(update={"keep": "none", "snapshot": False}),
+        }
+        return cls(config.model_copy(update=as_they_are), repetitions, **more)
+
+    async def tasks(self, tasks: Sequence[Task]) -> list[CalibratedTask]:
+        """Measure tasks: first all oracles, then nobody, then oracles without a network. Raises UsageError.
+
+        What is measured is kept at once, so that a calibration which is cut short goes on where it was.
+        """
+        done = {task.name: CalibratedTask(task) for task in tasks}
+        for agent in AGENTS:
+            wanted = [each for each in done.values() if self._wants(agent, each)]
+            if not wanted:
+                continue
+            async with self.runner(agent) as runner:
+                for each in await asyncio.gather(*(self._calibrated(runner, agent, each) for each in wanted)):
+                    done[each.task.name] = each
+        wanted = [each for each in done.values() if self.offline and _passes_with_network(each)]
+        if wanted:
+            async with self.runner("oracle", network="none") as runner:
+                for each in await asyncio.gather(*(self._without_network(runner, each) for each in wanted)):
+                    done[each.task.name] = each
+        return list(done.values())
+
+    async def once(self, tasks: Sequence[Task]) -> dict[str, list[MeasuredTrial]]:
+        """One trial of each agent in each task, by name; nothing of it is read or kept. Raises UsageError."""
+        found: dict[str, list[MeasuredTrial]] = {task.name: [] for task in tasks}
+        for agent in AGENTS:
+            fitting = [task for task in tasks if agent != "oracle" or task.has_oracle]
+            if fitting:
+                async with self.runner(agent) as runner:
+                    trials = await asyncio.gather(*(measure(runner, task, agent, 0) for task in fitting))
+                for task, trial in zip(fitting, trials, strict=True):
+                    found[task.name].append(trial)
+        return found
+
+    def runner(self, agent: CalibratingAgent, **sandbox: Any) -> Runner:
+        """Give what runs trials of an agent, with other settings of `sandbox`."""
+        config = self.config.model_copy(update={"agent": AgentConfig(name=agent)}).with_values(sandbox=sandbox)
+        return Runner(config, backend=self.backend, say=self.say, spare=self.spare)
+
+    def _wants(self, agent: CalibratingAgent, each: CalibratedTask) -> bool:
+        if each.task.unsupported or each.error is not None or (agent == "oracle" and not each.task.has_oracle):
+            return False
+        # Before the image is there, nobody knows what is known of it.
+        return each.calibration is None or len(each.calibration.of(agent)) < self.repetitions
+
+    async def _calibrated(self, runner: Runner, agent: CalibratingAgent, each: CalibratedTask) -> CalibratedTask:
+        try:
+            found = each if each.calibration is not None else await self._begun(runner, each.task)
+        except TrialError as error:
+            return replace(each, error=error.info())
+        assert found.calibration is not None
+        have = {trial.repetition for trial in found.calibration.of(agent)}
+        numbers = [number for number in range(self.repetitions) if number not in have]
+        if not numbers:
+            return found
+
+        async def one(number: int) -> MeasuredTrial:
+            nonlocal found
+            assert found.calibration is not None
+            trial = await measure(runner, found.task, agent, number)
+            found = self._kept(found, trials=(*found.calibration.trials, trial))
+            return trial
+
+        trials = await asyncio.gather(*map(one, numbers))
+        self.say(f"{found.task.name}: {agent} {' '.join(map(_ending, trials))}")
+        return found
+
+    async def _without_network(self, runner: Runner, each: CalibratedTask) -> CalibratedTask:
+        trial = await measure(runner, each.task, "oracle", 0)
+        self.say(f"{each.task.name}: oracle without a network {_ending(trial)}")
+        return self._kept(each, offline=trial)
+
+    def _kept(self, each: CalibratedTask, **update: Any) -> CalibratedTask:
+        """The task with what was measured now; what says nothing of the task is not kept for later."""
+        assert each.calibration is not None
+        now = each.calibration.model_copy(update={**update, "measured_at": datetime.now(UTC)})
+        lasting = {
+            "trials": tuple(trial for trial in now.trials if trial.counts),
+            "offline": now.offline if now.offline is not None and now.offline.counts else None,
+        }
+        keep(now.model_copy(update=lasting), self.root)
+        return replace(each, calibration=now)
+
+    async def _begun(self, runner: Runner, task: Task) -> CalibratedTask:
+        """The task with what is known of it, which may be nothing. Raises TrialError where there is no image."""
+        image, architecture = await runner.prepare(task)
+        earlier = None if self.again else known(task, image, architecture, self.say, self.root)
+        if earlier is not None:
+            return CalibratedTask(task, earlier)
+        begun = Calibration(
+            task=task.name, task_hash=task.hash, image=image, architecture=architecture, measured_at=datetime.now(UTC)
+        )
+        return CalibratedTask(task, begun)
+
+
+def _passes_with_network(each: CalibratedTask) -> bool:
+    """Whether the oracle passes, and nobody knows whether it does without the network that it has."""
+    if each.calibration is None or each.calibration.offline is not None:
+        return False
+    networks = each.task.file.networks
+    has_network = any(each.mode != "no-network" for each in (networks.start, networks.agent, networks.verifier))
+    return has_network and any(trial.is_pass for trial in each.calibration.of("oracle"))
+
+
+def _ending(trial: MeasuredTrial) -> str:
+    return reward_text(trial.reward) if trial.reward is not None else trial.error.type if trial.error else "none"
+
+
+async def measure(runner: Runner, task: Task, agent: CalibratingAgent, repetition: int) -> MeasuredTrial:
+    """Run one trial of the agent of a `runner`, and give what it tells. Raises UsageError."""
+    try:
+        result = (await runner.trial(task, seed=repetition)).result
+    except TrialFailed as failure:
+        result = failure.result
+    directory = trial_directory(runner.directory, result.task, result.seed, result.attempt)
+    return await asyncio.to_thread(_measured, as_configured(task, runner.config), agent, repetition, result, directory)
+
+
+def _measured(
+    task: Task, agent: CalibratingAgent, repetition: int, result: TrialResult, directory: Path
+) -> MeasuredTrial:
+    steps = {step.name: step_directory(directory, step.name) for step in result.task_steps if step.begun}
+    logs = {name: logs_in(each / "verifier") for name, each in (steps or {"": directory}).items()}
+    tamper = [uncleared(sign, ADDED_BY_ORACLE) for sign in result.integrity.tamper]
+    return MeasuredTrial(
+        agent=agent,
+        repetition=repetition,
+        reward=result.reward,
+        error=result.error,
+        rewards=result.integrity.rewards,
+        signs=tuple(sign for sign in tamper if not is_weak(sign)),
+        replaced=result.integrity.replaced,
+        cleared=tuple(sign.removeprefix(CLEARED) for sign in tamper if sign.startswith(CLEARED)),
+        unconfirmed=next((sign for sign in tamper if sign.startswith(UNCONFIRMED)), ""),
+        tests={name: tests_shown(each) for name, each in logs.items()},
+        reward_writes=result.integrity.reward_writes,
+        solution_sec=result.timings.agent_sec,
+        tests_sec=result.timings.tests_sec,
+        memory_peak_mb=result.memory_peak_mb,
+        out_of_memory=result.out_of_memory,
+        shares={kind: round(share, 4) for kind, share in _shares(task, result)},
+        last_words=_last_words([*logs.values()][-1]),
+    )
+
+
+def _shares(task: Task, result: TrialResult) -> Iterator[tuple[str, float]]:
+    begun = [step.timings for step in result.task_steps if step.begun] or [result.timings]
+    parts = list(zip(task.parts, begun, strict=False))
+    limited = [(limit, took) for part, took in parts if (limit := part.file.agent.timeout_sec)]
+    if limited:
+        yield "solution", max(took.agent_sec / limit for limit, took in limited)
+    yield "tests", max(took.tests_sec / part.file.verifier.timeout_sec for part, took in parts)
+    if result.memory_peak_mb is not None:
+        yield "memory", result.memory_peak_mb / task.file.environment.memory_mb
+
+
+def _last_words(logs: Logs) -> str:
+    lines = logs.get("stdout.txt", b"")[-4096:].decode("utf-8", "replace").splitlines()
+    return next((one_line(line, 200) for line in reversed(lines) if line.strip()), "")
+
+
+# What a calibration says of a task: whether its verdicts can be trusted here, and if not, why, in a few words.
+
+Condition = Literal[
+    "cannot be run",
+    "cannot be built",
+    "no verdict",
+    "oracle fails",
+    "nop passes",
+    "flaky verifier",
+    "limits too tight here",
+    "isolation impossible",
+    "needs network",
+    "no oracle",
+    "healthy",
+]
+"""What may be said of a task, the worst first."""
+HARMLESS: frozenset[Condition] = frozenset({"isolation impossible", "needs network", "no oracle", "healthy"})
+"""What leaves a task's verdicts as good as they are."""
+TIGHT = 0.8
+"""The share of a limit from which on it may decide a trial."""
+
+
+def conditions(each: CalibratedTask) -> Mapping[Condition, str]:
+    """What is to be said of a task, each with its reason, the worst first; never empty."""
+    if each.task.unsupported:
+        return {"cannot be run": f"needs {each.task.unsupported[0]}, which tbench does not have"}
+    if each.calibration is None:
+        words = f"{each.error.type}: {each.error.message}" if each.error else ""
+        return {"cannot be built": words}
+    found = dict(_conditions(each.calibration))
+    if not each.task.has_oracle:
+        found["no oracle"] = "it has no solution/solve.sh"
+    if words := _network(each.task, each.calibration):
+        found["needs network"] = words
+    return found or {"healthy": ""}
+
+
+def is_healthy(found: Mapping[Condition, str]) -> bool:
+    """Whether nothing of it makes a task's verdicts doubtful."""
+    return found.keys() <= HARMLESS
+
+
+def _conditions(calibration: Calibration) -> Iterator[tuple[Condition, str]]:
+    oracle, nop = calibration.of("oracle"), calibration.of("nop")
+    for each in (*oracle, *nop):
+        # The task's own errors are failures of its oracle, but doing nothing is no reason for one.
+        if each.error is not None and (each.agent == "nop" or not each.counts):
+            yield "no verdict", f"{each.agent}: {plain(each.error_words, 250)}"
+            break
+    passes = [each for each in oracle if each.is_pass]
+    judged = [each for each in oracle if each.counts]
+    if judged and not passes:
+        yield "oracle fails", _failure(judged[0])
+    if any(each.is_pass for each in nop):
+        yield "nop passes", "doing nothing scores 1"
+    for trials in (judged, [each for each in nop if each.error is None]):
+        if len(endings := dict.fromkeys(map(_conditions_ending, trials))) > 1:
+            yield "flaky verifier", f"{trials[0].agent}: {', '.join(endings)}"
+            break
+    else:
+        if calibration.passes_fresh and not all(each.passes_fresh for each in passes if each.passes_fresh is not None):
+            yield "flaky verifier", "oracle: not each pass is one in a fresh container"
+    if words := _tight(oracle, nop):
+        yield "limits too tight here", words
+    if calibration.passes_fresh is False:
+        yield "isolation impossible", "the oracle's work passes only in the container that it was made in"
+
+
+def _network(task: Task, calibration: Calibration) -> str:
+    """Why a task needs a network, where that is known: it names hosts, or its oracle fails without; else empty."""
+    networks = task.file.networks
+    phases = (networks.start, networks.agent, networks.verifier)
+    if hosts := dict.fromkeys(host for phase in phases for host in phase.hosts):
+        return f"task.toml names {names_shown(hosts)}"
+    tried = calibration.offline
+    return f"without one, {_failure(tried)}" if tried is not None and tried.counts and not tried.is_pass else ""
+
+
+def _conditions_ending(trial: MeasuredTrial) -> str:
+    if trial.reward is None:
+        return trial.error.type if trial.error is not None else "no verdict"
+    return reward_text(canonical(trial.rewards.get("shared", trial.reward)))
+
+
+def _failure(trial: MeasuredTrial) -> str:
+    if trial.error is not None:
+        return plain(trial.error_words, 250)
+    last = f"; the verifier's last words: {plain(trial.last_words, 200)!r}" if trial.last_words else ""
+    return f"scores {_conditions_ending(trial)}{last}"
+
+
+def _tight(oracle: list[MeasuredTrial], nop: list[MeasuredTrial]) -> str:
+    """Which limit of time is nearly used up, or of memory was; else empty. A peak of memory counts caches of files."""
+    if any(each.out_of_memory for each in oracle):
+        return "the oracle ran out of memory"
+    shares = [(share, f"{kind} of {each.agent}") for each in oracle for kind, share in each.shares.items()]
+    shares += [(each.shares["tests"], "tests of nop") for each in nop if "tests" in each.shares]
+    share, what = max((each for each in shares if not each[1].startswith("memory")), default=(0.0, ""))
+    return f"{what}: {share:.0%} of the time limit" if share >= TIGHT else ""
+
+
+# The calibration of a run's tasks beside its trials: what is not known yet is measured in the room that is left.
+
+_SAME_CONTAINER = frozenset({"pin_cpus", "allow_env", "trust"})
+"""Settings of sandboxes with any of which a task's containers may do the same."""
+
+
+class CalibrationBeside:
+    """Measures those of a run's tasks that have an oracle and are not known, and judges all of them.
+
+    With `all` they are measured anew, and waited for; with `off`, and `missing` beside the oracle or nobody, none is.
+    """
+
+    def __init__(self, config: RunConfig, tasks: Sequence[Task]) -> None:
+        """`config` is said in words, so it has no passwords."""
+        which = config.schedule.calibrate
+        self._config = config
+        self._tasks = [task for task in tasks if task.has_oracle and not task.unsupported]
+        self._measures = which == "all" or (which == "missing" and config.agent.name not in get_args(CalibratingAgent))
+        self._why_not = _why_not(config)
+        self._done: dict[str, CalibratedTask] = {}
+        self._wanted: list[Task] = []
+        self.is_waited_for = which == "all"
+
+    async def measure(self, spare: Spare, say: Say) -> None:
+        if not self._measures or self._why_not:
+            return
+        self._wanted = [task for task in self._tasks if task.name in spare.tasks]
+        trying = Calibrating.of(self._config, REPETITIONS, again=self.is_waited_for, spare=spare)
+
+        async def one(task: Task) -> None:
+            await spare.image(task.name)
+            (self._done[task.name],) = await trying.tasks([task])
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for task in self._wanted:
+                    group.create_task(one(task))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
+    def unhealthy(self, known: Mapping[str, Calibration]) -> dict[str, str] | None:
+        found, is_complete = dict[str, str](), bool(self._tasks)
+        for task in self._tasks:
+            each = self._done.get(task.name) or CalibratedTask(task, known.get(task.name))
+            if each.calibration is None and each.error is None:
+                is_complete = False
+            elif not is_healthy(of_task := conditions(each)):
+                found[task.name] = next(iter(of_task))
+            else:
+                is_complete &= each.calibration is not None and all(map(each.calibration.of, AGENTS))
+        return found if found or is_complete else None
+
+    def left_words(self) -> str:
+        if self._why_not and self.is_waited_for:
+            return f"calibration: none beside a run with {self._why_not}; measure with: tbench calibrate"
+        left = [task.name for task in self._wanted if task.name not in self._done]
+        if not left:
+            return ""
+        source = shlex.quote(self._config.tasks.source)
+        chosen = "" if len(left) > 3 else "".join(f" -t {shlex.quote(name)}" for name in left)
+        words = f"{len(left)} of {counted(len(self._wanted), 'task')} not measured beside the trials"
+        return f"calibration: {words}; go on with: tbench calibrate -d {source}{chosen}"
+
+
+def _why_not(config: RunConfig) -> str:
+    """The option for which tasks could not be measured as they are, or without their images coming anew; else empty."""
+    if config.sandbox.drop_images:
+        return "--drop-images"
+    usual = SandboxConfig()
+    deciding = [each for each in settings_of(RunConfig) if each.section == "sandbox" and each.is_measured]
+    changed = (
+        each.flags[0]
+        for each in deciding
+        if each.name not in _SAME_CONTAINER and getattr(config.sandbox, each.name) != getattr(usual, each.name)
+    )
+    return next(changed, "")

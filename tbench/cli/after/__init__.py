@@ -1,1 +1,0 @@
-"""What is asked of a trial that has ended."""

@@ -1,0 +1,285 @@
+"""`tbench attach`: a trial's terminal in one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+import termios
+import tty
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tbench.cli.common import json_option
+from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.steering import a_trial, trial_argument
+from tbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from tbench.control.client import Attached
+    from tbench.control.wire import Screen
+
+# The part of a trial's screen that fits into a window of one's own. Pure.
+
+_CODES = re.compile(r"(\x1b\[[0-9;:]*m)")
+
+
+@dataclass(frozen=True)
+class Crop:
+    """What is shown of a screen."""
+
+    lines: tuple[str, ...]
+    cursor: tuple[int, int]
+    """Column and row within it, from 0."""
+
+
+def crop(screen: Screen, columns: int, rows: int) -> Crop:
+    """The part of the screen around its cursor that fits into so many columns and rows."""
+    x, y = screen.cursor
+    left, top = _begin(x, screen.columns, columns), _begin(y, screen.rows, rows)
+    lines = tuple(cut(line, left, columns) for line in screen.lines[top : top + rows])
+    return Crop(lines, (min(x - left, columns - 1), min(y - top, rows - 1)))
+
+
+def _begin(cursor: int, whole: int, part: int) -> int:
+    """The first place that is shown: the very first where the cursor is seen from there."""
+    if cursor < part:
+        return 0
+    # Some room behind the cursor, so that what is typed does not move everything each time.
+    return max(0, min(cursor - part + 1 + part // 4, whole - part))
+
+
+def cut(line: str, left: int, columns: int) -> str:
+    """The cells of a line from `left` on, at most `columns`, in their colours."""
+    if left == 0 and len(line) <= columns and line.isascii() and "\x1b" not in line:
+        return line
+    parts, at = list[str](), 0
+    for text in _CODES.split(line):
+        if text.startswith("\x1b["):
+            parts.append(text)
+            continue
+        for char in text:
+            width = _cells(char)
+            # A mark without a width belongs to the character before it.
+            if left <= at - (width == 0) and at + width <= left + columns:
+                parts.append(char)
+            elif left - width < at < left + columns:
+                parts.append(" ")  # half of a wide one
+            at += width
+    return "".join(parts)
+
+
+def _cells(char: str) -> int:
+    if unicodedata.category(char) in ("Cc", "Cf", "Me", "Mn"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "FW" else 1
+
+
+# The terminal that the user sits at: taken as a whole, and given back as it was.
+
+_IN, _OUT = 0, 1
+_OTHER_SCREEN = "\x1b[?1049h\x1b[2J"
+_AS_IT_WAS = "\x1b[?1l\x1b[?25h\x1b[m\x1b[?1049l"
+
+
+class OwnTerminal:
+    """The user's terminal, on which rows are drawn; only those that have changed are sent."""
+
+    def __init__(self) -> None:
+        self._shown: tuple[tuple[int, int], tuple[str, ...]] = ((0, 0), ())
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and rows."""
+        columns, rows = os.get_terminal_size(_OUT)
+        return max(columns, 1), max(rows, 1)
+
+    def read(self) -> bytes:
+        """What was typed; empty where the terminal was closed."""
+        with contextlib.suppress(OSError):
+            return os.read(_IN, 4096)
+        return b""
+
+    def draw(self, lines: tuple[str, ...], cursor: tuple[int, int] | None, *, application_keys: bool) -> None:
+        """Show lines from the top on, and the cursor at a column and row, where there is one."""
+        size = self.size
+        before = self._shown[1] if self._shown[0] == size else ()
+        parts = ["\x1b[?25l", "" if before else "\x1b[m\x1b[2J"]
+        for row in range(max(len(lines), len(before))):
+            line = lines[row] if row < len(lines) else ""
+            if not before or row >= len(before) or before[row] != line:
+                parts.append(f"\x1b[{row + 1};1H\x1b[m\x1b[K{line}")
+        parts.append("\x1b[m\x1b[?1h" if application_keys else "\x1b[m\x1b[?1l")
+        if cursor is not None:
+            parts.append(f"\x1b[{cursor[1] + 1};{cursor[0] + 1}H\x1b[?25h")
+        self._shown = (size, lines)
+        _write("".join(parts))
+
+
+def require_terminal(otherwise: str) -> None:
+    """Check that the user has a terminal. Raises UsageError with the words of what to do otherwise."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(otherwise)
+
+
+@contextlib.contextmanager
+def own_terminal() -> Iterator[OwnTerminal]:
+    """The user's terminal during the block: raw, on its other screen. Raises UsageError where there is none."""
+    require_terminal("this needs a terminal; --once prints the screen and returns")
+    before = termios.tcgetattr(_IN)
+    try:
+        tty.setraw(_IN, termios.TCSADRAIN)
+        _write(_OTHER_SCREEN)
+        yield OwnTerminal()
+    finally:
+        with contextlib.suppress(OSError, termios.error):  # it may have been closed
+            _write(_AS_IT_WAS)
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(_IN, termios.TCSADRAIN, before)
+
+
+def _write(text: str) -> None:
+    data = memoryview(text.encode("utf-8", "replace"))
+    while data:
+        data = data[os.write(_OUT, data) :]
+
+
+_LEAVE, _INTERRUPT = b"\x1d", b"\x03"
+"""Ctrl-] and Ctrl-C."""
+
+
+@click.command(cls=TbenchCommand)
+@trial_argument
+@click.option("--take", is_flag=True, help="Type into it: the model is held, and told what you typed once you leave.")
+@click.option("--once", is_flag=True, help="Print the screen and return; needs no terminal.")
+@json_option
+def attach(where: str, take: bool, once: bool, as_json: bool) -> None:
+    """Look on at a trial's terminal, or take it over; Ctrl-] leaves."""
+    from tbench.cli.interruption import run_interruptibly
+    from tbench.cli.printing import print_line
+
+    run, trial = a_trial(where)
+    _refuse_ended(run, trial)
+    if once or as_json:
+        if take:
+            raise UsageError("--take: cannot be together with --once or --json; tbench pause holds the trial")
+        return _print_once(run, trial, as_json)
+    print_line(run_interruptibly(look_on(run, trial, take)))
+    return None
+
+
+def _refuse_ended(run: Path, trial: str) -> None:
+    """Say what came of a trial of a run that is over. Raises UsageError."""
+    from tbench.control.wire import SOCKET_NAME
+    from tbench.storage.read_run import read_run
+
+    if (run / SOCKET_NAME).is_socket():
+        return
+    for result in read_run(run).results:
+        if trial in (f"{result.task}/{result.seed}", result.task):
+            came = f"error {result.error.type}" if result.error else f"reward {result.reward:g}"
+            raise UsageError(f"{run}/{trial}: has ended ({came}); tbench view {run} shows its recording")
+
+
+def _print_once(run: Path, trial: str, as_json: bool) -> None:
+    from harness.terminal.plain_text import without_escapes
+    from tbench.cli.printing import print_text
+    from tbench.control.client import ask
+    from tbench.control.wire import ReadScreen
+    from tbench.text import visible
+
+    screen = ask(run, ReadScreen(trial=trial)).screen
+    assert screen is not None
+    if as_json:
+        return print_text(screen.model_dump_json(indent=2))
+    lines = [visible(without_escapes(line)).rstrip() for line in screen.lines]
+    return print_text("\n".join(lines).rstrip("\n"))
+
+
+async def look_on(run: Path, trial: str, take: bool, *, leaving: str = "gives it back") -> str:
+    """Show the trial's terminal until the user leaves or it is closed; what then is to be said.
+
+    `leaving` says what Ctrl-] does with a terminal that was taken.
+    """
+    from tbench.control.client import attached
+    from tbench.control.wire import Attach
+
+    async with attached(run, Attach(trial=trial, take=take, drawn=True)) as way:
+        with own_terminal() as own:
+            return await _Looking(own, way, f"{run}/{trial}", leaving if take else None).until_left()
+
+
+class _Looking:
+    """A person who looks on: screens come in and are drawn, keys go out."""
+
+    def __init__(self, own: OwnTerminal, way: Attached, called: str, leaving: str | None) -> None:
+        """`leaving` says what Ctrl-] does with a terminal that was taken; None where it was not."""
+        self._own, self._way, self._called, self._leaving = own, way, called, leaving
+        self._take = leaving is not None
+        self._last = way.first
+        self._typed = False
+        self._left = asyncio.Event()
+
+    async def until_left(self) -> str:
+        """What is to be said when the user has left or the terminal was closed."""
+        loop = asyncio.get_running_loop()
+        leaving = asyncio.create_task(self._left.wait(), name="leaving")
+        showing = asyncio.create_task(self._show(), name="showing")
+        loop.add_reader(0, self._take_keys)
+        loop.add_signal_handler(signal.SIGWINCH, self._draw)
+        try:
+            await asyncio.wait({leaving, showing}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._left.is_set():
+                showing.result()
+                return f"{self._called}: its terminal was closed: the agent has come to its end"
+        finally:
+            loop.remove_reader(0)
+            loop.remove_signal_handler(signal.SIGWINCH)
+            leaving.cancel()
+            showing.cancel()
+            await asyncio.wait({leaving, showing})
+        return f"{self._called}: left{'; its model is told what you typed' if self._typed else ''}"
+
+    async def _show(self) -> None:
+        self._draw()
+        while (answer := await self._way.next()) is not None:
+            self._last = answer
+            self._draw()
+
+    def _draw(self) -> None:
+
+        screen = self._last.screen
+        if screen is None:
+            return
+        columns, rows = self._own.size
+        room = max(1, rows - 1)
+        shown = crop(screen, columns, room)
+        lines = [*shown.lines, *[""] * (room - len(shown.lines))]
+        if rows > 1:
+            lines.append(f"\x1b[7m{cut(self._status, 0, columns)}\x1b[m")
+        cursor = shown.cursor if screen.cursor_visible else None
+        self._own.draw(tuple(lines), cursor, application_keys=self._take and screen.application_keys)
+
+    @property
+    def _status(self) -> str:
+        from tbench.text import plain
+
+        leaves = f"Ctrl-] {self._leaving}" if self._take else "Ctrl-] or Ctrl-C leaves"
+        return f" {leaves} | {self._last.words} | {plain(self._called)} "
+
+    def _take_keys(self) -> None:
+        data = self._own.read()
+        keys, leave, _ = data.partition(_LEAVE)
+        if leave or not data or (not self._take and _INTERRUPT in keys):
+            self._left.set()
+        if self._take and self._last.yours and keys:
+            self._typed = True
+            self._way.type(keys)

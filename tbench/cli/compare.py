@@ -1,0 +1,303 @@
+"""`tbench compare`, `flaky` and `power`: which run is better, and what is noise."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from tbench.cli.common import json_option, runs_argument
+from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.parsing.values import Number, OneOf
+from tbench.cli.printing import print_line, print_text
+
+if TYPE_CHECKING:
+    from tbench.api.stored_runs import Repeats
+    from tbench.scores.comparing.compare import Comparison
+    from tbench.scores.comparing.noise import PowerPlan, TaskTries
+    from tbench.scores.comparing.side import Side
+    from tbench.scores.tables import Sheet
+    from tbench.storage.read_run import StoredRun
+
+    Block = Sheet | Sequence[str]
+
+# Prints tables with the lines that belong to them: on a terminal, or as Markdown.
+
+Form = Literal["table", "markdown", "csv", "json"]
+
+format_option = click.option(
+    "--format", "form", type=OneOf("table", "markdown", "csv", "json"), default="table", help="How to print it."
+)
+
+
+def print_blocks(form: Form, blocks: Iterable[Block]) -> None:
+    """Print tables and lines, an empty line between them; lines are list items in Markdown."""
+    made = [text for block in blocks if (text := _markdown(block) if form == "markdown" else _plain(block))]
+    click.echo("\n".join(made), nl=False) if form == "table" else print_text("\n".join(made), nl=False)
+
+
+def _markdown(block: Block) -> str:
+    from tbench.scores.tables import Sheet, escaped
+
+    if isinstance(block, Sheet):
+        return block.as_markdown() if block.rows else ""
+    return "".join(f"{'  ' * line.startswith('  ')}- {escaped(line.strip())}\n" for line in block)
+
+
+def _plain(block: Block) -> str:
+    from rich.console import Console
+
+    from tbench.scores.tables import Sheet, print_line
+
+    console = Console(file=sys.stdout, highlight=False)
+    # Not printed by the console itself: where the reader has gone away, it ends the process with 1.
+    with console.capture() as captured:
+        if isinstance(block, Sheet):
+            if block.rows:
+                block.print(console)
+        else:
+            for line in block:
+                print_line(line, console)
+    return captured.get()
+
+
+# `tbench compare`: which run is better, by how much, and whether it is noise.
+
+
+@click.command(cls=TbenchCommand)
+@runs_argument("Two or more run directories, or .jsonl files of results; the first is the base.")
+@click.option("--anyway", is_flag=True, help="Compare also what is unfinished, or was run with other settings.")
+@click.option("--all-tasks", is_flag=True, help="Show every common task, not only those that differ.")
+@format_option
+@json_option
+def compare(runs: tuple[Path, ...], anyway: bool, all_tasks: bool, form: Form, as_json: bool) -> None:
+    """Compare runs, paired by task and seed: the difference, its error, an exact p, and which tasks changed."""
+    from tbench.api.stored_runs import obstacles, read_runs, remarks, sides_of
+    from tbench.errors import UsageError
+    from tbench.scores.comparing.compare import compare_all
+
+    if len(runs) < 2:
+        raise UsageError(f"{runs[0]}: one run alone; give two or more")
+    stored = read_runs(runs)
+    sides = sides_of(runs, stored)
+    doubts = list(obstacles(runs, stored, sides))
+    if doubts and not anyway:
+        raise UsageError(f"{'; '.join(doubts)}; --anyway compares all the same")
+    comparisons = compare_all(sides)
+    notes = [*doubts, *remarks(runs, stored)]
+    if as_json or form == "json":
+        print_text(_as_json(runs, stored, sides, comparisons, notes))
+        return
+    for note in notes:
+        print_line(f"note: {note}", err=True)
+    if form == "csv":
+        print_text(_as_csv(sides, comparisons, all_tasks), nl=False)
+    else:
+        print_blocks(form, _blocks(stored, sides, comparisons, all_tasks))
+
+
+def _blocks(
+    stored: Sequence[StoredRun], sides: Sequence[Side], comparisons: Sequence[Comparison], all_tasks: bool
+) -> Iterator[Block]:
+    from tbench.scores.comparing import text
+
+    names = list(combinations(text.letters(len(sides)), 2))
+    yield text.side_sheet(sides, [run.model for run in stored])
+    if len(comparisons) > 1:
+        yield text.pair_sheet(comparisons, names)
+    for comparison, (first, second), pair in zip(comparisons, combinations(sides, 2), names, strict=True):
+        yield list(text.lines(comparison, pair, together=len(comparisons)))
+        yield text.task_sheet(comparison, first, second, pair, every=all_tasks)
+
+
+def _as_csv(sides: Sequence[Side], comparisons: Sequence[Comparison], all_tasks: bool) -> str:
+    """One row for each pair of runs; with `all_tasks`, one for each task of each pair."""
+    from tbench.scores.comparing import text
+
+    if not all_tasks:
+        return text.pair_sheet(comparisons, [(each.first, each.second) for each in comparisons]).as_csv()
+    sheets = [
+        text.task_sheet(each, first, second, (each.first, each.second), every=True)
+        for each, (first, second) in zip(comparisons, combinations(sides, 2), strict=True)
+    ]
+    return sheets[0].with_rows([row for sheet in sheets for row in sheet.rows]).as_csv()
+
+
+def _as_json(
+    paths: Sequence[Path],
+    stored: Sequence[StoredRun],
+    sides: Sequence[Side],
+    comparisons: Sequence[Comparison],
+    notes: Sequence[str],
+) -> str:
+    from tbench.storage.comparable import fingerprint
+
+    runs = [
+        {
+            "name": side.name,
+            "path": str(path),
+            "model": run.model,
+            "fingerprint": None if run.document is None else fingerprint(run),
+        }
+        for path, side, run in zip(paths, sides, stored, strict=True)
+    ]
+    found = [each.model_dump(mode="json") for each in comparisons]
+    document = {"schema_version": 1, "runs": runs, "comparisons": found, "notes": list(notes)}
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+# `tbench flaky`: which tasks are solved sometimes.
+
+
+@click.command(cls=TbenchCommand)
+@runs_argument("Run directories, or .jsonl files of results.")
+@format_option
+@json_option
+def flaky(runs: tuple[Path, ...], form: Form, as_json: bool) -> None:
+    """List the tasks that are solved sometimes, with Wilson intervals; runs of one model and configuration as one."""
+    from tbench.api.stored_runs import read_runs, repeats, sides_of
+    from tbench.errors import UsageError
+    from tbench.scores.comparing.noise import task_tries
+
+    stored = read_runs(runs)
+    groups = repeats(stored, sides_of(runs, stored))
+    tries = [task_tries(group.sides) for group in groups]
+    if all(task.scored < 2 for tasks in tries for task in tasks):
+        raise UsageError(
+            f"{runs[0]}: one trial of each task, so none can be flaky; give runs with several seeds, or several runs "
+            "of one model and configuration"
+        )
+    if as_json or form == "json":
+        print_text(_flaky_as_json(groups, tries))
+        return
+    for path, run in zip(runs, stored, strict=True):
+        for note in run.notes:
+            print_line(f"note: {path}: {note}", err=True)
+    if form == "csv":
+        from tbench.scores.comparing.noise import tries_sheet
+
+        print_text(tries_sheet(list(zip((group.name for group in groups), tries, strict=True))).as_csv(), nl=False)
+    else:
+        print_blocks(form, _flaky_blocks(groups, tries))
+
+
+def _flaky_blocks(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskTries]]) -> Iterator[Block]:
+    from tbench.scores.comparing.noise import tries_lines, tries_sheet
+
+    for group, tasks in zip(groups, tries, strict=True):
+        yield list(tries_lines(group.name, tasks))
+        yield tries_sheet([(group.name, tasks)])
+
+
+def _flaky_as_json(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskTries]]) -> str:
+    found = [
+        {
+            "runs": [side.name for side in group.sides],
+            "model": group.model,
+            "tasks": [
+                {**task.model_dump(), "flaky": task.is_flaky, "rate": task.rate, "interval_95": task.interval_95}
+                for task in tasks
+            ],
+        }
+        for group, tasks in zip(groups, tries, strict=True)
+    ]
+    return json.dumps({"schema_version": 1, "groups": found}, indent=2, ensure_ascii=False)
+
+
+# `tbench power`: how many seeds it takes to see a difference.
+
+
+@click.command(cls=TbenchCommand)
+@runs_argument(
+    "Run directories, or .jsonl files of results, whose noise is taken; best two that differ as those to come."
+)
+@click.option(
+    "--points",
+    type=Number(0.0, 100.0, min_open=True),
+    default=3.0,
+    help="The difference to be seen, in percentage points.",
+)
+@click.option(
+    "--power",
+    type=Number(0.5, 1.0, min_open=True, max_open=True),
+    default=0.8,
+    help="The chance to see it.",
+)
+@format_option
+@json_option
+def power(runs: tuple[Path, ...], points: float, power: float, form: Form, as_json: bool) -> None:
+    """Say how many seeds see a difference, on these very tasks and on others of their kind, and when none can."""
+    from tbench.api.stored_runs import read_runs, repeats, sides_of
+    from tbench.scores.comparing import noise as text
+    from tbench.scores.statistics import coverage
+
+    stored = read_runs(runs)
+    sides = sides_of(runs, stored)
+    plans = list(_plans(repeats(stored, sides)))
+    if as_json or form == "json":
+        document = {
+            "schema_version": 1,
+            "points": points,
+            "power": power,
+            "plans": [{"name": name, **_power_as_json(plan, points / 100, power)} for name, plan in plans],
+        }
+        print_text(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    for path, run in zip(runs, stored, strict=True):
+        for note in run.notes:
+            print_line(f"note: {path}: {note}", err=True)
+    for side in sides:
+        if (covered := coverage(side.table)) < 1.0:
+            print_line(
+                f"note: {side.name}: coverage {100 * covered:.1f} %; without a verdict is 0, which adds noise", err=True
+            )
+    if form == "csv":
+        print_text(text.power_sheet(plans, power).as_csv(), nl=False)
+        return
+    blocks = (
+        (list(text.power_lines(name, plan, points / 100, power)), text.power_sheet([(name, plan)], power))
+        for name, plan in plans
+    )
+    print_blocks(form, (block for both in blocks for block in both))
+
+
+def _plans(groups: Sequence[Repeats]) -> Iterator[tuple[str, PowerPlan]]:
+    """A plan for each pair of configurations, or for the only one. Raises UsageError where nothing can be told."""
+    from tbench.errors import UsageError
+    from tbench.scores.comparing.compare import compare
+    from tbench.scores.comparing.noise import PowerPlan, plan_of_one, pooled
+
+    sides = [pooled(group.sides) for group in groups]
+    if len(sides) == 1:
+        yield sides[0].name, plan_of_one(sides[0].table)
+    for first, second in combinations(sides, 2):
+        parts = compare(first, second).variance
+        if parts is None:
+            raise UsageError(
+                f"{first.name} and {second.name}: at least two seeds and two tasks in common are needed to tell noise "
+                "from differences; give runs with several seeds, or one run alone for an upper bound"
+            )
+        yield f"{second.name} - {first.name}", PowerPlan(parts=parts, is_pair=True)
+
+
+def _power_as_json(plan: PowerPlan, difference: float, power: float) -> dict[str, Any]:
+    seeds = plan.parts.seeds
+    here = {
+        "seeds_for": plan.seeds_for(difference, power, "these tasks"),
+        "seen_now": plan.seen_with(seeds, power, "these tasks"),
+    }
+    elsewhere = {
+        "seeds_for": plan.seeds_for(difference, power, "other tasks"),
+        "seen_now": plan.seen_with(seeds, power, "other tasks"),
+        "tasks_for": plan.tasks_for(difference, power, seeds),
+    }
+    return {
+        **plan.model_dump(mode="json"),
+        "these_tasks": here,
+        "other_tasks": elsewhere if plan.is_pair else None,
+    }

@@ -1,1 +1,0 @@
-"""Commands that compare runs, and say what noise leaves to be seen."""

@@ -1,0 +1,267 @@
+"""`tbench history`: all runs of a folder, and one task over them, out of an index that is brought up to date first."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tbench.cli.common import json_option
+from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.values import A_PATH, Integer
+from tbench.cli.printing import aligned, print_line, print_text
+from tbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from tbench.history.index import RunHistory
+    from tbench.history.rows import Changes, ProxyRow, RunRow, TaskPoint
+
+_SCHEMA_VERSION = 1
+_TELL_EVERY_SEC = 5.0
+_HASH_SHOWN = 12
+_REMARKS_SHOWN = 10
+_PROXY_HEADS = ("proxy", "begun", "model", "kind", ">score", ">answered", "measure")
+
+
+@click.command(cls=TbenchCommand)
+@click.argument(
+    "folders",
+    cls=Argument,
+    metavar="RUNS_DIR...",
+    type=A_PATH,
+    nargs=-1,
+    help="Folders of run directories, at any depth; default: runs.",
+)
+@click.option("--task", "-t", metavar="NAME", help="The history of this task instead of a list of the runs.")
+@click.option("--model", "-m", metavar="NAME", help="Only runs of this model.")
+@click.option("--dataset", "-d", metavar="NAME", help="Only runs of this dataset, NAME or NAME@VERSION.")
+@click.option("--limit", "-n", metavar="N", type=Integer(min=1), help="Only the newest N runs.")
+@click.option("--index", metavar="FILE", type=A_PATH, help="The index; default: .tbench-history.sqlite in RUNS_DIR.")
+@click.option("--rebuild", is_flag=True, help="Make the index anew: read every run again, and forget all others.")
+@json_option
+def history(
+    folders: tuple[Path, ...],
+    task: str | None,
+    model: str | None,
+    dataset: str | None,
+    limit: int | None,
+    index: Path | None,
+    rebuild: bool,
+    as_json: bool,
+) -> None:
+    """List the runs of a folder, newest first, or follow one task over them."""
+    from tbench.history.database import index_of
+    from tbench.history.index import RunHistory
+
+    roots = folders or (Path("runs"),)
+    file = index or index_of(roots)
+    _require_folders(roots, index, rebuild)
+    with RunHistory.open(file) as opened:
+        if rebuild:
+            opened.clear()
+        changes = opened.update(*roots, progress=_telling())
+        for note in (*opened.notes, *changes.notes):
+            print_line(f"note: {note}", err=True)
+        rows = opened.runs(model=model, dataset=dataset, under=roots, limit=limit)
+        if task is None:
+            proxies = opened.proxies(model=model, under=roots)[:limit] if dataset is None else ()
+            _show_runs(opened, rows, proxies, roots, changes, as_json)
+        else:
+            _show_task(opened, task, rows, as_json)
+
+
+def _require_folders(roots: Sequence[Path], index: Path | None, rebuild: bool) -> None:
+    """Raise UsageError where a folder is missing; an index elsewhere may know what was in it."""
+    for root in roots:
+        if not root.is_dir() and (rebuild or index is None or not index.exists()):
+            raise UsageError(f"{root}: no such folder; give the folder of the run directories")
+
+
+def _telling() -> Callable[[int, int], None]:
+    """What says from time to time how far the reading of many runs has come, where somebody looks on."""
+    last = time.monotonic()
+
+    def tell(read: int, of: int) -> None:
+        nonlocal last
+        if sys.stderr.isatty() and time.monotonic() - last > _TELL_EVERY_SEC:
+            last = time.monotonic()
+            print_line(f"read {read:,} of {of:,} run directories that are new or have changed", err=True)
+
+    return tell
+
+
+# -- runs ----------------------------------------------------------------------------------------
+
+
+def _show_runs(
+    history: RunHistory,
+    rows: Sequence[RunRow],
+    proxies: Sequence[ProxyRow],
+    roots: Sequence[Path],
+    changes: Changes,
+    as_json: bool,
+) -> None:
+    from tbench.history.rows import run_remarks
+
+    remarks = run_remarks(rows, lambda row: history.tasks(row.path))
+    if as_json:
+        counts = {name: value for name, value in asdict(changes).items() if name != "notes"}
+        runs = [{**_plain(row), "coverage": row.coverage} for row in rows]
+        of_proxies = [_plain(row) for row in proxies]
+        said = {"index": str(history.file), "changes": counts, "runs": runs, "proxies": of_proxies}
+        _print_json({**said, "remarks": list(remarks)})
+        return
+    heads = ("run", "begun", "model", "dataset", ">score", ">coverage", ">k", ">tokens", ">wall", "")
+    for line in aligned(heads, [_cells(row, roots) for row in rows]):
+        print_line(line)
+    if not rows:
+        print_line("no runs")
+    if proxies:
+        print_line("")
+        for line in aligned(_PROXY_HEADS, [_proxy_cells(row, roots) for row in proxies]):
+            print_line(line)
+    _print_remarks(remarks)
+
+
+def _cells(row: RunRow, roots: Sequence[Path]) -> tuple[str, ...]:
+    from tbench.cli.progress import duration
+
+    return (
+        _short(row.path, roots),
+        _minute(row.begun_at),
+        row.model or "-",
+        row.dataset_title or "-",
+        _score(row),
+        f"{row.scored}/{row.planned}",
+        str(len(row.seeds)),
+        _tokens(row),
+        "-" if row.wall_sec is None else duration(row.wall_sec),
+        _state(row),
+    )
+
+
+def _tokens(row: RunRow) -> str:
+    tokens = row.prompt_tokens + row.completion_tokens
+    return f"{'≥' if row.uncounted else ''}{_rounded(tokens)}" if tokens else "-"
+
+
+def _proxy_cells(row: ProxyRow, roots: Sequence[Path]) -> tuple[str, ...]:
+    from tbench.scores.summary import percent
+
+    return (
+        _short(row.path, roots),
+        _minute(row.begun_at),
+        row.model or "-",
+        row.kind,
+        "-" if row.score is None else f"{percent(row.score)} %",
+        "-" if row.planned is None else f"{row.answered}/{row.planned}",
+        row.measure,
+    )
+
+
+def _score(row: RunRow) -> str:
+    from tbench.scores.summary import percent
+
+    if row.score is None:
+        return "-"
+    spread = "" if row.score_std is None else f" ± {percent(row.score_std)}"
+    return f"{percent(row.score)}{spread} %"
+
+
+def _state(row: RunRow) -> str:
+    """What is to be said of a run that is not simply finished."""
+    flagged = f"{row.flagged} flagged" if row.flagged else ""
+    status = "" if row.status == "finished" else row.status
+    return ", ".join(filter(None, ("imported" if row.imported else "", status, flagged)))
+
+
+def _short(path: Path, roots: Iterable[Path]) -> str:
+    """A path as one would type it below the folders that were given."""
+    for root in roots:
+        if path.is_relative_to(root.resolve()) and path != root.resolve():
+            return str(path.relative_to(root.resolve()))
+    return path.name
+
+
+def _minute(time: str | None) -> str:
+    return "-" if time is None else time[:16].replace("T", " ")
+
+
+def _rounded(number: int) -> str:
+    """A number in three digits: 950, 1.23M."""
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * unit:
+            return f"{number / unit:.3g}{name}" if number < 999.5 * unit else f"{number / unit:.0f}{name}"
+    return str(number)
+
+
+# -- one task ------------------------------------------------------------------------------------
+
+
+def _show_task(history: RunHistory, task: str, rows: Sequence[RunRow], as_json: bool) -> None:
+    from tbench.history.rows import task_remarks
+
+    chosen = {row.path for row in rows}
+    points = [point for point in history.task(task) if point.run in chosen]
+    if not points:
+        raise UsageError(f"{task}: no run has planned this task{_nearest(task, history.task_names())}")
+    names = history.names_of(point.hash for point in points if point.hash is not None)
+    remarks = task_remarks(task, points, names, len(rows))
+    if as_json:
+        _print_json({"task": task, "points": [_plain(point) for point in points], "remarks": list(remarks)})
+        return
+    heads = ("run", "begun", "model", "content", ">mean", ">solved", ">steps", "by seed")
+    for line in aligned(heads, [_task_cells(point) for point in points]):
+        print_line(line)
+    _print_remarks(remarks)
+
+
+def _task_cells(point: TaskPoint) -> tuple[str, ...]:
+    from tbench.reward import reward_text
+    from tbench.scores.summary import percent
+
+    rewards = ("ERR" if reward is None else reward_text(reward) for _, reward in sorted(point.rewards.items()))
+    return (
+        point.name,
+        _minute(point.begun_at),
+        point.model or "-",
+        (point.hash or "-")[:_HASH_SHOWN],
+        "-" if point.mean_reward is None else f"{percent(point.mean_reward)} %",
+        f"{point.solved}/{point.planned}",
+        "-" if point.mean_steps is None else f"{point.mean_steps:.1f}",
+        " ".join(rewards) + " -" * (point.planned - len(point.rewards)),
+    )
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"; near to it: {', '.join(near)}" if near else ""
+
+
+# -- both ----------------------------------------------------------------------------------------
+
+
+def _print_remarks(remarks: Sequence[str]) -> None:
+    """Print what is to be known beside the scores; of many remarks the newest."""
+    for remark in remarks[-_REMARKS_SHOWN:]:
+        print_line(f"note: {remark}")
+    if len(remarks) > _REMARKS_SHOWN:
+        print_line(f"note: {len(remarks) - _REMARKS_SHOWN:,} more of earlier runs; --json has them all")
+
+
+def _plain(row: RunRow | ProxyRow | TaskPoint) -> dict[str, Any]:
+    """The fields of a row as JSON has them."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(row).items()}
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    import json
+
+    print_text(json.dumps({"schema_version": _SCHEMA_VERSION, **value}, indent=2, ensure_ascii=False))

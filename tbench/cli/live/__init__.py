@@ -1,1 +1,0 @@
-"""Commands that speak to a run under way."""

@@ -1,0 +1,221 @@
+"""`tbench setup`, `doctor` and `clean`: this machine and its engine made ready, checked, tidied up."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tbench import exit_codes
+from tbench.cli.common import engines_option
+from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.printing import print_line, print_text
+
+if TYPE_CHECKING:
+    from tbench.doctor import Finding
+    from tbench.doctor.connection import Surroundings
+    from tbench.doctor.endpoint import Feature
+
+# `tbench setup`: everything that a machine needs once, each part only where it is missing.
+
+
+@click.command(cls=TbenchCommand)
+@engines_option
+def setup(engines: tuple[str, ...]) -> None:
+    """Make sure that an engine answers, base images are there and the tools volume is built."""
+    import asyncio
+
+    from tbench.config.settings import SandboxConfig
+    from tbench.errors import UsageError
+    from tbench.fleet.engines import Engines
+    from tbench.sandbox.docker.engine import Engine, EngineError
+    from tbench.sandbox.docker.networks import ensure_network
+    from tbench.sandbox.docker.tools import ensure_base_images, ensure_engine_runs, ensure_tools
+
+    def say(text: str) -> None:
+        print_line(text, err=True)
+
+    async def prepare(name: str, engine: Engine) -> str:
+        def tell(text: str) -> None:
+            say(f"{name}{text}")
+
+        await ensure_base_images(engine, tell)
+        await ensure_network(engine)
+        return await ensure_tools(engine, tell)
+
+    if not engines:
+        ensure_engine_runs(say)
+    with contextlib.closing(Engines.connect(SandboxConfig(engines=engines))) as connected:
+        for name, engine in zip(connected.names, connected.all, strict=True):
+            try:
+                volume = asyncio.run(prepare(name, engine))
+            except EngineError as error:
+                raise UsageError(f"{name}the engine failed: {error}") from None
+            say(f"setup: {name}engine {engine.info.version}, {engine.info.cpus} cpus, tools in {volume}: ready")
+
+
+# `tbench doctor`: can this machine, its engine and the endpoint carry a run?
+
+
+@click.command(cls=TbenchCommand)
+@click.option("--base-url", envvar="OPENAI_BASE_URL", show_envvar=True, help="Also look at this endpoint.")
+@click.option(
+    "--model",
+    "-m",
+    is_flag=False,
+    flag_value="",
+    help="Also ask for each feature of this model, once: seeds, tools, logprobs …; without a name, the only one.",
+)
+@click.option("--engine", metavar="ADDRESS", help="Look at this engine, given as for tbench run.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
+def doctor(base_url: str | None, model: str | None, engine: str | None, as_json: bool) -> None:
+    """Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if something fails."""
+    import asyncio
+    import os
+    from pathlib import Path
+
+    from tbench.doctor.examination import Subject, examination
+    from tbench.errors import UsageError
+
+    if model is not None and not base_url:
+        raise UsageError("--model: give --base-url as well, or set OPENAI_BASE_URL")
+    key = os.environ.get("OPENAI_API_KEY")
+    with _surroundings(engine) as here:
+        findings = asyncio.run(examination(Subject(Path("runs"), base_url, model or None, key), here))
+    failed = [finding.name for finding in findings if finding.status == "fail"]
+    features: list[Feature] = []
+    if model is not None and base_url and "endpoint" not in failed:
+        features = asyncio.run(_features(base_url, model or None, key))
+    _print_json(findings, features) if as_json else _print_lines(findings, features)
+    if failed:
+        raise click.exceptions.Exit(exit_codes.USAGE)
+
+
+@contextlib.contextmanager
+def _surroundings(engine: str | None) -> Iterator[Surroundings]:
+    """This process and the engine, a way to which is there for the block. Raises UsageError where there is none."""
+    from dataclasses import replace
+
+    from tbench.doctor.connection import Surroundings
+    from tbench.fleet.forward import SshForward
+    from tbench.fleet.machine import EngineAddress
+
+    here = Surroundings.of_this_process()
+    address = EngineAddress.parse(engine) if engine is not None else None
+    if address is None or address.scheme != "ssh":
+        yield here if address is None else replace(here, host=address.text)
+        return
+    with contextlib.closing(SshForward(address)) as forward:
+        forward.connect()
+        yield replace(here, host=forward.host, over_ssh=address.text)
+
+
+async def _features(base_url: str, model: str | None, key: str | None) -> list[Feature]:
+    from tbench.doctor.endpoint import features_of, served_model
+
+    name = await served_model(base_url, model, key)
+    return [] if name is None else await features_of(base_url, name, key)
+
+
+def _print_json(findings: list[Finding], features: list[Feature]) -> None:
+    import json
+    from dataclasses import asdict
+
+    whole: dict[str, Any] = {
+        "ok": all(finding.status != "fail" for finding in findings),
+        "checks": [asdict(each) for each in findings],
+    }
+    if features:
+        whole |= {"features": [asdict(each) for each in features], **_fits(features)}
+    print_text(json.dumps(whole, indent=2, ensure_ascii=False))
+
+
+def _fits(features: list[Feature]) -> dict[str, dict[str, str]]:
+    """Which protocols and presets fit, each with what keeps it from that."""
+    from tbench.config.layers import PRESETS, preset
+    from tbench.doctor.endpoint import fitting_protocols
+
+    protocols = fitting_protocols(features)
+    completions = next((each.can for each in features if each.name == "completions"), "yes")
+    presets = {}
+    for name in PRESETS:
+        values = preset(name)
+        why = protocols[values["agent"]["protocol"]]
+        if not why and values.get("model", {}).get("template", "server") != "server" and completions == "no":
+            why = "it renders prompts, for which there is no /v1/completions here"
+        presets[name] = why
+    return {"protocols": protocols, "presets": presets}
+
+
+def _print_features(features: list[Feature]) -> None:
+    from tbench.cli.printing import aligned
+    from tbench.text import plain
+
+    print_line("")
+    for line in aligned(
+        ("feature", "can", "seen"), [(each.name, each.can, plain(each.seen, 200)) for each in features]
+    ):
+        print_line(line)
+    print_line("")
+    for kind, found in _fits(features).items():
+        print_line(f"{kind} that fit: {', '.join(name for name, why in found.items() if not why) or 'none'}")
+        for name, why in found.items():
+            if why:
+                print_line(f"  not {name}: {why}")
+
+
+def _print_lines(findings: list[Finding], features: list[Feature]) -> None:
+    from tbench.text import plain
+
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        print_line(f"{finding.status:<8}{finding.name:<{width}}  {plain(finding.seen, 400)}")
+        if finding.advice:
+            print_line(f"{'':<{8 + width}}  -> {plain(finding.advice, 400)}")
+    counts = {status: sum(finding.status == status for finding in findings) for status in ("fail", "warn", "skipped")}
+    said = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+    print_line(f"{len(findings)} checks: {said or 'all ok'}")
+    if features:
+        _print_features(features)
+
+
+# `tbench clean`: remove what tbench keeps on the engine.
+
+
+@click.command(cls=TbenchCommand)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also what is shared or kept, the images that tbench built, and what another machine's runs may use.",
+)
+@click.option("--kept", is_flag=True, help="Also containers and snapshots that were kept.")
+@click.option("--run", help="Only what belongs to the run of this name.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@engines_option
+def clean(everything: bool, kept: bool, run: str | None, dry_run: bool, engines: tuple[str, ...]) -> None:
+    """Remove what runs left whose process is gone, and nameless images; never anything of a run under way."""
+    import asyncio
+
+    from tbench.config.settings import SandboxConfig
+    from tbench.fleet.engines import Engines
+    from tbench.sandbox.docker.cleaning import Scope
+    from tbench.sandbox.docker.cleaning import clean as clean_engine
+
+    scope, removed, failed = Scope(everything=everything, kept=kept, run=run), 0, 0
+    with contextlib.closing(Engines.connect(SandboxConfig(engines=engines))) as connected:
+        for name, engine in zip(connected.names, connected.all, strict=True):
+            done = asyncio.run(clean_engine(engine, scope, dry_run=dry_run))
+            for line in done.removed:
+                print_line(f"{name}{'would remove' if dry_run else 'removed'} {line}")
+            for line in done.kept:
+                print_line(f"{name}kept {line}")
+            for line in done.failed:
+                print_line(f"tbench: {name}could not remove {line}", err=True)
+            removed, failed = removed + len(done.removed), failed + len(done.failed)
+    if failed:
+        raise click.exceptions.Exit(exit_codes.USAGE)
+    if not removed:
+        print_line("nothing to remove")

@@ -1,0 +1,216 @@
+"""`tbench nightly` and `gate`: a whole night from one file, and whether the last of many is lower than before."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tbench import exit_codes
+from tbench.cli.common import json_option, runs_argument, write_new
+from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.values import A_PATH, Integer, Number
+from tbench.cli.printing import print_line, print_text
+from tbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from tbench.api.stored_runs import StoredNight
+    from tbench.nightly.journal import NightRecord
+    from tbench.nightly.reading import Benchmark
+
+# `tbench nightly`: a whole night from one file, for cron and CI.
+
+_STOPPING = "stopping: what runs is being ended, what is finished is kept; Ctrl-C again does not wait for it"
+
+
+@click.command(cls=TbenchCommand)
+@click.argument(
+    "file", cls=Argument, metavar="FILE", type=A_PATH, help="A TOML file; with --demo, a directory for the demo."
+)
+@click.option("--night", metavar="NAME", help="The night to begin, or to go on with.  [default: today's date]")
+@click.option("--check", is_flag=True, help="Check the file, say what would be done, and start nothing.")
+@click.option("--init", is_flag=True, help="Write FILE with every setting, its help and its default.")
+@click.option("--demo", is_flag=True, help="Play nights with a scripted model that gets worse in the seventh.")
+@click.option("--nights", type=Integer(min=1), help="How many nights --demo plays.  [default: 10]")
+def nightly(file: Path, night: str | None, check: bool, init: bool, demo: bool, nights: int | None) -> None:
+    """Run a benchmark every night: serve, run, index, compare, judge, notify; goes on where it was cut."""
+    if check + init + demo > 1:
+        raise UsageError("--check, --init and --demo: give one of them")
+    if nights is not None and not demo:
+        raise UsageError("--nights: belongs to --demo; a file's nights come one by one")
+    if night is not None and (init or demo):
+        raise UsageError("--night: has no effect here; leave it out")
+    if init:
+        from tbench.nightly.words import first_file
+
+        write_new(file, first_file())
+        print_line(f"written: {file}")
+        return
+    if demo:
+        from tbench.nightly.demo import DEMO_NIGHTS
+
+        _play_demo(file, nights or DEMO_NIGHTS)
+        return
+    benchmark = _read(file)
+    if check:
+        from tbench.nightly.words import what_would_be_done
+
+        for line in what_would_be_done(benchmark, night or today()):
+            print_line(line)
+        return
+    _end(_run(benchmark, night or today()))
+
+
+def today() -> str:
+    """The name of the night that begins now."""
+    from datetime import datetime
+
+    return f"{datetime.now():%Y-%m-%d}"
+
+
+def _read(file: Path) -> Benchmark:
+    from tbench.nightly.reading import read_benchmark
+    from tbench.proxies.extraction.settings import ExtractConfig
+    from tbench.proxies.replay.asking.settings import ReplayConfig
+
+    return read_benchmark(file, os.environ, {"replay": ReplayConfig, "extract": ExtractConfig})
+
+
+def _run(benchmark: Benchmark, name: str) -> NightRecord:
+    """Do a night, and print what it found on stdout."""
+    from tbench.cli.interruption import run_interruptibly
+    from tbench.nightly.night import run_night
+    from tbench.nightly.summary import headline
+
+    record = run_interruptibly(run_night(benchmark, name, _say), stopping=_STOPPING)
+    evidence = [
+        line for lane, gate in record.gates.items() for line in (lane, *(f"  {line}" for line in gate["lines"]))
+    ]
+    try:
+        for line in (headline(benchmark.name, record), *evidence):
+            print_line(line)
+    except OSError:
+        # A reader that went away must not cost the exit code: what is still to be flushed goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return record
+
+
+def _say(words: str) -> None:
+    with contextlib.suppress(OSError):  # a reader that went away must not cost a night
+        print_line(words, err=True)
+
+
+def _write_site(benchmark: Benchmark) -> Path:
+    """Bring the site up to date, also where all nights were over, and another version has written it."""
+    from tbench.nightly.pages import write_pages
+
+    directory = Path(benchmark.config.nightly.directory)
+    return write_pages([directory], directory / benchmark.config.nightly.site).overview
+
+
+def _end(record: NightRecord) -> None:
+    if record.exit_code:
+        raise click.exceptions.Exit(record.exit_code)
+
+
+def _play_demo(directory: Path, nights: int) -> None:
+    from tbench.nightly.demo import night_names, prepare, set_checkpoint
+
+    file = prepare(directory)
+    benchmark = _read(file)
+    record = None
+    for name in night_names(nights):
+        set_checkpoint(directory, name)
+        record = _run(benchmark, name)
+    if record is not None:
+        print_line(f"site: {_write_site(benchmark)}")
+        _end(record)
+
+
+# `tbench gate`: is the last night lower than the nights before it, by more than chance?
+
+_DIFFERENCES_SHOWN = 3
+
+
+@click.command(cls=TbenchCommand)
+@runs_argument("Runs of one benchmark, or directories of runs; the one that began last is judged.")
+@click.option("--base-nights", type=Integer(min=2), default=10, help="Nights that the baseline begins with.")
+@click.option("--base-from", metavar="NIGHT", help="Name or date (YYYY-MM-DD) of the night at which it begins.")
+@click.option(
+    "--k", type=Number(min=0, min_open=True), default=0.5, help="Half of the drop to look for, in sd of a night."
+)
+@click.option("--h", type=Number(min=0, min_open=True), default=5.0, help="The alarm is where C is above it.")
+@click.option(
+    "--min-se",
+    type=Number(min=0),
+    default=3.0,
+    help="Standard errors by which the nights since the change have to be below the baseline.",
+)
+@click.option(
+    "--min-coverage",
+    type=Number(min=0, max=1, min_open=True),
+    default=0.9,
+    help="Share of a night's trials that need a verdict for the night to count.",
+)
+@click.option(
+    "--min-shared",
+    type=Number(min=0, max=1, min_open=True),
+    default=0.8,
+    help="Share of tasks that a night needs in common with the last one.",
+)
+@json_option
+def gate(
+    runs: tuple[Path, ...],
+    base_nights: int,
+    base_from: str | None,
+    k: float,
+    h: float,
+    min_se: float,
+    min_coverage: float,
+    min_shared: float,
+    as_json: bool,
+) -> None:
+    """Judge whether the last of many runs lies below those before it, by more than chance; exit with 5 if it does."""
+    import json
+    from dataclasses import replace
+
+    from tbench.api.stored_runs import read_nights
+    from tbench.scores.gate.judge import judge
+    from tbench.scores.gate.nights import GateRule
+
+    rule = GateRule(base_nights, k, h, min_se, base_from, min_coverage, min_shared)
+    nights, left_out = read_nights(runs)
+    verdict = judge([each.night for each in nights], rule)
+    verdict = replace(verdict, notes=(*verdict.notes, *_differences(nights), *_models(nights), *left_out))
+    if as_json:
+        print_text(json.dumps(verdict.as_json(), indent=2, ensure_ascii=False))
+    else:
+        for line in verdict.lines():
+            print_line(line)
+    if verdict.alarm:
+        raise click.exceptions.Exit(exit_codes.ALARM)
+
+
+def _differences(nights: list[StoredNight]) -> list[str]:
+    """How nights with other settings differ from the last one: one line for each way to be other."""
+    from tbench.storage.comparable import differing_keys
+    from tbench.text import names_shown
+
+    last = nights[-1]
+    others = {each.night.fingerprint: each for each in nights if each.night.fingerprint != last.night.fingerprint}
+    return [
+        f"{each.night.name}: {names_shown(differing_keys(each.run, last.run)) or 'other settings'}"
+        for each in list(others.values())[-_DIFFERENCES_SHOWN:]
+    ]
+
+
+def _models(nights: list[StoredNight]) -> list[str]:
+    """A line where the nights are of several models: of one that is trained on, or of what does not belong together."""
+    from tbench.text import names_shown
+
+    models = sorted({each.run.model for each in nights if each.run.model is not None})
+    return [f"nights of {len(models)} models: {names_shown(models)}"] if len(models) > 1 else []

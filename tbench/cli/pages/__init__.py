@@ -1,1 +1,0 @@
-"""Commands that make pages of stored runs, and one that serves them."""

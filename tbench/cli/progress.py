@@ -1,0 +1,340 @@
+"""The progress of a run while it runs: the live view on a terminal, lines elsewhere, or what was asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tbench.cli.printing import print_line, print_text
+from tbench.config.document import RunPlan
+from tbench.config.settings import OutputConfig
+from tbench.events import Event, Note, RunStarted, Subscriber, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
+from tbench.results import TrialResult
+from tbench.reward import canonical, is_solved
+from tbench.scores.summary import percent
+from tbench.tasks.sources import TaskSet
+from tbench.text import counted, visible_line
+
+# What a run prints where nobody watches a live view: a line for each trial, each step too, or JSON for machines.
+
+
+def verdict_words(result: TrialResult) -> str:
+    """A result in a few words."""
+    if result.error is not None:
+        again = "" if result.final else f" (attempt {result.attempt}; trying again)"
+        return f"error {result.error.type}: {result.error.message}{again}"
+    reward = "none" if result.reward is None else f"{result.reward:g}"
+    return f"reward {reward} ({result.outcome}, {result.steps} steps)"
+
+
+def attempt_words(attempt: int) -> str:
+    """What stands behind the name of a trial whose first attempt this is not."""
+    return "" if attempt == 1 else f", attempt {attempt}"
+
+
+def task_step_words(event: TrialTaskStep) -> str:
+    """Which step of its task a trial begins."""
+    return f"task step {event.number} of {event.count}: {event.name}"
+
+
+class PlainLines:
+    """Prints a line per trial and note, with the time: for logs and pipes. `verbose` has phases and steps, too."""
+
+    def __init__(self, *, verbose: bool = False) -> None:
+        self._verbose = verbose
+        self._planned = 0
+        self._done = 0
+        self._names: dict[str, str] = {}
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._planned = event.trials
+            case TrialPhase(phase="agent" | "verifier") if self._verbose:
+                self._names[event.trial] = f"{event.task} seed {event.seed}"
+                self._say(f"{event.task} seed {event.seed}{attempt_words(event.attempt)}: {event.phase}")
+            case TrialTaskStep() if self._verbose:
+                words = task_step_words(event)
+                self._say(f"{event.task} seed {event.seed}{attempt_words(event.attempt)}: {words}")
+            case TrialStep() if self._verbose:
+                name = f"{self._names.get(event.trial, event.trial)}{attempt_words(event.attempt)}"
+                self._say(f"{name}: step {event.step}  {event.line[:80]}")
+            case TrialVerdict():
+                result = event.result
+                self._done += result.final
+                self._say(
+                    f"{result.task} seed {result.seed}: {verdict_words(result)}, "
+                    f"{result.timings.wall_sec:.1f} s  [{self._done}/{self._planned}]"
+                )
+            case Note():
+                self._say(event.text)
+            case _:
+                pass
+
+    def _say(self, text: str) -> None:
+        # A reader that went away (`2>&1 | head`) must not cost a trial.
+        with contextlib.suppress(OSError):
+            print_line(f"{datetime.now():%H:%M:%S} {text}", err=True)
+
+
+class JsonLines:
+    """Prints every event as a line of JSON on stdout, as journal.jsonl has them."""
+
+    def __init__(self, hide: Callable[[str], str]) -> None:
+        """`hide` takes secrets out of a line."""
+        self._hide = hide
+
+    def __call__(self, event: Event) -> None:
+        with contextlib.suppress(OSError):
+            print_text(self._hide(event.model_dump_json()))
+
+
+# The live view of a run on a terminal: how it stands in one line, and under it as many trials as there is room.
+
+_SHOWN_NOTES = 4
+_NAME_WIDTH = 34
+_LINES_FROM = 64
+"""Columns from which on there is room for the last line of each terminal."""
+_WORKS = ("agent", "verifier")
+"""Phases in which a trial is at work; before them it is being made ready, or waits."""
+
+
+@dataclass
+class _Row:
+    task: str
+    seed: int
+    attempt: int
+    phase: str = "queued"
+    part: str = ""
+    """The step of its task that is under way, of how many, where there are several."""
+    step: int = 0
+    line: str = ""
+    since: float = 0.0
+    """When it left the queue."""
+
+    @property
+    def name(self) -> str:
+        return f"{visible_line(self.task)}{self.mark}"
+
+    @property
+    def mark(self) -> str:
+        return f" · {self.seed}{self.part}"
+
+
+class LiveView:
+    """What has happened so far, and how it looks on a screen of a given size."""
+
+    def __init__(self, *, is_away: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic):
+        """`is_away` says whether the endpoint is known to be away."""
+        self._planned = 0
+        self._rows: dict[str, _Row] = {}
+        self._longest = 0
+        self._notes: list[str] = []
+        self._rewards: list[float] = []
+        self._errors = 0
+        self._is_away = is_away
+        self._clock = clock
+        self._started = clock()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case TrialPhase() | TrialTaskStep() | TrialStep() if self._is_past(event.trial, event.attempt):
+                pass
+            case TrialPhase(phase="done") | TrialPhase(phase="teardown"):
+                self._rows.pop(event.trial, None)
+            case TrialPhase():
+                row = self._rows.get(event.trial)
+                if row is None or row.attempt != event.attempt:
+                    row = self._rows[event.trial] = _Row(event.task, event.seed, event.attempt)
+                if row.phase == "queued":
+                    row.since = self._clock()
+                row.phase = event.phase
+                self._longest = max(self._longest, len(row.name))
+            case TrialTaskStep():
+                if (its := self._rows.get(event.trial)) is not None:
+                    its.part, its.step = f" ({event.number}/{event.count})", 0
+                    self._longest = max(self._longest, len(its.name))
+            case TrialStep():
+                if event.trial in self._rows:
+                    self._rows[event.trial].step, self._rows[event.trial].line = event.step, event.line
+            case TrialVerdict():
+                self._note(f"{event.result.task} seed {event.result.seed}: {verdict_words(event.result)}")
+                self._errors += event.result.final and event.result.error is not None
+                if event.result.reward is not None:
+                    self._rewards.append(canonical(event.result.reward))
+            case Note():
+                self._note(event.text)
+            case RunStarted():
+                self._planned = event.trials
+            case _:
+                pass
+
+    def _is_past(self, trial: str, attempt: int) -> bool:
+        """Whether a later attempt at the trial has begun: an earlier one may still be being torn down."""
+        return (row := self._rows.get(trial)) is not None and attempt < row.attempt
+
+    def _note(self, text: str) -> None:
+        self._notes = [*self._notes, text][-_SHOWN_NOTES:]
+
+    def render(self, width: int, height: int) -> RenderableType:
+        """The status, the trials at work, and the latest notes; the lower the screen, the fewer of the latter two."""
+        status = Text("\n").join(_shown(line, style="bold") for line in _folded(self._status(), width))
+        # The cursor stands on a line of its own.
+        left = height - 1 - len(status.plain.split("\n"))
+        notes = self._notes[-min(_SHOWN_NOTES, left // 3) :] if left >= 3 else []
+        parts: list[RenderableType] = [status]
+        if (room := left - len(notes)) >= 2:
+            parts.append(self._table(width, room))
+        parts += [_shown(note, style="dim", no_wrap=True, overflow="ellipsis") for note in notes]
+        return Group(*parts)
+
+    def _status(self) -> list[str]:
+        """How the run stands, in pieces between which a line may be broken."""
+        done, elapsed = len(self._rewards) + self._errors, self._clock() - self._started
+        passed = sum(map(is_solved, self._rewards))
+        pieces = [
+            f"{duration(elapsed)}: {done}/{self._planned} done",
+            f"{passed} passed",
+            counted(self._errors, "error"),
+        ]
+        if self._is_away():
+            pieces.append("ENDPOINT AWAY")
+        if self._rewards:
+            pieces.append(f"score so far {percent(sum(self._rewards) / len(self._rewards))} %")
+        if 0 < done < self._planned:
+            pieces.append(f"ETA {duration((self._planned - done) * elapsed / done)}")
+        return pieces
+
+    def _table(self, width: int, room: int) -> RenderableType:
+        """The trials that have begun, those at work first, in `room` lines; a last one counts the others."""
+        begun = [row for row in self._rows.values() if row.phase != "queued"]
+        queued = len(self._rows) - len(begun)
+        shown = sorted(begun, key=lambda row: row.phase not in _WORKS)
+        if len(begun) + bool(queued) >= room:
+            shown = shown[: room - 2]
+        with_lines = width >= _LINES_FROM
+        name_width = max(8, min(self._longest, _NAME_WIDTH, width - 26))
+        table = Table(box=None, pad_edge=False, expand=with_lines)
+        table.add_column("trial", width=name_width, no_wrap=True)
+        table.add_column("phase", width=8, no_wrap=True)
+        table.add_column("step", width=4, no_wrap=True, justify="right")
+        table.add_column("sec", width=6, no_wrap=True, justify="right")
+        if with_lines:
+            table.add_column("last line of the terminal", ratio=1, no_wrap=True, overflow="ellipsis")
+        now = self._clock()
+        for row in shown:
+            name = f"{shortened(visible_line(row.task), name_width - len(row.mark))}{row.mark}"
+            cells = [name, row.phase, str(row.step) if row.step else "", f"{now - row.since:.0f}", row.line]
+            table.add_row(*[_shown(cell) for cell in cells[: len(table.columns)]])
+        if rest := _rest(len(begun) - len(shown), queued):
+            return Group(table, _shown(rest, style="dim", no_wrap=True, overflow="ellipsis"))
+        return table
+
+
+def _rest(folded: int, queued: int) -> str:
+    """How many trials are not shown although they have begun, and how many wait."""
+    return ", ".join([*([f"and {folded} more"] if folded else []), *([f"{queued} queued"] if queued else [])])
+
+
+def shortened(name: str, width: int) -> str:
+    """A name within `width` columns, cut between its words, where it has some."""
+    if len(name) <= width:
+        return name
+    end = max(name.rfind(mark, 0, width) for mark in "-_. ")
+    return f"{name[: end if end > 0 else width - 1]}…"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 45 s, 12 min, 3 h 05 min."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+
+
+def _folded(pieces: Iterable[str], width: int) -> list[str]:
+    """The pieces in lines of at most `width` columns, with commas between them."""
+    lines = [""]
+    for piece in pieces:
+        joined = f"{lines[-1]}, {piece}" if lines[-1] else piece
+        if len(joined) <= width or not lines[-1]:
+            lines[-1] = joined
+        else:
+            lines.append(piece)
+    return lines
+
+
+def _shown(text: str, **options: Any) -> Text:
+    """One line for rich, which shows it as it is: markup and escapes in it are only text."""
+    return Text(visible_line(text), **options)
+
+
+# What a run shows of itself while it runs: the live view on a terminal, lines elsewhere, or what was asked for.
+
+
+@contextlib.contextmanager
+def progress(
+    plan: RunPlan,
+    tasks: TaskSet,
+    output: OutputConfig,
+    *,
+    hide: Callable[[str], str] = str,
+    is_away: Callable[[], bool] = lambda: False,
+    remark: str = "",
+) -> Iterator[Subscriber]:
+    """A subscriber that shows what happens, for the duration of the block.
+
+    `RunStarted` says how many trials are to be done: fewer than the plan where a run is resumed. `hide` takes secrets
+    out of JSON, `is_away` says whether the endpoint is away, `remark` is printed with the first line.
+    """
+    if output.json_lines:
+        yield JsonLines(hide)
+        return
+    if output.verbosity == "quiet":
+        yield _nothing
+        return
+    console = Console(stderr=True, highlight=False)
+    headline = f"{_headline(plan, tasks)}{remark}"
+    if output.verbosity == "verbose" or not console.is_terminal:
+        print_line(headline, err=True)
+        yield PlainLines(verbose=output.verbosity == "verbose")
+        return
+    console.print(Text(visible_line(headline)))  # which breaks it between words
+    view = LiveView(is_away=is_away)
+    begun = False
+
+    def show(event: Event) -> None:
+        nonlocal begun
+        begun = begun or isinstance(event, RunStarted)
+        if isinstance(event, Note) and not begun:
+            # What is told before the first trial stays: the view has room for the last few notes only.
+            console.print(Text(visible_line(event.text)))
+        else:
+            view(event)
+
+    with Live(get_renderable=lambda: view.render(*console.size), console=console, refresh_per_second=8, transient=True):
+        yield show
+
+
+def _headline(plan: RunPlan, tasks: TaskSet) -> str:
+    at_once = plan.config.schedule.concurrency or "as many as fit"
+    planned, locked = len(plan.seeds) * len(tasks.names), plan.locked
+    part = f", of which shard {plan.shard.name} has {len(plan.shard.trials)}" if plan.shard is not None else ""
+    return (
+        f"{plan.run}: {counted(len(tasks.names), 'task')} × {counted(len(plan.seeds), 'seed')} = "
+        f"{counted(planned, 'trial')}{part}, {at_once} at once; agent {locked.agent}"
+        + (f", model {locked.model}" if locked.model else "")
+    )
+
+
+def _nothing(event: Event) -> None:
+    """Nothing is shown."""

@@ -1,0 +1,204 @@
+"""Asks a model for `tbench extract` and `tbench replay run`: connects, says how it goes, ends in order on Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from harness.model import Sampling
+from harness.protocols.thinking_bash import ThinkingBash
+from tbench import exit_codes
+from tbench.agents.setup import AgentSetup, connect
+from tbench.cli.interruption import run_interruptibly
+from tbench.cli.printing import print_line
+from tbench.cli.tasks import chosen_tasks
+from tbench.config.layers import Resolved, preset
+from tbench.config.settings import RunConfig
+from tbench.errors import UsageError
+from tbench.proxies.datasets.records import Dataset, read_dataset
+from tbench.proxies.extraction.asking import ask_all, default_directory, default_prompt, make_manifest, still_open
+from tbench.proxies.extraction.records import EXTRACTION, ExtractionDirectory, ReplyRecord
+from tbench.proxies.extraction.score import BashSyntax, rewards_named
+from tbench.proxies.extraction.settings import ExtractConfig
+from tbench.proxies.replay.asking.client import ReplayProgress
+from tbench.proxies.replay.asking.options import ReplayOptions, make_endpoints, make_sampling, make_tokenizer
+from tbench.proxies.replay.asking.plan import ContextCheck, ask_for_missing, make_plan
+from tbench.proxies.replay.asking.prompts import Tokenizer
+from tbench.tasks.sources import TaskSet
+
+# `tbench extract` while it asks: connects the endpoint, says on stderr how it goes, ends in order on Ctrl-C.
+
+_REPLIES_PER_LINE = 50
+_MOST_ERRORS = 3
+"""Most errors that are shown in full; the others are counted."""
+
+
+def ask_and_store(resolved: Resolved[ExtractConfig], resume: bool) -> Path:
+    """Ask for all replies that are missing, and return the directory that holds them.
+
+    Raises UsageError, where possible before anything is asked.
+    """
+    config = resolved.config
+    rewards_named(config.score.relevance, config.score.conciseness)
+    BashSyntax()
+    if resume and config.output.directory is None:
+        raise UsageError("--resume: which extraction? Give its directory with --output")
+    tasks = chosen_tasks(config.tasks)
+    if config.output.directory is not None and not resume:
+        EXTRACTION.refuse_to_overwrite(Path(config.output.directory))
+    setup = AgentSetup.of(_as_run(resolved))
+    return run_interruptibly(_ask_and_store(config, setup, tasks))
+
+
+def _as_run(resolved: Resolved[ExtractConfig]) -> RunConfig:
+    """The configuration of a run with this model and protocol.
+
+    Where none are given, thinking-bash has the prompt and the rendering that it was trained with.
+    """
+    config = resolved.config
+    model, agent = config.model.model_dump(), config.agent.model_dump()
+    if config.agent.protocol == ThinkingBash.name:
+        agent["prompt"] = config.agent.prompt or str(default_prompt(config.agent.protocol))
+        if "model.template" not in resolved.origins:
+            model["template"] = preset(ThinkingBash.name)["model"]["template"]
+    return RunConfig.model_validate({"model": model, "agent": agent})
+
+
+async def _ask_and_store(config: ExtractConfig, setup: AgentSetup, tasks: TaskSet) -> Path:
+    chat, served = await connect(setup.config.model, lambda text: print_line(text, err=True))
+    assert setup.protocol is not None
+    path = Path(config.output.directory) if config.output.directory else default_directory(served.id)
+    try:
+        manifest = make_manifest(config.tasks.source, tasks, config.tasks.planned_seeds, setup.protocol, chat, served)
+        with contextlib.closing(ExtractionDirectory.open(path, manifest)) as directory:
+            missing = still_open(manifest, directory.answered)
+            progress = ProgressLines(len(missing))
+
+            def keep(record: ReplyRecord) -> None:
+                directory.append(record)
+                progress(record)
+
+            try:
+                await ask_all(chat, setup.protocol, missing, keep, concurrency=config.schedule.concurrency)
+            except asyncio.CancelledError:
+                print_line(f"interrupted; what was answered is kept, go on with --resume --output {path}", err=True)
+                raise click.exceptions.Exit(exit_codes.INTERRUPTED) from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}; make room, then --resume") from None
+    finally:
+        await chat.close()
+    return path
+
+
+class ProgressLines:
+    """The first errors, and how many replies there are, on stderr."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = self._errors = 0
+
+    def __call__(self, record: ReplyRecord) -> None:
+        self._done += 1
+        self._errors += record.error is not None
+        if record.error is not None and self._errors <= _MOST_ERRORS:
+            print_line(f"{record.task} seed {record.seed}: {record.error}", err=True)
+        if self._done % _REPLIES_PER_LINE == 0 or self._done == self._total:
+            print_line(f"{self._done}/{self._total} asked, {self._errors} without a reply", err=True)
+
+
+# `tbench replay run` while it runs: asks, says on stderr how it goes, and ends with an exit code.
+
+_MOST_LINES = 10
+"""Most lines of one kind that are shown; the rest is counted."""
+
+
+def execute(options: ReplayOptions) -> int:
+    """Run, and return the exit code: 0 all steps answered (or allowed not to fit), 3 not all, 4 stopped, 130 Ctrl-C.
+
+    Raises UsageError for whatever the user can mend, before anything is asked.
+    """
+    if not options.base_urls:
+        raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL")
+    dataset = read_dataset(options.dataset)
+    _say_first("left out", dataset.problems)
+    return run_interruptibly(_execute(options, dataset, make_sampling(options), make_tokenizer(options)))
+
+
+async def _execute(options: ReplayOptions, dataset: Dataset, sampling: Sampling, tokenizer: Tokenizer | None) -> int:
+    endpoints = make_endpoints(options, sampling, say)
+    try:
+        plan = await make_plan(options, dataset, endpoints, tokenizer, say)
+        _say_check(plan.check, options)
+        progress = await ask_for_missing(options, plan, endpoints, say, ProgressLine())
+        return _say_end(options, progress)
+    except asyncio.CancelledError:
+        say(f"interrupted; what was answered is kept, go on with --resume --output {options.output}")
+        return exit_codes.INTERRUPTED
+    finally:
+        await endpoints.close()
+
+
+def _say_check(check: ContextCheck, options: ReplayOptions) -> None:
+    """Say which prompts do not fit or could not be counted. Raises UsageError for an overflow that is not allowed."""
+    if check.problem:
+        say(f"not every prompt could be counted: {check.problem}")
+    _say_first("does not fit", [f"{key}: {words}" for key, words in check.overflow.items()])
+    if not options.allow_overflow:
+        check.require_room()
+
+
+def _say_end(options: ReplayOptions, progress: ReplayProgress) -> int:
+    """Say how the run ended, and return the exit code."""
+    unanswered = progress.errors - progress.overflow
+    words = [f"{progress.answered_before + progress.answered} answered"]
+    words += [f"{unanswered} failed"] if unanswered else []
+    words += [f"{progress.overflow} do not fit the context"] if progress.overflow else []
+    words += [f"{left} not asked"] if (left := progress.planned - progress.done) else []
+    rate = f"; {progress.answered / progress.seconds:.1f} per second" if progress.answered else ""
+    say(f"{', '.join(words)}{rate}")
+    if progress.stopped is not None:
+        say(f"stopped: {progress.stopped}; go on with --resume")
+        return exit_codes.AWAY
+    if unanswered or (progress.overflow and not options.allow_overflow):
+        say("--resume asks for the missing ones again")
+        return exit_codes.UNCOVERED
+    return 0
+
+
+class ProgressLine:
+    """A line of progress every few seconds; on a terminal it replaces the one before."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._began = self._last = time.monotonic()
+
+    def __call__(self, progress: ReplayProgress) -> None:
+        now, is_last = time.monotonic(), progress.done == progress.planned
+        if now - self._last < (0.2 if self._is_terminal else 10.0) and not (is_last and self._is_terminal):
+            return
+        self._last = now
+        rate = progress.done / max(now - self._began, 1e-9)
+        words = f"{progress.done}/{progress.planned} asked, {progress.errors} errors, {rate:.1f} per second"
+        if self._is_terminal:
+            click.echo(f"\r\x1b[Kreplay: {words}" + ("\n" if is_last else ""), nl=False, err=True)
+        else:
+            say(words)
+
+
+def _say_first(what: str, lines: Sequence[str]) -> None:
+    for line in lines[:_MOST_LINES]:
+        say(f"{what}: {line}")
+    if len(lines) > _MOST_LINES:
+        say(f"{what}: {len(lines) - _MOST_LINES} more")
+
+
+def say(words: str) -> None:
+    """Write a line to stderr."""
+    with contextlib.suppress(OSError):  # a reader that went away must not cost a run
+        print_line(f"replay: {words}", err=True)

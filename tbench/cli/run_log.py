@@ -1,0 +1,172 @@
+"""run.log: what happens during a run, with the time, for whoever was not watching."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tbench.cli.printing import print_text
+from tbench.cli.progress import attempt_words, task_step_words, verdict_words
+from tbench.errors import UsageError
+from tbench.events import Event, Note, RunEnded, RunStarted, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
+from tbench.storage.record_directory import LineFile
+from tbench.storage.run_files import CONFIG_NAME, LOG_NAME
+from tbench.text import counted, visible, visible_line
+
+_LOG = logging.getLogger("tbench")
+
+
+@contextlib.contextmanager
+def run_log(directory: Path, level: str, hide: Callable[[str], str]) -> Iterator[RunLog]:
+    """A subscriber that writes run.log, for the duration of the block. An exception that ends the block is logged,
+    and so are warnings of libraries.
+
+    `level` is debug, info, warning or error; `hide` takes secrets out of every record.
+    """
+    is_earlier_run = (directory / CONFIG_NAME).exists()
+    handler = _FileHandler(directory / LOG_NAME, level.upper(), hide)
+    with _attached(handler):
+        try:
+            yield RunLog(handler)
+        except Exception as error:
+            # A run that fails before its first event has a directory already, unless that is another process's.
+            if not is_earlier_run and (directory / CONFIG_NAME).exists():
+                handler.begin()
+            _LOG.error("%s", error, exc_info=None if isinstance(error, UsageError) else error)
+            raise
+
+
+class RunLog:
+    """Logs events: phases and steps as debug, notes and verdicts as info, errors of trials as warnings."""
+
+    def __init__(self, handler: _FileHandler) -> None:
+        self._handler = handler
+        self._names: dict[str, str] = {}
+
+    def __call__(self, event: Event) -> None:
+        # Only now the directory is this run's: before, it may belong to another process.
+        self._handler.begin()
+        match event:
+            case RunStarted():
+                _LOG.info("%s: %s", event.run, counted(event.trials, "trial"))
+            case TrialPhase():
+                name = self._names[event.trial] = f"{event.task} seed {event.seed}"
+                _LOG.debug("%s%s: %s", name, attempt_words(event.attempt), event.phase)
+            case TrialTaskStep():
+                words = attempt_words(event.attempt)
+                _LOG.debug("%s seed %d%s: %s", event.task, event.seed, words, task_step_words(event))
+            case TrialStep():
+                name = f"{self._names.get(event.trial, event.trial)}{attempt_words(event.attempt)}"
+                _LOG.debug("%s: step %d  %s", name, event.step, event.line)
+            case TrialVerdict():
+                result = event.result
+                words = f"{verdict_words(result)}, {result.timings.wall_sec:.1f} s"
+                level = logging.INFO if result.error is None else logging.WARNING
+                _LOG.log(level, "%s seed %d: %s", result.task, result.seed, words)
+            case Note():
+                _LOG.info("%s", event.text)
+            case RunEnded():
+                _LOG.info("cut short" if event.interrupted else "ended")
+            case _:
+                pass
+
+
+class _FileHandler(logging.Handler):
+    """Appends records to a file; those from before `begin` come first.
+
+    Neither a full disk nor a record that cannot be formatted raises in the code that logs.
+    """
+
+    def __init__(self, path: Path, level: str, hide: Callable[[str], str]) -> None:
+        super().__init__(level)
+        self._path = path
+        self._hide = hide
+        self._file: LineFile | None = None
+        self._has_begun = False
+        self._early: list[str] = []
+        formatter = _OneLine(hide, "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
+        formatter.converter = time.gmtime
+        self.setFormatter(formatter)
+
+    def begin(self) -> None:
+        """Open the file. Never raises: if the file cannot be opened, there is no log."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        with self._lock_held(), contextlib.suppress(OSError):
+            self._file = LineFile(self._path)
+            for line in self._early:
+                self._file.append(line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):  # a library's record may be anything
+            line = visible(self._hide(self.format(record)))
+            if self._file is not None:
+                self._file.append(line)
+            elif not self._has_begun:
+                self._early.append(line)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        super().close()
+
+    @contextlib.contextmanager
+    def _lock_held(self) -> Iterator[None]:
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+
+class _OneLine(logging.Formatter):
+    """A record is a line: what its message quotes cannot begin another. Only a traceback has lines of its own."""
+
+    def __init__(self, hide: Callable[[str], str], form: str, date_form: str) -> None:
+        super().__init__(form, date_form)
+        self._hide = hide
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - it is logging's
+        # Hidden while it still has its lines: a secret may have some.
+        return visible_line(self._hide(super().formatMessage(record)))
+
+
+class _LastResort(logging.Handler):
+    """Prints what Python prints where no handler is attached: warnings of libraries that have none of their own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None and logger.parent is not None:
+            if logger.handlers and record.name != "py.warnings":
+                return
+            logger = logger.parent
+        if logging.lastResort is not None:
+            with contextlib.suppress(OSError):
+                print_text(self.format(record), err=True)
+
+
+@contextlib.contextmanager
+def _attached(handler: logging.Handler) -> Iterator[None]:
+    """Attach `handler` for the block: alone to tbench, whose records are shown already, and also to libraries."""
+    root = logging.getLogger()
+    handlers = [handler] if root.handlers else [handler, _LastResort(logging.WARNING)]
+    for each in handlers:
+        root.addHandler(each)
+    _LOG.addHandler(handler)
+    _LOG.setLevel(handler.level)
+    _LOG.propagate = False
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        _LOG.propagate = True
+        _LOG.setLevel(logging.NOTSET)
+        _LOG.removeHandler(handler)
+        for each in handlers:
+            root.removeHandler(each)
+        handler.close()

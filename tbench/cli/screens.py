@@ -1,0 +1,93 @@
+"""Screens of a stored trial, out of its recording."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tbench.text import unseen_as
+from tbench.view.screen import Line, TileScreen
+from tbench.view.trials import CastHead, cast_head
+
+# What was on a trial's screen, out of its recording.
+
+_INK, _GROUND = (30, 90), (40, 100)
+"""The codes of the first of eight colours, and of the first bright one."""
+CAST_NAME = "session.cast"
+
+
+class CastEvent(NamedTuple):
+    """An event of a recording: seconds, and `o`, `i` or `m` with its text."""
+
+    at: float
+    kind: str
+    text: str
+
+
+class SessionRecording:
+    """The recording of a trial's terminal."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises OSError where there is none."""
+        self._file = directory / CAST_NAME
+        self.head = cast_head(self._file) or CastHead()
+
+    def events(self) -> Iterator[CastEvent]:
+        """Its events; a line that is torn or none is left out."""
+        with self._file.open(encoding="utf-8", errors="replace") as lines:
+            next(lines, None)
+            for line in lines:
+                try:
+                    at, kind, text = json.loads(line)
+                    yield CastEvent(float(at), str(kind), str(text))
+                except (ValueError, TypeError):
+                    continue
+
+    def blank(self) -> TileScreen:
+        """A screen of its size on which nothing is yet."""
+        return TileScreen(self.head.columns, self.head.rows)
+
+    def screen_after(self, step: int) -> list[str] | None:
+        """The lines of the screen when the step after that one began, or at the end; None where it never began."""
+        screen, begun = self.blank(), False
+        for event in self.events():
+            if event.kind == "m" and event.text == f"step {step}":
+                begun = True
+            elif event.kind == "m" and event.text == f"step {step + 1}":
+                break
+            elif event.kind == "o":
+                screen.feed(event.text)
+        return drawn(screen) if begun else None
+
+
+def drawn(screen: TileScreen) -> list[str]:
+    """The lines of a screen up to the last that holds something, in their colours."""
+    lines = [ansi(line) for line in screen.last_lines(screen.rows, screen.columns)]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return lines
+
+
+def ansi(line: Line) -> str:
+    """A line with the escapes of its colours."""
+    if isinstance(line, str):
+        return unseen_as(line, "·")
+    pieces = []
+    for text, style in zip(line[::2], line[1::2], strict=False):
+        codes, text = ";".join(map(_code, style.split())), unseen_as(text, "·")
+        pieces.append(f"\x1b[{codes}m{text}\x1b[0m" if codes else text)
+    if len(line) % 2:
+        pieces.append(unseen_as(line[-1], "·"))
+    return "".join(pieces)
+
+
+def _code(word: str) -> str:
+    if word in ("b", "d"):
+        return {"b": "1", "d": "2"}[word]
+    if word.startswith("inv-"):
+        return "7"
+    usual, bright = _INK if word[0] == "i" else _GROUND
+    number = int(word[1:])
+    return str(usual + number if number < 8 else bright + number - 8)

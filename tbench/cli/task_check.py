@@ -1,0 +1,263 @@
+"""`tbench task list` and `check`, `tbench calibrate`: tasks listed, checked without running, and measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from tbench import exit_codes
+from tbench.cli.parsing.configured import ConfiguredCommand, Given
+from tbench.cli.parsing.values import A_PATH
+from tbench.cli.printing import aligned, print_line, print_text
+from tbench.cli.task import CHOOSING, USED_TO_TRY
+from tbench.config.settings import RunConfig
+from tbench.text import counted, plain
+
+if TYPE_CHECKING:
+    from tbench.calibration import CalibratedTask, Condition
+    from tbench.cli.findings import TaskFinding
+    from tbench.tasks.sources import TaskSet
+    from tbench.tasks.task import Task
+    from tbench.verify.calibration import MeasuredTrial
+
+# `tbench task check`: what keeps tasks from running or being judged, and what of them looks like a mistake.
+
+
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=CHOOSING | USED_TO_TRY)
+@click.option(
+    "--run/--static",
+    "runs",
+    default=None,
+    help="Also try oracle and nop in containers, or start nothing; by default one task is tried, and several are not.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per task, each on a line of its own.")
+def check(given: Given[RunConfig], runs: bool | None, as_json: bool) -> None:
+    """Report what keeps tasks from running or being judged, and what looks like a mistake; exit 2 for problems."""
+    from tbench.cli.findings import cannot_run, findings_about, findings_of
+    from tbench.cli.tasks import chosen_tasks
+
+    config = given.resolve().config
+    tasks = chosen_tasks(config.tasks)
+    found = {name: [cannot_run(why)] for name, why in tasks.invalid.items()}
+    found |= {task.name: list(findings_about(task)) for task in tasks.tasks}
+    if runs is None:
+        runs = _is_one_task(config.tasks.source)
+    tried = _tried([task for task in tasks.tasks if not task.unsupported], config) if runs else {}
+    for name, each in tried.items():
+        found[name] += findings_of(name, each)
+    if as_json:
+        _print_json(tasks, found, tried)
+    else:
+        _print_lines(tasks, found)
+    if any(each.level == "problem" for findings in found.values() for each in findings):
+        raise click.exceptions.Exit(exit_codes.USAGE)
+
+
+def _is_one_task(source: str) -> bool:
+    """Whether a source is a task itself, not a set of them."""
+    from tbench.tasks.sources import BUNDLED, is_task
+
+    return source != BUNDLED and is_task(Path(source))
+
+
+def _tried(tasks: Sequence[Task], config: RunConfig) -> Mapping[str, Sequence[MeasuredTrial]]:
+    """One trial of oracle and nop each, by the task's name."""
+    from tbench.calibration import Calibrating
+    from tbench.cli.interruption import run_interruptibly
+    from tbench.errors import EngineUnavailable, UsageError
+
+    if not tasks:
+        return {}
+    print_line(f"trying oracle and nop in {counted(len(tasks), 'task')} (--static leaves that out)", err=True)
+    trying = Calibrating(config, 1, say=lambda text: print_line(text, err=True)).once(tasks)
+    try:
+        return run_interruptibly(trying, stopping="stopping: containers are being removed")
+    except EngineUnavailable as error:
+        raise UsageError(f"{error}; --static checks without an engine") from None
+
+
+def _print_lines(tasks: TaskSet, found: Mapping[str, Sequence[TaskFinding]]) -> None:
+    """Print which tasks cannot run, and then all else task by task."""
+    everything = [each for name in [*tasks.invalid, *(task.name for task in tasks.tasks)] for each in found[name]]
+    for each in sorted(everything, key=lambda finding: finding.kind != "cannot run"):
+        print_line(str(each))
+    if not all(task.file.environment.network.mode != "no-network" for task in tasks.tasks if task.dockerfile.is_file()):
+        print_line("builds have a network, also those of tasks whose trials have none: packages come over it")
+    counts = (counted(sum(each.level == level for each in everything), level) for level in ("problem", "hint"))
+    print_line(", ".join([counted(len(tasks.names), "task"), *counts]))
+
+
+def _print_json(
+    tasks: TaskSet, found: Mapping[str, Sequence[TaskFinding]], tried: Mapping[str, Sequence[MeasuredTrial]]
+) -> None:
+    from tbench.cli.findings import Level
+
+    by_name = {task.name: task for task in tasks.tasks}
+    for name in tasks.names:
+        task, trials = by_name.get(name), tried.get(name, ())
+        row: dict[str, Any] = {
+            "task": name,
+            "path": str(task.path) if task else None,
+            "hash": task.hash if task else None,
+            **{f"{level}s": [str(each) for each in found[name] if each.level == level] for level in get_args(Level)},
+            "tried": {each.agent: {"reward": each.reward, "error": each.error_words or None} for each in trials},
+        }
+        print_text(json.dumps(row, ensure_ascii=False))
+
+
+# `tbench task list`: tasks, a line each.
+
+
+@click.command("list", cls=ConfiguredCommand, configuration=RunConfig, only=CHOOSING)
+def list_tasks(given: Given[RunConfig]) -> None:
+    """List tasks with their difficulty, limits and content hashes."""
+    from tbench.cli.tasks import chosen_tasks
+
+    for task in chosen_tasks(given.resolve().config.tasks).tasks:
+        environment = task.file.environment
+        limits = [part.file.agent.timeout_sec for part in task.parts]
+        limit = f"{sum(filter(None, limits)):.0f} s" if all(limits) else "no limit"
+        steps = f"  {counted(len(task.steps), 'step')}" if task.steps else ""
+        difficulty = plain(str(task.file.metadata.get("difficulty", "-")), 10)
+        print_line(
+            f"{task.name:32} {difficulty:10} {environment.cpus:g} cpu {environment.memory_mb:5.0f} MB {limit:>9}"
+            f"  {task.hash[:12]}{steps}"
+        )
+
+
+# `tbench calibrate`: whether verdicts about tasks can be trusted on this machine, by their oracle and by nobody.
+
+_SANDBOX = {"sandbox.trust", "sandbox.engines", "sandbox.build", "sandbox.pull"}
+
+
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=CHOOSING | USED_TO_TRY | _SANDBOX)
+@click.option(
+    "-k",
+    "repetitions",
+    type=click.IntRange(1, 100),
+    metavar="INT",
+    help="Trials of each agent in each task; default: 3.",
+)
+@click.option("--without-network", "offline", is_flag=True, help="Also try oracles that pass without a network.")
+@click.option("--again", is_flag=True, help="Also run what is known of these tasks and images.")
+@click.option("--page", metavar="FILE", type=A_PATH, help="Also write the table as an HTML page.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per task, each on a line of its own.")
+def calibrate(
+    given: Given[RunConfig], repetitions: int | None, offline: bool, again: bool, page: Path | None, as_json: bool
+) -> None:
+    """Measure what oracle and nop score in tasks, how often, and how near to the limits; exit 2 for unhealthy ones."""
+    from tbench.calibration import conditions, is_healthy
+    from tbench.cli.tasks import chosen_tasks
+
+    config = given.resolve().config
+    if page is not None:
+        from reports.report import require_ours
+
+        require_ours(page)  # before hours of measuring
+    chosen = chosen_tasks(config.tasks)
+    done = _calibrated(chosen.tasks, config, repetitions, offline=offline, again=again)
+    found = {each.task.name: conditions(each) for each in done}
+    if as_json:
+        for name, why in chosen.invalid.items():
+            print_text(json.dumps({"task": name, "healthy": False, "conditions": {"cannot be run": why}}))
+        for each in done:
+            print_text(json.dumps(_object(each, found[each.task.name]), ensure_ascii=False))
+    else:
+        _print_table(done, found)
+        for name, why in chosen.invalid.items():
+            print_line(f"{name}: cannot be run: {why}")
+    if page is not None:
+        _write_page(page, done, found)
+    ill = len(chosen.invalid) + sum(not is_healthy(each) for each in found.values())
+    print_line(f"{counted(len(chosen.names), 'task')}, {ill} not healthy here", err=as_json)
+    if ill:
+        raise click.exceptions.Exit(exit_codes.USAGE)
+
+
+def _calibrated(
+    tasks: Sequence[Task], config: RunConfig, repetitions: int | None, **more: bool
+) -> list[CalibratedTask]:
+    from tbench.calibration import REPETITIONS, Calibrating
+    from tbench.cli.interruption import run_interruptibly
+
+    if not tasks:
+        return []
+    trying = Calibrating.of(config, repetitions or REPETITIONS, say=lambda text: print_line(text, err=True), **more)
+    return run_interruptibly(trying.tasks(tasks), stopping="stopping: containers are being removed")
+
+
+HEADS = (
+    "task", "verdict", ">oracle", ">nop", "fresh", ">tests", ">solution", ">of limit", ">testing", ">of limit",
+    ">memory",
+)  # fmt: skip
+
+
+def _cells(each: CalibratedTask, found: Mapping[Condition, str]) -> list[str]:
+    """One task as a row: rewards, whether its verdict holds in a fresh container, and what was used, at most."""
+    from tbench.reward import reward_text
+
+    calibration = each.calibration
+    trials = {agent: calibration.of(agent) if calibration else [] for agent in ("oracle", "nop")}
+    rewards = [
+        " ".join("-" if trial.reward is None else reward_text(trial.reward) for trial in of_agent)
+        for of_agent in trials.values()
+    ]
+    oracle = trials["oracle"]
+    fresh = {True: "yes", False: "no", None: "-"}[calibration.passes_fresh if calibration else None]
+    shown = [len(tests) for trial in oracle for tests in trial.tests.values()]
+    return [
+        each.task.name,
+        ", ".join(found),
+        *rewards,
+        fresh,
+        str(max(shown, default=0) or "-"),
+        *_used([trial.solution_sec for trial in oracle], [trial.shares.get("solution") for trial in oracle]),
+        *_used([trial.tests_sec for trial in oracle], [trial.shares.get("tests") for trial in oracle]),
+        f"{peak:,.0f} MB" if (peak := max((trial.memory_peak_mb or 0 for trial in oracle), default=0)) else "-",
+    ]
+
+
+def _used(seconds: Sequence[float], shares: Sequence[float | None]) -> tuple[str, str]:
+    known = [share for share in shares if share is not None]
+    return f"{max(seconds):.1f} s" if seconds else "-", f"{max(known):.0%}" if known else "-"
+
+
+def _print_table(done: Sequence[CalibratedTask], found: Mapping[str, Mapping[Condition, str]]) -> None:
+    for line in aligned(HEADS, [_cells(each, found[each.task.name]) for each in done]):
+        print_line(line)
+    for name, conditions in found.items():
+        for condition, words in conditions.items():
+            if words:
+                print_line(f"{name}: {condition}: {words}")
+
+
+def _object(each: CalibratedTask, found: Mapping[Condition, str]) -> dict[str, Any]:
+    from tbench.calibration import is_healthy
+
+    calibration = each.calibration
+    return {
+        "task": each.task.name,
+        "hash": each.task.hash,
+        "healthy": is_healthy(found),
+        "conditions": dict(found),
+        "calibration": calibration.model_dump(mode="json") if calibration is not None else None,
+    }
+
+
+def _write_page(path: Path, done: Sequence[CalibratedTask], found: Mapping[str, Mapping[Condition, str]]) -> None:
+    from reports.report import CalibrationRow, write_calibration
+    from tbench.calibration import is_healthy
+
+    rows = [
+        CalibrationRow(
+            tuple(_cells(each, found[each.task.name])),
+            is_healthy(found[each.task.name]),
+            tuple(filter(None, found[each.task.name].values())),
+        )
+        for each in done
+    ]
+    print_line(f"page: {write_calibration(path, HEADS, rows)}", err=True)

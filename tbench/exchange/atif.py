@@ -1,0 +1,498 @@
+"""Agent Trajectory Interchange Format (ATIF), version 1.8: trajectories as viewers, converters, trainers read them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from harness.protocols.base import Action, Command
+from harness.rendering import without_thinking
+from harness.trajectory import Compaction, Message, Reply, Step, ToolCall, Trajectory, Usage
+from tbench.exchange.chosen import ExportedPart, ExportedTrial, LeftOutTrials, TrialChoice, exported_trials
+from tbench.exchange.contexts import (
+    ContextTurn,
+    RunProtocol,
+    compactions_before,
+    contexts_of,
+    json_object,
+    opening_of,
+    protocol_of,
+)
+from tbench.files import safe_relative, write_json
+from tbench.storage.read_run import StoredRun
+from tbench.storage.run_files import TRAJECTORY_NAME
+
+# What a step did, as tool calls of an ATIF document: text protocols act by functions that no request offered.
+
+TYPED = "bash_command"
+"""The function for what text protocols type and run, as Harbor's own agents name it."""
+COMPLETED = "mark_task_complete"
+"""The function that stands for a claim of completion, as in Terminus-2."""
+
+CallFields = dict[str, Any]
+
+
+def calls_of(step: Step, protocol: RunProtocol) -> tuple[list[CallFields], list[CallFields]]:
+    """The calls that stand for what a step did, and the calls of its reply that were not run."""
+    called = step.reply.tool_calls
+    if protocol.protocol is None and called:
+        return [_of_tool_call(call) for call in called], []
+    if protocol.tools_offered:
+        ran = _that_ran(step, protocol)
+        return [_of_tool_call(call) for call in ran], [_raw(call) for call in called[len(ran) :]]
+    return _typed_calls(step, protocol), [_raw(call) for call in called]
+
+
+def _that_ran(step: Step, protocol: RunProtocol) -> list[ToolCall]:
+    """The call whose command was run, as it was understood; only the first of a reply is."""
+    if not step.actions:
+        return []
+    parsed = protocol.parsed(step.reply)
+    if parsed is None or parsed.tool_call is None:
+        return list(step.reply.tool_calls[:1])
+    return [parsed.tool_call]
+
+
+def _typed_calls(step: Step, protocol: RunProtocol) -> list[CallFields]:
+    calls = [_call(step, number, each) for number, each in enumerate(_arguments(step, protocol), start=1)]
+    parsed = protocol.parsed(step.reply) if step.format_error is None else None
+    if parsed is not None and parsed.complete and not protocol.types_commands:
+        calls.append(_call(step, len(calls) + 1, {}, COMPLETED))
+    return calls
+
+
+def _arguments(step: Step, protocol: RunProtocol) -> Iterable[CallFields]:
+    """The arguments of a call for each action, with durations in seconds where the reply gave them."""
+    if actions := protocol.actions(step):
+        return map(_arguments_of, actions)
+    return ({"command" if protocol.types_commands else "keystrokes": typed} for typed in step.actions)
+
+
+def _arguments_of(action: Action) -> CallFields:
+    if isinstance(action, Command):
+        return {"command": action.command}
+    typed = action.key if action.key is not None else action.keystrokes
+    return {"keystrokes": typed, "duration": action.duration_sec}
+
+
+def _call(step: Step, number: int, arguments: CallFields, function: str = TYPED) -> CallFields:
+    return {"tool_call_id": f"call-{step.index}-{number}", "function_name": function, "arguments": arguments}
+
+
+def _of_tool_call(call: ToolCall) -> CallFields:
+    """A call of the model's own; arguments that are no JSON object stand as text beside it."""
+    fields = {"tool_call_id": call.id, "function_name": call.name}
+    arguments = json_object(call.arguments)
+    if arguments is None:
+        return {**fields, "arguments": {}, "extra": {"arguments": call.arguments}}
+    return {**fields, "arguments": arguments}
+
+
+def _raw(call: ToolCall) -> CallFields:
+    return {"id": call.id, "name": call.name, "arguments": call.arguments}
+
+
+# When in a recorded session each step of a trajectory began to type.
+
+
+@dataclass(frozen=True, slots=True)
+class CastTimes:
+    """The beginning of a recording, and seconds from there to the first action of steps, by step index.
+
+    Steps that typed nothing, and those whose actions are not found in the recording, are missing.
+    """
+
+    began_at: datetime | None = None
+    """As exact as the recording's header, which has whole seconds; None without a recording."""
+    by_step_sec: dict[int, float] | None = None
+
+    def of(self, step: Step) -> float | None:
+        """Seconds from the recording's beginning to the step's first action."""
+        return None if self.by_step_sec is None else self.by_step_sec.get(step.index)
+
+    def at(self, seconds: float) -> datetime | None:
+        """The moment so many seconds into the recording."""
+        try:
+            return None if self.began_at is None else self.began_at + timedelta(seconds=seconds)
+        except OverflowError:
+            return None
+
+
+def cast_times(file: Path, steps: Sequence[Step], trial_began_at: datetime) -> CastTimes:
+    """Read an asciicast (version 2) and match its input events with the steps' actions, in order.
+
+    A recording begins after its trial, whatever the second in its header. What cannot be read or matched is left out:
+    a recording is evidence beside a trajectory, not a part of it.
+    """
+    try:
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            began_at = _began_at(next(lines, ""), trial_began_at)
+            typed = list(_typed(lines))
+    except OSError:
+        return CastTimes()
+    found: dict[int, float] = {}
+    at = 0
+    for step in steps:
+        for action in filter(None, step.actions):
+            place = next((n for n in range(at, len(typed)) if typed[n][1] == action.replace("\0", "")), None)
+            if place is None:
+                break
+            found.setdefault(step.index, typed[place][0])
+            at = place + 1
+    return CastTimes(began_at, found)
+
+
+def _began_at(header: str, trial_began_at: datetime) -> datetime | None:
+    try:
+        told = datetime.fromtimestamp(json.loads(header)["timestamp"], UTC)
+        return max(told, trial_began_at) if trial_began_at.tzinfo is not None else told
+    except (ValueError, TypeError, KeyError, OverflowError, OSError):
+        return None
+
+
+def _typed(lines: Iterator[str]) -> Iterator[tuple[float, str]]:
+    for line in lines:
+        # Output is most of a recording, and no input looks like it at its beginning.
+        if '"i"' not in line[:40]:
+            continue
+        try:
+            seconds, kind, text = json.loads(line)
+        except (ValueError, TypeError):
+            continue
+        if kind == "i" and isinstance(seconds, int | float) and isinstance(text, str):
+            yield float(seconds), text
+
+
+# Steps of an ATIF document: messages that opened a conversation, replies, and what shortened the history.
+#
+# The format: https://www.harborframework.com/docs/agents/trajectory-format (RFC 0001, version 1.8). No object of it
+# may hold a key of ours, but for those named `extra`.
+
+_TAGS = ("<think>", "</think>", "<|channel>thought", "<channel|>")
+
+Fields = dict[str, Any]
+
+
+def document_steps(trajectory: Trajectory, protocol: RunProtocol, times: CastTimes) -> list[Fields]:
+    """All steps of a trajectory in order, numbered from 1."""
+    return _numbered(_steps(trajectory, protocol, times))
+
+
+def context_steps(turns: Sequence[ContextTurn], protocol: RunProtocol, times: CastTimes) -> list[Fields]:
+    """The steps of one context, numbered from 1: what came back is what the history had for it then."""
+    return _numbered(_of_turns(turns, protocol, times))
+
+
+def _numbered(steps: Iterable[Fields]) -> list[Fields]:
+    return [{"step_id": number, **fields} for number, fields in enumerate(steps, start=1)]
+
+
+def _of_turns(turns: Sequence[ContextTurn], protocol: RunProtocol, times: CastTimes) -> Iterator[Fields]:
+    is_answered = False
+    for turn, following in zip(turns, (*turns[1:], None), strict=False):
+        if is_answered:
+            is_answered = False
+            continue
+        fields = _of_message(turn.message)
+        if turn.step is not None:
+            answer = following.message if following is not None and following.message.role in ("user", "tool") else None
+            is_answered = answer is not None
+            observation = "" if answer is None else answer.content
+            fields = _of_step(turn.step.model_copy(update={"observation": observation}), protocol, times)
+        yield {**fields, "is_copied_context": True} if turn.is_copied else fields
+
+
+def _steps(trajectory: Trajectory, protocol: RunProtocol, times: CastTimes) -> Iterator[Fields]:
+    left = list(trajectory.compactions)
+    for message in opening_of(trajectory):
+        yield _of_message(message)
+    for step in trajectory.steps:
+        for _ in range(min(compactions_before(step), len(left))):
+            done = left.pop(0)
+            yield from _of_compaction(done)
+        yield _of_step(step, protocol, times)
+    for done in left:
+        yield from _of_compaction(done)
+
+
+def _of_message(message: Message) -> Fields:
+    source = {"system": "system", "assistant": "agent"}.get(message.role, "user")
+    return {"source": source, "message": message.content}
+
+
+def _of_step(step: Step, protocol: RunProtocol, times: CastTimes) -> Fields:
+    reply = step.reply
+    calls, not_run = calls_of(step, protocol)
+    cast_time = times.of(step)
+    moment = None if cast_time is None else times.at(cast_time)
+    return _given(
+        {
+            "timestamp": None if moment is None else moment.isoformat(),
+            "source": "agent",
+            **_words(reply),
+            "tool_calls": calls or None,
+            "observation": _observation(step, calls),
+            "metrics": _steps_metrics(reply, step.model_sec),
+            "llm_call_count": 1,
+            "extra": _given(
+                {
+                    "index": step.index,
+                    "exit_code": step.exit_code,
+                    "format_error": step.format_error,
+                    "warnings": list(step.warnings) or None,
+                    "finish_reason": reply.finish_reason,
+                    "reply_cut": reply.cut or None,
+                    "command_sec": finite(step.command_sec),
+                    "cast_time_sec": None if cast_time is None else finite(cast_time),
+                    "actions": None if protocol.protocol is not None else list(step.actions) or None,
+                    "calls_not_run": not_run or None,
+                }
+            ),
+        }
+    )
+
+
+def _words(reply: Reply) -> Fields:
+    """What a reply says, its thinking apart from it wherever it came."""
+    answer = without_thinking(reply.content)
+    within = _without_tags(reply.content.removesuffix(answer)) if answer != reply.content else ""
+    thinking = "\n\n".join(filter(None, (reply.reasoning, within)))
+    return _given({"model_name": reply.model, "message": answer, "reasoning_content": thinking or None})
+
+
+def _without_tags(thinking: str) -> str:
+    text = thinking.strip()
+    for tag in _TAGS:
+        text = text.removeprefix(tag).removesuffix(tag).strip()
+    return text
+
+
+def _observation(step: Step, calls: Sequence[Fields]) -> Fields | None:
+    """What went back to the model: of the only call there was, or of all actions together."""
+    if not step.observation:
+        return None
+    result: Fields = {"content": step.observation}
+    if len(calls) == 1:
+        result = {"source_call_id": calls[0]["tool_call_id"], **result}
+    return {"results": [result]}
+
+
+def _steps_metrics(reply: Reply, model_sec: float) -> Fields:
+    return {
+        **token_counts(reply.usage),
+        "extra": _given(
+            {
+                "model_sec": finite(model_sec),
+                "latency_sec": finite(reply.latency_sec),
+                "waited_sec": finite(reply.waited_sec),
+                "attempts": reply.attempts,
+            }
+        ),
+    }
+
+
+def token_counts(usage: Usage, prefix: str = "") -> Fields:
+    """The counts as the endpoint told them; those that it did not tell, and sums that lack some, are left out."""
+    told = not usage.uncounted and (usage.prompt_tokens or usage.completion_tokens)
+    return _given(
+        {
+            f"{prefix}prompt_tokens": usage.prompt_tokens if told else None,
+            f"{prefix}completion_tokens": usage.completion_tokens if told else None,
+            f"{prefix}cached_tokens": usage.cached_tokens,
+        }
+    )
+
+
+def _of_compaction(done: Compaction) -> Iterator[Fields]:
+    """The model's summary, where it was asked for one, and what was done."""
+    if done.summary is not None:
+        yield {
+            "source": "agent",
+            **_words(done.summary),
+            "metrics": _steps_metrics(done.summary, done.model_sec),
+            "llm_call_count": 1,
+            "extra": {"context_management": "summary"},
+        }
+    facts = done.model_dump(mode="json", exclude={"summary", "model_sec"})
+    message = (
+        f"The context was full: {done.policy} took the history from about {done.tokens_before} to "
+        f"{done.tokens_after} tokens."
+    )
+    yield {"source": "system", "message": message, "extra": {"context_management": "compaction", "compaction": facts}}
+
+
+def finite(number: float) -> float | None:
+    """A number that JSON can hold, to a tenth of a millisecond; None for any other."""
+    return round(number, 4) if math.isfinite(number) else None
+
+
+def _given(values: Mapping[str, Any]) -> Fields:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+# A trajectory of tbench's as an ATIF 1.8 document.
+#
+# The prompts become steps of `system` and `user`, each reply a step of `agent` with what it typed as tool calls and
+# what came back as its observation. docs/exchange.md says where everything is.
+
+AtifFields = dict[str, Any]
+
+SCHEMA_VERSION = "ATIF-v1.8"
+UNKNOWN_VERSION = "unknown"
+"""The version of an agent whose run does not say; the format wants one."""
+
+
+def atif_document(trial: ExportedTrial, part: ExportedPart) -> AtifFields | None:
+    """The document of one conversation of a trial; None where nothing was ever said in it."""
+    trajectory, protocol = part.trajectory, protocol_of(trial.run, part.trajectory.protocol)
+    steps = document_steps(trajectory, protocol, _times(trial, part))
+    return _document(trial, part, protocol, steps, trajectory.usage) if steps else None
+
+
+def linear_documents(trial: ExportedTrial, part: ExportedPart) -> list[AtifFields]:
+    """A document for each context of a conversation, of which each names the file of the next.
+
+    What was copied from the context before is marked. Replies that were cut by the context's end are in none.
+    """
+    protocol, times = protocol_of(trial.run, part.trajectory.protocol), _times(trial, part)
+    contexts = contexts_of(part.trajectory, protocol).turns
+    made = []
+    for number, turns in enumerate(contexts):
+        said = [turn.step.reply.usage for turn in turns if turn.step is not None and not turn.is_copied]
+        if not (steps := context_steps(turns, protocol, times)):
+            continue
+        document = _document(trial, part, protocol, steps, sum(said, Usage()))
+        document["extra"] |= {"context": number + 1, "contexts": len(contexts)}
+        if number:
+            document["trajectory_id"] += f"/cont-{number}"
+        if number + 1 < len(contexts):
+            document["continued_trajectory_ref"] = segment_name(number + 1)
+        made.append(document)
+    return made
+
+
+def segment_name(number: int) -> str:
+    """The file of a context, counted from 0, as Harbor names them."""
+    return f"trajectory.cont-{number}.json" if number else TRAJECTORY_NAME
+
+
+def _times(trial: ExportedTrial, part: ExportedPart) -> CastTimes:
+    return cast_times(part.directory / "session.cast", part.trajectory.steps, trial.result.started_at)
+
+
+def _document(
+    trial: ExportedTrial, part: ExportedPart, protocol: RunProtocol, steps: list[AtifFields], usage: Usage
+) -> AtifFields:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "session_id": trial.result.trial,
+        "trajectory_id": trajectory_id(trial, part),
+        "agent": _agent(trial, part, protocol),
+        "steps": steps,
+        "final_metrics": {**token_counts(usage, "total_"), "total_steps": len(steps), "extra": _metrics(part)},
+        "extra": _about(trial, part),
+    }
+
+
+def trajectory_id(trial: ExportedTrial, part: ExportedPart) -> str:
+    """What tells this document from all others: run, trial, attempt, step of the task."""
+    result = trial.result
+    words = [result.run, result.trial]
+    if result.attempt > 1:
+        words.append(f"attempt-{result.attempt}")
+    if part.task_step is not None:
+        words.append(part.task_step.name)
+    return "/".join(words)
+
+
+def agent_version(run: StoredRun) -> str:
+    """The version of tbench that ran it, where that is known."""
+    return (run.document.tbench_version if run.document is not None else "") or UNKNOWN_VERSION
+
+
+def _agent(trial: ExportedTrial, part: ExportedPart, protocol: RunProtocol) -> AtifFields:
+    result, document = trial.result, trial.run.document
+    agent: AtifFields = {"name": result.agent, "version": agent_version(trial.run)}
+    if result.model is not None:
+        agent["model_name"] = result.model
+    if protocol.tools:
+        agent["tool_definitions"] = [dict(tool) for tool in protocol.tools]
+    extra: AtifFields = {"protocol": part.trajectory.protocol}
+    if document is not None:
+        locked, model = document.locked, document.config.model
+        extra |= {"prompt_hash": locked.prompt_hash, "shell_state": locked.shell_state}
+        extra |= {"agent_sha256": locked.agent_sha256} if locked.agent_sha256 else {}
+        names = ("temperature", "top_p", "max_tokens", "seed_scheme", "template", "strip_thinking", "send_reasoning")
+        extra["sampling"] = {name: getattr(model, name) for name in names}
+    return {**agent, "extra": extra}
+
+
+def _metrics(part: ExportedPart) -> AtifFields:
+    trajectory = part.trajectory
+    return {
+        "outcome": trajectory.outcome,
+        "warnings": dict(trajectory.warnings),
+        "compactions": len(trajectory.compactions),
+    }
+
+
+def _about(trial: ExportedTrial, part: ExportedPart) -> AtifFields:
+    """What the benchmark says of the trial; the reward is that of the step where the task has several."""
+    result, step = trial.result, part.task_step
+    document = trial.run.document
+    hashes = {task.name: task.hash for task in document.tasks} if document is not None else {}
+    about: AtifFields = {
+        "run": result.run,
+        "trial": result.trial,
+        "task": result.task,
+        "task_hash": hashes.get(result.task),
+        "seed": result.seed,
+        "attempt": result.attempt,
+        "reward": result.reward if step is None else step.reward,
+        "metrics": dict(result.metrics if step is None else step.metrics),
+        "outcome": result.outcome if step is None else step.outcome,
+        "error": None if result.error is None else result.error.model_dump(mode="json"),
+        "tamper": list(result.integrity.tamper),
+        "human_touched": result.human_touched,
+        "started_at": result.started_at.isoformat(),
+        "finished_at": result.finished_at.isoformat(),
+    }
+    if step is not None:
+        about |= {"task_step": step.name, "trial_reward": result.reward}
+    return about
+
+
+# Writes the trajectories of a run as ATIF documents, one file for each conversation.
+
+
+def write_atif(
+    run: StoredRun, choice: TrialChoice, directory: Path, left_out: LeftOutTrials, *, linear: bool = False
+) -> int:
+    """Write the chosen trials below `directory` at the places that they have in the run, and return how many.
+
+    A trial whose task has several steps has a file for each; with `linear` each context has its own. Raises OSError.
+    """
+    written = 0
+    for trial in exported_trials(run, choice, left_out):
+        said = 0
+        for part in trial.parts:
+            place = directory / safe_relative(str(part.directory.relative_to(run.path)))
+            for number, document in enumerate(_documents(trial, part, linear=linear)):
+                write_json(place / segment_name(number), document)
+                said += 1
+        written += bool(said)
+        if not said:
+            left_out.add("in which nothing was said")
+    return written
+
+
+def _documents(trial: ExportedTrial, part: ExportedPart, *, linear: bool) -> list[AtifFields]:
+    if linear:
+        return linear_documents(trial, part)
+    document = atif_document(trial, part)
+    return [] if document is None else [document]

@@ -1,1 +1,0 @@
-"""How many trials a model's servers can take at once, found while they work."""

@@ -1,0 +1,290 @@
+"""Commands in one container: an exec with a stream each, what it prints, and whose end its end was."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import secrets
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import IO, Any
+
+from tbench.errors import Origin, TrialError
+from tbench.results import Stage
+from tbench.sandbox.backend import BUSYBOX, TOOLS, ExecResult, TtyStream
+from tbench.sandbox.container_proxy import Masks
+from tbench.sandbox.docker.create import engine_error, engine_errors
+from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.stream import ExecStream
+from tbench.text import one_line
+
+# What a command in a container prints: kept in memory, or written into a file, up to a limit.
+
+BEGAN = b"\1"
+"""Output before that of a command; without it, not even a shell could be started."""
+END = "TBENCH_END"
+"""Variable with what is printed behind the output of a command (images/tools/limit.c)."""
+
+
+class EndOfOutput:
+    """Finds the end of a command's output, which is a mark: where a connection was cut, there is none.
+
+    Behind the mark is one byte, which says whether the command had reached its limit.
+    """
+
+    def __init__(self) -> None:
+        # No beginning of it is an end of it as well, so that it is found behind a part of itself.
+        self.mark = f"\4{secrets.token_hex(12)}"
+        self._mark = self.mark.encode()
+        self._held = b""
+        self.at_limit: bool | None = None
+        """Whether the command had reached its limit; None where the end has not come."""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the end should have come, but has not."""
+        return self.at_limit is None
+
+    def strip(self, data: bytes) -> bytes:
+        """The output in the next piece of what has come, without the mark, and without what may be its beginning."""
+        if not self.is_missing:
+            return data
+        data = self._held + data
+        before, _, behind = data.partition(self._mark)
+        if behind:
+            self.at_limit, self._held = behind.startswith(b"1"), b""
+            return before + behind[1:]
+        # It begins with a byte that is not in it again.
+        at = data.rfind(self._mark[:1], max(0, len(data) - len(self._mark)))
+        if at < 0 or not self._mark.startswith(data[at:]):
+            at = len(data)
+        self._held = data[at:]
+        return data[:at]
+
+    def rest(self) -> bytes:
+        """What was held back, where nothing more comes."""
+        held, self._held = self._held, b""
+        return held
+
+
+class CommandOutput:
+    """Takes the output of one command. What comes before the command has begun is the engine's own, and is kept."""
+
+    def __init__(self, sink: IO[bytes] | None, limit_bytes: int, end: EndOfOutput) -> None:
+        self.has_begun = False
+        self.was_cut = False
+        """Whether there was more than the limit."""
+        self._sink = sink
+        self._left = limit_bytes
+        self._end = end
+        self._kept = bytearray()
+
+    @property
+    def kept(self) -> bytes:
+        return bytes(self._kept)
+
+    async def take(self, data: bytes) -> bool:
+        """Take a piece of output; returns whether more is wanted. Raises OSError where the file cannot be written."""
+        return await self._take(self._end.strip(data))
+
+    async def finish(self) -> None:
+        """Take it that nothing more comes. Raises OSError as `take` does."""
+        await self._take(self._end.rest())
+
+    async def _take(self, data: bytes) -> bool:
+        if not self.has_begun and not self._kept and data.startswith(BEGAN):
+            self.has_begun, data = True, data[len(BEGAN) :]
+        self.was_cut = len(data) > self._left
+        data = data[: self._left]
+        self._left -= len(data)
+        if self._sink is None or not self.has_begun:
+            self._kept += data
+        elif data:
+            # In a thread: a slow disk must not hold up the other trials' terminals.
+            await asyncio.to_thread(self._sink.write, data)
+        return not self.was_cut
+
+
+# Commands in one container: each is an exec with a stream of its own, whose end is told from the container's end.
+
+OUTPUT_BYTES = 64 << 20
+_EXEC_SEC = 60.0
+_ENDS_SEC = 2
+_SIGNALLED = 128
+
+
+class Commands:
+    """Starts commands in one container."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        container: str,
+        *,
+        is_fresh: bool = False,
+        masks: Masks | None = None,
+    ) -> None:
+        """`is_fresh` says that the agent never is in the container.
+
+        What `masks` hide does not come out, but on a terminal for somebody.
+        """
+        self._masks = masks
+        self._engine = engine
+        self._container = container
+        self._is_fresh = is_fresh
+
+    async def run(
+        self,
+        script: str,
+        *,
+        timeout_sec: float,
+        user: str,
+        environment: Mapping[str, str],
+        source: IO[bytes],
+        sink: IO[bytes] | None,
+        limit_bytes: int,
+    ) -> ExecResult:
+        """Run a shell script to its end, with `source` as its input; its output goes into `sink`, or is kept.
+
+        Raises TrialError (sandbox_lost, sandbox_failed, task_invalid, engine_unreachable), and OSError where the disk
+        of `sink` is full.
+        """
+        limit = max(1, round(timeout_sec))
+        stream, end = await self.script(f"printf '\\1'\n{script}", limit_sec=limit, user=user, environment=environment)
+        output = CommandOutput(sink, limit_bytes, end)
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(limit + 30):
+                async with stream.fed(source):
+                    while (data := await stream.read_output()) and await output.take(data):
+                        pass
+                    if not output.was_cut:
+                        await output.finish()
+                if output.was_cut:
+                    return ExecResult(None, output.kept, was_cut=True)
+                code = await self._exit_code(stream.exec_id)
+        except TimeoutError:
+            return ExecResult(None, output.kept, timed_out=True)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            raise TrialError("sandbox_lost", f"the stream of a command broke: {error}") from error
+        timed_out = end.at_limit
+        if timed_out is None:
+            timed_out = time.monotonic() - started >= limit and code in (None, 124, 137, 143)
+        if (code in (None, 137) or not output.has_begun) and not timed_out and await self._has_ended():
+            raise TrialError("sandbox_lost", "the container ended under a command")
+        if end.is_missing and not timed_out and (code is None or (output.has_begun and code < _SIGNALLED)):
+            # What limits it holds the output open to the end, and tells that, unless it was killed itself.
+            raise TrialError("engine_unreachable", "the connection to the engine was cut under a command")
+        # One that ended well has begun, whatever somebody else printed before it.
+        if not output.has_begun and not timed_out and code != 0:
+            words = one_line((output.kept.decode("utf-8", "replace") + stream.errors).strip(), 200)
+            if "unable to find user" in words:
+                raise TrialError("task_invalid", f"{words}: the image has no user {user!r}", stage=Stage.SANDBOX)
+            why = f"no command can be started in the container ({code}): {words}"
+            raise TrialError("sandbox_failed", why, origin=Origin("exec", self._is_fresh, ran=True))
+        return ExecResult(code, output.kept, timed_out)
+
+    async def script(
+        self, script: str, *, limit_sec: int, user: str, environment: Mapping[str, str]
+    ) -> tuple[ExecStream, EndOfOutput]:
+        """Start a shell script that ends by itself; its stream, and what finds the end in that. Raises as `open`."""
+        # The limit holds inside, as there is no API to end an exec; whoever reads has one of his own, with a margin.
+        argv = [f"{TOOLS}/bin/limit", str(limit_sec), BUSYBOX, "sh", "-c", script]
+        end = EndOfOutput()
+        return await self.open(argv, user=user, workdir="/", environment={**environment, END: end.mark}), end
+
+    async def tty(self, argv: Sequence[str], environment: Mapping[str, str], *, user: str, workdir: str) -> TtyStream:
+        """Start a command on a terminal of its own. Raises TrialError as `open` does."""
+        stream = await self.open(argv, user=user, workdir=workdir, environment=environment, tty=True)
+        return _Tty(self._engine, stream)
+
+    async def open(
+        self,
+        argv: Sequence[str],
+        *,
+        user: str,
+        workdir: str,
+        environment: Mapping[str, str],
+        deadline_sec: float = _EXEC_SEC,
+        outage_sec: float | None = None,
+        tty: bool = False,
+    ) -> ExecStream:
+        """Start a command, and give its stream; outages of the engine are waited out for `outage_sec`.
+
+        Raises TrialError (sandbox_lost, sandbox_failed, engine_unreachable).
+        """
+        engine = self._engine
+        outage_sec = engine.outage_sec if outage_sec is None else outage_sec
+        options: dict[str, Any] = {"user": user, "workdir": workdir, "environment": dict(environment), "tty": tty}
+        try:
+            async with asyncio.timeout(deadline_sec + outage_sec):
+                created = await engine.call(
+                    engine.api.exec_create, self._container, list(argv), stdin=True, **options,
+                    deadline_sec=deadline_sec, outage_sec=outage_sec,
+                )  # fmt: skip
+                stream = await engine.call(
+                    partial(_start_exec, engine.api, created["Id"], tty, self._masks),
+                    deadline_sec=deadline_sec,
+                    outage_sec=outage_sec,
+                    dispose=ExecStream.release,
+                )
+                return await stream.attach()
+        except (EngineError, TimeoutError) as error:
+            status = getattr(error, "status", None)
+            if status in (404, 409) or "container state improper" in str(error):  # Podman's 500
+                raise TrialError("sandbox_lost", f"the container is gone or ended: {error}") from error
+            if status is not None and await self._has_ended():  # in some moments of a removal it is a 500
+                raise TrialError("sandbox_lost", f"the container ended: {error}") from error
+            raise engine_error(error, f"starting {shlex.join(argv[:3])}", "sandbox_failed") from error
+
+    async def _exit_code(self, exec_id: str) -> int | None:
+        """Exit code of a command whose stream has ended; None where it runs on."""
+        # The stream may end a moment before the engine knows of the process's end.
+        ends_at = time.monotonic() + _ENDS_SEC
+        while True:
+            # An exec is forgotten when its container is gone, and when the engine restarted.
+            with engine_errors("looking at a command", "sandbox_lost"):
+                state = await self._engine.call(self._engine.api.exec_inspect, exec_id)
+            if not state["Running"] or time.monotonic() > ends_at:
+                code: int | None = state["ExitCode"]
+                return code
+            await asyncio.sleep(0.02)
+
+    async def _has_ended(self) -> bool:
+        """Whether the container has just ended: its processes die a moment before the engine knows."""
+        try:
+            await self._engine.call(self._engine.api.wait, self._container, timeout=_ENDS_SEC)
+        except EngineError as error:
+            return error.status == 404
+        return True
+
+
+def _start_exec(api: Any, exec_id: str, tty: bool, masks: Masks | None) -> ExecStream:
+    return ExecStream(exec_id, api.exec_start(exec_id, socket=True, tty=tty), is_tty=tty, masks=masks)
+
+
+class _Tty(TtyStream):
+    """A command on a terminal of its own."""
+
+    def __init__(self, engine: Engine, stream: ExecStream) -> None:
+        self._engine = engine
+        self._stream = stream
+
+    async def read(self) -> bytes:
+        return await self._stream.read_output()
+
+    async def write(self, data: bytes) -> None:
+        await self._stream.write(data)
+
+    async def resize(self, rows: int, columns: int) -> None:
+        # A process that has ended has no window: whoever reads hears of its end.
+        with contextlib.suppress(EngineError):
+            await self._engine.call(self._engine.api.exec_resize, self._stream.exec_id, height=rows, width=columns)
+
+    async def close(self) -> None:
+        await self._stream.close()

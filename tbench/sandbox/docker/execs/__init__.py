@@ -1,1 +1,0 @@
-"""Commands in containers: execs of the engine, their streams and outputs, and files that go through them."""

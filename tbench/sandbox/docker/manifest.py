@@ -1,0 +1,239 @@
+"""Sizes of published images, as registries say them: what pulling will cost, and whether the disk has room."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.login import HUB, ImageName, Login, LoginUnreadable, find_login
+from tbench.text import counted, size_shown
+from tbench.web import Unanswered, WebAnswer, WebRequest, is_loopback
+
+# What a registry itself says of an image: the sizes of its layers, and how long it asks to wait.
+#
+# Neither is worth a failure: where it cannot be had within a few seconds, it is unknown. Blocks; for threads.
+
+_HUB_HOST = "registry-1.docker.io"
+_KINDS = ", ".join(
+    (
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+    )
+)
+_ANSWER_SEC = 4.0
+_MOST_BYTES = 4 << 20
+"""The largest manifest that registries take."""
+
+
+class SizeUnknown(Exception):
+    """A registry does not tell how large an image is."""
+
+
+def layer_sizes(name: ImageName, login: Login | None, architecture: str) -> dict[str, int]:
+    """Bytes of each layer as it is transferred, by digest. Raises SizeUnknown."""
+    try:
+        registry = _Questions(name, login)
+        manifest = registry.manifest(name.version)
+        if (entries := manifest.get("manifests")) is not None:
+            manifest = registry.manifest(_for_this_engine(entries, architecture))
+        return {str(layer["digest"]): int(layer["size"]) for layer in manifest["layers"]}
+    except (Unanswered, ValueError, KeyError, TypeError, AttributeError) as error:
+        # Without the words: they may quote what was sent.
+        raise SizeUnknown(f"{name.text}: {type(error).__name__}") from None
+
+
+def asked_to_wait_sec(name: ImageName, login: Login | None) -> float | None:
+    """Seconds that a registry asks to wait before the next pull; None where it asks for nothing."""
+    with contextlib.suppress(Unanswered, ValueError, KeyError, TypeError):
+        answer = _Questions(name, login).ask("HEAD", name.version)
+        if answer.status in (429, 503):
+            return _seconds(answer.headers.get("Retry-After", ""))
+    return None
+
+
+def _seconds(retry_after: str) -> float | None:
+    """A Retry-After in seconds or as a date. Raises ValueError."""
+    if not retry_after:
+        return None
+    if retry_after.isdigit():
+        return float(retry_after)
+    return max((parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds(), 0.0)
+
+
+def _for_this_engine(entries: Any, architecture: str) -> str:
+    """Digest of the image that an engine takes out of an index. Raises KeyError."""
+    for entry in entries:
+        platform = entry.get("platform") or {}
+        if (platform.get("os"), platform.get("architecture")) == ("linux", architecture):
+            return str(entry["digest"])
+    raise KeyError(architecture)
+
+
+class _Questions:
+    """A short conversation about one repository."""
+
+    def __init__(self, name: ImageName, login: Login | None) -> None:
+        host = _HUB_HOST if name.registry == HUB else name.registry
+        self._is_here = is_loopback(urlsplit(f"//{host}").hostname or "")
+        # As engines do: TLS, but for this machine's own.
+        self._repository = f"{'http' if self._is_here else 'https'}://{host}/v2/{name.path}"
+        self._own = None if login is None or login.is_token else (login.user, login.secret)
+        self._login: tuple[str, str] | None = None
+        self._headers = {"Accept": _KINDS}
+
+    def manifest(self, version: str) -> dict[str, Any]:
+        """The manifest of a tag or digest. Raises Unanswered and ValueError."""
+        return _content(self.ask("GET", version))
+
+    def ask(self, method: str, version: str) -> WebAnswer:
+        """Ask for a manifest; where the registry wants to know who asks, tell it and ask once more."""
+        answer = self._send(method, version)
+        if answer.status == 401:
+            self._authorize(answer.headers.get("WWW-Authenticate", ""))
+            answer = self._send(method, version)
+        return answer
+
+    def _send(self, method: str, version: str) -> WebAnswer:
+        url = f"{self._repository}/manifests/{version}"
+        request = WebRequest(
+            url, _ANSWER_SEC, method=method, headers=self._headers, login=self._login, most_bytes=_MOST_BYTES
+        )
+        return request.answer()
+
+    def _authorize(self, challenge: str) -> None:
+        """Do as the registry says: name and password themselves, or a token of the server that it names."""
+        kind, _, rest = challenge.partition(" ")
+        if kind.lower() == "basic":
+            self._login = self._own
+        elif kind.lower() == "bearer":
+            asked = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+            self._headers["Authorization"] = f"Bearer {self._token(asked)}"
+
+    def _token(self, asked: Mapping[str, str]) -> str:
+        realm = asked.get("realm", "")
+        if urlsplit(realm).scheme != "https" and not self._is_here:
+            raise ValueError("no TLS")  # a password does not go there
+        query = urlencode({key: asked[key] for key in ("service", "scope") if key in asked})
+        url = f"{realm}{'&' if urlsplit(realm).query else '?'}{query}" if query else realm
+        told = _content(WebRequest(url, _ANSWER_SEC, login=self._own, most_bytes=_MOST_BYTES).answer())
+        return str(told.get("token") or told["access_token"])
+
+
+def _content(answer: WebAnswer) -> dict[str, Any]:
+    if answer.status >= 400:
+        raise ValueError(f"HTTP {answer.status}")
+    content = json.loads(answer.body)
+    if not isinstance(content, dict):
+        raise TypeError("no object")
+    return content
+
+
+# What pulling will cost: how many bytes come over the network, and whether the engine's disk has room for them.
+
+ASKING_SEC = 10.0
+"""Longest time for all registries together."""
+_ASKED_AT_ONCE = 8
+_UNPACKED = 2.5
+"""Size of layers on the disk, as a multiple of what is transferred. Roughly: text packs better, models worse."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is known before anything is pulled."""
+
+    images: int
+    """How many are to be pulled."""
+    transfer_bytes: int
+    """Layers of those whose size is known, each counted once."""
+    unknown: int
+    """Images whose registry does not tell their size."""
+    free_bytes: int | None
+    """Free space on the engine's disk; None where it cannot be seen."""
+    root: str
+
+    @property
+    def disk_bytes(self) -> float:
+        """Room that the known ones take on the engine's disk, by a rule of thumb."""
+        return self.transfer_bytes * _UNPACKED
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether there is less room than is needed."""
+        return self.free_bytes is not None and self.disk_bytes > self.free_bytes
+
+    @property
+    def words(self) -> str:
+        """One line for the user."""
+        parts = [f"{counted(self.images, 'image')} to be pulled"]
+        if self.unknown < self.images:
+            parts.append(f"{size_shown(self.transfer_bytes)}, about {size_shown(self.disk_bytes)} on the disk")
+        if self.unknown:
+            parts.append("size unknown" if self.unknown == self.images else f"size of {self.unknown} more unknown")
+        if self.free_bytes is not None:
+            parts.append(f"{size_shown(self.free_bytes)} free in {self.root}")
+        return "; ".join(parts)
+
+    @property
+    def warning(self) -> str:
+        """What to do where the room may not do; else empty."""
+        if not self.is_tight:
+            return ""
+        advice = "'docker system prune' makes room, --drop-images needs less"
+        return (
+            f"the images may not fit: they need about {size_shown(self.disk_bytes)}, and {self.root} has "
+            f"{size_shown(self.free_bytes or 0)} free; {advice}"
+        )
+
+
+async def free_bytes(engine: Engine) -> int | None:
+    """Free space on the engine's disk; None where it cannot be seen from here."""
+    if not engine.is_local:
+        return None
+    try:
+        return (await asyncio.to_thread(shutil.disk_usage, engine.info.root)).free
+    except OSError:
+        return None  # the engine is elsewhere
+
+
+async def forecast(engine: Engine, names: Collection[ImageName], *, ask: bool = True) -> Forecast:
+    """Find out what pulling these images will cost; without `ask` no registry is asked. Bounded; raises nothing."""
+    once = {name.wanted: name for name in names}
+    places = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+    async def sizes(name: ImageName) -> dict[str, int] | None:
+        try:
+            async with asyncio.timeout(ASKING_SEC), places:
+                return await engine.call(_sizes, name, engine.info.architecture, deadline_sec=ASKING_SEC)
+        except (TimeoutError, EngineError, SizeUnknown, LoginUnreadable):
+            return None
+
+    known = await asyncio.gather(*map(sizes, once.values())) if ask else [None] * len(once)
+    layers: dict[str, int] = {}
+    for each in known:
+        layers |= each or {}
+    unknown = sum(each is None for each in known)
+    return Forecast(len(once), sum(layers.values()), unknown, await free_bytes(engine), engine.info.root)
+
+
+async def about_pulls(engine: Engine, names: Collection[ImageName], *, ask: bool) -> list[str]:
+    """What pulling these images will cost, in a line, and another where they may not fit; none without any."""
+    if not names:
+        return []
+    expected = await forecast(engine, names, ask=ask)
+    return [line for line in (expected.words, expected.warning) if line]
+
+
+def _sizes(name: ImageName, architecture: str) -> dict[str, int]:
+    return layer_sizes(name, find_login(name.registry), architecture)

@@ -1,1 +1,0 @@
-"""Published images: their names, who one is at a registry, pulling them, and how large they are."""

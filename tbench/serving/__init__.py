@@ -1,1 +1,0 @@
-"""HTTP servers for this machine."""

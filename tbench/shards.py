@@ -1,0 +1,333 @@
+"""Shards of one run: trials divided among machines, by how long they take, and the results put together."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tbench.config.document import Locked, PlannedShard, PlannedTask, RunDocument, about_replies
+from tbench.config.values import Shard
+from tbench.errors import UsageError
+from tbench.files import write_json
+from tbench.results import TrialResult
+from tbench.storage.comparable import differences, score_keys
+from tbench.storage.read_run import StoredRun, read_run
+from tbench.storage.record_directory import LineFile, new_directory
+from tbench.storage.run_files import (
+    CONFIG_NAME,
+    JOURNAL_NAME,
+    LOG_NAME,
+    RESULTS_NAME,
+    RUN,
+    TRIAL_RESULT_NAME,
+    attempts,
+    trial_directory,
+)
+from tbench.text import counted, names_shown
+
+# Divides the trials of a run among shards, so that each machine finds the same division without asking another.
+
+
+class Weighed(NamedTuple):
+    """A trial and the seconds that it is expected to take."""
+
+    task: str
+    seed: int
+    seconds: float
+
+
+def divide(trials: Iterable[Weighed], count: int) -> list[list[Weighed]]:
+    """The trials in `count` parts that are expected to take about as long as each other.
+
+    The longest goes first, to the part that has least so far (Graham's LPT rule), so two parts differ by no more than
+    one trial. Among trials of equal length a hash decides, so that neither the seeds of a task nor its neighbours keep
+    together. The order in which the trials are given plays no role.
+    """
+    parts: list[list[Weighed]] = [[] for _ in range(count)]
+    loads = [(0.0, 0, index) for index in range(count)]
+    for trial in sorted(
+        trials, key=lambda each: (-each.seconds, _digest([each.task, each.seed]), each.task, each.seed)
+    ):
+        seconds, number, index = loads[0]
+        parts[index].append(trial)
+        heapq.heapreplace(loads, (seconds + trial.seconds, number + 1, index))
+    return parts
+
+
+def planned_shard(trials: Sequence[Weighed], shard: Shard) -> PlannedShard:
+    """The trials of one shard, with a digest over all: shards of the same division have the same."""
+    own = divide(trials, shard.count)[shard.index]
+    whole = sorted((each.task, each.seed, round(each.seconds, 3)) for each in trials)
+    return PlannedShard(
+        index=shard.index,
+        count=shard.count,
+        digest=_digest([shard.count, whole]),
+        trials=tuple(sorted((each.task, each.seed) for each in own)),
+    )
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+# How long trials take, as earlier runs tell.
+
+
+def mean_durations(runs: Iterable[Path], tasks: Collection[str]) -> dict[str, float]:
+    """The mean wall seconds of each of these tasks over the trials of runs, of whatever model, that have a verdict.
+
+    Trials in which a person had a hand tell nothing. Raises UsageError for a run that cannot be read, or that tells
+    nothing of any of the tasks.
+    """
+    seconds: dict[str, list[float]] = {}
+    for run in runs:
+        told = [
+            result
+            for result in read_run(run).results
+            if result.task in tasks and result.reward is not None and not result.human_touched
+            and result.timings.wall_sec > 0
+        ]  # fmt: skip
+        if not told:
+            raise UsageError(
+                f"--durations {run}: tells nothing of the {len(tasks)} tasks of this run; name one of them"
+            )
+        for result in told:
+            seconds.setdefault(result.task, []).append(result.timings.wall_sec)
+    return {task: sum(each) / len(each) for task, each in seconds.items()}
+
+
+# Puts the shards of a run together in one run directory. The shards are only read.
+
+_SERVED = ("root", "context_tokens")
+"""What must be the same of the model that the endpoints of shards serve."""
+_OF_A_START = ("run_started", "run_ended")
+"""Kinds of journal lines that a run has once, whatever its shards have."""
+
+
+@dataclass(frozen=True)
+class FinishedShard:
+    """A shard with what its directory holds."""
+
+    directory: Path
+    document: RunDocument
+    plan: PlannedShard
+    results: tuple[TrialResult, ...]
+    stored: StoredRun
+
+    @classmethod
+    def read(cls, directory: Path) -> FinishedShard:
+        """Read a shard. Raises UsageError for what is none, and for one that is still being written."""
+        stored = read_run(directory)
+        if stored.document is None or stored.document.shard is None:
+            raise UsageError(f"{directory}: is no shard of a run; name what tbench run --shard I/N has written")
+        if RUN.is_locked(directory):
+            raise UsageError(f"{directory}: this shard is still going on; wait for its end, or end it first")
+        return cls(directory, stored.document, stored.document.shard, tuple(stored.results), stored)
+
+    @property
+    def without_result(self) -> list[tuple[str, int]]:
+        """Its trials that have no final result."""
+        ended = {(result.task, result.seed) for result in self.results if result.final}
+        return [trial for trial in self.plan.trials if trial not in ended]
+
+
+def merge(directories: Sequence[Path], output: Path, *, incomplete: bool = False) -> None:
+    """Write `output` with the trials of all shards, whole or not at all. Raises UsageError.
+
+    Refused are shards of different runs, a shard that is missing or given twice, and trials that are nobody's, of two
+    shards, or without a result; the last, and missing shards, not if it may be `incomplete`: `tbench resume` does the
+    rest.
+    """
+    shards = [FinishedShard.read(directory) for directory in directories]
+    _check_same_run(shards)
+    ordered = _by_index(shards, incomplete)
+    _check_trials(ordered, incomplete)
+    name = output.resolve().name
+    with new_directory(output) as directory:
+        for shard in ordered:
+            _copy_files(shard, directory, name)
+        _write_lines(directory / RESULTS_NAME, _result_lines(ordered, name))
+        _write_lines(directory / JOURNAL_NAME, _journal_lines(ordered, name))
+        write_json(directory / CONFIG_NAME, _document(ordered, name).model_dump(mode="json"))
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+def _check_same_run(shards: Sequence[FinishedShard]) -> None:
+    first = shards[0]
+    for shard in shards[1:]:
+        if changes := differences(_identity(first), _identity(shard)):
+            raise UsageError(f"{shard.directory}: is not of the same run as {first.directory}: {changes}")
+        if shard.plan.digest != first.plan.digest:
+            raise UsageError(
+                f"{shard.directory}: its trials were divided otherwise than those of {first.directory}: start all "
+                "shards with the same tasks, seeds and --durations"
+            )
+
+
+def _identity(shard: FinishedShard) -> dict[str, Any]:
+    """What all shards of a run have alike, by name."""
+    document = shard.document
+    served = document.locked.served.model_dump(mode="json") if document.locked.served is not None else {}
+    keys = score_keys(shard.stored)
+    if document.dataset is None:
+        # The name of a folder, which may be another on each machine; what is in it is compared task by task.
+        keys.pop("dataset", None)
+    return {
+        **keys,
+        "tbench": document.tbench_version,
+        "model": document.locked.model,
+        "seeds": list(document.seeds),
+        "shards": shard.plan.count,
+        "task names": [task.name for task in document.tasks],
+        "served": {key: served.get(key) for key in _SERVED},
+    }
+
+
+def _by_index(shards: Sequence[FinishedShard], incomplete: bool) -> list[FinishedShard]:
+    """The shards in their order. Raises UsageError unless each is there once."""
+    found: dict[int, FinishedShard] = {}
+    for shard in shards:
+        if (other := found.get(shard.plan.index)) is not None:
+            raise UsageError(
+                f"{shard.directory}: shard {shard.plan.name} is given twice: {other.directory} is the other"
+            )
+        found[shard.plan.index] = shard
+    count = shards[0].plan.count
+    missing = [f"{index}/{count}" for index in range(count) if index not in found]
+    if missing and not incomplete:
+        what = "is missing" if len(missing) == 1 else "are missing"
+        raise UsageError(
+            f"shard {names_shown(missing)} {what}; give the directories of all shards, or --incomplete to do the rest "
+            "with tbench resume"
+        )
+    return [found[index] for index in sorted(found)]
+
+
+def _check_trials(shards: Sequence[FinishedShard], incomplete: bool) -> None:
+    """Check that each trial is of one shard, and has a result there. Raises UsageError."""
+    owners: dict[tuple[str, int], FinishedShard] = {}
+    for shard in shards:
+        for trial in shard.plan.trials:
+            if (other := owners.setdefault(trial, shard)) is not shard:
+                raise UsageError(f"{shard.directory}: has a trial of {other.directory} as well: {_shown([trial])}")
+    for shard in shards:
+        own = set(shard.plan.trials)
+        if foreign := sorted({(result.task, result.seed) for result in shard.results} - own):
+            raise UsageError(f"{shard.directory}: holds results of trials that are not its own: {_shown(foreign)}")
+        if (lacking := shard.without_result) and not incomplete:
+            raise UsageError(
+                f"{shard.directory}: {counted(len(lacking), 'trial')} of shard {shard.plan.name} without a result: "
+                f"{_shown(lacking)}; go on with: tbench resume {shard.directory}"
+            )
+    if len(shards) == shards[0].plan.count:
+        document = shards[0].document
+        whole = [(task.name, seed) for seed in document.seeds for task in document.tasks]
+        if nobodys := [trial for trial in whole if trial not in owners]:
+            raise UsageError(f"trials that no shard has: {_shown(nobodys)}; run the shards again")
+
+
+def _shown(trials: Sequence[tuple[str, int]]) -> str:
+    return names_shown([f"{task} seed {seed}" for task, seed in trials])
+
+
+# -- what is written -----------------------------------------------------------------------------
+
+
+def _copy_files(shard: FinishedShard, directory: Path, name: str) -> None:
+    for part in ("trials", "images"):
+        if (source := shard.directory / part).is_dir():
+            shutil.copytree(source, directory / part, symlinks=True, dirs_exist_ok=True)
+    for task, seed in shard.plan.trials:
+        if trial_directory(directory, task, seed).is_dir():
+            for attempt in attempts(directory, task, seed).values():
+                _rename_run(attempt / TRIAL_RESULT_NAME, name)
+    if (log := shard.directory / LOG_NAME).is_file():
+        with (directory / LOG_NAME).open("ab") as whole, log.open("rb") as part_of_it:
+            shutil.copyfileobj(part_of_it, whole)
+
+
+def _rename_run(file: Path, name: str) -> None:
+    if file.is_file():
+        write_json(file, {**json.loads(file.read_bytes()), "run": name})
+
+
+def _write_lines(file: Path, lines: Iterator[str]) -> None:
+    whole = LineFile(file)
+    try:
+        for line in lines:
+            whole.append(line)
+    finally:
+        whole.close()
+
+
+def _result_lines(shards: Sequence[FinishedShard], name: str) -> Iterator[str]:
+    for shard in shards:
+        for result in shard.results:
+            yield result.model_copy(update={"run": name}).model_dump_json()
+
+
+def _journal_lines(shards: Sequence[FinishedShard], name: str) -> Iterator[str]:
+    yield json.dumps({"kind": "run_started", "run": name, "trials": sum(len(shard.plan.trials) for shard in shards)})
+    for shard in shards:
+        for line in (shard.directory / JOURNAL_NAME).read_text("utf-8", "replace").splitlines():
+            if line.endswith("}") and not any(f'"kind":"{kind}"' in line[:40] for kind in _OF_A_START):
+                yield line
+    yield json.dumps({"kind": "run_ended", "interrupted": not _is_finished(shards)})
+
+
+def _is_finished(shards: Sequence[FinishedShard]) -> bool:
+    return len(shards) == shards[0].plan.count and not any(shard.without_result for shard in shards)
+
+
+def _document(shards: Sequence[FinishedShard], name: str) -> RunDocument:
+    documents = [shard.document for shard in shards]
+    first = documents[0]
+    return first.model_copy(
+        update={
+            **about_replies(first, [result for shard in shards for result in shard.results]),
+            "run": name,
+            "config": first.config.with_values(schedule={"shard": None, "durations": ()}),
+            "locked": _locked([document.locked for document in documents]),
+            "shard": None,
+            "status": "finished" if _is_finished(shards) else "interrupted",
+            "stopped": None,
+            "unhealthy": _unhealthy(documents),
+            "created_at": min(document.created_at for document in documents),
+            "resumed_at": tuple(sorted(time for document in documents for time in document.resumed_at)),
+            "ended_at": max((document.ended_at for document in documents if document.ended_at), default=None),
+            "engine": _engine([document.engine for document in documents]),
+            "tasks": tuple(
+                _task([document.tasks[index] for document in documents]) for index in range(len(first.tasks))
+            ),
+        }
+    )
+
+
+def _locked(shards: Sequence[Locked]) -> Locked:
+    """The same, with the servers of all shards."""
+    urls = dict.fromkeys(url for each in shards for url in (each.endpoints or (each.base_url,)) if url is not None)
+    return shards[0].model_copy(update={"endpoints": tuple(urls) if len(urls) > 1 else ()})
+
+
+def _unhealthy(documents: Sequence[RunDocument]) -> dict[str, str] | None:
+    """The tasks that are not healthy on the machine of any shard; None where none is and not all were calibrated."""
+    found = {name: why for document in documents for name, why in (document.unhealthy or {}).items()}
+    return found if found or all(document.unhealthy is not None for document in documents) else None
+
+
+def _engine(engines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The engine of all shards, or each of theirs in their order."""
+    return dict(engines[0]) if all(each == engines[0] for each in engines) else {"shards": list(map(dict, engines))}
+
+
+def _task(shards: Sequence[PlannedTask]) -> PlannedTask:
+    """The task with the first image that a shard used; each result has its own."""
+    return next((task for task in shards if task.image_id is not None), shards[0])

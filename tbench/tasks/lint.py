@@ -1,0 +1,424 @@
+"""Hints about mistakes of a task's author, found in its texts without starting anything."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, product
+from pathlib import Path
+from typing import TypeGuard
+
+from tbench.errors import TbenchError
+from tbench.tasks.dockerfile import takes
+from tbench.tasks.files import TEXT_BYTES
+from tbench.tasks.task import Task
+
+# The texts of a task that the hints are about, and what can be read out of them.
+
+_MOST_FILES, _MOST_BYTES = 2_000, 32 << 20
+"""Most files of a folder that are read, and most bytes of all together."""
+_MAKING = {
+    *("write_text", "write_bytes", "mkdir", "makedirs", "touch", "copy", "copyfile", "copytree", "move", "rename"),
+    *("save", "unlink", "remove", "rmtree"),
+}
+_MOST_VALUES = 8
+_FETCHES = re.compile(r"\b(?:git clone|curl|wget)\b|^\s*ADD\s+\S*https?:", re.MULTILINE)
+Known = Mapping[str, list[str]]
+"""The paths that a name may stand for."""
+Texts = Mapping[str, str]
+"""Texts by path below their folder."""
+
+
+class _TextConstant(ast.Constant):
+    """A constant that is a text, as far as types go."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Hint:
+    """Something that looks like a mistake."""
+
+    where: Path
+    words: str
+
+
+@dataclass(frozen=True)
+class TaskTexts:
+    """The texts of a task, or of one of its steps; what is no text or large is left out."""
+
+    task: Task
+    instruction: str
+    tests: Texts
+    environment: Texts
+    solution: Texts
+    names: frozenset[str]
+    """Names of all files and folders in environment/."""
+
+    @property
+    def path(self) -> Path:
+        return self.task.path
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where its tests and solution may lie: the task's folder, and that of the step, which goes before."""
+        step = self.task.step
+        return (self.path,) if step is None else (self.path, self.path / "steps" / step.name)
+
+    def place_of_test(self, name: str) -> Path:
+        """Path of a file of the tests, which need not exist."""
+        places = [folder / "tests" / name for folder in reversed(self.folders)]
+        return next((place for place in places if place.is_file()), places[0])
+
+    @property
+    def has_unknown_files(self) -> bool:
+        """Whether the image has files of the network, whose names nobody here knows."""
+        return any(_FETCHES.search(text) for text in self.environment.values())
+
+    def is_of_the_image(self, name: str) -> bool:
+        """Whether the environment has a file of this name, or speaks of it."""
+        return name in self.names or any(name in text for text in self.environment.values())
+
+
+def texts_of(task: Task) -> TaskTexts:
+    """The texts of a task that can be read, or of the view of a step. Raises OSError.
+
+    Of a step the instruction is left out: what it and the tests speak of may be another step's.
+    """
+    environment, names = task.path / "environment", set[str]()
+    for _, folders, files in os.walk(environment):
+        names.update(folders + files)
+    texts = TaskTexts(task, _instruction(task), {}, dict(_texts(environment)), {}, frozenset(names))
+    tests = {name: text for folder in texts.folders for name, text in _texts(folder / "tests")}
+    return replace(texts, tests=tests, solution=dict(_texts(task.solve_script.parent)))
+
+
+def _instruction(task: Task) -> str:
+    try:
+        return task.instruction if task.step is None else ""
+    except TbenchError:
+        return ""
+
+
+def paths_wanted(python: str) -> list[tuple[str, int]]:
+    """Absolute paths that a Python file names, also put together with `/`, and their lines; none of a bad file.
+
+    Left out are those that it makes itself: by opening them to write, or by giving them to a command.
+    """
+    try:
+        return list(_paths_wanted(list(ast.walk(ast.parse(python)))))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+
+
+def _paths_wanted(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int]]:
+    known: dict[str, list[str]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            known.setdefault(node.targets[0].id, []).extend(_paths(node.value, known))
+    inside = {id(each) for node in nodes for each in _parts(node)}
+    own = {path for node in nodes for path in _made(node, known)}
+    given = [text for node in nodes for text in _given(node, known)]
+    for node in nodes:
+        if isinstance(node, ast.Constant | ast.BinOp | ast.Call) and id(node) not in inside:
+            for path in _paths(node, known)[:1]:
+                name = path.rpartition("/")[2]
+                if path.startswith("/") and path not in own and not any(path in each or name == each for each in given):
+                    yield path, node.lineno
+
+
+def _made(node: ast.AST, known: Known) -> list[str]:
+    """The paths that a call writes or removes."""
+    if not isinstance(node, ast.Call):
+        return []
+    if isinstance(node.func, ast.Attribute) and node.func.attr in _MAKING:
+        return _paths(node.func.value, known) + [path for each in node.args[-1:] for path in _paths(each, known)]
+    words = [each.value for each in [*node.args[1:], *(key.value for key in node.keywords)] if _is_text(each)]
+    is_open = ast.unparse(node.func) == "open" and any(re.fullmatch(r"[wax][bt+]*", word) for word in words)
+    return _paths(node.args[0], known) if is_open and node.args else []
+
+
+def _given(node: ast.AST, known: Known) -> Iterator[str]:
+    """Texts of commands: all of one in a single text, and what comes behind program and script in a list."""
+    if isinstance(node, ast.List):
+        for each in node.elts[2:]:
+            yield from _paths(each, known)
+    if isinstance(node, ast.Call) and not _is_path(node):
+        for each in [*node.args, *(key.value for key in node.keywords)]:
+            if _is_text(each) and " " in each.value:
+                yield each.value
+            elif isinstance(each, ast.JoinedStr):
+                yield "".join(_piece(piece, known) for piece in each.values)
+
+
+def _piece(piece: ast.expr, known: Known) -> str:
+    """A piece of an f-string, as far as it is known."""
+    if isinstance(piece, ast.FormattedValue):
+        return next(iter(_paths(piece.value, known)), "")
+    return piece.value if _is_text(piece) else ""
+
+
+def _is_text(node: ast.AST) -> TypeGuard[_TextConstant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _parts(node: ast.AST) -> Iterator[ast.AST]:
+    """What within an expression is no path of its own: pieces of a longer one, of an f-string, a text on its own."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        yield from (node.left, node.right)
+        yield from ast.walk(node.left)
+    elif isinstance(node, ast.JoinedStr | ast.Expr):
+        yield from ast.walk(node) if isinstance(node, ast.JoinedStr) else (node.value,)
+    elif isinstance(node, ast.Call) and _is_path(node):
+        yield from node.args
+
+
+def _paths(node: ast.expr, known: Known) -> list[str]:
+    """The paths that an expression of constants and names may stand for."""
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) else []
+    if isinstance(node, ast.Name):
+        return known.get(node.id, [])[:_MOST_VALUES]
+    if isinstance(node, ast.Call) and _is_path(node):
+        parts = [_paths(each, known) for each in node.args]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        parts = [_paths(node.left, known), _paths(node.right, known)]
+    else:
+        return []
+    return ["/".join(each) for each in islice(product(*parts), _MOST_VALUES)] if parts else []
+
+
+def _is_path(call: ast.Call) -> bool:
+    name = ast.unparse(call.func)
+    return re.fullmatch(r"(?:pathlib\.)?(?:Pure)?(?:Posix)?Path|(?:os\.)?path\.join", name) is not None
+
+
+def _texts(folder: Path) -> Iterator[tuple[str, str]]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    left = _MOST_BYTES
+    for path in files[:_MOST_FILES]:
+        size = path.stat().st_size
+        if size > min(TEXT_BYTES, left):
+            continue
+        left -= size
+        data = path.read_bytes()
+        if b"\0" not in data:
+            yield path.relative_to(folder).as_posix(), data.decode("utf-8", "replace")
+
+
+# The instruction beside the tests: what they want and it does not say, and what it names and nobody knows.
+
+_PLACES = {"app", "home", "root", "srv", "opt", "data", "workspace", "work", "mnt", "var", "etc"}
+"""Where the work of agents lies. What begins otherwise is often the path of a URL."""
+_NOT_THE_AGENTS = re.compile(
+    r"/(?:.*/\.git$|etc/(?:passwd|shadow|group|hosts|resolv\.conf|os-release|ssl)|var/lib|root/\.(?:local|cache))\b"
+)
+_NAME = re.compile(r"(?:/[\w.@+-]+){2,}/?")
+_ADDRESS = re.compile(r"(?:localhost|127\.0\.0\.1|0\.0\.0\.0)(?::|[\"'],\s*)(\d{2,5})\b|\b[Pp]ort\s*=\s*(\d{2,5})\b")
+_CODE = (".py", ".sh", ".js", ".ts", ".rb", ".go")
+_SERVES = re.compile(r"\.bind\(|\.listen\(|HTTPServer|http\.server|serve_forever")
+_EXAMPLE = re.compile(r"\bexample|\be\.g\.|\bsuch as\b|\bformat\b", re.IGNORECASE)
+_FILE = re.compile(r"(?<![\w/.:-])(/(?:[\w@+-][\w.@+-]*/)*[\w@+-][\w@+.-]*\.[A-Za-z]\w{0,9})\b(?![\w/*{<-])")
+
+
+def instruction_hints(texts: TaskTexts) -> Iterator[Hint]:
+    """What looks as if instruction and tests did not speak of the same task."""
+    if not texts.instruction.strip():
+        return
+    yield from _unsaid_paths(texts)
+    yield from _unsaid_ports(texts)
+    yield from _unknown_files(texts)
+
+
+def _unsaid_paths(texts: TaskTexts) -> Iterator[Hint]:
+    seen: set[str] = set()
+    scripts = "\n".join(text for file, text in texts.tests.items() if file.endswith(".sh"))
+    for file, text in texts.tests.items():
+        for path, line in paths_wanted(text) if file.endswith(".py") else ():
+            name = path.rstrip("/").rpartition("/")[2]
+            if path in seen or not _is_the_agents(path) or (texts.has_unknown_files and path.count("/") > 2):
+                continue
+            seen.add(path)
+            if name in scripts:
+                continue  # which may well make it
+            if name not in texts.instruction and not texts.is_of_the_image(name):
+                yield Hint(
+                    texts.path / "tests" / file,
+                    f"line {line}: {path}: the instruction does not name it, and the environment does not have it",
+                )
+
+
+def _unsaid_ports(texts: TaskTexts) -> Iterator[Hint]:
+    seen: set[str] = set()
+    for file, text in texts.tests.items():
+        if not file.endswith(_CODE) or _SERVES.search(text):
+            continue
+        for found in _ADDRESS.finditer(text):
+            port = found[1] or found[2]
+            pattern = re.compile(rf"(?<!\d){port}(?!\d)")
+            if port in seen or pattern.search(texts.instruction):
+                continue
+            seen.add(port)
+            if not any(pattern.search(each) for each in texts.environment.values()):
+                line = text.count("\n", 0, found.start()) + 1
+                yield Hint(
+                    texts.path / "tests" / file, f"line {line}: port {port}: neither instruction nor environment say it"
+                )
+
+
+def _unknown_files(texts: TaskTexts) -> Iterator[Hint]:
+    others = [*texts.tests.values(), *texts.solution.values()]
+    said = "\n".join(line for line in texts.instruction.splitlines() if not _EXAMPLE.search(line))
+    for path in dict.fromkeys(_FILE.findall(said)):
+        name = path.rpartition("/")[2]
+        if name.rpartition(".")[0] and not texts.is_of_the_image(name) and not any(name in each for each in others):
+            yield Hint(
+                texts.path / "instruction.md", f"{path}: neither environment nor tests nor solution know such a file"
+            )
+
+
+def _is_the_agents(path: str) -> bool:
+    return _NAME.fullmatch(path) is not None and path.split("/")[1] in _PLACES and not _NOT_THE_AGENTS.match(path)
+
+
+# What of tests and solution lies where the agent sees it.
+
+_LEAST_BYTES = 40
+"""Smaller files may be equal by chance."""
+_LEAKS_MOST_BYTES = 16 << 20
+_TELLING = ("solve.sh", "solution.sh", "run-tests.sh")
+
+
+def leak_hints(texts: TaskTexts) -> Iterator[Hint]:
+    """Files of the environment that are a part of tests or solution."""
+    root = texts.path
+    secret = {_digest(path): path for folder in texts.folders for path in _files(folder / "solution")}
+    secret |= {_digest(path): path for folder in texts.folders for path in _files(folder / "tests") if _judges(path)}
+    dockerfile = texts.environment.get("Dockerfile")
+    for path in _files(root / "environment"):
+        if dockerfile is not None and not takes(dockerfile, path.relative_to(root / "environment").as_posix()):
+            continue
+        if (same := secret.get(_digest(path))) is not None:
+            yield Hint(path, f"is {same.relative_to(root)}, and the agent can see what is in the image")
+        elif path.name in _TELLING:
+            yield Hint(path, "is called like a solution or tests, and the agent can see what is in the image")
+
+
+def _judges(path: Path) -> bool:
+    """Whether a file of the tests is a script of theirs: their data may well be that of the environment."""
+    return path.name == "test.sh" or path.name.startswith("test_") or path.stem.endswith("_test")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink() and _LEAST_BYTES <= path.stat().st_size <= _LEAKS_MOST_BYTES:
+            yield path
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Scripts of a task: a test.sh that can end without a reward, and programs from the network that change unseen.
+
+_REWARD = re.compile(r"reward\.(?:txt|json)|/logs/verifier")
+_STOPS = re.compile(r"^\s*set\s+-(?:[a-z]*e[a-z]*\b|o\s+errexit)", re.MULTILINE)
+_GOES_ON = re.compile(r"^\s*set\s+\+(?:[a-z]*e[a-z]*\b|o\s+errexit)", re.MULTILINE)
+_SCRIPTS_CODE = re.compile(r"\$\?")
+_AT_THE_END = re.compile(r"^\s*trap\b.*\b(?:EXIT|0)\s*$", re.MULTILINE)
+_EXIT = re.compile(r"(?:^|[;&|{(]|\bthen\b|\belse\b)\s*exit\b")
+_NO_WORKDIR = re.compile(r"\$\{?PWD\}?\"?\s*={1,2}\s*\"?/\"?|\$\(pwd\)")
+"""The guard of Terminal-Bench's own template: without a working directory there is to be no verdict."""
+_PYTHON_FILE = re.compile(r"\b([A-Za-z_]\w*)\.py\b")
+_LOADS = re.compile(r"\b(?:spec_from_file_location|SourceFileLoader|runpy\.run_path|exec\(open)\b")
+_PIPED = re.compile(r"\b(?:curl|wget)\b([^\n|;&]*)\|\s*(?:sudo\s+)?(?:env\s+\S+\s+)*(?:ba|da|z)?sh\b")
+_VERSION = re.compile(r"/v?\d+\.\d+|[0-9a-f]{12,}")
+
+
+def script_hints(texts: TaskTexts) -> Iterator[Hint]:
+    """What looks as if there could be no verdict, or another one tomorrow."""
+    yield from _without_reward(texts)
+    yield from _in_their_own_process(texts)
+    for place, text in _placed(texts):
+        if place.suffix == ".sh" or place.name.startswith("Dockerfile"):
+            yield from (Hint(place, words) for words in _unpinned(text))
+
+
+def _placed(texts: TaskTexts) -> Iterator[tuple[Path, str]]:
+    """All texts with their paths."""
+    yield from ((texts.path / "environment" / name, text) for name, text in texts.environment.items())
+    yield from ((texts.place_of_test(name), text) for name, text in texts.tests.items())
+    yield from ((texts.task.solve_script.parent / name, text) for name, text in texts.solution.items())
+
+
+def _without_reward(texts: TaskTexts) -> Iterator[Hint]:
+    path, script = texts.place_of_test("test.sh"), texts.tests.get("test.sh", "")
+    if texts.task.brings_tests and not script:
+        return  # they are in an image
+    if not any(_REWARD.search(text) for text in texts.tests.values()):
+        yield Hint(path, "nothing in tests/ writes /logs/verifier/reward.txt, so there is no verdict")
+        return
+    if _AT_THE_END.search(script):
+        return
+    lines = script.splitlines()
+    writes = [number for number, line in enumerate(lines) if _REWARD.search(line) and "ctrf" not in line]
+    for number, line in enumerate(lines[: min(writes, default=0)]):
+        is_guarded = any(_NO_WORKDIR.search(each) for each in lines[max(0, number - 6) : number + 1])
+        if _EXIT.search(line.partition("#")[0]) and not is_guarded:
+            yield Hint(path, f"line {number + 1}: ends before a reward is written, and there is no verdict then")
+    if (code := _SCRIPTS_CODE.search(script)) is not None and _stops_at(script, code.start()):
+        yield Hint(path, "reads $? under `set -e`: a test that fails ends the script before a reward is written")
+
+
+def _stops_at(script: str, place: int) -> bool:
+    """Whether a failing command would end the script at this place."""
+    before = script[:place]
+    last = max((found.start() for found in _STOPS.finditer(before)), default=-1)
+    line = before.rpartition("\n")[2]
+    return last > max((found.start() for found in _GOES_ON.finditer(before)), default=-1) and "||" not in line
+
+
+def _in_their_own_process(texts: TaskTexts) -> Iterator[Hint]:
+    """Tests that import or load the agent's work: it can do there whatever they can, unseen."""
+    parts = (texts.instruction, *texts.environment.values(), *texts.environment, *texts.solution.values())
+    made = {name for text in parts for name in _PYTHON_FILE.findall(text)}
+    made -= {Path(name).stem for name in texts.tests}
+    for name, text in texts.tests.items():
+        if not name.endswith(".py"):
+            continue
+        try:
+            nodes = list(ast.walk(ast.parse(text)))
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        imports = {each.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for each in node.names}
+        imports |= {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
+        found = [f"imports `{module}`" for module in sorted(imports & made)]
+        found += [f"loads code by `{each}`" for each in _LOADS.findall(text)]
+        if found:
+            words = f"{found[0]}: work that runs in the tests' own process can turn them; run it in another"
+            yield Hint(texts.place_of_test(name), words)
+
+
+def _unpinned(text: str) -> Iterator[str]:
+    for found in _PIPED.finditer(re.sub(r"\\\n\s*", " ", text)):
+        if not _VERSION.search(found[1]):
+            yield f"`{' '.join(found[0].split())}` runs what is there on that day; name a version"
+
+
+# All hints about a task.
+
+
+def hints_about(task: Task) -> Iterator[Hint]:
+    """What looks like a mistake in a task, or in a step of it; each once. Raises OSError."""
+    yield from dict.fromkeys(_hints_about_parts(task))
+
+
+def _hints_about_parts(task: Task) -> Iterator[Hint]:
+    for texts in map(texts_of, task.parts):
+        for hints in (instruction_hints, leak_hints, script_hints):
+            yield from hints(texts)
