@@ -77,7 +77,7 @@ NAMES = {
     "docs/task-format.md": [
         name
         for table, found in vars(keys).items()
-        if table.isupper() and table != "SAFE_CAPABILITIES"
+        if table.isupper() and table[0] != "_" and table != "SAFE_CAPABILITIES"
         for name in found
     ],
     "README.md": read_tasks("bundled").names,
