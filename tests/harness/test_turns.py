@@ -62,8 +62,10 @@ async def test_no_cancellation_is_lost_while_a_task_is_ended_and_the_task_comes_
     async def work() -> None:
         begun.append(Tidies())
         child = asyncio.create_task(begun[-1].work())
-        await asyncio.sleep(0)
-        await cancel(child)
+        try:
+            await asyncio.sleep(0)
+        finally:
+            await cancel(child)
 
     assert await moments_lost(work) == []
     # The first two are cancelled before they begin.

@@ -62,7 +62,7 @@ look_each() {
     $busybox sed -n "\\,^.$tab/logs/,d;s/^[$1]$tab//p" <<END | $busybox tr '\n' '\0' |
 $looked
 END
-        words=$look_words $busybox xargs -0 -r $busybox sh -c "exec $2" - 2>/dev/null
+        words=${look_words:?} $busybox xargs -0 -r $busybox sh -c "exec $2" - 2>/dev/null
 }
 
 # Runs find on those paths, with the option $2 and the expression $3.

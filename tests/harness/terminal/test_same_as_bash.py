@@ -47,7 +47,7 @@ set +euafCT +o pipefail
 shopt -u nullglob extglob dotglob failglob globstar
 trap - ERR USR1 INT RETURN
 unset -v {" ".join(NAMES)} job OPTIND
-unset -f {" ".join(FUNCTIONS)}
+unset -f {" ".join(FUNCTIONS)} h
 IFS=$' \\t\\n'
 set --
 umask 022

@@ -73,7 +73,8 @@ async def test_what_is_refused_is_told_and_removed_later(
         await backend.open(said.append)
         await backend.close()
     assert not is_there(engine, kind, name)
-    assert said == []
+    # Runs of other tests may have died meanwhile.
+    assert [line for line in said if "whose process is gone" not in line] == []
 
 
 @pytest.mark.parametrize(("refusal", "times"), [(UNDER_WAY, 3), (BUSY, 1)], ids=["under way", "busy"])

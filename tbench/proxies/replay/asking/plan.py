@@ -319,7 +319,8 @@ def _manifest(
 def _sent(sampling: Mapping[str, Any]) -> dict[str, Any]:
     """What the requests say of the sampling, without what says nothing."""
     silent = {"seed_scheme"} if sampling["seed"] is None else set()
-    return {name: value for name, value in sampling.items() if value is not None and name not in silent}
+    said = {name: value for name, value in sampling.items() if name not in silent}
+    return {name: value for name, value in said.items() if value not in (None, {}) and value is not False}
 
 
 def _hash(prompts: Sequence[Mapping[str, Any]]) -> str:
