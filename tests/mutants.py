@@ -25,7 +25,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SUBJECTS = {
     "policy": "tests/verify/test_weighing.py",
-    "judging": "tests/verify/test_weighing.py",
     "proof": "tests/verify/test_proof.py",
     "reward": "tests/verify/test_reward.py",
     "report": "tests/verify/test_report.py",
