@@ -25,8 +25,6 @@ from reports.charts import (
 )
 from tbench.scores.summary import percent
 
-# How a score went over runs: a line with its intervals, the baseline, alarms, and where it changed.
-
 _NORMAL_975 = 1.96
 _HEIGHT, _FOOT = 190.0, 22.0
 _LEAST = 0.1

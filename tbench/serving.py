@@ -12,8 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any, Self
 
-# The part that all our HTTP servers share: a thread for each connection, and an end that leaves none.
-
 
 class LocalServer(ThreadingHTTPServer):
     """Serves until `close`, which closes every connection and ends every thread; as a context manager, in a thread."""

@@ -278,9 +278,6 @@ def _shown(text: str, **options: Any) -> Text:
     return Text(visible_line(text), **options)
 
 
-# What a run shows of itself while it runs: the live view on a terminal, lines elsewhere, or what was asked for.
-
-
 @contextlib.contextmanager
 def progress(
     plan: RunPlan,

@@ -181,7 +181,7 @@ class SeparateVerifier:
             verdict, turning = await self._verdict(self._sandbox, handed)
             verdict = await self._earned(verdict, turning, handed)
         except VerifierFailed as error:
-            if error.type != "verifier_timeout" and await self._verdict_about_nothing(handed) is not None:
+            if error.type != "verifier_timeout" and await self._has_verdict_about_nothing(handed):
                 error = unjudged(error)
             error.integrity = _seen(error.integrity, handed)
             raise error from None
@@ -222,15 +222,13 @@ class SeparateVerifier:
                 raise
         return verdict
 
-    async def _verdict_about_nothing(self, handed: HandedOver) -> Verdict | None:
-        """What the verifier says where nothing is handed over; None where it comes to no verdict there either.
-
-        Raises TrialError where it cannot run.
-        """
+    async def _has_verdict_about_nothing(self, handed: HandedOver) -> bool:
+        """Whether the verifier comes to a verdict where nothing is handed over. Raises TrialError if it cannot run."""
         try:
-            return (await self._in_another(HandedOver(handed.archive, ())))[0]
+            await self._in_another(HandedOver(handed.archive, ()))
         except VerifierFailed:
-            return None
+            return False
+        return True
 
     async def _in_another(self, handed: HandedOver, without: Sequence[str] = ()) -> tuple[Verdict, tuple[str, ...]]:
         """The same in a new sandbox, in place of the one before. Raises TrialError."""

@@ -203,7 +203,7 @@ def aggregate(steps: Sequence[ScoredStep]) -> dict[str, Any]:
     Means are over steps, not over tasks, and over the rounded step values; percentages have one digit.
     """
     precision, recall, f1 = (
-        _aggregate_mean(values, 4)
+        _rounded_mean(values, 4)
         for values in (
             [step.command_precision for step in steps],
             [step.command_recall for step in steps],
@@ -216,8 +216,8 @@ def aggregate(steps: Sequence[ScoredStep]) -> dict[str, Any]:
     return {
         "steps": len(steps),
         "tasks": len({step.task_id for step in steps}),
-        "avg_ref_cmds": _aggregate_mean([len(step.ref_command_units) for step in steps], 2),
-        "avg_pred_cmds": _aggregate_mean([len(step.pred_command_units) for step in steps], 2),
+        "avg_ref_cmds": _rounded_mean([len(step.ref_command_units) for step in steps], 2),
+        "avg_pred_cmds": _rounded_mean([len(step.pred_command_units) for step in steps], 2),
         "valid_json_pct": _percent(steps, lambda step: step.valid_json),
         "has_analysis_pct": _percent(steps, lambda step: step.has_analysis),
         "has_plan_pct": _percent(steps, lambda step: step.has_plan),
@@ -248,9 +248,8 @@ def score_of(figures: dict[str, Any]) -> float:
     return round(100.0 * float(figures["avg_command_f1"]), 2)
 
 
-def _aggregate_mean(values: Sequence[float], digits: int) -> float:
-    # fsum as in the step scores: the same on every Python, and what upstream's sum() gives since 3.12.
-    return round(math.fsum(values) / len(values), digits) if values else 0.0
+def _rounded_mean(values: Sequence[float], digits: int) -> float:
+    return round(_mean(values), digits) if values else 0.0
 
 
 def _percent(steps: Sequence[ScoredStep], value: Callable[[ScoredStep], float]) -> float:
