@@ -25,7 +25,7 @@ from tbench.agents.trial_agent import OracleAgent
 from tbench.events import Events
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
-from tbench.sandbox.backend import BUSYBOX, SandboxSettings, opened, use_network
+from tbench.sandbox.backend import BUSYBOX, SandboxSettings, opened, removed_afterwards, use_network
 from tbench.sandbox.container_proxy import container_proxy
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.build import build_tag
@@ -121,11 +121,15 @@ async def test_what_has_a_network_uses_the_proxy_and_what_has_none_is_not_told_o
     basic = b64encode(f"{USER}:{PASSWORD}".encode()).decode()
     assert proxy.asked in ([("http://nowhere.example/page", f"Basic {basic}")], [("http://nowhere.example/page", "")])
     assert await said(open_one, "echo $NO_PROXY") == f".corp,localhost,127.0.0.1,::1,{await said(open_one, 'hostname')}"
-    assert await said(await open_one.copy((), ()), NAMES) == "6"
-    assert await said(await open_one.anew(), NAMES) == "6"
+    async with (
+        removed_afterwards(await open_one.copy((), ())) as copy,
+        removed_afterwards(await open_one.anew()) as new,
+    ):
+        assert (await said(copy, NAMES), await said(new, NAMES)) == ("6", "6")
     closed = await start("allow_internet = false\n")
     assert await said(closed, NAMES) == "0"
-    assert await said(await closed.copy((), ()), NAMES) == "0"
+    async with removed_afterwards(await closed.copy((), ())) as copy:
+        assert await said(copy, NAMES) == "0"
     assert await said(await start("", network="none"), NAMES) == "0"
     assert await said(await start("", container_proxy=container_proxy("none")), NAMES) == "0"
     own = await start('env = { https_proxy = "http://of-the-task:1" }\n')
