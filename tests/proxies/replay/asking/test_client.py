@@ -41,10 +41,12 @@ async def connect() -> AsyncIterator[Connect]:
     """Endpoints of these URLs, connected."""
     opened: list[Replicas] = []
 
-    async def make(*urls: str, outage_sec: float = 0.0, budget_sec: float = 0.4, said: list[str] | None = None) -> Any:
+    async def make(
+        *urls: str, outage_sec: float = 0.0, budget_sec: float = 0.4, answer_sec: float = 20, said: list[str] | None = None
+    ) -> Any:
         chats = [
             ChatModel(
-                url, None, SAMPLING, api_key=None, request_timeout_sec=0.8,
+                url, None, SAMPLING, api_key=None, request_timeout_sec=answer_sec,
                 retry=RetryPolicy(total_sec=budget_sec, initial_sec=0.05, max_sec=0.05),
                 max_outage=OutagePolicy(max_sec=outage_sec, first_pause_sec=0.05, probe_timeout_sec=0.5, spread_sec=0),
             )
@@ -191,7 +193,7 @@ def misbehaving(seen: Seen) -> bytes | None:
 
 async def test_every_fault_is_the_error_of_its_own_step(servers: list[FaultServer], connect: Connect) -> None:
     servers[0].answer_by(misbehaving)
-    found, progress = await replay(steps(12), await connect(servers[0].base_url), concurrency=12)
+    found, progress = await replay(steps(12), await connect(servers[0].base_url, answer_sec=1.5), concurrency=12)
     kinds = [(each.error or "answered").partition(":")[0] for _, each in sorted(found.items())]
     assert kinds == [
         *("unavailable", "unavailable", "unavailable", "unavailable", "answered", "refused"),
