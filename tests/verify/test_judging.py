@@ -18,7 +18,7 @@ from seen_changes import IMAGE, container
 from tbench.errors import Origin, TrialError
 from tbench.results import UNCONFIRMED, Integrity, is_weak
 from tbench.sandbox.archive import FileEntry
-from tbench.sandbox.backend import Compares, Copies, GivenNames, MakesRoom, Sandbox
+from tbench.sandbox.backend import Compares, Copies, ExecResult, GivenNames, MakesRoom, Sandbox
 from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.task import Task
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen, Sign
@@ -629,3 +629,32 @@ async def test_a_failed_look_is_tried_again_as_one_behind_a_verifier(scene: Scen
     assert raised.type == "verifier_no_reward"
     tried = ["own asked again", "looked"]
     assert here.done == ["own asked", "looked", "room made", *tried, *GONE, *tried]
+
+
+class Cramped(FakeSandbox):
+    """Has no room to start one of its commands, until some is made."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at, self.repairs = at, ROOM
+
+    async def shell(self, script: str, **options: Any) -> ExecResult:
+        ended = await super().shell(script, **options)
+        if len(self.calls) == self.at:
+            raise NO_ROOM
+        return ended
+
+
+@pytest.mark.parametrize(
+    ("user", "at", "again"),
+    [("root", 1, ""), ("root", 2, "1"), ("nobody", 1, ""), ("nobody", 2, "1"), ("nobody", 3, "1")],
+)
+async def test_a_verifier_has_begun_once_its_tests_were_staged_whatever_could_not_be_started_behind_that(
+    make_task: Any, user: str, at: int, again: str
+) -> None:
+    sandbox = Cramped(at)
+    task = Task.read(make_task(toml=f'[verifier]\nuser = "{user}"\n'))
+    found = await Judging(task, sandbox, again=False).in_own()
+    assert (found.reward, found.integrity.repairs) == (1.0, ROOM)
+    told = [call.environment for call in sandbox.calls if call.environment.get("TBENCH_VERIFIER_DIGEST")]
+    assert [each["TBENCH_VERIFIER_AGAIN"] for each in told] == ["", again]
