@@ -12,6 +12,7 @@ from tbench.results import Integrity
 from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.task import Task
 from tbench.verify.calibration import Calibration
+from tbench.verify.changes.facts import OracleSystem
 from tbench.verify.policy import VerifyPolicy, _joined, like_oracle, verify_by, weighed
 from tbench.verify.verifier import Verdict, VerifierFailed
 
@@ -120,7 +121,8 @@ def judged(make_task: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     async def judge(policy: Verify, fresh: Given, own: Given, oracle: Calibration | None, *signs: str) -> Verdict:
         class Judging:
-            def __init__(self, *_: object) -> None: ...
+            def __init__(self, _task: Task, _sandbox: FakeSandbox, again: bool, _oracle: OracleSystem) -> None:
+                assert not again, "no verifier ran there before"
 
             async def in_fresh(self) -> Verdict:
                 return said(fresh)
