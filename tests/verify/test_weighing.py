@@ -121,8 +121,8 @@ def judged(make_task: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     async def judge(policy: Verify, fresh: Given, own: Given, oracle: Calibration | None, *signs: str) -> Verdict:
         class Judging:
-            def __init__(self, _task: Task, _sandbox: FakeSandbox, again: bool, _oracle: OracleSystem) -> None:
-                assert not again, "no verifier ran there before"
+            def __init__(self, _task: Task, _sandbox: FakeSandbox, again: bool, oracle: OracleSystem) -> None:
+                assert not again and not oracle.is_own, "no verifier ran there before, and the work is no oracle's"
 
             async def in_fresh(self) -> Verdict:
                 return said(fresh)
