@@ -7,6 +7,7 @@ import gc
 import http.server
 import os
 import re
+import shutil
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -36,6 +37,11 @@ settings.load_profile("same")
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("TBENCH_SCHEDULE_CALIBRATE", "off")  # it would take room of the engine that other tests wait for
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 4 << 30
+# What tests write is written through to the disk, and soon removed: both are slow there, and nothing in memory.
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 collect_ignore = ["data"]
 """Tasks of a stored run bring their own tests."""
 MakeTask = Callable[..., Path]
