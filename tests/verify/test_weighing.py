@@ -107,6 +107,14 @@ def test_a_pass_is_held_to_the_oracles(
     assert kinds(like_oracle(verdict(reward, sign), oracle, Task.read(make_task()))) == expected
 
 
+@pytest.mark.parametrize(("policy", "expected"), [("shared", "cleared"), ("both", STRONG.partition(":")[0])])
+def test_a_sign_that_a_fresh_container_cleared_of_the_oracle_is_usual_only_where_none_is_asked(
+    make_task: Any, policy: Verify, expected: str
+) -> None:
+    found = like_oracle(verdict(1.0, STRONG, verify=policy), known(True, cleared=(STRONG,)), Task.read(make_task()))
+    assert kinds(found) == [expected]
+
+
 # -- which containers are asked ------------------------------------------------------------------
 
 INFRA = TrialError("engine_unreachable", "gone")
