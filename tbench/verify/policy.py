@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tbench.config.settings import Keep, Verify
+from tbench.config.settings import Keep, SandboxConfig, Verify, VerifyConfig
 from tbench.errors import TrialError
 from tbench.results import ALONE, UNCONFIRMED, is_weak
 from tbench.reward import canonical, is_solved
@@ -37,6 +37,11 @@ class VerifyPolicy:
     """Whether the files before the verifier began are kept as an image."""
     artifacts_mb: int = 4096
     """Megabytes that a trial may hand over to a verifier in a container of its own."""
+
+    @classmethod
+    def of(cls, verify: VerifyConfig, sandbox: SandboxConfig) -> VerifyPolicy:
+        """What a configuration says of it."""
+        return cls(verify.mode, sandbox.keep, sandbox.snapshot, verify.artifacts_mb)
 
     def keeps(self, reward: float | None) -> bool:
         """Whether the container of a trial with this reward, None for no verdict, is kept."""
