@@ -144,8 +144,8 @@ class Trial:
             if part_of_task.step is not None:
                 await self._prepare(part)
             await self._work_and_prepare(part)
-            await self._verify(part)
-            if len(self._progress.parts) < len(task.parts) and (why := why_stopped(part)):
+            verdict = await self._verify(part)
+            if len(self._progress.parts) < len(task.parts) and (why := why_stopped(part_of_task.step, verdict)):
                 part.stopped = why
                 break
 
@@ -247,23 +247,21 @@ class Trial:
         if self._control is not None:
             self._control.shared.terminal = terminal
 
-    async def _verify(self, part: TrialPart) -> None:
+    async def _verify(self, part: TrialPart) -> Verdict:
         assert self._sandbox is not None
         self._enter("verifier")
         started = time.monotonic()
         try:
             if self._policy.snapshot and isinstance(self._sandbox, Snapshots):
                 await self._take_snapshot(self._sandbox, part)
-            verdict = await self._verdict(part, self._sandbox)
+            part.verdict = verdict = await self._verdict(part, self._sandbox)
         except VerifierFailed as failure:
-            part.integrity, part.facts = failure.integrity, failure.facts
+            part.verdict = failure
             raise
         finally:
             part.verifier_sec = time.monotonic() - started
-        part.integrity, part.facts = verdict.integrity, verdict.facts
         part.files.update(verdict.files)
-        part.reward = verdict.reward
-        part.metrics = dict(verdict.metrics)
+        return verdict
 
     async def _take_snapshot(self, sandbox: Snapshots, part: TrialPart) -> None:
         """Keep the files as an image; of several steps each has one, and the last stands for the trial."""
@@ -391,7 +389,9 @@ class Trial:
         progress = self._progress
         worked = any(part.report is not None for part in self._progress.parts)
         debugged = self._control.debugged if self._control is not None else None
-        wanted = (worked and self._policy.keeps(progress.reward)) or (debugged is not None and debugged.is_kept)
+        wanted = (worked and self._policy.keeps(progress.earned.get("reward"))) or (
+            debugged is not None and debugged.is_kept
+        )
         if wanted and isinstance(self._sandbox, Keeps):
             with contextlib.suppress(TrialError):
                 progress.kept["container"] = await self._sandbox.keep()

@@ -86,13 +86,12 @@ def like_oracle(verdict: Verdict, oracle: Calibration | None, task: Task) -> Ver
     """A pass beside those of the oracle: it has to show the same tests, and a sign that those have too says nothing."""
     if oracle is None or not is_solved(verdict.reward):
         return verdict
-    step = task.step.name if task.step is not None else ""
-    usual = oracle.usual_signs(step, shared=verdict.integrity.verify == "shared")
+    usual = oracle.usual_signs(task.step_name, shared=verdict.integrity.verify == "shared")
     signs = [f"{CLEARED}{sign}{AS_THE_ORACLE}" if sign in usual else sign for sign in verdict.integrity.tamper]
     for place in ("", "isolated/"):
         prefix = f"{place}verifier/"
         logs = {name.removeprefix(prefix): data for name, data in verdict.files.items() if name.startswith(prefix)}
-        if logs and (words := unlike_oracle(tests_shown(logs), oracle, step)):
+        if logs and (words := unlike_oracle(tests_shown(logs), oracle, task.step_name)):
             signs.append(f"{UNLIKE_ORACLE} {words}")
     if oracle.passes_fresh:
         found = f"{DISAGREEMENT}{_NOT_FRESH.removeprefix(UNCONFIRMED)}{WORKS_FRESH}"
