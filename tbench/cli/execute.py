@@ -56,9 +56,7 @@ _FULL_COLLECTION_EVERY = 400
 number is 10. Meanwhile a trial that has ended leaves about a hundred small objects, and nothing of its history."""
 
 
-def execute(
-    config: RunConfig, earlier: EarlierRun | None = None, retry_errors: RetryErrors | None = None
-) -> RunOutcome:
+def execute(config: RunConfig, earlier: EarlierRun | None = None) -> RunOutcome:
     """Execute a run and print its score. Raises UsageError for what the user can mend, before anything was started."""
     tasks = tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.of(config.agent, config.model, config.limits)
@@ -67,7 +65,7 @@ def execute(
         check_engines(config, engines)
         with few_full_collections():
             return run_interruptibly(
-                _execute(config, setup, tasks, engines, earlier, retry_errors or RetryErrors()),
+                _execute(config, setup, tasks, engines, earlier),
                 stopping="stopping: containers are being removed, finished trials are kept; Ctrl-C again ends at once",
                 at_once=partial(_end_at_once, config.sandbox),
             )
@@ -102,12 +100,7 @@ def tasks_as_configured(tasks: TaskSet, config: RunConfig) -> TaskSet:
 
 
 async def _execute(
-    config: RunConfig,
-    setup: AgentSetup,
-    tasks: TaskSet,
-    engines: Engines,
-    earlier: EarlierRun | None,
-    retry_errors: RetryErrors,
+    config: RunConfig, setup: AgentSetup, tasks: TaskSet, engines: Engines, earlier: EarlierRun | None
 ) -> RunOutcome:
     events = Events(say_before_the_run)
     chat, served = await connect_if_used(setup, lambda text: events.emit(Note(text=text)))
@@ -143,7 +136,6 @@ async def _execute(
                     events,
                     backend=backend,
                     earlier=earlier,
-                    retry_errors=retry_errors,
                     gate=chat.outage if chat is not None else None,
                     expected_sec=expected,
                     pace=pace,

@@ -73,13 +73,15 @@ class EarlierRun:
 
     directory: Path
     document: RunDocument
+    retry_errors: RetryErrors = RetryErrors()
+    """Which errors are tried again."""
 
     @classmethod
-    def read(cls, directory: Path) -> EarlierRun:
+    def read(cls, directory: Path, retry_errors: RetryErrors = RetryErrors()) -> EarlierRun:
         """Read run.json in `directory`. Raises UsageError where there is no run to go on with."""
         if not is_run(directory):
             raise UsageError(f"{directory}: no {CONFIG_NAME} in it, so there is no run to go on with; check the path")
-        return cls(directory, read_run_document(directory / CONFIG_NAME))
+        return cls(directory, read_run_document(directory / CONFIG_NAME), retry_errors)
 
 
 def resume(

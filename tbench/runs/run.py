@@ -35,7 +35,7 @@ from tbench.runs.plan import plan_trials
 from tbench.runs.pool import add_failure, run_all
 from tbench.runs.preflight import Dropping, get_ready, refusal, refusal_words, refusals, words_about_size
 from tbench.runs.redaction import hiding
-from tbench.runs.resume import EarlierRun, RetryErrors, known_of, resume, settle
+from tbench.runs.resume import EarlierRun, known_of, resume, settle
 from tbench.runs.stopping import Gate, Stopping
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan, phase_of
@@ -338,7 +338,6 @@ async def execute_run(
     *,
     backend: Backend,
     earlier: EarlierRun | None = None,
-    retry_errors: RetryErrors | None = None,
     gate: Gate | None = None,
     waits: Waits | None = None,
     known: Sequence[Steps] = (),
@@ -350,7 +349,7 @@ async def execute_run(
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
     `tasks` are as the plan's configuration has them. With `earlier` it goes on where that ended: with the trials that
-    have no verdict, and those that `retry_errors` names. `waits` and `known` are those of Run, `expected_sec` that of
+    have no verdict, or an error that is tried again. `waits` and `known` are those of Run, `expected_sec` that of
     plan_trials. `pace` has begun. In what room is left, `calibrates` measures the tasks; results are held to what is
     known of them at the end. When cancelled it cleans up, writes what there is, and raises that; `on_end` gets the
     outcome in any case.
@@ -369,7 +368,7 @@ async def execute_run(
     able = _able(tasks, config.agent.name, config.sandbox.allow_env, backend, say)
     plans, standing = plan_trials(tasks, plan, expected_sec), list[TrialResult]()
     if earlier is not None:
-        plans, standing = resume(store, plans, retry_errors or RetryErrors(choice=config.schedule.retry_choice))
+        plans, standing = resume(store, plans, earlier.retry_errors)
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")
         store.write_document(document)
     status: Status = "failed"
