@@ -137,7 +137,7 @@ async def _ready(make_backend: MakeBackend, name: str, sandbox: SandboxConfig) -
     if words := about_withheld(task.wishes, sandbox.allow_env):
         _say(words)
     proxy = container_proxy(sandbox.container_proxy)
-    backend = make_backend(SandboxSettings(f"shell-{os.getpid()}", cap_add=sandbox.cap_add, container_proxy=proxy))
+    backend = make_backend(SandboxSettings(f"shell-{os.getpid()}", SandboxConfig(cap_add=sandbox.cap_add), proxy))
     require(backend, HasTty, "tbench shell")
     try:
         async with opened(backend, _say):

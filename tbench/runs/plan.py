@@ -111,22 +111,10 @@ def semantic(plan: RunPlan) -> dict[str, Any]:
 
 def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSettings:
     """Settings of the run's sandboxes; the output of builds goes into the directory `image_logs`. Raises UsageError."""
-    sandbox = plan.config.sandbox
     return SandboxSettings(
-        run=plan.run,
-        build=sandbox.build,
-        no_build_cache=sandbox.no_build_cache,
-        pull=sandbox.pull,
-        pull_concurrency=sandbox.pull_concurrency,
-        pull_timeout_sec=sandbox.pull_timeout_sec,
-        network=sandbox.network,
-        block_host=sandbox.block_host,
-        no_new_privileges=sandbox.no_new_privileges,
-        cap_add=sandbox.cap_add,
-        network_pool=sandbox.network_pool,
-        pin_cpus=sandbox.pin_cpus,
-        require_limits=sandbox.require_limits,
-        container_proxy=container_proxy(sandbox.container_proxy),
+        plan.run,
+        plan.config.sandbox,
+        container_proxy=container_proxy(plan.config.sandbox.container_proxy),
         endpoints=plan.locked.endpoints or ((plan.locked.base_url,) if plan.locked.base_url else ()),
         image_logs=image_logs,
     )
