@@ -49,7 +49,6 @@ from tbench.tasks.environment import agent_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.verify.calibration import architecture_of, image_identity
-from tbench.verify.policy import VerifyPolicy
 
 _AS_CONFIGURED: Mapping[str, Any] = MappingProxyType({})
 
@@ -338,7 +337,8 @@ class Runner:
                     events=events or Events(at.store.on_event, self._on_event),
                     is_last=lambda error: tries.is_last(error) or why_no_machine(self._backend) is not None,
                     host=self._host,
-                    policy=VerifyPolicy.of(verify, self.config.sandbox),
+                    verify=verify,
+                    sandbox=self.config.sandbox,
                 )
                 tear_down = await trial.run(queue_sec=time.monotonic() - queued)
                 assert trial.result is not None

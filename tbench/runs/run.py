@@ -49,7 +49,6 @@ from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.text import counted, names_shown
 from tbench.verify.calibration import architecture_of
-from tbench.verify.policy import VerifyPolicy
 
 End = Callable[[bool], Awaitable[None]]
 """Ends what goes on beside a run that has no trial left, or waits for it; gets whether the run was cut short."""
@@ -248,7 +247,8 @@ class Run:
                 (tries.is_last(error) and controlled.goes_back is None) or self._stopping.reason is not None
             ),
             host=self._host,
-            policy=VerifyPolicy.of(self._plan.config.verify, self._plan.config.sandbox),
+            verify=self._plan.config.verify,
+            sandbox=self._plan.config.sandbox,
             control=controlled,
         )
 

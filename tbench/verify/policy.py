@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from tbench.config.settings import Keep, SandboxConfig, Verify, VerifyConfig
+from tbench.config.settings import Keep, Verify
 from tbench.errors import TrialError
 from tbench.results import ALONE, UNCONFIRMED, is_weak
 from tbench.reward import canonical, is_solved
@@ -27,25 +26,9 @@ WORKS_FRESH = "; the oracle's work passes in a fresh one"
 """Begins and ends of signs that came out as they are by what was known of the task."""
 
 
-@dataclass(frozen=True)
-class VerifyPolicy:
-    """Where verifiers run, and what of a trial is kept on the engine for later."""
-
-    verify: Verify = "shared"
-    keep: Keep = "none"
-    snapshot: bool = False
-    """Whether the files before the verifier began are kept as an image."""
-    artifacts_mb: int = 4096
-    """Megabytes that a trial may hand over to a verifier in a container of its own."""
-
-    @classmethod
-    def of(cls, verify: VerifyConfig, sandbox: SandboxConfig) -> VerifyPolicy:
-        """What a configuration says of it."""
-        return cls(verify.mode, sandbox.keep, sandbox.snapshot, verify.artifacts_mb)
-
-    def keeps(self, reward: float | None) -> bool:
-        """Whether the container of a trial with this reward, None for no verdict, is kept."""
-        return self.keep == "all" or (self.keep == "failed" and (reward is None or not is_solved(reward)))
+def is_kept(keep: Keep, reward: float | None) -> bool:
+    """Whether the container of a trial with this reward, None for no verdict, stays on the engine for later."""
+    return keep == "all" or (keep == "failed" and (reward is None or not is_solved(reward)))
 
 
 async def verify_by(

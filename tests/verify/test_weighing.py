@@ -13,7 +13,7 @@ from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.task import Task
 from tbench.verify.calibration import Calibration
 from tbench.verify.changes.facts import OracleSystem
-from tbench.verify.policy import VerifyPolicy, _joined, like_oracle, verify_by, weighed
+from tbench.verify.policy import _joined, is_kept, like_oracle, verify_by, weighed
 from tbench.verify.verifier import Verdict, VerifierFailed
 
 STRONG, WEAK = "tests-changed: x", "failed-tests: x"
@@ -220,12 +220,11 @@ async def test_where_both_containers_come_to_no_verdict_the_agents_own_error_is_
 
 
 @pytest.mark.parametrize(
-    ("keep", "reward", "is_kept"),
+    ("keep", "reward", "kept"),
     [
         ("none", 0.0, False), ("none", None, False), ("all", 1.0, True), ("all", None, True),
         ("failed", 1.0, False), ("failed", 0.99, True), ("failed", None, True),
     ],
 )  # fmt: skip
-def test_containers_are_kept_by_reward(keep: Keep, reward: float | None, is_kept: bool) -> None:
-    assert VerifyPolicy(keep=keep).keeps(reward) is is_kept
-    assert not VerifyPolicy().snapshot
+def test_containers_are_kept_by_reward(keep: Keep, reward: float | None, kept: bool) -> None:
+    assert is_kept(keep, reward) is kept
