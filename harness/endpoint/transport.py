@@ -47,7 +47,7 @@ def _certificates(http: Any) -> ssl.SSLContext:
     if directory and not file and not Path(directory).is_dir():
         raise EndpointError(f"{_DIR}={directory}: no such directory; mend or unset the variable")
     try:
-        return _read_certificates(http, file, directory, os.stat(file).st_mtime_ns if file else 0)
+        return _read_certificates(http, file, directory, Path(file).stat().st_mtime_ns if file else 0)
     except OSError as error:
         words = "no certificates in it" if isinstance(error, ssl.SSLError) else error.strerror or str(error)
         raise EndpointError(f"{_FILE}={file}: {words}; mend or unset the variable") from None
