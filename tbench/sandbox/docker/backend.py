@@ -35,7 +35,7 @@ from tbench.sandbox.docker.networks import (
 from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
 from tbench.sandbox.docker.pulls import Pulls
 from tbench.sandbox.docker.removing import remove_refused
-from tbench.sandbox.docker.tools import base_images, whole_tools
+from tbench.sandbox.docker.tools import base_images, tools_of, whole_tools
 from tbench.sandbox.pinning import Lease, Shares, parse_ranges
 from tbench.tasks.environment import Environment
 
@@ -110,7 +110,7 @@ class DockerBackend:
             proxy=settings.container_proxy,
         )
         try:
-            tools, _, reaped = await asyncio.gather(whole_tools(engine, say), ensure_network(engine), reap(engine))
+            tools, _, reaped = await asyncio.gather(tools_of(engine, say), ensure_network(engine), reap(engine))
         except EngineError as error:
             raise UsageError(f"{self.name} cannot be made ready: {error}; 'tbench doctor' may say more") from error
         for line in filter(None, (*reaped, settings.container_proxy.words)):

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from tbench.errors import UsageError
 from tbench.sandbox.backend import TOOLS, Say
@@ -153,6 +154,16 @@ class Tools:
     """Whether something was missing or another, and was put there."""
     limits: Mapping[str, str]
     """What the container that looked at it has seen of its own limits, which were SMALL."""
+
+
+_LOOKED_AT: WeakKeyDictionary[Engine, Tools] = WeakKeyDictionary()
+
+
+async def tools_of(engine: Engine, say: Say) -> Tools:
+    """The tools volume, looked at once for each connection to an engine. Raises UsageError."""
+    if engine not in _LOOKED_AT:
+        _LOOKED_AT[engine] = await whole_tools(engine, say)
+    return _LOOKED_AT[engine]
 
 
 async def ensure_tools(engine: Engine, say: Say, recipe: Path | None = None) -> str:
