@@ -71,15 +71,6 @@ class ServiceMount:
 
 
 @dataclass(frozen=True)
-class ServiceLimits:
-    """The resources of a service as its file says; None where it does not."""
-
-    cpus: float | None = None
-    memory_mb: float | None = None
-    pids: int | None = None
-
-
-@dataclass(frozen=True)
 class Service:
     """One container of a trial."""
 
@@ -105,7 +96,8 @@ class Service:
     """Aliases by network."""
     network_mode: str | None = None
     """`none`, `bridge`, `host` or `service:NAME`; None where it is on `networks`."""
-    limits: ServiceLimits = ServiceLimits()
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Those that the file gives, named as in a task's [environment]: `cpus`, `memory_mb`, `pids_limit`."""
     gpus: int = 0
     """How many; -1 for all."""
     platform: str | None = None
