@@ -178,7 +178,7 @@ def attach(where: str, take: bool, once: bool, as_json: bool) -> None:
 
 def _refuse_ended(run: Path, trial: str) -> None:
     """Say what came of a trial of a run that is over. Raises UsageError."""
-    from tbench.control.wire import SOCKET_NAME
+    from tbench.control.listening import SOCKET_NAME
     from tbench.storage.read_run import read_run
 
     if (run / SOCKET_NAME).is_socket():

@@ -26,7 +26,7 @@ from tbench.config.settings import SandboxConfig
 from tbench.datasets.reading import read_again, read_tasks
 from tbench.errors import TrialError, UsageError
 from tbench.fleet.engines import MachinesOfRun
-from tbench.runs.control import came_to
+from tbench.runs.live.commands import came_to
 from tbench.runs.plan import as_configured, sandbox_settings
 from tbench.runs.regrade import Kept, kept_of, kept_sandbox
 from tbench.runs.task_steps import prepare_step

@@ -24,7 +24,7 @@ from tbench.config.settings import RunConfig
 from tbench.control.client import Talk, TalkOver
 from tbench.control.wire import Stepping
 from tbench.errors import UsageError
-from tbench.runs.control import came_to
+from tbench.runs.live.commands import came_to
 
 
 @dataclass(frozen=True)
