@@ -48,10 +48,6 @@ class ServiceCheck:
     start_period_sec: float | None = None
     start_interval_sec: float | None = None
 
-    @property
-    def is_off(self) -> bool:
-        return self.test == ("NONE",)
-
 
 MountKind = Literal["volume", "anonymous", "copy", "host"]
 """`volume`: a named one of the trial; `copy`: files of the task; `host`: a path of the engine's machine."""

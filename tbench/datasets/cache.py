@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -66,9 +65,9 @@ class CachedDataset(BaseModel):
         return [self.path / name for name in sorted(self.hashes)]
 
 
-def cache_directory(variables: Mapping[str, str] = os.environ) -> Path:
+def cache_directory() -> Path:
     """Where datasets are kept: TBENCH_CACHE, else below XDG_CACHE_HOME, else below ~/.cache."""
-    return cache_home(variables) / "datasets"
+    return cache_home() / "datasets"
 
 
 def entry_name(known: KnownDataset) -> str:
@@ -221,8 +220,8 @@ class _ConversionRecord(BaseModel):
 class Conversions:
     """Reads tasks of either form; those of Terminal-Bench 1 as they are in the cache, converted where they are not."""
 
-    def __init__(self, root: Path | None = None) -> None:
-        self.root = root or cache_directory().with_name("converted")
+    def __init__(self) -> None:
+        self.root = cache_directory().with_name("converted")
         self.count = 0
         """Number of tasks that were read as converted ones."""
 

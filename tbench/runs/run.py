@@ -99,7 +99,6 @@ class Run:
         self._plan = plan
         self._config = plan.config
         self._make_agent = make_agent
-        self._backend = backend
         self._admission = admission_to(backend, schedule, say)
         self._store = store
         self._events = events

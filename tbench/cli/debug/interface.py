@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from tbench.cli.common import read_stdin
 from tbench.cli.debug.keys import BY_PRESS, Binding, LineEditor, Press, PressReader
 from tbench.cli.debug.panes import Question, Shown
 from tbench.cli.debug.screen import FullScreen, picture
@@ -226,10 +227,7 @@ class Interface:
 
     def _readable(self) -> None:
         # Read where it is known to be readable: a moment later it may not be, and nothing here may block.
-        try:
-            self._bytes.put_nowait(os.read(0, 1 << 16))
-        except OSError:
-            self._bytes.put_nowait(b"")
+        self._bytes.put_nowait(read_stdin())
 
     async def _next(self, within_sec: float | None) -> bytes | None:
         """What is typed next; None where that is nothing within this time. Raises Left where the terminal is closed."""
