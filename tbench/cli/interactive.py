@@ -19,8 +19,9 @@ from harness.terminal import TerminalSpec
 from harness.terminal.plain_text import plain_text
 from tbench.agents.trial_agent import agent_user
 from tbench.api.debugging import DebugSession
-from tbench.cli.attach import look_on, require_terminal
+from tbench.cli.attach import look_on
 from tbench.cli.common import pieces_of_stdin
+from tbench.cli.own_terminal import require_terminal
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig

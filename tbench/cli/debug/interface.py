@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple
 from tbench.cli.common import read_stdin
 from tbench.cli.debug.keys import BY_PRESS, Binding, LineEditor, Press, PressReader
 from tbench.cli.debug.panes import Question, Shown
-from tbench.cli.debug.screen import FullScreen, picture
+from tbench.cli.debug.screen import drawn, picture
 from tbench.cli.debug.words import SHOWN, Told, told
+from tbench.cli.own_terminal import FullScreen
 from tbench.control.client import Attached, Talk, TalkOver, attached
 from tbench.control.wire import Answer, Attach, Debug, Sample
 from tbench.errors import UsageError
@@ -197,9 +198,13 @@ class Interface:
         """Draw what has changed, and no faster than one can see."""
         while await self._changed.wait():
             self._changed.clear()
-            if not self._terminal.show(picture(self._shown)):
+            if not self._terminal.flush() or not self._show():
                 self._changed.set()
             await asyncio.sleep(_FRAME_SEC)
+
+    def _show(self) -> bool:
+        found = picture(self._shown)
+        return self._terminal.show([drawn(line) for line in found.lines], found.cursor)
 
     def _resized(self) -> None:
         self._shown.columns, self._shown.rows = self._terminal.size
