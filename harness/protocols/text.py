@@ -241,12 +241,8 @@ class Fields(dict[str, Any]):
         self.twice = len(pairs) > len(self)
 
 
-def _number(digits: str) -> float:
-    # int() refuses thousands of digits with an exception of its own; no field needs an int.
-    return float(digits)
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=Fields, parse_int=_number)
+# int() refuses thousands of digits with an exception of its own; no field needs an int.
+_DECODER = json.JSONDecoder(object_pairs_hook=Fields, parse_int=float)
 
 
 def decode(text: str, start: int = 0) -> tuple[Any, int]:

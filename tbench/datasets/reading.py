@@ -38,7 +38,7 @@ def read_chosen(
     """The chosen tasks of `source`; with `before`, of the very dataset that a run has had. Raises UsageError."""
     reference = parse_reference(source)
     if isinstance(reference, Path):
-        return _said(access, lambda read: read_local(source, choice.include, choice.exclude, choice.limit, read))
+        return _said(access, lambda read: read_local(source, choice, read))
     cache = DatasetCache(cache_directory())
     if before is not None and not access.refresh and (entry := cache.find(before.entry)) is not None:
         return _of_entry(entry, choice, before)
