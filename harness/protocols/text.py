@@ -128,9 +128,12 @@ def _new_output_heading(view: ScreenView) -> str:
     return f"New terminal output ({view.elided_lines} lines in its middle left out):"
 
 
-def warning_sentences(warnings: tuple[str, ...], at_most: int = 10) -> list[str]:
+_MOST_WARNINGS = 10
+
+
+def warning_sentences(warnings: tuple[str, ...]) -> list[str]:
     """The sentences of `kind: sentence` warnings, for the model; a long list is shortened."""
-    sentences = [warning.partition(": ")[2] for warning in warnings[:at_most]]
+    sentences = [warning.partition(": ")[2] for warning in warnings[:_MOST_WARNINGS]]
     more = len(warnings) - len(sentences)
     return [*sentences, f"... and {more} more."] if more else sentences
 
@@ -238,12 +241,8 @@ class Fields(dict[str, Any]):
         self.twice = len(pairs) > len(self)
 
 
-def _number(digits: str) -> float:
-    # int() refuses thousands of digits with an exception of its own; no field needs an int.
-    return float(digits)
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=Fields, parse_int=_number)
+# int() refuses thousands of digits with an exception of its own; no field needs an int.
+_DECODER = json.JSONDecoder(object_pairs_hook=Fields, parse_int=float)
 
 
 def decode(text: str, start: int = 0) -> tuple[Any, int]:
@@ -276,7 +275,7 @@ _CALL_CHARS = 120
 """Most characters between a function's name and that of its argument."""
 
 
-def holds_raw_call(text: str, function: str = "bash") -> bool:
+def holds_raw_call(text: str) -> bool:
     """Whether the text holds a tool call in some model's own notation, which the server has not parsed.
 
     Also where the server has dropped the control tokens round it: then the function's name stands before its argument
@@ -286,7 +285,7 @@ def holds_raw_call(text: str, function: str = "bash") -> bool:
         return True
     for argument in _ARGUMENT.finditer(text):
         before = text[max(0, argument.start() - _CALL_CHARS) : argument.start()]
-        _, named, between = before.rpartition(function)
+        _, named, between = before.rpartition("bash")
         if named and _NOTATION.search(between) and not _PROSE.search(between):
             return True
     return False

@@ -29,8 +29,6 @@ from harness.terminal.watch import Watch
 
 _SHELL_SEC = 10.0
 """Longest wait for the first prompt; a shell without marks is used as it is."""
-_AFTER_GAP_SEC = 5.0
-"""Longest wait for a mark after the stream was lost, when it may have passed unseen."""
 _HANDED_BACK_SEC = 1.0
 """Longest wait for what a person has typed to come to its end."""
 KEYS_LOST = "keys_lost: The terminal was lost and opened again: what was typed last, or a part of it, is lost."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,8 +38,6 @@ from tbench.history.index import RunHistory
 from tbench.storage.read_run import RunUnreadable
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 
-Progress = Callable[[str, int, int], None]
-"""Hears what is being written, how many of these there are before it, and how many in all."""
 _STAMP_NAME, _COMPARED_NAME = ".written", ".compared"
 MARKER_NAME = ".tbench-site"
 """The first file of every site: no folder that holds anything else is written to without it."""
@@ -69,7 +67,6 @@ def write_site(
     *,
     index: Path | None = None,
     lanes: Iterable[Lane] = (),
-    progress: Progress | None = None,
 ) -> WrittenSite:
     """Write the pages about all runs at or below `roots` into `out`, which may hold an earlier version of them.
 
@@ -87,7 +84,7 @@ def write_site(
         try:
             if not (out / MARKER_NAME).is_file():
                 write_atomically(out / MARKER_NAME, _MARKER)
-            return _Writing(site, out, progress).write()
+            return _Writing(site, out).write()
         except OSError as error:
             raise UsageError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from None
 
@@ -106,16 +103,14 @@ def _refuse_a_mixture(out: Path, roots: Iterable[Path], runs: Iterable[Path]) ->
 
 
 class _Writing:
-    def __init__(self, site: Site, out: Path, progress: Progress | None) -> None:
-        self._site, self._out, self._progress = site, out, progress
+    def __init__(self, site: Site, out: Path) -> None:
+        self._site, self._out = site, out
         self._notes = list(site.notes)
         self._unchanged = 0
 
     def write(self) -> WrittenSite:
         write_assets(self._out)
-        for at, each in enumerate(self._site.runs):
-            if self._progress is not None:
-                self._progress(each.row.name, at, len(self._site.runs))
+        for each in self._site.runs:
             try:
                 self._write_run(each)
             except RunUnreadable as problem:

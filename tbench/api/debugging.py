@@ -15,8 +15,8 @@ from tbench.agents.setup import AgentSetup, connect_if_used, unconnected
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
 from tbench.control.client import ask
+from tbench.control.listening import SOCKET_NAME
 from tbench.control.wire import (
-    SOCKET_NAME,
     AboutReplies,
     Answer,
     Choose,
@@ -44,9 +44,10 @@ from tbench.errors import UsageError
 from tbench.events import Event, Events, Note, TrialFinished
 from tbench.fleet.engines import connect_backend
 from tbench.results import TrialResult
-from tbench.runs.live.course import CASSETTE_NAME, Steps
+from tbench.runs.control import Waits
+from tbench.runs.course import Steps
 from tbench.runs.live.debugged import step_shown
-from tbench.runs.live.hold import Waits
+from tbench.runs.live.saving import CASSETTE_NAME
 from tbench.runs.plan import as_configured, sandbox_settings, stored_config
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.sandbox.backend import MakeBackend

@@ -14,7 +14,7 @@ from tbench.config.settings import RunConfig
 from tbench.datasets.reading import read_again
 from tbench.errors import UsageError
 from tbench.results import TrialResult
-from tbench.runs.live.course import Steps, known_until
+from tbench.runs.course import Steps, known_until
 from tbench.sandbox.backend import MakeBackend
 from tbench.storage.run_files import REPLAYED_NAME, trial_directory
 from tbench.storage.stored_trial import StoredTrial, find_trial

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import re
 import signal
-import sys
-import termios
-import tty
 import unicodedata
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tbench.cli.common import json_option
+from tbench.cli.common import json_option, read_stdin
+from tbench.cli.own_terminal import FullScreen, require_terminal
 from tbench.cli.parsing.commands import TbenchCommand
 from tbench.cli.steering import a_trial, trial_argument
 from tbench.errors import UsageError
@@ -83,77 +78,10 @@ def _cells(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "FW" else 1
 
 
-# The terminal that the user sits at: taken as a whole, and given back as it was.
-
-_IN, _OUT = 0, 1
-_OTHER_SCREEN = "\x1b[?1049h\x1b[2J"
-_AS_IT_WAS = "\x1b[?1l\x1b[?25h\x1b[m\x1b[?1049l"
-
-
-class OwnTerminal:
-    """The user's terminal, on which rows are drawn; only those that have changed are sent."""
-
-    def __init__(self) -> None:
-        self._shown: tuple[tuple[int, int], tuple[str, ...]] = ((0, 0), ())
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Columns and rows."""
-        columns, rows = os.get_terminal_size(_OUT)
-        return max(columns, 1), max(rows, 1)
-
-    def read(self) -> bytes:
-        """What was typed; empty where the terminal was closed."""
-        with contextlib.suppress(OSError):
-            return os.read(_IN, 4096)
-        return b""
-
-    def draw(self, lines: tuple[str, ...], cursor: tuple[int, int] | None, *, application_keys: bool) -> None:
-        """Show lines from the top on, and the cursor at a column and row, where there is one."""
-        size = self.size
-        before = self._shown[1] if self._shown[0] == size else ()
-        parts = ["\x1b[?25l", "" if before else "\x1b[m\x1b[2J"]
-        for row in range(max(len(lines), len(before))):
-            line = lines[row] if row < len(lines) else ""
-            if not before or row >= len(before) or before[row] != line:
-                parts.append(f"\x1b[{row + 1};1H\x1b[m\x1b[K{line}")
-        parts.append("\x1b[m\x1b[?1h" if application_keys else "\x1b[m\x1b[?1l")
-        if cursor is not None:
-            parts.append(f"\x1b[{cursor[1] + 1};{cursor[0] + 1}H\x1b[?25h")
-        self._shown = (size, lines)
-        _write("".join(parts))
-
-
-def require_terminal(otherwise: str) -> None:
-    """Check that the user has a terminal. Raises UsageError with the words of what to do otherwise."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(otherwise)
-
-
-@contextlib.contextmanager
-def own_terminal() -> Iterator[OwnTerminal]:
-    """The user's terminal during the block: raw, on its other screen. Raises UsageError where there is none."""
-    require_terminal("this needs a terminal; --once prints the screen and returns")
-    before = termios.tcgetattr(_IN)
-    try:
-        tty.setraw(_IN, termios.TCSADRAIN)
-        _write(_OTHER_SCREEN)
-        yield OwnTerminal()
-    finally:
-        with contextlib.suppress(OSError, termios.error):  # it may have been closed
-            _write(_AS_IT_WAS)
-        with contextlib.suppress(termios.error):
-            termios.tcsetattr(_IN, termios.TCSADRAIN, before)
-
-
-def _write(text: str) -> None:
-    data = memoryview(text.encode("utf-8", "replace"))
-    while data:
-        data = data[os.write(_OUT, data) :]
-
-
 _LEAVE, _INTERRUPT = b"\x1d", b"\x03"
 """Ctrl-] and Ctrl-C."""
+_AGAIN_SEC = 0.05
+"""Pause before a window that did not take all of a picture is drawn on again."""
 
 
 @click.command(cls=TbenchCommand)
@@ -178,7 +106,7 @@ def attach(where: str, take: bool, once: bool, as_json: bool) -> None:
 
 def _refuse_ended(run: Path, trial: str) -> None:
     """Say what came of a trial of a run that is over. Raises UsageError."""
-    from tbench.control.wire import SOCKET_NAME
+    from tbench.control.listening import SOCKET_NAME
     from tbench.storage.read_run import read_run
 
     if (run / SOCKET_NAME).is_socket():
@@ -213,20 +141,22 @@ async def look_on(run: Path, trial: str, take: bool, *, leaving: str = "gives it
     from tbench.control.wire import Attach
 
     async with attached(run, Attach(trial=trial, take=take, drawn=True)) as way:
-        with own_terminal() as own:
+        require_terminal("this needs a terminal; --once prints the screen and returns")
+        with FullScreen() as own:
             return await _Looking(own, way, f"{run}/{trial}", leaving if take else None).until_left()
 
 
 class _Looking:
     """A person who looks on: screens come in and are drawn, keys go out."""
 
-    def __init__(self, own: OwnTerminal, way: Attached, called: str, leaving: str | None) -> None:
+    def __init__(self, own: FullScreen, way: Attached, called: str, leaving: str | None) -> None:
         """`leaving` says what Ctrl-] does with a terminal that was taken; None where it was not."""
         self._own, self._way, self._called, self._leaving = own, way, called, leaving
         self._take = leaving is not None
         self._last = way.first
         self._typed = False
         self._left = asyncio.Event()
+        self._again: asyncio.TimerHandle | None = None
 
     async def until_left(self) -> str:
         """What is to be said when the user has left or the terminal was closed."""
@@ -234,7 +164,7 @@ class _Looking:
         leaving = asyncio.create_task(self._left.wait(), name="leaving")
         showing = asyncio.create_task(self._show(), name="showing")
         loop.add_reader(0, self._take_keys)
-        loop.add_signal_handler(signal.SIGWINCH, self._draw)
+        loop.add_signal_handler(signal.SIGWINCH, self._resized)
         try:
             await asyncio.wait({leaving, showing}, return_when=asyncio.FIRST_COMPLETED)
             if not self._left.is_set():
@@ -245,6 +175,8 @@ class _Looking:
             loop.remove_signal_handler(signal.SIGWINCH)
             leaving.cancel()
             showing.cancel()
+            if self._again is not None:
+                self._again.cancel()
             await asyncio.wait({leaving, showing})
         return f"{self._called}: left{'; its model is told what you typed' if self._typed else ''}"
 
@@ -254,8 +186,11 @@ class _Looking:
             self._last = answer
             self._draw()
 
-    def _draw(self) -> None:
+    def _resized(self) -> None:
+        self._own.forget()
+        self._draw()
 
+    def _draw(self) -> None:
         screen = self._last.screen
         if screen is None:
             return
@@ -266,7 +201,10 @@ class _Looking:
         if rows > 1:
             lines.append(f"\x1b[7m{cut(self._status, 0, columns)}\x1b[m")
         cursor = shown.cursor if screen.cursor_visible else None
-        self._own.draw(tuple(lines), cursor, application_keys=self._take and screen.application_keys)
+        if self._again is not None:
+            self._again.cancel()
+        is_shown = self._own.show(lines, cursor, application_keys=self._take and screen.application_keys)
+        self._again = None if is_shown else asyncio.get_running_loop().call_later(_AGAIN_SEC, self._draw)
 
     @property
     def _status(self) -> str:
@@ -276,7 +214,7 @@ class _Looking:
         return f" {leaves} | {self._last.words} | {plain(self._called)} "
 
     def _take_keys(self) -> None:
-        data = self._own.read()
+        data = read_stdin()
         keys, leave, _ = data.partition(_LEAVE)
         if leave or not data or (not self._take and _INTERRUPT in keys):
             self._left.set()

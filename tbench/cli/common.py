@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -71,3 +72,28 @@ def refuse_pull_beside_build(resolved: Resolved[RunConfig]) -> None:
     said = [origins.get(path, "") for path in ("sandbox.build", "sandbox.pull")]
     if sandbox.build and sandbox.pull == "always" and all(origin.startswith("-") for origin in said):
         raise UsageError("--pull always: without effect, as --build pulls nothing; leave out one or the other")
+
+
+async def pieces_of_stdin() -> AsyncIterator[bytes]:
+    """Pieces of stdin, as they arrive."""
+    loop, typed = asyncio.get_running_loop(), asyncio.Queue[bytes]()
+    try:
+        # Read where it is known to be readable: a moment later it may not be, and nothing here may block.
+        loop.add_reader(0, lambda: typed.put_nowait(read_stdin()))
+    except PermissionError:  # a file, or /dev/null: always readable
+        while data := os.read(0, 1 << 16):
+            yield data
+        return
+    try:
+        while data := await typed.get():
+            yield data
+    finally:
+        loop.remove_reader(0)
+
+
+def read_stdin() -> bytes:
+    """What can be read from stdin now; nothing where its terminal was closed."""
+    try:
+        return os.read(0, 1 << 16)
+    except OSError:
+        return b""

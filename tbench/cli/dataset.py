@@ -19,7 +19,7 @@ from tbench.config.settings import RunConfig
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tbench.datasets.cache import Entry
+    from tbench.datasets.cache import CachedDataset
     from tbench.datasets.known import KnownDataset
     from tbench.datasets.resolve import Access
     from tbench.sandbox.docker.engine import Engine
@@ -117,7 +117,7 @@ def _config_of_pull(given: Given[RunConfig]) -> RunConfig:
     return resolved.config
 
 
-def _prefetch(name: str, config: RunConfig, entry: Entry) -> bool:
+def _prefetch(name: str, config: RunConfig, entry: CachedDataset) -> bool:
     """Get the images of a dataset's chosen tasks; whether all of them are there."""
     from tbench.cli.execute import tasks_as_configured
     from tbench.cli.interruption import run_interruptibly
@@ -168,11 +168,11 @@ async def _images(engine: Engine, environments: Sequence[Environment], config: R
 def verify(tasks: str, given: Given[RunConfig], against: Path | None) -> None:
     """Compare tasks with their published digests; exit 2 when one differs or is missing."""
     from tbench.datasets.digests import verify_directory, verify_entry
-    from tbench.datasets.reference import AtPath, parse_reference
+    from tbench.datasets.reference import parse_reference
 
     reference = parse_reference(tasks)
-    if isinstance(reference, AtPath):
-        found = verify_directory(reference.path, against)
+    if isinstance(reference, Path):
+        found = verify_directory(reference, against)
     else:
         found = verify_entry(_pulled(tasks, _access(given)), against)
     for line in found.lines:
@@ -190,17 +190,17 @@ def _access(given: Given[RunConfig]) -> Access:
 
 
 def _known(name: str, access: Access) -> KnownDataset:
-    from tbench.datasets.reference import AtPath, parse_reference
+    from tbench.datasets.reference import parse_reference
     from tbench.datasets.resolve import find_dataset
     from tbench.errors import UsageError
 
     reference = parse_reference(name)
-    if isinstance(reference, AtPath):
+    if isinstance(reference, Path):
         raise UsageError(f"{name}: is a path; give a dataset's NAME[@VERSION], or git+URL@REV#FOLDER")
     return find_dataset(reference, access)
 
 
-def _pulled(name: str, access: Access) -> Entry:
+def _pulled(name: str, access: Access) -> CachedDataset:
     from tbench.datasets.cache import DatasetCache, cache_directory
     from tbench.datasets.pull import pull as pull_into
     from tbench.errors import UsageError
@@ -227,10 +227,10 @@ def _row(known: KnownDataset) -> dict[str, Any]:
         "repositories": [
             {"url": piece.url, "revision": piece.revision, "folder": piece.folder} for piece in known.pieces
         ],
-        "tasks": len(entry.record.hashes) if entry else known.tasks,
+        "tasks": len(entry.hashes) if entry else known.tasks,
         "trials_per_task": known.trials_per_task,
         "cached": str(entry.path) if entry else None,
-        "published_digests": len(entry.record.published) if entry else None,
+        "published_digests": len(entry.published) if entry else None,
     }
 
 

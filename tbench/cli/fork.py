@@ -99,7 +99,7 @@ def say_beside(text: str) -> None:
 
 def fork_lines(fork: Fork) -> list[str]:
     """What became of a fork, as lines."""
-    from tbench.runs.control import came_to
+    from tbench.runs.live.commands import came_to
 
     rows = [
         (

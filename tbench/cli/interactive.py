@@ -19,14 +19,16 @@ from harness.terminal import TerminalSpec
 from harness.terminal.plain_text import plain_text
 from tbench.agents.trial_agent import agent_user
 from tbench.api.debugging import DebugSession
-from tbench.cli.attach import look_on, require_terminal
+from tbench.cli.attach import look_on
+from tbench.cli.common import pieces_of_stdin
+from tbench.cli.own_terminal import require_terminal
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig
 from tbench.datasets.reading import read_again, read_tasks
 from tbench.errors import TrialError, UsageError
 from tbench.fleet.engines import MachinesOfRun
-from tbench.runs.control import came_to
+from tbench.runs.live.commands import came_to
 from tbench.runs.plan import as_configured, sandbox_settings
 from tbench.runs.regrade import Kept, kept_of, kept_sandbox
 from tbench.runs.task_steps import prepare_step
@@ -223,7 +225,7 @@ def _told(verdict: Verdict) -> float:
 async def wants_back() -> bool:
     """Whether the user wants to go on in the same sandbox."""
     _say("--- Enter goes back to it; q removes it ---")
-    async for data in _stdin():
+    async for data in pieces_of_stdin():
         return b"q" not in data
     return False
 
@@ -293,34 +295,9 @@ def _window() -> os.terminal_size:
 async def _type(stream: TtyStream) -> None:
     """Pass stdin on to the sandbox; at its end the shell is left as by C-d."""
     with contextlib.suppress(ConnectionError):
-        async for data in _stdin():
+        async for data in pieces_of_stdin():
             await stream.write(data)
         await stream.write(b"\x04")
-
-
-async def _stdin() -> AsyncIterator[bytes]:
-    """Pieces of stdin, as they arrive."""
-    loop, typed = asyncio.get_running_loop(), asyncio.Queue[bytes]()
-    try:
-        # Read where it is known to be readable: a moment later it may not be, and nothing here may block.
-        loop.add_reader(0, lambda: typed.put_nowait(_available()))
-    except PermissionError:  # a file, or /dev/null: always readable
-        while data := os.read(0, 1 << 16):
-            yield data
-        return
-    try:
-        while data := await typed.get():
-            yield data
-    finally:
-        loop.remove_reader(0)
-
-
-def _available() -> bytes:
-    """What can be read from stdin now; nothing where its terminal was closed."""
-    try:
-        return os.read(0, 1 << 16)
-    except OSError:
-        return b""
 
 
 @contextlib.contextmanager

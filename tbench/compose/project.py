@@ -48,10 +48,6 @@ class ServiceCheck:
     start_period_sec: float | None = None
     start_interval_sec: float | None = None
 
-    @property
-    def is_off(self) -> bool:
-        return self.test == ("NONE",)
-
 
 MountKind = Literal["volume", "anonymous", "copy", "host"]
 """`volume`: a named one of the trial; `copy`: files of the task; `host`: a path of the engine's machine."""
@@ -68,15 +64,6 @@ class ServiceMount:
     read_only: bool = False
     no_copy: bool = False
     """Whether an empty volume stays empty, whatever the image has at this path."""
-
-
-@dataclass(frozen=True)
-class ServiceLimits:
-    """The resources of a service as its file says; None where it does not."""
-
-    cpus: float | None = None
-    memory_mb: float | None = None
-    pids: int | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +92,8 @@ class Service:
     """Aliases by network."""
     network_mode: str | None = None
     """`none`, `bridge`, `host` or `service:NAME`; None where it is on `networks`."""
-    limits: ServiceLimits = ServiceLimits()
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Those that the file gives, named as in a task's [environment]: `cpus`, `memory_mb`, `pids_limit`."""
     gpus: int = 0
     """How many; -1 for all."""
     platform: str | None = None

@@ -18,7 +18,6 @@ from tbench.compose.project import (
     ImageBuild,
     Service,
     ServiceCheck,
-    ServiceLimits,
 )
 from tbench.compose.variables import Variables, read_variable_files
 from tbench.compose.yaml_tree import YamlNode
@@ -374,13 +373,13 @@ class ServiceReader:
         limits = parts["limits"].table({"cpus", "memory", "pids"}) if "limits" in parts else {}
         cpus, memory = limits.get("cpus", given.get("cpus")), limits.get("memory", given.get("mem_limit"))
         pids = limits.get("pids", given.get("pids_limit"))
+        set_limits = {
+            "cpus": cpus.number() if cpus is not None else 0,
+            "memory_mb": size_bytes(memory) / (1 << 20) if memory is not None else 0,
+            "pids_limit": max(pids.whole(-1), 0) if pids is not None else 0,  # -1 is no limit
+        }
         found: dict[str, Any] = {
-            "limits": ServiceLimits(
-                cpus=(cpus.number() or None) if cpus is not None else None,
-                memory_mb=(size_bytes(memory) / (1 << 20) or None) if memory is not None else None,
-                # -1 is no limit.
-                pids=max(pids.whole(-1), 0) or None if pids is not None else None,
-            ),
+            "limits": {name: limit for name, limit in set_limits.items() if limit},
             "gpus": self._gpus(given, parts.get("reservations")),
         }
         if "shm_size" in given:

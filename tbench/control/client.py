@@ -11,8 +11,8 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from tbench.control.server import short_path
-from tbench.control.wire import LINE_LIMIT_BYTES, SOCKET_NAME, Answer, Attach, Request, as_line
+from tbench.control.listening import LINE_LIMIT_BYTES, SOCKET_NAME, short_path
+from tbench.control.wire import Answer, Attach, Request, as_line
 from tbench.errors import UsageError
 
 _ANSWER_SEC = 20.0

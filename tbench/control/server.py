@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 
 from pydantic import ValidationError
 
 from tbench.control.wire import (
-    LINE_LIMIT_BYTES,
-    SOCKET_NAME,
     Abort,
     Answer,
     Attach,
@@ -40,75 +33,7 @@ _KEYS_BYTES = 1 << 14
 """The most that is typed at once."""
 
 
-@contextlib.asynccontextmanager
-async def controlled(directory: Path, controls: Controls, say: Callable[[str], None]) -> AsyncIterator[None]:
-    """Listen on the control socket of a run directory during the block, with nobody but this user at the other end.
-
-    The directory is locked by the run: a socket that is there was left by one that is gone. A run whose directory
-    takes no socket goes on without one, and says so.
-    """
-    try:
-        listener = _listen(directory)
-    except OSError as error:
-        say(f"{directory / SOCKET_NAME}: cannot be made, so this run cannot be spoken to: {error.strerror or error}")
-        yield
-        return
-    clients: set[asyncio.Task[None]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        clients.add(task)
-        try:
-            if server.is_serving():  # one that came in at the last moment is served nothing
-                await _serve(reader, writer, controls)
-        except asyncio.CancelledError:
-            pass  # the run is over; raised on, asyncio would print it
-        finally:
-            clients.discard(task)
-            writer.close()
-
-    server = await asyncio.start_unix_server(serve, sock=listener, limit=LINE_LIMIT_BYTES)
-    try:
-        yield
-    finally:
-        server.close()
-        for task in tuple(clients):
-            task.cancel()
-        await asyncio.gather(*clients, return_exceptions=True)
-        with contextlib.suppress(OSError):
-            (directory / SOCKET_NAME).unlink()
-
-
-def _listen(directory: Path) -> socket.socket:
-    """A socket in the directory, open to this user alone. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        (directory / SOCKET_NAME).unlink()
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        with short_path(directory) as path:
-            listener.bind(path)
-        listener.listen()
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.umask(before)
-    return listener
-
-
-@contextlib.contextmanager
-def short_path(directory: Path) -> Iterator[str]:
-    """The socket's path by way of a descriptor: the system takes no more than 107 bytes. Raises OSError."""
-    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{SOCKET_NAME}"
-    finally:
-        os.close(folder)
-
-
-async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: Controls) -> None:
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: Controls) -> None:
     """Answer one client until it goes away."""
     try:
         while line := await _line(reader):

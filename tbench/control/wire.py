@@ -222,11 +222,7 @@ class Debugged(Frozen):
     ended: DebugEnd | None = None
 
 
-SOCKET_NAME = "control.sock"
-"""Name of the socket in the run directory."""
 CONTROL_VERSION = 1
-LINE_LIMIT_BYTES = 1 << 16
-"""Longest line of either side."""
 
 Paused = Literal["no", "starting nothing", "holding all"]
 

@@ -9,21 +9,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import os
 import re
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tbench.datasets.known import KnownDataset
-from tbench.datasets.reference import without_login
+from tbench.datasets.reference import Piece, without_login
 from tbench.errors import TaskInvalid, UsageError
 from tbench.files import cache_home, is_unused, write_json
 from tbench.locks import FileLock, Held
@@ -40,30 +38,15 @@ WAIT_SEC = 4 * 3600.0
 _BETWEEN_LOOKS_SEC = 0.1
 
 
-class CachedPiece(BaseModel):
-    """A piece of a dataset as it was pulled."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    url: str
-    revision: str
-    commit: str
-    folder: str | None
-    """The folder that was asked for."""
-    tasks_in: str
-    """The folder in which the tasks were."""
-    listed: tuple[tuple[str, str], ...] = ()
-
-
-class PullRecord(BaseModel):
-    """What is known of a dataset in the cache: .tbench.json in its directory."""
+class CachedDataset(BaseModel):
+    """A dataset in the cache, and what .tbench.json in its directory says of it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: int = _FORMAT
     name: str
     version: str | None
-    pieces: tuple[CachedPiece, ...]
+    pieces: tuple[Piece, ...]
     hashes: Mapping[str, str | None]
     """The task's hash by name, as pulled; None for a task that cannot be read."""
     published: Mapping[str, str]
@@ -71,38 +54,32 @@ class PullRecord(BaseModel):
     digest: str | None
     """The published digests as one."""
     pulled_at: str
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A dataset in the cache."""
-
-    path: Path
-    record: PullRecord
-    is_new: bool = False
+    path: Path = Field(default=Path(), exclude=True)
+    """The directory in the cache."""
+    is_new: bool = Field(default=False, exclude=True)
     """Whether it was pulled just now."""
 
     @property
     def paths(self) -> list[Path]:
         """Its task directories, sorted by name."""
-        return [self.path / name for name in sorted(self.record.hashes)]
+        return [self.path / name for name in sorted(self.hashes)]
 
 
-def cache_directory(variables: Mapping[str, str] = os.environ) -> Path:
+def cache_directory() -> Path:
     """Where datasets are kept: TBENCH_CACHE, else below XDG_CACHE_HOME, else below ~/.cache."""
-    return cache_home(variables) / "datasets"
+    return cache_home() / "datasets"
 
 
-def entry_name(known: KnownDataset, commits: Mapping[tuple[str, str], str]) -> str:
-    """The name of a dataset's directory; `commits` are by URL and revision."""
-    pieces = known.pieces
+def entry_name(known: KnownDataset) -> str:
+    """The name of a dataset's directory; the revisions of its pieces are commits, or their commits are known."""
     title = re.sub(r"[^\w.@+-]+", "--", known.title)
-    if len(pieces) == 1 and not pieces[0].listed:
-        return f"{title}-{commits[pieces[0].url, pieces[0].revision][:12]}"
-    parts = [(piece.url, commits[piece.url, piece.revision], piece.folder, piece.listed) for piece in pieces]
-    parts += [(package.name, package.digest, None, ()) for package in known.packages]
+    commits = [piece.commit or piece.revision for piece in known.pieces]
+    if len(commits) == 1 and not known.pieces[0].listed:
+        return f"{title}-{commits[0][:12]}"
+    parts = [(each.url, commit, each.folder, each.listed) for each, commit in zip(known.pieces, commits, strict=True)]
+    parts += [(name, path.name, None, ()) for name, path in known.packages.items()]
     whole = hashlib.sha256(repr(parts).encode()).hexdigest()
-    first = commits[pieces[0].url, pieces[0].revision][:12] if pieces else whole[6:18]
+    first = commits[0][:12] if commits else whole[6:18]
     return f"{title}-{first}-{whole[:6]}"
 
 
@@ -114,16 +91,16 @@ class DatasetCache:
         self.root = root
         self._wait_sec = wait_sec
 
-    def find(self, name: str) -> Entry | None:
+    def find(self, name: str) -> CachedDataset | None:
         """The dataset in the directory of this name; None where it is not there as a whole."""
+        path = self.root / name
         try:
-            content = (self.root / name / RECORD).read_bytes()
-            record = PullRecord.model_validate_json(content)
+            found = CachedDataset.model_validate_json((path / RECORD).read_bytes())
         except (OSError, ValidationError):
             return None
-        return Entry(self.root / name, record) if record.format == _FORMAT else None
+        return found.model_copy(update={"path": path}) if found.format == _FORMAT else None
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[CachedDataset]:
         """All datasets, in the order of their names."""
         try:
             names = sorted(path.name for path in self.root.iterdir() if not path.name.startswith("."))
@@ -131,16 +108,16 @@ class DatasetCache:
             return
         yield from filter(None, map(self.find, names))
 
-    def newest(self, known: KnownDataset) -> Entry | None:
+    def newest(self, known: KnownDataset) -> CachedDataset | None:
         """What was pulled last for the same name, version and revisions, whatever commits those were."""
         asked = [(without_login(piece.url), piece.revision, piece.folder, piece.listed) for piece in known.pieces]
         found = [
             entry
             for entry in self.entries()
-            if (entry.record.name, entry.record.version) == (known.name, known.version)
-            and asked == [(each.url, each.revision, each.folder, each.listed) for each in entry.record.pieces]
+            if (entry.name, entry.version) == (known.name, known.version)
+            and asked == [(each.url, each.revision, each.folder, each.listed) for each in entry.pieces]
         ]
-        return max(found, key=lambda entry: entry.record.pulled_at, default=None)
+        return max(found, key=lambda entry: entry.pulled_at, default=None)
 
     @contextlib.contextmanager
     def locked(self, name: str, say: Callable[[str], None]) -> Iterator[int]:
@@ -179,7 +156,7 @@ class DatasetCache:
             path.mkdir(exist_ok=True)
         return path
 
-    def keep(self, name: str, built: Path, record: PullRecord) -> Entry:
+    def keep(self, name: str, built: Path, dataset: CachedDataset) -> CachedDataset:
         """Make the directory `built` the cache's own under this name, at once; the staging is gone then.
 
         Raises UsageError.
@@ -187,7 +164,7 @@ class DatasetCache:
         target, whole, replaced = (self.root / f"{prefix}{name}" for prefix in ("", _WHOLE, _REPLACED))
         with writable(target):
             _protect(built)
-            write_json(built / RECORD, record.model_dump(mode="json"))
+            write_json(built / RECORD, dataset.model_dump(mode="json"))
             # The last step makes it count: whoever is killed before leaves what the next pull throws away.
             _remove(whole)
             built.rename(whole)
@@ -197,7 +174,7 @@ class DatasetCache:
                 target.rename(replaced)
             whole.rename(target)
             _remove(replaced)
-        return Entry(target, record, is_new=True)
+        return dataset.model_copy(update={"path": target, "is_new": True})
 
 
 def _protect(built: Path) -> None:
@@ -243,8 +220,8 @@ class _ConversionRecord(BaseModel):
 class Conversions:
     """Reads tasks of either form; those of Terminal-Bench 1 as they are in the cache, converted where they are not."""
 
-    def __init__(self, root: Path | None = None) -> None:
-        self.root = root or cache_directory().with_name("converted")
+    def __init__(self) -> None:
+        self.root = cache_directory().with_name("converted")
         self.count = 0
         """Number of tasks that were read as converted ones."""
 
@@ -341,7 +318,7 @@ def require_new(directory: Path) -> None:
         raise UsageError(f"{directory}: is not empty; name a new directory (nothing is overwritten)")
 
 
-def copy_tasks(entry: Entry, directory: Path) -> None:
+def copy_tasks(entry: CachedDataset, directory: Path) -> None:
     """Copy the tasks into a new directory, with files that can be written. Raises UsageError."""
     require_new(directory)
     with writable(directory):

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tbench.datasets.cache import Entry
+from tbench.datasets.cache import CachedDataset
 from tbench.errors import UsageError
 from tbench.tasks.files import read_bounded
 from tbench.tasks.sources import ALL_TASKS, TaskSet, read_paths, read_tasks
@@ -145,19 +145,19 @@ def verify_directory(directory: Path, against: Path | None) -> Verification:
     return _verified(tasks, publication.digests, {})
 
 
-def verify_entry(entry: Entry, against: Path | None) -> Verification:
+def verify_entry(entry: CachedDataset, against: Path | None) -> Verification:
     """Compare a dataset in the cache with its digests, and with what was pulled. Raises UsageError."""
     tasks = read_paths(entry.paths, ALL_TASKS, str(entry.path))
-    published = read_publication(against).digests if against is not None else entry.record.published
-    return _verified(tasks, published, entry.record.hashes)
+    published = read_publication(against).digests if against is not None else entry.published
+    return _verified(tasks, published, entry.hashes)
 
 
-def words_of(entry: Entry) -> str:
+def words_of(entry: CachedDataset) -> str:
     """How a dataset in the cache compares; what was pulled just now is not read again. Raises UsageError."""
     if not entry.is_new:
         return verify_entry(entry, None).words
-    hashes = {name: digest for name, digest in entry.record.hashes.items() if digest is not None}
-    return _words(len(entry.record.hashes), compare(hashes, entry.record.published, whole=True))
+    hashes = {name: digest for name, digest in entry.hashes.items() if digest is not None}
+    return _words(len(entry.hashes), compare(hashes, entry.published, whole=True))
 
 
 def _verified(tasks: TaskSet, published: Mapping[str, str], pulled: Mapping[str, str | None]) -> Verification:

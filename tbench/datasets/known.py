@@ -4,50 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tbench.datasets.reference import Named
+from tbench.datasets.reference import Named, Piece
 from tbench.errors import UsageError
 
 TASKS_FOLDER = "tasks"
 """Where tasks are that are not at the root of their repository, if nobody says where."""
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_TAGS = "refs/tags/"
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Tasks of one repository at one revision."""
-
-    url: str
-    revision: str
-    """A commit, a branch, a tag, or HEAD."""
-    folder: str | None = None
-    """The folder whose children with a task.toml are the tasks; None: the root, or else `tasks/`."""
-    listed: tuple[tuple[str, str], ...] = ()
-    """Name and folder of each task, where those are listed one by one."""
-
-    @property
-    def is_commit(self) -> bool:
-        """Whether the revision is a whole commit id, which always means the same content."""
-        return is_commit(self.revision)
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether what the revision means is not supposed to change."""
-        return self.is_commit or self.revision.startswith(_TAGS)
-
-
-@dataclass(frozen=True)
-class HubPackage:
-    """A task in Harbor's own cache, in a directory that is called after its digest."""
-
-    name: str
-    digest: str
-    """sha256 in hex of its content."""
-    path: Path
 
 
 @dataclass(frozen=True)
@@ -61,8 +26,8 @@ class KnownDataset:
     pieces: tuple[Piece, ...] = ()
     directories: tuple[Path, ...] = ()
     """Task directories of this machine, where a registry names such."""
-    packages: tuple[HubPackage, ...] = ()
-    """Tasks in Harbor's cache, where it is of no repository."""
+    packages: Mapping[str, Path] = field(default_factory=dict)
+    """Tasks in Harbor's cache by name, where it is of no repository; each directory is called after its digest."""
     aliases: tuple[str, ...] = ()
     description: str = ""
     tasks: int | None = None
@@ -78,15 +43,6 @@ class KnownDataset:
 
     def is_called(self, name: str) -> bool:
         return name == self.name or name in self.aliases
-
-
-def is_commit(revision: str) -> bool:
-    return _COMMIT.fullmatch(revision) is not None
-
-
-def tag(name: str) -> str:
-    """The revision that a tag is."""
-    return f"{_TAGS}{name}"
 
 
 def choose(wanted: Named, datasets: Sequence[KnownDataset], where: str) -> KnownDataset | None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from tbench.datasets.cache import CachedPiece, DatasetCache, Entry, PullRecord, convert_in_place, entry_name, writable
+from tbench.datasets.cache import CachedDataset, DatasetCache, convert_in_place, entry_name, writable
 from tbench.datasets.digests import MANIFEST, Publication, publication_beside
 from tbench.datasets.git import GitFailed, Repository, find_commit, has_lfs, is_elsewhere, pointers_in
-from tbench.datasets.known import TASKS_FOLDER, HubPackage, KnownDataset, Piece
-from tbench.datasets.reference import without_login
+from tbench.datasets.known import TASKS_FOLDER, KnownDataset
+from tbench.datasets.reference import Piece, without_login
 from tbench.errors import TaskInvalid, UsageError
 from tbench.tasks.task import Task
 from tbench.tasks.terminal_bench_1 import DESCRIPTION, is_of_terminal_bench_1
@@ -20,22 +20,12 @@ from tbench.text import counted, names_shown, visible_line
 
 _FORMS = (("task.toml", "instruction.md"), (DESCRIPTION,))
 """Files that make a folder a task: of the current form, and of Terminal-Bench 1."""
-Commits = Mapping[tuple[str, str], str]
-"""Commits by URL and revision."""
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Found:
-    """The tasks of a piece, in a checkout of its repository."""
-
-    folder: str
-    """Where the tasks are, if they are all in one folder; else empty."""
-    tasks: Mapping[str, Path]
-    publication: Publication | None
-
-
-def pull(known: KnownDataset, cache: DatasetCache, say: Say, *, refresh: bool = False, offline: bool = False) -> Entry:
+def pull(
+    known: KnownDataset, cache: DatasetCache, say: Say, *, refresh: bool = False, offline: bool = False
+) -> CachedDataset:
     """The dataset in the cache, fetched where it is not there or `refresh` asks for it. Raises UsageError.
 
     What was there already is left as it is, and an interrupted pull goes on with what it had fetched.
@@ -49,28 +39,28 @@ def pull(known: KnownDataset, cache: DatasetCache, say: Say, *, refresh: bool = 
             f"{known.title}: is not in {cache.root}, and with --offline nothing is fetched; "
             f"fetch it once with: tbench dataset pull {_said(known)}"
         )
-    commits = {(each.url, each.revision): _commit(each) for each in known.pieces}
-    name = entry_name(known, commits)
+    known = replace(known, pieces=tuple(map(_with_commit, known.pieces)))
+    name = entry_name(known)
     if not refresh and (entry := cache.find(name)) is not None:
         return entry
     with cache.locked(name, say) as lock:
         if not refresh and (entry := cache.find(name)) is not None:
             return entry  # another process was faster
-        return _build(known, commits, cache.staging(name), lock, cache, say)
+        return _build(known, cache.staging(name), lock, cache, say)
 
 
-def _there(known: KnownDataset, cache: DatasetCache, *, refresh: bool, offline: bool) -> Entry | None:
+def _there(known: KnownDataset, cache: DatasetCache, *, refresh: bool, offline: bool) -> CachedDataset | None:
     """What the cache has, as far as that can be told without asking a server."""
     if refresh:
         return None
     if known.packages or all(piece.is_commit for piece in known.pieces):
-        return cache.find(entry_name(known, {(each.url, each.revision): each.revision for each in known.pieces}))
+        return cache.find(entry_name(known))
     # A branch may have moved on since.
     return cache.newest(known) if offline or all(piece.is_fixed for piece in known.pieces) else None
 
 
-def _commit(piece: Piece) -> str:
-    return piece.revision if piece.is_commit else find_commit(piece.url, piece.revision)
+def _with_commit(piece: Piece) -> Piece:
+    return replace(piece, commit=piece.revision if piece.is_commit else find_commit(piece.url, piece.revision))
 
 
 def _said(known: KnownDataset) -> str:
@@ -81,7 +71,7 @@ def _said(known: KnownDataset) -> str:
     return f"git+{without_login(piece.url)}@{piece.revision}" + (f"#{piece.folder}" if piece.folder else "")
 
 
-def _build(known: KnownDataset, commits: Commits, staging: Path, lock: int, cache: DatasetCache, say: Say) -> Entry:
+def _build(known: KnownDataset, staging: Path, lock: int, cache: DatasetCache, say: Say) -> CachedDataset:
     built = staging / "dataset"
     with writable(staging):
         shutil.rmtree(built, ignore_errors=True)
@@ -90,42 +80,42 @@ def _build(known: KnownDataset, commits: Commits, staging: Path, lock: int, cach
     def tell(text: str) -> None:
         say(f"{known.title}: {text}")
 
-    found = [
-        _fetched(piece, commits[piece.url, piece.revision], staging / f"repository-{number}", lock, tell)
-        for number, piece in enumerate(known.pieces)
-    ]
+    paths = [staging / f"repository-{number}" for number in range(len(known.pieces))]
+    found = [_fetched(piece, path, lock, tell) for piece, path in zip(known.pieces, paths, strict=True)]
+    pieces = tuple(piece for piece, _ in found)
+    beside = [publication_beside(path / piece.tasks_in) for piece, path in zip(pieces, paths, strict=True)]
     with writable(staging):
-        for each in found:
-            _move(each.tasks, built, known.title)
+        for _, tasks in found:
+            _move(tasks, built, known.title)
         _convert(built, tell)
         _copy(known.packages, built)
-    record = _record(known, commits, found, built)
-    entry = cache.keep(entry_name(known, commits), built, record)
-    tell(f"{counted(len(record.hashes), 'task')} in {entry.path}")
+    dataset = _described(replace(known, pieces=pieces), list(filter(None, beside)), built)
+    entry = cache.keep(entry_name(known), built, dataset)
+    tell(f"{counted(len(entry.hashes), 'task')} in {entry.path}")
     return entry
 
 
-def _fetched(piece: Piece, commit: str, path: Path, lock: int, say: Say) -> Found:
+def _fetched(piece: Piece, path: Path, lock: int, say: Say) -> tuple[Piece, Mapping[str, Path]]:
     """The piece's tasks in a checkout at `path`, which may go on with one of an interrupted pull."""
     goes_on = path.exists()
     try:
-        return _checked_out(piece, commit, path, lock, say)
+        return _checked_out(piece, path, lock, say)
     except GitFailed as failure:
         if not goes_on or is_elsewhere(failure.output):
             raise
     # A process that was killed may have left anything: once more, from nothing.
     shutil.rmtree(path, ignore_errors=True)
-    return _checked_out(piece, commit, path, lock, say)
+    return _checked_out(piece, path, lock, say)
 
 
-def _checked_out(piece: Piece, commit: str, path: Path, lock: int, say: Say) -> Found:
-    repository, shown = Repository(path, piece.url, lock), without_login(piece.url)
+def _checked_out(piece: Piece, path: Path, lock: int, say: Say) -> tuple[Piece, Mapping[str, Path]]:
+    repository, commit, shown = Repository(path, piece.url, lock), piece.commit, without_login(piece.url)
     with writable(path):
         repository.begin()
     if not repository.has(commit):
         say(f"fetching commit {commit[:12]} of {shown}")
         repository.fetch(commit)
-    folder, names = _listed(piece) if piece.listed else _looked_up(repository, piece, commit, shown)
+    folder, names = _listed(piece) if piece.listed else _looked_up(repository, piece, shown)
     wanted = {name: _below(folder, where) for name, where in names.items()}
     # Git compares each file of the commit with each pattern: a whole folder is one.
     parts = (
@@ -135,7 +125,7 @@ def _checked_out(piece: Piece, commit: str, path: Path, lock: int, say: Say) -> 
     tasks = {name: path / where for name, where in wanted.items()}
     _require_tasks(tasks, f"{shown} at {commit[:12]}")
     _bring_lfs(repository, folder, list(tasks.values()), shown)
-    return Found(folder, tasks, publication_beside(path / folder))
+    return replace(piece, tasks_in=folder), tasks
 
 
 def _below(folder: str, name: str) -> str:
@@ -150,8 +140,9 @@ def _listed(piece: Piece) -> tuple[str, dict[str, str]]:
     return "", dict(piece.listed)
 
 
-def _looked_up(repository: Repository, piece: Piece, commit: str, shown: str) -> tuple[str, dict[str, str]]:
+def _looked_up(repository: Repository, piece: Piece, shown: str) -> tuple[str, dict[str, str]]:
     """The folder of the tasks in the commit, and the name of each."""
+    commit = piece.commit
     candidates = [piece.folder] if piece.folder is not None else ["", TASKS_FOLDER]
     for folder in candidates:
         folders = repository.folders(commit, folder)
@@ -213,42 +204,29 @@ def _convert(built: Path, say: Say) -> None:
         say(f"{counted(len(earlier) - left, 'task')} of Terminal-Bench 1 converted to the current form{more}")
 
 
-def _copy(packages: Iterable[HubPackage], built: Path) -> None:
+def _copy(packages: Mapping[str, Path], built: Path) -> None:
     """Copy tasks out of Harbor's cache, where an interrupted download looks like a whole one."""
-    for package in packages:
-        shutil.copytree(package.path, built / package.name, symlinks=True)
+    for name, path in packages.items():
+        shutil.copytree(path, built / name, symlinks=True)
         try:
-            digest = Task.read(built / package.name).hash
+            digest = Task.read(built / name).hash
         except TaskInvalid as error:
-            raise UsageError(f"{package.path}: cannot be read: {error}; let Harbor download it again") from None
-        if digest != package.digest:
-            raise UsageError(f"{package.path}: has another content than its name says; let Harbor download it again")
+            raise UsageError(f"{path}: cannot be read: {error}; let Harbor download it again") from None
+        if digest != path.name:
+            raise UsageError(f"{path}: has another content than its name says; let Harbor download it again")
 
 
-def _record(known: KnownDataset, commits: Commits, found: Iterable[Found], built: Path) -> PullRecord:
-    publications = [each.publication for each in found if each.publication is not None]
+def _described(known: KnownDataset, publications: Sequence[Publication], built: Path) -> CachedDataset:
     published = {name: digest for each in publications for name, digest in each.digests.items()}
-    published |= {package.name: package.digest for package in known.packages}
-    return PullRecord(
+    published |= {name: path.name for name, path in known.packages.items()}
+    return CachedDataset(
         name=known.name,
         version=known.version,
-        pieces=tuple(_cached_piece(piece, commits, each) for piece, each in zip(known.pieces, found, strict=True)),
+        pieces=tuple(replace(piece, url=without_login(piece.url)) for piece in known.pieces),
         hashes=dict(_hashes(built)),
         published=published,
         digest=publications[0].digest if len(publications) == 1 else None,
         pulled_at=datetime.now(UTC).isoformat(),
-    )
-
-
-def _cached_piece(piece: Piece, commits: Commits, found: Found) -> CachedPiece:
-    commit = commits[piece.url, piece.revision]
-    return CachedPiece(
-        url=without_login(piece.url),
-        revision=piece.revision,
-        commit=commit,
-        folder=piece.folder,
-        tasks_in=found.folder,
-        listed=piece.listed,
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from tbench.datasets.cache import Conversions, DatasetCache, Entry, cache_directory
+from tbench.datasets.cache import CachedDataset, Conversions, DatasetCache, cache_directory
 from tbench.datasets.digests import compare
 from tbench.datasets.known import KnownDataset
 from tbench.datasets.pull import pull
-from tbench.datasets.reference import AtPath, parse_reference
+from tbench.datasets.reference import parse_reference
 from tbench.datasets.resolve import Access, find_dataset
 from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
@@ -36,8 +37,8 @@ def read_chosen(
 ) -> TaskSet:
     """The chosen tasks of `source`; with `before`, of the very dataset that a run has had. Raises UsageError."""
     reference = parse_reference(source)
-    if isinstance(reference, AtPath):
-        return _said(access, lambda read: read_local(source, choice.include, choice.exclude, choice.limit, read))
+    if isinstance(reference, Path):
+        return _said(access, lambda read: read_local(source, choice, read))
     cache = DatasetCache(cache_directory())
     if before is not None and not access.refresh and (entry := cache.find(before.entry)) is not None:
         return _of_entry(entry, choice, before)
@@ -71,11 +72,11 @@ def _at(commit: str, known: KnownDataset) -> KnownDataset:
     return replace(known, pieces=tuple(replace(piece, revision=commit) for piece in known.pieces))
 
 
-def _of_entry(entry: Entry, choice: TaskChoice, origin: DatasetOrigin) -> TaskSet:
+def _of_entry(entry: CachedDataset, choice: TaskChoice, origin: DatasetOrigin) -> TaskSet:
     """The chosen tasks of the cache, none of which was changed since. Raises UsageError."""
     tasks = read_paths(entry.paths, choice, origin.title, Conversions().read)  # which says why one was left as it is
     _require_as_pulled(tasks, entry, origin)
-    found = compare({task.name: task.hash for task in tasks.tasks}, entry.record.published)
+    found = compare({task.name: task.hash for task in tasks.tasks}, entry.published)
     origin = origin.model_copy(
         update={
             "verified": not found.differing if found.compared else None,
@@ -86,8 +87,8 @@ def _of_entry(entry: Entry, choice: TaskChoice, origin: DatasetOrigin) -> TaskSe
     return replace(tasks, origin=origin)
 
 
-def _require_as_pulled(tasks: TaskSet, entry: Entry, origin: DatasetOrigin) -> None:
-    hashes = entry.record.hashes
+def _require_as_pulled(tasks: TaskSet, entry: CachedDataset, origin: DatasetOrigin) -> None:
+    hashes = entry.hashes
     changed = [task.name for task in tasks.tasks if task.hash != hashes[task.name]]
     changed += [name for name in tasks.invalid if hashes.get(name) is not None]
     if changed:
@@ -97,17 +98,17 @@ def _require_as_pulled(tasks: TaskSet, entry: Entry, origin: DatasetOrigin) -> N
         )
 
 
-def _origin_of(known: KnownDataset, entry: Entry) -> DatasetOrigin:
+def _origin_of(known: KnownDataset, entry: CachedDataset) -> DatasetOrigin:
     """What is known of a dataset in the cache, before its tasks are looked at."""
-    pieces = entry.record.pieces
+    pieces = entry.pieces
     one = pieces[0] if len(pieces) == 1 else None
-    return _origin(known, len(entry.record.hashes)).model_copy(
+    return _origin(known, len(entry.hashes)).model_copy(
         update={
             "url": one.url if one else None,
             "commit": one.commit if one else None,
             "path": one.tasks_in if one else "",
             "entry": entry.path.name,
-            "digest": entry.record.digest,
+            "digest": entry.digest,
         }
     )
 

@@ -15,23 +15,36 @@ _GIT = "git+"
 _SCHEMES = ("https", "http", "ssh", "git", "file")
 _SCP = re.compile(r"[\w.-]+@[\w.-]+:[^\s-]\S*")
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_TAGS = "refs/tags/"
 _NAMED = re.compile(rf"({_WORD}(?:/{_WORD})?)(?:@([A-Za-z0-9][\w.:+-]*))?")
 
 
 @dataclass(frozen=True)
-class AtPath:
-    """A directory of tasks, one task, or `bundled`."""
-
-    path: Path
-
-
-@dataclass(frozen=True)
-class AtGit:
-    """Tasks of a git repository. Without a folder they are at its root or in `tasks/`."""
+class Piece:
+    """Tasks of one git repository at one revision."""
 
     url: str
     revision: str
-    folder: str | None
+    """A commit, a branch, a tag, or HEAD."""
+    folder: str | None = None
+    """The folder whose children with a task.toml are the tasks; None: the root, or else `tasks/`."""
+    listed: tuple[tuple[str, str], ...] = ()
+    """Name and folder of each task, where those are listed one by one."""
+    commit: str = ""
+    """The commit that the revision stands for; empty until the repository is asked."""
+    tasks_in: str = ""
+    """The folder in which the tasks were found; empty until they are fetched, and where that is the root."""
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether the revision is a whole commit id, which always means the same content."""
+        return is_commit(self.revision)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether what the revision means is not supposed to change."""
+        return self.is_commit or self.revision.startswith(_TAGS)
 
 
 @dataclass(frozen=True)
@@ -45,7 +58,17 @@ class Named:
         return f"{self.name}@{self.version}" if self.version else self.name
 
 
-Reference = AtPath | AtGit | Named
+Reference = Path | Piece | Named
+"""A directory of tasks, one task or `bundled`; tasks of a repository; or a dataset's name."""
+
+
+def is_commit(revision: str) -> bool:
+    return _COMMIT.fullmatch(revision) is not None
+
+
+def tag(name: str) -> str:
+    """The revision that a tag is."""
+    return f"{_TAGS}{name}"
 
 
 def parse_reference(source: str) -> Reference:
@@ -57,7 +80,7 @@ def parse_reference(source: str) -> Reference:
         return _at_git(source)
     found = _NAMED.fullmatch(source)
     if found is None or source == BUNDLED or Path(source).is_dir():
-        return AtPath(Path(source))
+        return Path(source)
     return Named(found[1], found[2])
 
 
@@ -66,9 +89,9 @@ def stored_source(source: str) -> str:
     if source == BUNDLED:
         return source
     reference = parse_reference(source)
-    if isinstance(reference, AtPath):
-        return str(reference.path.resolve())
-    return _GIT + without_login(source.removeprefix(_GIT)) if isinstance(reference, AtGit) else source
+    if isinstance(reference, Path):
+        return str(reference.resolve())
+    return _GIT + without_login(source.removeprefix(_GIT)) if isinstance(reference, Piece) else source
 
 
 def stored_place(registry: str) -> str:
@@ -109,12 +132,12 @@ def usable_folder(folder: str, where: str) -> str:
     return "/".join(parts)
 
 
-def _at_git(source: str) -> AtGit:
+def _at_git(source: str) -> Piece:
     located, hash_, folder = source.removeprefix(_GIT).partition("#")
     url, revision = _split_revision(located)
     if revision.startswith("-") or not revision.isprintable() or " " in revision:
         raise UsageError(f"{source}: {revision}: no commit, branch or tag")
-    return AtGit(usable_url(url, source), revision, usable_folder(folder, source) if hash_ else None)
+    return Piece(usable_url(url, source), revision, usable_folder(folder, source) if hash_ else None)
 
 
 def _split_revision(located: str) -> tuple[str, str]:

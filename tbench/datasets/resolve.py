@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from harness.endpoint.address import proxy_of
 from tbench.datasets.digests import MANIFEST, Publication, is_digest, read_publication
-from tbench.datasets.known import HubPackage, KnownDataset, Piece, choose, nearest_titles, tag, versions_of
-from tbench.datasets.reference import AtGit, Named, usable_folder, usable_url, without_login
+from tbench.datasets.known import KnownDataset, choose, nearest_titles, versions_of
+from tbench.datasets.reference import Named, Piece, tag, usable_folder, usable_url, without_login
 from tbench.errors import UsageError
 from tbench.text import one_line
 from tbench.web import Unanswered, WebRequest
@@ -227,13 +227,13 @@ def find_package(wanted: Named, root: Path) -> KnownDataset | None:
     if (found := _one(root / "datasets" / organisation / name, reference, wanted)) is not None:
         manifest = found / MANIFEST
         if manifest.is_file():
-            return _hub_dataset(wanted, tuple(_packages(read_publication(manifest), root, manifest)))
+            return _hub_dataset(wanted, dict(_packages(read_publication(manifest), root, manifest)))
     if (found := _one(root / "tasks" / "packages" / organisation / name, reference, wanted)) is not None:
-        return _hub_dataset(wanted, (HubPackage(name, found.name, found),))
+        return _hub_dataset(wanted, {name: found})
     return None
 
 
-def _hub_dataset(wanted: Named, packages: tuple[HubPackage, ...]) -> KnownDataset:
+def _hub_dataset(wanted: Named, packages: dict[str, Path]) -> KnownDataset:
     return KnownDataset(wanted.name, wanted.version, source=HARBOR, packages=packages, tasks=len(packages))
 
 
@@ -248,7 +248,7 @@ def _one(directory: Path, reference: str | None, wanted: Named) -> Path | None:
     return contents[0] if contents else None
 
 
-def _packages(publication: Publication, root: Path, manifest: Path) -> Iterator[HubPackage]:
+def _packages(publication: Publication, root: Path, manifest: Path) -> Iterator[tuple[str, Path]]:
     for task in publication.tasks:
         organisation, _, name = task.name.rpartition("/")
         path = root / "tasks" / "packages" / organisation / name / task.hex
@@ -256,7 +256,7 @@ def _packages(publication: Publication, root: Path, manifest: Path) -> Iterator[
             raise UsageError(
                 f"{manifest}: {task.name} is not in Harbor's cache; fetch it with: harbor download {task.name}"
             )
-        yield HubPackage(name, task.hex, path)
+        yield name, path
 
 
 def say_nothing(text: str) -> None:
@@ -276,9 +276,9 @@ class Access:
     say: Callable[[str], None] = say_nothing
 
 
-def find_dataset(reference: Named | AtGit, access: Access) -> KnownDataset:
+def find_dataset(reference: Named | Piece, access: Access) -> KnownDataset:
     """The dataset that is meant. Raises UsageError, for an unknown name with the nearest ones."""
-    return _of_git(reference) if isinstance(reference, AtGit) else _of_name(reference, access)
+    return _of_git(reference) if isinstance(reference, Piece) else _of_name(reference, access)
 
 
 def all_datasets(access: Access) -> tuple[KnownDataset, ...]:
@@ -287,11 +287,10 @@ def all_datasets(access: Access) -> tuple[KnownDataset, ...]:
     return (*of_registry, *known_datasets())
 
 
-def _of_git(reference: AtGit) -> KnownDataset:
-    folder = reference.folder
-    words = [PurePosixPath(re.split(r"[/:]", reference.url.rstrip("/"))[-1]).name.removesuffix(".git"), folder or ""]
+def _of_git(piece: Piece) -> KnownDataset:
+    words = [PurePosixPath(re.split(r"[/:]", piece.url.rstrip("/"))[-1]).name.removesuffix(".git"), piece.folder or ""]
     name = re.sub(r"[^\w.-]+", "-", "-".join(filter(None, words))).strip("-.") or "repository"
-    return KnownDataset(name, None, "git", pieces=(Piece(reference.url, reference.revision, folder),))
+    return KnownDataset(name, None, "git", pieces=(piece,))
 
 
 def _of_name(wanted: Named, access: Access) -> KnownDataset:

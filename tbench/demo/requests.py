@@ -25,7 +25,6 @@ from tbench.demo.scripts import ChatTurns
 # Reads prompts of `/v1/completions` back into conversations, where a template of harness.rendering made them.
 
 _ROLES = {"model": "assistant", "System": "system", "Instruction": "user", "Output": "assistant"}
-_ACROSS_LINES = re.DOTALL | re.MULTILINE
 _TEMPLATES = [
     re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL),
     re.compile(r"<start_of_turn>(\w+)\n(.*?)<end_of_turn>\n", re.DOTALL),

@@ -87,7 +87,7 @@ class Engines:
             self._cluster.close()
 
 
-def connect(address: EngineAddress, concurrency: int) -> NamedEngine:
+def connect(address: EngineAddress, concurrency: int = 8) -> NamedEngine:
     """Connect one engine of several. Raises UsageError, which begins with its address."""
     with contextlib.ExitStack() as stack:
         way = Way()
@@ -140,9 +140,9 @@ def connect_backend(sandbox: SandboxConfig, concurrency: int) -> MakeBackend:
 class MachinesOfRun:
     """The machines of a run that has ended, each by the name that results have for it."""
 
-    def __init__(self, sandbox: SandboxConfig, concurrency: int = 8) -> None:
+    def __init__(self, sandbox: SandboxConfig) -> None:
         """`sandbox` is what the run was configured with."""
-        self._sandbox, self._concurrency = sandbox, concurrency
+        self._sandbox = sandbox
         self._cluster: Engines | None = None
         self._uses = 0
         """How many backends there are of the cluster."""
@@ -160,12 +160,12 @@ class MachinesOfRun:
             raise UsageError(
                 f"{machine}: is no address of an engine, so what is left there cannot be reached"
             ) from None
-        named = connect(address, self._concurrency)
+        named = connect(address)
         return _Led(named.engine, settings, named.close)
 
     def _on_node(self, machine: str, settings: SandboxSettings) -> Backend:
         if self._cluster is None:
-            self._cluster = Engines.connect(self._sandbox, self._concurrency)
+            self._cluster = Engines.connect(self._sandbox)
         if (engine := self._cluster.named(machine)) is not None:
             self._uses += 1
             return _Led(engine, settings, self._give_back)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reports.site.content import Lane
-from reports.site.writing import Progress, WrittenSite, write_site
+from reports.site.writing import WrittenSite, write_site
 from tbench.history.index import RunHistory
 from tbench.nightly.journal import CheckpointRecord, NightRecord, Nights
 from tbench.nightly.reading import is_glob
@@ -43,16 +43,14 @@ def as_the_gate_sees(runs: Iterable[LaneRun], folder: Path, history: RunHistory)
     return [history.night(row, each.name, each.night.begun_at) for each, row in rows]
 
 
-def write_pages(
-    folders: Sequence[Path], out: Path, index: Path | None = None, progress: Progress | None = None
-) -> WrittenSite:
+def write_pages(folders: Sequence[Path], out: Path, index: Path | None = None) -> WrittenSite:
     """Write the pages about all runs of `folders` into `out`. Raises UsageError."""
     nightly = {folder: Nights(folder) for folder in folders if Nights(folder).has_begun}
     if index is None and len(folders) == len(nightly) == 1:
         index = nightly[folders[0]].index
     roots = [nightly[folder].runs if folder in nightly else folder for folder in folders]
     lanes = [lane for nights in nightly.values() for lane in _lanes(nights)]
-    return write_site(roots, out, index=index, lanes=lanes, progress=progress)
+    return write_site(roots, out, index=index, lanes=lanes)
 
 
 def _lanes(nights: Nights) -> Iterator[Lane]:

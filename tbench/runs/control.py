@@ -1,44 +1,277 @@
-"""A run under way as it can be spoken to: which trials there are, and what somebody wants of them."""
+"""Where the trials of a run are, and what may hold, tell or end them: what a trial carries so that it can be watched.
+
+Whoever speaks to a run is served in `tbench/runs/live/`, which is put into a trial only then.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from harness.trajectory import Step
-from tbench.control.wire import (
-    AboutReplies,
-    DebugEnd,
-    Debugged,
-    Onlooker,
-    Paused,
-    Quit,
-    Rewind,
-    RunUnderWay,
-    SaveCassette,
-    Screen,
-)
-from tbench.errors import UsageError
+from harness.oversight import Decided, Draft, HandedBack, Query
+from harness.terminal import Terminal
+from harness.trajectory import Reply, Step, Trajectory
+from tbench.errors import REWOUND, TrialError
 from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialSettled, TrialStep, TrialVerdict
 from tbench.results import TrialResult
-from tbench.runs.live.controlled_trial import ControlledTrial, WayBack
-from tbench.runs.live.course import Steps
-from tbench.runs.live.debugged import shown_after
-from tbench.runs.live.hold import Hold, Waits
+from tbench.runs.course import Course, CourseStep, Steps
 from tbench.runs.pool import Slots
 from tbench.runs.trial_progress import TrialPlan
-from tbench.text import counted, names_shown, plain
+from tbench.sandbox.backend import Sandbox
+from tbench.tasks.task import Task
 
-_WAY_BACK_SEC, _WAY_BACK_LOOKS = 0.02, 250
-"""How often, and how many times, it is looked whether a trial that was rewound has begun anew."""
-_AFTER_THE_AGENT: tuple[Phase, ...] = ("verifier", "teardown", "done")
+if TYPE_CHECKING:
+    from tbench.control.wire import VerdictSeen
+
+Waits = Literal["query", "reply"]
+"""What waits for somebody, from the beginning or from where nothing is done again: the next query, or each reply."""
+
+
+class Hold:
+    """A gate at which trials wait while it is closed."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether they have to wait."""
+        return not self._open.is_set()
+
+    def set(self) -> None:
+        self._open.clear()
+
+    def lift(self) -> None:
+        self._open.set()
+
+    async def over(self) -> None:
+        """Return when they may go on."""
+        await self._open.wait()
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a trial works on now."""
+
+    task: Task
+    sandbox: Sandbox
+    trajectory: Callable[[], Trajectory | None]
+    directory: Path
+    """Directory of its files."""
+
+
+@dataclass(frozen=True)
+class WayBack:
+    """What the next attempt at a trial that is rewound begins with."""
+
+    attempt: int
+    """The number of the next attempt."""
+    step: int
+    """The one whose reply is to wait."""
+    known: Sequence[Steps]
+    version: int = 0
+    """The version of what debuggers were shown last."""
+    verdicts: tuple[VerdictSeen, ...] = ()
+    waits: Waits | None = "reply"
+    """What waits from then on; where it is the replies, somebody sees what differs, else it is said."""
+
+
+class Attendant(Protocol):
+    """Those who are at one trial: they look on, type into its terminal, and decide about its replies."""
+
+    taken: Hold
+    """Holds the agent while one of them has its terminal."""
+
+    def changed(self) -> None:
+        """Show them that something has happened."""
+
+    def rests(self) -> None:
+        """Show them that the agent begins or ceases to leave its terminal alone."""
+
+    async def before_query(self, now: CourseStep, known: CourseStep | None) -> None:
+        """Do what they want done before a query; `known` is what is done again. Raises what the terminal does."""
+
+    async def decided(self, draft: Draft, now: CourseStep, known: CourseStep | None) -> Decided:
+        """What becomes of a reply, as soon as they have decided. Raises what the terminal does."""
+
+    async def ended(self, work: Work) -> None:
+        """Let what they try beside the work come to its end."""
+
+
+@dataclass(eq=False)
+class TrialControl:
+    """A trial under way: the oversight of its agent, and the way to end it."""
+
+    plan: TrialPlan
+    everything: Hold = field(default_factory=Hold)
+    """Holds all trials of the run."""
+    say: Callable[[str], None] = lambda _: None
+    """Tells the user of the run."""
+    way: WayBack | None = None
+    """How it got here, where it was rewound."""
+    holds_query: bool = False
+    """Whether it is to be held at the first query that is not known."""
+    attendant: Attendant | None = None
+    """Those who are at it; None until somebody comes."""
+    own: Hold = field(default_factory=Hold)
+    phase: Phase = "queued"
+    step: int = 0
+    line: str = ""
+    touched: bool = False
+    """Whether a person had a hand in it, so that it does not count."""
+    began: float = field(default_factory=time.monotonic)
+    phase_began: float = field(default_factory=time.monotonic)
+    is_new: bool = True
+    """Whether what it does now was not done before."""
+    is_holdable: bool = False
+    """Whether its agent asks before it goes on, as those of the user's own do not."""
+    is_resting: bool = False
+    """Whether its agent waits for others and does nothing at its terminal."""
+    work: Work | None = None
+    """The agent's work; None before it begins and after it has ended."""
+    terminal: Terminal | None = None
+    """The terminal while an agent works at it."""
+    is_kept: bool = False
+    """Whether somebody wants its container to stay."""
+    snapshots: list[str] = field(default_factory=list)
+    """Images that somebody had made of the container."""
+    steps: tuple[Step, ...] = ()
+    """All steps, once the agent has ended, where somebody debugs it."""
+    differs: str = ""
+    """Where the terminal has shown something else than when this was done before."""
+    messages: list[str | HandedBack] = field(default_factory=list)
+    """What its model is told before the next query."""
+    goes_back: WayBack | None = None
+    """What follows, where it is ended to be rewound."""
+    _task: asyncio.Task[object] | None = None
+    _abort: bool = False
+
+    def __post_init__(self) -> None:
+        self.course = Course(self.way.known if self.way is not None else ())
+        self.touched, self.is_new = self.way is not None, self.way is None
+
+    def let_go(self) -> None:
+        """Drop what has happened in it: a trial and its attendant refer to each other, so it would stay in memory."""
+        self.course, self.attendant = Course(), None
+
+    # -- as in Oversight -----------------------------------------------------------------------------
+
+    async def before_query(self, step: int) -> Sequence[str | HandedBack]:
+        """As in Oversight: hold the agent as long as somebody wants that, then hand over what its model is told."""
+        self.is_holdable = True
+        now, known = self.course.begin(step), self.course.known
+        if known is None and self.holds_query:
+            self.holds_query, self.is_new = False, True
+            self.own.set()
+        while self.everything.is_set or self.own.is_set or (self.attendant is not None and self.attendant.taken.is_set):
+            with self.resting():
+                await self.everything.over()
+                await self.own.over()
+                if self.attendant is not None:
+                    await self.attendant.taken.over()
+        if self.attendant is not None:
+            await self.attendant.before_query(now, known)
+        messages, self.messages = self.messages, []
+        now.said = tuple(each for each in messages if isinstance(each, str))
+        return messages
+
+    async def reply(self, query: Query) -> Reply:
+        """As in Oversight: a reply that is known is not asked for again."""
+        return await self.course.reply(query)
+
+    async def review(self, draft: Draft) -> Decided:
+        """As in Oversight: a reply is followed where nobody is there to decide."""
+        now, known = self.course.now, self.course.known
+        now.drafted = len(now.asked)
+        self.is_new |= known is None or known.decided is None
+        if self.attendant is not None:
+            now.decided = await self.attendant.decided(draft, now, known)
+        else:
+            now.decided = draft.reply
+        return now.decided
+
+    @contextlib.contextmanager
+    def resting(self) -> Iterator[None]:
+        """A block in which the agent leaves its terminal alone, so that a person may type."""
+        self._rest(True)
+        try:
+            yield
+        finally:
+            self._rest(False)
+
+    def _rest(self, rests: bool) -> None:
+        self.is_resting = rests
+        if self.attendant is not None:
+            self.attendant.rests()
+
+    # -- as its run has it ---------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """TASK/SEED."""
+        return f"{self.plan.task_name}/{self.plan.seed}"
+
+    @property
+    def replayed(self) -> dict[str, object] | None:
+        """What was done again in it, for its files; None where all is new."""
+        return None if self.way is None else {"steps": self.way.step - 1, "differs": self.differs}
+
+    @contextlib.asynccontextmanager
+    async def at_work(self, work: Work) -> AsyncIterator[None]:
+        """A block in which an agent works; what is tried beside it ends with it."""
+        self.work = work
+        try:
+            yield
+        finally:
+            self.work = None
+            if self.attendant is not None:
+                await self.attendant.ended(work)
+
+    @contextlib.contextmanager
+    def abortable(self) -> Iterator[None]:
+        """A block that `abort` ends. Raises TrialError there."""
+        self._task = asyncio.current_task()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._abort or self._task is None or self._task.uncancel():
+                raise  # the run is ended as well
+            if self.goes_back is not None:
+                raise TrialError(REWOUND, f"by hand, to step {self.goes_back.step}") from None
+            raise TrialError("aborted", "ended by hand") from None
+        finally:
+            self._task = None
+
+    def abort(self, goes_back: WayBack | None = None) -> bool:
+        """End the trial without a verdict; False where it has one already, or is only being cleaned up.
+
+        With `goes_back` another attempt follows, which begins with that.
+        """
+        if self._task is None or self._abort:
+            return False
+        self._abort, self.goes_back = True, goes_back
+        self._task.cancel()
+        return True
+
+    def touch(self) -> None:
+        """Have the trial count no longer: a person had a hand in it."""
+        self.touched = True
+        self.changed()
+
+    def changed(self) -> None:
+        """Show those who are at it that something has happened."""
+        if self.attendant is not None:
+            self.attendant.changed()
 
 
 class RunControl:
-    """What a run can be asked to do while it is under way: a tbench.control.wire.Controls."""
+    """The trials of a run under way, and what holds them."""
 
     def __init__(
         self,
@@ -46,124 +279,78 @@ class RunControl:
         planned: int,
         concurrency: int,
         *,
+        attend: Callable[[TrialControl], Attendant],
+        attends_all: bool = False,
         waits: Waits | None = None,
-        asks: bool = False,
         known: Sequence[Steps] = (),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`waits` is what waits for somebody: each reply for a decision, or the first query that is not known.
+        """`attend` puts into a trial what serves those who are at it; with `attends_all` into each as it begins.
 
-        With `asks` those wait that are followed only if somebody says so, which `say` is told. What is `known` every
-        trial does first, without its model being asked.
+        `waits` is what waits for somebody: each reply for a decision, or the first query that is not known. What is
+        `known` every trial does first, without its model being asked.
         """
+        self.run, self.planned, self.ended = run, planned, 0
         self.slots = Slots(concurrency)
         self.was_resized = False
         """Whether a person has said how many trials go at once."""
-        self._run, self._planned, self._ended = run, planned, 0
-        self._trials: dict[str, ControlledTrial] = {}
-        self._over: dict[str, TrialResult] = {}
+        self.trials: dict[str, TrialControl] = {}
+        """Those under way, by id."""
+        self.over: dict[str, TrialResult] = {}
         """The result of each trial that has ended, by TASK/SEED."""
-        self._debugged: dict[str, tuple[Step, ...]] = {}
+        self.debugged: dict[str, tuple[Step, ...]] = {}
         """The steps of trials that were debugged to their end."""
-        self._ways_back: dict[str, tuple[str, WayBack]] = {}
+        self.ways_back: dict[str, tuple[str, WayBack]] = {}
         """By the id of a trial that is being rewound: TASK/SEED, and what its next attempt begins with."""
-        self._starting, self._everything = Hold(), Hold()
-        self._waits, self._asks, self._say = waits, asks, say
-        self._known = known
-
-    # -- the run's side ----------------------------------------------------------------------------
+        self.starting, self.everything = Hold(), Hold()
+        self._attend, self._attends_all = attend, attends_all or waits == "reply" or bool(known)
+        self._waits, self._known, self._say = waits, known, say
 
     async def may_start(self) -> None:
         """Return when another trial may start."""
-        await self._starting.over()
+        await self.starting.over()
 
     @contextlib.contextmanager
-    def trial(self, plan: TrialPlan) -> Iterator[ControlledTrial]:
+    def trial(self, plan: TrialPlan) -> Iterator[TrialControl]:
         """A trial that is under way during the block."""
-        _, way = self._ways_back.pop(plan.trial, ("", None))
+        _, way = self.ways_back.pop(plan.trial, ("", None))
         if way is None and self._known:
-            way = WayBack(plan.attempt, len(self._known[-1]) + 1, self._known, 0, (), waits=self._waits)
-        trial = self._trials[plan.trial] = ControlledTrial(plan, self._everything, self._say, way)
-        trial.debugged.decisions.is_on |= self._waits == "reply"
-        trial.holds_query = self._waits == "query"
-        trial.debugged.decisions.asks = self._asks
+            way = WayBack(plan.attempt, len(self._known[-1]) + 1, self._known, waits=self._waits)
+        trial = TrialControl(plan, self.everything, self._say, way, holds_query=self._waits == "query")
+        self.trials[plan.trial] = trial
+        if self._attends_all or way is not None:
+            self.attend(trial)
         try:
             yield trial
         finally:
-            del self._trials[plan.trial]
+            del self.trials[plan.trial]
             if trial.goes_back is not None:
-                self._ways_back[plan.trial] = (_called(trial), trial.goes_back)
-            if trial.debugged.steps:
-                self._debugged[_called(trial)] = trial.debugged.steps
-            trial.debugged.changed()
+                self.ways_back[plan.trial] = (trial.name, trial.goes_back)
+            if trial.steps:
+                self.debugged[trial.name] = trial.steps
+            trial.changed()
             trial.let_go()
+
+    def attend(self, trial: TrialControl) -> Attendant:
+        """What serves those who are at a trial, put into it where it is not there yet."""
+        if trial.attendant is None:
+            trial.attendant = self._attend(trial)
+        return trial.attendant
 
     def on_event(self, event: Event) -> None:
         """Notice where trials are."""
         if isinstance(event, TrialFinished):
-            self._ended += event.result.final
+            self.ended += event.result.final
         elif isinstance(event, TrialVerdict | TrialSettled) and event.result.final:
-            self._over[f"{event.result.task}/{event.result.seed}"] = event.result
-        elif isinstance(event, TrialPhase | TrialStep) and (trial := self._trials.get(event.trial)):
+            self.over[f"{event.result.task}/{event.result.seed}"] = event.result
+        elif isinstance(event, TrialPhase | TrialStep) and (trial := self.trials.get(event.trial)):
             if event.attempt != trial.plan.attempt:
                 return  # an earlier one is still being torn down
             if isinstance(event, TrialPhase):
                 trial.phase, trial.phase_began = event.phase, time.monotonic()
             else:
                 trial.step, trial.line = event.step, event.line
-            trial.debugged.changed()
-
-    # -- that of whoever speaks to it --------------------------------------------------------------
-
-    def state(self) -> RunUnderWay:
-        return RunUnderWay(
-            run=self._run,
-            planned=self._planned,
-            ended=self._ended,
-            concurrency=self.slots.number,
-            paused=self._paused,
-            trials=tuple(trial.state for trial in self._trials.values()),
-        )
-
-    @property
-    def _paused(self) -> Paused:
-        if self._everything.is_set:
-            return "holding all"
-        return "starting nothing" if self._starting.is_set else "no"
-
-    def pause(self, trial: str | None, *, now: bool) -> str:
-        if trial is not None:
-            found = self._at_work(trial)
-            found.own.set()
-            return f"{_called(found)}: is held at its next model call"
-        self._starting.set()
-        if not now:
-            return f"no other trial starts; {counted(len(self._trials), 'trial')} under way"
-        self._everything.set()
-        return f"no other trial starts; {counted(len(self._trials), 'trial')} held at their next model calls"
-
-    def go_on(self, trial: str | None) -> str:
-        if trial is not None:
-            found = self._found(trial)
-            found.own.lift()
-            held = "; but all trials are held: continue without naming one" if self._everything.is_set else ""
-            return f"{_called(found)}: goes on{held}"
-        self._starting.lift()
-        self._everything.lift()
-        own = [each for each in self._trials.values() if each.own.is_set]
-        left = f"; held on their own: {names_shown(map(_called, own))}" if own else ""
-        return f"goes on{left}"
-
-    def abort(self, trial: str) -> str:
-        found = self._found(trial)
-        if not found.abort():
-            raise UsageError(f"{_called(found)}: has its verdict, or is being ended already")
-        return f"{_called(found)}: is ended without a verdict"
-
-    def say(self, trial: str, text: str) -> str:
-        found = self._at_work(trial)
-        found.say_to_model(text)
-        return f"{_called(found)}: its model gets this with the next message; the trial does not count"
+            trial.changed()
 
     @property
     def number(self) -> int:
@@ -173,156 +360,8 @@ class RunControl:
     @property
     def under_way(self) -> int:
         """Trials that have begun, and have not ended."""
-        return len(self._trials)
-
-    @property
-    def ended(self) -> int:
-        """Trials that have ended."""
-        return self._ended
+        return len(self.trials)
 
     def pace(self, number: int) -> None:
         """Have another number of trials at once, as the model's servers have room for."""
         self.slots.resize(number)
-
-    def resize(self, number: int) -> str:
-        before = self.slots.number
-        self.was_resized = True
-        self.slots.resize(number)
-        return f"concurrency {number}, was {before}"
-
-    async def screen(self, trial: str) -> Screen:
-        found = self._at_terminal(trial)
-        with _named(found):
-            return await found.shared.screen()
-
-    async def type(self, trial: str, keys: str) -> str:
-        found = self._at_terminal(trial)
-        with _named(found):
-            if found.shared.taken.is_set:
-                raise UsageError("somebody has taken its terminal, and types there")
-            if not await found.shared.type(keys.replace("\r\n", "\n").replace("\n", "\r").encode("utf-8", "replace")):
-                raise UsageError("is at work; hold it first (tbench pause TRIAL), and wait until tbench ps says held")
-        return f"{_called(found)}: typed; its model is told of it, and the trial does not count"
-
-    async def debug(self, trial: str, *, after: int, version: int | None) -> Debugged:
-        if (over := self._ended_as(trial)) is None:
-            if (way := await self._on_its_way_back(trial)) is not None:
-                return Debugged(
-                    version=way.version,
-                    attempt=way.attempt,
-                    phase="queued",
-                    rewinding=way.step,
-                    verdicts=way.verdicts,
-                )
-            await self._found(trial).debugged.news(version)
-            over = self._ended_as(trial)
-        if over is not None:
-            error = over.error.type if over.error is not None else None
-            ended = DebugEnd(outcome=over.outcome, reward=over.reward, error=error)
-            steps = self._debugged.get(f"{over.task}/{over.seed}", ())
-            seen = shown_after(after, steps)
-            return Debugged(
-                version=(version or 0) + 1,
-                attempt=over.attempt,
-                phase="done",
-                step=len(steps),
-                steps=seen,
-                ended=ended,
-            )
-        found = self._found(trial)
-        return found.debugged.shown(found.state, after)
-
-    async def _on_its_way_back(self, said: str) -> WayBack | None:
-        """The way of a trial that was rewound and has not begun anew; waits a while for that."""
-        for _ in range(_WAY_BACK_LOOKS):
-            ways = (way for trial, (name, way) in self._ways_back.items() if said in (trial, name, _task_of(name)))
-            if (way := next(ways, None)) is None:
-                return None
-            await asyncio.sleep(_WAY_BACK_SEC)
-        return way
-
-    def _ended_as(self, said: str) -> TrialResult | None:
-        """The result of a trial that is over, and of which no other attempt is under way."""
-        if any(said in (each.plan.trial, _called(each), each.plan.task_name) for each in self._trials.values()):
-            return None
-        return next((each for name, each in self._over.items() if said in (name, _task_of(name))), None)
-
-    async def decide(self, request: AboutReplies) -> str:
-        found = self._found(request.trial)
-        if isinstance(request, Quit):
-            found.debugged.is_kept = request.keep
-            return f"{self.abort(request.trial)}{'; its container stays' if request.keep else ''}"
-        if isinstance(request, Rewind):
-            with _named(found):
-                found.rewind(request.step)
-            return f"{_called(found)}: is done again up to step {request.step}, whose reply waits then"
-        with _named(found):
-            if isinstance(request, SaveCassette):
-                return f"{_called(found)}: {found.save_cassette()}"
-            return f"{_called(found)}: {await found.debugged.decide(request)}"
-
-    @contextlib.asynccontextmanager
-    async def attach(self, trial: str, *, take: bool, drawn: bool) -> AsyncIterator[Onlooker]:
-        found = self._at_terminal(trial)
-        with _named(found):
-            if take and found.step and not found.is_holdable:
-                raise UsageError("its agent is not held, so its terminal cannot be taken; look on without taking it")
-            async with found.shared.occupied(take=take, drawn=drawn) as person:
-                yield person
-
-    def _at_terminal(self, said: str) -> ControlledTrial:
-        """The same, of a trial whose agent is at its terminal. Raises UsageError."""
-        found = self._found(said)
-        if found.shared.terminal is not None:
-            return found
-        if found.phase in _AFTER_THE_AGENT and not found.has_more_steps:
-            raise UsageError(f"{_called(found)}: its agent has come to its end ({found.phase})")
-        if found.phase == "agent":
-            raise UsageError(f"{_called(found)}: its agent has no terminal now; the oracle never has one")
-        raise UsageError(f"{_called(found)}: its terminal is not open yet ({found.phase})")
-
-    def _at_work(self, said: str) -> ControlledTrial:
-        """The same, of a trial whose model is still asked. Raises UsageError."""
-        found = self._found(said)
-        if found.phase in _AFTER_THE_AGENT and not found.has_more_steps:
-            raise UsageError(f"{_called(found)}: its agent has come to its end ({found.phase})")
-        return found
-
-    def _found(self, said: str) -> ControlledTrial:
-        """The trial of this id, or TASK/SEED, or task where one trial of it is under way. Raises UsageError."""
-        fitting = [each for each in self._trials.values() if said in (each.plan.trial, _called(each))]
-        fitting = fitting or [each for each in self._trials.values() if said == each.plan.task_name]
-        if len(fitting) == 1:
-            return fitting[0]
-        if fitting:
-            raise UsageError(f"{plain(said)}: several trials of it are under way: {names_shown(map(_called, fitting))}")
-        if (over := self._ended_as(said)) is not None:
-            raise UsageError(f"{plain(said)}: has ended: {came_to(over)}")
-        known = [_called(each) for each in self._trials.values()]
-        near = difflib.get_close_matches(said, known, n=3, cutoff=0.4)
-        hint = f"did you mean {', '.join(near)}?" if near else "tbench ps lists those that are"
-        raise UsageError(f"{plain(said)}: no such trial is under way; {hint}")
-
-
-def _task_of(name: str) -> str:
-    return name.rpartition("/")[0]
-
-
-def _called(trial: ControlledTrial) -> str:
-    return f"{trial.plan.task_name}/{trial.plan.seed}"
-
-
-@contextlib.contextmanager
-def _named(trial: ControlledTrial) -> Iterator[None]:
-    """Say of which trial it is that something cannot be done."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(f"{_called(trial)}: {error}") from None
-
-
-def came_to(result: TrialResult) -> str:
-    """What became of a trial, in two words."""
-    if result.error is not None:
-        return f"error {result.error.type}"
-    return f"reward {result.reward:g}" if result.reward is not None else "no verdict"

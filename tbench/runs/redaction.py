@@ -14,17 +14,12 @@ _SHORTEST = 8
 _PASSWORD = re.compile(r"(://)[^/\s@:]*:[^/\s@]+@")
 
 
-def hide(text: str, *tasks: Task | None, host: Mapping[str, str] | None = None) -> str:
-    """`text` without the API key, passwords in URLs, and what `tasks` take from tbench's environment by `${VAR}`."""
-    return hiding(tasks, host=host)(text)
-
-
 def hiding(
     tasks: Iterable[Task | None], *, host: Mapping[str, str] | None = None, proxy: ContainerProxy = WITHOUT_PROXY
 ) -> Callable[[str], str]:
-    """A function that does what `hide` does, for many texts about the same tasks: the secrets are collected once.
+    """A function that takes secrets out of texts: the API key, passwords in URLs, and that of the containers' `proxy`.
 
-    It knows the password of the containers' `proxy`, too.
+    So it does with what `tasks` take from tbench's environment by `${VAR}`.
     """
     secrets = list(_secrets(tasks, os.environ if host is None else host))
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,18 +20,16 @@ from tbench.agents.trial_agent import TrialAgent
 from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status, about_replies
 from tbench.config.limits_in_force import EARLIER, lacking_limits
 from tbench.config.settings import SandboxConfig, Verify, VerifyConfig
-from tbench.control.server import controlled
+from tbench.control.listening import listening
 from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialSettled
 from tbench.pacing import Pace
 from tbench.results import TrialResult
 from tbench.runs.admission import Demand, NoMachine, Tries, admission_to, why_no_machine
 from tbench.runs.beside import Calibrates, Spare, calibrating
-from tbench.runs.control import RunControl
+from tbench.runs.control import Attendant, RunControl, TrialControl, Waits
+from tbench.runs.course import Steps
 from tbench.runs.host import HostWatch
-from tbench.runs.live.controlled_trial import ControlledTrial
-from tbench.runs.live.course import Steps
-from tbench.runs.live.hold import Waits
 from tbench.runs.plan import plan_trials
 from tbench.runs.pool import add_failure, run_all
 from tbench.runs.preflight import Dropping, get_ready, refusal, refusal_words, refusals, words_about_size
@@ -98,7 +97,6 @@ class Run:
         self._pace = pace
         self._plan = plan
         self._make_agent = make_agent
-        self._backend = backend
         self._admission = admission_to(backend, schedule, say)
         self._store = store
         self._events = events
@@ -113,12 +111,14 @@ class Run:
         """What the run has come to, also where it was cancelled."""
         self._dropping = Dropping(backend, self._plans) if plan.config.sandbox.drop_images else None
         self._stopping = Stopping(len(self._plans), gate, say, machines=lambda: why_no_machine(backend))
+        asks = plan.config.agent.asks_before_acting
         self.control = RunControl(
             plan.run,
             len(self._plans),
             schedule.at_once if pace is None else pace.recorded.first,
+            attend=partial(attend, waits=waits == "reply", asks=asks),
+            attends_all=asks,
             waits=waits,
-            asks=plan.config.agent.asks_before_acting,
             known=known,
             say=say,
         )
@@ -231,7 +231,7 @@ class Run:
             await asyncio.wait(self._teardowns, return_when=asyncio.FIRST_COMPLETED)
         return trial.result
 
-    def _trial(self, plan: TrialPlan, tries: Tries, controlled: ControlledTrial) -> Trial:
+    def _trial(self, plan: TrialPlan, tries: Tries, controlled: TrialControl) -> Trial:
         node = tries.node
         assert node is not None
         return Trial(
@@ -256,6 +256,13 @@ class Run:
         self._teardowns.discard(teardown)
         if not teardown.cancelled() and (bug := teardown.exception()) is not None:
             add_failure(self._bugs, bug)
+
+
+def attend(trial: TrialControl, *, waits: bool, asks: bool) -> Attendant:
+    """What serves those who are at a trial."""
+    from tbench.runs.live.debugged import DebuggedTrial  # which most runs never need
+
+    return DebuggedTrial(trial, waits=waits, asks=asks)
 
 
 def demand_of(plan: TrialPlan, verify: Verify) -> Demand:
@@ -397,7 +404,7 @@ async def execute_run(
                 known=known,
                 pace=pace,
             )
-            async with controlled(directory, run.control, say):
+            async with listening(directory, partial(_speak, run.control), say):
                 await held.execute(run)
         status = _status(held.outcome)
     except asyncio.CancelledError:
@@ -417,6 +424,14 @@ async def execute_run(
         _close(store, document.model_copy(update=ending), say)
         on_end(outcome)
     return outcome
+
+
+async def _speak(control: RunControl, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Serve a client of a run's control socket."""
+    from tbench.control.server import serve  # which most runs never need
+    from tbench.runs.live.commands import LiveControl
+
+    await serve(reader, writer, LiveControl(control))
 
 
 def _able(

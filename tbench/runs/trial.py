@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -22,9 +22,8 @@ from tbench.config.settings import SandboxConfig, VerifyConfig
 from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import ErrorInfo, TrialResult
+from tbench.runs.control import TrialControl, Work
 from tbench.runs.host import HostWatch, Observation
-from tbench.runs.live.controlled_trial import ControlledTrial
-from tbench.runs.live.debugged import Work
 from tbench.runs.preflight import refusal
 from tbench.runs.redaction import hiding
 from tbench.runs.task_steps import TrialPart, prepare_step, why_stopped
@@ -66,10 +65,10 @@ class Trial:
         host: HostWatch | None = None,
         verify: VerifyConfig | None = None,
         sandbox: SandboxConfig | None = None,
-        control: ControlledTrial | None = None,
+        control: TrialControl | None = None,
         node: Node | None = None,
     ) -> None:
-        """`node` is the machine of the backend, where there are several.
+        """`node` is the machine of the backend, where there are several; by its `control` others reach the trial.
 
         `verify` says where the verifier runs, by default beside the agent, and `sandbox` what is kept of the trial.
         """
@@ -87,7 +86,7 @@ class Trial:
         self._store = store
         self._events = events
         self._host = host
-        self._control = control
+        self._control = control or TrialControl(plan)
         self._node = node
         self._observed: Observation | None = None
         self._sandbox: Sandbox | None = None
@@ -103,8 +102,10 @@ class Trial:
         started_at, started = datetime.now(UTC), time.monotonic()
         self._observed = self._host.observe() if self._host else None
         try:
-            abortable = self._control.abortable() if self._control is not None else contextlib.nullcontext()
-            with abortable, self._node.hosting() if self._node is not None else contextlib.nullcontext():
+            with (
+                self._control.abortable(),
+                self._node.hosting() if self._node is not None else contextlib.nullcontext(),
+            ):
                 await self._reach_verdict()
         except TrialError as error:
             self._fail(error)
@@ -225,8 +226,9 @@ class Trial:
             oversight=self._control,
             on_terminal=self._on_terminal,
         )
+        work = Work(part.task, self._sandbox, part.agent.partial, part.directory)
         try:
-            async with self._debuggable(part, self._sandbox):
+            async with self._control.at_work(work):
                 part.report = await part.agent.work(place)
         except TrialError as error:
             if hands_over(part.task) and error.type not in _NOT_THERE:
@@ -236,22 +238,8 @@ class Trial:
             part.agent_sec = time.monotonic() - started
             part.log.close()
 
-    @contextlib.asynccontextmanager
-    async def _debuggable(self, part: TrialPart, sandbox: Sandbox) -> AsyncIterator[None]:
-        """A block in which a debugger may see what the agent does, and try it in a copy."""
-        if self._control is None:
-            yield
-            return
-        debugged = self._control.debugged
-        debugged.work = Work(part.task, sandbox, part.agent.partial, part.directory)
-        try:
-            yield
-        finally:
-            await debugged.ended()
-
     def _on_terminal(self, terminal: Terminal | None) -> None:
-        if self._control is not None:
-            self._control.shared.terminal = terminal
+        self._control.terminal = terminal
 
     async def _verify(self, part: TrialPart) -> Verdict:
         assert self._sandbox is not None
@@ -324,7 +312,7 @@ class Trial:
     ) -> Callable[[], Awaitable[TrialResult]]:
         await self._collect_logs()
         await self._keep()
-        if self._control is not None and (replayed := self._control.replayed) is not None:
+        if (replayed := self._control.replayed) is not None:
             self._progress.files[REPLAYED_NAME] = (json.dumps(replayed) + "\n").encode()
         result = self._progress.result(
             run=self._run,
@@ -336,7 +324,7 @@ class Trial:
             wall_sec=time.monotonic() - started,
             host=self._observed.sample() if self._observed else None,
             out_of_memory=any(each.ran_out_of_memory for each in self._left),
-            human_touched=self._control is not None and self._control.touched,
+            human_touched=self._control.touched,
             machine=(self._node.name or None) if self._node is not None else None,
         )
         try:
@@ -396,15 +384,12 @@ class Trial:
         """Keep the container, if the agent worked in it; kept.json says what of this trial is left on the engine."""
         progress = self._progress
         worked = any(part.report is not None for part in self._progress.parts)
-        debugged = self._control.debugged if self._control is not None else None
-        wanted = (worked and is_kept(self._asked.keep, progress.earned.get("reward"))) or (
-            debugged is not None and debugged.is_kept
-        )
+        wanted = (worked and is_kept(self._asked.keep, progress.earned.get("reward"))) or self._control.is_kept
         if wanted and isinstance(self._sandbox, Keeps):
             with contextlib.suppress(TrialError):
                 progress.kept["container"] = await self._sandbox.keep()
                 self._sandbox = None
-        for number, image in enumerate(debugged.snapshots if debugged is not None else (), 1):
+        for number, image in enumerate(self._control.snapshots, 1):
             progress.kept[f"snapshot {number}"] = image
         if progress.kept:
             progress.files["kept.json"] = (json.dumps(progress.kept) + "\n").encode()

@@ -388,16 +388,9 @@ async def use_network(sandbox: Sandbox, environment: Environment, phase: Literal
     await sandbox.use_network(getattr(networks, phase))
 
 
-async def output_of(
-    sandbox: Sandbox,
-    script: str,
-    *,
-    timeout_sec: float,
-    environment: Mapping[str, str] | None = None,
-    stdin: bytes = b"",
-) -> bytes:
+async def output_of(sandbox: Sandbox, script: str, *, timeout_sec: float, stdin: bytes = b"") -> bytes:
     """What a script prints that root runs. Raises TrialError, also where the script does not come to a good end."""
-    ended = await sandbox.shell(script, timeout_sec=timeout_sec, user="root", environment=environment, stdin=stdin)
+    ended = await sandbox.shell(script, timeout_sec=timeout_sec, user="root", stdin=stdin)
     if ended.exit_code == 0 and not ended.timed_out and not ended.was_cut:
         return ended.output
     how = f"took longer than {timeout_sec:g} s" if ended.timed_out else f"ended with {ended.exit_code}"

@@ -83,7 +83,6 @@ class MeanStd:
     mean: float
     std: float | None
     n: int
-    population: bool = False
 
     @property
     def sem(self) -> float | None:
@@ -163,7 +162,7 @@ def mean_std(values: Sequence[float], *, population: bool = False) -> MeanStd:
     if not values:
         raise ValueError("mean and std of no values")
     std = (pstdev if population else stdev)(values) if len(values) > 1 else None
-    return MeanStd(fmean(values), std, len(values), population)
+    return MeanStd(fmean(values), std, len(values))
 
 
 def coverage(table: RewardTable) -> float:
@@ -208,11 +207,6 @@ def solve_count_histogram(table: RewardTable) -> dict[int, int]:
     """Number of tasks by the number of seeds at which they were solved; every count from 0 to S is a key."""
     counts = Counter(solve_counts(table))
     return {n: counts[n] for n in range(len(table.seeds) + 1)}
-
-
-def solved_per_seed(table: RewardTable) -> tuple[int, ...]:
-    """Number of tasks solved (reward >= 1) at each seed. Seed order."""
-    return tuple(int(sum(column)) for column in zip(*_solved_rows(table), strict=True))
 
 
 def solved_rate(table: RewardTable) -> float:

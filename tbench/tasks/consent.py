@@ -65,12 +65,9 @@ def about_withheld(
     return f"not given to the tasks that ask for it, though set here: {', '.join(names)}; {flags} allows it"
 
 
-def missing_variables(
-    wished: Iterable[Wish], allowed: Collection[str], host: Mapping[str, str] | None = None
-) -> list[str]:
+def missing_variables(wished: Iterable[Wish], allowed: Collection[str]) -> list[str]:
     """What is wished for without a default and not given: key and remedy each."""
-    host = os.environ if host is None else host
-    missing = []
+    host, missing = os.environ, list[str]()
     for wish in wished:
         name = wish.variable
         if not wish.has_default and not (name in allowed and name in host):

@@ -16,8 +16,6 @@ from tbench.tasks.task import Task
 Role = Literal["agent", "verifier"]
 """Who works in a sandbox."""
 _OF_THE_FOLDER = ImageBuild(".")
-_OF_A_SIDECAR = EnvironmentSection()
-"""The limits of a service whose file names none: those of a task that names none."""
 
 
 @dataclass(frozen=True)
@@ -111,26 +109,17 @@ class Environment:
     def of_service(self, service: Service) -> Environment:
         """What the container of one service is made of."""
         if service.name == MAIN:
-            limits = service.limits
-            settings = self.settings.model_copy(
-                update={
-                    "docker_image": self._image_of_main(service),
-                    "cpus": limits.cpus or self.settings.cpus,
-                    "memory_mb": limits.memory_mb or self.settings.memory_mb,
-                    "pids_limit": limits.pids or self.settings.pids_limit,
-                }
-            )
+            given = {"docker_image": self._image_of_main(service), **service.limits}
+            settings = self.settings.model_copy(update=given)
             return replace(self, settings=settings, build=service.build or self.build)
         is_as_main = service.build is None and service.image == IMAGE_OF_MAIN
         main = self.of_service(self.project.main) if is_as_main and self.project is not None else None
         published = service.image if service.build is None else None
+        # A service whose file names no limits has those of a task that names none.
         settings = EnvironmentSection(
             build_timeout_sec=self.settings.build_timeout_sec,
             docker_image=published if main is None else main.settings.docker_image,
-            cpus=service.limits.cpus or _OF_A_SIDECAR.cpus,
-            memory_mb=service.limits.memory_mb or _OF_A_SIDECAR.memory_mb,
-            pids_limit=service.limits.pids or _OF_A_SIDECAR.pids_limit,
-        )
+        ).model_copy(update=service.limits)
         build = service.build if main is None else main.build
         return replace(self, settings=settings, service=service.name, build=build, user=None)
 

@@ -83,13 +83,7 @@ class TaskChoice:
 ALL_TASKS = TaskChoice()
 
 
-def read_tasks(
-    source: str,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    limit: int | None = None,
-    read: ReadTask = Task.read,
-) -> TaskSet:
+def read_tasks(source: str, choice: TaskChoice = ALL_TASKS, read: ReadTask = Task.read) -> TaskSet:
     """The chosen tasks of `bundled`, of a directory of them, or one task; `tbench.datasets` knows more sources.
 
     Raises UsageError when no readable task is left or a glob matches none.
@@ -100,7 +94,7 @@ def read_tasks(
     paths = task_paths(directory)
     if not paths:
         raise UsageError(f"{directory}: no task here (a task directory has a task.toml)")
-    return read_paths(paths, TaskChoice(include, exclude, limit), str(directory), read)
+    return read_paths(paths, choice, str(directory), read)
 
 
 def read_paths(paths: Sequence[Path], choice: TaskChoice, where: str, read: ReadTask = Task.read) -> TaskSet:

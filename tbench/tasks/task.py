@@ -42,26 +42,19 @@ from tbench.text import visible_line
 _LOGS = {"VERIFIER_LOGS": "verifier", "AGENT_LOGS": "agent", "ARTIFACTS": "artifacts"}
 
 
-def read_services(
-    folder: Path,
-    text: bytes,
-    settings: EnvironmentSection,
-    allowed: Collection[str],
-    host: Mapping[str, str] | None = None,
-) -> ComposeFile:
+def read_services(folder: Path, text: bytes, settings: EnvironmentSection, allowed: Collection[str]) -> ComposeFile:
     """The content `text` of the compose file in `folder`. Raises TaskInvalid."""
-    host = os.environ if host is None else host
-    given = {name: host[name] for name in allowed if name in host}
-    own = {**_known_values(settings, allowed, host), **_variables_of_harbor(folder, settings)}
+    given = {name: os.environ[name] for name in allowed if name in os.environ}
+    own = {**_known_values(settings, allowed), **_variables_of_harbor(folder, settings)}
     return read_compose(folder / COMPOSE_FILE, text, Variables(own, given))
 
 
-def _known_values(settings: EnvironmentSection, allowed: Collection[str], host: Mapping[str, str]) -> dict[str, str]:
+def _known_values(settings: EnvironmentSection, allowed: Collection[str]) -> dict[str, str]:
     """The variables of [environment.env], but for those whose values are not given: they are reported as such."""
     known: dict[str, str] = {}
     for key, value in settings.env.items():
         try:
-            known |= resolve_env({key: value}, allowed, host)
+            known |= resolve_env({key: value}, allowed)
         except TrialError:
             continue
     return known

@@ -10,6 +10,7 @@ import asyncio
 import re
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 
 from figures import Figures
@@ -21,10 +22,13 @@ from harness.stream import ByteStream
 from harness.terminal import Terminal
 from harness.terminal.control_mode import type_bytes
 from tbench.control.client import Attached, attached
-from tbench.control.server import controlled
+from tbench.control.listening import listening
+from tbench.control.server import serve
 from tbench.control.wire import Attach
 from tbench.runs.control import RunControl
+from tbench.runs.live.commands import LiveControl
 from tbench.runs.plan import plan_trials
+from tbench.runs.run import attend
 from tbench.tasks.sources import TaskSet
 
 LOOKS, KEYS = 60, 120
@@ -89,13 +93,13 @@ async def floor_keys_ms(stream: ByteStream) -> list[float]:
 
 async def of_one_trial(place: Place, figures: Figures, scratch: Path) -> None:
     """The first screen, and a key press, by way of the control socket."""
-    control = RunControl("bench", 1, 1)
+    control = RunControl("bench", 1, 1, attend=partial(attend, waits=False, asks=False))
     (plan,) = plan_trials(TaskSet((place.task,), {}), a_plan("bench", seeds=(0,)))
     async with place.sandboxes(1) as sandboxes:
         [terminal], stream = await opened(sandboxes), await bare_stream(sandboxes[0])
         with control.trial(plan) as trial:
-            trial.shared.terminal = terminal
-            async with controlled(scratch, control, print):
+            trial.terminal = terminal
+            async with listening(scratch, partial(serve, controls=LiveControl(control)), print):
                 looks = await first_screens_ms(scratch)
                 trial.own.set()
                 held = asyncio.create_task(trial.before_query(1))

@@ -13,7 +13,6 @@ from tbench.compose.project import (
     ImageBuild,
     Service,
     ServiceCheck,
-    ServiceLimits,
     ServiceMount,
     TrialNetwork,
     TrialVolume,
@@ -120,7 +119,7 @@ def test_all_that_a_service_can_say_is_read(folder: Path) -> None:
         ),
         tmpfs={"/tmp": "", "/run": "size=64k", "/ram": "size=1048576,mode=700"},
         networks={"back": ("store",), "default": ()},
-        limits=ServiceLimits(0.5, 64.0, 100),
+        limits={"cpus": 0.5, "memory_mb": 64.0, "pids_limit": 100},
         platform="linux/amd64",
         restart=("on-failure", 3),
         init=True,
@@ -389,7 +388,7 @@ def test_what_has_no_effect_is_named_with_the_reason(folder: Path) -> None:
         "services.api.deploy.resources.reservations.cpus",
     }
     assert found.project is not None
-    assert found.project.services["api"].limits == ServiceLimits(2.0, 1024.0, 9)
+    assert found.project.services["api"].limits == {"cpus": 2.0, "memory_mb": 1024.0, "pids_limit": 9}
 
 
 def test_a_file_that_lacks_variables_is_no_error_of_the_file(folder: Path) -> None:

@@ -6,20 +6,22 @@ import asyncio
 import contextlib
 import socket
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tbench.control.client import ask, attached, runs_under_way
-from tbench.control.server import controlled
+from tbench.control.listening import LINE_LIMIT_BYTES, SOCKET_NAME, listening
+from tbench.control.server import serve
 from tbench.control.wire import (
-    LINE_LIMIT_BYTES,
-    SOCKET_NAME,
     Abort,
     Answer,
     Attach,
     Continue,
+    Controls,
     ListTrials,
     Pause,
     ReadScreen,
@@ -37,6 +39,10 @@ STATE = RunUnderWay(run="r", planned=3, ended=1, concurrency=2, paused="no", tri
 SCREEN = Screen(
     columns=9, rows=2, cursor=(1, 0), cursor_visible=True, application_keys=False, lines=("\x1b[1m$\x1b[m", "ä")
 )
+
+
+def heard(directory: Path, controls: Controls, say: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
+    return listening(directory, partial(serve, controls=controls), say)
 
 
 class Looking:
@@ -106,7 +112,7 @@ class Noted:
 @pytest.fixture
 async def controls(tmp_path: Path) -> AsyncIterator[Noted]:
     noted = Noted()
-    async with controlled(tmp_path, noted, print):
+    async with heard(tmp_path, noted, print):
         yield noted
 
 
@@ -167,7 +173,7 @@ async def test_a_run_that_ends_takes_those_along_who_are_attached(tmp_path: Path
     noted = Noted()
     noted.looking.shown.put_nowait(as_line(Answer(ok=True, screen=SCREEN)))
     async with contextlib.AsyncExitStack() as stack:
-        async with controlled(tmp_path, noted, print):
+        async with heard(tmp_path, noted, print):
             way = await stack.enter_async_context(attached(tmp_path, Attach(trial="a/0", drawn=True)))
         assert noted.looking.has_left.is_set()
         assert await way.next() is None
@@ -195,7 +201,7 @@ async def test_runs_are_found_in_their_folder(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     assert runs_under_way(tmp_path) == []
-    async with controlled(run, Noted(), print):
+    async with heard(run, Noted(), print):
         assert runs_under_way(tmp_path) == runs_under_way(run) == [run]
     assert runs_under_way(tmp_path / "nothing") == []
 
@@ -228,7 +234,7 @@ async def test_a_line_without_an_end_ends_the_conversation(tmp_path: Path, contr
 
 
 async def test_the_socket_goes_with_the_run_and_takes_its_clients_along(tmp_path: Path) -> None:
-    async with controlled(tmp_path, Noted(), print):
+    async with heard(tmp_path, Noted(), print):
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET_NAME))
         writer.write(as_line(ListTrials()))
         assert await reader.readline()
@@ -242,7 +248,7 @@ async def test_the_socket_goes_with_the_run_and_takes_its_clients_along(tmp_path
 async def test_a_run_of_a_long_path_can_be_spoken_to(tmp_path: Path) -> None:
     directory = tmp_path / ("long" * 30) / ("path" * 30)
     directory.mkdir(parents=True)
-    async with controlled(directory, Noted(), print):
+    async with heard(directory, Noted(), print):
         assert (await asked(directory, ListTrials())).state == STATE
     assert list(directory.iterdir()) == []
 
@@ -258,14 +264,14 @@ async def test_a_socket_that_a_killed_run_has_left_is_told_and_removed(tmp_path:
 async def test_a_run_that_goes_on_takes_the_place_of_a_stale_socket(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / SOCKET_NAME))
-    async with controlled(tmp_path, Noted(), print):
+    async with heard(tmp_path, Noted(), print):
         assert (await asked(tmp_path, ListTrials())).state == STATE
 
 
 async def test_a_directory_that_takes_no_socket_costs_the_run_nothing_but_a_note(tmp_path: Path) -> None:
     (tmp_path / SOCKET_NAME).mkdir()
     notes: list[str] = []
-    async with controlled(tmp_path, Noted(), notes.append):
+    async with heard(tmp_path, Noted(), notes.append):
         pass
     assert len(notes) == 1
     assert "cannot be made, so this run cannot be spoken to" in notes[0]

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from tbench.datasets.known import KnownDataset, Piece, choose, is_commit
-from tbench.datasets.reference import Named, usable_folder, usable_url
+from tbench.datasets.known import KnownDataset, choose
+from tbench.datasets.reference import Named, Piece, is_commit, usable_folder, usable_url
 from tbench.datasets.resolve import Access, find_dataset, known_datasets
 from tbench.errors import UsageError
 

@@ -17,11 +17,11 @@ from full_disk import files_end_at
 from git_mirrors import Mirror, git, registry, row
 from tb1_tasks import write_tb1_task
 
-from tbench.datasets.cache import RECORD, DatasetCache, Entry
-from tbench.datasets.known import KnownDataset, Piece
+from tbench.datasets.cache import RECORD, CachedDataset, DatasetCache
+from tbench.datasets.known import KnownDataset
 from tbench.datasets.pull import pull
 from tbench.datasets.reading import read_chosen
-from tbench.datasets.reference import AtGit, Named
+from tbench.datasets.reference import Named, Piece
 from tbench.datasets.resolve import Access, find_dataset, say_nothing
 from tbench.errors import UsageError
 from tbench.tasks.sources import ALL_TASKS, read_tasks
@@ -41,15 +41,15 @@ print(pull(known, DatasetCache(cache_directory()), lambda text: print(text, flus
 
 def pulled(
     mirror: Mirror, cache: Path, revision: str = "main", folder: str | None = None, *, refresh: bool = False
-) -> Entry:
+) -> CachedDataset:
     return pull(known(mirror, revision, folder), DatasetCache(cache), say_nothing, refresh=refresh)
 
 
 def known(mirror: Mirror, revision: str = "main", folder: str | None = None) -> KnownDataset:
-    return find_dataset(AtGit(mirror.url, revision, folder), Access())
+    return find_dataset(Piece(mirror.url, revision, folder), Access())
 
 
-def names(entry: Entry) -> list[str]:
+def names(entry: CachedDataset) -> list[str]:
     return sorted(path.name for path in entry.path.iterdir() if path.name != RECORD)
 
 
@@ -80,9 +80,9 @@ def test_a_pull_brings_the_tasks_flat_with_their_modes_and_digests(mirror: Mirro
         "environment/Dockerfile": 0o644,
         "tests": 0o755,
     }
-    assert entry.record.pieces[0].commit == head
-    assert entry.record.hashes.keys() == entry.record.published.keys() == {"alpha", "beta", "gamma"}
-    assert entry.record.hashes["beta"] == entry.record.published["beta"]
+    assert entry.pieces[0].commit == head
+    assert entry.hashes.keys() == entry.published.keys() == {"alpha", "beta", "gamma"}
+    assert entry.hashes["beta"] == entry.published["beta"]
     assert left_over(cache) == [entry.path.name]
     assert read_tasks(str(entry.path)).names == ["alpha", "beta", "gamma"]
 
@@ -116,7 +116,7 @@ def test_what_was_pulled_of_a_commit_is_not_fetched_again_and_a_branch_is(mirror
     assert names(pulled(mirror, cache)) == ["alpha", "beta", "delta", "gamma"]
     shutil.rmtree(mirror.path)
     assert pulled(mirror, cache, head).path == cache / f"mirror-{head[:12]}"
-    assert pulled(mirror, cache, first.record.pieces[0].commit).path == first.path
+    assert pulled(mirror, cache, first.pieces[0].commit).path == first.path
     with pytest.raises(UsageError, match="no repository is there"):
         pulled(mirror, cache)
 
@@ -151,7 +151,7 @@ def test_tags_are_found_also_when_they_are_annotated_and_are_not_asked_for_twice
     git(mirror.work, "tag", "--annotate", "v1", "--message", "one")
     git(mirror.work, "push", "--quiet", str(mirror.path), "v1")
     entry = pulled(mirror, cache, "v1")
-    assert entry.record.pieces[0].commit == mirror.head
+    assert entry.pieces[0].commit == mirror.head
     fixed = KnownDataset("fixed", "1", "test", (Piece(mirror.url, "refs/tags/v1"),))
     entry = pull(fixed, DatasetCache(cache), say_nothing)
     assert entry.path.name == f"fixed@1-{mirror.head[:12]}"
@@ -185,9 +185,9 @@ def test_a_mirror_stands_for_a_url_by_gits_own_settings(
     mirror: Mirror, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gitconfig").write_text(f'[url "{mirror.url}"]\n\tinsteadOf = https://host.invalid/org/repo\n')
-    elsewhere = AtGit("https://host.invalid/org/repo", mirror.head, None)
+    elsewhere = Piece("https://host.invalid/org/repo", mirror.head, None)
     entry = pull(find_dataset(elsewhere, Access()), DatasetCache(cache), say_nothing)
-    assert (names(entry), entry.record.pieces[0].url) == (["alpha", "beta", "gamma"], "https://host.invalid/org/repo")
+    assert (names(entry), entry.pieces[0].url) == (["alpha", "beta", "gamma"], "https://host.invalid/org/repo")
 
 
 def test_rows_of_a_registry_name_tasks_of_several_commits(mirror: Mirror, cache: Path, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_links_that_leave_a_task_cost_that_task_alone(mirror: Mirror, cache: Pat
     (mirror.work / "tasks/evil").symlink_to("/etc")
     mirror.commit()
     entry = pulled(mirror, cache)
-    assert names(entry) == ["alpha", "beta", "gamma"] and entry.record.hashes["beta"] is None
+    assert names(entry) == ["alpha", "beta", "gamma"] and entry.hashes["beta"] is None
     tasks = read_chosen(f"git+{mirror.url}@main", ALL_TASKS)
     assert [task.name for task in tasks.tasks] == ["alpha", "gamma"]
     assert "symlink leaves the task directory" in tasks.invalid["beta"]
@@ -328,7 +328,7 @@ def test_a_pull_that_is_killed_leaves_nothing_that_counts_and_the_next_one_goes_
     (entry,) = DatasetCache(cache).entries()
     assert names(entry) == ["alpha", "beta", "gamma"]
     assert left_over(cache) == [entry.path.name]
-    assert {path.name: Task.read(path).hash for path in entry.paths} == dict(entry.record.published)
+    assert {path.name: Task.read(path).hash for path in entry.paths} == dict(entry.published)
 
 
 def test_what_was_fetched_before_the_end_is_not_fetched_again(mirror: Mirror, cache: Path) -> None:
@@ -422,7 +422,7 @@ def test_nobody_is_asked_for_a_password_and_none_is_shown(
         for login in ("", "me:secret@"):
             url = f"http://{login}127.0.0.1:{server.server_address[1]}/repo"
             with pytest.raises(UsageError, match="asks who you are, or is not there for everybody") as raised:
-                pull(find_dataset(AtGit(url, "main", None), Access()), DatasetCache(cache), say_nothing)
+                pull(find_dataset(Piece(url, "main", None), Access()), DatasetCache(cache), say_nothing)
             assert "secret" not in str(raised.value) and "\n" not in str(raised.value)
     finally:
         server.shutdown()
@@ -443,7 +443,7 @@ def test_where_nobody_answers_is_told(url: str, words: str, cache: Path) -> None
     if url.startswith("ssh") and shutil.which("ssh") is None:
         pytest.skip("no ssh here")
     with pytest.raises(UsageError) as raised:
-        pull(find_dataset(AtGit(url, "main", None), Access()), DatasetCache(cache), say_nothing)
+        pull(find_dataset(Piece(url, "main", None), Access()), DatasetCache(cache), say_nothing)
     assert words in str(raised.value) and url in str(raised.value) and "\n" not in str(raised.value)
 
 
@@ -476,7 +476,7 @@ def test_a_password_is_on_no_command_line_and_in_no_file(
     (programs / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     said: list[str] = []
-    with_password = AtGit("https://me:secret@host.invalid/x", "main", None)
+    with_password = Piece("https://me:secret@host.invalid/x", "main", None)
     entry = pull(find_dataset(with_password, Access()), DatasetCache(cache), said.append)
     assert names(entry) == ["alpha", "beta", "gamma"]
     files = [path.read_bytes() for path in cache.rglob("*") if path.is_file()]

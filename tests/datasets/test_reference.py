@@ -6,29 +6,29 @@ from pathlib import Path
 
 import pytest
 
-from tbench.datasets.reference import AtGit, AtPath, Named, parse_reference, stored_source, usable_url, without_login
+from tbench.datasets.reference import Named, Piece, parse_reference, stored_source, usable_url, without_login
 from tbench.errors import UsageError
 
 
 @pytest.mark.parametrize(
     ("said", "meant"),
     [
-        ("bundled", AtPath(Path("bundled"))),
-        ("./tasks", AtPath(Path("./tasks"))),
-        ("/srv/tasks", AtPath(Path("/srv/tasks"))),
-        ("a/b/c", AtPath(Path("a/b/c"))),
+        ("bundled", Path("bundled")),
+        ("./tasks", Path("./tasks")),
+        ("/srv/tasks", Path("/srv/tasks")),
+        ("a/b/c", Path("a/b/c")),
         ("terminal-bench", Named("terminal-bench", None)),
         ("terminal-bench@2.1", Named("terminal-bench", "2.1")),
         ("org/name", Named("org/name", None)),
         ("org/name@latest", Named("org/name", "latest")),
         (f"org/name@sha256:{'a' * 64}", Named("org/name", f"sha256:{'a' * 64}")),
-        ("git+https://host/a/b", AtGit("https://host/a/b", "HEAD", None)),
-        ("git+https://host/a/b.git@v1#tasks/x/", AtGit("https://host/a/b.git", "v1", "tasks/x")),
-        ("git+https://host/a/b@feature/x#", AtGit("https://host/a/b", "feature/x", "")),
-        ("git+ssh://git@host/a/b", AtGit("ssh://git@host/a/b", "HEAD", None)),
-        ("git+ssh://git@host/a/b@main", AtGit("ssh://git@host/a/b", "main", None)),
-        ("git+git@host:a/b.git@main", AtGit("git@host:a/b.git", "main", None)),
-        ("git+https://me:pw@host/a/b@v2", AtGit("https://me:pw@host/a/b", "v2", None)),
+        ("git+https://host/a/b", Piece("https://host/a/b", "HEAD", None)),
+        ("git+https://host/a/b.git@v1#tasks/x/", Piece("https://host/a/b.git", "v1", "tasks/x")),
+        ("git+https://host/a/b@feature/x#", Piece("https://host/a/b", "feature/x", "")),
+        ("git+ssh://git@host/a/b", Piece("ssh://git@host/a/b", "HEAD", None)),
+        ("git+ssh://git@host/a/b@main", Piece("ssh://git@host/a/b", "main", None)),
+        ("git+git@host:a/b.git@main", Piece("git@host:a/b.git", "main", None)),
+        ("git+https://me:pw@host/a/b@v2", Piece("https://me:pw@host/a/b", "v2", None)),
     ],
 )
 def test_what_is_said_is_what_is_meant(
@@ -42,15 +42,15 @@ def test_a_directory_that_is_there_is_a_path_whatever_its_name(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     for name in ("terminal-bench@2.1", "org/name"):
         (tmp_path / name).mkdir(parents=True)
-        assert parse_reference(name) == AtPath(Path(name))
+        assert parse_reference(name) == Path(name)
 
 
 def test_a_local_repository_may_have_an_at_sign_in_its_path(tmp_path: Path) -> None:
     (tmp_path / "a@b" / "repo").mkdir(parents=True)
     url = f"file://{tmp_path}/a@b/repo"
-    assert parse_reference(f"git+{url}") == AtGit(url, "HEAD", None)
-    assert parse_reference(f"git+{url}@main") == AtGit(url, "main", None)
-    assert parse_reference(f"git+{tmp_path}/a@b/repo") == AtGit(url, "HEAD", None)
+    assert parse_reference(f"git+{url}") == Piece(url, "HEAD", None)
+    assert parse_reference(f"git+{url}@main") == Piece(url, "main", None)
+    assert parse_reference(f"git+{tmp_path}/a@b/repo") == Piece(url, "HEAD", None)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +27,9 @@ from tbench.errors import UsageError
 from tbench.events import Event, Events, TrialPhase
 from tbench.results import TrialResult
 from tbench.runs.control import RunControl
+from tbench.runs.live.commands import LiveControl
 from tbench.runs.plan import plan_trials
-from tbench.runs.run import Run, RunOutcome
+from tbench.runs.run import Run, RunOutcome, attend
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend
 from tbench.scores.summarise import summarise
@@ -64,7 +68,7 @@ class Spoken:
     """A run that a test speaks to."""
 
     def __init__(self, run: Run, task: asyncio.Task[RunOutcome]) -> None:
-        self.run, self.control, self.task = run, run.control, task
+        self.run, self.control, self.task = run, LiveControl(run.control), task
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
@@ -95,7 +99,7 @@ async def running(tasks: TaskSet, store: RunStore, agent: Callable[[], NopAgent]
     backend = FakeBackend(capacity=Capacity(8, 1e6))
     plan = a_plan(**{"seeds": (0, 1), "agent": "nop", "concurrency": 2} | more)
     run = Run(plan, tasks, make_agent=agent, backend=backend, store=store, events=Events(seen.append))
-    run.control.pause(None, now=True)
+    LiveControl(run.control).pause(None, now=True)
     task = asyncio.create_task(run.execute())
     try:
         yield Spoken(run, task)
@@ -132,7 +136,7 @@ async def test_a_trial_is_held_at_its_next_model_call_while_others_go_on(
 ) -> None:
     async with running(tasks, store, lambda: Asking(told, at), concurrency=4) as spoken:
         control = spoken.control
-        control._starting.lift()
+        spoken.run.control.starting.lift()
         await spoken.until(lambda: sum(each.held for each in control.state().trials) == 4)
         assert {each.step for each in control.state().trials} == {1}
         assert {each.line for each in control.state().trials} == {"line 1"}
@@ -149,7 +153,7 @@ async def test_what_is_said_reaches_its_trial_and_that_trial_does_not_count(
     tasks: TaskSet, store: RunStore, told: dict[str, list[str]], at: dict[str, int]
 ) -> None:
     async with running(tasks, store, lambda: Asking(told, at), concurrency=4) as spoken:
-        spoken.control._starting.lift()
+        spoken.run.control.starting.lift()
         await spoken.until(lambda: len(at) == 4)
         spoken.control.say("alpha/0", "Look at the log.")
         spoken.control.go_on(None)
@@ -169,7 +173,7 @@ async def test_a_trial_that_is_ended_has_an_error_and_no_verdict(
     tasks: TaskSet, store: RunStore, told: dict[str, list[str]], at: dict[str, int]
 ) -> None:
     async with running(tasks, store, lambda: Asking(told, at), concurrency=4) as spoken:
-        spoken.control._starting.lift()
+        spoken.run.control.starting.lift()
         await spoken.until(lambda: len(at) == 4)
         assert spoken.control.abort("beta/0") == "beta/0: is ended without a verdict"
         with pytest.raises(UsageError, match=r"beta/0: has its verdict, or is being ended already"):
@@ -217,20 +221,31 @@ async def test_an_unknown_trial_is_told_with_those_that_are_like_it(tasks: TaskS
             spoken.control.say("zzzzzz", "x")
 
 
+def a_run(planned: int) -> RunControl:
+    return RunControl("r", planned, 1, attend=partial(attend, waits=False, asks=False))
+
+
 async def test_an_agent_that_has_ended_can_be_told_nothing(tasks: TaskSet, store: RunStore) -> None:
-    control = RunControl("r", 1, 1)
+    run = a_run(planned=1)
     (plan, *_) = plan_trials(tasks, a_plan(seeds=(0,), agent="nop"))
-    with control.trial(plan):
-        control.on_event(TrialPhase(trial=plan.trial, attempt=1, task="alpha", seed=0, phase="verifier"))
+    with run.trial(plan):
+        run.on_event(TrialPhase(trial=plan.trial, attempt=1, task="alpha", seed=0, phase="verifier"))
         with pytest.raises(UsageError, match=r"^alpha/0: its agent has come to its end \(verifier\)$"):
-            control.say("alpha/0", "x")
+            LiveControl(run).say("alpha/0", "x")
 
 
 def test_a_run_without_trials_says_so() -> None:
-    control = RunControl("r", 0, 1)
+    control = LiveControl(a_run(planned=0))
     assert control.state().trials == ()
     assert control.pause(None, now=False) == "no other trial starts; 0 trials under way"
     assert control.state().paused == "starting nothing"
+
+
+def test_a_run_that_nobody_speaks_to_does_without_what_serves_them() -> None:
+    code = "import sys, tbench.runs.run; print(*(name for name in sys.modules if name.startswith('tbench.')))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "tbench.runs.control" in loaded
+    assert [name for name in loaded if name.startswith(("tbench.runs.live", "tbench.control.wire"))] == []
 
 
 # -- its terminal ----------------------------------------------------------------------------------
@@ -279,7 +294,7 @@ async def test_a_terminal_is_seen_taken_typed_into_and_given_back(tasks: TaskSet
     agent = AtTerminal([LS, CLAIM, CLAIM])
     async with running(tasks, store, lambda: agent, seeds=(0,), concurrency=1) as spoken:
         control = spoken.control
-        control._starting.lift()
+        spoken.run.control.starting.lift()
         await spoken.until(lambda: [each.held for each in control.state().trials] == [True])
         (trial,) = control.state().trials
         called = f"{trial.task}/0"
@@ -316,7 +331,7 @@ async def test_bytes_follow_a_drawing_and_keys_reach_only_a_trial_that_is_held(t
     agent = AtTerminal([LS, CLAIM, CLAIM])
     async with running(tasks, store, lambda: agent, seeds=(0,), concurrency=1) as spoken:
         control = spoken.control
-        control._starting.lift()
+        spoken.run.control.starting.lift()
         await spoken.until(lambda: [each.held for each in control.state().trials] == [True])
         name = control.state().trials[0].task
         control.pause(name, now=False)
@@ -345,9 +360,9 @@ async def test_what_has_no_terminal_or_is_not_held_is_told(tasks: TaskSet, store
             await spoken.control.screen("alpha/0")
         with pytest.raises(UsageError, match=r"^alpa/0: no such trial is under way; did you mean alpha/0"):
             await spoken.control.type("alpa/0", "x")
-        (trial, *_) = spoken.control._trials.values()
+        (trial, *_) = spoken.run.control.trials.values()
         async with contextlib.AsyncExitStack() as stack:
-            terminal = trial.shared.terminal = Terminal(FakeTmux().connect)
+            terminal = trial.terminal = Terminal(FakeTmux().connect)
             await terminal.open()
             stack.push_async_callback(terminal.close)
             with pytest.raises(UsageError, match=r"/0: is at work; hold it first \(tbench pause TRIAL\)"):
@@ -356,7 +371,7 @@ async def test_what_has_no_terminal_or_is_not_held_is_told(tasks: TaskSet, store
             with pytest.raises(UsageError, match=r"/0: its agent is not held, so its terminal cannot be taken"):
                 async with spoken.control.attach(trial.plan.trial, take=True, drawn=True):
                     raise AssertionError
-            trial.shared.terminal = None
+            trial.terminal = None
 
 
 async def test_a_trial_that_has_ended_says_what_came_of_it(tasks: TaskSet, store: RunStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tbench.runs.redaction import hide, hiding
+from tbench.runs.redaction import hiding
 from tbench.tasks.task import Task
 
 KEY = "sk-planted-0815"
@@ -19,6 +19,10 @@ PASSWORD = "${PLANTED_PASSWORD:-default-password}"
 [solution.env]
 OTHER = "${PLANTED_OTHER}"
 """
+
+
+def hide(text: str, *tasks: Task | None, host: dict[str, str]) -> str:
+    return hiding(tasks, host=host)(text)
 
 
 def test_the_key_is_hidden_wherever_it_stands() -> None:

@@ -32,6 +32,7 @@ from tbench.config.settings import RunConfig
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Events, TrialFinished, TrialPhase
 from tbench.results import ImageOrigin, TrialResult
+from tbench.runs.live.commands import LiveControl
 from tbench.runs.plan import plan_trials
 from tbench.runs.resume import EarlierRun
 from tbench.runs.run import Run, RunOutcome, execute_run
@@ -437,8 +438,9 @@ async def test_an_attempt_is_seen_and_paused_while_the_one_before_it_is_still_to
         watched = WatchedRun(bench.directory, RunFacts("r", 1, 1), bench.directory / "journal.jsonl")
         watched.follow(None)
         assert [(each.attempt, each.phase) for each in watched.trials.values()] == [(2, "agent")]
-        assert [(each.attempt, each.phase) for each in run.control.state().trials] == [(2, "agent")]
-        assert run.control.pause("alpha", now=False) == "alpha/0: is held at its next model call"
+        control = LiveControl(run.control)
+        assert [(each.attempt, each.phase) for each in control.state().trials] == [(2, "agent")]
+        assert control.pause("alpha", now=False) == "alpha/0: is held at its next model call"
         console = Console(file=io.StringIO(), width=80, height=24)
         with console.capture() as shown:
             console.print(live.render(80, 24))

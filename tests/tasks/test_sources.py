@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tbench.errors import UsageError
-from tbench.tasks.sources import BUNDLED, read_tasks
+from tbench.tasks.sources import BUNDLED, TaskChoice, read_tasks
 
 MakeTask = Any
 
@@ -39,13 +39,18 @@ def test_a_single_task_can_be_named_by_its_directory(dataset: Path, monkeypatch:
 
 
 def test_patterns_are_shell_globs_and_add_up(dataset: Path) -> None:
-    assert read_tasks(str(dataset), ["*a", "alpha*"]).names == ["alpha_2026-01-01", "beta", "delta", "gamma"]
-    assert read_tasks(str(dataset), ["?eta"]).names == ["beta"]
+    assert read_tasks(str(dataset), TaskChoice(["*a", "alpha*"])).names == [
+        "alpha_2026-01-01",
+        "beta",
+        "delta",
+        "gamma",
+    ]
+    assert read_tasks(str(dataset), TaskChoice(["?eta"])).names == ["beta"]
 
 
 def test_a_pattern_that_matches_nothing_is_refused(dataset: Path) -> None:
     with pytest.raises(UsageError, match="--task zeta: matches no task"):
-        read_tasks(str(dataset), ["beta", "zeta"])
+        read_tasks(str(dataset), TaskChoice(["beta", "zeta"]))
 
 
 @pytest.mark.parametrize("part", ["toml", "instruction", "test", "dockerfile"])

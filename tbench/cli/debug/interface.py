@@ -11,10 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from tbench.cli.common import read_stdin
 from tbench.cli.debug.keys import BY_PRESS, Binding, LineEditor, Press, PressReader
 from tbench.cli.debug.panes import Question, Shown
-from tbench.cli.debug.screen import FullScreen, picture
+from tbench.cli.debug.screen import drawn, picture
 from tbench.cli.debug.words import SHOWN, Told, told
+from tbench.cli.own_terminal import FullScreen
 from tbench.control.client import Attached, Talk, TalkOver, attached
 from tbench.control.wire import Answer, Attach, Debug, Sample
 from tbench.errors import UsageError
@@ -196,9 +198,13 @@ class Interface:
         """Draw what has changed, and no faster than one can see."""
         while await self._changed.wait():
             self._changed.clear()
-            if not self._terminal.show(picture(self._shown)):
+            if not self._terminal.flush() or not self._show():
                 self._changed.set()
             await asyncio.sleep(_FRAME_SEC)
+
+    def _show(self) -> bool:
+        found = picture(self._shown)
+        return self._terminal.show([drawn(line) for line in found.lines], found.cursor)
 
     def _resized(self) -> None:
         self._shown.columns, self._shown.rows = self._terminal.size
@@ -226,10 +232,7 @@ class Interface:
 
     def _readable(self) -> None:
         # Read where it is known to be readable: a moment later it may not be, and nothing here may block.
-        try:
-            self._bytes.put_nowait(os.read(0, 1 << 16))
-        except OSError:
-            self._bytes.put_nowait(b"")
+        self._bytes.put_nowait(read_stdin())
 
     async def _next(self, within_sec: float | None) -> bytes | None:
         """What is typed next; None where that is nothing within this time. Raises Left where the terminal is closed."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Protocol
 
 from harness.terminal.plain_text import plain_text
+from tbench.cli.common import pieces_of_stdin
 from tbench.cli.debug.panes import end_words, verdict_words
 from tbench.cli.debug.words import MEANINGS, told
 from tbench.cli.printing import print_line
@@ -169,24 +168,8 @@ async def commands_in(text: str) -> AsyncIterator[str]:
 async def lines_of_stdin() -> AsyncIterator[str]:
     """The lines of stdin, as they arrive."""
     rest = b""
-    async for data in _stdin():
+    async for data in pieces_of_stdin():
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             yield line.decode("utf-8", "replace")
     yield rest.decode("utf-8", "replace")
-
-
-async def _stdin() -> AsyncIterator[bytes]:
-    loop, typed = asyncio.get_running_loop(), asyncio.Queue[bytes]()
-    try:
-        # Read where it is known to be readable: a moment later it may not be, and nothing here may block.
-        loop.add_reader(0, lambda: typed.put_nowait(os.read(0, 1 << 16)))
-    except PermissionError:  # a file, or /dev/null: always readable
-        while data := os.read(0, 1 << 16):
-            yield data
-        return
-    try:
-        while data := await typed.get():
-            yield data
-    finally:
-        loop.remove_reader(0)

@@ -14,9 +14,9 @@ from tbench import exit_codes
 from tbench.api.debugging import DebugSession, debug
 from tbench.cli.debug.interface import Interface
 from tbench.cli.debug.plain import PlainDebugger, commands_in, lines_of_stdin
-from tbench.cli.debug.screen import FullScreen, fits_a_screen
 from tbench.cli.execute import tasks_of_run
 from tbench.cli.interruption import run_interruptibly
+from tbench.cli.own_terminal import FullScreen, fits_a_screen
 from tbench.cli.parsing.configured import Given
 from tbench.cli.printing import print_line
 from tbench.cli.steering import a_trial
@@ -24,7 +24,7 @@ from tbench.config.settings import RunConfig
 from tbench.control.client import Talk, TalkOver
 from tbench.control.wire import Stepping
 from tbench.errors import UsageError
-from tbench.runs.control import came_to
+from tbench.runs.live.commands import came_to
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ async def speak(run: Path, trial: str, manner: Manner, *, is_guest: bool) -> str
     if not manner.has_screen:
         async with Talk(run) as talk:
             return await PlainDebugger(talk, trial).run(manner.words)
-    with FullScreen() as screen:
+    with FullScreen(tells_pastes=True) as screen:
         return await Interface(run, trial, screen, is_guest=is_guest).run()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+    pass
 
 A_PATH = click.Path(path_type=Path)
 """A path as pathlib has it."""
@@ -42,15 +42,3 @@ class OneOf(click.Choice[str]):
         if value not in self.choices:
             raise UnknownValue(f"{value}: unknown; known: {', '.join(self.choices)}", ctx, param)
         return str(value)
-
-
-class Suggested(click.types.StringParamType):
-    """Any word; a shell completes these. Who uses the value knows whether another is possible."""
-
-    def __init__(self, *words: str) -> None:
-        self._words = words
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(word) for word in self._words if word.startswith(incomplete)]

@@ -57,19 +57,16 @@ class Sharing:
 
         Raises UsageError where there are more nodes than cpus.
         """
-        with self._lock:
-            self._take(name, engine, cpus, gpus)
-
-    def _take(self, name: str, engine: Engine, cpus: float, gpus: int) -> None:
         whole = engine.info
         # An engine that does not say which it is counts as nobody else's.
         identity = whole.identity or f"that of {name}"
-        others = self._with(identity)
-        if len(others) >= max(1, whole.cpus):
-            raise UsageError(f"has the same engine as {', '.join(others)}, and no cpu of it is left")
         wanted = min(whole.cpus, int(cpus)) if cpus >= 1 else whole.cpus
-        self._shares[name] = _NodeShare(engine, whole, identity, wanted, gpus)
-        self._divide(identity)
+        with self._lock:
+            others = self._with(identity)
+            if len(others) >= max(1, whole.cpus):
+                raise UsageError(f"has the same engine as {', '.join(others)}, and no cpu of it is left")
+            self._shares[name] = _NodeShare(engine, whole, identity, wanted, gpus)
+            self._divide(identity)
 
     def give_back(self, name: str) -> bool:
         """Let the others have the part of a node; whether it had one."""

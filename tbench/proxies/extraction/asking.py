@@ -21,8 +21,6 @@ from tbench.text import one_line
 
 SINGLE_TURN_PROMPT = Path(__file__).with_name("single_turn.jinja")
 """The bare request of thinking-bash's training: no sentence about the end of a run, no screen."""
-SAMPLING = {"temperature": 0.7, "top_p": 0.95, "max_tokens": 256}
-"""The checkpoint's own, for whatever protocol."""
 
 
 def default_prompt(protocol: str) -> Path | None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable
 
-from harness.oversight import Draft
+from harness.oversight import Decided, Draft
 from harness.terminal.plain_text import plain_text
-from harness.trajectory import Step, Trajectory
+from harness.trajectory import Step
 from tbench.control.wire import (
     AboutReplies,
     Choose,
@@ -29,11 +27,12 @@ from tbench.control.wire import (
     WaitsFor,
 )
 from tbench.errors import TrialError, UsageError
+from tbench.runs.control import TrialControl, Work
+from tbench.runs.course import CourseStep
 from tbench.runs.live.shared_terminal import SharedTerminal
 from tbench.runs.live.stepping import Decisions, editable
-from tbench.sandbox.backend import Sandbox, Snapshots
+from tbench.sandbox.backend import Snapshots
 from tbench.tasks.environment import verifier_environment
-from tbench.tasks.task import Task
 from tbench.text import one_line
 from tbench.verify.policy import verify_by
 
@@ -45,56 +44,79 @@ _OBSERVATION, _TEXT = 2_000, 20_000
 """Most characters of an observation, its end, and of a reply."""
 
 
-@dataclass(frozen=True)
-class Work:
-    """What a trial works on now."""
-
-    task: Task
-    sandbox: Sandbox
-    trajectory: Callable[[], Trajectory | None]
-    directory: Path
-    """Directory of its files."""
-
-
 class DebuggedTrial:
-    """What a debugger sees and does of one trial. Where nobody debugs it, it costs a number per event."""
+    """What people see and do of one trial: a tbench.runs.control.Attendant."""
 
-    def __init__(
-        self,
-        shared: SharedTerminal,
-        on_touch: Callable[[], None],
-        on_ask: Callable[[Draft], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, trial: TrialControl, *, waits: bool = False, asks: bool = False) -> None:
+        """With `waits` each reply waits for a decision; with `asks` those that are followed only if somebody says so.
+
+        A trial that is done again waits where its way says so.
+        """
+        way = trial.way
+        self.shared = SharedTerminal(trial)
+        self.taken = self.shared.taken
         self.decisions = Decisions(
-            shared, on_screen=self._screen, on_change=self.changed, on_touch=on_touch, on_ask=on_ask
+            trial, on_screen=self._screen, on_change=self.changed, on_touch=trial.touch, on_ask=self._ask_somebody
         )
-        self.work: Work | None = None
-        """The agent's work; None before it begins and after it has ended."""
-        self.is_kept = False
-        """Whether the container is to stay."""
-        self.snapshots: list[str] = []
-        """Images that were made of the container."""
-        self.steps: tuple[Step, ...] = ()
-        """All steps, once the agent has ended, where somebody debugs it."""
-        self.differs = ""
-        """Where the terminal has shown something else than when this was done before."""
-        self.version = 0
+        self.decisions.is_on = waits or (way is not None and way.waits == "reply")
+        self.decisions.asks = asks
+        self.version = way.version if way is not None else 0
         """Grows with each change."""
-        self._shared = shared
-        self._rewinding: int | None = None
-        self._verdicts: list[VerdictSeen] = []
+        self._trial = trial
+        self._verdicts = list(way.verdicts) if way is not None else []
         self._judging: asyncio.Task[None] | None = None
         self._news: asyncio.Event | None = None
         """Set with the next change; None where nobody waits for one."""
 
-    def begins_anew(self, step: int, version: int, verdicts: Sequence[VerdictSeen]) -> None:
-        """Take it that the trial is done again up to a step, whose reply waits then."""
-        self._rewinding, self.version = step, version
-        self._verdicts.extend(verdicts)
+    def rests(self) -> None:
+        """As in Attendant."""
+        self.shared.tell_taker()
 
-    def is_back(self) -> None:
-        """Take it that what comes now is new."""
-        self._rewinding = None
+    async def before_query(self, now: CourseStep, known: CourseStep | None) -> None:
+        """As in Attendant: what was said and typed before is said and typed again."""
+        if known is not None:
+            self._compare()
+            self._trial.messages.extend(known.said)
+            await self._type_again(known.typed[0])
+        now.typed[0] = await self._take_back()
+
+    async def decided(self, draft: Draft, now: CourseStep, known: CourseStep | None) -> Decided:
+        """As in Attendant: what is typed now comes before what the reply asks for."""
+        if known is None or known.decided is None:
+            decided = await self.decisions.about(draft)
+            await self.shared.until_free()
+        else:
+            decided = known.decided
+            await self._type_again(known.typed[1])
+        now.typed[1] = await self._take_back()
+        return decided
+
+    async def _type_again(self, typed: bytes) -> None:
+        if typed:
+            with self._trial.resting():
+                await self.shared.type(typed)
+
+    async def _take_back(self) -> bytes:
+        """Have the terminal as a person has left it; what they typed. Raises what the terminal does."""
+        typed = self.shared.typed
+        if (told := await self.shared.handed_back()) is not None:
+            self._trial.messages.append(told)
+        return typed
+
+    def _compare(self) -> None:
+        """Tell the first time that the terminal shows something else than before."""
+        trial = self._trial
+        if trial.differs or trial.work is None or (trajectory := trial.work.trajectory()) is None:
+            return
+        trial.differs = trial.course.difference(trajectory.steps)
+        if trial.differs and trial.way is not None and trial.way.waits != "reply":
+            trial.say(f"{trial.name}: differs at {trial.differs}")
+
+    def _ask_somebody(self, draft: Draft) -> None:
+        name = self._trial.name
+        self._trial.say(
+            f"{name}: step {draft.step} waits for approval: tbench approve {name}, or tbench refuse {name} WHY"
+        )
 
     @property
     def verdicts_so_far(self) -> tuple[VerdictSeen, ...]:
@@ -117,19 +139,19 @@ class DebuggedTrial:
             async with asyncio.timeout(_NEWS_SEC):
                 await self._news.wait()
 
-    async def ended(self) -> None:
-        """Let what is tried beside the work come to its end before its container goes."""
-        if self.work is not None and self.decisions.is_on and (trajectory := self.work.trajectory()) is not None:
-            self.steps = trajectory.steps
-        self.work = None
+    async def ended(self, work: Work) -> None:
+        """As in Attendant: before its container goes."""
+        if self.decisions.is_on and (trajectory := work.trajectory()) is not None:
+            self._trial.steps = trajectory.steps
         if self._judging is not None:
             self._judging.cancel()
             await asyncio.gather(self._judging, return_exceptions=True)
 
     def shown(self, state: TrialUnderWay, after: int) -> Debugged:
         """The trial now, with its steps after that one."""
-        trajectory = self.work.trajectory() if self.work is not None else None
-        steps = trajectory.steps if trajectory is not None else self.steps
+        trial = self._trial
+        trajectory = trial.work.trajectory() if trial.work is not None else None
+        steps = trajectory.steps if trajectory is not None else trial.steps
         samples = self.decisions.samples
         return Debugged(
             version=self.version,
@@ -145,9 +167,9 @@ class DebuggedTrial:
             asking=self.decisions.asking,
             trouble=self.decisions.trouble,
             verdicts=tuple(self._verdicts),
-            snapshots=tuple(self.snapshots),
-            rewinding=self._rewinding,
-            differs=self.differs,
+            snapshots=tuple(trial.snapshots),
+            rewinding=None if trial.way is None or trial.is_new else trial.way.step,
+            differs=trial.differs,
         )
 
     def _waits_for(self, state: TrialUnderWay, steps: int) -> WaitsFor | None:
@@ -181,11 +203,11 @@ class DebuggedTrial:
 
     def _at_rest(self) -> Work:
         """The work of an agent that does nothing now. Raises UsageError."""
-        if self.work is None:
+        if self._trial.work is None:
             raise UsageError("its agent has not begun, or has come to its end")
-        if not self._shared.is_resting:
+        if not self._trial.is_resting:
             raise UsageError("is at work; hold it first (tbench pause TRIAL), or have it step")
-        return self.work
+        return self._trial.work
 
     def _verify(self) -> str:
         work = self._at_rest()
@@ -225,16 +247,16 @@ class DebuggedTrial:
             image = await sandbox.snapshot()
         except TrialError as error:
             raise UsageError(f"no snapshot: {error}") from None
-        self.snapshots.append(image)
+        self._trial.snapshots.append(image)
         self.changed()
         return f"its files are kept as the image {image}, which tbench clean --kept removes; processes are not"
 
     async def _screen(self) -> str:
         """The text of the screen; empty where it cannot be seen."""
-        if self._shared.terminal is None:
+        if self._trial.terminal is None:
             return ""
         with contextlib.suppress(ConnectionError):
-            return (await self._shared.terminal.drawn()).text
+            return (await self._trial.terminal.drawn()).text
         return ""
 
 

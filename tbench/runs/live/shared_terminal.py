@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 
 from harness.errors import TerminalLost, TerminalUnreachable
 from harness.oversight import HandedBack
-from harness.terminal import DrawnScreen, Tap, Terminal
+from harness.terminal import DrawnScreen, Tap
 from tbench.control.wire import Answer, Screen, as_line
 from tbench.errors import UsageError
-from tbench.runs.live.hold import Hold
+from tbench.runs.control import Hold, TrialControl
 from tbench.text import visible
 
 _BETWEEN_SCREENS_SEC = 0.02
@@ -23,39 +23,25 @@ _TOLD_CHARS = 2_000
 
 
 class SharedTerminal:
-    """Who looks on at a terminal, who has taken it, and what they have typed. `on_typed` is called when they do."""
+    """Who looks on at a trial's terminal, who has taken it, and what they have typed."""
 
-    def __init__(self, on_typed: Callable[[], None]) -> None:
-        self.terminal: Terminal | None = None
-        """The terminal while an agent works at it."""
+    def __init__(self, trial: TrialControl) -> None:
         self.taken = Hold()
         """Holds the agent while somebody has its terminal."""
-        self.is_resting = False
-        """Whether the agent waits for others and does nothing at its terminal."""
-        self._on_typed = on_typed
+        self._trial = trial
         self._typed = bytearray()
         self._typing = asyncio.Lock()
         self._takers: Tap | None = None
 
-    @contextlib.contextmanager
-    def resting(self) -> Iterator[None]:
-        """A block in which the agent leaves its terminal alone, so that a person may type."""
-        self.is_resting = True
-        self._tell_taker()
-        try:
-            yield
-        finally:
-            self.is_resting = False
-            self._tell_taker()
-
-    def _tell_taker(self) -> None:
+    def tell_taker(self) -> None:
+        """Show whoever has taken the terminal whether they may type."""
         if self._takers is not None:
             self._takers.nudge()
 
     async def until_free(self) -> None:
         """Return when nobody has taken the terminal."""
         while self.taken.is_set:
-            with self.resting():
+            with self._trial.resting():
                 await self.taken.over()
 
     @property
@@ -68,48 +54,50 @@ class SharedTerminal:
         if not self._typed:
             return None
         async with self._typing:
-            if self.terminal is None:
+            if (terminal := self._trial.terminal) is None:
                 return None
             typed, self._typed = bytes(self._typed).decode("utf-8", "replace"), bytearray()
-            screen = await self.terminal.handed_back()
-            self.terminal.remark("a person has given the terminal back")
+            screen = await terminal.handed_back()
+            terminal.remark("a person has given the terminal back")
         now = "It cannot be told what is on the screen." if screen is None else f"[The screen now:]\n{screen.text}"
         return HandedBack(f"{_shortened(visible(typed.replace(chr(13), chr(10))))}\n{now}")
 
     async def screen(self) -> Screen:
         """The screen. Raises UsageError where it cannot be seen."""
-        assert self.terminal is not None
+        assert self._trial.terminal is not None
         try:
-            return screen_told(await self.terminal.drawn())
+            return screen_told(await self._trial.terminal.drawn())
         except ConnectionError as error:
             raise UsageError(f"its terminal is out of reach: {error}") from None
 
     async def type(self, data: bytes) -> bool:
         """Type into the terminal of an agent that rests; whether that was done."""
         async with self._typing:
-            if not self.is_resting or self.terminal is None:
+            terminal = self._trial.terminal
+            if not self._trial.is_resting or terminal is None:
                 return False
             if not self._typed:
-                self.terminal.remark("a person types")
+                terminal.remark("a person types")
             self._typed += data
-            self._on_typed()
+            self._trial.touch()
             # Where it is gone, the agent finds that out, too, and what becomes of the trial is decided there.
             with contextlib.suppress(TerminalLost, TerminalUnreachable):
-                await self.terminal.pass_on(data)
+                await terminal.pass_on(data)
             return True
 
     @contextlib.asynccontextmanager
     async def occupied(self, *, take: bool, drawn: bool) -> AsyncIterator[AttachedPerson]:
         """Let somebody look on during the block, or have the terminal. Raises UsageError where another has it."""
-        assert self.terminal is not None
+        terminal = self._trial.terminal
+        assert terminal is not None
         if take and self.taken.is_set:
             raise UsageError("somebody else has taken its terminal; look on without taking it")
-        with self.terminal.tapped() as tap:
+        with terminal.tapped() as tap:
             if take:
                 self._takers = tap
                 self.taken.set()
             try:
-                yield AttachedPerson(self, self.terminal, tap, take=take, drawn=drawn)
+                yield AttachedPerson(self, self._trial, tap, take=take, drawn=drawn)
             finally:
                 if take:
                     self._takers = None
@@ -119,8 +107,9 @@ class SharedTerminal:
 class AttachedPerson:
     """Somebody who looks on at a terminal: a tbench.control.wire.Onlooker."""
 
-    def __init__(self, shared: SharedTerminal, terminal: Terminal, tap: Tap, *, take: bool, drawn: bool) -> None:
-        self._shared, self._terminal, self._tap = shared, terminal, tap
+    def __init__(self, shared: SharedTerminal, trial: TrialControl, tap: Tap, *, take: bool, drawn: bool) -> None:
+        assert trial.terminal is not None
+        self._shared, self._trial, self._terminal, self._tap = shared, trial, trial.terminal, tap
         self._take, self._drawn = take, drawn
         self._answered = False
         """Whether they have had the answer after which bytes follow."""
@@ -144,7 +133,7 @@ class AttachedPerson:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._drawn_at + _BETWEEN_SCREENS_SEC - loop.time())
         self._drawn_at = loop.time()
-        is_theirs = self._take and self._shared.is_resting
+        is_theirs = self._take and self._trial.is_resting
         screen = screen_told(await self._terminal.drawn())
         if not self._drawn and is_theirs == self._take:
             self._answered = True

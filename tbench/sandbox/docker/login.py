@@ -147,12 +147,12 @@ def _reads(entry: Mapping[str, Any]) -> bool:
         return False
 
 
-def find_login(registry: str, path: Path | None = None) -> Login | None:
+def find_login(registry: str) -> Login | None:
     """The login for a registry; None where the configuration has none. Blocks while a helper works, in bounded time.
 
     Raises LoginUnreadable for a broken file, and for a helper that is missing or fails.
     """
-    path = path or config_file()
+    path = config_file()
     config = read_docker_config(path)
     key = _HUB_KEY if registry == HUB else registry
     helper = (config.get("credHelpers") or {}).get(key) or config.get("credsStore")

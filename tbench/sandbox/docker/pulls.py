@@ -204,10 +204,6 @@ class Pulls:
         self._locks: dict[str, asyncio.Lock] = {}
         self._pulled: set[str] = set()
 
-    def has_pulled(self, name: ImageName) -> bool:
-        """Whether this image was pulled before."""
-        return name.wanted in self._pulled
-
     def forget(self, name: ImageName) -> None:
         """Take it that the image is gone from the engine: the next `pull` pulls it again."""
         self._pulled.discard(name.wanted)

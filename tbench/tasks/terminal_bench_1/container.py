@@ -160,19 +160,11 @@ _OF_THE_HOST = re.compile(r"\$\{\w+(?::-[^}]*)?\}")
 
 
 @dataclass(frozen=True)
-class LimitsOfMain:
-    """What a service may use; None where it does not say."""
-
-    cpus: float | None = None
-    memory_mb: float | None = None
-    pids: int | None = None
-
-
-@dataclass(frozen=True)
 class OneContainer:
     """What the only service of a task comes to."""
 
-    limits: LimitsOfMain = LimitsOfMain()
+    limits: Mapping[str, float | None] = field(default_factory=dict)
+    """What it may use, named as in [environment]; None where it does not say."""
     variables: Mapping[str, str] = field(default_factory=dict)
     workdir: str | None = None
     user: str | None = None
@@ -209,17 +201,17 @@ def one_container(services: Services) -> OneContainer | str:
     )
 
 
-def limits_of(services: Services) -> LimitsOfMain:
+def limits_of(services: Services) -> dict[str, float | None]:
     """The limits of the main service. Raises TaskInvalid."""
     settings = services.settings
     limits = _table(_table(_table(settings.get("deploy")).get("resources")).get("limits"))
     cpus = limits.get("cpus", settings.get("cpus"))
     memory, pids = limits.get("memory", settings.get("mem_limit")), limits.get("pids", settings.get("pids_limit"))
-    return LimitsOfMain(
-        None if cpus is None else _number(services, "cpus", cpus),
-        None if memory is None else _size_mb(services, memory),
-        None if pids is None or pids == -1 else int(_number(services, "pids", pids)),
-    )
+    return {
+        "cpus": None if cpus is None else _number(services, "cpus", cpus),
+        "memory_mb": None if memory is None else _size_mb(services, memory),
+        "pids_limit": None if pids is None or pids == -1 else int(_number(services, "pids", pids)),
+    }
 
 
 def _needs_compose(services: Services) -> str | None:

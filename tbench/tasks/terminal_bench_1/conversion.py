@@ -18,7 +18,6 @@ from tbench.tasks.files import read_bounded
 from tbench.tasks.terminal_bench_1 import DESCRIPTION
 from tbench.tasks.terminal_bench_1.container import COMPOSE_NAME as COMPOSE_NAME
 from tbench.tasks.terminal_bench_1.container import (
-    LimitsOfMain,
     OneContainer,
     Services,
     build_files,
@@ -171,7 +170,7 @@ def _write_solution(source: Path, target: Path) -> list[str]:
 def _task_toml(told: Description, container: OneContainer) -> str:
     environment = {
         "docker_image": container.image,
-        **_limits(container.limits),
+        **container.limits,
         "workdir": container.workdir,
         "network_mode": None if container.has_network else "no-network",
     }
@@ -191,10 +190,6 @@ def _task_toml(told: Description, container: OneContainer) -> str:
         entries = [f"{_toml_key(key)} = {_toml(value)}" for key, value in table.items() if value is not None]
         lines += ["", f"[{name}]", *entries] if entries else []
     return "\n".join([*lines, ""])
-
-
-def _limits(limits: LimitsOfMain) -> dict[str, float | int | None]:
-    return {"cpus": limits.cpus, "memory_mb": limits.memory_mb, "pids_limit": limits.pids}
 
 
 def _toml_key(key: str) -> str:

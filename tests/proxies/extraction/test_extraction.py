@@ -13,7 +13,7 @@ from harness.endpoint.chat import ChatModel, RetryPolicy
 from harness.model import Rendering, Sampling, Seeds
 from harness.protocols import load_protocol
 from tbench.errors import UsageError
-from tbench.proxies.extraction.asking import SAMPLING, ask_all, default_prompt, entries, still_open
+from tbench.proxies.extraction.asking import ask_all, default_prompt, entries, still_open
 from tbench.proxies.extraction.records import (
     ExtractionDirectory,
     ExtractionManifest,
@@ -29,6 +29,7 @@ from tbench.rewards import make_conciseness, make_execution_relevance
 from tbench.tasks.sources import read_tasks
 
 MakeTask = Any
+SAMPLING = {"temperature": 0.7, "top_p": 0.95, "max_tokens": 256}
 PROTOCOL = load_protocol("thinking-bash", default_prompt("thinking-bash"))
 BASH = BashSyntax()
 GOOD = "<thinking>a</thinking>\n```bash\nfind .\n```"

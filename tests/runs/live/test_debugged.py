@@ -12,8 +12,9 @@ import pytest
 from harness.trajectory import Reply, Step, Trajectory
 from tbench.control.wire import SnapshotNow, TrialUnderWay, VerifyNow
 from tbench.errors import UsageError
-from tbench.runs.live.debugged import DebuggedTrial, Work
-from tbench.runs.live.shared_terminal import SharedTerminal
+from tbench.runs.control import TrialControl, Work
+from tbench.runs.live.debugged import DebuggedTrial
+from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.task import Task
 
@@ -29,16 +30,16 @@ def state(step: int, *, held: bool = False) -> TrialUnderWay:
 
 
 @pytest.fixture
-def shared() -> SharedTerminal:
-    return SharedTerminal(lambda: None)
+def trial(make_task: Any, tmp_path: Path) -> TrialControl:
+    task, trajectory = Task.read(make_task(toml=SEPARATE)), Trajectory(protocol="bash", messages=(), steps=STEPS)
+    trial = TrialControl(TrialPlan("t.s0.x", "t", 0, task))
+    trial.work = Work(task, FakeSandbox(), lambda: trajectory, tmp_path)
+    return trial
 
 
 @pytest.fixture
-def debugged(shared: SharedTerminal, make_task: Any, tmp_path: Path) -> DebuggedTrial:
-    trial = DebuggedTrial(shared, lambda: None)
-    trajectory = Trajectory(protocol="bash", messages=(), steps=STEPS, outcome=None)
-    trial.work = Work(Task.read(make_task(toml=SEPARATE)), FakeSandbox(), lambda: trajectory, tmp_path)
-    return trial
+def debugged(trial: TrialControl) -> DebuggedTrial:
+    return DebuggedTrial(trial)
 
 
 def test_steps_that_were_done_are_shown_in_bounded_size(debugged: DebuggedTrial) -> None:
@@ -61,14 +62,14 @@ async def test_news_come_with_a_change(debugged: DebuggedTrial) -> None:
     await debugged.news(version)
 
 
-async def test_what_cannot_be_tried_beside_the_work_is_refused(debugged: DebuggedTrial, shared: SharedTerminal) -> None:
+async def test_what_cannot_be_tried_beside_the_work_is_refused(debugged: DebuggedTrial, trial: TrialControl) -> None:
     with pytest.raises(UsageError, match="is at work; hold it first"):
         await debugged.decide(VerifyNow(trial="t"))
-    with shared.resting():
+    with trial.resting():
         with pytest.raises(UsageError, match="its verifier has a container of its own"):
             await debugged.decide(VerifyNow(trial="t"))
         assert "its files are kept as the image" in await debugged.decide(SnapshotNow(trial="t"))
-    assert len(debugged.snapshots) == 1
-    await debugged.ended()
+    assert len(trial.snapshots) == 1
+    trial.work = None
     with pytest.raises(UsageError, match="its agent has not begun, or has come to its end"):
         await debugged.decide(SnapshotNow(trial="t"))

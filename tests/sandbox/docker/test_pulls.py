@@ -108,7 +108,7 @@ async def test_an_image_is_pulled_once_however_many_ask_for_it(
     name = ImageName.parse(registry.push().at(front))
     await asyncio.gather(*(pulls.pull(name, f"task-{number}") for number in range(5)))
     await pulls.pull(name, "late")
-    assert len([line for line in said if "pulling" in line]) == 1 and pulls.has_pulled(name)
+    assert len([line for line in said if "pulling" in line]) == 1
     pulls.forget(name)
     await pulls.pull(name, "again")
     assert said[-2:] == ["again: pulling NAME", "again: pulled NAME: 0 s"], (

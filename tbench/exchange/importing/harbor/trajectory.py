@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.trajectory import Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
+from harness.trajectory import Message, Reply, Step, ToolCall, Trajectory, Usage
 from tbench.exchange.importing.foreign_files import UnusableFile, read_json
 
 NAME = "trajectory.json"
@@ -48,10 +48,6 @@ def is_submission(step: Step) -> bool:
     if any(word in action for action in step.actions for word in _SUBMISSIONS):
         return True
     return not step.reply.tool_calls and _COMPLETE_TEXT in step.reply.content
-
-
-def with_outcome(trajectory: Trajectory, outcome: Outcome | None) -> Trajectory:
-    return trajectory.model_copy(update={"outcome": outcome})
 
 
 # -- turns ---------------------------------------------------------------------------------------

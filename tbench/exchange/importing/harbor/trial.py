@@ -112,7 +112,6 @@ _KEPT = ("exception.txt", "trial.log")
 _RECORDING, _OUR_RECORDING = "recording.cast", "session.cast"
 _STEP_LIMITS = ("max_turns", "max_episodes", "max_steps", "step_limit")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
-_NO_MODEL_AGENTS = ("oracle", "nop")
 _STEPS = "steps"
 
 

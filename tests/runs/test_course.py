@@ -8,7 +8,7 @@ from harness.errors import ContextLimitReached
 from harness.fakes import ScriptedModel
 from harness.oversight import Approved, Declined, Query
 from harness.trajectory import Message, Reply, Step
-from tbench.runs.live.course import Course
+from tbench.runs.course import Course
 
 
 def said(text: str) -> Message:

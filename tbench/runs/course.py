@@ -1,4 +1,4 @@
-"""The course of a trial: what its model was asked and answered, saved as a cassette, and given again to a fork.
+"""The course of a trial: what its model was asked and answered, and what of it is given again to another attempt.
 
 Kept so that a trial can be done again up to a step: the same replies, the same decisions, in another container.
 """
@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from harness.errors import ContextLimitReached, RequestRefused
-from harness.model import Model, OverHttp
+from harness.errors import ContextLimitReached
+from harness.model import Model
 from harness.oversight import Approved, Decided, Declined, Query
 from harness.trajectory import Intervention, Message, Reply, Step, Trajectory
-from tbench.cassettes.cassette import Cassette, RecordedAnswer, answer_body
 from tbench.divergence import first_difference
 from tbench.errors import UsageError
 
@@ -161,43 +159,6 @@ def _common(old: Sequence[Message], new: Sequence[Message]) -> int:
         if mine is not other:
             return at
     return min(len(old), len(new))
-
-
-# Saves what the model of a trial was asked and has answered as a cassette.
-
-CASSETTE_NAME = "cassette.jsonl"
-
-
-def save_cassette(course: Course, directory: Path) -> str:
-    """Write the cassette of a trial into the directory of its files; what was done, in words. Raises UsageError."""
-    cassette = cassette_of(course)
-    file = directory / CASSETTE_NAME
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        cassette.write(file)
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror or error}") from None
-    return f"{len(cassette.exchanges)} of its model's replies are saved; serve them with: tbench cassette play {file}"
-
-
-def cassette_of(course: Course) -> Cassette:
-    """The queries of a trial with the replies that were followed. Raises UsageError."""
-    models: dict[str, dict[str, object]] = {}
-    exchanges: list[RecordedAnswer] = []
-    for each, messages, reply in course.exchanges():
-        if not isinstance(each.model, OverHttp):
-            raise UsageError("its model is not asked over HTTP, so there is nothing to be served again")
-        try:
-            path, body = each.model.request(messages, seed=each.seed, max_tokens=each.max_tokens, tools=each.tools)
-        except RequestRefused as error:
-            raise UsageError(str(error)) from None
-        name = each.model.model or ""
-        models[name] = {"id": name, "object": "model", "max_model_len": each.model.context_tokens}
-        status, answer = answer_body(path, reply, name)
-        exchanges.append(RecordedAnswer(path, body, status, answer))
-    if not exchanges:
-        raise UsageError("its model has not answered yet")
-    return Cassette(list(models.values()), exchanges)
 
 
 # What the agent of a stored trial is given again when it is done anew up to a step.
