@@ -23,7 +23,7 @@ from reports.site.content import SiteRun
 from tbench.history.rows import TrialRow
 from tbench.results import UNKNOWN_TIME
 from tbench.reward import canonical, mean_text, reward_text
-from tbench.scores.summary import Status, percent, range_text
+from tbench.scores.summary import Cell, Status, percent, range_text
 from tbench.text import counted, size_shown
 
 HERE = Path(__file__).parent
@@ -116,7 +116,9 @@ def _environment() -> Environment:
         "counted": counted,
         "size": size_shown,
         "named": named,
+        "facts": facts_of,
     }
+    environment.globals |= {"signs": SIGNS, "sign_of": sign_of}
     return environment
 
 
@@ -173,7 +175,7 @@ def seed_cells(here: str, run: SiteRun, trials: Iterable[TrialRow], seeds: Itera
         else:
             status = Status(trial.status)
             href = relative_url(here, trial_page(run.slug, trial.task, seed, trial.attempt))
-            yield SeedCell(status, sign_of(status, trial.reward), f"seed {seed}: {', '.join(_facts(trial))}", href)
+            yield SeedCell(status, sign_of(status, trial.reward), f"seed {seed}: {', '.join(facts_of(trial))}", href)
 
 
 def sign_of(status: Status, reward: float | None) -> str:
@@ -184,15 +186,22 @@ def sign_of(status: Status, reward: float | None) -> str:
     return text.removeprefix("0") if text.startswith("0.") else text
 
 
-def _facts(trial: TrialRow) -> Iterator[str]:
-    if trial.status == Status.ERROR:
-        yield f"error, no verdict: {trial.error}"
-    else:
-        yield trial.status
-    if trial.reward not in (None, 0.0, 1.0):
+def facts_of(trial: TrialRow | Cell) -> Iterator[str]:
+    """What became of a trial, in a few words each."""
+    if trial.status == Status.MISSING:
+        yield "no result"
+        return
+    yield f"error, no verdict: {trial.error}" if trial.status == Status.ERROR else str(trial.status)
+    if trial.reward not in (None, 1.0):
         yield f"reward {trial.reward:g}"
+    if isinstance(trial, Cell) and trial.reward_all_steps not in (None, trial.reward):
+        yield f"{trial.reward_all_steps:g} with 0 for task steps that were never begun"
     if trial.outcome is not None:
-        yield trial.outcome.replace("_", " ")
+        yield trial.outcome
     yield counted(trial.steps, "step")
     if trial.wall_sec is not None:
         yield seconds(trial.wall_sec)
+    if trial.attempt > 1:
+        yield f"attempt {trial.attempt}"
+    if isinstance(trial, Cell) and trial.human_touched:
+        yield "a human typed in it"

@@ -26,7 +26,6 @@ from reports.names import (
     task_page,
 )
 from reports.run import page as run
-from reports.run.view import page_summary
 from reports.site import night, overview, series
 from reports.site.content import Lane, Site, SiteRun, gather
 from reports.trial.page import trial_files
@@ -138,7 +137,7 @@ class _Writing:
         if written == fresh:
             return
         stored = self._site.stored(each)
-        summary = page_summary(stored)
+        summary = run.page_summary(stored)
         self._put(run_page(each.slug), run.render(self._site, each, stored, summary))
         if not is_unchanged:
             self._put(compare_data(each.slug), comparison.data(self._site, each))
