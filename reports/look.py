@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -18,8 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from reports.names import relative_url, trial_page
-from reports.site.content import SiteRun
+from reports.names import compare_page, night_page, relative_url, run_page, task_page, trial_page
 from tbench.history.rows import TrialRow
 from tbench.results import UNKNOWN_TIME
 from tbench.reward import canonical, mean_text, reward_text
@@ -118,7 +117,8 @@ def _environment() -> Environment:
         "named": named,
         "facts": facts_of,
     }
-    environment.globals |= {"signs": SIGNS, "sign_of": sign_of}
+    places = (run_page, trial_page, task_page, night_page, compare_page)
+    environment.globals |= {place.__name__: place for place in places} | {"signs": SIGNS, "sign_of": sign_of}
     return environment
 
 
@@ -154,34 +154,10 @@ MOST_CELLS = 24
 """Trials of one task in one run that are shown one by one; the page of the run has all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeedCell:
-    """A trial as a cell."""
-
-    status: Status
-    sign: str
-    words: str
-    href: str | None
-    """Its page; None for a trial without a result."""
-
-
-def seed_cells(here: str, run: SiteRun, trials: Iterable[TrialRow], seeds: Iterable[int]) -> Iterator[SeedCell]:
-    """The cells of a task's trials in a run, for a page at `here`, in the order of the seeds."""
-    by_seed = {trial.seed: trial for trial in trials}
-    for seed in seeds:
-        trial = by_seed.get(seed)
-        if trial is None:
-            yield SeedCell(Status.MISSING, SIGNS[Status.MISSING], f"seed {seed}: no result", None)
-        else:
-            status = Status(trial.status)
-            href = relative_url(here, trial_page(run.slug, trial.task, seed, trial.attempt))
-            yield SeedCell(status, sign_of(status, trial.reward), f"seed {seed}: {', '.join(facts_of(trial))}", href)
-
-
-def sign_of(status: Status, reward: float | None) -> str:
+def sign_of(status: str, reward: float | None) -> str:
     """The sign of a trial: its reward where that is neither 0 nor 1, so that nothing is rounded away."""
     if reward is None or reward in (0.0, 1.0):
-        return SIGNS[status]
+        return SIGNS[Status(status)]
     text = reward_text(reward)
     return text.removeprefix("0") if text.startswith("0.") else text
 

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from reports.names import series_page, slug
+from reports.names import night_page, run_page, series_page, slug
 from tbench.errors import UsageError
 from tbench.history.index import RunHistory
 from tbench.history.rows import RunRow
@@ -140,6 +140,14 @@ class SiteRun:
     """The night that it is part of: the name that a nightly benchmark gave it, else the UTC day of its begin."""
     is_cut_off: bool = False
     """Whether it never said that it ended, though nothing works on it any more."""
+
+    @property
+    def page(self) -> str:
+        return run_page(self.slug)
+
+    @property
+    def night_page(self) -> str:
+        return night_page(self.night)
 
     @property
     def has_score(self) -> bool:
