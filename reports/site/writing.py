@@ -141,7 +141,7 @@ class _Writing:
         self._put(run_page(each.slug), run.render(self._site, each, stored, summary))
         if not is_unchanged:
             self._put(compare_data(each.slug), comparison.data(self._site, each))
-            for name, text in trial_files(self._site, each, stored, summary):
+            for name, text in trial_files(each, stored):
                 self._put(name, text)
         if each.row.status != "running":
             write_atomically(folder / _STAMP_NAME, fresh.encode("utf-8", "replace"))

@@ -18,11 +18,12 @@ from pydantic import ValidationError
 
 from harness.trajectory import Step
 from tbench.serving import LocalHandler, LocalServer
+from tbench.storage.recording import cast_head, cast_piece
 from tbench.storage.run_files import STEPS_NAME
 from tbench.view.address import cookie_name, token_in
 from tbench.view.files import ServedFile
 from tbench.view.live_page import LIVE_POLICY, live_page, message_page
-from tbench.view.trials import RunningTrial, cast_head, cast_piece
+from tbench.view.trials import RunningTrial
 from tbench.view.viewing import Viewing
 from tbench.view.watching import LOOK_SEC
 
