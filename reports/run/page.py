@@ -79,18 +79,12 @@ def headline_of(run: StoredRun, summary: Summary) -> RunHeadline:
 
 
 def _state(run: StoredRun, summary: Summary) -> str | None:
-    status = status_of(run)
+    status = run.status
     if status == "running":
         return CUT_OFF if run.is_cut_off else status
     if not summary.counts.missing:
         return None
     return "incomplete" if status in ("finished", None) else status
-
-
-def status_of(run: StoredRun) -> str | None:
-    """The status in run.json; None where nothing says one."""
-    about = run.document or run.plan
-    return about.status if about is not None else None
 
 
 def _meaning(run: StoredRun, state: str) -> str:
@@ -116,7 +110,7 @@ def facts_of(run: StoredRun, model: object) -> dict[str, str]:
         "Dataset": run.dataset.said if run.dataset is not None else None,
         "Tasks": len(run.planned_tasks),
         "Seeds": _seeds(run.planned_seeds),
-        "Status": status_of(run),
+        "Status": run.status,
         **_times(run),
     }
     return {label: _words(value) for label, value in facts.items() if value not in (None, "", {})}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from reports.look import POLICY, Crumb, page
@@ -11,9 +10,9 @@ from tbench.view.run_state import MARKS, PHASES
 from tbench.view.screen import Line
 
 LIVE_POLICY = f"{POLICY}; connect-src 'self'"
-LIVE, OVERVIEW = "live.html", "index.html"
+LIVE = "live.html"
 _BLANK: Mapping[str, Any] = {
-    **dict.fromkeys(("name", "state", "model", "dataset", "endpoint", "page", "path"), ""),
+    **dict.fromkeys(("name", "model", "dataset", "endpoint", "page", "path"), ""),
     **dict.fromkeys(("planned", "ended", "scored", "to_come", "unread"), 0),
     **dict.fromkeys(("score", "eta", "begun"), None),
     "state": "running",
@@ -26,31 +25,21 @@ _BLANK: Mapping[str, Any] = {
 """A run of which nothing is known: the script fills copies of it."""
 _STATES = ("running", "ended", "killed")
 """In the order in which runs are shown."""
-MARK_SIGNS = {"pass": "✓", "partial": "◐", "fail": "✗", "error": "!"}
-
-
-@dataclass(frozen=True, slots=True)
-class LiveRow:
-    """A run or a trial of the board, by its key."""
-
-    key: str
-    value: Mapping[str, Any]
 
 
 def live_page(posted: Mapping[str, Mapping[str, Any]], clock: float, notes: tuple[str, ...]) -> str:
     """The live page as it is now; its script goes on from there."""
-    runs = [LiveRow(key.partition(" ")[2], value) for key, value in posted.items() if key.startswith("run ")]
-    trials = [LiveRow(key.partition(" ")[2], value) for key, value in posted.items() if key.startswith("trial ")]
+    runs = [(key.partition(" ")[2], value) for key, value in posted.items() if key.startswith("run ")]
+    trials = [(key.partition(" ")[2], value) for key, value in posted.items() if key.startswith("trial ")]
     return page(
         "live.html.j2",
         LIVE,
         policy=LIVE_POLICY,
         crumbs=[Crumb("live")],
-        runs=sorted(runs, key=lambda each: _STATES.index(each.value["state"])),
-        trials=sorted(trials, key=lambda each: each.value["order"]),
+        runs=sorted(runs, key=lambda each: _STATES.index(each[1]["state"])),
+        trials=sorted(trials, key=lambda each: each[1]["order"]),
         notes=(*posted.get("notes", {}).get("texts", ()), *notes),
         clock=clock,
-        signs=MARK_SIGNS,
         marks=MARKS,
         phases=PHASES,
         blank=_BLANK,

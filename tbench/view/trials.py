@@ -5,27 +5,18 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tbench.results import TrialResult
 from tbench.reward import canonical
+from tbench.scores.summarise import status_of
+from tbench.scores.summary import Status
 from tbench.storage.recording import cast_head, cast_piece
 from tbench.storage.run_files import RECORDING_NAME, inside_trials, step_directory, trial_directory
 from tbench.view.screen import Line, TileScreen
 
 TILE_ROWS, TILE_COLUMNS = 16, 100
 _TILE_BYTES = 1 << 15
-Mark = Literal["pass", "partial", "fail", "error"]
-"""How a trial ended, as the classes of the style sheet have it."""
-
-
-def mark_of(result: TrialResult) -> Mark:
-    """How a trial ended."""
-    if result.reward is None:
-        return "error"
-    if result.passed:
-        return "pass"
-    return "partial" if canonical(result.reward) > 0 else "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +26,7 @@ class EndedTrial:
     task: str
     seed: int
     attempt: int
-    mark: Mark
+    mark: Status
     words: str
     wall_sec: float
     reward: float | None
@@ -45,7 +36,7 @@ class EndedTrial:
         error, reward = result.error, None if result.reward is None else canonical(result.reward)
         words = error.type if error is not None else f"reward {reward:g}" if reward is not None else "no verdict"
         wall_sec = result.timings.wall_sec
-        return cls(result.task, result.seed, result.attempt, mark_of(result), words, wall_sec, reward)
+        return cls(result.task, result.seed, result.attempt, status_of(result), words, wall_sec, reward)
 
 
 @dataclass(slots=True)
