@@ -95,7 +95,7 @@ class ComparedTask:
 
 def render(site: Site, old: SiteRun, new: SiteRun) -> str:
     """The page of two runs, the second of which is the newer one."""
-    first, second = (Side(run.row.name, site.rewards(run).table, site.rewards(run).hashes) for run in (old, new))
+    first, second = site.side(old), site.side(new)
     comparison, problem, words = None, "", ""
     try:
         comparison = compare(first, second)

@@ -89,9 +89,9 @@ class TaskRecord:
         return {digest: f"v{number}" for number, digest in enumerate(hashes, start=1)}
 
 
-def task_record(site: Site, task: str, known: Mapping[Path, SiteRun] | None = None) -> TaskRecord:
-    """What is known of a task; `known` are the runs of the site by their directories."""
-    known = known if known is not None else by_directory(site)
+def task_record(site: Site, task: str) -> TaskRecord:
+    """What is known of a task."""
+    known = site.by_directory
     runs = tuple(TaskRun(known[point.run], point) for point in site.history.task(task) if point.run in known)
     return TaskRecord(task, runs, tuple(_series(site, runs)))
 
@@ -99,11 +99,6 @@ def task_record(site: Site, task: str, known: Mapping[Path, SiteRun] | None = No
 def weight(series: RunSeries) -> tuple[bool, int, str]:
     """How much a series says of the present: a nightly one most, then one of several runs, then the newest."""
     return series.is_lane, min(len(series.runs), RECENT), series.last.row.begun_at or ""
-
-
-def by_directory(site: Site) -> dict[Path, SiteRun]:
-    """The runs of a site by their directories."""
-    return {run.row.path: run for run in site.runs}
 
 
 def _series(site: Site, runs: Sequence[TaskRun]) -> Iterator[TaskSeries]:
@@ -145,8 +140,7 @@ _MODELS = 3
 
 def render_list(site: Site, tasks: Sequence[str]) -> str:
     """The page with all tasks that some run of the site planned."""
-    known = by_directory(site)
-    records = [record for task in tasks if (record := task_record(site, task, known)).runs]
+    records = [record for task in tasks if (record := task_record(site, task)).runs]
     columns = _columns(records)
     lines = [_line(record, columns) for record in records]
     solved = Counter(line["solved"] for line in lines)
@@ -308,8 +302,7 @@ def names(site: Site) -> tuple[str, ...]:
     every = site.history.task_names()
     if len(site.history.runs()) == len(site.runs):
         return every
-    known = by_directory(site)
-    return tuple(name for name in every if any(point.run in known for point in site.history.task(name)))
+    return tuple(name for name in every if any(point.run in site.by_directory for point in site.history.task(name)))
 
 
 def data(site: Site, task: str) -> str:
@@ -318,11 +311,9 @@ def data(site: Site, task: str) -> str:
 
 
 def _trials(site: Site, task: str) -> Iterator[dict[str, Any]]:
-    known, trials = by_directory(site), site.history.trials_of(task)
-    for point in site.history.task(task):
-        run = known.get(point.run)
-        if run is not None:
-            yield from (_trial(run, trial) for trial in trials.get(point.run, ()))
+    trials = site.history.trials_of(task)
+    for each in task_record(site, task).runs:
+        yield from (_trial(each.run, trial) for trial in trials.get(each.point.run, ()))
 
 
 def _trial(run: SiteRun, trial: TrialRow) -> dict[str, Any]:

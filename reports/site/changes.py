@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from reports.site.content import Site, SiteRun
 from tbench.history.rows import task_changes
 from tbench.reward import exact_mean, is_solved, mean
-from tbench.scores.comparing.side import NothingInCommon, Pairing, Side, pair
+from tbench.scores.comparing.side import NothingInCommon, Pairing, pair
 from tbench.scores.statistics import Row, mean_std
 from tbench.storage.comparable import TASK_PREFIX, each_difference, score_keys
 from tbench.storage.read_run import RunUnreadable, read_run_document
@@ -88,9 +88,8 @@ def run_change(site: Site, old: SiteRun, new: SiteRun) -> RunChange | None:
 
 
 def _pairing(site: Site, old: SiteRun, new: SiteRun) -> Pairing | None:
-    first, second = (Side(run.row.name, site.rewards(run).table, site.rewards(run).hashes) for run in (old, new))
     try:
-        return pair(first, second)
+        return pair(site.side(old), site.side(new))
     except NothingInCommon:
         return None
 

@@ -45,8 +45,8 @@ MARKER_NAME = ".tbench-site"
 _MARKER = b"tbench writes its pages into this folder, and into no other that is not empty.\n"
 _MADE_OF = (CONFIG_NAME, RESULTS_NAME, "trials")
 """What of a run tells that its trials are others than before; the folder is touched where recordings are removed."""
-_ASSETS = ("assets",)
-_FOLDERS = (*_ASSETS, *(str(Path(page).parent) for page in (NIGHTS, SERIES, TASKS, COMPARE)), "runs")
+_ASSETS = "assets"
+_FOLDERS = (_ASSETS, *(str(Path(page).parent) for page in (NIGHTS, SERIES, TASKS, COMPARE)), "runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +157,7 @@ class _Writing:
         write_atomically(stamped, fresh.encode())
 
     def _put(self, name: str, text: str) -> None:
-        file, data = self._out / name, text.encode("utf-8", "replace")
-        with contextlib.suppress(OSError):
-            if file.stat().st_size == len(data) and file.read_bytes() == data:
-                return
-        write_atomically(file, data)
+        _write_changed(self._out / name, text.encode("utf-8", "replace"))
 
 
 def _pages_of_all(site: Site) -> Iterator[tuple[str, str]]:
@@ -184,13 +180,17 @@ def _pages_of_all(site: Site) -> Iterator[tuple[str, str]]:
 
 def write_assets(out: Path) -> None:
     """Write what all pages share: styles, scripts, the player with its licence. Raises OSError."""
-    for folder in _ASSETS:
-        for file in sorted((HERE / folder).rglob("*")):
-            if file.is_file():
-                data = file.read_bytes()
-                target = out / folder / file.relative_to(HERE / folder)
-                if _content_bytes(target) != data:
-                    write_atomically(target, data)
+    for file in sorted((HERE / _ASSETS).rglob("*")):
+        if file.is_file():
+            _write_changed(out / file.relative_to(HERE), file.read_bytes())
+
+
+def _write_changed(file: Path, data: bytes) -> None:
+    """Write a file, unless it is there and has this content."""
+    with contextlib.suppress(OSError):
+        if file.stat().st_size == len(data) and file.read_bytes() == data:
+            return
+    write_atomically(file, data)
 
 
 @cache
@@ -204,12 +204,7 @@ def _look_digest() -> str:
 
 
 def _content(file: Path) -> str | None:
-    data = _content_bytes(file)
-    return data.decode("utf-8", "replace") if data is not None else None
-
-
-def _content_bytes(file: Path) -> bytes | None:
     try:
-        return file.read_bytes()
+        return file.read_bytes().decode("utf-8", "replace")
     except OSError:
         return None
