@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -18,12 +18,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from reports.names import relative_url, trial_page
-from reports.site.content import SiteRun
+from reports.names import compare_page, night_page, relative_url, run_page, task_page, trial_page
 from tbench.history.rows import TrialRow
 from tbench.results import UNKNOWN_TIME
 from tbench.reward import canonical, mean_text, reward_text
-from tbench.scores.summary import Status, percent, range_text
+from tbench.scores.summary import Cell, Status, percent, range_text
 from tbench.text import counted, size_shown
 
 HERE = Path(__file__).parent
@@ -116,7 +115,10 @@ def _environment() -> Environment:
         "counted": counted,
         "size": size_shown,
         "named": named,
+        "facts": facts_of,
     }
+    places = (run_page, trial_page, task_page, night_page, compare_page)
+    environment.globals |= {place.__name__: place for place in places} | {"signs": SIGNS, "sign_of": sign_of}
     return environment
 
 
@@ -152,47 +154,30 @@ MOST_CELLS = 24
 """Trials of one task in one run that are shown one by one; the page of the run has all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeedCell:
-    """A trial as a cell."""
-
-    status: Status
-    sign: str
-    words: str
-    href: str | None
-    """Its page; None for a trial without a result."""
-
-
-def seed_cells(here: str, run: SiteRun, trials: Iterable[TrialRow], seeds: Iterable[int]) -> Iterator[SeedCell]:
-    """The cells of a task's trials in a run, for a page at `here`, in the order of the seeds."""
-    by_seed = {trial.seed: trial for trial in trials}
-    for seed in seeds:
-        trial = by_seed.get(seed)
-        if trial is None:
-            yield SeedCell(Status.MISSING, SIGNS[Status.MISSING], f"seed {seed}: no result", None)
-        else:
-            status = Status(trial.status)
-            href = relative_url(here, trial_page(run.slug, trial.task, seed, trial.attempt))
-            yield SeedCell(status, sign_of(status, trial.reward), f"seed {seed}: {', '.join(_facts(trial))}", href)
-
-
-def sign_of(status: Status, reward: float | None) -> str:
+def sign_of(status: str, reward: float | None) -> str:
     """The sign of a trial: its reward where that is neither 0 nor 1, so that nothing is rounded away."""
     if reward is None or reward in (0.0, 1.0):
-        return SIGNS[status]
+        return SIGNS[Status(status)]
     text = reward_text(reward)
     return text.removeprefix("0") if text.startswith("0.") else text
 
 
-def _facts(trial: TrialRow) -> Iterator[str]:
-    if trial.status == Status.ERROR:
-        yield f"error, no verdict: {trial.error}"
-    else:
-        yield trial.status
-    if trial.reward not in (None, 0.0, 1.0):
+def facts_of(trial: TrialRow | Cell) -> Iterator[str]:
+    """What became of a trial, in a few words each."""
+    if trial.status == Status.MISSING:
+        yield "no result"
+        return
+    yield f"error, no verdict: {trial.error}" if trial.status == Status.ERROR else str(trial.status)
+    if trial.reward not in (None, 1.0):
         yield f"reward {trial.reward:g}"
+    if isinstance(trial, Cell) and trial.reward_all_steps not in (None, trial.reward):
+        yield f"{trial.reward_all_steps:g} with 0 for task steps that were never begun"
     if trial.outcome is not None:
-        yield trial.outcome.replace("_", " ")
+        yield trial.outcome
     yield counted(trial.steps, "step")
     if trial.wall_sec is not None:
         yield seconds(trial.wall_sec)
+    if trial.attempt > 1:
+        yield f"attempt {trial.attempt}"
+    if isinstance(trial, Cell) and trial.human_touched:
+        yield "a human typed in it"

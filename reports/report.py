@@ -12,11 +12,10 @@ from pathlib import Path
 from markupsafe import Markup
 
 from reports.look import HERE, page
-from reports.run.links import FilesBeside
-from reports.run.view import page_summary, run_view
+from reports.run.page import render_alone
 from tbench.errors import UsageError
 from tbench.files import write_atomically
-from tbench.storage.read_run import StoredRun, read_run
+from tbench.storage.read_run import read_run
 
 REPORT_NAME = "report.html"
 _OURS = b'<meta name="generator" content="tbench">'
@@ -35,7 +34,8 @@ def write_report(run_dir: Path, out_path: Path | None = None) -> Path:
     if out_path is not None:
         require_ours(out_path)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, render_report(run, out.parent).encode("utf-8", "replace"))
+    style, policy = page_style()
+    write_atomically(out, render_alone(run, out, style=style, policy=policy).encode("utf-8", "replace"))
     return out
 
 
@@ -51,14 +51,6 @@ def _is_ours(file: Path) -> bool:
             return _OURS in page.read(1000)
     except FileNotFoundError:
         return True
-
-
-def render_report(run: StoredRun, page_dir: Path) -> str:
-    """The page as HTML text, with links to trial files relative to `page_dir`."""
-    summary = page_summary(run)
-    view = run_view(run, summary, FilesBeside(run.path, page_dir))
-    style, policy = page_style()
-    return page("report.html.j2", REPORT_NAME, policy=policy, view=view, place=None, style=style)
 
 
 @cache

@@ -9,13 +9,13 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from markupsafe import Markup
 
 from reports.charts import BarPart, duration_dots, sparkline, stacked_bar
-from reports.look import MOST_CELLS, SIGNS, Crumb, SeedCell, assignment, page, seed_cells
-from reports.names import TASKS, relative_url, run_page, task_page, trial_data, trial_page
+from reports.look import MOST_CELLS, Crumb, assignment, page
+from reports.names import TASKS, relative_url, task_page, trial_data, trial_page
 from reports.score_history import ScorePoint, score_history
 from reports.site.content import RunSeries, Site, SiteRun
 from tbench.history.rows import TaskPoint, TrialRow
@@ -89,9 +89,9 @@ class TaskRecord:
         return {digest: f"v{number}" for number, digest in enumerate(hashes, start=1)}
 
 
-def task_record(site: Site, task: str, known: Mapping[Path, SiteRun] | None = None) -> TaskRecord:
-    """What is known of a task; `known` are the runs of the site by their directories."""
-    known = known if known is not None else by_directory(site)
+def task_record(site: Site, task: str) -> TaskRecord:
+    """What is known of a task."""
+    known = site.by_directory
     runs = tuple(TaskRun(known[point.run], point) for point in site.history.task(task) if point.run in known)
     return TaskRecord(task, runs, tuple(_series(site, runs)))
 
@@ -99,11 +99,6 @@ def task_record(site: Site, task: str, known: Mapping[Path, SiteRun] | None = No
 def weight(series: RunSeries) -> tuple[bool, int, str]:
     """How much a series says of the present: a nightly one most, then one of several runs, then the newest."""
     return series.is_lane, min(len(series.runs), RECENT), series.last.row.begun_at or ""
-
-
-def by_directory(site: Site) -> dict[Path, SiteRun]:
-    """The runs of a site by their directories."""
-    return {run.row.path: run for run in site.runs}
 
 
 def _series(site: Site, runs: Sequence[TaskRun]) -> Iterator[TaskSeries]:
@@ -143,44 +138,21 @@ _MODELS = 3
 """Further series that have a column of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLine:
-    """A task in the list."""
-
-    task: str
-    href: str
-    solved: Solved
-    tries: TaskTries
-    others: tuple[TaskTries | None, ...]
-    """How often other series solve it, in the order of the columns; None for one that does not have it."""
-    spark: Markup
-    runs: int
-    mean_steps: float | None
-    mean_sec: float | None
-    has_changed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TaskList:
-    """All tasks."""
-
-    lines: tuple[TaskLine, ...]
-    main: str
-    """What the series is called whose runs the list is about."""
-    others: tuple[str, ...]
-    counts: dict[Solved, int]
-
-
-def task_list(site: Site, tasks: Sequence[str]) -> TaskList:
-    """The list of the tasks that some run of the site planned."""
-    known = by_directory(site)
-    records = [record for task in tasks if (record := task_record(site, task, known)).runs]
+def render_list(site: Site, tasks: Sequence[str]) -> str:
+    """The page with all tasks that some run of the site planned."""
+    records = [record for task in tasks if (record := task_record(site, task)).runs]
     columns = _columns(records)
-    lines = tuple(_line(record, columns) for record in records)
-    kinds: tuple[Solved, ...] = ("always", "sometimes", "never", "unknown")
-    counts = {kind: sum(line.solved == kind for line in lines) for kind in kinds}
-    names = [name for name, _ in columns]
-    return TaskList(lines, names[0] if names else "", tuple(names[1:]), counts)
+    lines = [_line(record, columns) for record in records]
+    solved = Counter(line["solved"] for line in lines)
+    return page(
+        "task/list.html.j2",
+        TASKS,
+        crumbs=[Crumb("tasks")],
+        lines=lines,
+        main=columns[0][0] if columns else "",
+        others=[name for name, _ in columns[1:]],
+        counts={kind: solved[kind] for kind in get_args(Solved)},
+    )
 
 
 def _columns(records: Sequence[TaskRecord]) -> list[tuple[str, int]]:
@@ -190,22 +162,20 @@ def _columns(records: Sequence[TaskRecord]) -> list[tuple[str, int]]:
     return [(series.name, key) for key, series in in_order[: _MODELS + 1]]
 
 
-def _line(record: TaskRecord, columns: Sequence[tuple[str, int]]) -> TaskLine:
+def _line(record: TaskRecord, columns: Sequence[tuple[str, int]]) -> dict[str, Any]:
     by_series = {id(each.series): each for each in record.series}
     main = by_series.get(columns[0][1], record.main)
-    tries = main.tries
-    return TaskLine(
-        task=record.task,
-        href=relative_url(TASKS, task_page(record.task)),
-        solved=solved_how(tries),
-        tries=tries,
-        others=tuple(by_series[key].tries if key in by_series else None for _, key in columns[1:]),
-        spark=_spark(record.task, main.runs[-_SPARK_RUNS:]),
-        runs=len(record.runs),
-        mean_steps=_mean(main.recent, "mean_steps"),
-        mean_sec=_mean(main.recent, "mean_wall_sec"),
-        has_changed=len(record.versions) > 1,
-    )
+    return {
+        "task": record.task,
+        "solved": solved_how(main.tries),
+        "tries": main.tries,
+        # How often other series solve it; None for one that does not have it.
+        "others": [by_series[key].tries if key in by_series else None for _, key in columns[1:]],
+        "spark": _spark(record.task, main.runs[-_SPARK_RUNS:]),
+        "mean_steps": _mean(each.point.mean_steps for each in main.recent),
+        "mean_sec": _mean(each.point.mean_wall_sec for each in main.recent),
+        "has_changed": len(record.versions) > 1,
+    }
 
 
 def _spark(task: str, runs: Sequence[TaskRun]) -> Markup:
@@ -213,13 +183,9 @@ def _spark(task: str, runs: Sequence[TaskRun]) -> Markup:
     return sparkline([each.point.mean_reward for each in runs], whole=True, label=label)
 
 
-def _mean(runs: Sequence[TaskRun], name: str) -> float | None:
-    found = list(_known(runs, name))
-    return fmean(found) if found else None
-
-
-def _known(runs: Sequence[TaskRun], name: str) -> Iterator[float]:
-    return (value for each in runs if (value := getattr(each.point, name)) is not None)
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 # What the page of a task shows: its history, its trials run by run, how they ended and how long they took.
@@ -235,142 +201,53 @@ _FEWEST_SEEDS = 3
 """Seeds from which on a run's mean has a standard error that is worth drawing."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskChart:
-    """How one series went, or all runs together."""
-
-    name: str
-    chart: Markup
-    tries: TaskTries | None
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRunRow:
-    """The task in one run, trial by trial."""
-
-    name: str
-    href: str
-    model: str
-    begun_at: str | None
-    cells: tuple[SeedCell, ...]
-    more: int
-    """Trials that are not shown one by one."""
-    solved: int
-    planned: int
-    mean: float | None
-    mean_steps: float | None
-    mean_sec: float | None
-    version: str
+def render(site: Site, task: str) -> str:
+    """The page of a task."""
+    record = task_record(site, task)
+    content = _content(record, site.history.trials_of(task)) if record.runs else {}
+    return page(
+        "task/task.html.j2", task_page(task), crumbs=[Crumb("tasks", TASKS), Crumb(task)], record=record, **content
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEnd:
-    """A way in which trials end."""
-
-    words: str
-    count: int
-    solved: int
-    is_error: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TaskVersion:
-    """A content that the task had."""
-
-    name: str
-    digest: str | None
-    first: str
-    last: str
-    runs: int
-    tries: TaskTries
-
-
-@dataclass(frozen=True, slots=True)
-class TaskView:
-    """Everything on the page of a task."""
-
-    solved: Solved
-    tries: TaskTries
-    recent_runs: int
-    series: str
-    charts: tuple[TaskChart, ...]
-    rows: tuple[TaskRunRow, ...]
-    folded: tuple[TaskRunRow, ...]
-    not_shown: int
-    trials: int
-    bar: Markup
-    ends: tuple[TaskEnd, ...]
-    durations: Markup
-    median_sec: float | None
-    mean_steps: float | None
-    versions: tuple[TaskVersion, ...]
-    runs: int
-    has_models: bool
-    """Whether the runs are of several models."""
-    statuses: tuple[tuple[str, str, int], ...]
-    """Status, sign and number of trials."""
-
-
-def task_view(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> TaskView:
-    """The view of a task that some run planned; `trials` are its trials by run directory."""
-    here = task_page(record.task)
-    shown = record.runs[:_MOST_RUNS]
-    most = max(_FEWEST_CELLS, min(MOST_CELLS, _CELLS // len(shown)))
-    rows = [_row(here, each, trials.get(each.point.run, ()), record, most) for each in shown]
+def _content(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> dict[str, Any]:
+    """What the page shows of a task that some run planned; `trials` are its trials by run directory."""
     ended = [trial for each in record.runs for trial in trials.get(each.point.run, ())]
-    main = record.main
     times = [(trial.wall_sec, trial.status) for trial in ended if trial.wall_sec][:_TIMED_TRIALS]
     statuses = Counter(trial.status for trial in ended)
-    return TaskView(
-        solved=solved_how(main.tries),
-        tries=main.tries,
-        recent_runs=len(main.recent),
-        series=main.series.name,
-        charts=tuple(_charts(here, record)),
-        rows=tuple(rows[:_OPEN_RUNS]),
-        folded=tuple(rows[_OPEN_RUNS:]),
-        not_shown=len(record.runs) - len(rows),
-        trials=len(ended),
-        bar=_status_bar(statuses),
-        ends=tuple(_ends(ended)),
-        durations=duration_dots(times, label="Seconds that trials took, by what became of them"),
-        median_sec=median(sec for sec, _ in times) if times else None,
-        mean_steps=fmean(trial.steps for trial in ended) if ended else None,
-        versions=tuple(_versions(record)) if len(record.versions) > 1 else (),
-        runs=len(record.runs),
-        has_models=len({each.point.model for each in record.runs}) > 1,
-        statuses=tuple((str(each), SIGNS[each], statuses[each]) for each in Status if statuses[each]),
-    )
+    shown = record.runs[:_MOST_RUNS]
+    return {
+        "solved": solved_how(record.main.tries),
+        "tries": record.main.tries,
+        "charts": list(_charts(record)),
+        "rows": shown[:_OPEN_RUNS],
+        "folded": shown[_OPEN_RUNS:],
+        "not_shown": len(record.runs) - len(shown),
+        "most_cells": max(_FEWEST_CELLS, min(MOST_CELLS, _CELLS // len(shown))),
+        "trials": {run: {trial.seed: trial for trial in found} for run, found in trials.items()},
+        "ended": len(ended),
+        "bar": _status_bar(statuses),
+        "statuses": statuses,
+        "ends": _ends(ended),
+        "durations": duration_dots(times, label="Seconds that trials took, by what became of them"),
+        "median_sec": median(sec for sec, _ in times) if times else None,
+        "mean_steps": fmean(trial.steps for trial in ended) if ended else None,
+        "versions": list(_versions(record)) if len(record.versions) > 1 else [],
+        "has_models": len({each.point.model for each in record.runs}) > 1,
+    }
 
 
-def _row(here: str, each: TaskRun, trials: Sequence[TrialRow], record: TaskRecord, most: int) -> TaskRunRow:
-    seeds = each.run.row.seeds
-    return TaskRunRow(
-        name=each.run.row.name,
-        href=relative_url(here, run_page(each.run.slug)),
-        model=each.point.model or "",
-        begun_at=each.point.begun_at,
-        cells=tuple(seed_cells(here, each.run, trials, seeds[:most])),
-        more=max(0, len(seeds) - most),
-        solved=each.point.solved,
-        planned=each.point.planned,
-        mean=each.point.mean_reward,
-        mean_steps=each.point.mean_steps,
-        mean_sec=each.point.mean_wall_sec,
-        version=record.versions[each.point.hash],
-    )
-
-
-def _charts(here: str, record: TaskRecord) -> Iterator[TaskChart]:
-    """A chart for each long series; where there is none, one of all runs together."""
+def _charts(record: TaskRecord) -> Iterator[tuple[str, Markup, TaskTries | None]]:
+    """A chart for each long series, with its name and tries; where there is none, one of all runs together."""
     long = [each for each in record.series if len(each.runs) >= _LEAST_RUNS]
     for each in long[:_CHARTS]:
-        yield TaskChart(each.series.name, _chart(here, record, each.runs, change_at=each.change_at), each.tries)
+        yield each.series.name, _chart(record, each.runs, change_at=each.change_at), each.tries
     if not long and len(record.runs) > 1:
-        yield TaskChart("all runs", _chart(here, record, record.runs[::-1]), None)
+        yield "all runs", _chart(record, record.runs[::-1]), None
 
 
-def _chart(here: str, record: TaskRecord, runs: Sequence[TaskRun], *, change_at: int | None = None) -> Markup:
+def _chart(record: TaskRecord, runs: Sequence[TaskRun], *, change_at: int | None = None) -> Markup:
+    here = task_page(record.task)
     points = [_point(here, each) for each in runs]
     label = f"Mean reward of {record.task} in {counted(len(runs), 'run')}, oldest first"
     return score_history(points, change_at=change_at, whole=True, label=label)
@@ -384,7 +261,7 @@ def _point(here: str, each: TaskRun) -> ScorePoint:
         label=each.run.night,
         score=mean,
         se=mean_std(rewards).sem if len(rewards) >= _FEWEST_SEEDS else None,
-        href=relative_url(here, run_page(each.run.slug)),
+        href=relative_url(here, each.run.page),
         title=f"{point.words}: {score}, solved {point.solved} of {point.planned}",
         coverage=point.scored / point.planned if point.planned else 0.0,
     )
@@ -396,26 +273,25 @@ def _status_bar(statuses: Mapping[str, int]) -> Markup:
     return stacked_bar(parts, label=f"What became of the trials: {said or 'none has ended'}")
 
 
-def _ends(trials: Iterable[TrialRow]) -> Iterator[TaskEnd]:
-    """The ways in which trials ended, the most usual first."""
+def _ends(trials: Iterable[TrialRow]) -> list[tuple[str, bool, int, int]]:
+    """The ways in which trials ended, the most usual first: in words, whether as an error, how many, solved ones."""
     counts, solved = Counter[tuple[str, bool]](), Counter[tuple[str, bool]]()
     for trial in trials:
         is_error = trial.status == Status.ERROR
         words = f"{trial.error_stage or 'no'}: {trial.error}" if is_error else trial.outcome or "not told"
         counts[words, is_error] += 1
         solved[words, is_error] += trial.status == Status.PASS
-    for (words, is_error), count in counts.most_common():
-        yield TaskEnd(words.replace("_", " "), count, solved[words, is_error], is_error)
+    return [(end[0].replace("_", " "), end[1], count, solved[end]) for end, count in counts.most_common()]
 
 
-def _versions(record: TaskRecord) -> Iterator[TaskVersion]:
-    """The contents of the task, the newest first."""
+def _versions(record: TaskRecord) -> Iterator[tuple[str, str | None, list[TaskRun], TaskTries]]:
+    """The contents of the task, the newest first: name, hash, runs from the oldest on, and tries."""
     for digest, name in reversed(record.versions.items()):
         runs = [each for each in reversed(record.runs) if each.point.hash == digest]
-        yield TaskVersion(name, digest, runs[0].point.words, runs[-1].point.words, len(runs), tries_of(runs))
+        yield name, digest, runs, tries_of(runs)
 
 
-# The page of a task over all runs, the list of tasks, and the list of a task's trials as a script.
+# The tasks of a site, and the list of a task's trials as a script.
 
 _MOST_TRIALS = 500
 """Trials that another trial of the same task can be compared with."""
@@ -426,21 +302,7 @@ def names(site: Site) -> tuple[str, ...]:
     every = site.history.task_names()
     if len(site.history.runs()) == len(site.runs):
         return every
-    known = by_directory(site)
-    return tuple(name for name in every if any(point.run in known for point in site.history.task(name)))
-
-
-def render(site: Site, task: str) -> str:
-    """The page of a task."""
-    record = task_record(site, task)
-    crumbs = [Crumb("tasks", TASKS), Crumb(task)]
-    view = task_view(record, site.history.trials_of(task)) if record.runs else None
-    return page("task/task.html.j2", task_page(task), crumbs=crumbs, task=task, view=view)
-
-
-def render_list(site: Site, tasks: Sequence[str]) -> str:
-    """The page with all tasks."""
-    return page("task/list.html.j2", TASKS, crumbs=[Crumb("tasks")], found=task_list(site, tasks))
+    return tuple(name for name in every if any(point.run in site.by_directory for point in site.history.task(name)))
 
 
 def data(site: Site, task: str) -> str:
@@ -449,11 +311,9 @@ def data(site: Site, task: str) -> str:
 
 
 def _trials(site: Site, task: str) -> Iterator[dict[str, Any]]:
-    known, trials = by_directory(site), site.history.trials_of(task)
-    for point in site.history.task(task):
-        run = known.get(point.run)
-        if run is not None:
-            yield from (_trial(run, trial) for trial in trials.get(point.run, ()))
+    trials = site.history.trials_of(task)
+    for each in task_record(site, task).runs:
+        yield from (_trial(each.run, trial) for trial in trials.get(each.point.run, ()))
 
 
 def _trial(run: SiteRun, trial: TrialRow) -> dict[str, Any]:

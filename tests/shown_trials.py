@@ -35,7 +35,7 @@ class WrittenPage:
     @property
     def sections(self) -> list[dict[str, Any]]:
         """What the script assigns."""
-        begin = self.script.index("]=") + 2
+        begin = self.script.index("] = ") + 4
         found: list[dict[str, Any]] = json.loads(self.script[begin : self.script.rindex(";")])["sections"]
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -15,47 +15,22 @@ MOST_BARS = 300
 """Tasks above which none has a bar of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class EffortPart:
-    """A part of the effort, as a table shows it."""
-
-    name: str
-    kind: str
-    """The class of its colour."""
-    amount: str
-    percent: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunEffort:
-    """Where the time and the tokens of a run went."""
-
-    time_bar: Markup | None
-    """None where no time was recorded."""
-    time: tuple[EffortPart, ...]
-    token_bar: Markup | None
-    """None where no token was counted."""
-    tokens: tuple[EffortPart, ...]
+def effort_of(summary: Summary) -> dict[str, Any]:
+    """Where the time and the tokens of a run went: a bar of each, None where nothing was recorded, and its parts."""
+    spent = [(name, name, sec, seconds(sec)) for name, sec in summary.time.parts().items() if sec > 0]
+    tokens = [(name, kind, amount, f"{amount:,.0f}") for name, kind, amount in _tokens(summary)]
+    return {
+        "time_bar": stacked_bar(_bar_parts(summary.time), label="Time by what it went into") if spent else None,
+        "time": _with_shares(spent),
+        "token_bar": _token_bar(tokens) if tokens else None,
+        "tokens": _with_shares(tokens),
+    }
 
 
-def effort_of(summary: Summary) -> RunEffort:
-    """What the trials of a run took."""
-    spent = {name: sec for name, sec in summary.time.parts().items() if sec > 0}
-    tokens = _tokens(summary)
-    return RunEffort(
-        time_bar=stacked_bar(_bar_parts(summary.time), label="Time by what it went into") if spent else None,
-        time=_parts([(name, name, sec) for name, sec in spent.items()], [seconds(sec) for sec in spent.values()]),
-        token_bar=_token_bar(tokens) if tokens else None,
-        tokens=_parts(tokens, [f"{amount:,.0f}" for _, _, amount in tokens]),
-    )
-
-
-def _parts(named: Sequence[tuple[str, str, float]], amounts: Sequence[str]) -> tuple[EffortPart, ...]:
-    total = sum(amount for _, _, amount in named)
-    return tuple(
-        EffortPart(name, kind, said, f"{100 * amount / total:.1f} %")
-        for (name, kind, amount), said in zip(named, amounts, strict=True)
-    )
+def _with_shares(parts: Sequence[tuple[str, str, float, str]]) -> list[tuple[str, str, str, str]]:
+    """Name, class of the colour, amount and share of each part, as a table shows them."""
+    total = sum(amount for _, _, amount, _ in parts)
+    return [(name, kind, said, f"{100 * amount / total:.1f} %") for name, kind, amount, said in parts]
 
 
 def _bar_parts(time: TimeSplit) -> list[BarPart]:
@@ -101,6 +76,6 @@ def _tokens(summary: Summary) -> list[tuple[str, str, float]]:
     return [(name, kind, amount) for name, kind, amount in kinds if amount > 0]
 
 
-def _token_bar(tokens: Sequence[tuple[str, str, float]]) -> Markup:
-    parts = [BarPart(kind, amount, f"{name}: {amount:,.0f}") for name, kind, amount in tokens]
+def _token_bar(tokens: Sequence[tuple[str, str, float, str]]) -> Markup:
+    parts = [BarPart(kind, amount, f"{name}: {said}") for name, kind, amount, said in tokens]
     return stacked_bar(parts, label="Tokens by kind")

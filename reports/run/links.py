@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
-from reports.names import relative_url, task_page, trial_page
-from tbench.scores.summary import Cell, Status
+from reports.names import relative_url, run_page, task_page, trial_page
+from tbench.scores.summary import Cell, Status, Summary
+from tbench.storage.read_run import StoredRun
 from tbench.storage.run_files import (
+    RECORDING_NAME,
     TRAJECTORY_NAME,
     TRIAL_RESULT_NAME,
+    inside_trials,
     step_directory,
     trial_directory,
 )
@@ -21,7 +24,7 @@ from tbench.storage.run_files import (
 _TRIAL_FILES = {
     "result": TRIAL_RESULT_NAME,
     "trajectory": TRAJECTORY_NAME,
-    "recording": "session.cast",
+    "recording": RECORDING_NAME,
     "verifier output": "verifier/stdout.txt",
 }
 _BEST_FIRST = ("trajectory", "verifier output", "result", "recording")
@@ -29,8 +32,7 @@ MANY_TRIALS = 3_000
 """Trials above which none has a line of its own, so that a browser still opens the page."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileLink:
+class FileLink(NamedTuple):
     """Something that belongs to a trial, as a URL relative to the page."""
 
     label: str
@@ -40,17 +42,16 @@ class FileLink:
 class RunLinks(Protocol):
     """What the page of a run can lead to."""
 
-    @property
-    def has_pages(self) -> bool:
-        """Whether trials have pages of their own."""
-        ...
-
     def task(self, name: str) -> str | None:
         """The page of a task over all runs."""
         ...
 
     def trial(self, name: str, cell: Cell) -> str | None:
-        """The page of a trial, or else the best file of it; None where it has neither."""
+        """The page of a trial, else its line in the list, else the best file of it; None where it has none of them."""
+        ...
+
+    def page(self, name: str, cell: Cell) -> str | None:
+        """The page of a trial."""
         ...
 
     def files(self, name: str, cell: Cell, step: str | None = None) -> Iterator[FileLink]:
@@ -58,60 +59,63 @@ class RunLinks(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class SiteLinks:
     """Links from the page of a run in a site."""
 
-    run: str
-    """The run's slug."""
-    here: str
-    attempts: Mapping[tuple[str, int], Sequence[int]]
-    """Attempts that have a result, by task and seed."""
-    has_pages: bool = True
+    def __init__(self, slug: str, run: StoredRun) -> None:
+        self._slug, self._here = slug, run_page(slug)
+        self._attempts: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+        for result in run.results:
+            self._attempts[result.task, result.seed].add(result.attempt)
 
     def task(self, name: str) -> str | None:
-        return relative_url(self.here, task_page(name))
+        return relative_url(self._here, task_page(name))
 
-    def trial(self, name: str, cell: Cell) -> str | None:
-        if cell.status is Status.MISSING:
-            return None
-        return relative_url(self.here, trial_page(self.run, name, cell.seed, cell.attempt))
+    def page(self, name: str, cell: Cell) -> str | None:
+        return None if cell.status is Status.MISSING else self._attempt(name, cell.seed, cell.attempt)
+
+    trial = page
+
+    def _attempt(self, name: str, seed: int, attempt: int) -> str:
+        return relative_url(self._here, trial_page(self._slug, name, seed, attempt))
 
     def files(self, name: str, cell: Cell, step: str | None = None) -> Iterator[FileLink]:
-        """Its other attempts, which have pages of their own."""
-        if step is not None:
-            return
-        for attempt in self.attempts.get((name, cell.seed), ()):
-            if attempt != cell.attempt:
-                page = trial_page(self.run, name, cell.seed, attempt)
-                yield FileLink(f"attempt {attempt}", relative_url(self.here, page))
+        """Its other attempts that have a result: each has a page of its own."""
+        if step is None:
+            for attempt in sorted(self._attempts[name, cell.seed] - {cell.attempt}):
+                yield FileLink(f"attempt {attempt}", self._attempt(name, cell.seed, attempt))
 
 
 class FilesBeside:
-    """Links from a page of its own to the files in the run's directory."""
+    """Links from a page of its own to its list of trials, and to the files in the run's directory."""
 
-    has_pages = False
-
-    def __init__(self, run_dir: Path, page_dir: Path) -> None:
-        self._run = run_dir.resolve()
-        self._trials = (run_dir / "trials").resolve()
-        self._page_dir = page_dir.resolve()
+    def __init__(self, run_dir: Path, page_dir: Path, summary: Summary) -> None:
+        self._run, self._page_dir = run_dir.resolve(), page_dir.resolve()
+        is_listed = summary.counts.planned <= MANY_TRIALS
+        self._lines: Mapping[str, int] = {row.task: at for at, row in enumerate(summary.tasks) if is_listed}
 
     def task(self, name: str) -> str | None:
         return None
 
+    def page(self, name: str, cell: Cell) -> str | None:
+        return None
+
     def trial(self, name: str, cell: Cell) -> str | None:
+        if cell.status is Status.MISSING:
+            return None
+        if name in self._lines:
+            return f"#trial-{self._lines[name]}-{cell.seed}"
         found = {each.label: each.href for each in self.files(name, cell)}
         return next((found[label] for label in _BEST_FIRST if label in found), None)
 
     def files(self, name: str, cell: Cell, step: str | None = None) -> Iterator[FileLink]:
-        """Links to the files that exist, and only to files inside the run: names of tasks and steps may hold `..`."""
+        """Links to the files that exist, and only to files inside the run."""
         if cell.status is Status.MISSING or not name.isprintable():
             return
         trial = trial_directory(self._run, name, cell.seed, cell.attempt)
         if step is not None:
             trial = step_directory(trial, step)
-        if not trial.resolve().is_relative_to(self._trials):
+        if inside_trials(self._run, trial) is None:
             return
         for label, file in _TRIAL_FILES.items():
             if (trial / file).is_file():

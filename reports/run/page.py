@@ -1,47 +1,245 @@
-"""The page of a run in a site."""
+"""The page of a run: in a site, or as a file of its own beside the run."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from reports.look import Crumb, page
+from markupsafe import Markup
+
+from reports.charts import seed_strip
+from reports.look import Crumb, page, when
 from reports.names import compare_page, night_page, run_page
-from reports.run.links import SiteLinks
-from reports.run.view import run_view
+from reports.run.effort import effort_of
+from reports.run.grid import grid_of, status_bar
+from reports.run.links import FilesBeside, RunLinks, SiteLinks
+from reports.run.validity import checks_of
 from reports.site.changes import score_change
-from reports.site.content import RunSeries, Site, SiteRun
-from reports.site.states import RunState, state_of
+from reports.site.content import Site, SiteRun
+from reports.site.states import state_of
 from tbench.scores.summary import Summary
 from tbench.storage.read_run import StoredRun
+from tbench.storage.summaries import summary_of
+from tbench.text import counted, names_shown
+
+# What the page of a run says first: its score, or, while it is not over, how far it has come.
+
+CUT_OFF = "cut off"
+_MEANINGS = {
+    "running": "It is under way.",
+    CUT_OFF: "It never said that it ended, but nothing works on it any more: it was killed.",
+    "interrupted": "Somebody has stopped it.",
+    "stopped": "It has stopped by itself.",
+    "failed": "It has failed.",
+    "incomplete": "Some of the planned trials have no result.",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class RunPlace:
-    """A run among the others of a site."""
+class RunHeadline:
+    """The large figure of a run, and the lines below it."""
 
-    series: RunSeries
-    night: str
-    night_page: str
-    state: RunState
-    before: str | None
-    """The last good run before it in its series."""
-    compare_page: str | None
-    moved: float | None
-    """How the score has changed over what both planned; None while this one is not over."""
+    state: str | None
+    """What the run is in the middle of; None where it is over, and only then its score is the figure."""
+    label: str
+    """What stands before the figure."""
+    figure: str
+    spread: str
+    """What stands behind it with its ±; empty where nothing does."""
+    rest: str
+    """What the figure is of, in the same line."""
+    meaning: str
+    """Why there is no plain score; empty where there is one."""
+    lines: tuple[str, ...]
+    """The score by all conventions, but for what the figure says."""
 
     @property
-    def is_marked(self) -> bool:
-        """Whether the series says of it what its own headline does not."""
-        return self.state.is_loud and self.state.kind not in ("cut", "broken")
+    def words(self) -> str:
+        """The headline in one line, as the title of a window."""
+        return " ".join(filter(None, [self.label, self.figure, self.spread, self.rest]))
+
+
+def headline_of(run: StoredRun, summary: Summary) -> RunHeadline:
+    """The headline of a run."""
+    if (state := _state(run, summary)) is not None:
+        figure = f"{summary.counts.scored:,} of {summary.counts.planned:,}"
+        noun = counted(summary.counts.planned, "trial").partition(" ")[2]
+        rest = f"{noun} {'has' if summary.counts.planned == 1 else 'have'} a verdict"
+        return RunHeadline(state, f"{state}:", figure, "", rest, _meaning(run, state), summary.score_lines)
+    said, opening, rest = summary.score_line.partition(" (")
+    label, _, figure = said.partition(" ")
+    figure, sign, spread = figure.partition(" ± ")
+    spread = f"{sign.strip()} {spread}" if sign else ""
+    return RunHeadline(None, label, figure, spread, f"{opening.strip()}{rest}", "", summary.score_lines[1:])
+
+
+def _state(run: StoredRun, summary: Summary) -> str | None:
+    status = run.status
+    if status == "running":
+        return CUT_OFF if run.is_cut_off else status
+    if not summary.counts.missing:
+        return None
+    return "incomplete" if status in ("finished", None) else status
+
+
+def _meaning(run: StoredRun, state: str) -> str:
+    if run.document is None:
+        return _MEANINGS[state]
+    why = f"Why: {run.document.stopped}." if run.document.stopped else ""
+    return " ".join(filter(None, [_MEANINGS[state], why, "It goes on with: tbench resume."]))
+
+
+# The known facts about a run, and its configuration as text.
+
+_SAMPLING = {"temperature", "top_p", "max_tokens", "extra_body"}
+_TASKS_SHOWN = 200
+"""Planned tasks above which the configuration is shown without them."""
+_SEEDS_SHOWN = 12
+
+
+def facts_of(run: StoredRun, model: object) -> dict[str, str]:
+    """The known facts about the run, by the label that a reader sees."""
+    facts = {
+        "Model": model,
+        **_settings(run),
+        "Dataset": run.dataset.said if run.dataset is not None else None,
+        "Tasks": len(run.planned_tasks),
+        "Seeds": _seeds(run.planned_seeds),
+        "Status": run.status,
+        **_times(run),
+    }
+    return {label: _words(value) for label, value in facts.items() if value not in (None, "", {})}
+
+
+def config_text(run: StoredRun) -> str:
+    """The content of run.json; of imported results, the plan that they make."""
+    if (about := run.document or run.plan) is not None:
+        content = about.model_dump(mode="json")
+    else:
+        content = {"run": run.name, "tasks": list(run.planned_tasks), "seeds": run.planned_seeds}
+    if len(run.planned_tasks) > _TASKS_SHOWN:
+        content["tasks"] = f"{len(run.planned_tasks):,} tasks, left out here"
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    if len(seeds) > _SEEDS_SHOWN and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
+        return f"{seeds[0]} to {seeds[-1]}, {len(seeds):,} of them"
+    shown = ", ".join(map(str, seeds[:_SEEDS_SHOWN]))
+    return shown if len(seeds) <= _SEEDS_SHOWN else f"{shown} …, {len(seeds):,} of them"
+
+
+def _settings(run: StoredRun) -> dict[str, Any]:
+    if run.plan is not None:
+        origin = run.plan.imported
+        return {
+            "Agent": " ".join(filter(None, [run.plan.agent, run.plan.agent_version])),
+            "Imported from": " ".join(filter(None, [origin.format, origin.version, origin.source])),
+            "Settings": run.plan.settings,
+        }
+    if run.document is None:
+        return {}
+    config, locked = run.document.config, run.document.locked
+    samples = locked.model is not None
+    return {
+        "Endpoint": locked.base_url,
+        "Machines": names_shown(_machines(run.document.engine)),
+        "Agent": locked.agent,
+        "Protocol": config.agent.protocol if locked.prompt_hash else None,
+        "Sampling": config.model.model_dump(mode="json", include=_SAMPLING) if samples else None,
+        "Limits": config.limits.model_dump(mode="json") if samples else None,
+    }
+
+
+def _machines(engine: Mapping[str, Any] | None) -> list[str]:
+    """The machines of a run over several."""
+    return [machine["name"] for machine in (engine or {}).get("machines", ())]
+
+
+def _times(run: StoredRun) -> dict[str, Any]:
+    about = run.document or run.plan
+    if about is None:
+        return {}
+    return {
+        "Created": when(about.created_at) if about.created_at else None,
+        "Ended": when(about.ended_at) if about.ended_at else None,
+        "tbench": run.document.tbench_version if run.document is not None else None,
+    }
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(part)}" for key, part in value.items() if part not in (None, {}))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+# Messages of errors as one reads them: the output of a failed build as its terminal would show it, in plain text.
+
+MOST_CHARACTERS = 12_000
+_ESCAPE = r"(?:\x1b|\\u001b|\\x1b)"
+_SEQUENCE = re.compile(
+    rf"{_ESCAPE}\[[0-?]*[ -/]*[@-~]"  # colours, moves of the cursor
+    rf"|{_ESCAPE}\][^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # titles, links
+    r"|\x1b[PX^_][^\x1b\n]*(?:\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]"
+    r"|\x9b[0-?]*[ -/]*[@-~]"
+)
+_BLANKS = re.compile(r"\n{3,}")
+
+
+def readable(message: str) -> str:
+    """The text without what a terminal obeys; its lines stay, of lines drawn over each other the last one."""
+    plain = _SEQUENCE.sub("", message).replace("\r\n", "\n")
+    lines = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in plain.split("\n"))
+    text = _BLANKS.sub("\n\n", "\n".join(lines)).strip("\n")
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    half = MOST_CHARACTERS // 2
+    left_out = len(text) - 2 * half
+    return f"{text[:half]}\n… {left_out:,} characters are left out here …\n{text[-half:]}"
+
+
+SCRIPTED_DEMO = "scripted-demo"
+"""The model name of the scripted endpoint that comes with tbench: its scores say nothing about any model."""
+ERRORS_SHOWN = 30
+"""Kinds of errors whose messages a page shows, the most frequent ones."""
+MOST_RESAMPLED = 500
+"""Tasks above which pages show the standard error, and no interval of a bootstrap."""
+
+
+def page_summary(run: StoredRun) -> Summary:
+    """The summary of a run that its pages show: for very many tasks without intervals, which would take minutes."""
+    return summary_of(run, intervals=len(run.planned_tasks) <= MOST_RESAMPLED)
 
 
 def render(site: Site, run: SiteRun, stored: StoredRun, summary: Summary) -> str:
     """The page of a run in a site."""
-    here = run_page(run.slug)
-    view = run_view(stored, summary, SiteLinks(run.slug, here, _attempts(stored)))
-    place = _place(site, run, is_over=view.headline.state is None)
-    return page("run.html.j2", here, crumbs=[Crumb(run.row.name)], view=view, place=place)
+    content = _content(stored, summary, SiteLinks(run.slug, stored))
+    series, before = site.series_of(run), site.last_good_before(run)
+    is_over = content["headline"].state is None
+    change = score_change(site, before, run) if before is not None and is_over else None
+    place = {
+        "series": series,
+        "night": run.night,
+        "night_page": night_page(run.night),
+        "state": state_of(series, run),
+        "before": before,
+        "compare_page": compare_page(before.slug, run.slug) if before is not None else None,
+        "moved": None if change is None else change.points,
+    }
+    return page("run.html.j2", run_page(run.slug), crumbs=[Crumb(run.row.name)], place=place, **content)
+
+
+def render_alone(run: StoredRun, place: Path, *, style: Markup, policy: str) -> str:
+    """The page of a run as a file of its own, with links to files of trials."""
+    summary = page_summary(run)
+    content = _content(run, summary, FilesBeside(run.path, place.parent, summary))
+    return page("report.html.j2", place.name, policy=policy, style=style, place=None, **content)
 
 
 def surroundings(site: Site, run: SiteRun) -> str:
@@ -51,23 +249,49 @@ def surroundings(site: Site, run: SiteRun) -> str:
     return repr((*place, before.slug if before else None, before.row.score if before else None))
 
 
-def _attempts(stored: StoredRun) -> dict[tuple[str, int], list[int]]:
-    """The attempts that have a result, by task and seed."""
-    found: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
-    for result in stored.results:
-        found[result.task, result.seed].add(result.attempt)
-    return {trial: sorted(attempts) for trial, attempts in found.items()}
+def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any]:
+    """What both pages show of a run."""
+    model = run.model or summary.model
+    counts = Counter(cell.status for row in summary.tasks for cell in row.cells)
+    trial_links = _trial_links(summary, links)
+    return {
+        "name": run.name,
+        "headline": headline_of(run, summary),
+        "summary": summary,
+        "is_demo": SCRIPTED_DEMO in {model, summary.model},
+        "counts": counts,
+        "status_bar": status_bar(counts, "Trials: "),
+        "seed_strip": _seed_strip(summary),
+        "checks": checks_of(run, summary),
+        "trial_links": trial_links,
+        "links": links,
+        "numbers": {row.task: number for number, row in enumerate(summary.tasks)},
+        "grid": grid_of(summary),
+        "errors": summary.errors[:ERRORS_SHOWN],
+        "errors_left_out": max(0, len(summary.errors) - ERRORS_SHOWN),
+        "readable": readable,
+        "effort": effort_of(summary),
+        "facts": facts_of(run, model),
+        "config": config_text(run),
+    }
 
 
-def _place(site: Site, run: SiteRun, *, is_over: bool) -> RunPlace:
-    series, before = site.series_of(run), site.last_good_before(run)
-    change = score_change(site, before, run) if before is not None and is_over else None
-    return RunPlace(
-        series=series,
-        night=run.night,
-        night_page=night_page(run.night),
-        state=state_of(series, run),
-        before=before.row.name if before is not None else None,
-        compare_page=compare_page(before.slug, run.slug) if before is not None else None,
-        moved=None if change is None else change.points,
-    )
+def _trial_links(summary: Summary, links: RunLinks) -> dict[str, str]:
+    """Links to the trials that checks and errors name, by the words for a trial."""
+    named = {flag.trial for flag in summary.flags} | {group.example_trial for group in summary.errors}
+    found = {
+        words: links.trial(row.task, cell)
+        for row in summary.tasks
+        for cell in row.cells
+        if (words := f"{row.task} seed {cell.seed}") in named
+    }
+    return {words: href for words, href in found.items() if href is not None}
+
+
+def _seed_strip(summary: Summary) -> Markup | None:
+    """None for a single seed, and where trials are missing."""
+    score = summary.score
+    if score is None or score.std is None or summary.counts.missing:
+        return None
+    label = f"The scores of {len(score.per_seed):,} seeds, their mean and one standard deviation around it"
+    return seed_strip(score.per_seed, score.mean, score.std, label=label)

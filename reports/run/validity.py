@@ -28,22 +28,14 @@ SIGNS = {Standing.GOOD: "✓", Standing.DOUBT: "!", Standing.BAD: "✗", Standin
 
 
 @dataclass(frozen=True, slots=True)
-class NamedTrial:
-    """A trial that a check names."""
-
-    trial: str
-    href: str | None
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
 class ValidityCheck:
     """A question about the run, and its answer."""
 
     standing: Standing
     title: str
     words: str
-    trials: tuple[NamedTrial, ...] = ()
+    trials: tuple[tuple[str, str], ...] = ()
+    """Trials that it names, and what is to be said of each."""
     details: tuple[str, ...] = ()
 
     @property
@@ -51,11 +43,11 @@ class ValidityCheck:
         return SIGNS[self.standing]
 
 
-def checks_of(run: StoredRun, summary: Summary, trial_links: dict[str, str]) -> tuple[ValidityCheck, ...]:
-    """All checks of a run; `trial_links` are links by the words for a trial."""
+def checks_of(run: StoredRun, summary: Summary) -> tuple[ValidityCheck, ...]:
+    """All checks of a run."""
     return (
         _coverage(summary),
-        _tampering(summary, trial_links),
+        _tampering(summary),
         _tasks(run, summary),
         *_leaderboard(run, summary),
         *_calibration(run, summary),
@@ -82,23 +74,23 @@ def _coverage(summary: Summary) -> ValidityCheck:
     return ValidityCheck(Standing.DOUBT, "Coverage", words, details=details)
 
 
-def _tampering(summary: Summary, trial_links: dict[str, str]) -> ValidityCheck:
+def _tampering(summary: Summary) -> ValidityCheck:
     counts = summary.counts
     if not summary.flags:
         return ValidityCheck(Standing.GOOD, "Tampering", "no sign of it in any trial")
     strong = f"signs of it in {counted(counts.flagged, 'trial')}" if counts.flagged else "no strong sign of it"
     weak = f"{counted(counts.weakly_flagged, 'trial')} with weak signs, often honest work"
     words = "; ".join([strong, weak] if counts.weakly_flagged else [strong])
-    shown = tuple(_flagged(flag, trial_links) for flag in summary.flags[:FLAGS_SHOWN])
+    shown = tuple((flag.trial, _flagged(flag)) for flag in summary.flags[:FLAGS_SHOWN])
     more = len(summary.flags) - len(shown)
     details = (f"and {counted(more, 'more trial')}",) if more else ()
     return ValidityCheck(Standing.BAD if counts.flagged else Standing.DOUBT, "Tampering", words, shown, details)
 
 
-def _flagged(flag: Flag, trial_links: dict[str, str]) -> NamedTrial:
+def _flagged(flag: Flag) -> str:
     reward = "no verdict" if flag.reward is None else f"reward {flag.reward:g}"
     weak = "weak: " if flag.is_weak else ""
-    return NamedTrial(flag.trial, trial_links.get(flag.trial), f"{reward}; {weak}{'; '.join(flag.tamper)}")
+    return f"{reward}; {weak}{'; '.join(flag.tamper)}"
 
 
 def _tasks(run: StoredRun, summary: Summary) -> ValidityCheck:

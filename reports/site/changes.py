@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from reports.names import task_page
 from reports.site.content import Site, SiteRun
 from tbench.history.rows import task_changes
 from tbench.reward import exact_mean, is_solved, mean
-from tbench.scores.comparing.side import NothingInCommon, Pairing, Side, pair
+from tbench.scores.comparing.side import NothingInCommon, Pairing, pair
 from tbench.scores.statistics import Row, mean_std
 from tbench.storage.comparable import TASK_PREFIX, each_difference, score_keys
 from tbench.storage.read_run import RunUnreadable, read_run_document
@@ -54,10 +53,6 @@ class MovedRate:
     def moved(self) -> float:
         return self.now - self.before
 
-    @property
-    def page(self) -> str:
-        return task_page(self.task)
-
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
@@ -93,9 +88,8 @@ def run_change(site: Site, old: SiteRun, new: SiteRun) -> RunChange | None:
 
 
 def _pairing(site: Site, old: SiteRun, new: SiteRun) -> Pairing | None:
-    first, second = (Side(run.row.name, site.rewards(run).table, site.rewards(run).hashes) for run in (old, new))
     try:
-        return pair(first, second)
+        return pair(site.side(old), site.side(new))
     except NothingInCommon:
         return None
 
@@ -143,34 +137,26 @@ _NOT_ABOUT_TRIALS = frozenset(("tasks", "output"))
 
 
 @dataclass(frozen=True, slots=True)
-class MovedSetting:
-    """A value that is another one than it was."""
-
-    name: str
-    words: str
-    """What it was and what it is, with an arrow between them; of tasks and images, which."""
-
-
-@dataclass(frozen=True, slots=True)
 class _KnownSettings:
     values: Mapping[str, Any]
     images: Mapping[str, str]
     """Id of the image by task."""
 
 
-def moves(site: Site, old: SiteRun, new: SiteRun) -> tuple[MovedSetting, ...]:
-    """Everything known to differ from one run to a later one; none where a run does not say."""
+def moves(site: Site, old: SiteRun, new: SiteRun) -> list[tuple[str, str]]:
+    """Everything known to differ from one run to a later one, by name: what it was and what it is, or which it are.
+
+    Nothing where a run does not say.
+    """
     before, now = _settings_of(site, old), _settings_of(site, new)
     if before is None or now is None:
-        return ()
+        return []
     differing = each_difference(before.values, now.values)
-    found = [MovedSetting(key, words.removeprefix(f"{key}: ")) for key, words in differing]
-    tasks = task_changes(site.history.tasks(old.row.path), site.history.tasks(new.row.path))
-    found += [MovedSetting("tasks", words) for words in tasks]
+    found = [(key, words.removeprefix(f"{key}: ")) for key, words in differing]
+    found += [("tasks", words) for words in task_changes(*(site.history.tasks(run.row.path) for run in (old, new)))]
     if others := [task for task, image in now.images.items() if before.images.get(task, image) != image]:
-        words = f"{counted(len(others), 'task')} ran on another image: {names_shown(others)}"
-        found.append(MovedSetting("images", words))
-    return tuple(found)
+        found.append(("images", f"{counted(len(others), 'task')} ran on another image: {names_shown(others)}"))
+    return found
 
 
 def _settings_of(site: Site, run: SiteRun) -> _KnownSettings | None:

@@ -10,10 +10,11 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from reports.names import series_page, slug
+from reports.names import night_page, run_page, series_page, slug
 from tbench.errors import UsageError
 from tbench.history.index import RunHistory
 from tbench.history.rows import RunRow
+from tbench.scores.comparing.side import Side
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.verdict import GateVerdict, JudgedNight
@@ -142,6 +143,14 @@ class SiteRun:
     """Whether it never said that it ended, though nothing works on it any more."""
 
     @property
+    def page(self) -> str:
+        return run_page(self.slug)
+
+    @property
+    def night_page(self) -> str:
+        return night_page(self.night)
+
+    @property
     def has_score(self) -> bool:
         return self.row.score is not None
 
@@ -250,6 +259,16 @@ class Site:
             if run.slug in self._nights
             else self.history.night(run.row, run.slug, run.row.begun_at or "")
         )
+
+    def side(self, run: SiteRun) -> Side:
+        """A run as one side of a comparison."""
+        rewards = self.rewards(run)
+        return Side(run.row.name, rewards.table, rewards.hashes)
+
+    @cached_property
+    def by_directory(self) -> dict[Path, SiteRun]:
+        """The runs by their directories."""
+        return {run.row.path: run for run in self.runs}
 
     @cached_property
     def nights(self) -> dict[str, tuple[SiteRun, ...]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
 from reports.charts import sparkline
-from reports.look import Crumb, page, points
-from reports.names import OVERVIEW, SERIES, compare_page, night_page, run_page, task_page
+from reports.look import Crumb, page
+from reports.names import OVERVIEW, SERIES
 from reports.site.changes import ScoreChange, moves, score_change
 from reports.site.content import RunSeries, Site, SiteRun
 from reports.site.night import night_lines
@@ -39,92 +40,11 @@ class SeriesRow:
     """Since the last good run, or where `is_drop` the drop that the alarm is about; None without either."""
     is_drop: bool
     since: SiteRun | None
+    """The good run before it."""
     spark: Markup | None
     """None for a single run."""
     about: str
     """What tells it from others of the name; empty where there are none."""
-
-    @property
-    def page(self) -> str:
-        return self.series.page
-
-    @property
-    def run_page(self) -> str:
-        return run_page(self.run.slug)
-
-    @property
-    def since_page(self) -> str | None:
-        """The page that compares the run with the good one before it."""
-        return compare_page(self.since.slug, self.run.slug) if self.since is not None else None
-
-
-@dataclass(frozen=True, slots=True)
-class UnfinishedRun:
-    """The newest run of a series where that is not over."""
-
-    run: SiteRun
-    state: RunState
-    words: str
-
-    @property
-    def page(self) -> str:
-        return run_page(self.run.slug)
-
-
-@dataclass(frozen=True, slots=True)
-class AlarmNotice:
-    """A series in alarm, with what speaks for it."""
-
-    series: RunSeries
-    last: SiteRun
-    since: SiteRun
-    """The likeliest first run of the drop."""
-    moved: str
-    """Percentage points from the baseline to the nights since."""
-    moved_se: str
-    nights: int
-    now: str
-    """The score of the nights since, together."""
-    usual: str
-    """The baseline's over the same tasks."""
-    tasks: tuple[tuple[str, str], ...]
-    """The likeliest tasks, and their pages."""
-    more: int
-    """Tasks that are as likely and not named."""
-
-    @property
-    def last_page(self) -> str:
-        return night_page(self.last.night)
-
-    @property
-    def since_page(self) -> str:
-        return night_page(self.since.night)
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnSeries:
-    """A series with the chart of its score."""
-
-    series: RunSeries
-    chart: Markup
-    legend: str
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetTable:
-    """The series of one dataset."""
-
-    title: str
-    rows: tuple[SeriesRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreMatrix:
-    """Models by datasets, where several models were run on several datasets."""
-
-    datasets: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[SeriesRow | None, ...]], ...]
-    """A model with its newest series of each dataset."""
 
 
 def render(site: Site) -> str:
@@ -137,7 +57,7 @@ def render(site: Site) -> str:
         "overview.html.j2",
         OVERVIEW,
         site=site,
-        alarms=_alarms(site),
+        alarms=list(_alarms(site)),
         quiet=_quiet_line(site),
         drawn=_drawn(rows),
         tables=_tables(rows[:_SERIES_SHOWN]),
@@ -188,7 +108,7 @@ def _about(site: Site, series: RunSeries, run: SiteRun, namesake: SiteRun) -> It
         if word and word != series.name:
             yield word
     if namesake is not run:
-        differing = [each.name for each in moves(site, namesake, run)]
+        differing = [what for what, _ in moves(site, namesake, run)]
         yield f"not as {namesake.row.name} in {names_shown(differing, 2)}" if differing else run.row.name
 
 
@@ -201,46 +121,41 @@ def _spark(series: RunSeries) -> Markup | None:
     return sparkline([run.row.score for run in scored], alarms=alarms, label=words)
 
 
-def _drawn(rows: Sequence[SeriesRow]) -> tuple[DrawnSeries, ...]:
-    """The charts of the series that matter most: those in alarm, or else the one with the newest run."""
+def _drawn(rows: Sequence[SeriesRow]) -> list[tuple[RunSeries, Markup, str]]:
+    """The series that matter most, with chart and legend: those in alarm, or else the one with the newest run."""
     alarmed = [row.series for row in rows if row.state.kind == "alarm"]
     long = [row.series for row in rows if len(row.series.runs) >= _FEWEST_DRAWN]
     charts = ((series, history_chart(series, OVERVIEW)) for series in (alarmed or long[:1])[:_CHARTS_SHOWN])
-    return tuple(DrawnSeries(series, chart, chart_legend(series)) for series, chart in charts if chart is not None)
+    return [(series, chart, chart_legend(series)) for series, chart in charts if chart is not None]
 
 
-def _tables(rows: Sequence[SeriesRow]) -> tuple[DatasetTable, ...]:
+def _tables(rows: Sequence[SeriesRow]) -> dict[str, list[SeriesRow]]:
     """The rows of each dataset; the dataset of the newest run or of an alarm comes first."""
     found: defaultdict[str, list[SeriesRow]] = defaultdict(list)
     for row in rows:
         found[_dataset(row)].append(row)
-    return tuple(DatasetTable(title, tuple(of_it)) for title, of_it in found.items())
+    return found
 
 
 def _dataset(row: SeriesRow) -> str:
     return row.run.row.dataset_title or "unknown dataset"
 
 
-def _matrix(rows: Sequence[SeriesRow]) -> ScoreMatrix | None:
-    """None where a table of rows says as much."""
+def _matrix(rows: Sequence[SeriesRow]) -> dict[str, Any] | None:
+    """Models by datasets with the newest series of each; None where a table of rows says as much."""
     cells: dict[tuple[str, str], SeriesRow] = {}
     for row in rows:
         cells.setdefault((row.run.row.model or row.series.name, _dataset(row)), row)
     models, datasets = (tuple(dict.fromkeys(names)) for names in zip(*cells, strict=True)) if cells else ((), ())
     if len(models) < 2 or len(datasets) < 2 or len(cells) == len(models):
         return None
-    return ScoreMatrix(
-        datasets, tuple((model, tuple(cells.get((model, each)) for each in datasets)) for model in models)
-    )
+    return {"models": models, "datasets": datasets, "cells": cells}
 
 
-def _unfinished(site: Site) -> tuple[UnfinishedRun, ...]:
+def _unfinished(site: Site) -> list[tuple[SiteRun, RunState, str]]:
+    """The newest run of each series where that is not over."""
     runs = (series.last for series in site.series if not series.last.is_over)
-    return tuple(UnfinishedRun(run, state_of(site.series_of(run), run), so_far_words(run.row)) for run in runs)
-
-
-def _alarms(site: Site) -> tuple[AlarmNotice, ...]:
-    return tuple(_notice(series, drop) for series in site.series if (drop := _drop(series)) is not None)
+    return [(run, state_of(site.series_of(run), run), so_far_words(run.row)) for run in runs]
 
 
 def _drop(series: RunSeries) -> Shift | None:
@@ -249,20 +164,20 @@ def _drop(series: RunSeries) -> Shift | None:
     return verdict.drop if verdict is not None and verdict.alarm else None
 
 
-def _notice(series: RunSeries, drop: Shift) -> AlarmNotice:
-    tasks = [each.task for each in drop.likely]
-    return AlarmNotice(
-        series=series,
-        last=series.called(series.judged.nights[-1].name),
-        since=series.called(drop.since.name),
-        moved=points(drop.moved),
-        moved_se=f"{100 * drop.se:.1f}",
-        nights=drop.nights,
-        now=with_spread(drop.base + drop.moved, None),
-        usual=with_spread(drop.base, None),
-        tasks=tuple((task, task_page(task)) for task in tasks[:_TASKS_NAMED]),
-        more=max(0, len(tasks) - _TASKS_NAMED),
-    )
+def _alarms(site: Site) -> Iterator[dict[str, Any]]:
+    """The series in alarm, with what speaks for it: from the baseline to the nights since, over the same tasks."""
+    for series in site.series:
+        if (drop := _drop(series)) is not None:
+            yield {
+                "series": series,
+                "last": series.called(series.judged.nights[-1].name),
+                "since": series.called(drop.since.name),
+                "drop": drop,
+                "now": with_spread(drop.base + drop.moved, None),
+                "usual": with_spread(drop.base, None),
+                "tasks": [each.task for each in drop.likely[:_TASKS_NAMED]],
+                "more": max(0, len(drop.likely) - _TASKS_NAMED),
+            }
 
 
 def _quiet_line(site: Site) -> str:

@@ -5,38 +5,25 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
 from reports.look import Crumb, page, when
-from reports.names import FEED, SERIES, night_page, relative_url
+from reports.names import FEED, SERIES, relative_url
 from reports.score_history import ScorePoint, score_history
 from reports.site.content import AlarmSpan, RunSeries, Site, SiteRun
 from reports.site.night import score_of
-from reports.site.states import RunState, score_words, state_of
+from reports.site.states import score_words, state_of
 from tbench.scores.gate.verdict import JudgedNight
 from tbench.text import counted
 
 # The page of a series: its score over time, and the runs that it is made of.
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesRun:
-    """A run of a series as a row of its table."""
-
-    run: SiteRun
-    state: RunState
-    score: str
-    c: float | None
-    """The gate's CUSUM after it."""
-    night: str
-    """The page of its night."""
-
-
 def render(site: Site, series: RunSeries) -> str:
     """The page of a series."""
-    runs = [_row(series, run) for run in reversed(series.runs)]
+    runs = [(run, state_of(series, run), score_of(run), series.judged_at(run)) for run in reversed(series.runs)]
     return page(
         "series.html.j2",
         series.page,
@@ -50,12 +37,6 @@ def render(site: Site, series: RunSeries) -> str:
         legend=chart_legend(series),
         verdict_lines=_words_of_verdict(series),
     )
-
-
-def _row(series: RunSeries, run: SiteRun) -> SeriesRun:
-    found = series.judged_at(run)
-    c = found.c if found is not None else None
-    return SeriesRun(run, state_of(series, run), score_of(run), c, night_page(run.night))
 
 
 def history_chart(series: RunSeries, here: str) -> Markup | None:
@@ -81,7 +62,7 @@ def _point(series: RunSeries, run: SiteRun, here: str) -> ScorePoint:
         label=(run.row.begun_at or "")[5:10] if _is_day(run.night) else run.night,
         score=score,
         se=_noise(run, found),
-        href=relative_url(here, night_page(run.night)),
+        href=relative_url(here, run.night_page),
         title=" · ".join(words),
         alarm=run.slug in series.alarms,
         coverage=run.row.coverage,
@@ -133,34 +114,19 @@ _SPACE = uuid.UUID("5b0f6a52-6f0e-5d0e-9a57-5d5f1b6f7c19")
 _NEVER = "1970-01-01T00:00:00Z"
 
 
-@dataclass(frozen=True, slots=True)
-class FeedEntry:
-    """An alarm, or the end of one."""
-
-    id: str
-    """The same for the same alarm, whenever the feed is written."""
-    kind: str
-    """`alarm` or `over`."""
-    title: str
-    updated: str
-    """When the run began at which it happened."""
-    page: str
-    lines: tuple[str, ...]
-
-
 def render_feed(site: Site) -> str:
     """The feed as XML: an entry for each alarm of each series, and one for its end."""
     found = [
         entry for series in site.series for span in series.judged.alarms for entry in _of_alarm(site, series, span)
     ]
-    entries = sorted(found, key=lambda entry: (entry.updated, entry.id), reverse=True)[:_SHOWN]
+    entries = sorted(found, key=lambda entry: (entry["updated"], entry["id"]), reverse=True)[:_SHOWN]
     begun = [run.row.begun_at for run in site.runs if run.row.begun_at]
-    updated = entries[0].updated if entries else max(begun, default=_NEVER)
+    updated = entries[0]["updated"] if entries else max(begun, default=_NEVER)
     first = site.runs[-1] if site.runs else None
     return page("feed.xml.j2", FEED, id=_id("feed", *_told(first)), updated=updated, entries=entries)
 
 
-def _of_alarm(site: Site, series: RunSeries, span: AlarmSpan) -> Iterator[FeedEntry]:
+def _of_alarm(site: Site, series: RunSeries, span: AlarmSpan) -> Iterator[dict[str, Any]]:
     first = series.called(span.first)
     yield _entry(site, series, first, "alarm", f"{series.name}: lower since {span.low[0]}")
     if span.over is not None:
@@ -169,11 +135,17 @@ def _of_alarm(site: Site, series: RunSeries, span: AlarmSpan) -> Iterator[FeedEn
         )
 
 
-def _entry(site: Site, series: RunSeries, run: SiteRun, kind: str, title: str) -> FeedEntry:
+def _entry(site: Site, series: RunSeries, run: SiteRun, kind: str, title: str) -> dict[str, Any]:
+    """An alarm, or the end of one. Its id is the same whenever the feed is written."""
     verdict = site.verdict_at(run)
-    lines = verdict.lines() if verdict is not None else ()
-    own_id = _id(kind, series.key, *_told(run))
-    return FeedEntry(own_id, kind, title, run.row.begun_at or _NEVER, night_page(run.night), lines)
+    return {
+        "id": _id(kind, series.key, *_told(run)),
+        "kind": kind,
+        "title": title,
+        "updated": run.row.begun_at or _NEVER,
+        "page": run.night_page,
+        "lines": verdict.lines() if verdict is not None else (),
+    }
 
 
 def _told(run: SiteRun | None) -> tuple[str, ...]:

@@ -26,7 +26,6 @@ from reports.names import (
     task_page,
 )
 from reports.run import page as run
-from reports.run.view import page_summary
 from reports.site import night, overview, series
 from reports.site.content import Lane, Site, SiteRun, gather
 from reports.trial.page import trial_files
@@ -44,8 +43,8 @@ MARKER_NAME = ".tbench-site"
 _MARKER = b"tbench writes its pages into this folder, and into no other that is not empty.\n"
 _MADE_OF = (CONFIG_NAME, RESULTS_NAME, "trials")
 """What of a run tells that its trials are others than before; the folder is touched where recordings are removed."""
-_ASSETS = ("assets",)
-_FOLDERS = (*_ASSETS, *(str(Path(page).parent) for page in (NIGHTS, SERIES, TASKS, COMPARE)), "runs")
+_ASSETS = "assets"
+_FOLDERS = (_ASSETS, *(str(Path(page).parent) for page in (NIGHTS, SERIES, TASKS, COMPARE)), "runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +132,11 @@ class _Writing:
         if written == fresh:
             return
         stored = self._site.stored(each)
-        summary = page_summary(stored)
+        summary = run.page_summary(stored)
         self._put(run_page(each.slug), run.render(self._site, each, stored, summary))
         if not is_unchanged:
             self._put(compare_data(each.slug), comparison.data(self._site, each))
-            for name, text in trial_files(self._site, each, stored, summary):
+            for name, text in trial_files(each, stored):
                 self._put(name, text)
         if each.row.status != "running":
             write_atomically(folder / _STAMP_NAME, fresh.encode("utf-8", "replace"))
@@ -153,11 +152,7 @@ class _Writing:
         write_atomically(stamped, fresh.encode())
 
     def _put(self, name: str, text: str) -> None:
-        file, data = self._out / name, text.encode("utf-8", "replace")
-        with contextlib.suppress(OSError):
-            if file.stat().st_size == len(data) and file.read_bytes() == data:
-                return
-        write_atomically(file, data)
+        _write_changed(self._out / name, text.encode("utf-8", "replace"))
 
 
 def _pages_of_all(site: Site) -> Iterator[tuple[str, str]]:
@@ -180,13 +175,17 @@ def _pages_of_all(site: Site) -> Iterator[tuple[str, str]]:
 
 def write_assets(out: Path) -> None:
     """Write what all pages share: styles, scripts, the player with its licence. Raises OSError."""
-    for folder in _ASSETS:
-        for file in sorted((HERE / folder).rglob("*")):
-            if file.is_file():
-                data = file.read_bytes()
-                target = out / folder / file.relative_to(HERE / folder)
-                if _content_bytes(target) != data:
-                    write_atomically(target, data)
+    for file in sorted((HERE / _ASSETS).rglob("*")):
+        if file.is_file():
+            _write_changed(out / file.relative_to(HERE), file.read_bytes())
+
+
+def _write_changed(file: Path, data: bytes) -> None:
+    """Write a file, unless it is there and has this content."""
+    with contextlib.suppress(OSError):
+        if file.stat().st_size == len(data) and file.read_bytes() == data:
+            return
+    write_atomically(file, data)
 
 
 @cache
@@ -200,12 +199,7 @@ def _look_digest() -> str:
 
 
 def _content(file: Path) -> str | None:
-    data = _content_bytes(file)
-    return data.decode("utf-8", "replace") if data is not None else None
-
-
-def _content_bytes(file: Path) -> bytes | None:
     try:
-        return file.read_bytes()
+        return file.read_bytes().decode("utf-8", "replace")
     except OSError:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,15 @@ from reports.trial.steps import ReplyWords, words_of
 from reports.trial.verdict import VerifierView, read_verifier
 from tbench.results import TaskStepResult, TrialResult
 from tbench.storage.read_run import RunUnreadable, read_steps, read_trajectory
-from tbench.storage.run_files import STEPS_NAME, TRAJECTORY_NAME, step_directory, trial_directory
+from tbench.storage.recording import CastEvent, cast_event, cast_events, typed_at
+from tbench.storage.run_files import (
+    RECORDING_NAME,
+    STEPS_NAME,
+    TRAJECTORY_NAME,
+    inside_trials,
+    step_directory,
+    trial_directory,
+)
 from tbench.text import size_shown
 
 # A recorded session as the player of a page gets it, and when in it each step began, typed and ended.
@@ -24,10 +31,6 @@ LARGEST_BYTES = 6 << 20
 """What a page holds of a recording; the rest is left out, and said."""
 _STEP = re.compile(r"step (\d{1,9})")
 _OUTPUT = re.compile(rb'^\[[^"]{1,30}"o"', re.MULTILINE)
-_KIND_WITHIN = 40
-"""Characters of a line in which its kind stands: output is most of a recording, and is not looked at."""
-_NEAR = 500
-"""How many inputs further on an action is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class SessionCast:
     """Whole lines, the header first; empty where there is none."""
     duration_sec: float = 0.0
     size_bytes: int = 0
-    typed: tuple[tuple[float, str], ...] = ()
+    typed: tuple[CastEvent, ...] = ()
     steps: dict[int, float] = field(default_factory=dict)
     """When steps began, by number, as far as markers say so."""
     remarks: tuple[tuple[float, str], ...] = ()
@@ -71,7 +74,7 @@ def read_cast(file: Path, limit_bytes: int = LARGEST_BYTES) -> SessionCast:
     whole, _, torn = raw.rpartition(b"\n")
     if len(raw) < size:
         notes.append(f"the recording is {size_shown(size)}; the first {size_shown(len(whole))} of it are here")
-    elif torn and _event(torn.decode("utf-8", "replace")) is None:
+    elif torn and cast_event(torn) is None:
         notes.append("the recording breaks off in the middle of a line; it plays up to there")
     else:
         whole = raw.rstrip(b"\n")
@@ -94,44 +97,24 @@ def _no_number(name: str) -> None:
 
 
 def _parsed(text: str, size: int, notes: list[str]) -> SessionCast:
-    typed: list[tuple[float, str]] = []
+    typed: list[CastEvent] = []
     remarks: list[tuple[float, str]] = []
     steps: dict[int, float] = {}
-    for kind, at, said in _noted(text):
-        if kind == "i":
-            typed.append((at, said))
-        elif (step := _STEP.fullmatch(said)) is not None:
-            steps.setdefault(int(step[1]), at)
+    for event in cast_events(text.split("\n"), "im"):
+        if event.kind == "i":
+            typed.append(event)
+        elif (step := _STEP.fullmatch(event.text)) is not None:
+            steps.setdefault(int(step[1]), event.at)
         else:
-            remarks.append((at, said))
+            remarks.append((event.at, event.text))
     return SessionCast(text, _duration(text), size, tuple(typed), steps, tuple(remarks), tuple(notes))
-
-
-def _noted(text: str) -> Iterator[tuple[str, float, str]]:
-    """The events that are no output."""
-    for line in text.split("\n"):
-        beginning = line[:_KIND_WITHIN]
-        if ('"i"' in beginning or '"m"' in beginning) and (event := _event(line)) is not None:
-            at, kind, said = event
-            if kind in "im":
-                yield kind, at, said
-
-
-def _event(line: str) -> tuple[float, str, str] | None:
-    try:
-        at, kind, said = json.loads(line)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    if isinstance(at, int | float) and math.isfinite(at) and isinstance(kind, str) and isinstance(said, str):
-        return float(at), kind, said
-    return None
 
 
 def _duration(text: str) -> float:
     """The time of the last event that can be read."""
     for line in reversed(text[-200_000:].split("\n")):
-        if (event := _event(line)) is not None:
-            return event[0]
+        if (event := cast_event(line)) is not None:
+            return event.at
     return 0.0
 
 
@@ -141,7 +124,7 @@ def times_of(steps: Sequence[Step], cast: SessionCast) -> list[StepTimes | None]
     Markers say it. Recordings of other programs have none: there, a step typed when its actions were typed, which
     stand in the recording in their order, and the model was asked so many seconds before.
     """
-    typed = _typed_at(steps, cast)
+    typed = typed_at(steps, cast.typed)
     if not cast.text or not (cast.steps or typed):
         return [None] * len(steps)
     begins: list[float] = []
@@ -160,23 +143,6 @@ def times_of(steps: Sequence[Step], cast: SessionCast) -> list[StepTimes | None]
     ]
 
 
-def _typed_at(steps: Sequence[Step], cast: SessionCast) -> dict[int, float]:
-    """When steps typed their first action, by index, of those whose actions are found in the recording."""
-    found: dict[int, float] = {}
-    place = 0
-    for step in steps:
-        for action in filter(None, step.actions):
-            wanted = action.replace("\0", "")
-            near = range(place, min(place + _NEAR, len(cast.typed)))
-            at = next((n for n in near if cast.typed[n][1] == wanted), None)
-            if at is None:
-                break
-            found.setdefault(step.index, cast.typed[at][0])
-            place = at + 1
-    return found
-
-
-RECORDING_NAME = "session.cast"
 _LARGEST_BYTES = 256 << 20
 _NOTHING = SessionCast("")
 
@@ -208,20 +174,11 @@ def sections_of(run: Path, result: TrialResult) -> tuple[TrialSection, ...]:
     """What is stored of a trial: a section for each step of its task that has several, else one."""
     trial = trial_directory(run, result.task, result.seed, result.attempt)
     if not result.task_steps:
-        return (_section(_inside(run, trial)),)
+        return (_section(inside_trials(run, trial)),)
     return tuple(
-        _section(_inside(run, step_directory(trial, step.name)), step, number)
+        _section(inside_trials(run, step_directory(trial, step.name)), step, number)
         for number, step in enumerate(result.task_steps, start=1)
     )
-
-
-def _inside(run: Path, directory: Path) -> Path | None:
-    """The directory, where it is inside the run: names of tasks and steps may hold `..`, and nul, and anything."""
-    try:
-        place = directory.resolve()
-        return place if place.is_relative_to((run / "trials").resolve()) and place.is_dir() else None
-    except (OSError, ValueError, RuntimeError):
-        return None
 
 
 def _section(directory: Path | None, step: TaskStepResult | None = None, number: int | None = None) -> TrialSection:

@@ -141,26 +141,20 @@ class TypedText:
 
 
 @dataclass(frozen=True, slots=True)
-class SaidText:
-    """A part of what the reply says, with the model's own word for it."""
-
-    label: str
-    text: ShownText
-
-
-@dataclass(frozen=True, slots=True)
 class StepCard:
     """A step as the page shows it."""
 
     number: int
     anchor: str
+    """The id of the card; it names the step of the task, where the task has several."""
     model_sec: float
     command_sec: float
     waited_sec: float
     prompt_tokens: int
     completion_tokens: int
     reasoning: ShownText | None
-    said: tuple[SaidText, ...]
+    said: tuple[tuple[str, ShownText], ...]
+    """Parts of what the reply says, each with the model's own word for it."""
     typed: tuple[TypedText, ...]
     more_typed: int
     """Actions that are left out."""
@@ -175,11 +169,6 @@ class StepCard:
     def has_problem(self) -> bool:
         """Whether somebody who looks for what went wrong should see it."""
         return bool(self.warnings or self.format_error or self.is_cut or self.exit_code)
-
-
-def anchor_of(number: int, section: int | None) -> str:
-    """The id of a step's card; `section` counts the steps of the task, where it has several."""
-    return f"step-{number}" if section is None else f"step-{section}.{number}"
 
 
 def cards_of(
@@ -207,14 +196,14 @@ def _card(step: Step, words: ReplyWords, limit: int, section: int | None, types_
     reply = step.reply
     return StepCard(
         number=step.index,
-        anchor=anchor_of(step.index, section),
+        anchor=f"step-{step.index}" if section is None else f"step-{section}.{step.index}",
         model_sec=max(0.0, step.model_sec - reply.waited_sec),
         command_sec=step.command_sec,
         waited_sec=reply.waited_sec,
         prompt_tokens=reply.usage.prompt_tokens,
         completion_tokens=reply.usage.completion_tokens,
         reasoning=shown(words.reasoning, limit) if words.reasoning else None,
-        said=tuple(SaidText(part.label, shown(part.text, limit)) for part in words.parts),
+        said=tuple((part.label, shown(part.text, limit)) for part in words.parts),
         typed=tuple(_typed(action, limit, types_keys) for action in step.actions[:_MOST_ACTIONS]),
         more_typed=max(0, len(step.actions) - _MOST_ACTIONS),
         observation=_seen(step.observation, limit) if step.observation else None,

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
+from tbench.storage.recording import CastEvent, CastHead, cast_events, cast_head
+from tbench.storage.run_files import RECORDING_NAME
 from tbench.text import unseen_as
 from tbench.view.screen import Line, TileScreen
-from tbench.view.trials import CastHead, cast_head
 
 # What was on a trial's screen, out of its recording.
 
 _INK, _GROUND = (30, 90), (40, 100)
 """The codes of the first of eight colours, and of the first bright one."""
-CAST_NAME = "session.cast"
-
-
-class CastEvent(NamedTuple):
-    """An event of a recording: seconds, and `o`, `i` or `m` with its text."""
-
-    at: float
-    kind: str
-    text: str
 
 
 class SessionRecording:
@@ -31,19 +21,14 @@ class SessionRecording:
 
     def __init__(self, directory: Path) -> None:
         """Raises OSError where there is none."""
-        self._file = directory / CAST_NAME
+        self._file = directory / RECORDING_NAME
         self.head = cast_head(self._file) or CastHead()
 
     def events(self) -> Iterator[CastEvent]:
         """Its events; a line that is torn or none is left out."""
         with self._file.open(encoding="utf-8", errors="replace") as lines:
             next(lines, None)
-            for line in lines:
-                try:
-                    at, kind, text = json.loads(line)
-                    yield CastEvent(float(at), str(kind), str(text))
-                except (ValueError, TypeError):
-                    continue
+            yield from cast_events(lines, "oim")
 
     def blank(self) -> TileScreen:
         """A screen of its size on which nothing is yet."""

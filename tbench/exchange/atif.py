@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ from tbench.exchange.contexts import (
 )
 from tbench.files import safe_relative, write_json
 from tbench.storage.read_run import StoredRun
-from tbench.storage.run_files import TRAJECTORY_NAME
+from tbench.storage.recording import cast_events, head_of, typed_at
+from tbench.storage.run_files import RECORDING_NAME, TRAJECTORY_NAME
 
 # What a step did, as tool calls of an ATIF document: text protocols act by functions that no request offered.
 
@@ -131,41 +131,14 @@ def cast_times(file: Path, steps: Sequence[Step], trial_began_at: datetime) -> C
     """
     try:
         with file.open(encoding="utf-8", errors="replace") as lines:
-            began_at = _began_at(next(lines, ""), trial_began_at)
-            typed = list(_typed(lines))
+            told = head_of(next(lines, "")).begun_at
+            typed = list(cast_events(lines, "i"))
     except OSError:
         return CastTimes()
-    found: dict[int, float] = {}
-    at = 0
-    for step in steps:
-        for action in filter(None, step.actions):
-            place = next((n for n in range(at, len(typed)) if typed[n][1] == action.replace("\0", "")), None)
-            if place is None:
-                break
-            found.setdefault(step.index, typed[place][0])
-            at = place + 1
-    return CastTimes(began_at, found)
-
-
-def _began_at(header: str, trial_began_at: datetime) -> datetime | None:
-    try:
-        told = datetime.fromtimestamp(json.loads(header)["timestamp"], UTC)
-        return max(told, trial_began_at) if trial_began_at.tzinfo is not None else told
-    except (ValueError, TypeError, KeyError, OverflowError, OSError):
-        return None
-
-
-def _typed(lines: Iterator[str]) -> Iterator[tuple[float, str]]:
-    for line in lines:
-        # Output is most of a recording, and no input looks like it at its beginning.
-        if '"i"' not in line[:40]:
-            continue
-        try:
-            seconds, kind, text = json.loads(line)
-        except (ValueError, TypeError):
-            continue
-        if kind == "i" and isinstance(seconds, int | float) and isinstance(text, str):
-            yield float(seconds), text
+    began_at = None if told is None else datetime.fromtimestamp(told, UTC)
+    if began_at is not None and trial_began_at.tzinfo is not None:
+        began_at = max(began_at, trial_began_at)
+    return CastTimes(began_at, typed_at(steps, typed))
 
 
 # Steps of an ATIF document: messages that opened a conversation, replies, and what shortened the history.
@@ -382,7 +355,7 @@ def segment_name(number: int) -> str:
 
 
 def _times(trial: ExportedTrial, part: ExportedPart) -> CastTimes:
-    return cast_times(part.directory / "session.cast", part.trajectory.steps, trial.result.started_at)
+    return cast_times(part.directory / RECORDING_NAME, part.trajectory.steps, trial.result.started_at)
 
 
 def _document(

@@ -18,7 +18,7 @@ from tbench.exchange.chosen import ExportedTrial, LeftOutTrials, TrialChoice, ex
 from tbench.files import safe_relative, write_json
 from tbench.results import ErrorInfo, TaskStepResult, TrialResult
 from tbench.storage.read_run import StoredRun
-from tbench.storage.run_files import TRAJECTORY_NAME
+from tbench.storage.run_files import RECORDING_NAME, TRAJECTORY_NAME
 from tbench.text import unseen_as
 
 # What Harbor calls the ways in which a trial ends early.
@@ -351,6 +351,6 @@ def _copy_logs(directory: Path, place: Path) -> None:
     for old, new in _RENAMED.items():
         if (file := place / "verifier" / old).is_file():
             file.replace(place / "verifier" / new)
-    if (directory / "session.cast").is_file():
+    if (directory / RECORDING_NAME).is_file():
         (place / "agent").mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(directory / "session.cast", place / "agent" / "recording.cast")
+        shutil.copyfile(directory / RECORDING_NAME, place / "agent" / "recording.cast")

@@ -31,7 +31,7 @@ from tbench.scores.gate.judge import judge
 from tbench.scores.summary import percent
 from tbench.storage.comparable import differing_keys
 from tbench.storage.read_run import StoredRun, read_run
-from tbench.storage.run_files import CONFIG_NAME, JOURNAL_NAME, STEPS_NAME, TRAJECTORY_NAME
+from tbench.storage.run_files import CONFIG_NAME, JOURNAL_NAME, RECORDING_NAME, STEPS_NAME, TRAJECTORY_NAME
 from tbench.storage.summaries import rewards_of
 from tbench.text import counted, names_shown, one_line, size_shown
 from tbench.threads import in_thread
@@ -125,7 +125,7 @@ async def _once(url: str, news: Mapping[str, Any], deadline_sec: float) -> None:
 # Only files with names that tbench gives them go, below run directories that a night's own record names: no link is
 # followed, and what is being written stays.
 
-_LARGE = frozenset({"session.cast", STEPS_NAME, TRAJECTORY_NAME})
+_LARGE = frozenset({RECORDING_NAME, STEPS_NAME, TRAJECTORY_NAME})
 
 
 def prune_night(nights: Nights, night: NightRecord) -> tuple[int, list[str]]:

@@ -120,6 +120,17 @@ class StoredRun(Frozen):
         return self.document.shard if self.document is not None else None
 
     @property
+    def planned(self) -> int:
+        """How many trials it has to do."""
+        return len(self.shard.trials) if self.shard is not None else len(self.planned_tasks) * len(self.planned_seeds)
+
+    @property
+    def status(self) -> str | None:
+        """The status in run.json; None where nothing says one."""
+        about = self.document or self.plan
+        return about.status if about is not None else None
+
+    @property
     def is_cut_off(self) -> bool:
         """Whether it never said that it ended, though nothing works on it any more."""
         return self.document is not None and self.document.status == "running" and is_abandoned(self.path)
@@ -167,9 +178,9 @@ def _read(run_dir: Path, each: TakeResult) -> StoredRun:
         return _read_import(run_dir, run_dir.parent, run_dir.stem, each)
     if not run_dir.is_dir():
         raise RunUnreadable(f"{run_dir}: no such run directory; check the path")
-    config_file, results_file = run_dir / CONFIG_NAME, run_dir / RESULTS_NAME
+    results_file = run_dir / RESULTS_NAME
     if is_run(run_dir):
-        return _read_own(run_dir, config_file, results_file, each)
+        return _read_own(run_dir, results_file, each)
     if results_file.is_file():
         return _read_import(results_file, run_dir, run_dir.resolve().name, each)
     raise RunUnreadable(f"{run_dir}: neither {CONFIG_NAME} nor {RESULTS_NAME} is in it; give the directory of one run")
@@ -209,35 +220,38 @@ def read_trajectory(trial_dir: Path) -> Trajectory | None:
         raise _unreadable(file, error) from None
 
 
-def _read_own(run_dir: Path, config_file: Path, results_file: Path, each: TakeResult) -> StoredRun:
-    notes: list[str] = []
+def read_plan(run_dir: Path, notes: list[str] | None = None) -> StoredRun:
+    """What run.json says of a run, without its results. Raises RunUnreadable."""
+    config_file = run_dir / CONFIG_NAME
     plan = _read_plan(config_file, notes)
     document, imported = _document(config_file, plan), _imported_plan(config_file, plan)
-    name = str(plan.get("run") or run_dir.resolve().name)
-    names = [task["name"] for task in plan["tasks"]]
-    shard = document.shard if document is not None else None
-    own = shard.trials if shard is not None else ((task, seed) for task in names for seed in plan["seeds"])
-    missing: dict[tuple[str, int], tuple[int, ...]] = dict.fromkeys(own, ())
-    for result in _each_result(json_lines(results_file, notes) if results_file.exists() else (), name, notes):
-        if result.final:
-            missing.pop((result.task, result.seed), None)
-        elif (trial := (result.task, result.seed)) in missing:
-            missing[trial] += (result.attempt,)
-        each(result)
-    for result in _results_without_a_line(run_dir, missing, notes) if document is not None else ():
-        each(result)
     return StoredRun(
         path=run_dir,
-        name=name,
-        planned_tasks=names,
+        name=str(plan.get("run") or run_dir.resolve().name),
+        planned_tasks=[task["name"] for task in plan["tasks"]],
         planned_seeds=plan["seeds"],
         results=[],
         document=document,
         model=document.locked.model if document is not None else _text_or_none(plan.get("model")),
         plan=imported,
         imported=imported is not None,
-        notes=tuple(notes),
     )
+
+
+def _read_own(run_dir: Path, results_file: Path, each: TakeResult) -> StoredRun:
+    notes: list[str] = []
+    run = read_plan(run_dir, notes)
+    whole = ((task, seed) for task in run.planned_tasks for seed in run.planned_seeds)
+    missing: dict[tuple[str, int], tuple[int, ...]] = dict.fromkeys(run.shard.trials if run.shard else whole, ())
+    for result in _each_result(json_lines(results_file, notes) if results_file.exists() else (), run.name, notes):
+        if result.final:
+            missing.pop((result.task, result.seed), None)
+        elif (trial := (result.task, result.seed)) in missing:
+            missing[trial] += (result.attempt,)
+        each(result)
+    for result in _results_without_a_line(run_dir, missing, notes) if run.document is not None else ():
+        each(result)
+    return run.model_copy(update={"notes": tuple(notes)})
 
 
 def _results_without_a_line(

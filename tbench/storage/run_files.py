@@ -10,6 +10,8 @@ CONFIG_NAME, RESULTS_NAME, JOURNAL_NAME, LOG_NAME = "run.json", "results.jsonl",
 BEGUN_NAME = "begun.json"
 """run.json as the run began. It is never written again, so that it is whole where run.json was lost."""
 TRIAL_RESULT_NAME, TRAJECTORY_NAME, STEPS_NAME = "result.json", "trajectory.json", "steps.jsonl"
+RECORDING_NAME = "session.cast"
+"""The recording of a trial's terminal, an asciicast of version 2."""
 REPLAYED_NAME = "replayed.json"
 """What a trial has done again of another one: `steps`, how many, and `differs`, the first difference in words."""
 RUN = Layout("run", CONFIG_NAME, (JOURNAL_NAME, RESULTS_NAME))
@@ -37,6 +39,15 @@ def trial_directory(run: Path, task: str, seed: int, attempt: int = 1) -> Path:
 def step_directory(trial: Path, name: str) -> Path:
     """The directory of a step of a task that has several, in that of its trial."""
     return trial / "steps" / name
+
+
+def inside_trials(run: Path, directory: Path) -> Path | None:
+    """The directory of a trial or a step, where it is there and inside the run: their names may hold `..`, and nul."""
+    try:
+        place = directory.resolve()
+        return place if place.is_relative_to((run / "trials").resolve()) and place.is_dir() else None
+    except (OSError, ValueError, RuntimeError):
+        return None
 
 
 def attempts(run: Path, task: str, seed: int) -> dict[int, Path]:

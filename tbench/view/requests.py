@@ -11,20 +11,66 @@ from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from pydantic import ValidationError
 
 from harness.trajectory import Step
+from reports.look import POLICY, Crumb, page
 from tbench.serving import LocalHandler, LocalServer
+from tbench.storage.read_run import StoredRun
+from tbench.storage.recording import cast_head, cast_piece
 from tbench.storage.run_files import STEPS_NAME
 from tbench.view.address import cookie_name, token_in
 from tbench.view.files import ServedFile
-from tbench.view.live_page import LIVE_POLICY, live_page, message_page
-from tbench.view.trials import RunningTrial, cast_head, cast_piece
+from tbench.view.run_state import MARKS, PHASES, WatchedRun
+from tbench.view.screen import Line
+from tbench.view.trials import RunningTrial
 from tbench.view.viewing import Viewing
 from tbench.view.watching import LOOK_SEC
+
+# The pages that only a server has: the live one, and what is said where there is no page.
+
+LIVE_POLICY = f"{POLICY}; connect-src 'self'"
+_NOTHING = StoredRun(path=Path(), name="", planned_tasks=[], planned_seeds=[], results=[])
+_BLANK = {**WatchedRun(_NOTHING).as_board(0.0), "state": "running", "page": "", "path": ""}
+"""A run of which nothing is known: the script fills copies of it."""
+_STATES = ("running", "ended", "killed")
+"""In the order in which runs are shown."""
+
+
+def live_page(posted: Mapping[str, Mapping[str, Any]], clock: float, notes: tuple[str, ...]) -> str:
+    """The live page as it is now; its script goes on from there."""
+    runs = [(key.partition(" ")[2], value) for key, value in posted.items() if key.startswith("run ")]
+    trials = [(key.partition(" ")[2], value) for key, value in posted.items() if key.startswith("trial ")]
+    return page(
+        "live.html.j2",
+        "live.html",
+        policy=LIVE_POLICY,
+        crumbs=[Crumb("live")],
+        runs=sorted(runs, key=lambda each: _STATES.index(each[1]["state"])),
+        trials=sorted(trials, key=lambda each: each[1]["order"]),
+        notes=(*posted.get("notes", {}).get("texts", ()), *notes),
+        clock=clock,
+        marks=MARKS,
+        phases=PHASES,
+        blank=_BLANK,
+        screen_text=screen_text,
+    )
+
+
+def screen_text(lines: list[Line]) -> str:
+    """The lines of a screen as text alone."""
+    return "\n".join(line if isinstance(line, str) else "".join(line[::2]) for line in lines)
+
+
+def message_page(heading: str, words: str, here: str, *, again_sec: int | None = None) -> str:
+    """A page that says why there is none; `again_sec` has the browser ask again."""
+    place = "x/" * here.count("/") + "message.html"
+    crumbs = [Crumb(heading)]
+    return page("live_message.html.j2", place, crumbs=crumbs, heading=heading, words=words, again_sec=again_sec)
+
 
 # What is said of everything that a viewer sends: what a browser may do with it, and that it asks again.
 
@@ -171,26 +217,17 @@ _HTML, _JSON, _SCRIPT = "text/html; charset=utf-8", "application/json", "text/ja
 _PIECE_BYTES = 1 << 16
 
 
-class HasViewing(Protocol):
-    """The server of a connection."""
-
-    viewing: Viewing
-    server_address: tuple[Any, ...]
-
-
 class ViewHandler(LocalHandler):
     """One connection of a browser. Only what reads is answered."""
 
     server_version = "tbench-view"
     timeout = IDLE_SEC
 
-    @property
-    def view(self) -> Viewing:
-        return cast(HasViewing, self.server).viewing
+    server: ViewServer
 
     @property
-    def _port(self) -> int:
-        return int(cast(HasViewing, self.server).server_address[1])
+    def view(self) -> Viewing:
+        return self.server.viewing
 
     def do_GET(self) -> None:  # noqa: N802 - a name of the standard library
         url = urlsplit(self.path)
@@ -201,7 +238,7 @@ class ViewHandler(LocalHandler):
             self._send_text(HTTPStatus.FORBIDDEN, "Pages of other servers get nothing from this one.\n")
         elif (given := query.pop("token", [None])[-1]) is not None and self.view.address.knows(given):
             self._remember(given, f"{url.path}{'?' if query else ''}{urlencode(query, doseq=True)}")
-        elif not self.view.address.knows(token_in(self.headers.get("Cookie"), self._port)):
+        elif not self.view.address.knows(token_in(self.headers.get("Cookie"), self.server.port)):
             words = "A token is needed: open the address that `tbench view` has printed, with its ?token=.\n"
             self._send_text(HTTPStatus.FORBIDDEN, words)
         else:
@@ -222,7 +259,7 @@ class ViewHandler(LocalHandler):
 
     def _remember(self, token: str, target: str) -> None:
         """Take the token out of the address, where it could be seen, into a cookie."""
-        cookie = f"{cookie_name(self._port)}={token}; HttpOnly; SameSite=Strict; Path=/"
+        cookie = f"{cookie_name(self.server.port)}={token}; HttpOnly; SameSite=Strict; Path=/"
         place = "/" + target.lstrip("/")  # never another server's
         self._send(HTTPStatus.SEE_OTHER, b"", _HTML, {"Location": place, "Set-Cookie": cookie})
 
@@ -264,7 +301,7 @@ class ViewHandler(LocalHandler):
     def _state_script(self) -> bytes:
         """What runs, for pages that know nothing of it: by the places of their pages."""
         runs = [
-            {"page": self.view.keeper.page_of(path), "ended": run.ended, "planned": run.facts.planned}
+            {"page": self.view.keeper.page_of(path), "ended": run.ended, "planned": run.run.planned}
             for path, run in self.view.watch.running.items()
         ]
         told = {"runs": runs, "version": self.view.keeper.version}

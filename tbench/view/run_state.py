@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
@@ -26,7 +26,10 @@ from tbench.events import (
     TrialTaskStep,
     TrialVerdict,
 )
-from tbench.view.trials import EndedTrial, Mark, RunningTrial
+from tbench.scores.summary import Status
+from tbench.storage.read_run import StoredRun
+from tbench.storage.run_files import JOURNAL_NAME
+from tbench.view.trials import EndedTrial, RunningTrial
 
 # The events of a run as its journal has them, read from where the last look ended.
 
@@ -87,28 +90,15 @@ NOTES_KEPT, VERDICTS_KEPT = 12, 6
 _ENOUGH_TO_GUESS = 3
 """Trials that have to have ended before the rest is estimated of them."""
 PHASES = ("queued", "image", "sandbox", "agent", "verifier", "teardown")
-MARKS: tuple[Mark, ...] = ("pass", "partial", "fail", "error")
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """What run.json says of a run that goes on."""
-
-    name: str
-    planned: int
-    concurrency: int
-    model: str | None = None
-    agent: str = ""
-    dataset: str | None = None
-    begun_at: str | None = None
-    """When it was started, or last gone on with; ISO 8601."""
+MARKS = tuple(status for status in Status if status is not Status.MISSING)
+"""What becomes of trials that end."""
 
 
 class WatchedRun:
     """A run that is being written, followed by its journal."""
 
-    def __init__(self, path: Path, facts: RunFacts, journal: Path) -> None:
-        self.path, self.facts = path, facts
+    def __init__(self, run: StoredRun) -> None:
+        self.run = run
         self.trials: dict[str, RunningTrial] = {}
         """Those under way, in the order in which they began."""
         self.is_over = False
@@ -117,7 +107,7 @@ class WatchedRun:
         self.endpoint = ""
         """What was last said of the endpoint when it went away or came back; empty while it never was away."""
         self.is_away = False
-        self._journal = JournalTail(journal)
+        self._journal = JournalTail(run.path / JOURNAL_NAME)
         self._ended: dict[str, EndedTrial] = {}
         self._notes: deque[str] = deque(maxlen=NOTES_KEPT)
         self._verdicts: deque[EndedTrial] = deque(maxlen=VERDICTS_KEPT)
@@ -176,7 +166,7 @@ class WatchedRun:
         self.is_over, self.is_away = False, False
         self.trials.clear()
         for trial in [each for each, ended in self._ended.items() if ended.mark == "error"]:
-            if len(self._ended) > self.facts.planned - left:
+            if len(self._ended) > self.run.planned - left:
                 del self._ended[trial]
 
     def _enter(self, event: TrialPhase, now: float | None) -> None:
@@ -187,7 +177,7 @@ class WatchedRun:
         if event.phase == "queued":
             self._ended.pop(event.trial, None)
             self.trials.pop(event.trial, None)
-            self.trials[event.trial] = RunningTrial(self.path, event.trial, event.task, event.seed, event.attempt)
+            self.trials[event.trial] = RunningTrial(self.run.path, event.trial, event.task, event.seed, event.attempt)
         trial = self.trials.get(event.trial)
         if trial is None or trial.ended is not None:
             return
@@ -227,6 +217,12 @@ class WatchedRun:
     def ended(self) -> int:
         return len(self._ended)
 
+    @property
+    def _concurrency(self) -> float:
+        """Trials that may be under way at once."""
+        document = self.run.document
+        return 1 if document is None else document.config.schedule.concurrency or math.inf
+
     def eta_sec(self, now: float) -> float | None:
         """An estimate of the seconds that are left; None while too few trials have ended."""
         if self._walls < _ENOUGH_TO_GUESS:
@@ -234,9 +230,9 @@ class WatchedRun:
         each_sec = self._wall_sec / self._walls
         at_work = [trial for trial in self.trials.values() if trial.is_at_work]
         done_sec = [min(each_sec, max(0.0, now - trial.since)) if trial.since else 0.0 for trial in at_work]
-        left_sec = (self.facts.planned - self.ended) * each_sec - sum(done_sec)
+        left_sec = (self.run.planned - self.ended) * each_sec - sum(done_sec)
         longest_sec = max((each_sec - sec for sec in done_sec), default=0.0)
-        return max(left_sec / min(self._peak, self.facts.concurrency), longest_sec, 0.0)
+        return max(left_sec / min(self._peak, self._concurrency), longest_sec, 0.0)
 
     def as_board(self, now: float) -> dict[str, Any]:
         """How it stands, as the page's script takes it."""
@@ -245,20 +241,20 @@ class WatchedRun:
         at_work = sum(phases.values())
         rewards = [trial.reward for trial in self._ended.values() if trial.reward is not None]
         score = sum(rewards) / len(rewards) if rewards else None
-        facts, eta_sec = self.facts, self.eta_sec(now)
+        run, document, eta_sec = self.run, self.run.document, self.eta_sec(now)
         return {
-            "name": facts.name,
-            "model": facts.model or facts.agent,
-            "dataset": facts.dataset,
-            "begun": facts.begun_at,
-            "planned": facts.planned,
+            "name": run.name,
+            "model": run.model or (document.locked.agent if document is not None else ""),
+            "dataset": run.dataset.name if run.dataset is not None else None,
+            "begun": [document.created_at, *document.resumed_at][-1] or None if document is not None else None,
+            "planned": run.planned,
             "ended": self.ended,
             "scored": len(rewards),
             "score": score,
             "score_words": "" if score is None else with_spread(score, None),
             "marks": {mark: marks[mark] for mark in MARKS},
             "phases": {phase: phases[phase] for phase in PHASES},
-            "to_come": max(0, facts.planned - self.ended - at_work),
+            "to_come": max(0, run.planned - self.ended - at_work),
             "eta": None if eta_sec is None else round(now + eta_sec),
             "away": self.is_away,
             "endpoint": self.endpoint,

@@ -7,97 +7,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import NamedTuple
 
+from reports.cell_style import PLAIN, CellStyle, restyled
 from tbench.text import unseen_as
-
-# Styles of terminal cells: what the escapes of programs set, in sixteen colours, as words for a page.
-
-_CUBE = (0, 95, 135, 175, 215, 255)
-"""Brightness of the six levels of each part in the cube of 256 colours."""
-_BRIGHT = 8
-_MOST_STYLES = 4096
-
-
-class CellStyle(NamedTuple):
-    """How a cell looks. Colours are numbers from 0 to 15, None for the terminal's own."""
-
-    ink: int | None = None
-    ground: int | None = None
-    bold: bool = False
-    faint: bool = False
-    inverse: bool = False
-
-    @property
-    def words(self) -> str:
-        """Classes of the page's style sheet; empty for a cell that looks like all others."""
-        ink, ground = (self.ground, self.ink) if self.inverse else (self.ink, self.ground)
-        words = [f"i{ink}"] if ink is not None else ["inv-i"] if self.inverse else []
-        words += [f"g{ground}"] if ground is not None else ["inv-g"] if self.inverse else []
-        return " ".join([*words, *(["b"] if self.bold else []), *(["d"] if self.faint else [])])
-
-
-PLAIN = CellStyle()
-_ON = {1: {"bold": True}, 2: {"faint": True}, 7: {"inverse": True}}
-_OFF = {22: {"bold": False, "faint": False}, 27: {"inverse": False}}
-
-
-@lru_cache(maxsize=_MOST_STYLES)
-def restyled(style: CellStyle, codes: tuple[int, ...]) -> CellStyle:
-    """The style after the codes of one `ESC [ … m`."""
-    pending = iter(codes or (0,))
-    for code in pending:
-        style = PLAIN if code == 0 else _after(style, code, pending)
-    return style
-
-
-def _after(style: CellStyle, code: int, rest: Iterator[int]) -> CellStyle:
-    if (switch := _ON.get(code) or _OFF.get(code)) is not None:
-        return style._replace(**switch)
-    if code in (38, 48):
-        colour = _extended(rest)
-        return style._replace(ink=colour) if code == 38 else style._replace(ground=colour)
-    if 30 <= code <= 37 or code == 39:
-        return style._replace(ink=None if code == 39 else code - 30)
-    if 40 <= code <= 47 or code == 49:
-        return style._replace(ground=None if code == 49 else code - 40)
-    if 90 <= code <= 97:
-        return style._replace(ink=code - 90 + _BRIGHT)
-    if 100 <= code <= 107:
-        return style._replace(ground=code - 100 + _BRIGHT)
-    return style
-
-
-def _extended(rest: Iterator[int]) -> int | None:
-    """The colour that `5;N` or `2;R;G;B` names, as the nearest of the sixteen."""
-    kind = next(rest, None)
-    if kind == 5:
-        return _of_256(next(rest, 0))
-    if kind == 2:
-        return _nearest([next(rest, 0), next(rest, 0), next(rest, 0)])
-    return None
-
-
-def _of_256(number: int) -> int:
-    if number < 16:
-        return number
-    if number >= 232:
-        return _nearest([8 + 10 * (min(number, 255) - 232)] * 3)
-    return _nearest([_CUBE[(number - 16) // step % 6] for step in (36, 6, 1)])
-
-
-def _nearest(parts: Sequence[int]) -> int:
-    """One of the sixteen colours that reads like this mix of red, green and blue."""
-    high, low = max(parts), min(parts)
-    if high - low < 48:  # a grey
-        return 0 if high < 64 else _BRIGHT if high < 144 else 7 if high < 224 else 15
-    middle = (high + low) / 2
-    hue = sum(1 << at for at, part in enumerate(parts) if part > middle)
-    return hue + _BRIGHT if high > 192 else hue
-
 
 # The cells of a terminal's screen and its cursor: text goes in, lines scroll out.
 
@@ -353,7 +267,8 @@ class TileScreen:
 
     def _sequence(self, mark: str, numbers: tuple[int, ...], final: str) -> None:
         if final == "m" and not mark:
-            self._grid.style = restyled(self._grid.style, numbers)
+            style = restyled(self._grid.style, numbers)
+            self._grid.style = style._replace(italic=False, underlined=False)  # too small to be seen
         elif mark == "?" and final in "hl":
             if not {47, 1047, 1049}.isdisjoint(numbers):
                 self._show_other(final == "h")

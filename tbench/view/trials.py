@@ -3,116 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tbench.results import TrialResult
 from tbench.reward import canonical
-from tbench.storage.run_files import step_directory, trial_directory
+from tbench.scores.summarise import status_of
+from tbench.scores.summary import Status
+from tbench.storage.recording import cast_head, cast_piece
+from tbench.storage.run_files import RECORDING_NAME, inside_trials, step_directory, trial_directory
 from tbench.view.screen import Line, TileScreen
-
-# What is new in the recording of a terminal: read from where the last look ended, never more than a bounded piece.
-
-PIECE_BYTES = 1 << 17
-"""Most that one look reads; of a recording that has grown by more, the middle is left out."""
-_FIRST_BYTES = 1 << 12
-_COLUMNS, _ROWS = 160, 40
-
-
-@dataclass(frozen=True, slots=True)
-class CastHead:
-    """What the first line of a recording says."""
-
-    columns: int = _COLUMNS
-    rows: int = _ROWS
-    begun_at: float | None = None
-    """Unix time of its begin."""
-
-
-@dataclass(frozen=True, slots=True)
-class CastPiece:
-    """What was printed between two places of a recording."""
-
-    text: str
-    end: int
-    """Where the next look begins, in bytes."""
-    skipped: bool = False
-    """Whether something before it was left out, so that the screen is not known from it alone."""
-
-
-def cast_head(file: Path) -> CastHead | None:
-    """The head of a recording; None where there is none yet. Raises OSError."""
-    with file.open("rb") as opened:
-        first, end, _ = opened.read(_FIRST_BYTES).partition(b"\n")
-    if not end:
-        return None
-    try:
-        head = json.loads(first)
-    except ValueError:
-        return CastHead()
-    if not isinstance(head, dict):
-        return CastHead()
-    begun = head.get("timestamp")
-    return CastHead(
-        _number(head.get("width"), _COLUMNS),
-        _number(head.get("height"), _ROWS),
-        float(begun) if isinstance(begun, int | float) and 0 <= begun < 1e11 else None,
-    )
-
-
-def _number(value: object, usual: int) -> int:
-    return value if isinstance(value, int) and 0 < value <= 1000 else usual
-
-
-def cast_piece(file: Path, begin: int, size: int, most: int = PIECE_BYTES) -> CastPiece:
-    """What was printed in a recording of `size` bytes since the place `begin`, of which `most` bytes are read.
-
-    A line that is still being written is left to the next look. Raises OSError.
-    """
-    at = max(begin, size - most)
-    with file.open("rb") as opened:
-        opened.seek(at)
-        data = opened.read(size - at)
-    whole = data[: data.rfind(b"\n") + 1]
-    end = at + len(whole)
-    lines = whole.split(b"\n")
-    if at != begin or at == 0:  # begun in the middle of a line, or with the head
-        lines = lines[1:]
-    return CastPiece(_output(lines), end, at != begin)
-
-
-def _output(lines: Sequence[bytes]) -> str:
-    """The text of the events that are output; a line that is none is left out."""
-    found = []
-    for line in lines:
-        if b'"o"' not in line[:40]:
-            continue
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, list) and len(event) == 3 and event[1] == "o" and isinstance(event[2], str):
-            found.append(event[2])
-    return "".join(found)
-
 
 TILE_ROWS, TILE_COLUMNS = 16, 100
 _TILE_BYTES = 1 << 15
-CAST_NAME = "session.cast"
-Mark = Literal["pass", "partial", "fail", "error"]
-"""How a trial ended, as the classes of the style sheet have it."""
-
-
-def mark_of(result: TrialResult) -> Mark:
-    """How a trial ended."""
-    if result.reward is None:
-        return "error"
-    if result.passed:
-        return "pass"
-    return "partial" if canonical(result.reward) > 0 else "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +26,7 @@ class EndedTrial:
     task: str
     seed: int
     attempt: int
-    mark: Mark
+    mark: Status
     words: str
     wall_sec: float
     reward: float | None
@@ -132,7 +36,7 @@ class EndedTrial:
         error, reward = result.error, None if result.reward is None else canonical(result.reward)
         words = error.type if error is not None else f"reward {reward:g}" if reward is not None else "no verdict"
         wall_sec = result.timings.wall_sec
-        return cls(result.task, result.seed, result.attempt, mark_of(result), words, wall_sec, reward)
+        return cls(result.task, result.seed, result.attempt, status_of(result), words, wall_sec, reward)
 
 
 @dataclass(slots=True)
@@ -184,17 +88,15 @@ class RunningTrial:
         return self._directory
 
     def _found_directory(self) -> Path | None:
-        directory = trial_directory(self.run, self.task, self.seed, self.attempt)
-        if not directory.resolve().is_relative_to((self.run / "trials").resolve()):
-            return None  # a journal that names a task as no task is called
-        if not directory.is_dir():
+        directory = inside_trials(self.run, trial_directory(self.run, self.task, self.seed, self.attempt))
+        if directory is None:  # not there yet; or a journal that names a task as no task is called
             return None
         return directory if self.part_name is None else step_directory(directory, self.part_name)
 
     @property
     def cast(self) -> Path | None:
         """The recording of its terminal, which may not be there yet. Raises OSError."""
-        return None if self.directory is None else self.directory / CAST_NAME
+        return None if self.directory is None else self.directory / RECORDING_NAME
 
     def look(self) -> bool:
         """Draw what the terminal has printed since the last look; says whether there was anything."""

@@ -5,30 +5,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tbench.history.directories import find_runs
+from tbench.storage.read_run import RunUnreadable, StoredRun, read_plan
 from tbench.storage.run_files import CONFIG_NAME, JOURNAL_NAME, RUN
 from tbench.text import one_line
 from tbench.view.board import NewsBoard
-from tbench.view.run_state import RunFacts, WatchedRun
+from tbench.view.run_state import WatchedRun
 from tbench.view.trials import RunningTrial
 
 # Which runs are under way below some folders: their run.json says so, and a process holds them.
-
-
-@dataclass(frozen=True, slots=True)
-class OpenRun:
-    """A run whose run.json says that it goes on."""
-
-    path: Path
-    facts: RunFacts
 
 
 @dataclass(slots=True)
@@ -40,10 +32,10 @@ class OpenRuns:
     """Sizes and times of all runs' files, as they were found last."""
     notes: list[str] = field(default_factory=list)
     """What could not be read, one sentence each."""
-    _known: dict[Path, tuple[str, OpenRun | str | None]] = field(default_factory=dict)
+    _known: dict[Path, tuple[str, StoredRun | str | None]] = field(default_factory=dict)
     """By directory the stamp of its run.json, and what that says: an open run, a problem, or nothing to watch."""
 
-    def look(self) -> tuple[OpenRun, ...]:
+    def look(self) -> tuple[StoredRun, ...]:
         """The open runs, as they are now."""
         found = find_runs([root.resolve() for root in self.roots])
         self.stamps = {each.path: each.stamp for each in found.directories}
@@ -51,44 +43,32 @@ class OpenRuns:
         self._known = {path: self._known[path] for path in seen}
         self.notes = [f"{path}: cannot be looked into: {why}" for path, why in found.unread.items()]
         self.notes += [each for each in seen.values() if isinstance(each, str)]
-        return tuple(each for each in seen.values() if isinstance(each, OpenRun))
+        return tuple(each for each in seen.values() if isinstance(each, StoredRun))
 
-    def _read(self, path: Path, stamp: str) -> OpenRun | str | None:
+    def _read(self, path: Path, stamp: str) -> StoredRun | str | None:
         known = self._known.get(path)
         if known is None or known[0] != stamp:
             known = self._known[path] = (stamp, open_run(path))
         return known[1]
 
 
-def open_run(path: Path) -> OpenRun | str | None:
+def open_run(path: Path) -> StoredRun | str | None:
     """The run in a directory if it says that it goes on; what is wrong with its run.json; None for all others."""
     try:
         said = json.loads((path / CONFIG_NAME).read_bytes())
         if not isinstance(said, dict) or said.get("status") != "running":
             return None
-        return OpenRun(path, _facts(path, said))
+        with contextlib.suppress(RunUnreadable):
+            return read_plan(path)
+        # Of another version: its plan is what can be shown of it.
+        tasks, seeds = [task["name"] for task in said["tasks"]], said["seeds"]
+        name = str(said.get("run") or path.name)
+        return StoredRun(path=path, name=name, planned_tasks=tasks, planned_seeds=seeds, results=[])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         what = error.strerror or str(error) if isinstance(error, OSError) else f"{type(error).__name__} {error}"
         return f"{path / CONFIG_NAME}: cannot be understood, so this run is not followed ({one_line(what, 120)})"
-
-
-def _facts(path: Path, said: Mapping[str, Any]) -> RunFacts:
-    """What is shown of a run.json, which may be of another version."""
-    locked, config = said.get("locked") or {}, said.get("config") or {}
-    times = [said.get("created_at"), *(said.get("resumed_at") or ())]
-    origin, shard = said.get("dataset"), said.get("shard")
-    at_once = (config.get("schedule") or {}).get("concurrency") or 1
-    return RunFacts(
-        name=str(said.get("run") or path.name),
-        planned=len(shard["trials"]) if shard is not None else len(said["tasks"]) * len(said["seeds"]),
-        concurrency=max(1, sys.maxsize if at_once == "auto" else int(at_once)),
-        model=locked.get("model"),
-        agent=str(locked.get("agent") or ""),
-        dataset=str(origin.get("name")) if isinstance(origin, dict) and origin.get("name") else None,
-        begun_at=times[-1] or None,
-    )
 
 
 LOOK_SEC, IDLE_SEC = 0.25, 2.0
@@ -175,7 +155,7 @@ class RunWatch:
     @property
     def running(self) -> dict[Path, WatchedRun]:
         """The runs that go on, by directory."""
-        return {run.path: run for key, run in list(self._runs.items()) if key not in self._ended_keys}
+        return {run.run.path: run for key, run in list(self._runs.items()) if key not in self._ended_keys}
 
     @property
     def _ended_keys(self) -> set[str]:
@@ -189,17 +169,17 @@ class RunWatch:
         count = len(self._runs)
         for key, each in found.items():
             if key not in self._runs and _is_recent(each.path, now):
-                run = self._runs[key] = WatchedRun(each.path, each.facts, each.path / JOURNAL_NAME)
-                self._begin(key, run, now)
+                self._runs[key] = WatchedRun(each)
+                self._begin(key, self._runs[key])
             elif key in self._runs:
-                self._runs[key].facts = each.facts
+                self._runs[key].run = each
         for key in list(self._runs):
             self._check_life(key, is_open=key in found, now=now)
         if self._found.stamps != before:
             self._on_change(len(self._runs) != count)
         self.board.put("notes", {"texts": self._found.notes[:20]})
 
-    def _begin(self, key: str, run: WatchedRun, now: float) -> None:
+    def _begin(self, key: str, run: WatchedRun) -> None:
         """Take in what the journal has told before anybody watched."""
         with contextlib.suppress(OSError):
             run.follow(None)
@@ -216,12 +196,12 @@ class RunWatch:
                 self._forget(key)
             return
         self._over_since.pop(key, None)
-        size = _size(run.path / JOURNAL_NAME)
+        size = _size(run.run.path / JOURNAL_NAME)
         if key in self._killed and (size == self._killed[key] or not is_open):
             if not is_open:
                 self._forget(key)
             return
-        if _is_held(run.path):
+        if _is_held(run.run.path):
             self._killed.pop(key, None)
         else:
             self._killed[key] = size
@@ -297,13 +277,13 @@ class RunWatch:
 
     def _post_run(self, key: str, run: WatchedRun, now: float) -> None:
         state = "ended" if run.is_over else "killed" if key in self._killed else "running"
-        posted: dict[str, Any] = {**run.as_board(now), "state": state, "page": self._link_of(run.path)}
+        posted: dict[str, Any] = {**run.as_board(now), "state": state, "page": self._link_of(run.run.path)}
         for each in posted["verdicts"]:
-            each["page"] = self._trial_link_of(run.path, each["task"], each["seed"], each["attempt"])
+            each["page"] = self._trial_link_of(run.run.path, each["task"], each["seed"], each["attempt"])
         if state != "running":
             posted["eta"] = None
         if state == "killed":
-            posted["path"] = str(run.path)
+            posted["path"] = str(run.run.path)
         self.board.put(f"run {key}", posted)
 
 

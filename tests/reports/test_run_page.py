@@ -11,7 +11,7 @@ from shown_runs import Page, failure, mixed, read, store, trial
 
 from reports.names import trial_page
 from reports.report import write_report
-from reports.run.view import ERRORS_SHOWN, MOST_CHARACTERS, MOST_RESAMPLED, readable
+from reports.run.page import ERRORS_SHOWN, MOST_CHARACTERS, MOST_RESAMPLED, readable
 from reports.site.writing import write_site
 from tbench.config.document import PlannedTask, Status
 from tbench.origin import DatasetOrigin

@@ -39,11 +39,12 @@ from tbench.runs.run import Run, RunOutcome, execute_run
 from tbench.sandbox.archive import unpack
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
+from tbench.storage.read_run import read_plan
 from tbench.storage.run_store import RunStore
 from tbench.tasks.environment import Environment
 from tbench.tasks.sources import TaskSet, read_tasks
 from tbench.tasks.task import Task
-from tbench.view.run_state import RunFacts, WatchedRun
+from tbench.view.run_state import WatchedRun
 
 MakeTask = Any
 EIGHT_CPUS = Capacity(8, 1e6)
@@ -435,7 +436,7 @@ async def test_an_attempt_is_seen_and_paused_while_the_one_before_it_is_still_to
     running = asyncio.create_task(run.execute())
     async with asyncio.timeout(20):
         await removed.acquire()
-        watched = WatchedRun(bench.directory, RunFacts("r", 1, 1), bench.directory / "journal.jsonl")
+        watched = WatchedRun(read_plan(bench.directory))
         watched.follow(None)
         assert [(each.attempt, each.phase) for each in watched.trials.values()] == [(2, "agent")]
         control = LiveControl(run.control)

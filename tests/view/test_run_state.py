@@ -9,20 +9,20 @@ from live_runs import RunBeingWritten
 from run_trees import a_result
 
 from tbench.events import EndpointPresence, Note, RunStarted, TrialSettled
-from tbench.view.run_state import JournalTail, RunFacts, WatchedRun
+from tbench.storage.read_run import read_plan
+from tbench.view.run_state import JournalTail, WatchedRun
 
 NOW = 1_800_000_000.0
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> WatchedRun:
-    facts = RunFacts(name="r", planned=8, concurrency=4)
-    return WatchedRun(tmp_path / "r", facts, tmp_path / "r" / "journal.jsonl")
+def run(tmp_path: Path) -> RunBeingWritten:
+    return RunBeingWritten(tmp_path / "r", ("a", "b"), seeds=4)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunBeingWritten:
-    return RunBeingWritten(tmp_path / "r", ("a", "b"), seeds=4)
+def watched(run: RunBeingWritten) -> WatchedRun:
+    return WatchedRun(read_plan(run.path))
 
 
 def test_a_run_is_counted_by_phases_and_verdicts(run: RunBeingWritten, watched: WatchedRun) -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.view.screen import PLAIN, CellStyle, TileScreen, restyled
+from reports.cell_style import PLAIN, CellStyle, restyled
+from tbench.view.screen import TileScreen
 
 
 def shown(text: str, columns: int = 20, rows: int = 5) -> list[str]:

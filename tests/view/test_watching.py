@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +13,11 @@ from live_runs import RunBeingWritten
 from run_trees import a_result, write_run
 
 from tbench.events import RunStarted
+from tbench.storage.read_run import StoredRun
 from tbench.storage.record_directory import RecordDirectory
 from tbench.storage.run_files import JOURNAL_NAME, RUN
 from tbench.view.board import NewsBoard
-from tbench.view.watching import RunWatch
+from tbench.view.watching import RunWatch, open_run
 
 
 class Watched:
@@ -176,3 +178,12 @@ def test_nobody_looking_costs_no_recording(tmp_path: Path) -> None:
         watched.watch.interest()
         watched.look(1)
         assert text_of(watched.posted("trial")[0]) == "hello\n"
+
+
+def test_of_a_run_of_another_version_the_plan_is_known(tmp_path: Path) -> None:
+    said = {"schema_version": 99, "status": "running", "run": "r", "tasks": [{"name": "a"}], "seeds": [0, 1]}
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "run.json").write_text(json.dumps(said))
+    found = open_run(tmp_path / "later")
+    assert isinstance(found, StoredRun)
+    assert (found.name, found.planned) == ("r", 2)

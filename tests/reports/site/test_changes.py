@@ -93,7 +93,7 @@ def moved(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> dict[str, s
 def read(folder: Path) -> dict[str, str]:
     with a_site(folder) as site:
         new, old = site.runs
-        return {each.name: each.words for each in moves(site, old, new)}
+        return dict(moves(site, old, new))
 
 
 def rewrite(run: Path, **values: Any) -> None:
@@ -155,7 +155,7 @@ def test_a_run_that_is_gone_since_it_was_read_says_nothing(tmp_path: Path) -> No
     with a_site(tmp_path) as site:
         (run / "run.json").unlink()
         new, old = site.runs
-        assert moves(site, old, new) == ()
+        assert moves(site, old, new) == []
 
 
 def test_results_of_others_say_what_they_know(tmp_path: Path) -> None:

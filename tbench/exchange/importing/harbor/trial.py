@@ -31,6 +31,7 @@ from tbench.exchange.importing.writing import trial_dir
 from tbench.files import safe_relative
 from tbench.results import UNKNOWN_TIME, Integrity, TaskStepResult, Timings, TrialResult
 from tbench.storage.record_directory import first_problem
+from tbench.storage.run_files import RECORDING_NAME
 from tbench.storage.run_store import StepLog, write_files, write_trial
 from tbench.text import counted
 from tbench.verifier_logs import Logs
@@ -109,7 +110,7 @@ def times_of(record: HarborTrial) -> tuple[datetime, datetime]:
 _RENAMED = {"test-stdout.txt": "stdout.txt", "test-stderr.txt": "stderr.txt"}
 _OUTPUT = "test-stdout.txt"
 _KEPT = ("exception.txt", "trial.log")
-_RECORDING, _OUR_RECORDING = "recording.cast", "session.cast"
+_THEIR_RECORDING = "recording.cast"
 _STEP_LIMITS = ("max_turns", "max_episodes", "max_steps", "step_limit")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _STEPS = "steps"
@@ -298,7 +299,7 @@ class TrialWriter:
             self._copy_file(file, target / "verifier" / safe_relative(_RENAMED.get(name, name)))
         for name in _KEPT:
             self._copy_file(source / name, target / name)
-        self._copy_file(source / "agent" / _RECORDING, target / _OUR_RECORDING)
+        self._copy_file(source / "agent" / _THEIR_RECORDING, target / RECORDING_NAME)
 
     def _copy_file(self, source: Path, target: Path) -> None:
         if not is_file(source) or not is_directory(source.parent):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.terminal.tap import Recording
-from tbench.view.trials import CastHead, cast_head, cast_piece
+from tbench.storage.recording import CastHead, cast_head, cast_piece
 
 
 @pytest.fixture

@@ -1,0 +1,104 @@
+"""How cells of a terminal look: what the escapes of programs set, in sixteen colours, as classes of style sheets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+_CUBE = (0, 95, 135, 175, 215, 255)
+"""Brightness of the six levels of each part in the cube of 256 colours."""
+_BRIGHT = 8
+_MOST_STYLES = 4096
+
+
+class CellStyle(NamedTuple):
+    """How a cell looks. Colours are numbers from 0 to 15, None for the terminal's own."""
+
+    ink: int | None = None
+    ground: int | None = None
+    bold: bool = False
+    faint: bool = False
+    inverse: bool = False
+    italic: bool = False
+    underlined: bool = False
+
+    @property
+    def _shown(self) -> tuple[int | None, int | None]:
+        """The colours of letters and ground as they are seen."""
+        return (self.ground, self.ink) if self.inverse else (self.ink, self.ground)
+
+    @property
+    def words(self) -> str:
+        """Classes of the live page's style sheet; empty for a cell that looks like all others."""
+        ink, ground = self._shown
+        words = [f"i{ink}"] if ink is not None else ["inv-i"] if self.inverse else []
+        words += [f"g{ground}"] if ground is not None else ["inv-g"] if self.inverse else []
+        return " ".join([*words, *(["b"] if self.bold else []), *(["d"] if self.faint else [])])
+
+    @property
+    def classes(self) -> str:
+        """Classes of the style sheet of trials; empty for text that looks like all other."""
+        ink, ground = self._shown
+        words = {"bold": self.bold, "dim": self.faint, "italic": self.italic, "underlined": self.underlined}
+        words |= {f"ink-{ink}": ink is not None, f"back-{ground}": ground is not None}
+        return " ".join(sorted(name for name, is_on in words.items() if is_on))
+
+
+PLAIN = CellStyle()
+_ON = {1: {"bold": True}, 2: {"faint": True}, 3: {"italic": True}, 4: {"underlined": True}, 7: {"inverse": True}}
+_OFF = {22: {"bold": False, "faint": False}, 23: {"italic": False}, 24: {"underlined": False}, 27: {"inverse": False}}
+
+
+@lru_cache(maxsize=_MOST_STYLES)
+def restyled(style: CellStyle, codes: tuple[int, ...]) -> CellStyle:
+    """The style after the codes of one `ESC [ … m`."""
+    pending = iter(codes or (0,))
+    for code in pending:
+        style = PLAIN if code == 0 else _after(style, code, pending)
+    return style
+
+
+def _after(style: CellStyle, code: int, rest: Iterator[int]) -> CellStyle:
+    if (switch := _ON.get(code) or _OFF.get(code)) is not None:
+        return style._replace(**switch)
+    if code in (38, 48):
+        colour = _extended(rest)
+        return style._replace(ink=colour) if code == 38 else style._replace(ground=colour)
+    if 30 <= code <= 37 or code == 39:
+        return style._replace(ink=None if code == 39 else code - 30)
+    if 40 <= code <= 47 or code == 49:
+        return style._replace(ground=None if code == 49 else code - 40)
+    if 90 <= code <= 97:
+        return style._replace(ink=code - 90 + _BRIGHT)
+    if 100 <= code <= 107:
+        return style._replace(ground=code - 100 + _BRIGHT)
+    return style
+
+
+def _extended(rest: Iterator[int]) -> int | None:
+    """The colour that `5;N` or `2;R;G;B` names, as the nearest of the sixteen."""
+    kind = next(rest, None)
+    if kind == 5:
+        return _of_256(next(rest, 0))
+    if kind == 2:
+        return _nearest([next(rest, 0), next(rest, 0), next(rest, 0)])
+    return None
+
+
+def _of_256(number: int) -> int:
+    if number < 16:
+        return number
+    if number >= 232:
+        return _nearest([8 + 10 * (min(number, 255) - 232)] * 3)
+    return _nearest([_CUBE[(number - 16) // step % 6] for step in (36, 6, 1)])
+
+
+def _nearest(parts: Sequence[int]) -> int:
+    """One of the sixteen colours that reads like this mix of red, green and blue."""
+    high, low = max(parts), min(parts)
+    if high - low < 48:  # a grey
+        return 0 if high < 64 else _BRIGHT if high < 144 else 7 if high < 224 else 15
+    middle = (high + low) / 2
+    hue = sum(1 << at for at, part in enumerate(parts) if part > middle)
+    return hue + _BRIGHT if high > 192 else hue
