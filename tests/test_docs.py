@@ -72,7 +72,7 @@ NAMES = {
         *(event.model_fields["kind"].default for event in EVENTS),
     ],
     "docs/history.md": [*columns_of_the_history()],
-    "docs/protocols.md": [*PROTOCOLS, *(word for found in words_of_the_protocols() for word in found if word)],
+    "docs/terminal.md": [*PROTOCOLS, *(word for found in words_of_the_protocols() for word in found if word)],
     "docs/cleaning.md": [owner.LABEL_RUN, owner.LABEL_SHARED, owner.LABEL_IMAGE, owner.LABEL_SNAPSHOT],
     "docs/task-format.md": [
         name
