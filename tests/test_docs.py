@@ -40,7 +40,7 @@ from tbench.tasks.sources import read_tasks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))] + [
-    ROOT / folder / "README.md" for folder in ("images", "tasks", "reports")
+    ROOT / folder / "README.md" for folder in ("images", "tasks", "reports", "tests/bench")
 ]
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 STORED: list[type[BaseModel]] = [
@@ -65,7 +65,7 @@ def words_of_the_protocols() -> Iterator[str]:
 
 
 NAMES = {
-    "docs/errors.md": [*KINDS, *Outcome],
+    "docs/reliability.md": [*KINDS, *Outcome],
     "docs/results.md": [
         *(name for model in STORED for name, field in model.model_fields.items() if not field.exclude),
         *(field.name for field in dataclasses.fields(Cell)),
@@ -227,8 +227,8 @@ def test_every_command_is_in_some_page() -> None:
     assert {words for words in every_command() if f"tbench {' '.join(words)}" not in everything} == set()
 
 
-def test_errors_md_has_every_error_type_as_the_code_has_it() -> None:
-    rows = table(section(ROOT / "docs" / "errors.md", "Error types"))
+def test_reliability_md_has_every_error_type_as_the_code_has_it() -> None:
+    rows = table(section(ROOT / "docs" / "reliability.md", "Error types"))
     assert {type_: row[1:4] for type_, row in rows.items()} == {
         type_: [kind.stage, kind.blame, "yes" if kind.retryable else "no"] for type_, kind in KINDS.items()
     }
@@ -254,4 +254,4 @@ def test_a_page_has_every_name_that_can_be_looked_up_there(page: str) -> None:
 def test_the_tests_that_pages_name_are_there() -> None:
     there = {test for path in (ROOT / "tests").rglob("test_*.py") for test in re.findall(r"def (test_\w+)", text(path))}
     named = {test for page in PAGES for test in re.findall(r"`(?:[\w/]+\.py::)?(test_\w+)`", text(page))}
-    assert len(named) > 100 and named - there == set()
+    assert named - there == set()
