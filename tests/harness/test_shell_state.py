@@ -213,7 +213,7 @@ ROWS: dict[str, list[Step]] = {
         step("pgrep -f 'sleep 4[1]'", failed(1)),
         step("echo next", "next\n"),
     ],
-    "what it has put into the background": [
+    "what a command at its limit has put into the background": [
         step("nohup sleep 42 >/dev/null 2>&1 & setsid sleep 43 >/dev/null 2>&1 & sleep 44", stopped(), limit_sec=LIMIT),
         step("pgrep -af 'sleep 4[234]'", "… sleep 42\n… sleep 43\n", "… sleep 43\n"),
         step("pkill -f 'sleep 4[23]'; sleep 0.1", "…"),
