@@ -32,7 +32,7 @@ from tbench.events import EndpointPresence, RunEnded, RunStarted, TrialFinished,
 from tbench.history.database import make_tables
 from tbench.nightly.reading import read_benchmark
 from tbench.origin import DatasetOrigin
-from tbench.results import ErrorInfo, HostSample, TaskStepResult, Timings, TrialResult
+from tbench.results import WEAK_SIGNALS, ErrorInfo, HostSample, Integrity, TaskStepResult, Timings, TrialResult
 from tbench.sandbox.docker import owner
 from tbench.scores.finals import Pressure
 from tbench.scores.summary import Cell, Counts, ErrorGroup, Score, Summary, TaskRow, TimeSplit, UnreachedSteps
@@ -66,6 +66,7 @@ def words_of_the_protocols() -> Iterator[str]:
 
 NAMES = {
     "docs/reliability.md": [*KINDS, *Outcome],
+    "docs/integrity.md": [*Integrity.model_fields, *WEAK_SIGNALS],
     "docs/results.md": [
         *(name for model in STORED for name, field in model.model_fields.items() if not field.exclude),
         *(field.name for field in dataclasses.fields(Cell)),
