@@ -1,4 +1,4 @@
-"""The benchmark side: tasks, sandboxes, verification, runs, results. `docs/api.md` shows the public names below."""
+"""The benchmark side: tasks, sandboxes, verification, runs, results. `docs/python.md` shows the public names below."""
 
 from __future__ import annotations
 

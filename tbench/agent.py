@@ -1,4 +1,4 @@
-"""Everything that an agent of your own needs; docs/agents.md shows how it is written."""
+"""Everything that an agent of your own needs; docs/python.md shows how it is written."""
 
 from harness.custom import AgentModel, Assignment, CustomAgent
 from harness.errors import ContextLimitReached, TerminalLost

@@ -58,7 +58,7 @@ def load_agent_class(name: str) -> AgentClass:
     if found is None:
         raise UsageError(f"--agent {name}: {module.__file__} has no {class_name}")
     if problem := _misfit(found):
-        raise UsageError(f"--agent {name}: {problem}; see docs/agents.md")
+        raise UsageError(f"--agent {name}: {problem}; see docs/python.md")
     return AgentClass(name, found, hashlib.sha256(_file(name, module).read_bytes()).hexdigest())
 
 

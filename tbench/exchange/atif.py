@@ -311,7 +311,7 @@ def _given(values: Mapping[str, Any]) -> Fields:
 # A trajectory of tbench's as an ATIF 1.8 document.
 #
 # The prompts become steps of `system` and `user`, each reply a step of `agent` with what it typed as tool calls and
-# what came back as its observation. docs/exchange.md says where everything is.
+# what came back as its observation. docs/reports.md lists the fields.
 
 AtifFields = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""docs/agents.md: its example is an agent, and does a task in a real container."""
+"""docs/python.md: its example of an agent does a task in a real container."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from tbench.errors import TrialError
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
 
-PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 StartSandbox = Callable[[Path], Awaitable[Sandbox]]
 
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentClass]:
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (code,) = [block for block in blocks if block.startswith('"""one_liner.py:')]
     (tmp_path / "one_liner.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,7 +1,7 @@
 """`make bench`: what the runner costs, beside the floor of the same machine in the same minutes.
 
 Prints a table and writes bench.json: {"figures": {NAME: {"value", "unit", "floor", "ratio"}}}. Names of groups as
-arguments take only those. docs/speed.md says what the figures mean.
+arguments take only those. README.md says what the figures mean.
 """
 
 from __future__ import annotations

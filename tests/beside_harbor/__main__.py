@@ -2,8 +2,8 @@
 
     python tests/beside_harbor [--harbor PATH] [--repetitions N] [CASE ...]
 
-Prints a table of medians. A trial without reward 1 ends it with exit code 1: failures are not timed. docs/speed.md says
-what the figures hold.
+Prints a table of medians. A trial without reward 1 ends it with exit code 1: failures are not timed. ../bench/README.md
+says what the figures hold.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/rewards.md: every script in it runs, and prints what the page says."""
+"""docs/python.md: every script with an output runs, and prints what the page says."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "rewards.md"
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 SCRIPTS = {
     name: (code, printed)
     for code, name, printed in re.findall(
-        r"^```python\n(\"\"\"(\w+)\.py: .*?)^```\n\n```text\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S
+        r"^```python\n(\"\"\"(\w+)\.py: (?:(?!^```).)*)^```\n\n```text\n(.*?)^```$",
+        PAGE.read_text("utf-8"),
+        re.M | re.S,
     )
 }
 
@@ -28,7 +30,7 @@ def printed_by(code: str, cwd: Path) -> str:
 
 def test_every_script_of_the_page_is_among_them() -> None:
     assert SCRIPTS.keys() == {"grpo_loop", "trainer_rewards", "executed", "agent_reward"}
-    assert PAGE.read_text("utf-8").count("```python") == len(SCRIPTS)
+    assert PAGE.read_text("utf-8").count("```text") == len(SCRIPTS)
 
 
 @pytest.mark.parametrize("name", ["grpo_loop", "trainer_rewards"])

@@ -1,4 +1,4 @@
-"""docs/rl.md: its loop runs, with a scripted model and real containers."""
+"""docs/python.md: its loop of rollouts runs, with a scripted model and real containers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 import tbench
 from tbench.demo.server import DemoEndpoint
 
-PAGE = Path(__file__).parents[2] / "docs" / "rl.md"
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 
 @pytest.mark.engine
 def test_the_loop_learns_from_groups_of_rollouts(tools_volume: str, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    (code,) = [each for each in blocks if "asyncio.run" in each]
+    (code,) = [each for each in blocks if "runner.rollout(" in each]
     tasks = tbench.read_tasks("bundled").tasks
     with DemoEndpoint({task.name: task.instruction for task in tasks}) as demo:
         code = code.replace("http://localhost:8000/v1", demo.base_url).replace(".tasks[:2]", ".tasks[:1]")
