@@ -53,13 +53,6 @@ STORED: list[type[BaseModel]] = [
 EVENTS = [RunStarted, TrialPhase, TrialTaskStep, TrialVerdict, TrialFinished, EndpointPresence, RunEnded]
 
 
-def columns_of_the_history() -> Iterator[str]:
-    with closing(sqlite3.connect(":memory:")) as database:
-        make_tables(database)
-        for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            yield from (row[1] for row in database.execute(f"PRAGMA table_info({name})"))
-
-
 def words_of_the_protocols() -> Iterator[str]:
     """The kinds of warnings and of errors in replies."""
     for path in (ROOT / "harness" / "protocols").glob("*.py"):
@@ -74,9 +67,8 @@ NAMES = {
         *(field.name for field in dataclasses.fields(Cell)),
         *(event.model_fields["kind"].default for event in EVENTS),
     ],
-    "docs/history.md": [*columns_of_the_history()],
     "docs/terminal.md": [*PROTOCOLS, *(word for found in words_of_the_protocols() for word in found if word)],
-    "docs/cleaning.md": [owner.LABEL_RUN, owner.LABEL_SHARED, owner.LABEL_IMAGE, owner.LABEL_SNAPSHOT],
+    "docs/sandboxes.md": [owner.LABEL_RUN, owner.LABEL_SHARED, owner.LABEL_IMAGE, owner.LABEL_SNAPSHOT],
     "docs/task-format.md": [
         name
         for table, found in vars(keys).items()
@@ -247,6 +239,15 @@ def test_the_tree_in_the_code_has_every_error_type_under_its_stage() -> None:
             assert leaf[1] not in drawn
             drawn[leaf[1]] = (stage, leaf[2], leaf[3] == "again")
     assert drawn == {type_: (kind.stage, kind.blame, kind.retryable) for type_, kind in KINDS.items()}
+
+
+def test_a_history_explains_each_of_its_columns() -> None:
+    with closing(sqlite3.connect(":memory:")) as database:
+        make_tables(database)
+        tables = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+        for name, made in tables:
+            explained = re.findall(r'^    "?(\w+)"? [A-Z].*  -- \w', made, re.MULTILINE)
+            assert explained == [row[1] for row in database.execute(f"PRAGMA table_info({name})")]
 
 
 @pytest.mark.parametrize("page", NAMES)
