@@ -74,7 +74,7 @@ NAMES = {
     "docs/history.md": [*columns_of_the_history()],
     "docs/protocols.md": [*PROTOCOLS, *(word for found in words_of_the_protocols() for word in found if word)],
     "docs/cleaning.md": [owner.LABEL_RUN, owner.LABEL_SHARED, owner.LABEL_IMAGE, owner.LABEL_SNAPSHOT],
-    "docs/task-format.md": [
+    "docs/tasks.md": [
         name
         for table, found in vars(keys).items()
         if table.isupper() and table[0] != "_" and table != "SAFE_CAPABILITIES"
