@@ -69,13 +69,13 @@ NAMES = {
     ],
     "docs/terminal.md": [*PROTOCOLS, *(word for found in words_of_the_protocols() for word in found if word)],
     "docs/sandboxes.md": [owner.LABEL_RUN, owner.LABEL_SHARED, owner.LABEL_IMAGE, owner.LABEL_SNAPSHOT],
-    "docs/task-format.md": [
+    "docs/tasks.md": [
         name
         for table, found in vars(keys).items()
         if table.isupper() and table[0] != "_" and table != "SAFE_CAPABILITIES"
         for name in found
     ],
-    "README.md": read_tasks("bundled").names,
+    "tasks/README.md": read_tasks("bundled").names,
 }
 """What a reader looks up on a page, which has it as code."""
 
@@ -174,10 +174,9 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_the_index_lists_every_page() -> None:
-    index = ROOT / "docs" / "index.md"
-    pages = {page.name for page in index.parent.glob("*.md")} - {index.name}
-    assert set(_LINK.findall(text(index))) == pages
+def test_the_readme_lists_every_page() -> None:
+    pages = {name(page) for page in (ROOT / "docs").glob("*.md")}
+    assert pages - set(_LINK.findall(text(ROOT / "README.md"))) == set()
 
 
 def test_there_are_commands_to_check() -> None:
