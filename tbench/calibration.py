@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from tbench.api.runner import Runner, TrialFailed
 from tbench.config.setting import settings_of
-from tbench.config.settings import AgentConfig, OverridesConfig, RunConfig, SandboxConfig, VerifyConfig
+from tbench.config.settings import AgentConfig, OverridesConfig, RunConfig, SandboxConfig, ScheduleConfig, VerifyConfig
 from tbench.errors import TrialError
 from tbench.results import UNCONFIRMED, ErrorInfo, TrialResult, is_weak
 from tbench.reward import canonical, reward_text
@@ -184,7 +184,9 @@ async def measure(runner: Runner, task: Task, agent: CalibratingAgent, repetitio
     except TrialFailed as failure:
         result = failure.result
     directory = trial_directory(runner.directory, result.task, result.seed, result.attempt)
-    return await asyncio.to_thread(_measured, as_configured(task, runner.config), agent, repetition, result, directory)
+    config = runner.config
+    task = as_configured(task, config.overrides, config.verify, config.sandbox)
+    return await asyncio.to_thread(_measured, task, agent, repetition, result, directory)
 
 
 def _measured(
@@ -343,13 +345,15 @@ class CalibrationBeside:
     With `all` they are measured anew, and waited for; with `off`, and `missing` beside the oracle or nobody, none is.
     """
 
-    def __init__(self, config: RunConfig, tasks: Sequence[Task]) -> None:
-        """`config` is said in words, so it has no passwords."""
-        which = config.schedule.calibrate
-        self._config = config
+    def __init__(
+        self, tasks: Sequence[Task], source: str, agent: str, sandbox: SandboxConfig, schedule: ScheduleConfig
+    ) -> None:
+        """`source` of the tasks is said in words, so it has no password. `agent` is who has the trials."""
+        which = schedule.calibrate
+        self._source, self._config = source, RunConfig(sandbox=sandbox, schedule=schedule)
         self._tasks = [task for task in tasks if task.has_oracle and not task.unsupported]
-        self._measures = which == "all" or (which == "missing" and config.agent.name not in get_args(CalibratingAgent))
-        self._why_not = _why_not(config)
+        self._measures = which == "all" or (which == "missing" and agent not in get_args(CalibratingAgent))
+        self._why_not = _why_not(sandbox)
         self._done: dict[str, CalibratedTask] = {}
         self._wanted: list[Task] = []
         self.is_waited_for = which == "all"
@@ -389,21 +393,21 @@ class CalibrationBeside:
         left = [task.name for task in self._wanted if task.name not in self._done]
         if not left:
             return ""
-        source = shlex.quote(self._config.tasks.source)
+        source = shlex.quote(self._source)
         chosen = "" if len(left) > 3 else "".join(f" -t {shlex.quote(name)}" for name in left)
         words = f"{len(left)} of {counted(len(self._wanted), 'task')} not measured beside the trials"
         return f"calibration: {words}; go on with: tbench calibrate -d {source}{chosen}"
 
 
-def _why_not(config: RunConfig) -> str:
+def _why_not(sandbox: SandboxConfig) -> str:
     """The option for which tasks could not be measured as they are, or without their images coming anew; else empty."""
-    if config.sandbox.drop_images:
+    if sandbox.drop_images:
         return "--drop-images"
     usual = SandboxConfig()
     deciding = [each for each in settings_of(RunConfig) if each.section == "sandbox" and each.is_measured]
     changed = (
         each.flags[0]
         for each in deciding
-        if each.name not in _SAME_CONTAINER and getattr(config.sandbox, each.name) != getattr(usual, each.name)
+        if each.name not in _SAME_CONTAINER and getattr(sandbox, each.name) != getattr(usual, each.name)
     )
     return next(changed, "")

@@ -15,7 +15,7 @@ from run_plans import A_MODEL, a_plan
 from tbench.config.document import PlannedTask, RunDocument
 from tbench.results import TrialResult
 from tbench.scores.comparing.side import Side
-from tbench.scores.statistics import RewardTable, TrialReward
+from tbench.scores.statistics import RewardTable
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 
 PUBLISHED = Path(__file__).parents[2] / "shared" / "data" / "statistics"
@@ -29,7 +29,7 @@ def a_side(rewards: Rewards, name: str = "a", *, first_seed: int = 0, hashes: Ma
     """A run with these rewards, task by task, seed by seed."""
     (count,) = {len(row) for row in rewards.values()}
     seeds = range(first_seed, first_seed + count)
-    verdicts = [TrialReward(task, seed, r) for task, row in rewards.items() for seed, r in zip(seeds, row, strict=True)]
+    verdicts = [(task, seed, r) for task, row in rewards.items() for seed, r in zip(seeds, row, strict=True)]
     return Side(name, RewardTable.of(verdicts, list(rewards), seeds), hashes or {})
 
 
@@ -52,7 +52,7 @@ def published(model: str) -> Side:
     lines = [json.loads(line) for line in (PUBLISHED / "trials.jsonl").read_text().splitlines()]
     mine = [line for line in lines if line["model"] == model]
     tasks = sorted({line["task"] for line in mine})
-    verdicts = [TrialReward(line["task"], line["seed"], line["reward"]) for line in mine]
+    verdicts = [(line["task"], line["seed"], line["reward"]) for line in mine]
     return Side(model, RewardTable.of(verdicts, tasks, sorted({line["seed"] for line in mine})), {})
 
 

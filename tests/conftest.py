@@ -7,6 +7,7 @@ import gc
 import http.server
 import os
 import re
+import shutil
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -36,6 +37,11 @@ settings.load_profile("same")
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("TBENCH_SCHEDULE_CALIBRATE", "off")  # it would take room of the engine that other tests wait for
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 4 << 30
+# What tests write is written through to the disk, and soon removed: both are slow there, and nothing in memory.
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 collect_ignore = ["data"]
 """Tasks of a stored run bring their own tests."""
 MakeTask = Callable[..., Path]
@@ -46,49 +52,29 @@ OF_ONE = re.compile(r"^from (?:internet|own_\w+) import|^def host_addresses", re
 """In files that one worker has to itself: addresses of the host, or a registry whose images all have one label."""
 
 
-LONGEST = (
-    "test_cli.py",
-    "test_debugging_page.py",
-    "test_verifier.py",
-    "test_site_in_browser.py",
-    "test_delivery.py",
-    "test_shell_state.py",
-    "test_bundled_tasks.py",
-    "test_cheats.py",
-    "test_separate.py",
-    "test_steps_in_containers.py",
-    "test_policy.py",
-    "test_container.py",
-    "docker/test_image.py",
-    "test_services.py",
-    "test_night.py",
-    "test_forking.py",
-    "cli/debug/",
-    "test_typing.py",
-)
-"""The files that take longest."""
+SHARES = re.compile(r"""\bscope=["'](?:module|class|package)""")
+"""In files whose tests share what takes long to make: they stay together."""
 
 
 class EngineFirst(LoadScopeScheduling):  # type: ignore[misc]
     """Of four workers two begin with what starts and judges containers, which mostly waits, one with what types into a
-    few of them, and one with the rest; each goes on with what the others have not begun."""
+    few of them, and one with the rest; each goes on with what the others have not begun.
+
+    A worker is given a test function at a time, or a file whose tests share what takes long to make: no file is long
+    enough to keep one worker busy while the others have ended.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "host" if OF_ONE.search(text_of(file)) else file
+        if OF_ONE.search(text_of(file)):
+            return "host"
+        return file if kind(file) != "containers" or SHARES.search(text_of(file)) else nodeid.partition("[")[0]
 
     def _assign_work_unit(self, node: Any) -> None:
         begins_with = ("containers", "terminals", "rest", "containers")[int(node.gateway.id.removeprefix("gw")) % 4]
-        fitting = [scope for scope in self.workqueue if kind(scope) == begins_with] or list(self.workqueue)
-        first = min(fitting, key=turn, default=None)
-        if first is not None:
+        if first := next((scope for scope in self.workqueue if kind(scope) == begins_with), None):
             self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
-
-
-def turn(scope: str) -> int:
-    """What takes long begins early: at the end no worker waits for another."""
-    return next((at for at, file in enumerate(LONGEST) if file in scope), len(LONGEST))
 
 
 @cache
@@ -96,12 +82,14 @@ def text_of(file: str) -> str:
     return (ROOT / file).read_text()
 
 
+@cache
 def kind(scope: str) -> str:
-    if scope == "host":
+    file = scope.partition("::")[0]
+    if file == "host":
         return "containers"
-    if not re.search(r"\bmark\.(engine|podman)\b", text_of(scope)):
+    if not re.search(r"\bmark\.(engine|podman)\b", text_of(file)):
         return "rest"
-    return "terminals" if scope.startswith("tests/harness/") else "containers"
+    return "terminals" if file.startswith("tests/harness/") else "containers"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> EngineFirst:

@@ -30,6 +30,7 @@ SUBJECTS = {
     "report": "tests/verify/test_report.py",
     "calibration": "tests/verify/test_calibration.py",
     "tests_shown": "tests/verify/test_tests_shown.py",
+    "judging": "tests/verify/test_judging.py",
 }
 """Tests of each file of tbench/verify."""
 _LIMIT_SEC = 60

@@ -7,7 +7,9 @@ from typing import Any
 
 from tbench.config.document import Locked, PlannedTask, RunDocument, RunPlan
 from tbench.config.setting import settings_of
-from tbench.config.settings import RunConfig
+from tbench.config.settings import RunConfig, SandboxConfig
+from tbench.runs import plan as planning
+from tbench.sandbox.backend import SandboxSettings
 from tbench.tasks.task import Task
 
 _SECTIONS = {setting.name: setting.section for setting in settings_of(RunConfig)}
@@ -21,6 +23,17 @@ def a_config(**settings: Any) -> RunConfig:
     for name, value in settings.items():
         values.setdefault(_SECTIONS[name], {})[name] = value
     return RunConfig.model_validate(values)
+
+
+def as_configured(task: Task, config: RunConfig) -> Task:
+    """The task as the trials of a configuration have it."""
+    return planning.as_configured(task, config.overrides, config.verify, config.sandbox)
+
+
+def sandboxes_of(run: str, **known: Any) -> SandboxSettings:
+    """How the sandboxes of a run are made, with settings and what else is known, both given by their names alone."""
+    own = {name: known.pop(name) for name in ("container_proxy", "endpoints", "image_logs") if name in known}
+    return SandboxSettings(run, SandboxConfig(**known), **own)
 
 
 A_MODEL = {"agent": "tbench:keystrokes-json", "model": "m", "prompt_hash": "p"}

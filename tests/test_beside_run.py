@@ -13,7 +13,7 @@ from run_plans import a_plan
 
 from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
 from tbench.calibration import CalibrationBeside
-from tbench.config.document import RunDocument
+from tbench.config.document import RunDocument, RunPlan
 from tbench.events import Events, Note, TrialSettled, TrialVerdict
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
@@ -22,7 +22,7 @@ from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.read_run import read_run
 from tbench.storage.summaries import read_summary
-from tbench.tasks.sources import read_tasks
+from tbench.tasks.sources import TaskSet, read_tasks
 
 MakeTask = Any
 PASS = {"verifier/reward.txt": b"1", "verifier/stdout.txt": b"1 passed in 0.1s\n"}
@@ -39,6 +39,12 @@ class Worker(NopAgent):
     async def work(self, place: Workplace) -> AgentReport:
         await self._until.wait()
         return await super().work(place)
+
+
+def beside(plan: RunPlan, tasks: TaskSet) -> CalibrationBeside:
+    """The calibration that is configured."""
+    config = plan.config
+    return CalibrationBeside(tasks.tasks, config.tasks.source, config.agent.name, config.sandbox, config.schedule)
 
 
 class Runs:
@@ -61,7 +67,7 @@ class Runs:
             lambda: Worker(self.until),
             Events(lambda event: self.notes.append(event.text) if isinstance(event, Note) else None),
             backend=self.backend,
-            calibrates=CalibrationBeside(plan.config, tasks.tasks),
+            calibrates=beside(plan, tasks),
         )
         document = read_run(directory).document
         assert document is not None
@@ -164,7 +170,7 @@ async def test_a_pass_that_the_system_alone_has_is_none_once_the_oracle_is_known
         lambda: Starts(until),
         Events(on_event),
         backend=DockerBackend(engine, sandbox_settings(plan)),
-        calibrates=CalibrationBeside(plan.config, tasks.tasks),
+        calibrates=beside(plan, tasks),
     )
     (result,) = outcome.results
     words = "0 in a fresh container, 1 in the agent's own; the oracle's work passes in a fresh one"

@@ -108,6 +108,7 @@ def slow_demo() -> Iterator[DemoEndpoint]:
         yield demo
 
 
+@pytest.mark.slow
 def test_each_command_of_the_page_does_what_it_says(folder: Path, demo: DemoEndpoint, slow_demo: DemoEndpoint) -> None:
     reader = Reader(folder, demo.base_url)
     debug_is_learned(reader)

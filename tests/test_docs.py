@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import shlex
 import sqlite3
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 
 import click
 import pytest
@@ -249,6 +251,14 @@ def test_the_tree_in_the_code_has_every_error_type_under_its_stage() -> None:
 @pytest.mark.parametrize("page", NAMES)
 def test_a_page_has_every_name_that_can_be_looked_up_there(page: str) -> None:
     assert set(NAMES[page]) - set(re.findall(r"[\w.*/-]+", " ".join(code_words(text(ROOT / page))))) == set()
+
+
+def test_each_function_on_a_walk_is_there_and_has_to_do_with_what_it_hands_on() -> None:
+    page = text(ROOT / "docs" / "architecture.md").partition("\n## Three walks\n")[2].partition("\n## ")[0]
+    steps = re.findall(r"^\| `([\w.]+): ([\w.]+)` \| `(\w+)` \|", page, re.MULTILINE)
+    assert len(steps) == len(re.findall(r"^\| `", page, re.MULTILINE)) > 20
+    sources = {step: inspect.getsource(resolve_name(f"{step[0]}:{step[1]}")) for step in steps}
+    assert [step for step, source in sources.items() if not re.search(rf"\b{step[2]}\b", source)] == []
 
 
 def test_the_tests_that_pages_name_are_there() -> None:

@@ -195,6 +195,14 @@ def test_a_library_has_its_own_place(library: str, place: str) -> None:
     assert users, "the rule is about nothing"
 
 
+def test_the_whole_configuration_is_known_only_where_the_page_says() -> None:
+    (sentence,) = re.findall(r"^The whole of it, `RunConfig`,(.*?)\.\s", section("One configuration"), re.M | re.S)
+    places = set(named(sentence))
+    users = {module(path) for path in FILES if "tbench.config.settings.RunConfig" in imports(path)}
+    found = {place if (place := name.replace(".", "/")) in places else room_of(name) for name in users}
+    assert found == places
+
+
 def test_no_circle_of_modules() -> None:
     known = {module(path): path for path in FILES}
     uses = {

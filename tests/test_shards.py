@@ -136,7 +136,8 @@ def tasks(make_task: Any) -> TaskSet:
 def plan_of(tasks: TaskSet, shard: str | None, run: str, **settings: Any) -> RunPlan:
     plan = a_plan(run, seeds=tuple(range(SEEDS)), agent="nop", shard=shard, **settings)
     config = plan.config.with_values(tasks={"seeds": SEEDS})
-    return plan.model_copy(update={"config": config, "shard": own_shard(tasks, config, {})})
+    own = own_shard(tasks, plan.seeds, config.schedule.shard, {})
+    return plan.model_copy(update={"config": config, "shard": own})
 
 
 async def a_shard(directory: Path, tasks: TaskSet, shard: str | None, **settings: Any) -> Path:

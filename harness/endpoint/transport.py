@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -40,17 +41,23 @@ _WHY = {
 """By OpenSSL's number of what is wrong with a certificate."""
 
 
-def check_certificates() -> None:
-    """Raise EndpointError where the certificates that the environment names cannot be used."""
+def _certificates(http: Any) -> ssl.SSLContext:
+    """What servers' certificates are checked with. Raises EndpointError where what the environment names is no use."""
     file, directory = os.environ.get(_FILE), os.environ.get(_DIR)
-    if file:
-        try:
-            ssl.create_default_context(cafile=file)
-        except OSError as error:
-            words = "no certificates in it" if isinstance(error, ssl.SSLError) else error.strerror or str(error)
-            raise EndpointError(f"{_FILE}={file}: {words}; mend or unset the variable") from None
-    elif directory and not Path(directory).is_dir():
+    if directory and not file and not Path(directory).is_dir():
         raise EndpointError(f"{_DIR}={directory}: no such directory; mend or unset the variable")
+    try:
+        return _read_certificates(http, file, directory, Path(file).stat().st_mtime_ns if file else 0)
+    except OSError as error:
+        words = "no certificates in it" if isinstance(error, ssl.SSLError) else error.strerror or str(error)
+        raise EndpointError(f"{_FILE}={file}: {words}; mend or unset the variable") from None
+
+
+@lru_cache(maxsize=4)
+def _read_certificates(http: Any, *_named_by_the_environment: object) -> ssl.SSLContext:
+    """Reading them takes 50 ms: once, and again where something else is named, or a file is written anew."""
+    context: ssl.SSLContext = http.create_ssl_context()
+    return context
 
 
 def certificate_words(error: ssl.SSLError) -> str:
@@ -132,15 +139,15 @@ class Transport:
             headers["Connection"] = "close"
         kept: dict[str, Any] = {"limits": _Connections()} if is_direct else {}
         make: Any = openai.DefaultAioHttpClient if is_direct else openai.DefaultAsyncHttpxClient
-        check_certificates()
+        certificates = _certificates(http)
         try:
             self._client = make(
                 base_url=url,
                 headers=headers,
                 timeout=None,  # bounded from outside, the server's queue included
                 follow_redirects=False,  # their bodies would be read whole
-                # The environment's proxies are not for this machine; its certificates are for all others.
                 trust_env=not goes_past_proxies(url),
+                verify=certificates,
                 **kept,
             )
         except (ImportError, ValueError) as error:

@@ -7,8 +7,9 @@ when it is loaded: every block is checked for unknown names and rendered once wi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -81,34 +82,40 @@ def _environment() -> SandboxedEnvironment:
 
 
 def _load(path: Path, source: str, samples: Samples) -> Template:
-    environment = _environment()
-    try:
-        tree = environment.parse(source, filename=str(path))
-        _check_blocks(path, environment, tree, samples)
-        code = environment.compile(source, filename=str(path))
-    except TemplateSyntaxError as error:
-        raise BrokenPrompt(path, error.lineno, error.message or "syntax error") from error
-    template = Template.from_code(environment, code, environment.make_globals(None))
+    template = _compiled(path, source, tuple((block, tuple(values)) for block, values in samples.items()))
     for block in template.blocks:
         _render(path, template, block, samples[block])
     return template
 
 
-def _check_blocks(path: Path, environment: Environment, tree: nodes.Template, samples: Samples) -> None:
+@lru_cache(maxsize=32)
+def _compiled(path: Path, source: str, names: tuple[tuple[str, tuple[str, ...]], ...]) -> Template:
+    """The template of a file, of which each block uses no names but those given for it. Raises BrokenPrompt."""
+    environment = _environment()
+    try:
+        tree = environment.parse(source, filename=str(path))
+        _check_blocks(path, environment, tree, dict(names))
+        code = environment.compile(source, filename=str(path))
+    except TemplateSyntaxError as error:
+        raise BrokenPrompt(path, error.lineno, error.message or "syntax error") from error
+    return Template.from_code(environment, code, environment.make_globals(None))
+
+
+def _check_blocks(
+    path: Path, environment: Environment, tree: nodes.Template, names: Mapping[str, Sequence[str]]
+) -> None:
     blocks = list(tree.find_all(nodes.Block))
     if not blocks:
-        raise BrokenPrompt(path, None, f"defines no block; known blocks: {', '.join(samples)}")
+        raise BrokenPrompt(path, None, f"defines no block; known blocks: {', '.join(names)}")
     for block in blocks:
-        if block.name not in samples:
-            raise BrokenPrompt(path, block.lineno, f"unknown block {block.name!r}; known blocks: {', '.join(samples)}")
-        for name, line in _unknown_names(environment, block, samples[block.name]):
-            known = ", ".join(samples[block.name]) or "none"
+        if block.name not in names:
+            raise BrokenPrompt(path, block.lineno, f"unknown block {block.name!r}; known blocks: {', '.join(names)}")
+        for name, line in _unknown_names(environment, block, names[block.name]):
+            known = ", ".join(names[block.name]) or "none"
             raise BrokenPrompt(path, line, f"unknown variable {name!r} in block {block.name!r}; known: {known}")
 
 
-def _unknown_names(
-    environment: Environment, block: nodes.Block, known: Mapping[str, object]
-) -> Iterator[tuple[str, int]]:
+def _unknown_names(environment: Environment, block: nodes.Block, known: Sequence[str]) -> Iterator[tuple[str, int]]:
     body = nodes.Template(block.body, lineno=block.lineno)
     body.set_environment(environment)
     undeclared = meta.find_undeclared_variables(body) - set(known)

@@ -10,8 +10,9 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,8 +31,7 @@ from tbench.agents.model_agent import ModelAgent, UserAgent
 from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
 from tbench.config.document import Locked
 from tbench.config.layers import OWN_LOOP, PRESETS
-from tbench.config.setting import settings_of
-from tbench.config.settings import ModelConfig, RunConfig, ServerConfig
+from tbench.config.settings import AgentConfig, LimitsConfig, ModelConfig, ServerConfig
 from tbench.errors import UsageError
 
 # Finds a user's own agent class by `module:Class`, and hashes its code.
@@ -117,7 +117,9 @@ _PREFLIGHT_SEC = 20.0
 class AgentSetup:
     """The agent of a run, ready to be made for each trial."""
 
-    config: RunConfig
+    agent: AgentConfig
+    model: ModelConfig
+    limits: LimitsConfig
     name: str
     """The agent's name in run.json and in every result."""
     protocol: ActionProtocol | None = None
@@ -129,23 +131,23 @@ class AgentSetup:
     """Who approves what is done; None where nobody has to."""
 
     @classmethod
-    def of(cls, config: RunConfig) -> AgentSetup:
-        """Check what the configuration says of the agent. Raises UsageError."""
-        name = config.agent.name
+    def of(cls, agent: AgentConfig, model: ModelConfig, limits: LimitsConfig) -> AgentSetup:
+        """Check what a configuration says of the agent. Raises UsageError."""
+        name, setup = agent.name, cls(agent, model, limits, agent.name)
         if name in ("oracle", "nop"):
-            return cls(config, name)
+            return setup
         if ":" in name:
-            return _user_agent(config)
+            return _user_agent(setup)
         if name in PRESETS:
             raise UsageError(f"--agent {name}: is a preset; give --preset {name} instead")
         if name != "model":
             raise UsageError(f"--agent {name}: unknown; known: model, oracle, nop, or your own as module:Class")
-        return _model_agent(config)
+        return _model_agent(setup)
 
     @property
     def may_use_model(self) -> bool:
         """Whether there is an agent that asks a model, and a model to ask."""
-        return self.protocol is not None or (self.user_agent is not None and bool(self.config.model.servers))
+        return self.protocol is not None or (self.user_agent is not None and bool(self.model.servers))
 
     def locked(self, chat: Endpoint | None = None, served: ServedModel | None = None) -> Locked:
         """What the names in the configuration stand for, with the model that the endpoint serves."""
@@ -163,10 +165,10 @@ class AgentSetup:
 
     def maker(self, chat: Endpoint | None) -> Callable[[], TrialAgent]:
         """A function that makes the agent for one trial."""
-        own, protocol, agent = self.user_agent, self.protocol, self.config.agent
+        own, protocol, agent = self.user_agent, self.protocol, self.agent
         if own is None and protocol is None:
             return NopAgent if self.name == "nop" else OracleAgent
-        limits = Limits(**self.config.limits.model_dump())
+        limits = Limits(**self.limits.model_dump())
         shell_mode = self.shell_state or "persistent"
         if own is not None:
             return lambda: UserAgent(
@@ -185,33 +187,28 @@ class AgentSetup:
         )
 
 
-def _model_agent(config: RunConfig) -> AgentSetup:
-    if not config.model.servers:
+def _model_agent(setup: AgentSetup) -> AgentSetup:
+    if not setup.model.servers:
         raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL (or --agent oracle)")
-    protocol = _checked_protocol(config)
-    if protocol.tools and config.model.template != "server":
+    protocol = _checked_protocol(setup.agent)
+    if protocol.tools and setup.model.template != "server":
         raise UsageError(f"--protocol {protocol.name}: calls a tool, which only --render server has a place for")
-    shell_state = config.agent.shell_state
+    shell_state = setup.agent.shell_state
     if protocol.types_commands:
         shell_state = shell_state or "persistent"
     elif shell_state is not None:
         fitting = ", ".join(name for name in PROTOCOLS if load_protocol(name).types_commands)
         raise UsageError(f"--shell-state fits the bash protocols: {fitting}; {protocol.name} types keys; leave it out")
-    name, approval = f"tbench:{protocol.name}", _checked_approval(config.agent.approve)
-    return AgentSetup(config, name, protocol=protocol, shell_state=shell_state, approval=approval)
+    name, approval = f"tbench:{protocol.name}", _checked_approval(setup.agent.approve)
+    return replace(setup, name=name, protocol=protocol, shell_state=shell_state, approval=approval)
 
 
-def _user_agent(config: RunConfig) -> AgentSetup:
-    name = config.agent.name
-    settings = {setting.path: setting for setting in settings_of(RunConfig)}
-    if senseless := [path for path in OWN_LOOP if settings[path].value_in(config) != settings[path].default]:
+def _user_agent(setup: AgentSetup) -> AgentSetup:
+    name, usual = setup.name, AgentSetup(AgentConfig(), ModelConfig(), LimitsConfig(), setup.name)
+    if senseless := [path for path in OWN_LOOP if attrgetter(path)(setup) != attrgetter(path)(usual)]:
         raise UsageError(f"--agent {name}: {', '.join(senseless)}: belong to tbench's own agent; leave them out")
-    return AgentSetup(
-        config,
-        name,
-        user_agent=load_agent_class(name),
-        shell_state=config.agent.shell_state or "persistent",
-    )
+    shell_state = setup.agent.shell_state or "persistent"
+    return replace(setup, user_agent=load_agent_class(name), shell_state=shell_state)
 
 
 def _checked_approval(setting: str | None) -> Approval | None:
@@ -222,9 +219,8 @@ def _checked_approval(setting: str | None) -> Approval | None:
         raise UsageError(f"--approve: {error}") from None
 
 
-def _checked_protocol(config: RunConfig) -> ActionProtocol:
+def _checked_protocol(agent: AgentConfig) -> ActionProtocol:
     """The protocol with the user's prompts, if any. Raises UsageError."""
-    agent = config.agent
     try:
         return load_protocol(agent.protocol, Path(agent.prompt) if agent.prompt else None, agent.observation_bytes)
     except UnknownProtocol as error:
@@ -266,7 +262,7 @@ async def connect_if_used(
     setup: AgentSetup, say: Callable[[str], None], api_key: str | None = None
 ) -> tuple[Endpoint | None, ServedModel | None]:
     """Connect to the endpoint where the agent uses one. Raises UsageError."""
-    return await connect(setup.config.model, say, api_key) if setup.may_use_model else (None, None)
+    return await connect(setup.model, say, api_key) if setup.may_use_model else (None, None)
 
 
 async def connect(

@@ -81,7 +81,7 @@ async def run_of_task(
     `on_end` gets each trial's last result, `say` is told of builds and retries. Without `asks_model` the endpoint
     may be away: somebody ends the run before a query. Raises UsageError.
     """
-    chosen, events = as_configured(task, config), Events()
+    chosen, events = as_configured(task, config.overrides, config.verify, config.sandbox), Events()
 
     def on_event(event: Event) -> None:
         if isinstance(event, Note):
@@ -90,7 +90,7 @@ async def run_of_task(
             on_end(event.result)
 
     events.subscribe(on_event)
-    setup = AgentSetup.of(config)
+    setup = AgentSetup.of(config.agent, config.model, config.limits)
     if asks_model or not setup.may_use_model:
         chat, served = await connect_if_used(setup, say)
     else:

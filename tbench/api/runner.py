@@ -49,7 +49,6 @@ from tbench.tasks.environment import agent_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.verify.calibration import architecture_of, image_identity
-from tbench.verify.policy import VerifyPolicy
 
 _AS_CONFIGURED: Mapping[str, Any] = MappingProxyType({})
 
@@ -164,13 +163,13 @@ class Runner:
         async with contextlib.AsyncExitStack() as stack:
             place = Locked(agent=config.agent.name, base_url=config.model.base_url)
             if self._spare is not None:
-                require_capabilities(config, self._spare.backend)
+                require_capabilities(config.verify, config.sandbox, self._spare.backend)
                 self._admission, self._backend, self._host = self._spare, self._spare.backend, None
                 return self
             # Not in the loop, which may be a trainer's: a cluster takes seconds.
             backend = await asyncio.to_thread(self._make_backend, sandbox_settings(self._plan(config, place)))
             stack.push_async_callback(backend.close)
-            require_capabilities(config, backend)
+            require_capabilities(config.verify, config.sandbox, backend)
             await backend.open(self._say)
             capacity = backend.capacity()
             self._admission = admission_to(backend, config.schedule, self._say)
@@ -215,13 +214,16 @@ class Runner:
             raise TrialFailed(result)
         return TrialRecord(result, at.store.trial_dir(task.name, seed, result.attempt))
 
+    def _as_configured(self, task: Task) -> Task:
+        return as_configured(task, self.config.overrides, self.config.verify, self.config.sandbox)
+
     async def prepare(self, task: Task) -> tuple[str, str]:
         """Pull or build a task's image; gives the identity of the image, and the architecture that it runs on.
 
         Raises TrialError where the image cannot be had.
         """
         async with self._places:
-            await self._backend.prepare(agent_environment(as_configured(task, self.config)))
+            await self._backend.prepare(agent_environment(self._as_configured(task)))
         origins, ids = self._backend.image_origins, self._backend.image_ids
         image = image_identity(origins.get(task.name), ids.get(task.name))
         return image, architecture_of(self._backend.describe())
@@ -318,10 +320,9 @@ class Runner:
 
     async def _attempt(self, at: _Endpoint, plan: TrialPlan, tries: Tries, events: Events | None = None) -> TrialResult:
         """The result of one attempt. Raises EngineUnavailable where there will be no machine any more."""
-        sandbox, mode = self.config.sandbox, self.config.verify.mode
-        queued = time.monotonic()
+        verify, queued = self.config.verify, time.monotonic()
         try:
-            admitted = self._admission.admit(demand_of(plan, mode), tries.likes(plan.task_name), tries.avoided)
+            admitted = self._admission.admit(demand_of(plan, verify.mode), tries.likes(plan.task_name), tries.avoided)
             async with admitted as budget:
                 assert budget.node is not None
                 tries.begins_on(budget.node)
@@ -336,7 +337,8 @@ class Runner:
                     events=events or Events(at.store.on_event, self._on_event),
                     is_last=lambda error: tries.is_last(error) or why_no_machine(self._backend) is not None,
                     host=self._host,
-                    policy=VerifyPolicy(mode, sandbox.keep, sandbox.snapshot, self.config.verify.artifacts_mb),
+                    verify=verify,
+                    sandbox=self.config.sandbox,
                 )
                 tear_down = await trial.run(queue_sec=time.monotonic() - queued)
                 assert trial.result is not None
@@ -371,7 +373,7 @@ class Runner:
             else:
                 found = self._endpoints[key] = await self._connect(base_url, model, None, self._stack)
             if task.name not in self._tasks:
-                self._tasks[task.name] = as_configured(task, self.config)
+                self._tasks[task.name] = self._as_configured(task)
                 if words := about_withheld(task.wishes, self.config.sandbox.allow_env):
                     self._say(words)
                 self._write_document("running")
@@ -383,7 +385,7 @@ class Runner:
         config = _with_model(self.config, base_url, model)
         if config.agent.asks_before_acting:
             raise UsageError("agent.approve: nobody is asked here; take allowlist=FILE, or tbench.debug")
-        setup = AgentSetup.of(config)
+        setup = AgentSetup.of(config.agent, config.model, config.limits)
         chat, served = await connect_if_used(setup, self._say, api_key)
         if chat is not None:
             stack.push_async_callback(chat.close)

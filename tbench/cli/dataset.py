@@ -119,8 +119,8 @@ def _config_of_pull(given: Given[RunConfig]) -> RunConfig:
 
 def _prefetch(name: str, config: RunConfig, entry: CachedDataset) -> bool:
     """Get the images of a dataset's chosen tasks; whether all of them are there."""
+    from tbench.cli.execute import tasks_as_configured
     from tbench.cli.interruption import run_interruptibly
-    from tbench.runs.plan import tasks_as_configured
     from tbench.runs.preflight import environments_of, refusal_words, refusals
     from tbench.sandbox.docker.engine import Engine
     from tbench.tasks.sources import TaskChoice, read_paths

@@ -19,9 +19,9 @@ from tbench.config.rules import broken_rules, override_words
 from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.fleet.engines import Engines
 from tbench.runs.plan import plan_trials
-from tbench.runs.preflight import environments_of, refusals
-from tbench.runs.resume import EarlierRun, RetryErrors, left_to_do
-from tbench.runs.run import size_words
+from tbench.runs.preflight import environments_of, refusals, words_about_size
+from tbench.runs.resume import EarlierRun, left_to_do
+from tbench.runs.run import demand_of_task
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
 from tbench.sandbox.docker.engine import Engine
@@ -38,13 +38,14 @@ _INDENT = 10
 Row = tuple[str, str]
 
 
-def show_plan(config: RunConfig, earlier: EarlierRun | None, retry_errors: RetryErrors) -> None:
+def show_plan(config: RunConfig, earlier: EarlierRun | None) -> None:
     """Print the plan of a run. Raises UsageError for what would keep it from starting."""
-    tasks, setup = tasks_of_run(config, earlier.document if earlier else None), AgentSetup.of(config)
+    tasks = tasks_of_run(config, earlier.document if earlier else None)
+    setup = AgentSetup.of(config.agent, config.model, config.limits)
     engines = Engines.connect(config.sandbox)
     try:
         check_engines(config, engines)
-        for label, words in asyncio.run(_plan(setup, tasks, engines, earlier, retry_errors)):
+        for label, words in asyncio.run(_plan(config, setup, tasks, engines, earlier)):
             print_text(_wrapped(label, words))
     finally:
         engines.close()
@@ -64,19 +65,21 @@ def _wrapped(label: str, words: str) -> str:
 
 
 async def _plan(
-    setup: AgentSetup, tasks: TaskSet, engines: Engines, earlier: EarlierRun | None, retry_errors: RetryErrors
+    config: RunConfig, setup: AgentSetup, tasks: TaskSet, engines: Engines, earlier: EarlierRun | None
 ) -> list[Row]:
-    config, infos = setup.config, [engine.info for engine in engines.all]
+    infos = [engine.info for engine in engines.all]
     chat, served = await connect_if_used(setup, lambda text: print_line(text, err=True))
     if chat is not None:
         await chat.close()
-    plan = planned(setup, tasks, earlier, "dry-run", setup.locked(chat, served))
+    plan = planned(config, tasks, earlier, "dry-run", setup.locked(chat, served))
     trials = plan_trials(tasks, plan)
-    left = trials if earlier is None else left_to_do(earlier.directory, trials, retry_errors)
+    left = trials if earlier is None else left_to_do(earlier.directory, trials, earlier.retry_errors)
     started = {trial.task_name for trial in left}
     refused = refusals(tasks, config.agent.name, None if any(info.has_gpus for info in infos) else 0)
     startable = [task for task in tasks.tasks if task.name in started and task.name not in refused]
-    size = size_words(startable, config, [Capacity(info.cpus, info.memory_mb) for info in infos])
+    demands = [(task.name, demand_of_task(task, config.verify.mode)) for task in startable]
+    machines = [Capacity(info.cpus, info.memory_mb) for info in infos]
+    size = words_about_size(demands, machines, config.schedule.cpu_overcommit)
     return [
         ("tasks", f"{len(tasks.names)}: {', '.join(tasks.names)}"),
         *_dataset(plan, tasks),

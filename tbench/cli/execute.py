@@ -8,6 +8,7 @@ import gc
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from tbench.fleet.engines import Engines, leave_removing_on
 from tbench.fleet.fleet import require_one_architecture
 from tbench.pacing import Pace
 from tbench.runs.admission import why_no_machine
-from tbench.runs.plan import check_same_run, own_shard, sandbox_settings, stored_config, tasks_as_configured
+from tbench.runs.plan import as_configured, check_same_run, own_shard, sandbox_settings, stored_config
 from tbench.runs.preflight import require_a_task_that_can_run
 from tbench.runs.redaction import hiding
 from tbench.runs.regrade import kept_of
@@ -55,18 +56,16 @@ _FULL_COLLECTION_EVERY = 400
 number is 10. Meanwhile a trial that has ended leaves about a hundred small objects, and nothing of its history."""
 
 
-def execute(
-    config: RunConfig, earlier: EarlierRun | None = None, retry_errors: RetryErrors | None = None
-) -> RunOutcome:
+def execute(config: RunConfig, earlier: EarlierRun | None = None) -> RunOutcome:
     """Execute a run and print its score. Raises UsageError for what the user can mend, before anything was started."""
     tasks = tasks_of_run(config, earlier.document if earlier else None)
-    setup = AgentSetup.of(config)
+    setup = AgentSetup.of(config.agent, config.model, config.limits)
     engines = Engines.connect(config.sandbox, config.schedule.most_at_once)
     try:
         check_engines(config, engines)
         with few_full_collections():
             return run_interruptibly(
-                _execute(setup, tasks, engines, earlier, retry_errors or RetryErrors()),
+                _execute(config, setup, tasks, engines, earlier),
                 stopping="stopping: containers are being removed, finished trials are kept; Ctrl-C again ends at once",
                 at_once=partial(_end_at_once, config.sandbox),
             )
@@ -90,14 +89,20 @@ def tasks_of_run(config: RunConfig, earlier: RunDocument | None = None) -> TaskS
     They are those of the very same dataset where `earlier` goes on.
     """
     tasks = tasks_as_configured(chosen_tasks(config.tasks, earlier), config)
-    require_a_task_that_can_run(tasks, config)
+    require_a_task_that_can_run(tasks, config.agent.name)
     return tasks
 
 
+def tasks_as_configured(tasks: TaskSet, config: RunConfig) -> TaskSet:
+    """The tasks as the trials of a configuration have them."""
+    parts = config.overrides, config.verify, config.sandbox
+    return replace(tasks, tasks=tuple(as_configured(task, *parts) for task in tasks.tasks))
+
+
 async def _execute(
-    setup: AgentSetup, tasks: TaskSet, engines: Engines, earlier: EarlierRun | None, retry_errors: RetryErrors
+    config: RunConfig, setup: AgentSetup, tasks: TaskSet, engines: Engines, earlier: EarlierRun | None
 ) -> RunOutcome:
-    config, events = setup.config, Events(say_before_the_run)
+    events = Events(say_before_the_run)
     chat, served = await connect_if_used(setup, lambda text: events.emit(Note(text=text)))
     if chat is not None:
         chat.outage.on_change = lambda presence: events.emit(EndpointPresence(presence=presence))
@@ -105,7 +110,7 @@ async def _execute(
         if chat is not None and served is not None and earlier is not None and config.model.other_weights == "pause":
             expect_same_weights(chat, served, earlier)
         directory = Path(config.output.directory or _default_directory(config, served))
-        plan = planned(setup, tasks, earlier, directory.name, setup.locked(chat, served))
+        plan = planned(config, tasks, earlier, directory.name, setup.locked(chat, served))
         settings = sandbox_settings(plan, directory / "images")
         hide = hiding(tasks.tasks, proxy=settings.container_proxy)
         showing = progress(
@@ -131,7 +136,6 @@ async def _execute(
                     events,
                     backend=backend,
                     earlier=earlier,
-                    retry_errors=retry_errors,
                     gate=chat.outage if chat is not None else None,
                     expected_sec=expected,
                     pace=pace,
@@ -152,7 +156,8 @@ def _calibration(plan: RunPlan, tasks: TaskSet) -> CalibrationBeside:
     from tbench.calibration import CalibrationBeside
 
     own = set(tasks.names) if plan.shard is None else {task for task, _ in plan.shard.trials}
-    return CalibrationBeside(plan.config, [task for task in tasks.tasks if task.name in own])
+    config, own_tasks = plan.config, [task for task in tasks.tasks if task.name in own]
+    return CalibrationBeside(own_tasks, config.tasks.source, config.agent.name, config.sandbox, config.schedule)
 
 
 async def begun_pace(config: RunConfig, chat: Endpoint | None, events: Events) -> Pace | None:
@@ -258,16 +263,17 @@ def _tell_what_was_kept(directory: Path, outcome: RunOutcome) -> None:
         print_line(words, err=True)
 
 
-def planned(setup: AgentSetup, tasks: TaskSet, earlier: EarlierRun | None, name: str, locked: Locked) -> RunPlan:
+def planned(config: RunConfig, tasks: TaskSet, earlier: EarlierRun | None, name: str, locked: Locked) -> RunPlan:
     """The plan of a new run of this name, or of the one that goes on. Raises UsageError where that is another."""
+    seeds = config.tasks.planned_seeds
     plan = RunPlan(
         run=earlier.document.run if earlier else name,
-        config=stored_config(setup.config),
+        config=stored_config(config),
         locked=locked,
-        seeds=setup.config.tasks.planned_seeds,
+        seeds=seeds,
         shard=earlier.document.shard
         if earlier
-        else own_shard(tasks, setup.config, named_durations(setup.config, tasks)),
+        else own_shard(tasks, seeds, config.schedule.shard, named_durations(config, tasks)),
     )
     if earlier is not None:
         check_same_run(earlier, plan, tasks)

@@ -139,7 +139,7 @@ async def _ready(make_backend: MakeBackend, name: str, sandbox: SandboxConfig) -
     if words := about_withheld(task.wishes, sandbox.allow_env):
         _say(words)
     proxy = container_proxy(sandbox.container_proxy)
-    backend = make_backend(SandboxSettings(f"shell-{os.getpid()}", cap_add=sandbox.cap_add, container_proxy=proxy))
+    backend = make_backend(SandboxSettings(f"shell-{os.getpid()}", SandboxConfig(cap_add=sandbox.cap_add), proxy))
     require(backend, HasTty, "tbench shell")
     try:
         async with opened(backend, _say):
@@ -162,7 +162,9 @@ async def _kept_session(make_backend: MakeBackend, run: Path, kept: Kept, docume
         raise UsageError(f"{run}: {backend.name} cannot find again what was kept; use another backend")
     try:
         async with opened(backend, _say):
-            sandbox, is_new = await kept_sandbox(backend, kept, as_configured(task, config))
+            sandbox, is_new = await kept_sandbox(
+                backend, kept, as_configured(task, config.overrides, config.verify, config.sandbox)
+            )
             what = "a snapshot from before the tests" if is_new else "its container, as it was left"
             _say(f"--- {result.task} seed {result.seed}: {what}; leave with exit or C-d ---")
             try:

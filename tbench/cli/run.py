@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from tbench.config.layers import Resolved
     from tbench.results import TrialResult
-    from tbench.runs.resume import EarlierRun
+    from tbench.runs.resume import EarlierRun, RetryErrors
     from tbench.runs.run import RunOutcome
 
 # `tbench merge`: the shards of a run as one run.
@@ -179,16 +180,16 @@ def run(given: Given[RunConfig], resume: bool, retry_errors: str | None, dry_run
         raise UsageError("--retry-errors: belongs to --resume; a new run tries again by itself (--retries)")
     _refuse_what_nobody_uses(resolved)
     refuse_pull_beside_build(resolved)
-    earlier = _earlier(resolved.config, resume)
+    earlier = _earlier(resolved.config, resume, wanted)
     config = _as_before(resolved, earlier)
     if dry_run:
         from tbench.cli.dry_run import show_plan
 
-        show_plan(config, earlier, wanted)
+        show_plan(config, earlier)
         return
     from tbench.cli.execute import execute
 
-    finish(execute(config, earlier, wanted), config.output.min_coverage)
+    finish(execute(config, earlier), config.output.min_coverage)
 
 
 def _refuse_what_nobody_uses(resolved: Resolved[RunConfig]) -> None:
@@ -215,7 +216,7 @@ def _refuse_what_nobody_uses(resolved: Resolved[RunConfig]) -> None:
         )
 
 
-def _earlier(config: RunConfig, resume: bool) -> EarlierRun | None:
+def _earlier(config: RunConfig, resume: bool, wanted: RetryErrors) -> EarlierRun | None:
     """The run to go on with; None for a new one, also where --resume finds none yet."""
     from tbench.runs.resume import EarlierRun
     from tbench.storage.run_files import RUN
@@ -229,7 +230,7 @@ def _earlier(config: RunConfig, resume: bool) -> EarlierRun | None:
         RUN.refuse_to_overwrite(directory)
         return None
     refuse_what_is_no_run(directory)
-    return EarlierRun.read(directory)
+    return EarlierRun.read(directory, wanted)
 
 
 def refuse_what_is_no_run(directory: Path) -> None:
@@ -309,8 +310,8 @@ def resume(run: Path, given: Given[RunConfig], retry_errors: str | None) -> None
     config = given.resolve(_without_machines(before) if _names_machines(given) else before).config
     _refuse_changes(before, stored_config(config), given)
     config = config.with_values(output={"directory": str(run)})
-    wanted = RetryErrors.parse(retry_errors, config.schedule.retry_choice)
-    finish(execute(config, earlier, wanted), config.output.min_coverage)
+    earlier = replace(earlier, retry_errors=RetryErrors.parse(retry_errors, config.schedule.retry_choice))
+    finish(execute(config, earlier), config.output.min_coverage)
 
 
 def _names_machines(given: Given[RunConfig]) -> bool:

@@ -16,7 +16,7 @@ from tbench.history.database import Damaged, connect, make_tables, replace_damag
 from tbench.history.rows import Changes, DayRow, ModelRow, ProxyRow, RunRow, TaskPoint, TrialRow
 from tbench.history.updating import Places, Progress, Update
 from tbench.scores.gate.nights import Night, run_identity
-from tbench.scores.statistics import RewardTable, TrialReward
+from tbench.scores.statistics import RewardTable
 from tbench.scores.summary import ErrorGroup
 
 # What is asked of an index, in SQL; each query is meant for a page and reads no more than it shows.
@@ -96,8 +96,7 @@ def select_table(connection: sqlite3.Connection, run_id: int) -> RewardTable:
     known = connection.execute("SELECT seeds, score IS NULL OR best IS NOT NULL FROM runs WHERE id = ?", (run_id,))
     seeds, is_bounded = known.fetchone()
     tasks = connection.execute("SELECT task FROM tasks WHERE run_id = ? ORDER BY position", (run_id,))
-    rewards = connection.execute("SELECT task, seed, reward FROM trials WHERE run_id = ?", (run_id,))
-    verdicts = (TrialReward(*row) for row in rewards)
+    verdicts = connection.execute("SELECT task, seed, reward FROM trials WHERE run_id = ?", (run_id,))
     return RewardTable.of(verdicts, [task for (task,) in tasks], json.loads(seeds), is_bounded=bool(is_bounded))
 
 

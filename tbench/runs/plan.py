@@ -7,7 +7,6 @@ import json
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from harness.endpoint.address import without_password
 from tbench.config.document import PlannedShard, RunPlan
 from tbench.config.rules import timeout_factors
-from tbench.config.settings import OverridesConfig, RunConfig
+from tbench.config.settings import OverridesConfig, RunConfig, SandboxConfig, VerifyConfig
 from tbench.config.values import Shard
 from tbench.datasets.reference import stored_place, stored_source
 from tbench.errors import UsageError
@@ -32,10 +31,10 @@ from tbench.tasks.task import Task
 # Tasks as a run has them: with the configuration's consent, and its overrides in place of what they say themselves.
 
 
-def as_configured(task: Task, config: RunConfig) -> Task:
+def as_configured(task: Task, overrides: OverridesConfig, verify: VerifyConfig, sandbox: SandboxConfig) -> Task:
     """The task as the trials of a configuration have it, however often this is asked."""
-    file = _with_metric(overridden(task.written, config.overrides), config.verify.metric)
-    return task.allowing(config.sandbox.allow_env, host=config.sandbox.trust).with_file(file)
+    file = _with_metric(overridden(task.written, overrides), verify.metric)
+    return task.allowing(sandbox.allow_env, host=sandbox.trust).with_file(file)
 
 
 def _with_metric(file: TaskFile, metric: str | None) -> TaskFile:
@@ -43,10 +42,6 @@ def _with_metric(file: TaskFile, metric: str | None) -> TaskFile:
     if metric is None:
         return file
     return file.model_copy(update={"verifier": file.verifier.model_copy(update={"metric": metric})})
-
-
-def tasks_as_configured(tasks: TaskSet, config: RunConfig) -> TaskSet:
-    return replace(tasks, tasks=tuple(as_configured(task, config) for task in tasks.tasks))
 
 
 def overridden(file: TaskFile, overrides: OverridesConfig) -> TaskFile:
@@ -116,22 +111,10 @@ def semantic(plan: RunPlan) -> dict[str, Any]:
 
 def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSettings:
     """Settings of the run's sandboxes; the output of builds goes into the directory `image_logs`. Raises UsageError."""
-    sandbox = plan.config.sandbox
     return SandboxSettings(
-        run=plan.run,
-        build=sandbox.build,
-        no_build_cache=sandbox.no_build_cache,
-        pull=sandbox.pull,
-        pull_concurrency=sandbox.pull_concurrency,
-        pull_timeout_sec=sandbox.pull_timeout_sec,
-        network=sandbox.network,
-        block_host=sandbox.block_host,
-        no_new_privileges=sandbox.no_new_privileges,
-        cap_add=sandbox.cap_add,
-        network_pool=sandbox.network_pool,
-        pin_cpus=sandbox.pin_cpus,
-        require_limits=sandbox.require_limits,
-        container_proxy=container_proxy(sandbox.container_proxy),
+        plan.run,
+        plan.config.sandbox,
+        container_proxy=container_proxy(plan.config.sandbox.container_proxy),
         endpoints=plan.locked.endpoints or ((plan.locked.base_url,) if plan.locked.base_url else ()),
         image_logs=image_logs,
     )
@@ -185,12 +168,13 @@ def plan_trials(
 ) -> list[TrialPlan]:
     """The trials of tasks × seeds, seed by seed, so that a run cut short has whole seeds first. Ids are stable.
 
+    The tasks are as configured.
     A shard has those of them that are its own, under the same ids.
     Within a seed they go by the tasks' names, or in an order that `--shuffle` has drawn. With the order `longest` those
     come first that take longest by `expected_sec`, the seconds of tasks as far as they are known. Ids depend on none of
     this.
     """
-    by_name = {task.name: as_configured(task, plan.config) for task in tasks.tasks}
+    by_name = {task.name: task for task in tasks.tasks}
     measured, plans = _identity(plan), []
     own = None if plan.shard is None else set(plan.shard.trials)
     for seed in plan.seeds:
@@ -215,18 +199,20 @@ def longest_first(plans: Sequence[TrialPlan], expected_sec: Mapping[str, float])
     return sorted(plans, key=lambda each: _seconds(each.task_name, each.task, expected_sec), reverse=True)
 
 
-def own_shard(tasks: TaskSet, config: RunConfig, durations: Mapping[str, float]) -> PlannedShard | None:
-    """The shard that `--shard` asks for; None where it does not.
+def own_shard(
+    tasks: TaskSet, seeds: Sequence[int], shard: str | None, durations: Mapping[str, float]
+) -> PlannedShard | None:
+    """The shard I/N of the trials of tasks, which are as configured; None where none is asked for.
 
     Every machine finds the same one: only the tasks, the seeds and the `durations` decide it, the seconds of tasks in
     the runs that were named for that.
     """
-    if config.schedule.shard is None:
+    if shard is None:
         return None
-    by_name = {task.name: as_configured(task, config) for task in tasks.tasks}
+    by_name = {task.name: task for task in tasks.tasks}
     seconds = {name: _seconds(name, by_name.get(name), durations) for name in tasks.names}
-    trials = [Weighed(name, seed, seconds[name]) for name in tasks.names for seed in config.tasks.planned_seeds]
-    return planned_shard(trials, Shard.parse(config.schedule.shard))
+    trials = [Weighed(name, seed, seconds[name]) for name in tasks.names for seed in seeds]
+    return planned_shard(trials, Shard.parse(shard))
 
 
 def _seconds(name: str, task: Task | None, known: Mapping[str, float]) -> float:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from tbench.agents.trial_agent import OracleAgent
-from tbench.config.settings import RunConfig
 from tbench.errors import TrialError, UsageError
 from tbench.runs.admission import Demand
 from tbench.runs.trial_progress import TrialPlan
@@ -61,9 +60,9 @@ def refusals(tasks: TaskSet, agent: str, gpus: int | None = None) -> dict[str, T
     return {name: error for name, error in sorted(known.items()) if error is not None}
 
 
-def require_a_task_that_can_run(tasks: TaskSet, config: RunConfig) -> None:
+def require_a_task_that_can_run(tasks: TaskSet, agent: str) -> None:
     """Check that not every task is refused. Raises UsageError, which says why the first one is."""
-    refused = refusals(tasks, config.agent.name)
+    refused = refusals(tasks, agent)
     if len(refused) < len(tasks.names):
         return
     name, error = next(iter(refused.items()))
@@ -121,7 +120,7 @@ def environments_of(task: Task) -> list[Environment]:
     return found
 
 
-async def get_ready(backend: Backend, tasks: Iterable[Task], config: RunConfig, say: Say) -> None:
+async def get_ready(backend: Backend, tasks: Iterable[Task], say: Say, *, offline: bool, prefetch: bool) -> None:
     """Say what has to be pulled for these tasks, and get it now where that is asked for.
 
     A task whose image cannot be had is said, and has its error when its trial begins; the others go on.
@@ -129,9 +128,9 @@ async def get_ready(backend: Backend, tasks: Iterable[Task], config: RunConfig, 
     if not isinstance(backend, HoldsImages):
         return
     environments = [each for task in tasks for each in environments_of(task)]
-    for line in await backend.about_pulls(environments, ask=not config.tasks.offline):
+    for line in await backend.about_pulls(environments, ask=not offline):
         say(line)
-    if config.sandbox.prefetch:
+    if prefetch:
         tell_prefetched(environments, await backend.prefetch(environments), say)
 
 

@@ -20,10 +20,10 @@ from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig, Verify
 from tbench.datasets.reading import read_again
 from tbench.errors import TrialError, UsageError
-from tbench.results import ImageOrigin, Integrity, TaskStepResult, TrialResult
+from tbench.results import ImageOrigin, Integrity, TrialResult
 from tbench.runs.plan import as_configured, sandbox_settings
 from tbench.runs.resume import oracle_for
-from tbench.runs.task_steps import integrity_of, metrics_of, reward_of, reward_of_all
+from tbench.runs.task_steps import Ended, earned, fields_of, integrity_of
 from tbench.sandbox.backend import Backend, MakeBackend, Reopens, Sandbox, Say, opened, use_network
 from tbench.storage.read_run import read_run
 from tbench.storage.run_files import step_directory, trial_directory
@@ -104,7 +104,7 @@ async def _changes(
 ) -> AsyncIterator[Change]:
     config = document.config
     again = read_again(config.tasks.source, document.dataset, config.tasks.registry)
-    tasks = {task.name: as_configured(task, config) for task in again.tasks}
+    tasks = {task.name: as_configured(task, config.overrides, config.verify, config.sandbox) for task in again.tasks}
     hashes = {task.name: task.hash for task in document.tasks}
     for each in kept:
         task = tasks.get(each.result.task)
@@ -143,7 +143,7 @@ def _stored_of(run: Path, result: TrialResult) -> Kept | None:
 
 def _lost_step(kept: Kept, task: Task) -> str:
     """The first step that an agent worked on of which nothing is left to judge; empty where there is none."""
-    views = {view.step.name: view for view in task.steps if view.step is not None}
+    views = {view.step_name: view for view in task.steps}
     for step in kept.result.task_steps:
         is_apart = step.name in views and verifier_environment(views[step.name]) is not None
         if step.begun and not (is_apart and is_stored(step_directory(kept.directory, step.name))):
@@ -169,111 +169,80 @@ async def _verify_again(backend: Backend, store: RunStore, kept: Kept, task: Tas
         judging = verify_by(
             verify_in, task, sandbox, again=not is_new, oracle=kept.oracle, is_oracle=result.agent == "oracle"
         )
-        update, integrity, files = await _judged(judging, kept, task)
+        verdict = await _judged(judging, kept, task)
     except TrialError as error:
         return Change(result, why_not=str(error))
     finally:
         if is_new:
             await asyncio.shield(sandbox.remove())
+    update = fields_of(verdict)
     if is_new and kept.image is not None:
         snapshot = ImageOrigin(how="snapshot", reference=kept.image)
         update |= {"image_id": kept.image, "image_origin": snapshot}
-    return _changed(store, kept, update, integrity, files)
+    return _changed(store, kept, update, verdict.integrity, verdict.files)
 
 
 async def _verify_apart(backend: Backend, store: RunStore, kept: Kept, environment: Environment) -> Change:
     """Verify what the agent handed over once more, in a new container of the verifier's own."""
     result = kept.result
-    verifier = SeparateVerifier(environment, lambda: backend.sandbox(environment, result.trial))
     try:
-        update, integrity, files = await _judged(verifier.verify(read_handover(kept.directory)), kept, environment.task)
+        verdict = await _judged_apart(backend, kept, environment, kept.directory)
     except TrialError as error:
         return Change(result, why_not=str(error))
-    finally:
-        await verifier.remove()
-    update["verifier_image_id"] = backend.image_ids.get(environment.name)
-    update["verifier_image_origin"] = backend.image_origins.get(environment.name)
     # What was said of collecting holds as long as that is what was collected.
-    before = result.integrity.remarks
-    earlier = tuple(remark for remark in before if remark.startswith(COLLECTING) and remark not in integrity.remarks)
-    integrity = integrity.model_copy(update={"remarks": (*earlier, *integrity.remarks)})
-    return _changed(store, kept, update, integrity, files)
-
-
-@dataclass(frozen=True)
-class _JudgedStep:
-    """A step that was judged once more."""
-
-    task: Task
-    result: TaskStepResult
-    integrity: Integrity
-    files: Mapping[str, bytes]
-    image_id: str | None
-    image_origin: ImageOrigin | None
-
-    @property
-    def reward(self) -> float | None:
-        return self.result.reward
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        return self.result.metrics
+    before, now = result.integrity.remarks, verdict.integrity.remarks
+    earlier = tuple(remark for remark in before if remark.startswith(COLLECTING) and remark not in now)
+    integrity = verdict.integrity.model_copy(update={"remarks": (*earlier, *now)})
+    return _changed(store, kept, {**fields_of(verdict), **_image(backend, environment)}, integrity, verdict.files)
 
 
 async def _verify_steps(backend: Backend, store: RunStore, kept: Kept, task: Task) -> Change:
     """Verify what each step handed over once more. Which steps were begun stays as it was, whatever they earn now."""
-    result, steps = kept.result, list[_JudgedStep]()
-    views = {view.step.name: view for view in task.steps if view.step is not None}
+    result, judged = kept.result, dict[str, Ended]()
+    environments = {view.step_name: verifier_environment(view) for view in task.steps}
+    begun = {
+        step.name: environment for step in result.task_steps if step.begun and (environment := environments[step.name])
+    }
     try:
-        for step in result.task_steps:
-            if step.begun:
-                steps.append(await _verify_step(backend, kept, step, views[step.name]))
+        for name, environment in begun.items():
+            judged[name] = await _judged_apart(backend, kept, environment, step_directory(kept.directory, name))
     except TrialError as error:
         return Change(result, why_not=str(error))
-    for judged in steps:
-        directory = step_directory(kept.directory, judged.result.name)
+    for name, verdict in judged.items():
+        directory = step_directory(kept.directory, name)
         _set_verifier_aside(directory)
-        write_files(directory, None, judged.files)
-    by_name = {judged.result.name: judged.result for judged in steps}
-    reward = reward_of(task, steps)
+        write_files(directory, None, verdict.files)
+    fields = {name: fields_of(verdict) for name, verdict in judged.items()}
     update = {
-        "reward": reward,
-        "metrics": {} if reward is None else metrics_of(task, steps),
-        "error": next((judged.result.error for judged in steps if judged.result.error), None),
-        "task_steps": tuple(by_name.get(step.name, step) for step in result.task_steps),
-        "reward_all_steps": reward_of_all(task, steps),
-        "verifier_image_id": steps[-1].image_id,
-        "verifier_image_origin": steps[-1].image_origin,
+        **earned(task, [*judged.values()]),
+        "error": next((each["error"] for each in fields.values() if each["error"]), None),
+        "task_steps": tuple(step.model_copy(update=fields.get(step.name)) for step in result.task_steps),
+        **_image(backend, [*begun.values()][-1]),
     }
-    return _changed(store, kept, update, integrity_of(steps), {})
+    return _changed(store, kept, update, integrity_of(judged), {})
 
 
-async def _verify_step(backend: Backend, kept: Kept, step: TaskStepResult, view: Task) -> _JudgedStep:
-    environment = verifier_environment(view)
-    assert environment is not None
+async def _judged_apart(backend: Backend, kept: Kept, environment: Environment, directory: Path) -> Ended:
+    """How a verifier in a new container of its own ends. Raises TrialError for what kept it from running."""
     verifier = SeparateVerifier(environment, lambda: backend.sandbox(environment, kept.result.trial))
     try:
-        handed = read_handover(step_directory(kept.directory, step.name))
-        update, integrity, files = await _judged(verifier.verify(handed), kept, view)
+        return await _judged(verifier.verify(read_handover(directory)), kept, environment.task)
     finally:
         await verifier.remove()
+
+
+def _image(backend: Backend, environment: Environment) -> dict[str, Any]:
+    """The image of a verifier's own container, as fields of a result."""
     image, origin = backend.image_ids.get(environment.name), backend.image_origins.get(environment.name)
-    return _JudgedStep(view, step.model_copy(update=update), integrity, files, image, origin)
+    return {"verifier_image_id": image, "verifier_image_origin": origin}
 
 
-async def _judged(
-    judging: Awaitable[Verdict], kept: Kept, task: Task
-) -> tuple[dict[str, Any], Integrity, Mapping[str, bytes]]:
-    """What a verifier changes in the result of its trial, what that rests on, and its files.
-
-    A verifier that ran without a verdict is one of them. Raises TrialError for what kept it from running.
-    """
+async def _judged(judging: Awaitable[Verdict], kept: Kept, task: Task) -> Ended:
+    """How a verifier ends, beside what is known of its task. Raises TrialError for what kept it from running."""
     try:
-        verdict = like_oracle(await judging, kept.oracle, task)
+        return like_oracle(await judging, kept.oracle, task)
     except VerifierFailed as failure:
-        return {"reward": None, "metrics": {}, "error": failure.info()}, failure.integrity, failure.files
-    update = {"reward": verdict.reward, "metrics": dict(verdict.metrics), "error": None}
-    return update, verdict.integrity, verdict.files
+        return failure
 
 
 def _changed(

@@ -10,15 +10,15 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from pydantic import ValidationError
 
 from tbench.config.document import PlannedTask, RunDocument
 from tbench.config.values import ALL_THAT_MAY_HEAL, RetryChoice
 from tbench.errors import KINDS, UsageError
-from tbench.results import ErrorInfo, Integrity, TrialResult, is_weak
-from tbench.runs.task_steps import metrics_of, reward_of, reward_of_all
+from tbench.results import ErrorInfo, TrialResult, is_weak
+from tbench.runs.task_steps import earned, fields_of
 from tbench.runs.trial_progress import TrialPlan
 from tbench.storage.read_run import read_results, read_run_document
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, attempts, is_run, step_directory, trial_directory
@@ -73,13 +73,15 @@ class EarlierRun:
 
     directory: Path
     document: RunDocument
+    retry_errors: RetryErrors = RetryErrors()
+    """Which errors are tried again."""
 
     @classmethod
-    def read(cls, directory: Path) -> EarlierRun:
+    def read(cls, directory: Path, retry_errors: RetryErrors = RetryErrors()) -> EarlierRun:
         """Read run.json in `directory`. Raises UsageError where there is no run to go on with."""
         if not is_run(directory):
             raise UsageError(f"{directory}: no {CONFIG_NAME} in it, so there is no run to go on with; check the path")
-        return cls(directory, read_run_document(directory / CONFIG_NAME))
+        return cls(directory, read_run_document(directory / CONFIG_NAME), retry_errors)
 
 
 def resume(
@@ -215,24 +217,12 @@ def settled(result: TrialResult, oracle: Calibration, task: Task, directory: Pat
     assert result.reward is not None
     before = Verdict(result.reward, _files(directory), result.integrity, metrics=result.metrics)
     after = _settled(before, oracle, task, directory)
-    return result.model_copy(
-        update={"reward": after.reward, "metrics": dict(after.metrics), "integrity": after.integrity}
-    )
-
-
-class _StepJudged(NamedTuple):
-    """A step of a task, judged."""
-
-    task: Task
-    reward: float
-    metrics: Mapping[str, float]
-    integrity: Integrity
+    return result.model_copy(update={**fields_of(after), "integrity": after.integrity})
 
 
 def _settled_steps(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
     """The same of a task of several steps. Which of them were begun stays as it was, whatever they earn now."""
-    views = {view.step.name: view for view in task.steps if view.step is not None}
-    parts = list[_StepJudged]()
+    views, judged = {view.step_name: view for view in task.steps}, dict[str, Verdict]()
     signs = list(result.integrity.tamper)
     for step in result.task_steps:
         if not step.begun or step.reward is None or step.name not in views:
@@ -247,20 +237,13 @@ def _settled_steps(result: TrialResult, oracle: Calibration, task: Task, directo
         integrity = result.integrity.model_copy(update={"tamper": tamper, "rewards": rewards})
         where = step_directory(directory, step.name)
         before = Verdict(step.reward, _files(where), integrity, metrics=step.metrics)
-        after = _settled(before, oracle, views[step.name], where)
-        parts.append(_StepJudged(views[step.name], after.reward, after.metrics, after.integrity))
+        after = judged[step.name] = _settled(before, oracle, views[step.name], where)
         signs += [f"{sign}{of_step}" for sign in after.integrity.tamper]
-    judged = {part.task.step.name: part for part in parts if part.task.step is not None}
-    steps = tuple(
-        step.model_copy(update={"reward": judged[step.name].reward, "metrics": dict(judged[step.name].metrics)})
-        if step.name in judged else step for step in result.task_steps
-    )  # fmt: skip
+    steps = tuple(step.model_copy(update=fields_of(judged.get(step.name))) for step in result.task_steps)
     if steps == result.task_steps and signs == list(result.integrity.tamper):
         return result
     update = {
-        "reward": reward_of(task, parts),
-        "metrics": metrics_of(task, parts),
-        "reward_all_steps": reward_of_all(task, parts),
+        **earned(task, [*judged.values()]),
         "task_steps": steps,
         "integrity": result.integrity.model_copy(update={"tamper": tuple(signs)}),
     }

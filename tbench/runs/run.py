@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import platform
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -19,7 +19,7 @@ from tbench import __version__
 from tbench.agents.trial_agent import TrialAgent
 from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status, about_replies
 from tbench.config.limits_in_force import EARLIER, lacking_limits
-from tbench.config.settings import RunConfig, Verify
+from tbench.config.settings import SandboxConfig, Verify, VerifyConfig
 from tbench.control.listening import listening
 from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialSettled
@@ -30,15 +30,15 @@ from tbench.runs.beside import Calibrates, Spare, calibrating
 from tbench.runs.control import Attendant, RunControl, TrialControl, Waits
 from tbench.runs.course import Steps
 from tbench.runs.host import HostWatch
-from tbench.runs.plan import as_configured, plan_trials, tasks_as_configured
+from tbench.runs.plan import plan_trials
 from tbench.runs.pool import add_failure, run_all
 from tbench.runs.preflight import Dropping, get_ready, refusal, refusal_words, refusals, words_about_size
 from tbench.runs.redaction import hiding
-from tbench.runs.resume import EarlierRun, RetryErrors, known_of, resume, settle
+from tbench.runs.resume import EarlierRun, known_of, resume, settle
 from tbench.runs.stopping import Gate, Stopping
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan, phase_of
-from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
+from tbench.sandbox.backend import Backend, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
 from tbench.sandbox.container_proxy import container_proxy
 from tbench.sandbox.node import nodes_of
 from tbench.storage.run_store import RunStore
@@ -48,7 +48,6 @@ from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.text import counted, names_shown
 from tbench.verify.calibration import architecture_of
-from tbench.verify.policy import VerifyPolicy
 
 End = Callable[[bool], Awaitable[None]]
 """Ends what goes on beside a run that has no trial left, or waits for it; gets whether the run was cut short."""
@@ -97,7 +96,6 @@ class Run:
         schedule = plan.config.schedule
         self._pace = pace
         self._plan = plan
-        self._config = plan.config
         self._make_agent = make_agent
         self._admission = admission_to(backend, schedule, say)
         self._store = store
@@ -177,18 +175,19 @@ class Run:
 
     def _at_once(self) -> int:
         """How many trials may be under way at once, also later where a model's servers decide it."""
-        schedule = self._config.schedule
+        schedule = self._plan.config.schedule
         return max(self.control.slots.number, schedule.most_at_once if schedule.is_auto else 0)
 
     def _demand(self, plan: TrialPlan) -> Demand:
-        return demand_of(plan, self._config.verify.mode) if self._refusal(plan) is None else Demand(0, 0)
+        return demand_of(plan, self._plan.config.verify.mode) if self._refusal(plan) is None else Demand(0, 0)
 
     def _refusal(self, plan: TrialPlan) -> TrialError | None:
-        return refusal(plan.task, plan.invalid, self._config.agent.name, self._capacity.gpus)
+        return refusal(plan.task, plan.invalid, self._plan.config.agent.name, self._capacity.gpus)
 
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Attempt one trial until a result is final."""
-        tries = Tries(1 + self._config.schedule.retries, self._config.schedule.retry_choice)
+        schedule = self._plan.config.schedule
+        tries = Tries(1 + schedule.retries, schedule.retry_choice)
         while True:
             result = await self._attempt(plan, tries)
             if result is None or result.final:
@@ -248,7 +247,8 @@ class Run:
                 (tries.is_last(error) and controlled.goes_back is None) or self._stopping.reason is not None
             ),
             host=self._host,
-            policy=verify_policy(self._config),
+            verify=self._plan.config.verify,
+            sandbox=self._plan.config.sandbox,
             control=controlled,
         )
 
@@ -263,11 +263,6 @@ def attend(trial: TrialControl, *, waits: bool, asks: bool) -> Attendant:
     from tbench.runs.live.debugged import DebuggedTrial  # which most runs never need
 
     return DebuggedTrial(trial, waits=waits, asks=asks)
-
-
-def verify_policy(config: RunConfig) -> VerifyPolicy:
-    """Where a configuration's verifiers run, and what is kept of its trials."""
-    return VerifyPolicy(config.verify.mode, config.sandbox.keep, config.sandbox.snapshot, config.verify.artifacts_mb)
 
 
 def demand_of(plan: TrialPlan, verify: Verify) -> Demand:
@@ -290,12 +285,6 @@ def demand_of_task(task: Task, verify: Verify) -> Demand:
         memory_mb = max(memory_mb, agents.memory_mb)
     every = (agents, *verifiers)
     return Demand(max(each.cpus for each in every), memory_mb, max(each.settings.gpus for each in every))
-
-
-def size_words(tasks: Iterable[Task], config: RunConfig, machines: Sequence[Capacity]) -> str | None:
-    """One line about tasks that are larger than every machine; None without any."""
-    demands = ((task.name, demand_of_task(as_configured(task, config), config.verify.mode)) for task in tasks)
-    return words_about_size(demands, machines, config.schedule.cpu_overcommit)
 
 
 def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDocument | None) -> RunDocument:
@@ -356,7 +345,6 @@ async def execute_run(
     *,
     backend: Backend,
     earlier: EarlierRun | None = None,
-    retry_errors: RetryErrors | None = None,
     gate: Gate | None = None,
     waits: Waits | None = None,
     known: Sequence[Steps] = (),
@@ -367,38 +355,42 @@ async def execute_run(
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
-    With `earlier` it goes on where that ended: with the trials that have no verdict, and those that `retry_errors`
-    names. `waits` and `known` are
-    those of Run, `expected_sec` that of plan_trials. `pace` has begun. In what room is left, `calibrates` measures
-    the tasks; results are held to what is known of them at the end. When cancelled it cleans up, writes what there is,
-    and raises that; `on_end` gets the outcome in any case.
+    `tasks` are as the plan's configuration has them. With `earlier` it goes on where that ended: with the trials that
+    have no verdict, or an error that is tried again. `waits` and `known` are those of Run, `expected_sec` that of
+    plan_trials. `pace` has begun. In what room is left, `calibrates` measures the tasks; results are held to what is
+    known of them at the end. When cancelled it cleans up, writes what there is, and raises that; `on_end` gets the
+    outcome in any case.
     """
 
     def say(text: str) -> None:
         events.emit(Note(text=text))
 
-    require_capabilities(plan.config, backend)
+    config = plan.config
+    require_capabilities(config.verify, config.sandbox, backend)
     before = earlier.document if earlier is not None else None
     document = run_document(plan, tasks, backend, before)
-    hide = hiding(tasks.tasks, proxy=container_proxy(plan.config.sandbox.container_proxy))
+    hide = hiding(tasks.tasks, proxy=container_proxy(config.sandbox.container_proxy))
     store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
     events.subscribe(store.on_event)
-    able = _able(tasks, plan.config, backend, say)
+    able = _able(tasks, config.agent.name, config.sandbox.allow_env, backend, say)
     plans, standing = plan_trials(tasks, plan, expected_sec), list[TrialResult]()
     if earlier is not None:
-        plans, standing = resume(store, plans, retry_errors or RetryErrors(choice=plan.config.schedule.retry_choice))
+        plans, standing = resume(store, plans, earlier.retry_errors)
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")
         store.write_document(document)
     status: Status = "failed"
-    held = _HeldToOracles(plan, tasks, backend, store, events, standing, document, calibrates)
+    held = _HeldToOracles(tasks, backend, store, events, standing, document, calibrates)
     try:
         async with opened(backend, say):
             with contextlib.suppress(OSError):  # it is written again at the end, unless this process is killed before
                 store.write_document(document.model_copy(update={"engine": _described(backend, before)}))
-            if words := size_words(able, plan.config, [node.backend.capacity() for node in nodes_of(backend)]):
+            machines = [node.backend.capacity() for node in nodes_of(backend)]
+            demands = ((task.name, demand_of_task(task, config.verify.mode)) for task in able)
+            if words := words_about_size(demands, machines, config.schedule.cpu_overcommit):
                 say(words)
             to_do = {plan.task_name for plan in plans}
-            await get_ready(backend, [task for task in able if task.name in to_do], plan.config, say)
+            wanted = [task for task in able if task.name in to_do]
+            await get_ready(backend, wanted, say, offline=config.tasks.offline, prefetch=config.sandbox.prefetch)
             run = Run(
                 plan,
                 tasks,
@@ -442,15 +434,17 @@ async def _speak(control: RunControl, reader: asyncio.StreamReader, writer: asyn
     await serve(reader, writer, LiveControl(control))
 
 
-def _able(tasks: TaskSet, config: RunConfig, backend: Backend, say: Callable[[str], None]) -> list[Task]:
+def _able(
+    tasks: TaskSet, agent: str, allow_env: Sequence[str], backend: Backend, say: Callable[[str], None]
+) -> list[Task]:
     """The tasks that can be run; `say` is told of the others, and of what these lack."""
     if tasks.origin is not None:
         say(tasks.origin.words)
-    refused = refusals(tasks_as_configured(tasks, config), config.agent.name, backend.capacity().gpus)
+    refused = refusals(tasks, agent, backend.capacity().gpus)
     for name, error in refused.items():
         say(refusal_words(name, error))
     able = [task for task in tasks.tasks if task.name not in refused]
-    if words := about_withheld((wish for task in able for wish in task.wishes), config.sandbox.allow_env):
+    if words := about_withheld((wish for task in able for wish in task.wishes), allow_env):
         say(words)
     if lacking := [task.name for task in able if task.left_out]:
         say(f".gitignore keeps files of {names_shown(lacking)} out of containers: 'tbench task check' names them")
@@ -461,7 +455,6 @@ def _able(tasks: TaskSet, config: RunConfig, backend: Backend, say: Callable[[st
 class _HeldToOracles:
     """What is found out of the tasks of a run beside its trials, and what becomes of its results by that."""
 
-    plan: RunPlan
     tasks: TaskSet
     backend: Backend
     store: RunStore
@@ -488,11 +481,10 @@ class _HeldToOracles:
         """These results, and those that stand, as they are beside what is known of their tasks by now."""
         assert self.calibrates is not None
         architecture = architecture_of(self.backend.describe())
-        tasks = [as_configured(task, self.plan.config) for task in self.tasks.tasks]
         planned = planned_tasks(self.tasks, self.backend, self.before)
-        self.unhealthy = self.calibrates.unhealthy(known_of(tasks, planned, architecture))
+        self.unhealthy = self.calibrates.unhealthy(known_of(self.tasks.tasks, planned, architecture))
         try:
-            changed = settle(self.store, [*self.standing, *results], tasks, architecture)
+            changed = settle(self.store, [*self.standing, *results], self.tasks.tasks, architecture)
         except OSError as error:
             self._say(f"{self.store.path}: results could not be held to the oracle's: {error.strerror or error}")
             return results
@@ -512,17 +504,17 @@ def _after(changed: Mapping[str, TrialResult], result: TrialResult) -> TrialResu
     return changed.get(result.trial, result) if result.final else result
 
 
-def require_capabilities(config: RunConfig, backend: Backend) -> None:
+def require_capabilities(verify: VerifyConfig, sandbox: SandboxConfig, backend: Backend) -> None:
     """Check that the backend's sandboxes can do what the configuration asks for. Raises UsageError."""
-    if config.verify.mode != "shared":
+    if verify.mode != "shared":
         for capability in (Compares, Copies):
-            require(backend, capability, f"--verify {config.verify.mode}")
-    if config.sandbox.snapshot:
+            require(backend, capability, f"--verify {verify.mode}")
+    if sandbox.snapshot:
         require(backend, Snapshots, "--snapshot")
-    if config.sandbox.keep != "none":
-        require(backend, Keeps, f"--keep {config.sandbox.keep}")
+    if sandbox.keep != "none":
+        require(backend, Keeps, f"--keep {sandbox.keep}")
     for wanted in ("prefetch", "drop_images"):
-        if getattr(config.sandbox, wanted) and not isinstance(backend, HoldsImages):
+        if getattr(sandbox, wanted) and not isinstance(backend, HoldsImages):
             raise UsageError(f"--{wanted.replace('_', '-')}: {backend.name} has no images of its own; leave it out")
 
 

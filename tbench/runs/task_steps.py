@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from harness.trajectory import Outcome, Trajectory, Usage
 from tbench.agents.trial_agent import AgentReport, TrialAgent, agent_user, terminal_socket
@@ -18,10 +18,14 @@ from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import BUSYBOX, Sandbox
 from tbench.sandbox.startup import wait_until_healthy
 from tbench.storage.run_store import StepLog
+from tbench.tasks.format import StepSection
 from tbench.tasks.task import Task
-from tbench.verify.report import NO_FACTS, Facts
+from tbench.verify.verifier import Verdict, VerifierFailed
 
 # A part of a trial, agent and verifier once each: all of it, or one step of its task.
+
+Ended = Verdict | VerifierFailed
+"""How a verifier has ended: with a verdict, or without one."""
 
 
 @dataclass
@@ -34,9 +38,8 @@ class TrialPart:
     directory: Path
     """Directory of its files."""
     report: AgentReport | None = None
-    reward: float | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
-    integrity: Integrity = NOTHING_SEEN
+    verdict: Ended | None = None
+    """How its verifier has ended; None before."""
     error: ErrorInfo | None = None
     stopped: str = ""
     """Why no other step follows, though there is one."""
@@ -44,7 +47,6 @@ class TrialPart:
     prepare_sec: float = 0.0
     agent_sec: float = 0.0
     verifier_sec: float = 0.0
-    facts: Facts = NO_FACTS
 
     def __post_init__(self) -> None:
         self.log = StepLog(self.directory)
@@ -68,13 +70,10 @@ class TrialPart:
     def result(self) -> TaskStepResult:
         """What became of it as a step of its task."""
         trajectory = self.trajectory
-        assert self.task.step is not None
         return TaskStepResult(
-            name=self.task.step.name,
-            reward=self.reward,
-            metrics=self.metrics,
+            **fields_of(self.verdict) | {"error": self.error},
+            name=self.task.step_name,
             outcome=self.outcome,
-            error=self.error,
             stopped=self.stopped,
             steps=len(trajectory.steps) if trajectory else 0,
             usage=trajectory.usage if trajectory else Usage(),
@@ -85,7 +84,7 @@ class TrialPart:
                 waited_sec=_seconds(trajectory, lambda each: each.waited_sec),
                 command_sec=_seconds(trajectory, lambda each: each.command_sec),
                 verifier_sec=round(self.verifier_sec, 4),
-                tests_sec=round(self.facts.took_sec, 4),
+                tests_sec=round(self.verdict.facts.took_sec, 4) if self.verdict is not None else 0.0,
                 wall_sec=round(self.prepare_sec + self.agent_sec + self.verifier_sec, 4),
             ),
         )
@@ -163,17 +162,15 @@ async def _set_up(step: Task, sandbox: Sandbox, path: str) -> None:
     why = f"took longer than {SETUP_SEC:.0f} s" if ended.timed_out else f"ended with {ended.exit_code}: {words[-200:]}"
     files = await sandbox.fetch("/logs/agent", 1 << 20)
     kept = {f"agent/{name}": data for name, data in files.items() if name == "setup.txt"}
-    assert step.step is not None
-    raise TrialError("setup_failed", f"setup.sh of step {step.step.name} {why}", files=kept)
+    raise TrialError("setup_failed", f"setup.sh of step {step.step_name} {why}", files=kept)
 
 
-def why_stopped(part: TrialPart) -> str:
+def why_stopped(step: StepSection | None, verdict: Verdict) -> str:
     """Why no step follows this one: its reward, or one of its metrics, is below what the step asks for; else empty."""
-    step = part.task.step
     if step is None or step.min_reward is None:
         return ""
     asked = step.min_reward if isinstance(step.min_reward, Mapping) else {"reward": step.min_reward}
-    told = part.metrics or ({} if part.reward is None else {"reward": part.reward})
+    told = verdict.metrics or {"reward": verdict.reward}
     for name, least in asked.items():
         if (found := told.get(name)) is None:
             return f"no {name}, and min_reward is {least:g}"
@@ -182,51 +179,37 @@ def why_stopped(part: TrialPart) -> str:
     return ""
 
 
-class Judged(Protocol):
-    """A part of a trial as far as its verdict goes."""
-
-    @property
-    def task(self) -> Task: ...
-
-    @property
-    def reward(self) -> float | None: ...
-
-    @property
-    def metrics(self) -> Mapping[str, float]: ...
-
-    @property
-    def integrity(self) -> Integrity: ...
+def fields_of(verdict: Ended | None) -> dict[str, Any]:
+    """The fields of a result, that of a trial or of a step, that a verifier decides; none before it has ended."""
+    if verdict is None:
+        return {}
+    if isinstance(verdict, VerifierFailed):
+        return {"reward": None, "metrics": {}, "error": verdict.info()}
+    return {"reward": verdict.reward, "metrics": dict(verdict.metrics), "error": None}
 
 
-def reward_of(task: Task, parts: Sequence[Judged]) -> float | None:
-    """The reward of a trial: the mean over the steps that were begun, or that of the last of them.
+def earned(task: Task, verdicts: Sequence[Ended | None]) -> dict[str, Any]:
+    """The fields of a trial's result that the verdicts about its parts, as far as they were begun, come to.
 
-    None where one of them has no verdict.
+    Reward and metrics are the means over the parts, or those of the last one. As in Harbor a part that does not tell a
+    metric counts as 0. In `reward_all_steps` each step that was never begun does, too; it is None for a task without
+    steps. Where a part has no verdict, the trial has none.
     """
-    rewards = [part.reward for part in parts if part.reward is not None]
-    if not rewards or len(rewards) < len(parts):
-        return None
-    return rewards[-1] if _is_final(task) else sum(rewards) / len(rewards)
-
-
-def reward_of_all(task: Task, parts: Sequence[Judged]) -> float | None:
-    """The same with 0 for each step that was never begun; None also for a task without steps."""
-    reward, count = reward_of(task, parts), len(task.steps)
-    if reward is None or not count:
-        return None
-    if _is_final(task):
-        return reward if len(parts) == count else 0.0
-    return reward * len(parts) / count
-
-
-def metrics_of(task: Task, parts: Sequence[Judged]) -> dict[str, float]:
-    """The metrics of a trial: of each the mean over the steps that were begun, or those of the last of them.
-
-    As in Harbor a step that does not tell a metric counts as 0.
-    """
-    counted = parts[-1:] if _is_final(task) else parts
-    names = dict.fromkeys(name for part in counted for name in part.metrics)
-    return {name: sum(part.metrics.get(name, 0.0) for part in counted) / len(counted) for name in names}
+    judged = [each for each in verdicts if isinstance(each, Verdict)]
+    if not judged or len(judged) < len(verdicts):
+        return {"reward": None, "metrics": {}, "reward_all_steps": None}
+    is_final, steps = task.file.multi_step_reward_strategy == "final", len(task.steps)
+    counted = judged[-1:] if is_final else judged
+    reward = sum(each.reward for each in counted) / len(counted)
+    of_all = reward * len(judged) / max(steps, 1)
+    if is_final:
+        of_all = reward if len(judged) == steps else 0.0
+    names = dict.fromkeys(name for each in counted for name in each.metrics)
+    return {
+        "reward": reward,
+        "metrics": {name: sum(each.metrics.get(name, 0.0) for each in counted) / len(counted) for name in names},
+        "reward_all_steps": of_all if steps else None,
+    }
 
 
 def task_steps(task: Task, parts: Sequence[TrialPart]) -> tuple[TaskStepResult, ...]:
@@ -234,26 +217,28 @@ def task_steps(task: Task, parts: Sequence[TrialPart]) -> tuple[TaskStepResult, 
     if not parts:
         return ()
     never = task.steps[len(parts) :]
-    left = [TaskStepResult(name=each.step.name, begun=False) for each in never if each.step is not None]
+    left = [TaskStepResult(name=each.step_name, begun=False) for each in never]
     return (*(part.result() for part in parts if part.task.step is not None), *left)
 
 
-def _is_final(task: Task) -> bool:
-    return task.file.multi_step_reward_strategy == "final"
+def integrity_of(verdicts: Mapping[str, Ended | None]) -> Integrity:
+    """What the verdict about a trial rests on: of each of its steps, by name, what speaks against it, with the name.
 
-
-def integrity_of(parts: Sequence[Judged]) -> Integrity:
-    """What the verdict about all steps rests on: of each what speaks against it, with its name."""
-    if not parts:
-        return Integrity()
-    seen = [(part.task.step.name, part.integrity) for part in parts if part.task.step is not None]
-    return parts[-1].integrity.model_copy(
+    The name of a trial without steps is empty.
+    """
+    seen = {name: NOTHING_SEEN if each is None else each.integrity for name, each in verdicts.items()}
+    if seen.keys() <= {""}:
+        return seen.get("", NOTHING_SEEN)
+    last = [*seen.values()][-1]
+    return last.model_copy(
         update={
-            "tamper": tuple(f"{sign} (step {name})" for name, each in seen for sign in each.tamper),
-            "evidence": tuple(dict.fromkeys(path for _, each in seen for path in each.evidence)),
-            "repairs": tuple(f"{repair} (step {name})" for name, each in seen for repair in each.repairs),
-            "regrades": sum(each.regrades for _, each in seen),
-            "rewards": {f"{name}/{where}": reward for name, each in seen for where, reward in each.rewards.items()},
-            "remarks": tuple(f"{remark} (step {name})" for name, each in seen for remark in each.remarks),
+            "tamper": tuple(f"{sign} (step {name})" for name, each in seen.items() for sign in each.tamper),
+            "evidence": tuple(dict.fromkeys(path for each in seen.values() for path in each.evidence)),
+            "repairs": tuple(f"{repair} (step {name})" for name, each in seen.items() for repair in each.repairs),
+            "regrades": sum(each.regrades for each in seen.values()),
+            "rewards": {
+                f"{name}/{where}": reward for name, each in seen.items() for where, reward in each.rewards.items()
+            },
+            "remarks": tuple(f"{remark} (step {name})" for name, each in seen.items() for remark in each.remarks),
         }
     )

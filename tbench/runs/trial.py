@@ -18,6 +18,7 @@ from typing import Any, get_args
 from harness.terminal import Terminal
 from harness.turns import all_of
 from tbench.agents.trial_agent import TrialAgent, Workplace
+from tbench.config.settings import SandboxConfig, VerifyConfig
 from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import ErrorInfo, TrialResult
@@ -35,7 +36,7 @@ from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.text import one_line
 from tbench.verify.calibration import CalibratingAgent, Calibration, architecture_of, image_identity, known
-from tbench.verify.policy import VerifyPolicy, like_oracle, verify_by
+from tbench.verify.policy import is_kept, like_oracle, verify_by
 from tbench.verify.separate.collecting import collect, hands_over, save_artifacts
 from tbench.verify.separate.grading import SeparateVerifier
 from tbench.verify.verifier import Verdict, VerifierFailed
@@ -62,16 +63,21 @@ class Trial:
         events: Events,
         is_last: Callable[[ErrorInfo], bool] = lambda _: True,
         host: HostWatch | None = None,
-        policy: VerifyPolicy | None = None,
+        verify: VerifyConfig | None = None,
+        sandbox: SandboxConfig | None = None,
         control: TrialControl | None = None,
         node: Node | None = None,
     ) -> None:
-        """`node` is the machine of the backend, where there are several; by its `control` others reach the trial."""
+        """`node` is the machine of the backend, where there are several; by its `control` others reach the trial.
+
+        `verify` says where the verifier runs, by default beside the agent, and `sandbox` what is kept of the trial.
+        """
         self.result: TrialResult | None = None
         """The result; None until the verdict is on disk."""
         self._plan = plan
         self._is_last = is_last
-        self._policy = policy or VerifyPolicy()
+        self._verify_in = verify or VerifyConfig(mode="shared")
+        self._asked = sandbox or SandboxConfig()
         self._run = run
         self._make_agent = make_agent
         self._agent = make_agent()
@@ -145,8 +151,8 @@ class Trial:
             if part_of_task.step is not None:
                 await self._prepare(part)
             await self._work_and_prepare(part)
-            await self._verify(part)
-            if len(self._progress.parts) < len(task.parts) and (why := why_stopped(part)):
+            verdict = await self._verify(part)
+            if len(self._progress.parts) < len(task.parts) and (why := why_stopped(part_of_task.step, verdict)):
                 part.stopped = why
                 break
 
@@ -226,7 +232,7 @@ class Trial:
                 part.report = await part.agent.work(place)
         except TrialError as error:
             if hands_over(part.task) and error.type not in _NOT_THERE:
-                await save_artifacts(part.task, self._sandbox, part.directory, self._policy.artifacts_mb)
+                await save_artifacts(part.task, self._sandbox, part.directory, self._verify_in.artifacts_mb)
             raise
         finally:
             part.agent_sec = time.monotonic() - started
@@ -235,23 +241,21 @@ class Trial:
     def _on_terminal(self, terminal: Terminal | None) -> None:
         self._control.terminal = terminal
 
-    async def _verify(self, part: TrialPart) -> None:
+    async def _verify(self, part: TrialPart) -> Verdict:
         assert self._sandbox is not None
         self._enter("verifier")
         started = time.monotonic()
         try:
-            if self._policy.snapshot and isinstance(self._sandbox, Snapshots):
+            if self._asked.snapshot and isinstance(self._sandbox, Snapshots):
                 await self._take_snapshot(self._sandbox, part)
-            verdict = await self._verdict(part, self._sandbox)
+            part.verdict = verdict = await self._verdict(part, self._sandbox)
         except VerifierFailed as failure:
-            part.integrity, part.facts = failure.integrity, failure.facts
+            part.verdict = failure
             raise
         finally:
             part.verifier_sec = time.monotonic() - started
-        part.integrity, part.facts = verdict.integrity, verdict.facts
         part.files.update(verdict.files)
-        part.reward = verdict.reward
-        part.metrics = dict(verdict.metrics)
+        return verdict
 
     async def _take_snapshot(self, sandbox: Snapshots, part: TrialPart) -> None:
         """Keep the files as an image; of several steps each has one, and the last stands for the trial."""
@@ -267,10 +271,12 @@ class Trial:
             return await self._verdict_beside(part, sandbox)
         assert self._plan.task is not None
         is_last = len(self._progress.parts) == len(self._plan.task.parts)
-        handed = await collect(part.task, sandbox, part.directory, most_mb=self._policy.artifacts_mb, is_last=is_last)
+        handed = await collect(
+            part.task, sandbox, part.directory, most_mb=self._verify_in.artifacts_mb, is_last=is_last
+        )
         part.files.update(handed.files)
         self._progress.out_of_memory = sandbox.ran_out_of_memory
-        if is_last and self._policy.keep == "none":
+        if is_last and self._asked.keep == "none":
             await self._collect_logs()
             await self._remove()
         verifier = self._verifier = SeparateVerifier(
@@ -286,11 +292,11 @@ class Trial:
     async def _verdict_beside(self, part: TrialPart, sandbox: Sandbox) -> Verdict:
         said: tuple[str, ...] = ()
         if hands_over(part.task):
-            said = await save_artifacts(part.task, sandbox, part.directory, self._policy.artifacts_mb)
+            said = await save_artifacts(part.task, sandbox, part.directory, self._verify_in.artifacts_mb)
         await use_network(sandbox, agent_environment(part.task), "verifier")
         oracle = await asyncio.to_thread(self._oracle)
         is_oracle = self._agent.name == "oracle"
-        verdict = await verify_by(self._policy.verify, part.task, sandbox, oracle=oracle, is_oracle=is_oracle)
+        verdict = await verify_by(self._verify_in.mode, part.task, sandbox, oracle=oracle, is_oracle=is_oracle)
         return verdict.remarked(said)
 
     def _oracle(self) -> Calibration | None:
@@ -378,7 +384,7 @@ class Trial:
         """Keep the container, if the agent worked in it; kept.json says what of this trial is left on the engine."""
         progress = self._progress
         worked = any(part.report is not None for part in self._progress.parts)
-        wanted = (worked and self._policy.keeps(progress.reward)) or self._control.is_kept
+        wanted = (worked and is_kept(self._asked.keep, progress.earned.get("reward"))) or self._control.is_kept
         if wanted and isinstance(self._sandbox, Keeps):
             with contextlib.suppress(TrialError):
                 progress.kept["container"] = await self._sandbox.keep()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from harness.replies import RepliesSeen
 from harness.trajectory import Usage
 from tbench.events import Phase, TrialPhase
-from tbench.results import NOTHING_SEEN, ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult
-from tbench.runs.task_steps import TrialPart, integrity_of, metrics_of, reward_of, reward_of_all, task_steps
+from tbench.results import ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult
+from tbench.runs.task_steps import TrialPart, earned, integrity_of, task_steps
 from tbench.tasks.task import Task
 
 
@@ -57,10 +58,10 @@ class TrialProgress:
         return self.parts[-1].files if self.parts else self.files
 
     @property
-    def reward(self) -> float | None:
-        """The reward of the trial, as its parts have it; None after an error."""
-        task = self.plan.task
-        return None if task is None or self.error is not None else reward_of(task, self.parts)
+    def earned(self) -> dict[str, Any]:
+        """The reward of the trial and what belongs to it, as its parts have it; none of it after an error."""
+        task, verdicts = self.plan.task, [part.verdict for part in self.parts]
+        return {} if task is None or self.error is not None else earned(task, verdicts)
 
     def result(
         self,
@@ -78,11 +79,12 @@ class TrialProgress:
         machine: str | None = None,
     ) -> TrialResult:
         """The result of the trial, which ends now."""
-        plan, parts, task, reward = self.plan, self.parts, self.plan.task, self.reward
-        has_steps = task is not None and bool(task.steps)
-        peak = max((part.facts.memory_peak_bytes for part in parts), default=0)
+        plan, parts, task = self.plan, self.parts, self.plan.task
+        facts = [part.verdict.facts for part in parts if part.verdict is not None]
+        peak = max((each.memory_peak_bytes for each in facts), default=0)
         found = [trajectory for part in parts if (trajectory := part.trajectory) is not None]
         return TrialResult(
+            **self.earned,
             run=run,
             trial=plan.trial,
             task=plan.task_name,
@@ -91,8 +93,6 @@ class TrialProgress:
             final=final,
             agent=agent,
             model=model,
-            reward=reward,
-            metrics={} if task is None or reward is None else metrics_of(task, parts),
             outcome=parts[-1].outcome if parts else None,
             error=self.error,
             steps=sum(len(each.steps) for each in found),
@@ -107,7 +107,7 @@ class TrialProgress:
                 waited_sec=round(sum(each.waited_sec for each in found), 4),
                 command_sec=round(sum(each.command_sec for each in found), 4),
                 verifier_sec=round(sum(part.verifier_sec for part in parts), 4),
-                tests_sec=round(sum(part.facts.took_sec for part in parts), 4),
+                tests_sec=round(sum(each.took_sec for each in facts), 4),
                 wall_sec=round(wall_sec, 4),
             ),
             started_at=started_at,
@@ -115,7 +115,7 @@ class TrialProgress:
             host=host,
             human_touched=human_touched,
             machine=machine,
-            integrity=integrity_of(parts) if has_steps else (parts[0].integrity if parts else NOTHING_SEEN),
+            integrity=integrity_of({part.task.step_name: part.verdict for part in parts}),
             image_id=self.image_id,
             image_origin=self.image_origin,
             verifier_image_id=self.verifier_image_id,
@@ -123,5 +123,4 @@ class TrialProgress:
             out_of_memory=self.out_of_memory or out_of_memory,
             memory_peak_mb=round(peak / (1 << 20), 1) if peak else None,
             task_steps=task_steps(task, parts) if task is not None else (),
-            reward_all_steps=reward_of_all(task, parts) if task is not None and reward is not None else None,
         )

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from harness.stream import ByteStream
-from tbench.config.settings import NetworkChoice, PullChoice
+from tbench.config.settings import SandboxConfig
 from tbench.errors import Origin, TrialError, UsageError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
@@ -343,27 +343,8 @@ class SandboxSettings:
     """How the sandboxes of one run are made."""
 
     run: str
-    build: bool = False
-    """Whether images are built even where they exist."""
-    no_build_cache: bool = False
-    """Whether what is built at all is built anew, step by step."""
-    pull: PullChoice = "missing"
-    pull_concurrency: int = 3
-    pull_timeout_sec: float = 1800.0
-    """How long one attempt to pull an image may take."""
-    network: NetworkChoice = "task"
-    block_host: bool = False
-    """Whether the backend's host and the endpoint are closed to the sandboxes."""
-    no_new_privileges: bool = False
-    """Whether sudo, su and other setuid programs have no effect."""
-    cap_add: tuple[str, ...] = ()
-    """Linux capabilities that the sandboxes have besides the usual ones."""
-    network_pool: str = "10.213.0.0/16"
-    """Addresses for the networks of trials that have services."""
-    pin_cpus: bool = False
-    """Whether each sandbox has cpus of its own, by number."""
-    require_limits: bool = False
-    """Whether a backend on which limits do not hold is refused."""
+    asked: SandboxConfig = field(default_factory=SandboxConfig)
+    """What the configuration says of them."""
     container_proxy: ContainerProxy = WITHOUT_PROXY
     """Of which proxy sandboxes and builds with a network are told."""
     endpoints: tuple[str, ...] = ()

@@ -21,15 +21,6 @@ Row = tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TrialReward:
-    """The reward of one task at one seed; None where the verifier gave none."""
-
-    task: str
-    seed: int
-    reward: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class RewardTable:
     """Planned tasks x planned seeds. `rows[t][s]` is a reward without float noise, or None without a verdict."""
 
@@ -41,24 +32,26 @@ class RewardTable:
 
     @classmethod
     def of(
-        cls, verdicts: Iterable[TrialReward], tasks: Sequence[str], seeds: Sequence[int], *, is_bounded: bool = True
+        cls,
+        verdicts: Iterable[tuple[str, int, float | None]],
+        tasks: Sequence[str],
+        seeds: Sequence[int],
+        *,
+        is_bounded: bool = True,
     ) -> RewardTable:
-        """Lay verdicts out over the plan; what the plan has and the verdicts lack becomes None.
+        """Lay verdicts (task, seed, and the reward or None) out over the plan; what they lack of it becomes None.
 
         Raises ValueError for an empty or repeating plan, a verdict outside the plan, two verdicts for the
         same task and seed, and a reward that is no number or too large to be computed with.
         """
         _check_plan(tasks, seeds)
         rewards: dict[tuple[str, int], float | None] = {}
-        for verdict in verdicts:
-            key = (verdict.task, verdict.seed)
-            if key in rewards:
-                raise ValueError(f"two verdicts for task {verdict.task!r}, seed {verdict.seed}")
-            if verdict.reward is not None and not is_reward(verdict.reward):
-                raise ValueError(
-                    f"reward of task {verdict.task!r}, seed {verdict.seed} is not a finite number, or too large"
-                )
-            rewards[key] = None if verdict.reward is None else canonical(verdict.reward)
+        for task, seed, reward in verdicts:
+            if (task, seed) in rewards:
+                raise ValueError(f"two verdicts for task {task!r}, seed {seed}")
+            if reward is not None and not is_reward(reward):
+                raise ValueError(f"reward of task {task!r}, seed {seed} is not a finite number, or too large")
+            rewards[task, seed] = None if reward is None else canonical(reward)
         planned = {(task, seed) for task in tasks for seed in seeds}
         for task, seed in rewards.keys() - planned:
             raise ValueError(f"a verdict for task {task!r}, seed {seed}, which was not planned")

@@ -30,7 +30,6 @@ from tbench.scores.intervals import Interval, interval_95
 from tbench.scores.statistics import (
     MeanStd,
     RewardTable,
-    TrialReward,
     bounds,
     chances,
     completed_seeds,
@@ -166,7 +165,7 @@ def reward_table(
     """The rewards that `summarise` counts, laid out over the plan. Raises ValueError as `RewardTable.of` does."""
     planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
     finals = final_results(results)
-    verdicts = [TrialReward(*trial, finals[trial].reward) for trial in finals.keys() & planned]
+    verdicts = [(*trial, finals[trial].reward) for trial in finals.keys() & planned]
     return RewardTable.of(verdicts, planned_tasks, planned_seeds, is_bounded=is_bounded)
 
 
@@ -252,8 +251,8 @@ def _score(
     intervals: bool,
     is_bounded: bool,
 ) -> Score | None:
-    verdicts = [TrialReward(result.task, result.seed, result.reward) for result in results]
-    if all(verdict.reward is None for verdict in verdicts):
+    verdicts = [(result.task, result.seed, result.reward) for result in results]
+    if all(reward is None for _, _, reward in verdicts):
         return None
     table = RewardTable.of(verdicts, tasks, seeds, is_bounded=is_bounded)
     per_seed, extremes = per_seed_scores(table), bounds(table)
@@ -298,8 +297,8 @@ def _metrics(
 def _metric(
     name: str, results: Sequence[FinalResult], tasks: Sequence[str], seeds: Sequence[int], population: bool
 ) -> Metric:
-    told = [TrialReward(result.task, result.seed, result.metrics[name]) for result in results if name in result.metrics]
-    having = {each.task for each in told}
+    told = [(result.task, result.seed, result.metrics[name]) for result in results if name in result.metrics]
+    having = {task for task, _, _ in told}
     table = RewardTable.of(told, [task for task in tasks if task in having], seeds)
     over_seeds = mean_std(per_seed_scores(table), population=population)
     return Metric(name=name, mean=over_seeds.mean, std=over_seeds.std, tasks=len(having), trials=len(told))
@@ -313,8 +312,8 @@ def _unhealthy(
     if not found:
         return None
     others = [task for task in tasks if task not in found]
-    verdicts = [TrialReward(each.task, each.seed, each.reward) for each in results if each.task not in found]
-    if all(each.reward is None for each in verdicts):
+    verdicts = [(each.task, each.seed, each.reward) for each in results if each.task not in found]
+    if all(reward is None for _, _, reward in verdicts):
         return UnhealthyTasks(tasks=found, score=None)
     table = RewardTable.of(verdicts, others, seeds, is_bounded=False)
     return UnhealthyTasks(tasks=found, score=score(table))

@@ -336,6 +336,11 @@ class Task:
         """What agent and verifier do one after the other: the steps of a task, or all of it."""
         return self.steps or (self,)
 
+    @property
+    def step_name(self) -> str:
+        """Name of the step that this is a view of; empty for a whole task."""
+        return "" if self.step is None else self.step.name
+
     def _view(self, step: StepSection) -> Task:
         view = self._copied(*_OF_ONE_STEP)
         view.step, view._whole = step, self

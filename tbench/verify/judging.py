@@ -92,11 +92,13 @@ class Judging:
         if verdict.reward > 0:
             verdict = await self._without_added(verdict, work, without_system(looked.seen, work))
             verdict = verdict.with_integrity(replaced=_replaced(looked.seen))
-        along = told(sign for sign in looked.signs if comes_along(sign, looked.seen))
         # What stayed behind may be why work does not pass, and says nothing against a pass; the others do.
-        shown = told(sign for sign in looked.signs if (sign.kind in STAYS_BEHIND) is (verdict.reward <= 0))
-        signs = (sign if is_weak(sign) or sign in along else f"{CLEARED}{sign}" for sign in shown)
-        planted = [path for path in looked.seen.changes if path.startswith(_PLACES_OF_OURS)]
+        shown = [sign for sign in looked.signs if (sign.kind in STAYS_BEHIND) is (verdict.reward <= 0)]
+        along = [sign for sign in shown if comes_along(sign, looked.seen)]
+        left = told(sign for sign in shown if sign not in along)
+        signs = (*told(along), *(sign if is_weak(sign) else f"{CLEARED}{sign}" for sign in left))
+        # What lies there behind an earlier verifier is our own.
+        planted = [path for path in looked.seen.changes if path.startswith(_PLACES_OF_OURS) and not self.again]
         peak = max(looked.memory_peak_bytes, verdict.facts.memory_peak_bytes)
         verdict = dataclasses.replace(
             verdict,
@@ -117,9 +119,9 @@ class Judging:
                 return rest
         except VerifierFailed:
             pass
-        own = set(alone[0])
-        added = listed([path for path in whole[0] if path not in own])
-        words = f"{SYSTEM_ADDED} it passes only with {added}, added to the system"
+        own = {path for paths in alone for path in paths}
+        others = listed([path for paths in whole for path in paths if path not in own])
+        words = f"{SYSTEM_ADDED} it passes only with {others}, added to the system or removed from it"
         return verdict.with_integrity(tamper=(*verdict.integrity.tamper, words))
 
     async def _with_work(self, fill: Fill, work: Work) -> Verdict:
@@ -140,14 +142,14 @@ class Judging:
         """The verdict after a failed verifier, where room could be made, or another try does it."""
         if error.type == "verifier_timeout":
             raise error
-        # If the first verifier began, the files in the places of tests and reward are our own.
-        again = isinstance(error, VerifierFailed)
+        # If a verifier began, the files in the places of tests and reward are our own.
+        again = self.again or isinstance(error, VerifierFailed)
         repairs = await self.sandbox.make_room() if isinstance(self.sandbox, MakesRoom) else ()
         if repairs:
             second = await _attempt(judge, again=again)
             if isinstance(second, Verdict):
                 return _repaired(second, repairs)
-            error = second
+            error, again = second, again or isinstance(second, VerifierFailed)
         if _stands(error, repairs) or not isinstance(self.sandbox, Copies):
             raise error
         try:
@@ -156,7 +158,7 @@ class Judging:
         except VerifierFailed:
             raise error from None
         # By now the trouble may be over: then it was not the agent's.
-        last = await _attempt(judge, again=True)
+        last = await _attempt(judge, again=again)
         if isinstance(last, Verdict):
             return _repaired(last, repairs)
         raise last if _stands(last, repairs) else unjudged(last)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tbench.config.settings import Keep, Verify
 from tbench.errors import TrialError
@@ -27,20 +26,9 @@ WORKS_FRESH = "; the oracle's work passes in a fresh one"
 """Begins and ends of signs that came out as they are by what was known of the task."""
 
 
-@dataclass(frozen=True)
-class VerifyPolicy:
-    """Where verifiers run, and what of a trial is kept on the engine for later."""
-
-    verify: Verify = "shared"
-    keep: Keep = "none"
-    snapshot: bool = False
-    """Whether the files before the verifier began are kept as an image."""
-    artifacts_mb: int = 4096
-    """Megabytes that a trial may hand over to a verifier in a container of its own."""
-
-    def keeps(self, reward: float | None) -> bool:
-        """Whether the container of a trial with this reward, None for no verdict, is kept."""
-        return self.keep == "all" or (self.keep == "failed" and (reward is None or not is_solved(reward)))
+def is_kept(keep: Keep, reward: float | None) -> bool:
+    """Whether the container of a trial with this reward, None for no verdict, stays on the engine for later."""
+    return keep == "all" or (keep == "failed" and (reward is None or not is_solved(reward)))
 
 
 async def verify_by(
@@ -81,13 +69,12 @@ def like_oracle(verdict: Verdict, oracle: Calibration | None, task: Task) -> Ver
     """A pass beside those of the oracle: it has to show the same tests, and a sign that those have too says nothing."""
     if oracle is None or not is_solved(verdict.reward):
         return verdict
-    step = task.step.name if task.step is not None else ""
-    usual = oracle.usual_signs(step, shared=verdict.integrity.verify == "shared")
+    usual = oracle.usual_signs(task.step_name, shared=verdict.integrity.verify == "shared")
     signs = [f"{CLEARED}{sign}{AS_THE_ORACLE}" if sign in usual else sign for sign in verdict.integrity.tamper]
     for place in ("", "isolated/"):
         prefix = f"{place}verifier/"
         logs = {name.removeprefix(prefix): data for name, data in verdict.files.items() if name.startswith(prefix)}
-        if logs and (words := unlike_oracle(tests_shown(logs), oracle, step)):
+        if logs and (words := unlike_oracle(tests_shown(logs), oracle, task.step_name)):
             signs.append(f"{UNLIKE_ORACLE} {words}")
     if oracle.passes_fresh:
         found = f"{DISAGREEMENT}{_NOT_FRESH.removeprefix(UNCONFIRMED)}{WORKS_FRESH}"

@@ -5,12 +5,13 @@ No reward, or a 0 where pytest was to run and no test did, is an error and never
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -180,6 +181,17 @@ class VerifierFailed(TrialError):
         return True
 
 
+@contextlib.contextmanager
+def _once_staged() -> Iterator[None]:
+    """Once the tests lie in its container, an error that the agent may be the cause of is that of a verifier."""
+    try:
+        yield
+    except TrialError as error:
+        if not error.agent_can_cause:
+            raise
+        raise VerifierFailed(error.type, str(error), error.files) from error
+
+
 def unjudged(error: TrialError) -> VerifierFailed:
     """The error of a verifier that comes to no verdict beside what the agent left, though it does without that.
 
@@ -303,20 +315,21 @@ class _Attempt:
         """
         script = self._script(again)
         messages = await self._tested(script)
-        if messages is None:
-            # Its output broke off.
-            return Facts(timed_out=True), await self._fetched(), b""
-        known = {kind: values[0] for message in messages for kind, values in message.facts.items()}
-        sums = messages[0].handed if "began_at" in known else b""
-        collected = await self._part("collect", script, _COLLECT_SEC, known=known, stdin=sums)
-        if collected is None:
-            # It was ended while all others in the container stood still.
-            await self.sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
-            return Facts(timed_out=True), await self._fetched(), b""
-        seen, files = read_report([*messages, collected], _KEPT_BYTES)
-        folders = (*self.kept, _EVIDENCE)
-        files = {name: data for name, data in files.items() if name.partition("/")[0] in folders}
-        return seen, files, collected.looked
+        with _once_staged():
+            if messages is None:
+                # Its output broke off.
+                return Facts(timed_out=True), await self._fetched(), b""
+            known = {kind: values[0] for message in messages for kind, values in message.facts.items()}
+            sums = messages[0].handed if "began_at" in known else b""
+            collected = await self._part("collect", script, _COLLECT_SEC, known=known, stdin=sums)
+            if collected is None:
+                # It was ended while all others in the container stood still.
+                await self.sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
+                return Facts(timed_out=True), await self._fetched(), b""
+            seen, files = read_report([*messages, collected], _KEPT_BYTES)
+            folders = (*self.kept, _EVIDENCE)
+            files = {name: data for name, data in files.items() if name.partition("/")[0] in folders}
+            return seen, files, collected.looked
 
     async def _tested(self, script: VerifierScript) -> list[PartOutput] | None:
         """Stage the tests and run them; what was printed until then, None where that took too long."""
@@ -332,7 +345,8 @@ class _Attempt:
         prepared = await self._part("prepare", script, script.limit_sec - script.timeout_sec, stdin=tests)
         if prepared is None or not prepared.is_whole or "forged" in prepared.facts:
             return None if prepared is None else [prepared]
-        ran = await self._part("run", script, script.timeout_sec + _MARGIN_SEC, variables=variables, user=user)
+        with _once_staged():
+            ran = await self._part("run", script, script.timeout_sec + _MARGIN_SEC, variables=variables, user=user)
         return None if ran is None else [prepared, ran]
 
     async def _part(

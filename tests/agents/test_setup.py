@@ -24,7 +24,8 @@ KEYSTROKES = sorted(PROTOCOLS.keys() - BASH)
 
 
 def setup(agent: str = "model", **settings: Any) -> AgentSetup:
-    return AgentSetup.of(a_config(**{"base_url": URL, "name": agent} | settings))
+    config = a_config(**{"base_url": URL, "name": agent} | settings)
+    return AgentSetup.of(config.agent, config.model, config.limits)
 
 
 def refusal(agent: str = "model", **settings: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeTask
-from run_plans import A_MODEL, a_config, a_document, a_plan
+from run_plans import A_MODEL, a_config, a_document, a_plan, as_configured
 
 from harness.trajectory import Outcome
 from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
@@ -17,7 +17,7 @@ from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.events import Events
-from tbench.runs.plan import as_configured, check_same_run, overridden, plan_trials, semantic, trial_id
+from tbench.runs.plan import check_same_run, overridden, plan_trials, semantic, trial_id
 from tbench.runs.resume import EarlierRun
 from tbench.runs.run import Run, demand_of_task
 from tbench.sandbox.fake import FakeBackend
@@ -263,7 +263,8 @@ async def test_agent_and_verifier_work_under_the_overridden_timeouts(make_task: 
     async def verifier_limit(**overrides: Any) -> float:
         backend = FakeBackend()
         store = RunStore.create(tmp_path / f"run-{len(seen)}", a_document())
-        plan, tasks = a_plan(**overrides), read_tasks(str(path))
+        plan = a_plan(**overrides)
+        tasks = TaskSet((as_configured(Task.read(path), plan.config),), {})
         await Run(plan, tasks, make_agent=Looking, backend=backend, store=store, events=Events()).execute()
         store.close()
         (sandbox,) = backend.made.values()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeTask
-from run_plans import a_config, a_plan
+from run_plans import a_plan, as_configured
 
 from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, TrialAgent, Workplace
 from tbench.errors import TrialError, UsageError
@@ -102,16 +102,15 @@ def test_tasks_that_cannot_run_are_found_by_name_in_a_set(make_task: MakeTask) -
 
 
 def test_a_run_of_nothing_that_can_run_is_refused_in_one_line(make_task: MakeTask) -> None:
-    oracle = a_config().with_values(agent={"name": "oracle"})
     directory = make_task("a", solve=None).parent
     with pytest.raises(UsageError, match=r"^a cannot run: oracle_missing: .*solve\.sh: missing"):
-        require_a_task_that_can_run(read_tasks(str(directory)), oracle)
+        require_a_task_that_can_run(read_tasks(str(directory)), "oracle")
     make_task("b", solve=None)
     make_task("c", toml=TPU)
     said = r"^none of 3 tasks can run \(oracle_missing 2, task_unsupported 1\); the first: a cannot run: oracle_missing"
     with pytest.raises(UsageError, match=said):
-        require_a_task_that_can_run(read_tasks(str(directory)), oracle)
-    require_a_task_that_can_run(read_tasks(str(directory)), a_config())
+        require_a_task_that_can_run(read_tasks(str(directory)), "oracle")
+    require_a_task_that_can_run(read_tasks(str(directory)), "model")
 
 
 class Counting(NopAgent):
@@ -209,11 +208,11 @@ def test_of_many_large_tasks_a_few_are_named() -> None:
 async def test_a_task_larger_than_the_machine_is_told_once_and_runs(
     make_task: MakeTask, tmp_path: Path, overrides: dict[str, Any], told: int
 ) -> None:
-    source = str(make_task(toml="[environment]\ncpus = 4\nmemory_mb = 65536\n"))
+    plan, path = a_plan(seeds=(0, 1), **overrides), make_task(toml="[environment]\ncpus = 4\nmemory_mb = 65536\n")
     seen: list[Event] = []
     outcome = await execute_run(
-        a_plan(seeds=(0, 1), **overrides),
-        read_tasks(source),
+        plan,
+        TaskSet((as_configured(Task.read(path), plan.config),), {}),
         tmp_path / "run",
         NopAgent,
         Events(seen.append),

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_plans import a_config, a_document
+from run_plans import a_config, a_document, as_configured
 
 from harness.trajectory import Outcome, Trajectory
 from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workplace
+from tbench.config.settings import SandboxConfig
 from tbench.errors import TrialError
 from tbench.events import Events
 from tbench.results import TrialResult
 from tbench.runs.admission import Demand
-from tbench.runs.plan import as_configured
 from tbench.runs.run import demand_of_task
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
@@ -28,7 +28,6 @@ from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.run_store import RunStore
 from tbench.tasks.environment import Environment, verifier_environment
 from tbench.tasks.task import Task
-from tbench.verify.policy import VerifyPolicy
 
 MakeTask = Any
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
@@ -87,7 +86,7 @@ async def run(
     task: Task,
     backend: FakeBackend,
     agent: TrialAgent | None = None,
-    policy: VerifyPolicy | None = None,
+    asked: SandboxConfig | None = None,
 ) -> TrialResult:
     store = RunStore.create(tmp_path / "run", a_document())
     plan = TrialPlan("t.s0.x", task.name, 0, task)
@@ -99,7 +98,7 @@ async def run(
         backend=backend,
         store=store,
         events=Events(),
-        policy=policy,
+        sandbox=asked,
     )
     async with asyncio.timeout(20):
         result = await (await trial.run(queue_sec=0))()
@@ -227,7 +226,7 @@ async def test_a_container_that_is_used_up_is_given_room_to_hand_over(tmp_path: 
 async def test_a_kept_sandbox_is_the_agents(tmp_path: Path, make_task: MakeTask) -> None:
     agents, verifiers = FakeSandbox(), FakeSandbox()
     backend = FakeBackend(in_turn(agents, verifiers))
-    await run(tmp_path, Task.read(make_task(toml=SEPARATE)), backend, policy=VerifyPolicy(keep="all"))
+    await run(tmp_path, Task.read(make_task(toml=SEPARATE)), backend, asked=SandboxConfig(keep="all"))
     assert (agents.kept, agents.removed, verifiers.kept, verifiers.removed) == (True, False, False, True)
 
 

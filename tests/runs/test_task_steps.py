@@ -22,6 +22,7 @@ from harness.trajectory import Outcome, Reply, Step, Trajectory, Usage
 from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
 from tbench.cli.progress import LiveView, PlainLines
+from tbench.config.settings import SandboxConfig
 from tbench.errors import TrialError
 from tbench.events import Event, Events, TrialTaskStep
 from tbench.results import TrialResult
@@ -38,7 +39,6 @@ from tbench.storage.read_run import read_run, read_steps
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import read_tasks
 from tbench.tasks.task import Task
-from tbench.verify.policy import VerifyPolicy
 
 TOKENS = Usage(prompt_tokens=7, completion_tokens=3)
 
@@ -117,7 +117,7 @@ class Bench:
         path: Path,
         sandbox: FakeSandbox,
         make_agent: Callable[[], TrialAgent] | None = None,
-        **policy: Any,
+        **asked: Any,
     ) -> TrialResult:
         backend = FakeBackend(lambda _: sandbox)
         trial = Trial(
@@ -128,7 +128,7 @@ class Bench:
             backend=backend,
             store=self.store,
             events=Events(self.seen.append),
-            policy=VerifyPolicy(**policy),
+            sandbox=SandboxConfig(**asked),
         )
         async with asyncio.timeout(20):
             result = await (await trial.run(queue_sec=0))()

@@ -20,7 +20,6 @@ from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.verdict import changes
 from tbench.scores.statistics import (
     RewardTable,
-    TrialReward,
     chances,
     mean_std,
     per_seed_scores,
@@ -50,7 +49,7 @@ def as_written(number: Fraction, at: int) -> float:
 def table(rows: Rows, noise: int) -> RewardTable:
     names, seeds = [f"t{at}" for at in range(len(rows))], range(len(rows[0]))
     verdicts = [
-        TrialReward(names[task], seed, as_written(number, task * 7 + seed * 3 + noise) if noise else float(number))
+        (names[task], seed, as_written(number, task * 7 + seed * 3 + noise) if noise else float(number))
         for task, row in enumerate(rows)
         for seed, number in enumerate(row)
     ]
@@ -126,7 +125,7 @@ def test_the_gate_says_of_noisy_nights_what_it_says_of_clean_ones(nights: Sequen
 
 
 def test_noise_at_the_end_of_the_range_leaves_a_score_its_bounds() -> None:
-    rewards = [TrialReward("a", 0, 0.1 + 0.7 + 0.2 + 2**-52), TrialReward("b", 0, -1e-17)]
+    rewards = [("a", 0, 0.1 + 0.7 + 0.2 + 2**-52), ("b", 0, -1e-17)]
     assert RewardTable.of(rewards, ["a", "b"], [0, 1]).is_bounded
-    assert not RewardTable.of([*rewards, TrialReward("b", 1, 1.5)], ["a", "b"], [0, 1]).is_bounded
+    assert not RewardTable.of([*rewards, ("b", 1, 1.5)], ["a", "b"], [0, 1]).is_bounded
     assert not RewardTable.of(rewards, ["a", "b"], [0], is_bounded=False).is_bounded

@@ -18,7 +18,6 @@ from tbench.results import LARGEST_REWARD
 from tbench.scores.intervals import bootstrap_mean
 from tbench.scores.statistics import (
     RewardTable,
-    TrialReward,
     bounds,
     completed_seeds,
     coverage,
@@ -44,11 +43,7 @@ MODELS = ("tmax-9b", "Qwen3.5-9B", "Qwen3.5-2B")
 
 def table(*rows: tuple[float | None, ...]) -> RewardTable:
     tasks = [f"task-{t}" for t in range(len(rows))]
-    verdicts = [
-        TrialReward(task, seed, reward)
-        for task, row in zip(tasks, rows, strict=True)
-        for seed, reward in enumerate(row)
-    ]
+    verdicts = [(task, seed, reward) for task, row in zip(tasks, rows, strict=True) for seed, reward in enumerate(row)]
     return RewardTable.of(verdicts, tasks, range(len(rows[0])))
 
 
@@ -71,7 +66,7 @@ def published(request: pytest.FixtureRequest) -> tuple[RewardTable, dict[str, An
         pytest.skip(f"published trials are not at {PUBLISHED}")
     lines = [json.loads(line) for line in (PUBLISHED / "trials.jsonl").read_text().splitlines()]
     mine = [line for line in lines if line["model"] == request.param]
-    verdicts = [TrialReward(line["task"], line["seed"], line["reward"]) for line in mine]
+    verdicts = [(line["task"], line["seed"], line["reward"]) for line in mine]
     tasks, seeds = sorted({line["task"] for line in mine}), sorted({line["seed"] for line in mine})
     expected = json.loads((PUBLISHED / "expected.json").read_text())["models"][request.param]
     return RewardTable.of(verdicts, tasks, seeds), expected
@@ -202,12 +197,12 @@ def test_a_table_refuses_what_does_not_fit_its_plan() -> None:
     with pytest.raises(ValueError, match="planned twice"):
         RewardTable.of([], ["a", "a"], [0])
     with pytest.raises(ValueError, match="not planned"):
-        RewardTable.of([TrialReward("b", 0, 1.0)], ["a"], [0])
+        RewardTable.of([("b", 0, 1.0)], ["a"], [0])
     with pytest.raises(ValueError, match="two verdicts"):
-        RewardTable.of([TrialReward("a", 0, 1.0), TrialReward("a", 0, 0.0)], ["a"], [0])
+        RewardTable.of([("a", 0, 1.0), ("a", 0, 0.0)], ["a"], [0])
     for reward in (math.nan, math.inf, 1e308, -2e9):
         with pytest.raises(ValueError, match="finite number, or too large"):
-            RewardTable.of([TrialReward("a", 0, reward)], ["a"], [0])
+            RewardTable.of([("a", 0, reward)], ["a"], [0])
 
 
 def test_the_largest_rewards_can_be_computed_with() -> None:

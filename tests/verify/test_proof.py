@@ -39,6 +39,8 @@ def ctrf(failed: int) -> str:
         (Facts(told=TOLD_0, wrote_last=True), logs(), 0.0, "contradiction"),
         (Facts(exit_code=137, has_watcher=True), logs(), 0.0, "verifier-killed"),
         (Facts(is_cut=True), logs(), 0.0, "trace-cut"),
+        (Facts(touched_tests=("/tests/data.json",)), logs(), 1.0, "tests-touched"),
+        (Facts(touched_tests=("/tests/test.sh",)), logs(), 1.0, "tests-changed"),
         (Facts(was_halted=True), logs(), 1.0, "unwitnessed"),
         (Facts(), logs(reward_json='{"reward": 1}', reward_txt="0.5"), 1.0, "other-reward"),
         (Facts(told=TOLD_0), logs(), 1.0, "other-reward"),
@@ -217,8 +219,7 @@ IF = "if [ $? -eq 0 ]; then\n  echo 1 > $LOGS/reward.txt\nelse\n  echo 0 > $LOGS
 )
 def test_behind_the_last_write_a_script_starts_a_subshell_or_none(script: str, line: int, is_plain: bool) -> None:
     assert (
-        starts_no_subshell(script.encode(), [f"+/tests/test.sh:{line} echo 0", f"+/tests/test.sh:{line} '[' ]"])
-        is is_plain
+        starts_no_subshell(script.encode(), [f"+/tests/test.sh:{line} echo 0", "+/tests/test.sh:99 '[' ]"]) is is_plain
     )
 
 

@@ -12,7 +12,8 @@ from tbench.results import Integrity
 from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.task import Task
 from tbench.verify.calibration import Calibration
-from tbench.verify.policy import VerifyPolicy, _joined, like_oracle, verify_by, weighed
+from tbench.verify.changes.facts import OracleSystem
+from tbench.verify.policy import _joined, is_kept, like_oracle, verify_by, weighed
 from tbench.verify.verifier import Verdict, VerifierFailed
 
 STRONG, WEAK = "tests-changed: x", "failed-tests: x"
@@ -106,6 +107,14 @@ def test_a_pass_is_held_to_the_oracles(
     assert kinds(like_oracle(verdict(reward, sign), oracle, Task.read(make_task()))) == expected
 
 
+@pytest.mark.parametrize(("policy", "expected"), [("shared", "cleared"), ("both", STRONG.partition(":")[0])])
+def test_a_sign_that_a_fresh_container_cleared_of_the_oracle_is_usual_only_where_none_is_asked(
+    make_task: Any, policy: Verify, expected: str
+) -> None:
+    found = like_oracle(verdict(1.0, STRONG, verify=policy), known(True, cleared=(STRONG,)), Task.read(make_task()))
+    assert kinds(found) == [expected]
+
+
 # -- which containers are asked ------------------------------------------------------------------
 
 INFRA = TrialError("engine_unreachable", "gone")
@@ -120,7 +129,8 @@ def judged(make_task: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     async def judge(policy: Verify, fresh: Given, own: Given, oracle: Calibration | None, *signs: str) -> Verdict:
         class Judging:
-            def __init__(self, *_: object) -> None: ...
+            def __init__(self, _task: Task, _sandbox: FakeSandbox, again: bool, oracle: OracleSystem) -> None:
+                assert not again and not oracle.is_own, "no verifier ran there before, and the work is no oracle's"
 
             async def in_fresh(self) -> Verdict:
                 return said(fresh)
@@ -210,12 +220,11 @@ async def test_where_both_containers_come_to_no_verdict_the_agents_own_error_is_
 
 
 @pytest.mark.parametrize(
-    ("keep", "reward", "is_kept"),
+    ("keep", "reward", "kept"),
     [
         ("none", 0.0, False), ("none", None, False), ("all", 1.0, True), ("all", None, True),
         ("failed", 1.0, False), ("failed", 0.99, True), ("failed", None, True),
     ],
 )  # fmt: skip
-def test_containers_are_kept_by_reward(keep: Keep, reward: float | None, is_kept: bool) -> None:
-    assert VerifyPolicy(keep=keep).keeps(reward) is is_kept
-    assert not VerifyPolicy().snapshot
+def test_containers_are_kept_by_reward(keep: Keep, reward: float | None, kept: bool) -> None:
+    assert is_kept(keep, reward) is kept

@@ -19,7 +19,7 @@ from tbench.cli.interruption import run_interruptibly
 from tbench.cli.printing import print_line
 from tbench.cli.tasks import chosen_tasks
 from tbench.config.layers import Resolved, preset
-from tbench.config.settings import RunConfig
+from tbench.config.settings import AgentConfig, LimitsConfig, ModelConfig
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, read_dataset
 from tbench.proxies.extraction.asking import ask_all, default_directory, default_prompt, make_manifest, still_open
@@ -52,12 +52,12 @@ def ask_and_store(resolved: Resolved[ExtractConfig], resume: bool) -> Path:
     tasks = chosen_tasks(config.tasks)
     if config.output.directory is not None and not resume:
         EXTRACTION.refuse_to_overwrite(Path(config.output.directory))
-    setup = AgentSetup.of(_as_run(resolved))
+    setup = AgentSetup.of(*_agent_and_model(resolved), LimitsConfig())
     return run_interruptibly(_ask_and_store(config, setup, tasks))
 
 
-def _as_run(resolved: Resolved[ExtractConfig]) -> RunConfig:
-    """The configuration of a run with this model and protocol.
+def _agent_and_model(resolved: Resolved[ExtractConfig]) -> tuple[AgentConfig, ModelConfig]:
+    """What a run with this model and protocol would have of them.
 
     Where none are given, thinking-bash has the prompt and the rendering that it was trained with.
     """
@@ -67,11 +67,11 @@ def _as_run(resolved: Resolved[ExtractConfig]) -> RunConfig:
         agent["prompt"] = config.agent.prompt or str(default_prompt(config.agent.protocol))
         if "model.template" not in resolved.origins:
             model["template"] = preset(ThinkingBash.name)["model"]["template"]
-    return RunConfig.model_validate({"model": model, "agent": agent})
+    return AgentConfig.model_validate(agent), ModelConfig.model_validate(model)
 
 
 async def _ask_and_store(config: ExtractConfig, setup: AgentSetup, tasks: TaskSet) -> Path:
-    chat, served = await connect(setup.config.model, lambda text: print_line(text, err=True))
+    chat, served = await connect(setup.model, lambda text: print_line(text, err=True))
     assert setup.protocol is not None
     path = Path(config.output.directory) if config.output.directory else default_directory(served.id)
     try:

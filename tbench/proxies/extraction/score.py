@@ -42,7 +42,7 @@ from tbench.rewards import (
     make_conciseness,
     make_execution_relevance,
 )
-from tbench.scores.statistics import RewardTable, TrialReward, mean_std, per_seed_scores, score_scored_only
+from tbench.scores.statistics import RewardTable, mean_std, per_seed_scores, score_scored_only
 from tbench.text import one_line, plain
 
 # Asks `bash -n` whether bash accepts a command: it reads and parses, and executes nothing.
@@ -350,11 +350,8 @@ def _reward(name: str) -> Callable[[ScoredReply], float | None]:
 def _figure(
     manifest: ExtractionManifest, rows: Sequence[ScoredReply], value: Callable[[ScoredReply], float | None]
 ) -> Figure:
-    table = RewardTable.of(
-        [TrialReward(row.task, row.seed, value(row)) for row in rows],
-        [task.name for task in manifest.tasks],
-        manifest.seeds,
-    )
+    values = [(row.task, row.seed, value(row)) for row in rows]
+    table = RewardTable.of(values, [task.name for task in manifest.tasks], manifest.seeds)
     per_seed = per_seed_scores(table)
     spread = mean_std(per_seed)
     return Figure(mean=spread.mean, std=spread.std, per_seed=per_seed, replies_only=score_scored_only(table))

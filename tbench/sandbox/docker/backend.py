@@ -97,16 +97,16 @@ class DockerBackend:
         return "Podman" if self._engine.info.is_podman else "Docker"
 
     async def open(self, say: Say) -> None:
-        engine, settings = self._engine, self._settings
+        engine, settings, asked = self._engine, self._settings, self._settings.asked
         self._images = Images(
             engine,
-            build=settings.build,
-            no_build_cache=settings.no_build_cache,
-            pull=settings.pull,
-            pulls=Pulls(engine, at_once=settings.pull_concurrency, pull_sec=settings.pull_timeout_sec, say=say),
+            build=asked.build,
+            no_build_cache=asked.no_build_cache,
+            pull=asked.pull,
+            pulls=Pulls(engine, at_once=asked.pull_concurrency, pull_sec=asked.pull_timeout_sec, say=say),
             log_dir=settings.image_logs,
             say=say,
-            closed_network=self._closed_network if settings.block_host else None,
+            closed_network=self._closed_network if asked.block_host else None,
             proxy=settings.container_proxy,
         )
         try:
@@ -118,7 +118,7 @@ class DockerBackend:
         self._tools_volume = tools.volume
         self._say = say
         states = limit_states(tools.limits, SMALL)
-        if settings.pin_cpus:
+        if asked.pin_cpus:
             numbers, states["pinned cpus"] = await self._numbers_of_cpus(tools.limits.get("cpuset", ""))
             self._cpus = Shares(numbers)
         self._note_limits(states)
@@ -133,7 +133,7 @@ class DockerBackend:
         before = limit_words(self._limits)
         held = {name for name, state in self._limits.items() if state == LimitState.IN_FORCE}
         self._limits |= {name: state for name, state in seen.items() if name not in self._limits or name in held}
-        if (words := limit_words(self._limits)) and self._settings.require_limits:
+        if (words := limit_words(self._limits)) and self._settings.asked.require_limits:
             raise UsageError(f"--require-limits: {self.name}'s containers have {words}; 'tbench doctor' says more")
         if words != before:
             self._say(f"limits: {words}: trials may use more than their tasks allow (--require-limits refuses that)")
@@ -253,7 +253,7 @@ class DockerBackend:
         """Start all services of a compose file; with a snapshot, `main` has its files. Raises TrialError."""
         from tbench.sandbox.docker.compose.starting import ComposeContainer, Starting
 
-        for service in project.services.values() if self._settings.block_host else ():
+        for service in project.services.values() if self._settings.asked.block_host else ():
             if service.privileged or PAST_CLOSED_ADDRESSES & set(service.cap_add):
                 why = f"the service {service.name} has capabilities that go past what --block-host closes"
                 raise TrialError("task_unsupported", f"{environment.name}: {why}; leave out one of both")
@@ -282,7 +282,7 @@ class DockerBackend:
             project,
             recipes,
             folder=folder,
-            pool=self._settings.network_pool,
+            pool=self._settings.asked.network_pool,
             start_main=start_main,
             wants_none=networks.is_plain and networks.start.mode == "no-network",
         )
@@ -401,7 +401,7 @@ class DockerBackend:
                 if self._is_in_doubt:
                     await self._look_at_tools()
         asked, settings = environment.settings, self._settings
-        networks = networks_of(settings.network, environment.networks)
+        networks = networks_of(settings.asked.network, environment.networks)
         return Recipe(
             image=image,
             limits=ContainerLimits(asked.cpus, asked.memory_mb, asked.pids_limit),
@@ -423,9 +423,9 @@ class DockerBackend:
             gpus=asked.gpus,
             # The schema's own number is no wish of the task.
             storage_mb=asked.storage_mb if "storage_mb" in asked.model_fields_set else None,
-            no_new_privileges=settings.no_new_privileges,
-            cap_add=settings.cap_add,
-            closed_to=await self._closed_addresses() if settings.block_host else (),
+            no_new_privileges=settings.asked.no_new_privileges,
+            cap_add=settings.asked.cap_add,
+            closed_to=await self._closed_addresses() if settings.asked.block_host else (),
         )
 
     async def reopen(self, environment: Environment, trial: str, kept: str) -> Container:

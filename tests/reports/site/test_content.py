@@ -10,7 +10,7 @@ from site_series import TASKS, Rewards, a_site, dropped, usual, write_drop, writ
 from reports.site.content import AlarmSpan, JudgedSeries, Lane, Site, judged
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
-from tbench.scores.statistics import RewardTable, TrialReward
+from tbench.scores.statistics import RewardTable
 
 
 def good_before(site: Site) -> dict[str, str | None]:
@@ -87,7 +87,7 @@ RULE = GateRule()
 
 
 def a_night(number: int, rewards: Rewards, fingerprint: str = "f") -> Night:
-    verdicts = [TrialReward(task, seed, r) for task, row in rewards.items() for seed, r in enumerate(row)]
+    verdicts = [(task, seed, r) for task, row in rewards.items() for seed, r in enumerate(row)]
     table = RewardTable.of(verdicts, TASKS, (0,))
     return Night(f"n{number:02}", f"2026-01-{number + 1:02}", table, {}, fingerprint)
 

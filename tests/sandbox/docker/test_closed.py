@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_plans import sandboxes_of
 
 from tbench.errors import TrialError
 from tbench.sandbox.backend import SandboxSettings, opened
@@ -64,7 +65,7 @@ async def build(engine: Engine, tools_volume: str, tmp_path: Path) -> AsyncItera
     async def one(task: Task, *, block_host: bool) -> str:
         run = f"test-{uuid.uuid4().hex[:12]}"
         logs = tmp_path / "logs" / run
-        settings = SandboxSettings(run, build=True, block_host=block_host, image_logs=logs)
+        settings = sandboxes_of(run, build=True, block_host=block_host, image_logs=logs)
         async with opened(DockerBackend(engine, settings)) as backend:
             sandbox = await backend.sandbox(agent_environment(task), "t.s0.x")
             await sandbox.remove()
@@ -161,7 +162,7 @@ async def test_a_build_that_is_cancelled_leaves_no_network_behind(
         found: list[Any] = await engine.call(engine.api.containers, all=True, filters={"label": f"{LABEL_RUN}={run}"})
         return found
 
-    async with opened(DockerBackend(engine, SandboxSettings(run, block_host=True)), lambda _: begun.set()) as backend:
+    async with opened(DockerBackend(engine, sandboxes_of(run, block_host=True)), lambda _: begun.set()) as backend:
         building = asyncio.create_task(backend.sandbox(agent_environment(fresh("RUN sleep 60\n")), "t.s0.x"))
         await begun.wait()
         async with asyncio.timeout(60):
@@ -202,7 +203,7 @@ async def test_an_image_that_brings_such_an_instruction_along_is_no_base(
 async def test_an_image_that_was_built_before_is_used(engine: Engine, fresh: Fresh, tools_volume: str) -> None:
     task = fresh("RUN echo built without\n")
     for block_host in (False, True):
-        settings = SandboxSettings(f"test-{uuid.uuid4().hex[:12]}", block_host=block_host)
+        settings = sandboxes_of(f"test-{uuid.uuid4().hex[:12]}", block_host=block_host)
         said: list[str] = []
         async with opened(DockerBackend(engine, settings), said.append) as backend:
             sandbox = await backend.sandbox(agent_environment(task), "t.s0.x")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_plans import sandboxes_of
 
 from tbench.config.limits_in_force import LimitState
 from tbench.errors import UsageError
@@ -181,7 +182,7 @@ async def test_a_run_without_limits_says_so_once_and_is_none_where_they_are_requ
     limits = backend.describe()["limits"]
     assert (limits["memory"], limits["pids"]) == ("not in force", "in force")
     with pytest.raises(UsageError, match=r"--require-limits: .*memory.* not in force"):
-        await DockerBackend(dropping, SandboxSettings(run_name, require_limits=True)).open(said.append)
+        await DockerBackend(dropping, sandboxes_of(run_name, require_limits=True)).open(said.append)
     # With limits, the same is a run; cpus of its own are one more.
-    async with opened(DockerBackend(engine, SandboxSettings(run_name, require_limits=True, pin_cpus=True))) as backend:
+    async with opened(DockerBackend(engine, sandboxes_of(run_name, require_limits=True, pin_cpus=True))) as backend:
         assert set(backend.describe()["limits"].items()) == {(each, "in force") for each in (*ALL, "pinned cpus")}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from internet import HERE, NEAR, THERE, Internet, internet
+from run_plans import sandboxes_of
 
 from tbench.errors import TrialError
 from tbench.sandbox.backend import BUSYBOX, Sandbox, SandboxSettings, opened
@@ -60,7 +61,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
 
 async def started(engine: Engine, world: Internet, path: Path, **options: Any) -> Container:
     backend = DockerBackend(
-        engine, SandboxSettings(f"test-{uuid.uuid4().hex[:12]}", **options), name_servers=(world.name_server,)
+        engine, sandboxes_of(f"test-{uuid.uuid4().hex[:12]}", **options), name_servers=(world.name_server,)
     )
     async with opened(backend):
         return await backend.sandbox(agent_environment(Task.read(path)), "t.s0.x")

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_plans import sandboxes_of
 
 from tbench.errors import TrialError
-from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
+from tbench.sandbox.backend import Sandbox, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.container import Container
 from tbench.sandbox.docker.engine import Engine
@@ -45,7 +46,7 @@ RUN = f"test-{uuid.uuid4().hex[:12]}"
 async def start(engine: Engine, tools_volume: str, make_task: Any) -> AsyncIterator[Start]:
     """Starts containers of images with an entry point; removes them at the end."""
     started: list[Sandbox] = []
-    settings = SandboxSettings(RUN, block_host=True)
+    settings = sandboxes_of(RUN, block_host=True)
     async with opened(DockerBackend(engine, settings)) as backend:
 
         async def one(dockerfile: str, script: str = TELLS, internet: bool = False) -> Container:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_plans import sandboxes_of
 
 from tbench.errors import TrialError
 from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
@@ -120,7 +121,7 @@ async def test_a_trial_has_cpus_of_its_own_which_nproc_tells(engine: Engine, too
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2 or not engine.shares_kernel:
         pytest.skip("takes two cpus")
-    settings = SandboxSettings(f"test-{uuid.uuid4().hex[:12]}", pin_cpus=True)
+    settings = sandboxes_of(f"test-{uuid.uuid4().hex[:12]}", pin_cpus=True)
     async with opened(DockerBackend(engine, settings)) as backend:
         one, all_of_them = (
             Task.read(make_task(name, toml=TOML.format(cpus=count, more="")))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from internet import HERE, THERE, Internet, internet
+from run_plans import sandboxes_of
 
 from tbench.compose.project import MAIN, Project, Service, TrialNetwork
 from tbench.sandbox.backend import Compares, Sandbox, SandboxSettings, opened
@@ -155,7 +156,7 @@ async def start(engine: Engine, tools_volume: str, make_task: Any, world: Intern
 
     async def start_them(compose: str = COMPOSE, **settings: Any) -> ComposeContainer:
         (path / "environment" / "docker-compose.yaml").write_text(compose)
-        backend = DockerBackend(engine, SandboxSettings(run, **settings), name_servers=(world.name_server,))
+        backend = DockerBackend(engine, sandboxes_of(run, **settings), name_servers=(world.name_server,))
         async with opened(backend):
             started.append(await backend.sandbox(agent_environment(Task.read(path)), "routed.0"))
         return started[-1]

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_plans import a_config
+from run_plans import a_config, as_configured, sandboxes_of
 from seen_changes import changes_of
 
 from tbench.errors import TrialError
-from tbench.runs.plan import as_configured
 from tbench.sandbox.backend import (
     BUSYBOX,
     Compares,
@@ -67,7 +66,7 @@ async def start(engine: Engine, tools_volume: str, make_task: Any) -> AsyncItera
         for name, text in {"docker-compose.yaml": textwrap.dedent(compose), **(files or {})}.items():
             (path / "environment" / name).parent.mkdir(parents=True, exist_ok=True)
             (path / "environment" / name).write_text(text)
-        async with opened(DockerBackend(engine, SandboxSettings(run, **settings))) as backend:
+        async with opened(DockerBackend(engine, sandboxes_of(run, **settings))) as backend:
             task = Task.read(path).allowing((), host=trust)
             started.append(await backend.sandbox(agent_environment(task), "composed.0"))
         return started[-1]

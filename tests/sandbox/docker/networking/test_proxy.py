@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from internet import Internet, internet
-from run_plans import a_plan
+from run_plans import a_plan, sandboxes_of
 
 from harness.fakes import ScriptedModel
 from harness.limits import Limits
@@ -92,7 +92,7 @@ async def start(engine: Engine, tools_volume: str, make_task: Any, proxy: ThePro
         async def one(toml: str, compose: str = "", name_servers: tuple[str, ...] = (), **options: Any) -> Any:
             settings = {"container_proxy": container_proxy(proxy.url, {"NO_PROXY": ".corp"}), **options}
             made = DockerBackend(
-                engine, SandboxSettings(f"test-{uuid.uuid4().hex[:12]}", **settings), name_servers=name_servers
+                engine, sandboxes_of(f"test-{uuid.uuid4().hex[:12]}", **settings), name_servers=name_servers
             )
             backend = await stack.enter_async_context(opened(made))
             path = make_task(
