@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from harness.turns import cancel
 from tbench.compose.project import MAIN, Project, Service
 from tbench.config.limits_in_force import DISK, LimitState, limit_words
 from tbench.config.settings import PAST_CLOSED_ADDRESSES
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from tbench.sandbox.docker.compose.starting import ComposeContainer
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
+_REAP_FIRST_SEC = 10.0
+"""How long a run waits until what killed runs left is removed, before that goes on beside its trials."""
 _Made = TypeVar("_Made", bound=Container)
 
 
@@ -86,6 +89,7 @@ class DockerBackend:
         self._times_filled = 0
         self._is_in_doubt = False
         self._say: Say = lambda _: None
+        self._reaping: asyncio.Task[None] | None = None
 
     @classmethod
     def connect(cls, settings: SandboxSettings, *, concurrency: int = 8, host: str | None = None) -> DockerBackend:
@@ -109,12 +113,15 @@ class DockerBackend:
             closed_network=self._closed_network if asked.block_host else None,
             proxy=settings.container_proxy,
         )
+        self._reaping = asyncio.create_task(self._reap(say))
         try:
-            tools, _, reaped = await asyncio.gather(tools_of(engine, say), ensure_network(engine), reap(engine))
+            tools, _, _ = await asyncio.gather(
+                tools_of(engine, say), ensure_network(engine), asyncio.wait({self._reaping}, timeout=_REAP_FIRST_SEC)
+            )
         except EngineError as error:
             raise UsageError(f"{self.name} cannot be made ready: {error}; 'tbench doctor' may say more") from error
-        for line in filter(None, (*reaped, settings.container_proxy.words)):
-            say(line)
+        if settings.container_proxy.words:
+            say(settings.container_proxy.words)
         self._tools_volume = tools.volume
         self._say = say
         states = limit_states(tools.limits, SMALL)
@@ -124,6 +131,11 @@ class DockerBackend:
         self._note_limits(states)
         self._memory_watch = MemoryWatch(engine, settings.run)
         self._gpus = Shares(range(self.capacity().gpus or 0))
+
+    async def _reap(self, say: Say) -> None:
+        """Remove what killed runs left: an engine may take minutes over a single container."""
+        for line in await reap(self._engine):
+            say(line)
 
     def _note_limits(self, seen: Mapping[str, LimitState]) -> None:
         """Say which limits do not hold, where that is news. Raises UsageError where that is no run.
@@ -161,6 +173,8 @@ class DockerBackend:
         self._times_filled += tools.was_filled
 
     async def close(self) -> None:
+        if self._reaping is not None:
+            await cancel(self._reaping)
         await self._originals.close()
         if words := await remove_refused(self._engine):
             self._say(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import uuid
@@ -15,6 +16,9 @@ import pytest
 from docker.errors import APIError
 from requests import Response
 
+from tbench.sandbox.backend import SandboxSettings, opened
+from tbench.sandbox.docker import backend
+from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import Scope, clean, reap
 from tbench.sandbox.docker.engine import Engine, EngineInfo
 from tbench.sandbox.docker.owner import (
@@ -308,3 +312,26 @@ async def test_on_a_real_engine_a_run_s_kept_things_can_be_removed(engine: Engin
     done = await clean(engine, Scope(run=things.run, kept=True))
     assert (done.removed, done.failed) == (dry.removed, [])
     assert things.left() == {live}
+
+
+@pytest.mark.engine
+async def test_a_run_begins_while_the_engine_is_still_busy_with_what_others_left(
+    engine: Engine, tools_volume: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_removed, said = asyncio.Event(), list[str]()
+
+    async def slow(_: Engine) -> list[str]:
+        await is_removed.wait()
+        return ["removed"]
+
+    monkeypatch.setattr(backend, "reap", slow)
+    monkeypatch.setattr(backend, "_REAP_FIRST_SEC", 0.01)
+    for ends in (True, False):
+        async with asyncio.timeout(60), opened(DockerBackend(engine, SandboxSettings("none")), said.append):
+            assert "removed" not in said
+            if ends:
+                is_removed.set()
+                while "removed" not in said:
+                    await asyncio.sleep(0)
+                is_removed.clear()
+                said.clear()
