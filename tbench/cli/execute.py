@@ -50,9 +50,10 @@ if TYPE_CHECKING:
     from tbench.calibration import CalibrationBeside
 
 SummaryForm = Literal["text", "json", "line"]
-_FULL_COLLECTION_EVERY = 400
-"""Collections of the middle generation before a full one, which stops a thousand trials for half a second; Python's own
-number is 10. Meanwhile a trial that has ended leaves about a hundred small objects, and nothing of its history."""
+_COLLECTIONS = (700, 10, 400)
+"""Python's own numbers but for the last: collections of the middle generation before a full one, which stops a thousand
+trials for half a second. Meanwhile a trial that has ended leaves about a hundred small objects, and nothing of its
+history."""
 
 
 def execute(
@@ -322,7 +323,7 @@ def few_full_collections() -> Iterator[None]:
     """
     before = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(*before[:2], _FULL_COLLECTION_EVERY)
+    gc.set_threshold(*_COLLECTIONS)
     try:
         yield
     finally:
