@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from harness.endpoint.replicas import Endpoint
-from harness.endpoint.server_state import served_otherwise
-from harness.model import ServedModel
 from harness.replies import RepliesSeen
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.interruption import run_interruptibly, tell
@@ -36,7 +33,6 @@ from tbench.runs.admission import why_no_machine
 from tbench.runs.plan import check_same_run, own_shard, sandbox_settings, stored_config, tasks_as_configured
 from tbench.runs.preflight import require_a_task_that_can_run
 from tbench.runs.redaction import hiding
-from tbench.runs.regrade import kept_of
 from tbench.runs.resume import EarlierRun, RetryErrors
 from tbench.runs.run import RunOutcome, demand_of_task, execute_run
 from tbench.runs.stopping import ENDPOINT_ERRORS
@@ -47,6 +43,8 @@ from tbench.text import counted
 from tbench.verify.calibration import usual_sec
 
 if TYPE_CHECKING:
+    from harness.endpoint.replicas import Endpoint
+    from harness.model import ServedModel
     from tbench.calibration import CalibrationBeside
 
 SummaryForm = Literal["text", "json", "line"]
@@ -248,6 +246,8 @@ def _tell_end(directory: Path, outcome: RunOutcome, whose: str) -> None:
 
 def _tell_what_was_kept(directory: Path, outcome: RunOutcome) -> None:
     """Say which sandboxes are left on the engine, and how to enter one and to remove them."""
+    from tbench.runs.regrade import kept_of
+
     found = [kept for result in outcome.results if (kept := kept_of(directory, result)) is not None]
     what = {"container": [each for each in found if each.container], "snapshot": [each for each in found if each.image]}
     counts = [counted(len(each), noun) for noun, each in what.items() if each]
@@ -277,6 +277,8 @@ def planned(setup: AgentSetup, tasks: TaskSet, earlier: EarlierRun | None, name:
 
 def expect_same_weights(chat: Endpoint, served: ServedModel, earlier: EarlierRun) -> None:
     """Check that the model is the one that the run began with, and hold its replies to that. Raises UsageError."""
+    from harness.endpoint.server_state import served_otherwise
+
     before = earlier.document.locked.served
     words = served_otherwise(before, served) if before is not None else None
     if words is not None:

@@ -142,7 +142,6 @@ class Run:
 
         At the end `end` is called; then `settled` gives the results after all, before the run is told to have ended.
         """
-        self._events.emit(RunStarted(run=self._plan.run, trials=len(self._plans)))
         cancelled: asyncio.CancelledError | None = None
         try:
             await self._run_trials()
@@ -385,6 +384,8 @@ async def execute_run(
     status: Status = "failed"
     held = _HeldToOracles(plan, tasks, backend, store, events, standing, document, calibrates)
     try:
+        # Not when the first trial begins: before it, the engine and images are made ready.
+        events.emit(RunStarted(run=plan.run, trials=len(plans)))
         async with opened(backend, say):
             with contextlib.suppress(OSError):  # it is written again at the end, unless this process is killed before
                 store.write_document(document.model_copy(update={"engine": _described(backend, before)}))

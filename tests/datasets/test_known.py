@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from tbench.datasets.known import KnownDataset, Piece, choose, is_commit
+from tbench.datasets.known import Access, KnownDataset, Piece, choose, is_commit
 from tbench.datasets.reference import Named, usable_folder, usable_url
-from tbench.datasets.resolve import Access, find_dataset, known_datasets
+from tbench.datasets.resolve import find_dataset, known_datasets
 from tbench.errors import UsageError
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.oversight import Draft
-from harness.terminal.plain_text import plain_text
 from harness.trajectory import Step, Trajectory
 from tbench.control.wire import (
     AboutReplies,
@@ -200,6 +199,8 @@ class DebuggedTrial:
         return "its work is judged in a copy"
 
     async def _judge(self, work: Work, place: int) -> None:
+        from harness.terminal.plain_text import plain_text
+
         step = self._verdicts[place].step
         try:
             verdict = await verify_by("isolated", work.task, work.sandbox)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING
 
 from harness.errors import TerminalLost, TerminalUnreachable
 from harness.oversight import HandedBack
-from harness.terminal import DrawnScreen, Tap, Terminal
 from tbench.control.wire import Answer, Screen, as_line
 from tbench.errors import UsageError
 from tbench.runs.live.hold import Hold
 from tbench.text import visible
+
+if TYPE_CHECKING:
+    from harness.terminal import DrawnScreen, Tap, Terminal
 
 _BETWEEN_SCREENS_SEC = 0.02
 """Shortest time between two drawings for one person."""

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from harness.agent import shown_action
 from harness.errors import ContextLimitReached, EndpointError, FormatError
 from harness.oversight import Approved, Decided, Declined, Draft
 from harness.protocols.base import Parsed
@@ -36,6 +35,8 @@ class WaitingReply:
 
     def seen(self, step: int, *, chosen: bool, needs_word: bool = False) -> DraftSeen:
         """It as a debugger shows it."""
+        from harness.agent import shown_action
+
         parsed = self.parsed
         return DraftSeen(
             step=step,

@@ -42,7 +42,11 @@ async def connect() -> AsyncIterator[Connect]:
     opened: list[Replicas] = []
 
     async def make(
-        *urls: str, outage_sec: float = 0.0, budget_sec: float = 0.4, answer_sec: float = 20, said: list[str] | None = None
+        *urls: str,
+        outage_sec: float = 0.0,
+        budget_sec: float = 0.4,
+        answer_sec: float = 20,
+        said: list[str] | None = None,
     ) -> Any:
         chats = [
             ChatModel(
