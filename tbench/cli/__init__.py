@@ -6,6 +6,7 @@ A command's module is imported when the command runs, and commands import what t
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -219,6 +220,7 @@ def app() -> None:
 def main() -> None:
     """Run the command line, and exit with one of the codes that its help lists."""
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
+    atexit.register(gc.freeze)  # nothing is looked through again that goes with the process
     if problem := hidden_package():
         click.echo(problem, err=True)
         sys.exit(exit_codes.USAGE)

@@ -18,9 +18,10 @@ from tbench.config.document import PlannedTask, RunDocument, RunPlan
 from tbench.config.rules import broken_rules, override_words
 from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.fleet.engines import Engines
+from tbench.runs.admission import RetryErrors
 from tbench.runs.plan import plan_trials
 from tbench.runs.preflight import environments_of, refusals
-from tbench.runs.resume import EarlierRun, RetryErrors, left_to_do
+from tbench.runs.resume import EarlierRun, left_to_do
 from tbench.runs.run import size_words
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -29,24 +30,27 @@ from tbench.events import EndpointPresence, Event, Events, Note
 from tbench.fleet.engines import Engines, leave_removing_on
 from tbench.fleet.fleet import require_one_architecture
 from tbench.pacing import Pace
-from tbench.runs.admission import why_no_machine
+from tbench.runs.admission import RetryErrors, why_no_machine
 from tbench.runs.plan import check_same_run, own_shard, sandbox_settings, stored_config, tasks_as_configured
 from tbench.runs.preflight import require_a_task_that_can_run
 from tbench.runs.redaction import hiding
-from tbench.runs.resume import EarlierRun, RetryErrors
 from tbench.runs.run import RunOutcome, demand_of_task, execute_run
 from tbench.runs.stopping import ENDPOINT_ERRORS
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
 from tbench.storage.read_run import read_run
 from tbench.tasks.sources import TaskSet
 from tbench.text import counted
+from tbench.threads import THREADS
 from tbench.verify.calibration import usual_sec
 
 if TYPE_CHECKING:
     from harness.endpoint.replicas import Endpoint
     from harness.model import ServedModel
     from tbench.calibration import CalibrationBeside
+    from tbench.runs.resume import EarlierRun
 
+_OF_THE_SCORE = ("tbench.storage.summaries", "tbench.scores.tables")
+"""Imported while the engine is made ready, for what is printed at the end."""
 SummaryForm = Literal["text", "json", "line"]
 _COLLECTIONS = (700, 10, 400)
 """Python's own numbers but for the last: collections of the middle generation before a full one, which stops a thousand
@@ -121,6 +125,8 @@ async def _execute(
             expected = expected_sec(config, tasks, directory, lambda text: events.emit(Note(text=text)))
             backend, pace = engines.backend(settings), await begun_pace(config, chat, events)
             ended = list[RunOutcome]()
+            for module in _OF_THE_SCORE:
+                THREADS.submit(import_module, module)
             with contextlib.suppress(asyncio.CancelledError):  # its outcome says that it was interrupted
                 await execute_run(
                     plan,

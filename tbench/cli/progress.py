@@ -17,7 +17,6 @@ from tbench.config.settings import OutputConfig
 from tbench.events import Event, Note, RunStarted, Subscriber, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import TrialResult
 from tbench.reward import canonical, is_solved
-from tbench.scores.summary import percent
 from tbench.tasks.sources import TaskSet
 from tbench.text import counted, visible_line
 
@@ -203,6 +202,8 @@ class LiveView:
 
     def _status(self) -> list[str]:
         """How the run stands, in pieces between which a line may be broken."""
+        from tbench.scores.summary import percent
+
         done, elapsed = len(self._rewards) + self._errors, self._clock() - self._started
         passed = sum(map(is_solved, self._rewards))
         pieces = [

@@ -15,9 +15,9 @@ from typing import NamedTuple, get_args
 from pydantic import ValidationError
 
 from tbench.config.document import PlannedTask, RunDocument
-from tbench.config.values import ALL_THAT_MAY_HEAL, RetryChoice
-from tbench.errors import KINDS, UsageError
-from tbench.results import ErrorInfo, Integrity, TrialResult, is_weak
+from tbench.errors import UsageError
+from tbench.results import Integrity, TrialResult, is_weak
+from tbench.runs.admission import RetryErrors
 from tbench.runs.task_steps import metrics_of, reward_of, reward_of_all
 from tbench.runs.trial_progress import TrialPlan
 from tbench.storage.read_run import read_results, read_run_document
@@ -38,33 +38,6 @@ from tbench.verify.policy import (
 from tbench.verify.reward import read_metrics
 from tbench.verify.tests_shown import logs_in
 from tbench.verify.verifier import Verdict
-
-
-@dataclass(frozen=True)
-class RetryErrors:
-    """Choice of errors that are tried again: those that another attempt may heal, and these types."""
-
-    types: frozenset[str] = frozenset()
-    everything: bool = False
-    choice: RetryChoice = ALL_THAT_MAY_HEAL
-    """What the run has chosen of those that another attempt may heal."""
-
-    @classmethod
-    def parse(cls, text: str | None, choice: RetryChoice = ALL_THAT_MAY_HEAL) -> RetryErrors:
-        """Read `all`, or types separated by commas. Raises UsageError for one that does not exist, or is not wanted."""
-        if text is None:
-            return cls(choice=choice)
-        types = frozenset(filter(None, (word.strip() for word in text.split(","))))
-        if types == {"all"} or not types:
-            return cls(everything=True, choice=choice)
-        if unknown := sorted(types - KINDS.keys()):
-            raise UsageError(f"--retry-errors {unknown[0]}: no such type of error; known: {', '.join(KINDS)}")
-        if both := sorted(types & choice.never):
-            raise UsageError(f"--retry-errors {both[0]}: --retry-never names it, too; leave out one or the other")
-        return cls(types, choice=choice)
-
-    def wants(self, error: ErrorInfo) -> bool:
-        return self.everything or self.choice.wants(error) or error.type in self.types
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.turns import wait_through
 from tbench import __version__
@@ -19,25 +20,18 @@ from tbench.agents.trial_agent import TrialAgent
 from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status, about_replies
 from tbench.config.limits_in_force import EARLIER, lacking_limits
 from tbench.config.settings import RunConfig, Verify
-from tbench.control.server import controlled
 from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialSettled
 from tbench.pacing import Pace
 from tbench.results import TrialResult
-from tbench.runs.admission import Demand, NoMachine, Tries, admission_to, why_no_machine
+from tbench.runs.admission import Demand, NoMachine, RetryErrors, Tries, admission_to, why_no_machine
 from tbench.runs.beside import Calibrates, Spare, calibrating
-from tbench.runs.control import RunControl
 from tbench.runs.host import HostWatch
-from tbench.runs.live.controlled_trial import ControlledTrial
-from tbench.runs.live.course import Steps
-from tbench.runs.live.hold import Waits
 from tbench.runs.plan import as_configured, plan_trials, tasks_as_configured
 from tbench.runs.pool import add_failure, run_all
 from tbench.runs.preflight import Dropping, get_ready, refusal, refusal_words, refusals, words_about_size
 from tbench.runs.redaction import hiding
-from tbench.runs.resume import EarlierRun, RetryErrors, known_of, resume, settle
 from tbench.runs.stopping import Gate, Stopping
-from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan, phase_of
 from tbench.sandbox.backend import Backend, Capacity, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
 from tbench.sandbox.container_proxy import container_proxy
@@ -48,8 +42,19 @@ from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.text import counted, names_shown
+from tbench.threads import THREADS
 from tbench.verify.calibration import architecture_of
-from tbench.verify.policy import VerifyPolicy
+
+if TYPE_CHECKING:
+    from tbench.runs.live.controlled_trial import ControlledTrial
+    from tbench.runs.live.course import Steps
+    from tbench.runs.live.hold import Waits
+    from tbench.runs.resume import EarlierRun
+    from tbench.runs.trial import Trial
+    from tbench.verify.policy import VerifyPolicy
+
+_OF_TRIALS = "tbench.runs.trial"
+"""What only trials need is imported behind the start of the run: while its engine is made ready."""
 
 End = Callable[[bool], Awaitable[None]]
 """Ends what goes on beside a run that has no trial left, or waits for it; gets whether the run was cut short."""
@@ -115,6 +120,8 @@ class Run:
         """What the run has come to, also where it was cancelled."""
         self._dropping = Dropping(backend, self._plans) if plan.config.sandbox.drop_images else None
         self._stopping = Stopping(len(self._plans), gate, say, machines=lambda: why_no_machine(backend))
+        from tbench.runs.control import RunControl
+
         self.control = RunControl(
             plan.run,
             len(self._plans),
@@ -232,6 +239,8 @@ class Run:
         return trial.result
 
     def _trial(self, plan: TrialPlan, tries: Tries, controlled: ControlledTrial) -> Trial:
+        from tbench.runs.trial import Trial
+
         node = tries.node
         assert node is not None
         return Trial(
@@ -259,6 +268,8 @@ class Run:
 
 def verify_policy(config: RunConfig) -> VerifyPolicy:
     """Where a configuration's verifiers run, and what is kept of its trials."""
+    from tbench.verify.policy import VerifyPolicy
+
     return VerifyPolicy(config.verify.mode, config.sandbox.keep, config.sandbox.snapshot, config.verify.artifacts_mb)
 
 
@@ -378,6 +389,8 @@ async def execute_run(
     able = _able(tasks, plan.config, backend, say)
     plans, standing = plan_trials(tasks, plan, expected_sec), list[TrialResult]()
     if earlier is not None:
+        from tbench.runs.resume import resume
+
         plans, standing = resume(store, plans, retry_errors or RetryErrors(choice=plan.config.schedule.retry_choice))
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")
         store.write_document(document)
@@ -386,6 +399,7 @@ async def execute_run(
     try:
         # Not when the first trial begins: before it, the engine and images are made ready.
         events.emit(RunStarted(run=plan.run, trials=len(plans)))
+        THREADS.submit(import_module, _OF_TRIALS)
         async with opened(backend, say):
             with contextlib.suppress(OSError):  # it is written again at the end, unless this process is killed before
                 store.write_document(document.model_copy(update={"engine": _described(backend, before)}))
@@ -406,6 +420,8 @@ async def execute_run(
                 known=known,
                 pace=pace,
             )
+            from tbench.control.server import controlled
+
             async with controlled(directory, run.control, say):
                 await held.execute(run)
         status = _status(held.outcome)
@@ -472,6 +488,8 @@ class _HeldToOracles:
 
     def _settled(self, results: list[TrialResult]) -> list[TrialResult]:
         """These results, and those that stand, as they are beside what is known of their tasks by now."""
+        from tbench.runs.resume import known_of, settle
+
         assert self.calibrates is not None
         architecture = architecture_of(self.backend.describe())
         tasks = [as_configured(task, self.plan.config) for task in self.tasks.tasks]
