@@ -34,7 +34,7 @@ class Published(MetadataHookInterface):
             readme = absolute(readme, url)
             metadata["urls"] = {
                 "Repository": url,
-                "Documentation": f"{url}/blob/HEAD/docs/index.md",
+                "Documentation": f"{url}/blob/HEAD/docs/first-run.md",
                 "Changelog": f"{url}/blob/HEAD/CHANGELOG.md",
                 "Issues": f"{url}/issues",
             }

@@ -1,6 +1,21 @@
 """Simulated coverage of the score's 95 % interval, whatever tasks a benchmark is made of.
 
-`PYTHONPATH=tests:. nice python tests/interval_coverage.py` prints the table of docs/results.md.
+`PYTHONPATH=tests:. nice python tests/interval_coverage.py` prints this table: how often the interval holds the
+mean that the tasks were drawn around, in percent, the lowest over means of 1, 2.4, 10, 50, 90 and 99 %, each
+with 1, 3 and 10 seeds. These figures are of 10,000 draws each, made with numpy for speed; the script makes
+fewer. Of 23,478 further settings (2 to 500 tasks, 1 to 10 seeds; 500 draws, and 20,000 where these came to less
+than 94 %) none is below 94 %. A bootstrap of the same tasks covers 40 to 50 % at 2 tasks, and some 85 at 89
+tasks of 5 seeds with a mean of 2.4 %.
+
+| tasks | 2 | 5 | 11 | 30 | 89 | 500 |
+|---|---|---|---|---|---|---|
+| all tasks alike | 99.1 | 100.0 | 98.8 | 97.6 | 96.3 | 95.6 |
+| nearly alike (Beta, ρ = 0.1) | 98.9 | 100.0 | 98.7 | 97.7 | 96.3 | 95.5 |
+| as in Terminal-Bench (Beta, ρ = 0.45) | 98.8 | 100.0 | 98.8 | 97.5 | 96.2 | 95.4 |
+| all or nothing | 98.7 | 100.0 | 98.8 | 98.1 | 96.5 | 95.3 |
+| a few easy ones, the rest impossible | 98.9 | 99.9 | 99.0 | 97.8 | 96.3 | 95.4 |
+| a few certain ones, the rest 1 in 200 | 99.0 | 100.0 | 98.6 | 98.2 | 96.4 | 95.2 |
+| partial rewards (Beta, ρ = 0.3) | 100.0 | 100.0 | 99.7 | 97.9 | 96.5 | 95.4 |
 """
 
 from __future__ import annotations

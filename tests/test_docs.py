@@ -53,13 +53,6 @@ STORED: list[type[BaseModel]] = [
 EVENTS = [RunStarted, TrialPhase, TrialTaskStep, TrialVerdict, TrialFinished, EndpointPresence, RunEnded]
 
 
-def columns_of_the_history() -> Iterator[str]:
-    with closing(sqlite3.connect(":memory:")) as database:
-        make_tables(database)
-        for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            yield from (row[1] for row in database.execute(f"PRAGMA table_info({name})"))
-
-
 def words_of_the_protocols() -> Iterator[str]:
     """The kinds of warnings and of errors in replies."""
     for path in (ROOT / "harness" / "protocols").glob("*.py"):
@@ -74,16 +67,15 @@ NAMES = {
         *(field.name for field in dataclasses.fields(Cell)),
         *(event.model_fields["kind"].default for event in EVENTS),
     ],
-    "docs/history.md": [*columns_of_the_history()],
     "docs/terminal.md": [*PROTOCOLS, *(word for found in words_of_the_protocols() for word in found if word)],
-    "docs/cleaning.md": [owner.LABEL_RUN, owner.LABEL_SHARED, owner.LABEL_IMAGE, owner.LABEL_SNAPSHOT],
-    "docs/task-format.md": [
+    "docs/sandboxes.md": [owner.LABEL_RUN, owner.LABEL_SHARED, owner.LABEL_IMAGE, owner.LABEL_SNAPSHOT],
+    "docs/tasks.md": [
         name
         for table, found in vars(keys).items()
         if table.isupper() and table[0] != "_" and table != "SAFE_CAPABILITIES"
         for name in found
     ],
-    "README.md": read_tasks("bundled").names,
+    "tasks/README.md": read_tasks("bundled").names,
 }
 """What a reader looks up on a page, which has it as code."""
 
@@ -182,10 +174,9 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_the_index_lists_every_page() -> None:
-    index = ROOT / "docs" / "index.md"
-    pages = {page.name for page in index.parent.glob("*.md")} - {index.name}
-    assert set(_LINK.findall(text(index))) == pages
+def test_the_readme_lists_every_page() -> None:
+    pages = {name(page) for page in (ROOT / "docs").glob("*.md")}
+    assert pages - set(_LINK.findall(text(ROOT / "README.md"))) == set()
 
 
 def test_there_are_commands_to_check() -> None:
@@ -247,6 +238,15 @@ def test_the_tree_in_the_code_has_every_error_type_under_its_stage() -> None:
             assert leaf[1] not in drawn
             drawn[leaf[1]] = (stage, leaf[2], leaf[3] == "again")
     assert drawn == {type_: (kind.stage, kind.blame, kind.retryable) for type_, kind in KINDS.items()}
+
+
+def test_a_history_explains_each_of_its_columns() -> None:
+    with closing(sqlite3.connect(":memory:")) as database:
+        make_tables(database)
+        tables = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+        for name, made in tables:
+            explained = re.findall(r'^    "?(\w+)"? [A-Z].*  -- \w', made, re.MULTILINE)
+            assert explained == [row[1] for row in database.execute(f"PRAGMA table_info({name})")]
 
 
 @pytest.mark.parametrize("page", NAMES)

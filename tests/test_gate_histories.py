@@ -1,4 +1,4 @@
-"""The gate on simulated histories: few false alarms, drops seen soon; docs/gate.md has the figures."""
+"""The gate on simulated histories: few false alarms, drops seen soon; docs/nightly.md has the figures."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tbench.text import one_line
 
 # What git's last words mean to whoever wanted a dataset: what is wrong, and what to do.
 
-_MIRROR = "or let a mirror stand for it (docs/datasets.md)"
+_MIRROR = "or let a mirror stand for it (docs/tasks.md)"
 _LOGIN = f"give git a credential helper or a key for it, {_MIRROR}"
 _MEANINGS: tuple[tuple[str, str, str], ...] = (
     (

@@ -277,7 +277,7 @@ def test_servers_that_cannot_be_are_refused_in_one_line(tmp_path: Path, text: st
 
 # presets: the documented settings of other harnesses, each of them a value that tbench can take.
 
-DOCS = Path(__file__).parents[2] / "docs" / "presets.md"
+DOCS = Path(__file__).parents[2] / "docs" / "configuration.md"
 DIRECTORY = Path(__file__).parents[2] / "tbench" / "config" / "presets"
 
 

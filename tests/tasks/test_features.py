@@ -15,7 +15,7 @@ from tbench.tasks.format import FEATURES, TaskFile, section_of
 from tbench.tasks.task import Task
 
 MakeTask = Any
-PAGE = (Path(__file__).parents[2] / "docs" / "task-format.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
 IMAGE = '[environment]\ndocker_image = "org/image:1"\n'
 
@@ -137,7 +137,7 @@ def test_every_feature_has_a_case_here_and_a_row_in_the_documentation() -> None:
 
 
 def test_every_key_is_documented_as_obeyed_ignored_or_unsupported() -> None:
-    obeyed, ignored, unsupported = map(first_cells, ("What is read", "Ignored", "Unsupported"))
+    obeyed, ignored, unsupported = map(first_cells, ("Keys of task.toml", "Ignored", "Unsupported"))
     assert not obeyed & ignored
     apart = {key for key in keys() if key in unsupported or key.rpartition(".")[2] in unsupported}
     assert set(keys()) - apart == {word for word in obeyed | ignored if "/" not in word}

@@ -51,8 +51,8 @@ def run_identity(name: str, model: str | None, begun: str | None) -> str:
 class GateRule:
     """How nights are judged: a CUSUM with the allowance `k` and the limit `h`, both in standard deviations of a night.
 
-    docs/gate.md says how many false alarms come of the defaults, and how soon a drop is seen. Raises UsageError for a
-    value that makes no rule.
+    docs/nightly.md says how many false alarms the defaults cause, and how soon they show a drop. Raises UsageError
+    for a value that makes no rule.
     """
 
     base_nights: int = 10

@@ -200,7 +200,7 @@ class GateVerdict:
         return (self._headline(), *self._evidence(), *self._good_news(), *(f"note: {plain(n)}" for n in self.notes))
 
     def as_json(self) -> dict[str, Any]:
-        """The verdict as JSON, described in docs/gate.md."""
+        """The verdict as JSON, described in docs/nightly.md."""
         return {
             "schema_version": GATE_SCHEMA_VERSION,
             "state": self.state,
