@@ -98,7 +98,7 @@ def test_help_says_every_sentence_to_its_end_and_what_exit_codes_mean() -> None:
     assert "..." not in said.replace("[ARGS]...", "")
     codes = re.findall(r"^    (\d+) +\w", said, re.MULTILINE)
     assert codes == ["0", "1", "2", "3", "4", "5", "130"]
-    for page in ("first-run", "errors"):
+    for page in ("first-run", "reliability"):
         text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text().partition("\n## Exit codes\n")[2]
         assert re.findall(r"^\| (\d+) \|", text.partition("\n## ")[0], re.MULTILINE) == codes
 
