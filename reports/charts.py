@@ -11,6 +11,7 @@ from statistics import median
 
 from markupsafe import Markup, escape
 
+from reports.look import SIGNS
 from tbench.results import LARGEST_REWARD
 from tbench.scores.summary import percent
 from tbench.text import unseen_as
@@ -176,7 +177,6 @@ def stacked(shares: Iterable[float], most: int) -> Iterator[tuple[float, int, in
 _LANE, _TOP, _FOOT = 30.0, 4.0, 20.0
 _MOST = 5
 _OFFSETS = (0.0, -5.0, 5.0, -2.5, 2.5)
-_SIGNS = {"pass": "✓", "partial": "◐", "fail": "✗", "error": "!", "missing": "·"}
 _COARSE = (0.1, 1, 10, 60, 600, 3600, 36_000, 360_000)
 _FINE = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 36_000, 72_000, 180_000)
 _LONGEST_SEC = 1e9
@@ -186,7 +186,7 @@ def duration_dots(durations: Sequence[tuple[float, str]], *, label: str) -> Mark
     """The seconds that each trial took, by its status, on one axis whose steps are tenfold; a bar is at the median."""
     known = [(min(sec, _LONGEST_SEC), status) for sec, status in durations if math.isfinite(sec) and sec >= 0]
     words = dict.fromkeys(status for _, status in known)
-    lanes = sorted(words, key=lambda status: list(_SIGNS).index(status) if status in _SIGNS else len(_SIGNS))
+    lanes = sorted(words, key=lambda status: list(SIGNS).index(status) if status in SIGNS else len(SIGNS))
     axis = _TOP + _LANE * max(1, len(lanes))
     low, high = _ends([sec for sec, _ in known])
     pieces = list(_axis(low, high, axis))
@@ -231,7 +231,7 @@ def _seconds_words(sec: float) -> str:
 
 
 def _lane(lane: Sequence[float], status: str, y: float, low: float, high: float) -> Iterator[Markup]:
-    sign = _SIGNS.get(status, "")
+    sign = SIGNS.get(status, "")
     yield text(f"{sign} {status}".strip()[:12], "0", y + 4, "end", "label lane")
     dots = stacked([_share(sec, low, high) for sec in lane], _MOST)
     for share, height, index in dots:

@@ -19,7 +19,6 @@ from tbench.reward import mean
 from tbench.scores.comparing import text
 from tbench.scores.comparing.compare import Comparison, compare
 from tbench.scores.comparing.side import NothingInCommon, Side
-from tbench.scores.summary import Status
 from tbench.storage.comparable import differing_settings
 from tbench.storage.read_run import RunUnreadable
 
@@ -56,7 +55,7 @@ def data(site: Site, run: SiteRun) -> str:
 
 
 def _trial(trial: TrialRow) -> list[Any]:
-    sign = sign_of(Status(trial.status), trial.reward)
+    sign = sign_of(trial.status, trial.reward)
     return [trial.reward, trial.status, sign, *([trial.attempt] if trial.attempt > 1 else [])]
 
 

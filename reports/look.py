@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -149,7 +149,8 @@ def _json(value: Any) -> str:
 
 # Trials as small cells side by side: a sign for what became of each, and the way to its page.
 
-SIGNS = {Status.PASS: "✓", Status.PARTIAL: "◐", Status.FAIL: "✗", Status.ERROR: "!", Status.MISSING: "·"}
+SIGNS: Mapping[str, str] = {"pass": "✓", "partial": "◐", "fail": "✗", "error": "!", "missing": "·"}
+"""By status."""
 MOST_CELLS = 24
 """Trials of one task in one run that are shown one by one; the page of the run has all of them."""
 
@@ -157,7 +158,7 @@ MOST_CELLS = 24
 def sign_of(status: str, reward: float | None) -> str:
     """The sign of a trial: its reward where that is neither 0 nor 1, so that nothing is rounded away."""
     if reward is None or reward in (0.0, 1.0):
-        return SIGNS[Status(status)]
+        return SIGNS[status]
     text = reward_text(reward)
     return text.removeprefix("0") if text.startswith("0.") else text
 

@@ -7,23 +7,14 @@
   const place = document.getElementById("compared");
   const MOST_CELLS = 24;
 
-  const make = (tag, name, ...children) => {
-    const made = document.createElement(tag);
-    if (name) made.className = name;
-    made.append(...children);
-    return made;
-  };
+  const make = TB.element;
 
-  const load = (slug) =>
-    new Promise((resolve, reject) => {
-      const key = `rewards ${slug}`;
-      if (window.TB && window.TB[key]) return resolve(window.TB[key]);
-      const script = make("script");
-      script.src = `${encodeURIComponent(slug)}.js`;
-      script.onload = () => (window.TB && window.TB[key] ? resolve(window.TB[key]) : reject(new Error(slug)));
-      script.onerror = () => reject(new Error(slug));
-      document.head.append(script);
-    });
+  const load = async (slug) => {
+    const key = `rewards ${slug}`;
+    if (!TB[key]) await TB.load(`${encodeURIComponent(slug)}.js`).catch(() => {});
+    if (!TB[key]) throw new Error(slug);
+    return TB[key];
+  };
 
   const mean = (numbers) => numbers.reduce((sum, each) => sum + each, 0) / numbers.length;
   const rewards = (trials, seeds) => seeds.map((seed) => (trials[seed] ? trials[seed][0] : null));

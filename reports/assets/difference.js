@@ -1,21 +1,13 @@
 "use strict";
 // Where a trial parts from another one of its task: step by step, and line by line in the step that is shown.
 (() => {
-  const { reader } = window.TB;
+  const { reader, element } = window.TB;
   const box = document.getElementById("difference");
   const select = document.getElementById("other");
   const MOST_LINES = 400;
-  const { element, visible } = reader;
+  const { visible } = reader;
 
-  function load(file) {
-    return new Promise((resolve, reject) => {
-      const script = document.createElement("script");
-      script.src = reader.root + file.split("/").map(encodeURIComponent).join("/");
-      script.addEventListener("load", resolve);
-      script.addEventListener("error", () => reject(new Error(`${file} is not in this site`)));
-      document.head.append(script);
-    });
-  }
+  const urlOf = (file) => reader.root + file.split("/").map(encodeURIComponent).join("/");
 
   const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
   const settled = (text) => text.replace(/\s+/g, " ").trim();
@@ -135,13 +127,13 @@
     if (!select.value || !trial) return box.replaceChildren();
     box.replaceChildren(element("p", "hint", "loading …"));
     try {
-      if (!window.TB[trial.data]) await load(trial.data);
+      if (!window.TB[trial.data]) await TB.load(urlOf(trial.data), trial.data);
       if (!window.TB[trial.data]) throw new Error("nothing is stored of that trial");
       const [own, other] = await Promise.all([stepsOf(reader.key), stepsOf(trial.data)]);
       if (!other.length) throw new Error("no steps are stored of that trial");
       show(own, other, labelOf(trial));
       const link = element("a", "", "open that trial");
-      link.href = reader.root + trial.page.split("/").map(encodeURIComponent).join("/");
+      link.href = urlOf(trial.page);
       box.firstElementChild.append(" ", link);
     } catch (problem) {
       box.replaceChildren(element("p", "notice warn", `It cannot be shown: ${problem.message}.`));
@@ -155,7 +147,7 @@
 
   async function begin() {
     try {
-      await load(document.getElementById("trial").dataset.list);
+      await TB.load(urlOf(document.getElementById("trial").dataset.list));
     } catch {
       // a site whose list of trials is missing: there is nothing to choose from
     }

@@ -1,5 +1,22 @@
 "use strict";
 // What every page does with JavaScript: the choice of light or dark, and buttons that only work with it.
+window.TB = window.TB || {};
+/** An element of a class with children; what is no element is text, never markup. */
+TB.element = (tag, className = "", ...children) => {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  made.append(...children);
+  return made;
+};
+/** Load a script: it may lie beside a page that was opened as a file, from which nothing can be fetched. */
+TB.load = (url, name = url) => {
+  const script = Object.assign(document.createElement("script"), { src: url });
+  return new Promise((resolve, reject) => {
+    script.onload = resolve;
+    script.onerror = () => reject(new Error(`${name} is not in this site`));
+    document.head.append(script);
+  }).finally(() => script.remove());
+};
 (() => {
   const root = document.documentElement;
   const order = ["auto", "light", "dark"];

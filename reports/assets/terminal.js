@@ -221,7 +221,7 @@
     const end = session.ends[Number(card.dataset.n) - 1];
     if (typeof end !== "number") return told(card, "reader");
     while (stills.length >= MOST_STILLS) close(stills[0].card);
-    const box = reader.element("div", "still");
+    const box = TB.element("div", "still");
     box.tabIndex = 0;
     box.setAttribute("role", "region");
     box.setAttribute("aria-label", `screen at the end of step ${card.dataset.n}`);

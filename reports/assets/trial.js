@@ -3,7 +3,8 @@
 // Everything from the trial is set as text, never as markup.
 (() => {
   const root = document.getElementById("trial");
-  const global = (window.TB = window.TB || {});
+  const global = window.TB;
+  const { element } = global;
   const UNSEEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]/gu;
   const MOST_CHARS = 400000;
   const MOST_MARKS = 2000;
@@ -38,13 +39,6 @@
     const name = `${key} ${section}`;
     if (!unpacked.has(name)) unpacked.set(name, unpack(global[key].sections[section].packed).then(sorted));
     return unpacked.get(name);
-  }
-
-  function element(tag, className, text) {
-    const made = document.createElement(tag);
-    if (className) made.className = className;
-    if (text !== undefined) made.textContent = text;
-    return made;
   }
 
   function button(label, act, title) {
@@ -283,7 +277,7 @@
     }
   }
 
-  global.reader = { key, root: root.dataset.root, cards, choose, element, visible, seen, unpack, textsOf, press, listeners };
+  global.reader = { key, root: root.dataset.root, cards, choose, visible, seen, unpack, textsOf, press, listeners };
 
   if (global[key]) {
     cards.forEach(addTools);

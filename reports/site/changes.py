@@ -144,10 +144,8 @@ class _KnownSettings:
 
 
 def moves(site: Site, old: SiteRun, new: SiteRun) -> list[tuple[str, str]]:
-    """Everything known to differ from one run to a later one, by name: what it was and what it is, or which it are.
-
-    Nothing where a run does not say.
-    """
+    """Everything known to differ from one run to a later one: its name, and what it was and is; nothing where a run
+    does not say. Of tasks and images it is said which they are."""
     before, now = _settings_of(site, old), _settings_of(site, new)
     if before is None or now is None:
         return []

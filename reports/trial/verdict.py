@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from reports.look import SIGNS
 from reports.trial.text import amount, coloured, plain_of
 from tbench.text import size_shown
 
@@ -35,7 +36,6 @@ _STATUSES = {
     "skipped": "missing",
     "pending": "missing",
 }
-_SYMBOLS = {"pass": "✓", "fail": "✗", "error": "!", "missing": "·"}
 _NO_TEXT = Markup()
 _WORST_FIRST = ("fail", "error", "missing", "pass")
 
@@ -57,7 +57,7 @@ class CheckedTest:
 
     @property
     def symbol(self) -> str:
-        return _SYMBOLS[self.state]
+        return SIGNS[self.state]
 
     @property
     def place(self) -> str:

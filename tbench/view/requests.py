@@ -301,7 +301,7 @@ class ViewHandler(LocalHandler):
     def _state_script(self) -> bytes:
         """What runs, for pages that know nothing of it: by the places of their pages."""
         runs = [
-            {"page": self.view.keeper.page_of(path), "ended": run.ended, "planned": run.run.planned}
+            {"page": self.view.keeper.page_of(path), "ended": run.ended, "planned": run.stored.planned}
             for path, run in self.view.watch.running.items()
         ]
         told = {"runs": runs, "version": self.view.keeper.version}

@@ -97,8 +97,8 @@ MARKS = tuple(status for status in Status if status is not Status.MISSING)
 class WatchedRun:
     """A run that is being written, followed by its journal."""
 
-    def __init__(self, run: StoredRun) -> None:
-        self.run = run
+    def __init__(self, stored: StoredRun) -> None:
+        self.stored = stored
         self.trials: dict[str, RunningTrial] = {}
         """Those under way, in the order in which they began."""
         self.is_over = False
@@ -107,7 +107,7 @@ class WatchedRun:
         self.endpoint = ""
         """What was last said of the endpoint when it went away or came back; empty while it never was away."""
         self.is_away = False
-        self._journal = JournalTail(run.path / JOURNAL_NAME)
+        self._journal = JournalTail(stored.path / JOURNAL_NAME)
         self._ended: dict[str, EndedTrial] = {}
         self._notes: deque[str] = deque(maxlen=NOTES_KEPT)
         self._verdicts: deque[EndedTrial] = deque(maxlen=VERDICTS_KEPT)
@@ -166,7 +166,7 @@ class WatchedRun:
         self.is_over, self.is_away = False, False
         self.trials.clear()
         for trial in [each for each, ended in self._ended.items() if ended.mark == "error"]:
-            if len(self._ended) > self.run.planned - left:
+            if len(self._ended) > self.stored.planned - left:
                 del self._ended[trial]
 
     def _enter(self, event: TrialPhase, now: float | None) -> None:
@@ -177,7 +177,9 @@ class WatchedRun:
         if event.phase == "queued":
             self._ended.pop(event.trial, None)
             self.trials.pop(event.trial, None)
-            self.trials[event.trial] = RunningTrial(self.run.path, event.trial, event.task, event.seed, event.attempt)
+            self.trials[event.trial] = RunningTrial(
+                self.stored.path, event.trial, event.task, event.seed, event.attempt
+            )
         trial = self.trials.get(event.trial)
         if trial is None or trial.ended is not None:
             return
@@ -220,7 +222,7 @@ class WatchedRun:
     @property
     def _concurrency(self) -> float:
         """Trials that may be under way at once."""
-        document = self.run.document
+        document = self.stored.document
         return 1 if document is None else document.config.schedule.concurrency or math.inf
 
     def eta_sec(self, now: float) -> float | None:
@@ -230,7 +232,7 @@ class WatchedRun:
         each_sec = self._wall_sec / self._walls
         at_work = [trial for trial in self.trials.values() if trial.is_at_work]
         done_sec = [min(each_sec, max(0.0, now - trial.since)) if trial.since else 0.0 for trial in at_work]
-        left_sec = (self.run.planned - self.ended) * each_sec - sum(done_sec)
+        left_sec = (self.stored.planned - self.ended) * each_sec - sum(done_sec)
         longest_sec = max((each_sec - sec for sec in done_sec), default=0.0)
         return max(left_sec / min(self._peak, self._concurrency), longest_sec, 0.0)
 
@@ -241,7 +243,7 @@ class WatchedRun:
         at_work = sum(phases.values())
         rewards = [trial.reward for trial in self._ended.values() if trial.reward is not None]
         score = sum(rewards) / len(rewards) if rewards else None
-        run, document, eta_sec = self.run, self.run.document, self.eta_sec(now)
+        run, document, eta_sec = self.stored, self.stored.document, self.eta_sec(now)
         return {
             "name": run.name,
             "model": run.model or (document.locked.agent if document is not None else ""),

@@ -155,7 +155,7 @@ class RunWatch:
     @property
     def running(self) -> dict[Path, WatchedRun]:
         """The runs that go on, by directory."""
-        return {run.run.path: run for key, run in list(self._runs.items()) if key not in self._ended_keys}
+        return {run.stored.path: run for key, run in list(self._runs.items()) if key not in self._ended_keys}
 
     @property
     def _ended_keys(self) -> set[str]:
@@ -172,7 +172,7 @@ class RunWatch:
                 self._runs[key] = WatchedRun(each)
                 self._begin(key, self._runs[key])
             elif key in self._runs:
-                self._runs[key].run = each
+                self._runs[key].stored = each
         for key in list(self._runs):
             self._check_life(key, is_open=key in found, now=now)
         if self._found.stamps != before:
@@ -196,12 +196,12 @@ class RunWatch:
                 self._forget(key)
             return
         self._over_since.pop(key, None)
-        size = _size(run.run.path / JOURNAL_NAME)
+        size = _size(run.stored.path / JOURNAL_NAME)
         if key in self._killed and (size == self._killed[key] or not is_open):
             if not is_open:
                 self._forget(key)
             return
-        if _is_held(run.run.path):
+        if _is_held(run.stored.path):
             self._killed.pop(key, None)
         else:
             self._killed[key] = size
@@ -277,13 +277,13 @@ class RunWatch:
 
     def _post_run(self, key: str, run: WatchedRun, now: float) -> None:
         state = "ended" if run.is_over else "killed" if key in self._killed else "running"
-        posted: dict[str, Any] = {**run.as_board(now), "state": state, "page": self._link_of(run.run.path)}
+        posted: dict[str, Any] = {**run.as_board(now), "state": state, "page": self._link_of(run.stored.path)}
         for each in posted["verdicts"]:
-            each["page"] = self._trial_link_of(run.run.path, each["task"], each["seed"], each["attempt"])
+            each["page"] = self._trial_link_of(run.stored.path, each["task"], each["seed"], each["attempt"])
         if state != "running":
             posted["eta"] = None
         if state == "killed":
-            posted["path"] = str(run.run.path)
+            posted["path"] = str(run.stored.path)
         self.board.put(f"run {key}", posted)
 
 

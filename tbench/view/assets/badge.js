@@ -6,11 +6,9 @@
   let version;
 
   const badge = (words) => {
-    const link = document.createElement("a");
-    link.className = "chip running";
+    const link = TB.element("a", "chip running", words);
     link.dataset.live = "";
     link.href = new URL("live", base).href;
-    link.textContent = words;
     return link;
   };
   const show = ({ runs, version: current }) => {
@@ -33,14 +31,10 @@
   };
   const ask = () => {
     if (document.hidden) return;
-    const script = document.createElement("script");
-    script.src = new URL("live/state.js", base).href;
-    script.onload = () => {
-      script.remove();
-      show(window.TB["live"]);
-    };
-    script.onerror = () => script.remove();
-    document.head.append(script);
+    TB.load(new URL("live/state.js", base).href).then(
+      () => show(TB.live),
+      () => {}, // the server is away
+    );
   };
   const begin = () => {
     ask();

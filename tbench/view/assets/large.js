@@ -106,7 +106,7 @@
     });
   };
   const showSteps = (steps) => {
-    const { element } = window.TbenchLive;
+    const { element } = window.TB;
     const lines = steps.map((step) => {
       const line = element("li");
       line.append(element("span", "soft num", `${step.index}`), " ");

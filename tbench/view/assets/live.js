@@ -18,12 +18,7 @@
     const node = at(root, name);
     if (node && node.textContent !== text) node.textContent = text;
   };
-  const element = (name, className, text) => {
-    const made = document.createElement(name);
-    if (className) made.className = className;
-    if (text !== undefined) made.textContent = text;
-    return made;
-  };
+  const { element } = window.TB;
   const now = () => Date.now() / 1000 + skew;
   const span = (seconds) => {
     const sec = Math.max(0, Math.round(seconds));
@@ -306,7 +301,6 @@
     trial: (key) => known.trials.get(key),
     words: stateOf,
     screenInto,
-    element,
     order: () => [...document.querySelectorAll("[data-tiles] > .tile:not([hidden])")].map((node) => node.dataset.trial),
   };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
