@@ -24,7 +24,9 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+# Bytecode is made here: where Python is told to write none, each command would compile all that it imports.
 setup: $(STAMP)
+	@$(BIN)/python -m compileall -q tbench harness reports
 	@$(BIN)/tbench setup
 
 # Some 500 MB that only runs over a Ray cluster need: their tests are skipped without it.

@@ -21,7 +21,7 @@ OUTPUT_LIMIT_BYTES = 10_000
 """Longer observations lose their middle."""
 
 
-class LimitSettings(Frozen, use_attribute_docstrings=True):
+class LimitSettings(Frozen):
     """The limits that the user decides about. None means no limit."""
 
     steps: int | None = Field(default=100, ge=1)

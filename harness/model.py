@@ -23,7 +23,7 @@ _RENAMED = {"temperature", "top_p", "max_tokens", "seed", "stop", "skip_special_
 """Fields that a server may know by another name, or not at all."""
 
 
-class SamplingSettings(Frozen, use_attribute_docstrings=True):
+class SamplingSettings(Frozen):
     """What the user decides about sampling; all of it is sent with every request.
 
     A server's own defaults come from the model's files, and differ between models.
@@ -113,7 +113,7 @@ def _word_of(value: object) -> object:
 Template = Literal["server", "chatml", "gemma", "gemma4", "contract"]
 
 
-class Rendering(Frozen, use_attribute_docstrings=True):
+class Rendering(Frozen):
     """How the history becomes the text that the model sees."""
 
     template: Template = "server"

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tbench.api.runner import Runner, TrialFailed
 from tbench.config.setting import settings_of
 from tbench.config.settings import AgentConfig, OverridesConfig, RunConfig, SandboxConfig, ScheduleConfig, VerifyConfig
 from tbench.errors import TrialError
@@ -24,8 +23,10 @@ from tbench.tasks.task import Task
 from tbench.text import counted, names_shown, one_line, plain
 from tbench.verifier_logs import Logs
 from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTrial, keep, known
-from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, uncleared
 from tbench.verify.tests_shown import logs_in, tests_shown
+
+if TYPE_CHECKING:
+    from tbench.api.runner import Runner
 
 # Runs the oracle, and nobody, in tasks, and writes down what that tells of them; what is known is not run again.
 
@@ -105,6 +106,8 @@ class Calibrating:
 
     def runner(self, agent: CalibratingAgent, **sandbox: Any) -> Runner:
         """Give what runs trials of an agent, with other settings of `sandbox`."""
+        from tbench.api.runner import Runner  # a run whose tasks are known measures none
+
         config = self.config.model_copy(update={"agent": AgentConfig(name=agent)}).with_values(sandbox=sandbox)
         return Runner(config, backend=self.backend, say=self.say, spare=self.spare)
 
@@ -179,6 +182,8 @@ def _ending(trial: MeasuredTrial) -> str:
 
 async def measure(runner: Runner, task: Task, agent: CalibratingAgent, repetition: int) -> MeasuredTrial:
     """Run one trial of the agent of a `runner`, and give what it tells. Raises UsageError."""
+    from tbench.api.runner import TrialFailed
+
     try:
         result = (await runner.trial(task, seed=repetition)).result
     except TrialFailed as failure:
@@ -192,6 +197,8 @@ async def measure(runner: Runner, task: Task, agent: CalibratingAgent, repetitio
 def _measured(
     task: Task, agent: CalibratingAgent, repetition: int, result: TrialResult, directory: Path
 ) -> MeasuredTrial:
+    from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, uncleared
+
     steps = {step.name: step_directory(directory, step.name) for step in result.task_steps if step.begun}
     logs = {name: logs_in(each / "verifier") for name, each in (steps or {"": directory}).items()}
     tamper = [uncleared(sign, ADDED_BY_ORACLE) for sign in result.integrity.tamper]

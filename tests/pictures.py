@@ -4,7 +4,8 @@ The demo with 64 trials plays in a tmux of the asked size. While it runs, its sc
 in a browser. The other pages are those of ten demo nights, which are played where they are not there yet. What the
 debugger shows while somebody uses it moves.
 
-    python tests/pictures.py [--size 110x19] [--after TRIALS] [--at-once TRIALS] [--nights DIR] [--output docs/pictures]
+    python tests/pictures.py [PICTURE ...] [--size 110x19] [--seeds N] [--after TRIALS] [--at-once TRIALS]
+                             [--nights DIR] [--output docs/pictures]
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rich.text import Text
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 NIGHTS = Path("runs/nights")
+KINDS = ("pages", "live", "debug", "attach", "why")
 SEEDS = 8
 DEADLINE_SEC = 600.0
 TBENCH = (sys.executable, "-m", "tbench")
@@ -110,20 +112,10 @@ def play_nights(directory: Path) -> Path:
     return directory / "nightly" / "site"
 
 
-def main() -> None:
-    import recordings  # which needs what stands above
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="110x19", help="columns x lines of the terminal")
-    parser.add_argument("--after", type=int, default=24, help="trials that are done when the screen is taken")
-    parser.add_argument("--output", type=Path, default=PICTURES)
-    parser.add_argument("--at-once", type=int, default=12)
-    parser.add_argument("--nights", type=Path, default=NIGHTS, help="directory of the demo's nights")
-    given = parser.parse_args()
-    command = f"tbench demo -k {SEEDS} -n {given.at_once}"
+def photograph_demo(given: argparse.Namespace) -> None:
+    """The screen of the demo, and the wall of its terminals at the same time."""
+    command = f"tbench demo -k {given.seeds} -n {given.at_once}"
     columns, lines = map(int, given.size.split("x"))
-    given.output.mkdir(parents=True, exist_ok=True)
-    photograph_pages(play_nights(given.nights), given.output)
     with tempfile.TemporaryDirectory() as directory, viewed(Path(directory)) as address:
         wall = given.output / "live.png"
         screen = live(
@@ -134,9 +126,34 @@ def main() -> None:
             lambda: photograph_live(f"{address.rstrip('/')}/live", wall),
         )
     (given.output / "live.svg").write_text(as_svg(screen, (columns, lines), command), encoding="utf-8")
-    (given.output / "debug.svg").write_text(recordings.debugged((120, 30)), encoding="utf-8")
-    (given.output / "attach.svg").write_text(recordings.attached((100, 20)), encoding="utf-8")
-    (given.output / "why.svg").write_text(recordings.looked_into((110, 26)), encoding="utf-8")
+
+
+def main() -> None:
+    import recordings  # which needs what stands above
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pictures", nargs="*", metavar="PICTURE", default=KINDS, help=f"all of: {' '.join(KINDS)}")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="of each of the demo's tasks")
+    parser.add_argument("--size", default="110x19", help="columns x lines of the terminal")
+    parser.add_argument("--after", type=int, default=24, help="trials that are done when the screen is taken")
+    parser.add_argument("--output", type=Path, default=PICTURES)
+    parser.add_argument("--at-once", type=int, default=12)
+    parser.add_argument("--nights", type=Path, default=NIGHTS, help="directory of the demo's nights")
+    given = parser.parse_args()
+    if unknown := set(given.pictures) - set(KINDS):
+        parser.error(f"no picture {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    given.output.mkdir(parents=True, exist_ok=True)
+    if "pages" in given.pictures:
+        photograph_pages(play_nights(given.nights), given.output)
+    if "live" in given.pictures:
+        photograph_demo(given)
+    for name, size, taken in (
+        ("debug", (120, 30), recordings.debugged),
+        ("attach", (100, 20), recordings.attached),
+        ("why", (110, 26), recordings.looked_into),
+    ):
+        if name in given.pictures:
+            (given.output / f"{name}.svg").write_text(taken(size), encoding="utf-8")
     print(f"written: {given.output}")
 
 

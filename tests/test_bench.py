@@ -33,6 +33,25 @@ def test_the_memory_of_a_trial_is_measured_in_a_process_of_its_own(tools_volume:
     assert 0 < figures["memory_per_trial_mb"]["value"] < 20
 
 
+GROUPS = (
+    *("step", "steps16", "command", "attach", "fork", "trial", "calls", "separate", "lives", "services", "start"),
+    *("simulated", "simulated1000", "machines", "help", "datasets", "history", "site", "order", "summary"),
+    *("replay", "replay_client"),
+)
+"""All but `memory`, which is measured whole, and those that need a Ray cluster."""
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_every_group_of_the_bench_still_runs(tools_volume: str, tmp_path: Path) -> None:
+    argv = [sys.executable, str(TESTS / "bench"), "--least", *GROUPS]
+    bench = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    assert bench.returncode == 0, bench.stdout + bench.stderr
+    assert {"agent_step_cpu_ms", "simulated_500_sec"} <= json.loads((tmp_path / "bench.json").read_text())[
+        "figures"
+    ].keys()
+
+
 @pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.skipif(HARBOR.missing() is not None, reason=str(HARBOR.missing()))

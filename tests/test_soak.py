@@ -18,7 +18,7 @@ def test_harmed_trials_all_have_a_verdict_and_nothing_is_left_behind(tools_volum
         [sys.executable, str(Path(__file__).with_name("soak")), str(TRIALS)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         check=False,
     )
     assert soak.returncode == 0, soak.stdout + soak.stderr

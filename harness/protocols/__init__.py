@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.protocols.base import ActionProtocol
-from harness.protocols.bash import BashBlock, BashTool
-from harness.protocols.keystrokes_json import KeystrokesJson
-from harness.protocols.keystrokes_xml import KeystrokesXml
-from harness.protocols.thinking_bash import ThinkingBash
 
 __all__ = ["PROTOCOLS", "UnknownProtocol", "load_protocol"]
 
+
+def _made(module: str, name: str, prompt_file: Path | None, observation_bytes: int) -> ActionProtocol:
+    """A protocol, whose module is imported only now: with its prompts, which an oracle does without."""
+    make: Callable[[Path | None, int], ActionProtocol] = getattr(import_module(f"harness.protocols.{module}"), name)
+    return make(prompt_file, observation_bytes)
+
+
 PROTOCOLS: dict[str, Callable[[Path | None, int], ActionProtocol]] = {
-    KeystrokesJson.name: KeystrokesJson,
-    KeystrokesXml.name: KeystrokesXml,
-    BashBlock.name: BashBlock,
-    BashTool.name: BashTool,
-    ThinkingBash.name: ThinkingBash,
+    "keystrokes-json": partial(_made, "keystrokes_json", "KeystrokesJson"),
+    "keystrokes-xml": partial(_made, "keystrokes_xml", "KeystrokesXml"),
+    "bash-block": partial(_made, "bash", "BashBlock"),
+    "bash-tool": partial(_made, "bash", "BashTool"),
+    "thinking-bash": partial(_made, "thinking_bash", "ThinkingBash"),
 }
 
 

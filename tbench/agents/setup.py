@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import inspect
-import os
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.custom import CustomAgent
-from harness.endpoint.address import full_url, without_password
-from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy
-from harness.endpoint.replicas import MOVE_ON_SEC, Endpoint, Replicas, WaitNotice
-from harness.errors import EndpointError
 from harness.limits import Limits, ShellMode
-from harness.model import Rendering, Sampling, ServedModel
 from harness.oversight import Approval, BadApproval
-from harness.protocols import PROTOCOLS, UnknownProtocol, load_protocol
-from harness.protocols.base import ActionProtocol
-from tbench.agents.model_agent import ModelAgent, UserAgent
 from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
 from tbench.config.document import Locked
 from tbench.config.layers import OWN_LOOP, PRESETS
-from tbench.config.settings import AgentConfig, LimitsConfig, ModelConfig, ServerConfig
+from tbench.config.settings import AgentConfig, LimitsConfig, ModelConfig
 from tbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.custom import CustomAgent
+    from harness.endpoint.replicas import Endpoint
+    from harness.model import ServedModel
+    from harness.protocols.base import ActionProtocol
 
 # Finds a user's own agent class by `module:Class`, and hashes its code.
 
@@ -110,9 +104,6 @@ def _misfit(found: Any) -> str:
     return ""
 
 
-_PREFLIGHT_SEC = 20.0
-
-
 @dataclass(frozen=True)
 class AgentSetup:
     """The agent of a run, ready to be made for each trial."""
@@ -168,6 +159,8 @@ class AgentSetup:
         own, protocol, agent = self.user_agent, self.protocol, self.agent
         if own is None and protocol is None:
             return NopAgent if self.name == "nop" else OracleAgent
+        from tbench.agents.model_agent import ModelAgent, UserAgent
+
         limits = Limits(**self.limits.model_dump())
         shell_mode = self.shell_state or "persistent"
         if own is not None:
@@ -197,6 +190,8 @@ def _model_agent(setup: AgentSetup) -> AgentSetup:
     if protocol.types_commands:
         shell_state = shell_state or "persistent"
     elif shell_state is not None:
+        from harness.protocols import PROTOCOLS, load_protocol
+
         fitting = ", ".join(name for name in PROTOCOLS if load_protocol(name).types_commands)
         raise UsageError(f"--shell-state fits the bash protocols: {fitting}; {protocol.name} types keys; leave it out")
     name, approval = f"tbench:{protocol.name}", _checked_approval(setup.agent.approve)
@@ -221,6 +216,8 @@ def _checked_approval(setting: str | None) -> Approval | None:
 
 def _checked_protocol(agent: AgentConfig) -> ActionProtocol:
     """The protocol with the user's prompts, if any. Raises UsageError."""
+    from harness.protocols import UnknownProtocol, load_protocol
+
     try:
         return load_protocol(agent.protocol, Path(agent.prompt) if agent.prompt else None, agent.observation_bytes)
     except UnknownProtocol as error:
@@ -229,77 +226,12 @@ def _checked_protocol(agent: AgentConfig) -> ActionProtocol:
         raise UsageError(f"--prompt {agent.prompt}: {error}") from None
 
 
-def make_chat(
-    model: ModelConfig,
-    on_wait: Callable[[str, float], None],
-    on_outage: Callable[[str], None],
-    server: ServerConfig | None = None,
-    retry_budget_sec: float | None = None,
-    api_key: str | None = None,
-) -> ChatModel:
-    """A client of one server, not connected yet; without one, of the only one. Raises EndpointError for no URL.
-
-    Without an `api_key`, it is that of the environment.
-    """
-    at = server.base_url if server is not None else model.servers[0].base_url if model.servers else ""
-    chat = ChatModel(
-        at,
-        model.name,
-        Sampling(**model.model_dump(include=set(Sampling.model_fields))),
-        api_key=api_key or os.environ.get("OPENAI_API_KEY"),
-        request_timeout_sec=model.request_timeout_sec or None,
-        retry=RetryPolicy(total_sec=model.retry_budget_sec if retry_budget_sec is None else retry_budget_sec),
-        rendering=Rendering(**model.model_dump(include=set(Rendering.model_fields))),
-        on_wait=on_wait,
-        max_outage=OutagePolicy(max_sec=model.max_outage_sec),
-        on_outage=on_outage,
-    )
-    chat.replier.is_strict = model.other_weights == "pause"
-    return chat
-
-
 async def connect_if_used(
     setup: AgentSetup, say: Callable[[str], None], api_key: str | None = None
 ) -> tuple[Endpoint | None, ServedModel | None]:
     """Connect to the endpoint where the agent uses one. Raises UsageError."""
-    return await connect(setup.model, say, api_key) if setup.may_use_model else (None, None)
+    if not setup.may_use_model:
+        return None, None
+    from tbench.agents.connecting import connect  # with the clients, which an oracle does without
 
-
-async def connect(
-    model: ModelConfig, say: Callable[[str], None], api_key: str | None = None
-) -> tuple[Endpoint, ServedModel]:
-    """Connect to the endpoint, before anything is started: a wrong URL must not cost a run. Raises UsageError."""
-    chat = unconnected(model, say, api_key)
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(chat.close)
-        try:
-            served = await chat.connect(budget_sec=min(_PREFLIGHT_SEC, model.retry_budget_sec))
-        except EndpointError as error:
-            raise UsageError(f"endpoint: {error}") from None
-        stack.pop_all()
-    return chat, served
-
-
-def unconnected(model: ModelConfig, say: Callable[[str], None], api_key: str | None = None) -> Endpoint:
-    """A client that tells its user of waits and outages, and has asked nothing yet. Raises UsageError."""
-    servers = model.servers
-    try:
-        if len(servers) <= 1:
-            tell = WaitNotice("endpoint", say, 0.0)
-            return make_chat(model, tell, lambda words: say(f"endpoint {words}"), api_key=api_key)
-        budget_sec = min(model.retry_budget_sec, MOVE_ON_SEC)
-        chats = []
-        for server in servers:
-            name = f"endpoint {without_password(full_url(server.base_url))}"
-            told = partial(_say_of, name, say)
-            chats.append(make_chat(model, WaitNotice(name, say), told, server, budget_sec, api_key))
-    except EndpointError as error:
-        raise UsageError(f"endpoint: {error}") from None
-    weights = [server.weight for server in servers]
-    return Replicas(
-        chats, lambda words: say(f"endpoint {words}"), weights=weights, retry_budget_sec=model.retry_budget_sec
-    )
-
-
-def _say_of(name: str, say: Callable[[str], None], words: str) -> None:
-    say(f"{name} {words}")
+    return await connect(setup.model, say, api_key)

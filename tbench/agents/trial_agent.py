@@ -7,17 +7,18 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from harness.limits import Limits
 from harness.oversight import Oversight
-from harness.terminal import Terminal
-from harness.terminal.spec import TerminalSpec
 from harness.trajectory import Outcome, Step, Trajectory
 from tbench.errors import TrialError
 from tbench.sandbox.archive import pack, tree_at
 from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, NOT_STAGED, Sandbox
 from tbench.tasks.task import Task
+
+if TYPE_CHECKING:
+    from harness.terminal import Terminal
 
 _NO_LIMIT_SEC = 24 * 3600.0
 _UNPACK = f"""{BUSYBOX} tar -xf - -C / && {BUSYBOX} mkdir -p {" ".join(LOG_DIRECTORIES)} || exit {NOT_STAGED}
@@ -66,6 +67,8 @@ def agent_user(task: Task) -> str | None:
 
 def terminal_socket(task: Task) -> str:
     """The socket of the agent's terminal: in a step with a user of its own another than in the others."""
+    from harness.terminal.spec import TerminalSpec  # with the whole terminal, which an oracle does without
+
     user = agent_user(task)
     if user is None or user == agent_user(task.whole):
         return TerminalSpec.socket

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from harness.terminal.plain_text import without_escapes
 from harness.turns import wait_through
-from tbench.agents.setup import AgentSetup, connect_if_used, unconnected
+from tbench.agents.connecting import unconnected
+from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
 from tbench.control.client import ask

@@ -6,6 +6,8 @@ A command's module is imported when the command runs, and commands import what t
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 
@@ -15,6 +17,8 @@ from tbench import exit_codes, hidden_package
 from tbench.cli.parsing.commands import SETTINGS, Lazy, LazyGroup
 
 _COMPLETE = "_TBENCH_COMPLETE"
+_NEW_OBJECTS = 50_000
+"""New objects before Python looks for garbage among them: a command that loads makes many, and hardly any garbage."""
 
 COMMANDS = {
     "run": Lazy("tbench.cli.run", "run", "Run tasks against a model and print the score."),
@@ -215,6 +219,8 @@ def app() -> None:
 
 def main() -> None:
     """Run the command line, and exit with one of the codes that its help lists."""
+    gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
+    atexit.register(gc.freeze)  # nothing is looked through again that goes with the process
     if problem := hidden_package():
         click.echo(problem, err=True)
         sys.exit(exit_codes.USAGE)

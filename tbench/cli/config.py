@@ -41,7 +41,9 @@ def schema() -> None:
     """Print the JSON schema of the configuration."""
     import json
 
-    print_text(json.dumps(RunConfig.model_json_schema(), indent=2, ensure_ascii=False))
+    from tbench.config.setting import schema_of
+
+    print_text(json.dumps(schema_of(RunConfig), indent=2, ensure_ascii=False))
 
 
 @click.command(cls=TbenchCommand)

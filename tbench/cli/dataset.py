@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tbench.datasets.cache import CachedDataset
-    from tbench.datasets.known import KnownDataset
-    from tbench.datasets.resolve import Access
+    from tbench.datasets.known import Access, KnownDataset
     from tbench.sandbox.docker.engine import Engine
     from tbench.tasks.environment import Environment
 
@@ -183,7 +182,7 @@ def verify(tasks: str, given: Given[RunConfig], against: Path | None) -> None:
 
 
 def _access(given: Given[RunConfig]) -> Access:
-    from tbench.datasets.resolve import Access
+    from tbench.datasets.known import Access
 
     chosen = given.resolve().config.tasks
     return Access(chosen.registry, chosen.refresh, chosen.offline, lambda text: print_line(text, err=True))

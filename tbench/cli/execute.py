@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from harness.endpoint.replicas import Endpoint
-from harness.endpoint.server_state import served_otherwise
-from harness.model import ServedModel
 from harness.replies import RepliesSeen
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.interruption import run_interruptibly, tell
@@ -33,27 +31,32 @@ from tbench.events import EndpointPresence, Event, Events, Note
 from tbench.fleet.engines import Engines, leave_removing_on
 from tbench.fleet.fleet import require_one_architecture
 from tbench.pacing import Pace
-from tbench.runs.admission import why_no_machine
+from tbench.runs.admission import RetryErrors, why_no_machine
 from tbench.runs.plan import as_configured, check_same_run, own_shard, sandbox_settings, stored_config
 from tbench.runs.preflight import require_a_task_that_can_run
 from tbench.runs.redaction import hiding
-from tbench.runs.regrade import kept_of
-from tbench.runs.resume import EarlierRun, RetryErrors
 from tbench.runs.run import RunOutcome, demand_of_task, execute_run
 from tbench.runs.stopping import ENDPOINT_ERRORS
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
 from tbench.storage.read_run import read_run
 from tbench.tasks.sources import TaskSet
 from tbench.text import counted
+from tbench.threads import THREADS
 from tbench.verify.calibration import usual_sec
 
 if TYPE_CHECKING:
+    from harness.endpoint.replicas import Endpoint
+    from harness.model import ServedModel
     from tbench.calibration import CalibrationBeside
+    from tbench.runs.resume import EarlierRun
 
+_OF_THE_SCORE = ("tbench.storage.summaries", "tbench.scores.tables")
+"""Imported while the engine is made ready, for what is printed at the end."""
 SummaryForm = Literal["text", "json", "line"]
-_FULL_COLLECTION_EVERY = 400
-"""Collections of the middle generation before a full one, which stops a thousand trials for half a second; Python's own
-number is 10. Meanwhile a trial that has ended leaves about a hundred small objects, and nothing of its history."""
+_COLLECTIONS = (700, 10, 400)
+"""Python's own numbers but for the last: collections of the middle generation before a full one, which stops a thousand
+trials for half a second. Meanwhile a trial that has ended leaves about a hundred small objects, and nothing of its
+history."""
 
 
 def execute(config: RunConfig, earlier: EarlierRun | None = None) -> RunOutcome:
@@ -127,6 +130,8 @@ async def _execute(
             expected = expected_sec(config, tasks, directory, lambda text: events.emit(Note(text=text)))
             backend, pace = engines.backend(settings), await begun_pace(config, chat, events)
             ended = list[RunOutcome]()
+            for module in _OF_THE_SCORE:
+                THREADS.submit(import_module, module)
             with contextlib.suppress(asyncio.CancelledError):  # its outcome says that it was interrupted
                 await execute_run(
                     plan,
@@ -252,6 +257,8 @@ def _tell_end(directory: Path, outcome: RunOutcome, whose: str) -> None:
 
 def _tell_what_was_kept(directory: Path, outcome: RunOutcome) -> None:
     """Say which sandboxes are left on the engine, and how to enter one and to remove them."""
+    from tbench.runs.regrade import kept_of
+
     found = [kept for result in outcome.results if (kept := kept_of(directory, result)) is not None]
     what = {"container": [each for each in found if each.container], "snapshot": [each for each in found if each.image]}
     counts = [counted(len(each), noun) for noun, each in what.items() if each]
@@ -282,6 +289,8 @@ def planned(config: RunConfig, tasks: TaskSet, earlier: EarlierRun | None, name:
 
 def expect_same_weights(chat: Endpoint, served: ServedModel, earlier: EarlierRun) -> None:
     """Check that the model is the one that the run began with, and hold its replies to that. Raises UsageError."""
+    from harness.endpoint.server_state import served_otherwise
+
     before = earlier.document.locked.served
     words = served_otherwise(before, served) if before is not None else None
     if words is not None:
@@ -328,7 +337,7 @@ def few_full_collections() -> Iterator[None]:
     """
     before = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(*before[:2], _FULL_COLLECTION_EVERY)
+    gc.set_threshold(*_COLLECTIONS)
     try:
         yield
     finally:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunPlan
@@ -20,9 +17,12 @@ from tbench.config.settings import OutputConfig
 from tbench.events import Event, Note, RunStarted, Subscriber, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import TrialResult
 from tbench.reward import canonical, is_solved
-from tbench.scores.summary import percent
 from tbench.tasks.sources import TaskSet
 from tbench.text import counted, visible_line
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
 
 # What a run prints where nobody watches a live view: a line for each trial, each step too, or JSON for machines.
 
@@ -187,6 +187,9 @@ class LiveView:
 
     def render(self, width: int, height: int) -> RenderableType:
         """The status, the trials at work, and the latest notes; the lower the screen, the fewer of the latter two."""
+        from rich.console import Group
+        from rich.text import Text
+
         status = Text("\n").join(_shown(line, style="bold") for line in _folded(self._status(), width))
         # The cursor stands on a line of its own.
         left = height - 1 - len(status.plain.split("\n"))
@@ -199,6 +202,8 @@ class LiveView:
 
     def _status(self) -> list[str]:
         """How the run stands, in pieces between which a line may be broken."""
+        from tbench.scores.summary import percent
+
         done, elapsed = len(self._rewards) + self._errors, self._clock() - self._started
         passed = sum(map(is_solved, self._rewards))
         pieces = [
@@ -216,6 +221,9 @@ class LiveView:
 
     def _table(self, width: int, room: int) -> RenderableType:
         """The trials that have begun, those at work first, in `room` lines; a last one counts the others."""
+        from rich.console import Group
+        from rich.table import Table
+
         begun = [row for row in self._rows.values() if row.phase != "queued"]
         queued = len(self._rows) - len(begun)
         shown = sorted(begun, key=lambda row: row.phase not in _WORKS)
@@ -275,6 +283,8 @@ def _folded(pieces: Iterable[str], width: int) -> list[str]:
 
 def _shown(text: str, **options: Any) -> Text:
     """One line for rich, which shows it as it is: markup and escapes in it are only text."""
+    from rich.text import Text
+
     return Text(visible_line(text), **options)
 
 
@@ -299,19 +309,22 @@ def progress(
     if output.verbosity == "quiet":
         yield _nothing
         return
-    console = Console(stderr=True, highlight=False)
     headline = f"{_headline(plan, tasks)}{remark}"
-    if output.verbosity == "verbose" or not console.is_terminal:
+    console = None if output.verbosity == "verbose" else _terminal()
+    if console is None:
         print_line(headline, err=True)
         yield PlainLines(verbose=output.verbosity == "verbose")
         return
+    from rich.live import Live
+    from rich.text import Text
+
     console.print(Text(visible_line(headline)))  # which breaks it between words
     view = LiveView(is_away=is_away)
     begun = False
 
     def show(event: Event) -> None:
         nonlocal begun
-        begun = begun or isinstance(event, RunStarted)
+        begun = begun or isinstance(event, TrialPhase)
         if isinstance(event, Note) and not begun:
             # What is told before the first trial stays: the view has room for the last few notes only.
             console.print(Text(visible_line(event.text)))
@@ -320,6 +333,16 @@ def progress(
 
     with Live(get_renderable=lambda: view.render(*console.size), console=console, refresh_per_second=8, transient=True):
         yield show
+
+
+def _terminal() -> Console | None:
+    """The terminal that stderr is; None where it is none."""
+    if not sys.stderr.isatty() and not {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys():
+        return None
+    from rich.console import Console  # which knows of more that makes a terminal
+
+    console = Console(stderr=True, highlight=False)
+    return console if console.is_terminal else None
 
 
 def _headline(plan: RunPlan, tasks: TaskSet) -> str:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from tbench.config.layers import Resolved
     from tbench.results import TrialResult
-    from tbench.runs.resume import EarlierRun, RetryErrors
+    from tbench.runs.admission import RetryErrors
+    from tbench.runs.resume import EarlierRun
     from tbench.runs.run import RunOutcome
 
 # `tbench merge`: the shards of a run as one run.
@@ -172,7 +173,7 @@ class RunCommand(CommandWithRetryErrors, ConfiguredCommand[RunConfig]):
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and start nothing.")
 def run(given: Given[RunConfig], resume: bool, retry_errors: str | None, dry_run: bool) -> None:
     """Run tasks against a model and print the score."""
-    from tbench.runs.resume import RetryErrors
+    from tbench.runs.admission import RetryErrors
 
     resolved = given.resolve()
     wanted = RetryErrors.parse(retry_errors, resolved.config.schedule.retry_choice)
@@ -218,7 +219,6 @@ def _refuse_what_nobody_uses(resolved: Resolved[RunConfig]) -> None:
 
 def _earlier(config: RunConfig, resume: bool, wanted: RetryErrors) -> EarlierRun | None:
     """The run to go on with; None for a new one, also where --resume finds none yet."""
-    from tbench.runs.resume import EarlierRun
     from tbench.storage.run_files import RUN
 
     if config.output.directory is None:
@@ -230,6 +230,8 @@ def _earlier(config: RunConfig, resume: bool, wanted: RetryErrors) -> EarlierRun
         RUN.refuse_to_overwrite(directory)
         return None
     refuse_what_is_no_run(directory)
+    from tbench.runs.resume import EarlierRun
+
     return EarlierRun.read(directory, wanted)
 
 
@@ -301,8 +303,9 @@ _MAY_CHANGE = {
 def resume(run: Path, given: Given[RunConfig], retry_errors: str | None) -> None:
     """Finish the trials of a run that have no verdict: cut short, never begun, or with an error worth a retry."""
     from tbench.cli.execute import execute
+    from tbench.runs.admission import RetryErrors
     from tbench.runs.plan import stored_config
-    from tbench.runs.resume import EarlierRun, RetryErrors
+    from tbench.runs.resume import EarlierRun
 
     refuse_what_is_no_run(run)
     earlier = EarlierRun.read(run)

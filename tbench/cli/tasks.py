@@ -5,9 +5,9 @@ from __future__ import annotations
 from tbench.cli.printing import print_line
 from tbench.config.document import RunDocument
 from tbench.config.settings import TasksConfig
+from tbench.datasets.known import Access
 from tbench.datasets.reading import read_chosen
 from tbench.datasets.reference import stored_source
-from tbench.datasets.resolve import Access
 from tbench.tasks.sources import TaskChoice, TaskSet
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter
@@ -46,6 +50,7 @@ class Option:
 class Setting:
     """A field of a part of a configuration."""
 
+    part: type[BaseModel]
     section: str
     name: str
     field: FieldInfo
@@ -67,7 +72,7 @@ class Setting:
     @property
     def help(self) -> str:
         """The docstring under the field, on one line."""
-        return " ".join((self.field.description or "").split())
+        return " ".join(docstrings_of(self.part).get(self.name, "").split())
 
     @property
     def summary(self) -> str:
@@ -138,7 +143,39 @@ def settings_of(configuration: type[BaseModel]) -> Iterator[Setting]:
         for name, field in part.model_fields.items():
             own = next((each for each in field.metadata if isinstance(each, Option)), None)
             option = own or getattr(part, "options", {}).get(name, Option())
-            yield Setting(section, name, field, option, option.measured and getattr(part, "measured", True))
+            yield Setting(part, section, name, field, option, option.measured and getattr(part, "measured", True))
+
+
+def schema_of(configuration: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of a configuration, with the docstrings under its settings."""
+    schema = configuration.model_json_schema()
+    for part in parts_of(configuration).values():
+        properties = schema["$defs"][part.__name__]["properties"]
+        for name, words in docstrings_of(part).items():
+            properties[name] = dict(sorted({**properties[name], "description": words}.items()))
+    return schema
+
+
+@cache
+def docstrings_of(part: type[BaseModel]) -> Mapping[str, str]:
+    """The docstring under each field of a part, its own or inherited.
+
+    They are read when somebody asks. Pydantic's `use_attribute_docstrings` reads them whenever a part is imported.
+    """
+    found: dict[str, str] = {}
+    for owner in reversed(part.__mro__):
+        if issubclass(owner, BaseModel) and owner.model_fields:
+            for statement, below in pairwise(_classes_of(owner.__module__)[owner.__name__].body):
+                match statement, below:
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(words))):
+                        found[name] = inspect.cleandoc(words)
+    return found
+
+
+@cache
+def _classes_of(module: str) -> Mapping[str, ast.ClassDef]:
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
 
 
 def panels_of(configuration: type[BaseModel]) -> Iterator[tuple[str, str, list[Setting]]]:

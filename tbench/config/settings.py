@@ -127,7 +127,7 @@ def protocols() -> Iterable[str]:
     return PROTOCOLS
 
 
-class TasksConfig(Frozen, use_attribute_docstrings=True):
+class TasksConfig(Frozen):
     """What to run"""
 
     measured: ClassVar[bool] = False
@@ -160,7 +160,7 @@ class TasksConfig(Frozen, use_attribute_docstrings=True):
         return tuple(range(self.first_seed, self.first_seed + self.seeds))
 
 
-class EndpointConfig(SamplingSettings, use_attribute_docstrings=True):
+class EndpointConfig(SamplingSettings):
     """How a model is asked, wherever it is."""
 
     options: ClassVar[Mapping[str, Option]] = {"omit_seed": Option(("--no-seed/--send-seed",))}
@@ -206,7 +206,7 @@ def _servers(servers: tuple[ServerConfig, ...]) -> tuple[ServerConfig, ...]:
     return servers
 
 
-class ModelConfig(EndpointConfig, Rendering, use_attribute_docstrings=True):
+class ModelConfig(EndpointConfig, Rendering):
     """Model"""
 
     options: ClassVar[Mapping[str, Option]] = {
@@ -234,7 +234,7 @@ class ModelConfig(EndpointConfig, Rendering, use_attribute_docstrings=True):
         return self.endpoints or (() if self.base_url is None else (ServerConfig(base_url=self.base_url),))
 
 
-class AgentConfig(Frozen, use_attribute_docstrings=True):
+class AgentConfig(Frozen):
     """Agent"""
 
     name: Annotated[str, Option(("--agent", "-a"), daily=True, words=lambda: ("model", "oracle", "nop"))] = "model"
@@ -270,7 +270,7 @@ class AgentConfig(Frozen, use_attribute_docstrings=True):
         return (self.approve or "").partition(",")[0] == "ask"
 
 
-class LimitsConfig(LimitSettings, use_attribute_docstrings=True):
+class LimitsConfig(LimitSettings):
     """Limits"""
 
     options: ClassVar[Mapping[str, Option]] = {
@@ -284,7 +284,7 @@ class LimitsConfig(LimitSettings, use_attribute_docstrings=True):
     """Seconds for one command in the bash protocols."""
 
 
-class SandboxConfig(Frozen, use_attribute_docstrings=True):
+class SandboxConfig(Frozen):
     """Sandbox"""
 
     engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", measured=False)] = ()
@@ -354,7 +354,7 @@ class SandboxConfig(Frozen, use_attribute_docstrings=True):
         return self
 
 
-class OverridesConfig(Frozen, use_attribute_docstrings=True):
+class OverridesConfig(Frozen):
     """Overrides"""
 
     timeout_multiplier: Annotated[float, Option(metavar="X")] = Field(default=1.0, gt=0, le=1000)
@@ -375,7 +375,7 @@ class OverridesConfig(Frozen, use_attribute_docstrings=True):
     """Megabytes of memory of every trial, whatever tasks say."""
 
 
-class VerifyConfig(Frozen, use_attribute_docstrings=True):
+class VerifyConfig(Frozen):
     """Verification"""
 
     mode: Annotated[Verify, Option(("--verify",))] = "both"
@@ -387,7 +387,7 @@ class VerifyConfig(Frozen, use_attribute_docstrings=True):
     """Megabytes that a trial may hand to a verifier of its own."""
 
 
-class ScheduleConfig(Frozen, use_attribute_docstrings=True):
+class ScheduleConfig(Frozen):
     """Scheduling"""
 
     measured: ClassVar[bool] = False
@@ -452,14 +452,14 @@ class ScheduleConfig(Frozen, use_attribute_docstrings=True):
         return self.concurrency or AUTO_MOST
 
 
-class RequestsConfig(Frozen, use_attribute_docstrings=True):
+class RequestsConfig(Frozen):
     """Scheduling"""
 
     concurrency: Annotated[int, Option(("--concurrency", "-n"), daily=True)] = Field(default=16, ge=1)
     """Requests at once."""
 
 
-class OutputConfig(Frozen, use_attribute_docstrings=True):
+class OutputConfig(Frozen):
     """Output"""
 
     measured: ClassVar[bool] = False

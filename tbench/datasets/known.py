@@ -1,10 +1,10 @@
-"""A dataset before anything of it is fetched: its name, and in which repositories its tasks are."""
+"""A dataset before anything of it is fetched: its name, where its tasks are, and what may be done to get them."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,23 @@ from tbench.errors import UsageError
 
 TASKS_FOLDER = "tasks"
 """Where tasks are that are not at the root of their repository, if nobody says where."""
+
+
+def say_nothing(text: str) -> None:
+    """Nobody is told."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where datasets are looked for, and what may be done to get them."""
+
+    registry: str | None = None
+    """A registry's file or URL, which is asked before tbench's own list."""
+    refresh: bool = False
+    """Fetch also what is in the cache."""
+    offline: bool = False
+    """Ask no server."""
+    say: Callable[[str], None] = say_nothing
 
 
 @dataclass(frozen=True)

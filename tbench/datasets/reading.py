@@ -7,11 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tbench.datasets.cache import CachedDataset, Conversions, DatasetCache, cache_directory
-from tbench.datasets.digests import compare
-from tbench.datasets.known import KnownDataset
-from tbench.datasets.pull import pull
+from tbench.datasets.known import Access, KnownDataset
 from tbench.datasets.reference import parse_reference
-from tbench.datasets.resolve import Access, find_dataset
 from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
 from tbench.tasks.sources import ALL_TASKS, ReadTask, TaskChoice, TaskSet, read_paths
@@ -39,6 +36,10 @@ def read_chosen(
     reference = parse_reference(source)
     if isinstance(reference, Path):
         return _said(access, lambda read: read_local(source, choice, read))
+    # Whoever has its tasks in a directory needs no registries, and nothing that asks them.
+    from tbench.datasets.pull import pull
+    from tbench.datasets.resolve import find_dataset
+
     cache = DatasetCache(cache_directory())
     if before is not None and not access.refresh and (entry := cache.find(before.entry)) is not None:
         return _of_entry(entry, choice, before)
@@ -74,6 +75,8 @@ def _at(commit: str, known: KnownDataset) -> KnownDataset:
 
 def _of_entry(entry: CachedDataset, choice: TaskChoice, origin: DatasetOrigin) -> TaskSet:
     """The chosen tasks of the cache, none of which was changed since. Raises UsageError."""
+    from tbench.datasets.digests import compare
+
     tasks = read_paths(entry.paths, choice, origin.title, Conversions().read)  # which says why one was left as it is
     _require_as_pulled(tasks, entry, origin)
     found = compare({task.name: task.hash for task in tasks.tasks}, entry.published)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from harness.endpoint.address import proxy_of
 from tbench.datasets.digests import MANIFEST, Publication, is_digest, read_publication
-from tbench.datasets.known import KnownDataset, choose, nearest_titles, versions_of
+from tbench.datasets.known import Access, KnownDataset, choose, nearest_titles, versions_of
 from tbench.datasets.reference import Named, Piece, tag, usable_folder, usable_url, without_login
 from tbench.errors import UsageError
 from tbench.text import one_line
@@ -257,23 +257,6 @@ def _packages(publication: Publication, root: Path, manifest: Path) -> Iterator[
                 f"{manifest}: {task.name} is not in Harbor's cache; fetch it with: harbor download {task.name}"
             )
         yield name, path
-
-
-def say_nothing(text: str) -> None:
-    """Nobody is told."""
-
-
-@dataclass(frozen=True)
-class Access:
-    """Where datasets are looked for, and what may be done to get them."""
-
-    registry: str | None = None
-    """A registry's file or URL, which is asked before tbench's own list."""
-    refresh: bool = False
-    """Fetch also what is in the cache."""
-    offline: bool = False
-    """Ask no server."""
-    say: Callable[[str], None] = say_nothing
 
 
 def find_dataset(reference: Named | Piece, access: Access) -> KnownDataset:

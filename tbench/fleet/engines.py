@@ -7,17 +7,20 @@ import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tbench.config.settings import SandboxConfig
 from tbench.errors import EngineUnavailable, TbenchError, UsageError
 from tbench.fleet.fleet import Fleet
 from tbench.fleet.forward import SshForward
 from tbench.fleet.machine import EngineAddress, NamedEngine, Way
-from tbench.fleet.ray.cluster import RayCluster
 from tbench.sandbox.backend import Backend, MakeBackend, SandboxSettings
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child, remove_containers_of
 from tbench.sandbox.docker.engine import Engine
+
+if TYPE_CHECKING:
+    from tbench.fleet.ray.cluster import RayCluster
 
 
 class Engines:
@@ -33,6 +36,8 @@ class Engines:
     def connect(cls, sandbox: SandboxConfig, concurrency: int = 8) -> Engines:
         """Connect the engines of a configuration. Raises UsageError, which names the machine."""
         if sandbox.ray is not None:
+            from tbench.fleet.ray.cluster import RayCluster
+
             cluster = RayCluster.connect(sandbox.ray, concurrency)
             return cls(None, cluster.first, cluster)
         if not sandbox.engines:

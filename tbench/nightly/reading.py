@@ -47,7 +47,7 @@ def _variables(variables: dict[str, Any]) -> dict[str, Any]:
     return variables
 
 
-class NightlySection(Frozen, use_attribute_docstrings=True):
+class NightlySection(Frozen):
     """What a night is about"""
 
     name: str = ""
@@ -75,7 +75,7 @@ class NightlySection(Frozen, use_attribute_docstrings=True):
     """The folder of the pages about all nights; a relative path is below `directory`. "" leaves them out."""
 
 
-class ServeSection(Frozen, use_attribute_docstrings=True):
+class ServeSection(Frozen):
     """The model server, where nightly starts it itself"""
 
     command: Annotated[tuple[str, ...], AfterValidator(_words_with_placeholders)] = ()
@@ -95,7 +95,7 @@ class ServeSection(Frozen, use_attribute_docstrings=True):
     """Variables of the server's environment, besides those of this one."""
 
 
-class GateSection(Frozen, use_attribute_docstrings=True):
+class GateSection(Frozen):
     """The gate"""
 
     enabled: bool = True
@@ -120,7 +120,7 @@ class GateSection(Frozen, use_attribute_docstrings=True):
         return GateRule(**self.model_dump(exclude={"enabled"}))
 
 
-class NotifySection(Frozen, use_attribute_docstrings=True):
+class NotifySection(Frozen):
     """Who is told"""
 
     webhook_env: str | None = None

@@ -27,7 +27,7 @@ from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
 from tbench.config.document import Locked, PlannedTask, RunDocument, RunPlan
 from tbench.config.settings import NetworkChoice, RunConfig, Verify
 from tbench.errors import EngineUnavailable, TbenchError, UsageError
-from tbench.events import Events
+from tbench.events import Events, RunStarted
 from tbench.fleet.engines import connect_backend
 from tbench.results import TrialResult, is_weak
 from tbench.reward import canonical
@@ -218,6 +218,8 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
         contextlib.closing(RunStore.create(directory, document, hide)) as store,
     ):
         make_backend = live.backend or connect_backend(config.sandbox, live.concurrency)
+        events = Events(store.on_event)
+        events.emit(RunStarted(run=run, trials=len(plans)))
         async with opened(make_backend(settings)) as backend:
             outcome = await Run(
                 plan,
@@ -225,7 +227,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
                 make_agent=lambda: _AgentOfTrial(agent, agents),
                 backend=backend,
                 store=store,
-                events=Events(),
+                events=events,
                 plans=plans,
             ).execute()
     if outcome.stopped is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tbench.config.settings import ScheduleConfig
 from tbench.config.values import ALL_THAT_MAY_HEAL, RetryChoice
+from tbench.errors import KINDS, UsageError
 from tbench.results import ErrorInfo
 from tbench.runs.host import load_per_cpu
 from tbench.sandbox.backend import Backend
@@ -290,6 +291,33 @@ MOST_LOSSES = 3
 """How many machines may be lost under one trial before that counts as an attempt at it."""
 _OTHER_MACHINE, _ITS_IMAGE = 2.0, 0.2
 """What another machine than the one before, and one that has the image, are worth beside a share that is left."""
+
+
+@dataclass(frozen=True)
+class RetryErrors:
+    """Choice of errors that are tried again: those that another attempt may heal, and these types."""
+
+    types: frozenset[str] = frozenset()
+    everything: bool = False
+    choice: RetryChoice = ALL_THAT_MAY_HEAL
+    """What the run has chosen of those that another attempt may heal."""
+
+    @classmethod
+    def parse(cls, text: str | None, choice: RetryChoice = ALL_THAT_MAY_HEAL) -> RetryErrors:
+        """Read `all`, or types separated by commas. Raises UsageError for one that does not exist, or is not wanted."""
+        if text is None:
+            return cls(choice=choice)
+        types = frozenset(filter(None, (word.strip() for word in text.split(","))))
+        if types == {"all"} or not types:
+            return cls(everything=True, choice=choice)
+        if unknown := sorted(types - KINDS.keys()):
+            raise UsageError(f"--retry-errors {unknown[0]}: no such type of error; known: {', '.join(KINDS)}")
+        if both := sorted(types & choice.never):
+            raise UsageError(f"--retry-errors {both[0]}: --retry-never names it, too; leave out one or the other")
+        return cls(types, choice=choice)
+
+    def wants(self, error: ErrorInfo) -> bool:
+        return self.everything or self.choice.wants(error) or error.type in self.types
 
 
 class Tries:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from harness.oversight import Decided, Draft, HandedBack, Query
-from harness.terminal import Terminal
 from harness.trajectory import Reply, Step, Trajectory
 from tbench.errors import REWOUND, TrialError
 from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialSettled, TrialStep, TrialVerdict
@@ -26,6 +25,7 @@ from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
 
 if TYPE_CHECKING:
+    from harness.terminal import Terminal
     from tbench.control.wire import VerdictSeen
 
 Waits = Literal["query", "reply"]

@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.endpoint.address import without_password
 from tbench.config.document import PlannedShard, RunPlan
@@ -18,7 +18,6 @@ from tbench.config.settings import OverridesConfig, RunConfig, SandboxConfig, Ve
 from tbench.config.values import Shard
 from tbench.datasets.reference import stored_place, stored_source
 from tbench.errors import UsageError
-from tbench.runs.resume import EarlierRun
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import SandboxSettings
 from tbench.sandbox.container_proxy import container_proxy
@@ -27,6 +26,9 @@ from tbench.storage.comparable import differences, measured_values
 from tbench.tasks.format import EnvironmentSection, Healthcheck, StepSection, TaskFile, VerifierSection
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
+
+if TYPE_CHECKING:
+    from tbench.runs.resume import EarlierRun
 
 # Tasks as a run has them: with the configuration's consent, and its overrides in place of what they say themselves.
 

@@ -15,9 +15,9 @@ from typing import get_args
 from pydantic import ValidationError
 
 from tbench.config.document import PlannedTask, RunDocument
-from tbench.config.values import ALL_THAT_MAY_HEAL, RetryChoice
-from tbench.errors import KINDS, UsageError
-from tbench.results import ErrorInfo, TrialResult, is_weak
+from tbench.errors import UsageError
+from tbench.results import TrialResult, is_weak
+from tbench.runs.admission import RetryErrors
 from tbench.runs.task_steps import earned, fields_of
 from tbench.runs.trial_progress import TrialPlan
 from tbench.storage.read_run import read_results, read_run_document
@@ -39,32 +39,8 @@ from tbench.verify.reward import read_metrics
 from tbench.verify.tests_shown import logs_in
 from tbench.verify.verifier import Verdict
 
-
-@dataclass(frozen=True)
-class RetryErrors:
-    """Choice of errors that are tried again: those that another attempt may heal, and these types."""
-
-    types: frozenset[str] = frozenset()
-    everything: bool = False
-    choice: RetryChoice = ALL_THAT_MAY_HEAL
-    """What the run has chosen of those that another attempt may heal."""
-
-    @classmethod
-    def parse(cls, text: str | None, choice: RetryChoice = ALL_THAT_MAY_HEAL) -> RetryErrors:
-        """Read `all`, or types separated by commas. Raises UsageError for one that does not exist, or is not wanted."""
-        if text is None:
-            return cls(choice=choice)
-        types = frozenset(filter(None, (word.strip() for word in text.split(","))))
-        if types == {"all"} or not types:
-            return cls(everything=True, choice=choice)
-        if unknown := sorted(types - KINDS.keys()):
-            raise UsageError(f"--retry-errors {unknown[0]}: no such type of error; known: {', '.join(KINDS)}")
-        if both := sorted(types & choice.never):
-            raise UsageError(f"--retry-errors {both[0]}: --retry-never names it, too; leave out one or the other")
-        return cls(types, choice=choice)
-
-    def wants(self, error: ErrorInfo) -> bool:
-        return self.everything or self.choice.wants(error) or error.type in self.types
+WORTH_A_RETRY = RetryErrors()
+"""The errors that another attempt may heal."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +49,11 @@ class EarlierRun:
 
     directory: Path
     document: RunDocument
-    retry_errors: RetryErrors = RetryErrors()
+    retry_errors: RetryErrors = WORTH_A_RETRY
     """Which errors are tried again."""
 
     @classmethod
-    def read(cls, directory: Path, retry_errors: RetryErrors = RetryErrors()) -> EarlierRun:
+    def read(cls, directory: Path, retry_errors: RetryErrors = WORTH_A_RETRY) -> EarlierRun:
         """Read run.json in `directory`. Raises UsageError where there is no run to go on with."""
         if not is_run(directory):
             raise UsageError(f"{directory}: no {CONFIG_NAME} in it, so there is no run to go on with; check the path")

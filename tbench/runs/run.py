@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.turns import wait_through
 from tbench import __version__
@@ -27,16 +28,12 @@ from tbench.pacing import Pace
 from tbench.results import TrialResult
 from tbench.runs.admission import Demand, NoMachine, Tries, admission_to, why_no_machine
 from tbench.runs.beside import Calibrates, Spare, calibrating
-from tbench.runs.control import Attendant, RunControl, TrialControl, Waits
-from tbench.runs.course import Steps
 from tbench.runs.host import HostWatch
 from tbench.runs.plan import plan_trials
 from tbench.runs.pool import add_failure, run_all
 from tbench.runs.preflight import Dropping, get_ready, refusal, refusal_words, refusals, words_about_size
 from tbench.runs.redaction import hiding
-from tbench.runs.resume import EarlierRun, known_of, resume, settle
 from tbench.runs.stopping import Gate, Stopping
-from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan, phase_of
 from tbench.sandbox.backend import Backend, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
 from tbench.sandbox.container_proxy import container_proxy
@@ -47,7 +44,17 @@ from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 from tbench.text import counted, names_shown
+from tbench.threads import THREADS
 from tbench.verify.calibration import architecture_of
+
+if TYPE_CHECKING:
+    from tbench.runs.control import Attendant, RunControl, TrialControl, Waits
+    from tbench.runs.course import Steps
+    from tbench.runs.resume import EarlierRun
+    from tbench.runs.trial import Trial
+
+_OF_TRIALS = "tbench.runs.trial"
+"""What only trials need is imported behind the start of the run: while its engine is made ready."""
 
 End = Callable[[bool], Awaitable[None]]
 """Ends what goes on beside a run that has no trial left, or waits for it; gets whether the run was cut short."""
@@ -111,6 +118,8 @@ class Run:
         """What the run has come to, also where it was cancelled."""
         self._dropping = Dropping(backend, self._plans) if plan.config.sandbox.drop_images else None
         self._stopping = Stopping(len(self._plans), gate, say, machines=lambda: why_no_machine(backend))
+        from tbench.runs.control import RunControl
+
         asks = plan.config.agent.asks_before_acting
         self.control = RunControl(
             plan.run,
@@ -140,7 +149,6 @@ class Run:
 
         At the end `end` is called; then `settled` gives the results after all, before the run is told to have ended.
         """
-        self._events.emit(RunStarted(run=self._plan.run, trials=len(self._plans)))
         cancelled: asyncio.CancelledError | None = None
         try:
             await self._run_trials()
@@ -232,6 +240,8 @@ class Run:
         return trial.result
 
     def _trial(self, plan: TrialPlan, tries: Tries, controlled: TrialControl) -> Trial:
+        from tbench.runs.trial import Trial
+
         node = tries.node
         assert node is not None
         return Trial(
@@ -375,12 +385,17 @@ async def execute_run(
     able = _able(tasks, config.agent.name, config.sandbox.allow_env, backend, say)
     plans, standing = plan_trials(tasks, plan, expected_sec), list[TrialResult]()
     if earlier is not None:
+        from tbench.runs.resume import resume
+
         plans, standing = resume(store, plans, earlier.retry_errors)
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")
         store.write_document(document)
     status: Status = "failed"
     held = _HeldToOracles(tasks, backend, store, events, standing, document, calibrates)
     try:
+        # Not when the first trial begins: before it, the engine and images are made ready.
+        events.emit(RunStarted(run=plan.run, trials=len(plans)))
+        THREADS.submit(import_module, _OF_TRIALS)
         async with opened(backend, say):
             with contextlib.suppress(OSError):  # it is written again at the end, unless this process is killed before
                 store.write_document(document.model_copy(update={"engine": _described(backend, before)}))
@@ -479,6 +494,8 @@ class _HeldToOracles:
 
     def _settled(self, results: list[TrialResult]) -> list[TrialResult]:
         """These results, and those that stand, as they are beside what is known of their tasks by now."""
+        from tbench.runs.resume import known_of, settle
+
         assert self.calibrates is not None
         architecture = architecture_of(self.backend.describe())
         planned = planned_tasks(self.tasks, self.backend, self.before)

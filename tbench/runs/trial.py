@@ -13,9 +13,8 @@ import traceback
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from harness.terminal import Terminal
 from harness.turns import all_of
 from tbench.agents.trial_agent import TrialAgent, Workplace
 from tbench.config.settings import SandboxConfig, VerifyConfig
@@ -40,6 +39,9 @@ from tbench.verify.policy import is_kept, like_oracle, verify_by
 from tbench.verify.separate.collecting import collect, hands_over, save_artifacts
 from tbench.verify.separate.grading import SeparateVerifier
 from tbench.verify.verifier import Verdict, VerifierFailed
+
+if TYPE_CHECKING:
+    from harness.terminal import Terminal
 
 _NOT_THERE = frozenset({"sandbox_lost", "engine_unreachable"})
 """Types of errors after which there is nothing to collect from."""

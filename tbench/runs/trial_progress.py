@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.replies import RepliesSeen
 from harness.trajectory import Usage
 from tbench.events import Phase, TrialPhase
 from tbench.results import ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult
-from tbench.runs.task_steps import TrialPart, earned, integrity_of, task_steps
 from tbench.tasks.task import Task
+
+if TYPE_CHECKING:
+    from tbench.runs.task_steps import TrialPart
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class TrialProgress:
     @property
     def earned(self) -> dict[str, Any]:
         """The reward of the trial and what belongs to it, as its parts have it; none of it after an error."""
+        from tbench.runs.task_steps import earned  # with the verifier, which a plan does without
+
         task, verdicts = self.plan.task, [part.verdict for part in self.parts]
         return {} if task is None or self.error is not None else earned(task, verdicts)
 
@@ -79,6 +83,8 @@ class TrialProgress:
         machine: str | None = None,
     ) -> TrialResult:
         """The result of the trial, which ends now."""
+        from tbench.runs.task_steps import integrity_of, task_steps
+
         plan, parts, task = self.plan, self.parts, self.plan.task
         facts = [part.verdict.facts for part in parts if part.verdict is not None]
         peak = max((each.memory_peak_bytes for each in facts), default=0)

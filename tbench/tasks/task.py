@@ -13,13 +13,11 @@ import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from tbench.compose.file import ComposeFile, read_compose
 from tbench.compose.project import COMPOSE_FILE, IMAGE_OF_MAIN, LOGS_OF_MAIN
-from tbench.compose.variables import Variables
 from tbench.errors import TaskInvalid, TrialError
 from tbench.tasks.consent import Wish, missing_variables, resolve_env, wishes
 from tbench.tasks.files import TaskFiles, TreeEntry, read_bounded, require_bounded
@@ -37,6 +35,9 @@ from tbench.tasks.format import (
 from tbench.tasks.terminal_bench_1 import is_of_terminal_bench_1
 from tbench.text import visible_line
 
+if TYPE_CHECKING:
+    from tbench.compose.file import ComposeFile
+
 # The compose file in a folder of a task, read with the variables that the task may have.
 
 _LOGS = {"VERIFIER_LOGS": "verifier", "AGENT_LOGS": "agent", "ARTIFACTS": "artifacts"}
@@ -44,6 +45,10 @@ _LOGS = {"VERIFIER_LOGS": "verifier", "AGENT_LOGS": "agent", "ARTIFACTS": "artif
 
 def read_services(folder: Path, text: bytes, settings: EnvironmentSection, allowed: Collection[str]) -> ComposeFile:
     """The content `text` of the compose file in `folder`. Raises TaskInvalid."""
+    # Few tasks have such a file, and what reads it takes its time to load.
+    from tbench.compose.file import read_compose
+    from tbench.compose.variables import Variables
+
     given = {name: os.environ[name] for name in allowed if name in os.environ}
     own = {**_known_values(settings, allowed), **_variables_of_harbor(folder, settings)}
     return read_compose(folder / COMPOSE_FILE, text, Variables(own, given))
@@ -243,8 +248,6 @@ class Task:
         return known[1]
 
     def _read_services(self, folder: str, text: bytes, settings: EnvironmentSection) -> ComposeFile:
-        # Few tasks have such a file, and what reads it takes its time to load.
-
         return read_services(self.path / folder, text, settings, self._allowed_env)
 
     def _compose_text(self, folder: str) -> bytes | None:

@@ -1,7 +1,8 @@
 """`make bench`: what the runner costs, beside the floor of the same machine in the same minutes.
 
 Prints a table and writes bench.json: {"figures": {NAME: {"value", "unit", "floor", "ratio"}}}. Names of groups as
-arguments take only those. README.md says what the figures mean.
+arguments take only those, `--least` in front of them as little of each as shows that it still runs. README.md says
+what the figures mean.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import ModuleType
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the fakes that the tests share
 
@@ -51,6 +53,7 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "machines": machines.two_engines,
     "ray": machines.ray_lives,
     "ray2000": machines.ray_simulated,
+    "start": lives.start_and_end,
     "help": lives.command_line,
     "datasets": datasets.by_name,
     "history": history.index_and_pages,
@@ -76,6 +79,24 @@ WITHOUT_ENGINE = {
 }
 
 
+LEAST: dict[ModuleType, dict[str, object]] = {
+    attaching: {"LOOKS": 2, "KEYS": 2},
+    commands: {"COMMANDS": 2, "ROUNDS": 1, "LARGE_ROUNDS": 1},
+    datasets: {"TASKS": 2, "ROUNDS": 1},
+    forking: {"AT_STEP": 2, "STEPS": 3, "ROUNDS": 2},
+    history: {"SHAPES": {"100_runs": (2, 4, 1)}, "ROUNDS": 1},
+    lives: {"CYCLES": 1, "LIVES": 2, "AT_ONCE": 2},
+    machines: {"ROUNDS": 1},
+    pages: {"TASKS": 2, "SEEDS": 1, "STEPS": 2, "NIGHTS": 2},
+    replay: {"SEATS": 2, "STEPS": 4, "AT_ONCE": 2},
+    scoring: {"STEPS": 2, "ROUNDS": 1, "SUMMARIES": ((4, 2),)},
+    services: {"CYCLES": 1},
+    simulated: {"STEPS": 2, "LATENCY_SEC": 0.05, "FEW": 4, "MANY": 8},
+    steps: {"STEPS": 2, "CPU_STEPS": 2, "STEPS_AT_ONCE": 1, "AT_ONCE": 2, "ROUNDS": 1},
+}
+"""What `--least` makes of the sizes of groups."""
+
+
 async def measure(engine: Engine | None, names: list[str], directory: Path) -> Figures:
     figures = Figures()
     place = await Place.prepare(engine, make_task(directory / "bench-task")) if engine is not None else None
@@ -87,7 +108,12 @@ async def measure(engine: Engine | None, names: list[str], directory: Path) -> F
 
 
 def main() -> None:
-    names = sys.argv[1:] or list(GROUPS)
+    names = sys.argv[1:]
+    if names[:1] == ["--least"]:
+        names = names[1:]
+        for module, sizes in LEAST.items():
+            vars(module).update(sizes)
+    names = names or list(GROUPS)
     if unknown := set(names) - GROUPS.keys():
         sys.exit(f"bench: no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
     engine = Engine.connect(steps.AT_ONCE) if set(names) - WITHOUT_ENGINE else None

@@ -1,4 +1,5 @@
-"""A chat endpoint in a process of its own: every reply is the same, after a fixed latency.
+"""A chat endpoint in a process of its own: every reply is the same, after a fixed latency, with a count of tokens that
+grows with the request.
 
     with Endpoint(reply, latency_sec=1.0) as base_url: ...
 
@@ -14,6 +15,8 @@ import sys
 from pathlib import Path
 
 MODEL = "fixed-reply"
+_TOKENS, _BYTES_PER_TOKEN = b"      1000", 4
+"""What stands for the tokens of a request: as many characters for every number, so that no length changes."""
 
 
 class Endpoint:
@@ -42,7 +45,8 @@ def bodies(reply: str) -> tuple[bytes, bytes]:
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050},
     }  # fmt: skip
-    return json.dumps({"object": "list", "data": [card]}).encode(), json.dumps(completion).encode()
+    listing, said = json.dumps({"object": "list", "data": [card]}).encode(), json.dumps(completion).encode()
+    return listing, said.replace(b'"prompt_tokens": 1000', b'"prompt_tokens":' + _TOKENS)
 
 
 def response(body: bytes) -> bytes:
@@ -65,7 +69,8 @@ async def serve(reply: str, latency_sec: float, seats: int) -> None:
                     await reader.readexactly(length)
                     async with free:
                         await asyncio.sleep(latency_sec)
-                    writer.write(completion)
+                    tokens = b"%*d" % (len(_TOKENS), length // _BYTES_PER_TOKEN)
+                    writer.write(completion.replace(_TOKENS, tokens))
                 await writer.drain()
                 if b"connection: close" in head:
                     break

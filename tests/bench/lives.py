@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import subprocess
 import sys
@@ -174,6 +175,26 @@ def wall_sec(command: list[str], rounds: int = 7) -> float:
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
 NOTHING = [sys.executable, "-c", "pass"]
+
+
+def oracle_run(place: Place, output: Path) -> tuple[float, float, float]:
+    """A run of one oracle trial as a process: seconds until its first event, after its last, and in all."""
+    command = [TBENCH, "run", str(place.task.path), "--agent", "oracle", "-k", "1", "--json", "--output", str(output)]
+    started = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = {json.loads(line)["kind"]: time.perf_counter() for line in process.stdout}
+    ended = time.perf_counter()
+    assert process.returncode == 0
+    return told["run_started"] - started, ended - told["run_ended"], ended - started
+
+
+async def start_and_end(place: Place, figures: Figures, scratch: Path) -> None:
+    """What a command takes around its trials."""
+    first, last, whole = zip(*(oracle_run(place, scratch / str(number)) for number in range(CYCLES)), strict=True)
+    figures.add("oracle_run_until_first_event_sec", statistics.median(first), "s", wall_sec(NOTHING))
+    figures.add("oracle_run_after_last_event_sec", statistics.median(last), "s")
+    figures.add("oracle_run_sec", statistics.median(whole), "s", bare_cycle(place))
 
 
 async def command_line(place: Place, figures: Figures, scratch: Path) -> None:

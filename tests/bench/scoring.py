@@ -24,6 +24,8 @@ from tbench.proxies.replay.scoring.parser import parse
 from tbench.proxies.replay.scoring.score_run import score_directory
 
 STEPS, UNITS, ROUNDS = 303, 38, 7
+SUMMARIES = ((1000, 100), (20_000, 5))
+"""Tasks, seeds."""
 _SHAPES = (
     "{} = {}",
     "for {} in {}:",
@@ -112,7 +114,7 @@ def usage_of(command: list[str]) -> resource.struct_rusage:
 
 async def summary(place: Place, figures: Figures, scratch: Path) -> None:
     """CPU seconds and peak memory of `tbench summary` over 100,000 results, of few tasks and of many."""
-    for tasks, seeds in ((1000, 100), (20_000, 5)):
+    for tasks, seeds in SUMMARIES:
         write_nights(scratch / str(tasks), 1, tasks, seeds)
         run = scratch / str(tasks) / "night-0000"
         used = usage_of([TBENCH, "summary", str(run)])

@@ -37,6 +37,8 @@ from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 
 STEPS, LATENCY_SEC = 10, 1.0
+FEW, MANY = 500, 1000
+"""Trials."""
 TICK_SEC = 0.01
 LINE = "drwxr-xr-x 2 root root 4096 Nov 21 10:36 a line of some output, as commands print them\n"
 REPLY = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "make report\\n", "duration": 5.0}]}'
@@ -97,7 +99,7 @@ class Simulated:
     lag: Lag
 
 
-async def simulate(task: Task, model: Model, directory: Path, trials: int = 500) -> Simulated:
+async def simulate(task: Task, model: Model, directory: Path, trials: int) -> Simulated:
     plan = a_plan("bench", seeds=tuple(range(trials)), agent="model", concurrency=trials)
     protocol, lag = load_protocol("keystrokes-json"), Lag()
     with contextlib.closing(RunStore.create(directory, a_document(plan))) as store:
@@ -122,15 +124,15 @@ async def simulate(task: Task, model: Model, directory: Path, trials: int = 500)
 async def five_hundred(place: Place | None, figures: Figures, scratch: Path) -> None:
     """With the real client, and without it."""
     task = make_task(scratch / "simulated-task")
-    _add(figures, "simulated_500", await with_client(task, scratch / "client", 500))
-    _add(figures, "simulated_500_no_client", await simulate(task, SlowModel(), scratch / "no-client"))
+    _add(figures, "simulated_500", await with_client(task, scratch / "client", FEW))
+    _add(figures, "simulated_500_no_client", await simulate(task, SlowModel(), scratch / "no-client", FEW))
 
 
 async def a_thousand(place: Place | None, figures: Figures, scratch: Path) -> None:
     """With the real client; and the memory of the process for each trial in flight."""
     task, before_mb = make_task(scratch / "simulated-task"), most_memory_mb()
-    _add(figures, "simulated_1000", await with_client(task, scratch / "client", 1000))
-    figures.add("simulated_1000_mb_per_trial", (most_memory_mb() - before_mb) / 1000, "MB")
+    _add(figures, "simulated_1000", await with_client(task, scratch / "client", MANY))
+    figures.add("simulated_1000_mb_per_trial", (most_memory_mb() - before_mb) / MANY, "MB")
 
 
 async def with_client(task: Task, directory: Path, trials: int) -> Simulated:

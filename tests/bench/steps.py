@@ -6,6 +6,7 @@ The floor of a step is the same keystrokes on the same kind of stream until the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import statistics
 import time
 from collections.abc import Awaitable, Sequence
@@ -30,7 +31,7 @@ AT_ONCE = 16
 ROUNDS = 5
 """Steps and their floor take turns, so that both see the same machine."""
 STEPS, CPU_STEPS, STEPS_AT_ONCE = 60, 100, 12
-"""Per round; of CPU_STEPS there is one."""
+"""Per round; CPU_STEPS are those of a conversation."""
 FLOOR = TerminalSpec(socket="/opt/tbench/run/floor")
 REPLY = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "echo step\\n", "duration": 5.0}]}'
 
@@ -79,25 +80,25 @@ async def opened(sandboxes: Sequence[Sandbox]) -> list[Terminal]:
 
 async def one_trial(place: Place, figures: Figures, scratch: Path) -> None:
     """The time of a step, and the CPU time of this process for it: terminal alone, and with agent loop and client."""
-    times, floors, cpu, cpu_floors = [], [], [], []
-    async with place.sandboxes(1) as sandboxes:
+    times, floors, cpu, cpu_agent, cpu_floors = [], [], [], [], []
+    async with contextlib.AsyncExitStack() as stack:
+        sandboxes = await stack.enter_async_context(place.sandboxes(1))
+        base_url = stack.enter_context(Endpoint(REPLY, 0.0))
+        chat = await stack.enter_async_context(ChatModel(base_url, None, Sampling(), api_key=None))
+        await chat.connect()
         [terminal], stream = await opened(sandboxes), await bare_stream(sandboxes[0])
         for _ in range(ROUNDS):
             times += await step_ms(terminal, STEPS)
             floors += await floor_ms(stream, STEPS)
             cpu.append(await cpu_ms_per_step(step_ms(terminal, STEPS), STEPS))
+            cpu_agent.append(await cpu_ms_per_step(converse(chat, terminal, CPU_STEPS), CPU_STEPS))
             cpu_floors.append(await cpu_ms_per_step(floor_ms(stream, STEPS), STEPS))
-        with Endpoint(REPLY, 0.0) as base_url:
-            chat = ChatModel(base_url, None, Sampling(), api_key=None)
-            await chat.connect()
-            cpu_agent = await cpu_ms_per_step(converse(chat, terminal, CPU_STEPS), CPU_STEPS)
-            await chat.close()
         await terminal.close()
         await stream.close()
     cpu_floor = statistics.median(cpu_floors)
     figures.add_quantiles("terminal_step_ms", times, floors)
     figures.add("terminal_step_cpu_ms", statistics.median(cpu), "ms", cpu_floor)
-    figures.add("agent_step_cpu_ms", cpu_agent, "ms", cpu_floor)
+    figures.add("agent_step_cpu_ms", statistics.median(cpu_agent), "ms", cpu_floor)
 
 
 async def cpu_ms_per_step(steps: Awaitable[object], count: int) -> float:

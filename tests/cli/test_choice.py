@@ -9,7 +9,7 @@ from run_plans import a_plan
 
 from tbench.cli.progress import progress
 from tbench.config.settings import OutputConfig
-from tbench.events import Note, RunStarted
+from tbench.events import Note, RunStarted, TrialPhase
 from tbench.tasks.sources import TaskSet
 
 
@@ -20,9 +20,10 @@ def test_notes_from_before_the_first_trial_outlive_the_live_view(
     monkeypatch.setenv("COLUMNS", "120")
     told = [f"task-{number} cannot run: oracle_missing" for number in range(9)]
     with progress(a_plan(), TaskSet((), {}), OutputConfig()) as show:
+        show(RunStarted(run="r", trials=1))
         for text in told:
             show(Note(text=text))
-        show(RunStarted(run="r", trials=1))
+        show(TrialPhase(trial="t", attempt=1, task="t", seed=0, phase="queued"))
         show(Note(text="task: building its image"))
     said = capsys.readouterr().err
     # Behind what clears the line or hides the cursor: nothing clears these lines again.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from conftest import MakeTask
+from conftest import ROOT, MakeTask
 from run_trees import a_result, write_run
 
 from tbench.cli import app
@@ -27,6 +29,19 @@ def test_the_collector_is_as_before_when_the_trials_are_over() -> None:
         assert gc.get_threshold()[2] > before[2]
         raise KeyError
     assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
+
+
+LATER = {
+    *("jinja2", "openai", "rich", "yaml", "harness.endpoint.chat", "harness.terminal.session", "tbench.api"),
+    *("tbench.control.wire", "tbench.datasets.resolve", "tbench.runs.trial", "tbench.scores.summary"),
+    "tbench.verify.verifier",
+}
+"""What a run of the oracle does without, or needs only when it has begun."""
+
+
+def test_what_a_run_needs_later_or_never_is_not_imported_before_its_first_event() -> None:
+    code = f"import sys, tbench.cli.run, tbench.cli.execute; print(*({LATER} & sys.modules.keys()))"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split() == []
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])

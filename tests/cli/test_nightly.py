@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import executable
 from click.testing import CliRunner, Result
 from nightly_bench import ENDPOINT, NightlyBench
+from page_pictures import PICTURES, photograph_pages
 
 from tbench.cli import app
 from tbench.nightly.reading import NightlyConfig
@@ -170,6 +172,9 @@ def test_ten_demo_nights_with_a_kill_in_the_sixth_are_gated_rightly(engine: Engi
     assert "greenhouse-panel: solved" in done.stdout, "an alarm has its evidence"
     left = engine.api.containers(all=True, filters={"label": LABEL_RUN})
     assert [each for each in left if each["Labels"][LABEL_RUN].startswith("night-")] == []
+    if executable() is not None:
+        photograph_pages(tmp_path / "demo" / "nightly" / "site", tmp_path)
+        assert {f"{picture.name}.png" for picture in PICTURES} <= {file.name for file in tmp_path.iterdir()}
 
 
 WORSE = {"git-lost-commits", "greenhouse-panel", "tidy-notes"}

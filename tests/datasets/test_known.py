@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from tbench.datasets.known import KnownDataset, choose
+from tbench.datasets.known import Access, KnownDataset, choose
 from tbench.datasets.reference import Named, Piece, is_commit, usable_folder, usable_url
-from tbench.datasets.resolve import Access, find_dataset, known_datasets
+from tbench.datasets.resolve import find_dataset, known_datasets
 from tbench.errors import UsageError
 
 

@@ -18,11 +18,11 @@ from git_mirrors import Mirror, git, registry, row
 from tb1_tasks import write_tb1_task
 
 from tbench.datasets.cache import RECORD, CachedDataset, DatasetCache
-from tbench.datasets.known import KnownDataset
+from tbench.datasets.known import Access, KnownDataset, say_nothing
 from tbench.datasets.pull import pull
 from tbench.datasets.reading import read_chosen
 from tbench.datasets.reference import Named, Piece
-from tbench.datasets.resolve import Access, find_dataset, say_nothing
+from tbench.datasets.resolve import find_dataset
 from tbench.errors import UsageError
 from tbench.tasks.sources import ALL_TASKS, read_tasks
 from tbench.tasks.task import Task
@@ -33,7 +33,8 @@ from pathlib import Path
 from tbench.datasets.cache import DatasetCache, cache_directory
 from tbench.datasets.pull import pull
 from tbench.datasets.reference import parse_reference
-from tbench.datasets.resolve import Access, find_dataset
+from tbench.datasets.known import Access
+from tbench.datasets.resolve import find_dataset
 known = find_dataset(parse_reference(sys.argv[1]), Access())
 print(pull(known, DatasetCache(cache_directory()), lambda text: print(text, flush=True)).path)
 """

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from tbench.datasets.known import Access
 from tbench.datasets.reading import read_chosen
 from tbench.datasets.reference import Named, Piece
-from tbench.datasets.resolve import Access, downloaded, find_dataset, read_registry
+from tbench.datasets.resolve import downloaded, find_dataset, read_registry
 from tbench.errors import UsageError
 from tbench.tasks.sources import ALL_TASKS, TaskChoice
 from tbench.tasks.task import Task

@@ -21,8 +21,9 @@ from tbench.config.settings import RunConfig
 from tbench.errors import TrialError, UsageError
 from tbench.events import Events
 from tbench.results import TrialResult
+from tbench.runs.admission import RetryErrors
 from tbench.runs.plan import check_same_run, plan_trials
-from tbench.runs.resume import EarlierRun, RetryErrors, resume
+from tbench.runs.resume import EarlierRun, resume
 from tbench.runs.run import Run, RunOutcome, execute_run
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.scores.summarise import summarise

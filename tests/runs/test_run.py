@@ -30,7 +30,7 @@ from tbench.cli.progress import LiveView
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
 from tbench.errors import TrialError, UsageError
-from tbench.events import Event, Events, TrialFinished, TrialPhase
+from tbench.events import Event, Events, RunStarted, TrialFinished, TrialPhase
 from tbench.results import ImageOrigin, TrialResult
 from tbench.runs.live.commands import LiveControl
 from tbench.runs.plan import plan_trials
@@ -111,14 +111,10 @@ class Bench:
         self.sandboxes = FakeBackend(self.make_sandbox, capacity)
         store = self._stack.enter_context(contextlib.closing(RunStore.create(self.directory, a_document())))
         events = Events(self.seen.append, *([subscriber] if subscriber else []))
-        return Run(
-            plan or plan_of(),
-            tasks,
-            make_agent=agent,
-            backend=self.sandboxes,
-            store=store,
-            events=events,
-        )
+        plan = plan or plan_of()
+        run = Run(plan, tasks, make_agent=agent, backend=self.sandboxes, store=store, events=events)
+        events.emit(RunStarted(run=plan.run, trials=len(plan_trials(tasks, plan))))
+        return run
 
     async def execute(self, *args: Any, **kwargs: Any) -> Finished:
         run = self.prepare(*args, **kwargs)
@@ -591,6 +587,8 @@ async def test_a_run_that_is_cancelled_before_its_first_trial_is_interrupted(tas
         execute_run(plan_of(), tasks, tmp_path / "run", NopAgent, Events(), backend=backend, on_end=ended.append)
     )
     await backend.opening.wait()
+    told = (tmp_path / "run" / "journal.jsonl").read_text().splitlines()
+    assert list(map(json.loads, told)) == [{"kind": "run_started", "run": "r", "trials": 6}]
     running.cancel()
     await asyncio.wait({running})
     assert running.cancelled() and [(each.results, each.interrupted) for each in ended] == [([], True)]

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the plans that the tests share
+
 from harm import Harm
 from run_plans import a_plan
 from shaky import ShakyEndpoint
@@ -41,7 +43,7 @@ from tbench.sandbox.docker.owner import LABEL_OWNER, owner
 from tbench.tasks.sources import TaskSet, read_tasks
 
 TRIALS, TASKS, AT_ONCE, RETRIES, STEPS = 300, 5, 8, 20, 6
-HARM_EVERY_SEC, HARMED_REQUESTS = 0.8, 0.1
+HARMED_REQUESTS = 0.1
 OUTAGES, OUTAGE_SEC = 3, 6.0
 REQUEST_SEC = 10.0
 _OF_THE_LOOP = "asyncio_"
@@ -118,19 +120,15 @@ class Soak:
             retries=RETRIES,
         )  # fmt: skip
         harm = Harm(self._engine, name, self._chance, harm_until_step)
-        harming = asyncio.create_task(harm.forever(HARM_EVERY_SEC))
-        try:
-            outcome = await execute_run(
-                plan,
-                self._tasks,
-                self._directory / name,
-                make_agent,
-                Events(harm, self._show),
-                backend=DockerBackend(self._engine, sandbox_settings(plan)),
-            )
-        finally:
-            harming.cancel()
-            await asyncio.gather(harming, return_exceptions=True)
+        outcome = await execute_run(
+            plan,
+            self._tasks,
+            self._directory / name,
+            make_agent,
+            Events(harm, self._show),
+            backend=DockerBackend(self._engine, sandbox_settings(plan)),
+        )
+        await harm.ended()
         self.injected += harm.injected
         self.results += outcome.results
 
@@ -150,7 +148,7 @@ class Soak:
                 shaky.base_url, None, Sampling(), api_key=None, request_timeout_sec=REQUEST_SEC, retry=retry
             ) as chat:
                 await chat.connect()
-                outages = asyncio.create_task(self._outages(shaky))
+                outages = asyncio.create_task(self._outages(shaky, trials * STEPS // (OUTAGES + 1)))
                 try:
                     await self.run("scripted", lambda: ModelAgent(chat, protocol, Limits()), trials, STEPS - 2)
                 finally:
@@ -158,9 +156,11 @@ class Soak:
                     await asyncio.gather(outages, return_exceptions=True)
             self.injected += shaky.injected
 
-    async def _outages(self, shaky: ShakyEndpoint) -> None:
+    async def _outages(self, shaky: ShakyEndpoint, every: int) -> None:
+        """The endpoint is away after every so many requests."""
         for _ in range(OUTAGES):
-            await asyncio.sleep(self._chance.uniform(5, 15))
+            for _ in range(every):
+                await shaky.arrived.acquire()
             await shaky.be_away(OUTAGE_SEC)
 
 

@@ -15,11 +15,15 @@ from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_TRIAL
 
+HARMED_EVENTS, SOON_SEC = 0.1, 0.4
+"""The share of events of trials that harm follows, and how soon."""
 STOP_SEC = 1.5
 AT_ANY_TIME = ("removed", "stopped")
 WHILE_THE_AGENT_WORKS = ("all processes killed", "tmux killed", "out of memory")
 """Not later: a verifier that is killed has no verdict to give, and nobody can say who killed it."""
 _SCRIPTS = {
+    # By one process, which goes on itself: where an exec was just beginning, the engine lets nobody else in.
+    "stopped": f"kill -STOP -1; sleep {STOP_SEC}; kill -CONT -1",
     "all processes killed": "kill -9 -1",
     "tmux killed": f"{BUSYBOX} pkill -9 tmux",
     "out of memory": "x=$(head -c 900000000 /dev/zero | tr '\\0' x)",
@@ -27,7 +31,10 @@ _SCRIPTS = {
 
 
 class Harm:
-    """A subscriber that knows what each trial is at, and does harm to one container after the other."""
+    """A subscriber that knows what each trial is at, and does harm to the containers of some soon after an event.
+
+    So a trial is harmed as often as it has events, however long these take on the machine.
+    """
 
     def __init__(self, engine: Engine, run: str, chance: random.Random, last_step: int) -> None:
         self.injected: Counter[str] = Counter()
@@ -37,6 +44,7 @@ class Harm:
         self._last_step = last_step
         self._working: dict[str, int] = {}
         """The attempt of each trial that is at such a step."""
+        self._under_way: set[asyncio.Task[None]] = set()
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -46,30 +54,30 @@ class Harm:
                 del self._working[event.trial]
             case _:
                 pass
+        if isinstance(event, TrialStep | TrialPhase) and self._chance.random() < HARMED_EVENTS:
+            task = asyncio.create_task(self._one(event.trial))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
 
-    async def forever(self, every_sec: float) -> None:
-        while True:
-            await asyncio.sleep(self._chance.uniform(0.5, 1.5) * every_sec)
-            with contextlib.suppress(EngineError):  # it ended by itself in the meantime
-                await self._one()
+    async def ended(self) -> None:
+        """Wait for what is under way."""
+        await asyncio.gather(*self._under_way)
 
-    async def _one(self) -> None:
+    async def _one(self, trial: str) -> None:
+        await asyncio.sleep(self._chance.uniform(0, SOON_SEC))
         api = self._engine.api
-        found = await self._engine.call(api.containers, filters={"label": f"{LABEL_RUN}={self._run}"})
-        if not found:
-            return
-        victim = self._chance.choice(found)
-        working = victim["Labels"][LABEL_TRIAL] in self._working
-        fault = self._chance.choice([*AT_ANY_TIME, *(WHILE_THE_AGENT_WORKS if working else ())])
-        if fault == "removed":
-            await self._engine.call(api.remove_container, victim["Id"], force=True)
-        elif fault == "stopped":
-            await self._engine.call(self._exec, victim["Id"], "kill -STOP -1")
-            await asyncio.sleep(STOP_SEC)
-            await self._engine.call(self._exec, victim["Id"], "kill -CONT -1")
-        else:
-            await self._engine.call(self._exec, victim["Id"], _SCRIPTS[fault])
-        self.injected[fault] += 1
+        labels = [f"{LABEL_RUN}={self._run}", f"{LABEL_TRIAL}={trial}"]
+        with contextlib.suppress(EngineError):  # it ended by itself in the meantime
+            if not (found := await self._engine.call(api.containers, filters={"label": labels})):
+                return
+            victim = self._chance.choice(found)["Id"]
+            working = trial in self._working
+            fault = self._chance.choice([*AT_ANY_TIME, *(WHILE_THE_AGENT_WORKS if working else ())])
+            if fault == "removed":
+                await self._engine.call(api.remove_container, victim, force=True)
+            else:
+                await self._engine.call(self._exec, victim, _SCRIPTS[fault])
+            self.injected[fault] += 1
 
     def _exec(self, container: str, script: str) -> None:
         api = self._engine.api

@@ -1,6 +1,6 @@
 """An unreliable way to an endpoint: a TCP proxy that harms some connections, and is away now and then.
 
-Every request of ours has a connection of its own, so what befalls a connection befalls one request.
+It has every connection closed behind its first answer, so what befalls a connection befalls one request.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class ShakyEndpoint:
 
     def __init__(self, host: str, port: int, chance: random.Random, harm: float) -> None:
         self.injected: Counter[str] = Counter()
+        self.arrived = asyncio.Semaphore(0)
+        """Released once for each request."""
         self._behind = (host, port)
         self._chance = chance
         self._harm = harm
@@ -88,7 +90,8 @@ class ShakyEndpoint:
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         length = int((head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or b"0").strip())
-        request = head + await reader.readexactly(length)
+        request = head[:-2] + b"connection: close\r\n\r\n" + await reader.readexactly(length)
+        self.arrived.release()
         if head.startswith(b"POST") and self._chance.random() < self._harm:
             fault = self._chance.choice([*CANNED, *OTHERS])
             self.injected[fault] += 1

@@ -14,7 +14,8 @@ import click
 from harness.model import Sampling
 from harness.protocols.thinking_bash import ThinkingBash
 from tbench import exit_codes
-from tbench.agents.setup import AgentSetup, connect
+from tbench.agents.connecting import connect
+from tbench.agents.setup import AgentSetup
 from tbench.cli.interruption import run_interruptibly
 from tbench.cli.printing import print_line
 from tbench.cli.tasks import chosen_tasks

@@ -14,14 +14,14 @@ Relevance = Literal["distinct", "occurrences", "literal"]
 Conciseness = Literal["step", "linear", "negative"]
 
 
-class ExtractModelConfig(ModelConfig, use_attribute_docstrings=True):
+class ExtractModelConfig(ModelConfig):
     """Model"""
 
     max_tokens: int = Field(default=256, ge=1)
     """Most tokens per reply, thinking included."""
 
 
-class ExtractAgentConfig(Frozen, use_attribute_docstrings=True):
+class ExtractAgentConfig(Frozen):
     """Agent"""
 
     protocol: Annotated[str, Option(words=protocols)] = "thinking-bash"
@@ -30,7 +30,7 @@ class ExtractAgentConfig(Frozen, use_attribute_docstrings=True):
     """A file whose blocks replace the protocol's prompts; thinking-bash has the bare request without one."""
 
 
-class ScoreConfig(Frozen, use_attribute_docstrings=True):
+class ScoreConfig(Frozen):
     """Scores"""
 
     relevance: Relevance = "distinct"
@@ -39,7 +39,7 @@ class ScoreConfig(Frozen, use_attribute_docstrings=True):
     """Shape of the conciseness."""
 
 
-class ExtractOutputConfig(Frozen, use_attribute_docstrings=True):
+class ExtractOutputConfig(Frozen):
     """Output"""
 
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None

@@ -21,7 +21,7 @@ def _as_urls(value: Any) -> Any:
     return value
 
 
-class DatasetConfig(Frozen, use_attribute_docstrings=True):
+class DatasetConfig(Frozen):
     """What to replay"""
 
     path: Annotated[str, Option(argument="DATASET", is_path=True)] = ""
@@ -32,7 +32,7 @@ class DatasetConfig(Frozen, use_attribute_docstrings=True):
     """Only steps whose index modulo N is I, such as 0/4."""
 
 
-class ReplayModelConfig(EndpointConfig, use_attribute_docstrings=True):
+class ReplayModelConfig(EndpointConfig):
     """Model"""
 
     base_url: Annotated[tuple[str, ...], BeforeValidator(_as_urls), Option(daily=True)] = ()
@@ -59,7 +59,7 @@ class ReplayModelConfig(EndpointConfig, use_attribute_docstrings=True):
     """Prompt and reply together, where the server allows more."""
 
 
-class PromptConfig(Frozen, use_attribute_docstrings=True):
+class PromptConfig(Frozen):
     """Prompts"""
 
     render: Literal["server", "local"] | None = None
@@ -81,7 +81,7 @@ class PromptConfig(Frozen, use_attribute_docstrings=True):
     """Leave steps that do not fit the context without an answer."""
 
 
-class ReplayOutputConfig(Frozen, use_attribute_docstrings=True):
+class ReplayOutputConfig(Frozen):
     """Output"""
 
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None

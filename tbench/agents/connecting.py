@@ -1,0 +1,87 @@
+"""Connects to the endpoints that a configuration names, before anything is started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from functools import partial
+
+from harness.endpoint.address import full_url, without_password
+from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy
+from harness.endpoint.replicas import MOVE_ON_SEC, Endpoint, Replicas, WaitNotice
+from harness.errors import EndpointError
+from harness.model import Rendering, Sampling, ServedModel
+from tbench.config.settings import ModelConfig, ServerConfig
+from tbench.errors import UsageError
+
+_PREFLIGHT_SEC = 20.0
+
+
+def make_chat(
+    model: ModelConfig,
+    on_wait: Callable[[str, float], None],
+    on_outage: Callable[[str], None],
+    server: ServerConfig | None = None,
+    retry_budget_sec: float | None = None,
+    api_key: str | None = None,
+) -> ChatModel:
+    """A client of one server, not connected yet; without one, of the only one. Raises EndpointError for no URL.
+
+    Without an `api_key`, it is that of the environment.
+    """
+    at = server.base_url if server is not None else model.servers[0].base_url if model.servers else ""
+    chat = ChatModel(
+        at,
+        model.name,
+        Sampling(**model.model_dump(include=set(Sampling.model_fields))),
+        api_key=api_key or os.environ.get("OPENAI_API_KEY"),
+        request_timeout_sec=model.request_timeout_sec or None,
+        retry=RetryPolicy(total_sec=model.retry_budget_sec if retry_budget_sec is None else retry_budget_sec),
+        rendering=Rendering(**model.model_dump(include=set(Rendering.model_fields))),
+        on_wait=on_wait,
+        max_outage=OutagePolicy(max_sec=model.max_outage_sec),
+        on_outage=on_outage,
+    )
+    chat.replier.is_strict = model.other_weights == "pause"
+    return chat
+
+
+async def connect(
+    model: ModelConfig, say: Callable[[str], None], api_key: str | None = None
+) -> tuple[Endpoint, ServedModel]:
+    """Connect to the endpoint, before anything is started: a wrong URL must not cost a run. Raises UsageError."""
+    chat = unconnected(model, say, api_key)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(chat.close)
+        try:
+            served = await chat.connect(budget_sec=min(_PREFLIGHT_SEC, model.retry_budget_sec))
+        except EndpointError as error:
+            raise UsageError(f"endpoint: {error}") from None
+        stack.pop_all()
+    return chat, served
+
+
+def unconnected(model: ModelConfig, say: Callable[[str], None], api_key: str | None = None) -> Endpoint:
+    """A client that tells its user of waits and outages, and has asked nothing yet. Raises UsageError."""
+    servers = model.servers
+    try:
+        if len(servers) <= 1:
+            tell = WaitNotice("endpoint", say, 0.0)
+            return make_chat(model, tell, lambda words: say(f"endpoint {words}"), api_key=api_key)
+        budget_sec = min(model.retry_budget_sec, MOVE_ON_SEC)
+        chats = []
+        for server in servers:
+            name = f"endpoint {without_password(full_url(server.base_url))}"
+            told = partial(_say_of, name, say)
+            chats.append(make_chat(model, WaitNotice(name, say), told, server, budget_sec, api_key))
+    except EndpointError as error:
+        raise UsageError(f"endpoint: {error}") from None
+    weights = [server.weight for server in servers]
+    return Replicas(
+        chats, lambda words: say(f"endpoint {words}"), weights=weights, retry_budget_sec=model.retry_budget_sec
+    )
+
+
+def _say_of(name: str, say: Callable[[str], None], words: str) -> None:
+    say(f"{name} {words}")
