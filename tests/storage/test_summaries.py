@@ -46,13 +46,19 @@ def test_the_summary_of_a_directory_is_that_of_all_its_results_without_one_of_th
     assert summary == summary_of(read_run(run))
 
 
+def peak_of(run: Path) -> int:
+    gc.collect()
+    tracemalloc.start()
+    read_summary(run)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
 def test_a_result_takes_at_most_two_and_a_half_kilobytes_of_the_peak(tmp_path: Path) -> None:
     peaks = []
     for tasks in (200, 800):
         run = a_run(tmp_path / str(tasks), tasks)
         read_summary(run)  # what is loaded, and remembered, the first time
-        tracemalloc.start()
-        read_summary(run)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
+        peaks.append(min(peak_of(run) for _ in range(3)))  # garbage that waits for its collection counts in some
     assert (peaks[1] - peaks[0]) / (600 * SEEDS) < 2500

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_plans import a_document, a_plan
+from run_plans import a_document, a_plan, as_configured
 
 from harness.trajectory import Outcome, Trajectory
 from tbench.agents.trial_agent import AgentReport, Workplace
@@ -393,8 +393,8 @@ async def run_trial(engine: Engine, tools_volume: str, tmp_path: Path) -> AsyncI
     name = f"test-{uuid.uuid4().hex[:12]}"
 
     async def run(path: Path, script: str = "true", **settings: Any) -> tuple[Path, TrialResult, str]:
-        tasks = TaskSet((Task.read(path),), {})
         plan = a_plan(name, agent="shell", source=str(path.parent), concurrency=1, **settings)
+        tasks = TaskSet((as_configured(Task.read(path), plan.config),), {})
         store = RunStore.create(tmp_path / "run", a_document(plan, tasks.tasks))
         async with asyncio.timeout(BOUND_SEC), opened(DockerBackend(engine, sandbox_settings(plan))) as backend:
             made = Run(plan, tasks, make_agent=lambda: Shell(script), backend=backend, store=store, events=Events())
