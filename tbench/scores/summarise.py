@@ -165,7 +165,7 @@ def reward_table(
     """The rewards that `summarise` counts, laid out over the plan. Raises ValueError as `RewardTable.of` does."""
     planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
     finals = final_results(results)
-    verdicts = [(*trial, finals[trial].reward) for trial in finals.keys() & planned]
+    verdicts = ((*trial, finals[trial].reward) for trial in finals.keys() & planned)
     return RewardTable.of(verdicts, planned_tasks, planned_seeds, is_bounded=is_bounded)
 
 
