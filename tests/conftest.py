@@ -8,6 +8,7 @@ import http.server
 import os
 import re
 import shutil
+import tempfile
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -41,7 +42,7 @@ MEMORY = Path("/dev/shm")
 MEMORY_BYTES = 4 << 30
 # What tests write is written through to the disk, and soon removed: both are slow there, and nothing in memory.
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 collect_ignore = ["data"]
 """Tasks of a stored run bring their own tests."""
 MakeTask = Callable[..., Path]
