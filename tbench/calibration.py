@@ -190,7 +190,7 @@ async def measure(runner: Runner, task: Task, agent: CalibratingAgent, repetitio
         result = failure.result
     directory = trial_directory(runner.directory, result.task, result.seed, result.attempt)
     config = runner.config
-    task = as_configured(task, config.overrides, config.verify, config.sandbox)
+    task = as_configured(task, config)
     return await asyncio.to_thread(_measured, task, agent, repetition, result, directory)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from tbench.config.document import Locked, PlannedTask, RunDocument, RunPlan
 from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig, SandboxConfig
-from tbench.runs import plan as planning
 from tbench.sandbox.backend import SandboxSettings
 from tbench.tasks.task import Task
 
@@ -23,11 +22,6 @@ def a_config(**settings: Any) -> RunConfig:
     for name, value in settings.items():
         values.setdefault(_SECTIONS[name], {})[name] = value
     return RunConfig.model_validate(values)
-
-
-def as_configured(task: Task, config: RunConfig) -> Task:
-    """The task as the trials of a configuration have it."""
-    return planning.as_configured(task, config.overrides, config.verify, config.sandbox)
 
 
 def sandboxes_of(run: str, **known: Any) -> SandboxSettings:

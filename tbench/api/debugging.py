@@ -82,7 +82,7 @@ async def run_of_task(
     `on_end` gets each trial's last result, `say` is told of builds and retries. Without `asks_model` the endpoint
     may be away: somebody ends the run before a query. Raises UsageError.
     """
-    chosen, events = as_configured(task, config.overrides, config.verify, config.sandbox), Events()
+    chosen, events = as_configured(task, config), Events()
 
     def on_event(event: Event) -> None:
         if isinstance(event, Note):

@@ -215,7 +215,7 @@ class Runner:
         return TrialRecord(result, at.store.trial_dir(task.name, seed, result.attempt))
 
     def _as_configured(self, task: Task) -> Task:
-        return as_configured(task, self.config.overrides, self.config.verify, self.config.sandbox)
+        return as_configured(task, self.config)
 
     async def prepare(self, task: Task) -> tuple[str, str]:
         """Pull or build a task's image; gives the identity of the image, and the architecture that it runs on.

@@ -98,8 +98,7 @@ def tasks_of_run(config: RunConfig, earlier: RunDocument | None = None) -> TaskS
 
 def tasks_as_configured(tasks: TaskSet, config: RunConfig) -> TaskSet:
     """The tasks as the trials of a configuration have them."""
-    parts = config.overrides, config.verify, config.sandbox
-    return replace(tasks, tasks=tuple(as_configured(task, *parts) for task in tasks.tasks))
+    return replace(tasks, tasks=tuple(as_configured(task, config) for task in tasks.tasks))
 
 
 async def _execute(

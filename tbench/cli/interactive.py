@@ -162,9 +162,7 @@ async def _kept_session(make_backend: MakeBackend, run: Path, kept: Kept, docume
         raise UsageError(f"{run}: {backend.name} cannot find again what was kept; use another backend")
     try:
         async with opened(backend, _say):
-            sandbox, is_new = await kept_sandbox(
-                backend, kept, as_configured(task, config.overrides, config.verify, config.sandbox)
-            )
+            sandbox, is_new = await kept_sandbox(backend, kept, as_configured(task, config))
             what = "a snapshot from before the tests" if is_new else "its container, as it was left"
             _say(f"--- {result.task} seed {result.seed}: {what}; leave with exit or C-d ---")
             try:

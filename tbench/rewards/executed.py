@@ -200,7 +200,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
             },
         }
     )
-    named = {task.name: as_configured(task, config.overrides, config.verify, config.sandbox) for task in tasks}
+    named = {task.name: as_configured(task, config) for task in tasks}
     if any(named[task.name].path != task.path for task in tasks):
         raise UsageError("two of the tasks have the same name in different directories; rename one")
     plan = RunPlan(run=run, config=config, locked=Locked(agent="rewards"), seeds=(0,))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from harness.endpoint.address import without_password
 from tbench.config.document import PlannedShard, RunPlan
 from tbench.config.rules import timeout_factors
-from tbench.config.settings import OverridesConfig, RunConfig, SandboxConfig, VerifyConfig
+from tbench.config.settings import OverridesConfig, RunConfig
 from tbench.config.values import Shard
 from tbench.datasets.reference import stored_place, stored_source
 from tbench.errors import UsageError
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 # Tasks as a run has them: with the configuration's consent, and its overrides in place of what they say themselves.
 
 
-def as_configured(task: Task, overrides: OverridesConfig, verify: VerifyConfig, sandbox: SandboxConfig) -> Task:
+def as_configured(task: Task, config: RunConfig) -> Task:
     """The task as the trials of a configuration have it, however often this is asked."""
-    file = _with_metric(overridden(task.written, overrides), verify.metric)
-    return task.allowing(sandbox.allow_env, host=sandbox.trust).with_file(file)
+    file = _with_metric(overridden(task.written, config.overrides), config.verify.metric)
+    return task.allowing(config.sandbox.allow_env, host=config.sandbox.trust).with_file(file)
 
 
 def _with_metric(file: TaskFile, metric: str | None) -> TaskFile:

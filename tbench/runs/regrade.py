@@ -104,7 +104,7 @@ async def _changes(
 ) -> AsyncIterator[Change]:
     config = document.config
     again = read_again(config.tasks.source, document.dataset, config.tasks.registry)
-    tasks = {task.name: as_configured(task, config.overrides, config.verify, config.sandbox) for task in again.tasks}
+    tasks = {task.name: as_configured(task, config) for task in again.tasks}
     hashes = {task.name: task.hash for task in document.tasks}
     for each in kept:
         task = tasks.get(each.result.task)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeTask
-from run_plans import A_MODEL, a_config, a_document, a_plan, as_configured
+from run_plans import A_MODEL, a_config, a_document, a_plan
 
 from harness.trajectory import Outcome
 from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
@@ -17,7 +17,7 @@ from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.events import Events
-from tbench.runs.plan import check_same_run, overridden, plan_trials, semantic, trial_id
+from tbench.runs.plan import as_configured, check_same_run, overridden, plan_trials, semantic, trial_id
 from tbench.runs.resume import EarlierRun
 from tbench.runs.run import Run, demand_of_task
 from tbench.sandbox.fake import FakeBackend

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from conftest import MakeTask
-from run_plans import a_plan, as_configured
+from run_plans import a_plan
 
 from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, TrialAgent, Workplace
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, Events, Note, TrialPhase, TrialVerdict
 from tbench.results import Stage
 from tbench.runs.admission import Demand
-from tbench.runs.plan import plan_trials
+from tbench.runs.plan import as_configured, plan_trials
 from tbench.runs.preflight import Dropping, refusal, refusals, require_a_task_that_can_run, words_about_size
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.sandbox.backend import Capacity

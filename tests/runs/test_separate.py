@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_plans import a_config, a_document, as_configured
+from run_plans import a_config, a_document
 
 from harness.trajectory import Outcome, Trajectory
 from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workplace
@@ -20,6 +20,7 @@ from tbench.errors import TrialError
 from tbench.events import Events
 from tbench.results import TrialResult
 from tbench.runs.admission import Demand
+from tbench.runs.plan import as_configured
 from tbench.runs.run import demand_of_task
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fake_tmux import Answer, FakeTmux
 from full_disk import files_end_at
-from run_plans import a_config, a_document, as_configured
+from run_plans import a_config, a_document
 
 from harness.fakes import ScriptedModel
 from harness.limits import Limits
@@ -21,6 +21,7 @@ from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, TrialA
 from tbench.errors import KINDS, TrialError
 from tbench.events import Event, Events, TrialFinished, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import TrialResult
+from tbench.runs.plan import as_configured
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import ExecResult

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_plans import a_config, as_configured
+from run_plans import a_config
 
 from tbench.errors import TaskInvalid, TrialError
+from tbench.runs.plan import as_configured
 from tbench.runs.preflight import refusal
 from tbench.runs.run import demand_of_task
 from tbench.tasks.consent import Wish

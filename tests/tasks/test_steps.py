@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from conftest import MakeTask
-from run_plans import a_config, as_configured
+from run_plans import a_config
 from step_tasks import step_task
 
 from tbench.errors import TaskInvalid, TrialError
+from tbench.runs.plan import as_configured
 from tbench.runs.preflight import refusal
 from tbench.tasks.files import FOLDER_BYTES
 from tbench.tasks.format import TaskFile, step_file

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_plans import a_document, a_plan, as_configured
+from run_plans import a_document, a_plan
 
 from harness.trajectory import Outcome, Trajectory
 from tbench.agents.trial_agent import AgentReport, Workplace
@@ -18,7 +18,7 @@ from tbench.config.settings import Verify
 from tbench.errors import TrialError
 from tbench.events import Events
 from tbench.results import TrialResult, is_weak
-from tbench.runs.plan import sandbox_settings
+from tbench.runs.plan import as_configured, sandbox_settings
 from tbench.runs.regrade import regrade
 from tbench.runs.run import Run
 from tbench.sandbox.backend import Compares, opened

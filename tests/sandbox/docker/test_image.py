@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from digest_cases import write_task
-from run_plans import a_config, as_configured
+from run_plans import a_config
 
 from tbench.compose.project import ImageBuild
 from tbench.errors import TrialError
 from tbench.results import ImageOrigin
+from tbench.runs.plan import as_configured
 from tbench.sandbox.docker import image as image_module
 from tbench.sandbox.docker.build import build_tag
 from tbench.sandbox.docker.engine import Engine

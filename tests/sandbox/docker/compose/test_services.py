@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_plans import a_config, as_configured, sandboxes_of
+from run_plans import a_config, sandboxes_of
 from seen_changes import changes_of
 
 from tbench.errors import TrialError
+from tbench.runs.plan import as_configured
 from tbench.sandbox.backend import (
     BUSYBOX,
     Compares,
