@@ -115,7 +115,7 @@ def _environment() -> Environment:
         "counted": counted,
         "size": size_shown,
         "named": named,
-        "facts": facts_of,
+        "facts": trial_facts,
     }
     places = (run_page, trial_page, task_page, night_page, compare_page)
     environment.globals |= {place.__name__: place for place in places} | {"signs": SIGNS, "sign_of": sign_of}
@@ -163,7 +163,7 @@ def sign_of(status: str, reward: float | None) -> str:
     return text.removeprefix("0") if text.startswith("0.") else text
 
 
-def facts_of(trial: TrialRow | Cell) -> Iterator[str]:
+def trial_facts(trial: TrialRow | Cell) -> Iterator[str]:
     """What became of a trial, in a few words each."""
     if trial.status == Status.MISSING:
         yield "no result"

@@ -16,7 +16,7 @@ from tbench.results import TaskStepResult
 from tbench.scores.summary import Status, Summary, TaskRow
 from tbench.text import counted
 
-MOST_CELLS = 20
+_MOST_SEEDS = 20
 """Seeds above which a row shows a bar, and its cells only when it is opened."""
 _MOST_BESIDE_BARS = 12
 """Seeds above which their cells leave no room for bars of time."""
@@ -25,16 +25,16 @@ _MOST_BESIDE_BARS = 12
 def grid_of(summary: Summary) -> dict[str, Any]:
     """What the grid and the list of a run's trials show beside the tasks and cells of its summary."""
     rows, seeds = sorted(summary.tasks, key=_worst_first), summary.seeds
-    is_narrow = len(seeds) <= MOST_CELLS and all(0 <= seed <= 99 for seed in seeds)
+    is_narrow = len(seeds) <= _MOST_SEEDS and all(0 <= seed <= 99 for seed in seeds)
     return {
         "rows": [(row, Counter(cell.status for cell in row.cells)) for row in rows],
         "seeds": seeds if is_narrow else (),
-        "most_cells": MOST_CELLS,
+        "most_cells": _MOST_SEEDS,
         "status_bar": status_bar,
         "kinds": lambda row, counts: " ".join(_kinds(row, counts)),
         # Where some reward is neither 0 nor 1, a mean says more than how many are solved.
         "has_partial": any(cell.reward not in (None, 0.0, 1.0) for row in rows for cell in row.cells),
-        "time_bars": task_bars(summary) if not _MOST_BESIDE_BARS < len(seeds) <= MOST_CELLS else {},
+        "time_bars": task_bars(summary) if not _MOST_BESIDE_BARS < len(seeds) <= _MOST_SEEDS else {},
         "listed": sum(cell.status is not Status.MISSING for row in rows for cell in row.cells),
         "is_listed": summary.counts.planned <= MANY_TRIALS,
         "step_words": step_words,

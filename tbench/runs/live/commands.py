@@ -197,7 +197,7 @@ class LiveControl:
                 yield person
 
     def _at_terminal(self, said: str) -> TrialControl:
-        """The same, of a trial whose agent is at its terminal. Raises UsageError."""
+        """A trial under way whose agent is at its terminal. Raises UsageError."""
         found = self._found(said)
         if found.terminal is not None:
             return found
@@ -208,7 +208,7 @@ class LiveControl:
         raise UsageError(f"{found.name}: its terminal is not open yet ({found.phase})")
 
     def _at_work(self, said: str) -> TrialControl:
-        """The same, of a trial whose model is still asked. Raises UsageError."""
+        """A trial under way whose model is still asked. Raises UsageError."""
         found = self._found(said)
         if found.phase in _AFTER_THE_AGENT and not _has_more_steps(found):
             raise UsageError(f"{found.name}: its agent has come to its end ({found.phase})")
