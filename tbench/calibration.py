@@ -17,13 +17,14 @@ from tbench.results import UNCONFIRMED, ErrorInfo, TrialResult, is_weak
 from tbench.reward import canonical, reward_text
 from tbench.runs.beside import Say, Spare
 from tbench.runs.plan import as_configured
+from tbench.sandbox.archive import sums_by_path
 from tbench.sandbox.backend import MakeBackend
 from tbench.storage.run_files import step_directory, trial_directory
 from tbench.tasks.task import Task
 from tbench.text import counted, names_shown, one_line, plain
 from tbench.verifier_logs import Logs
 from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTrial, keep, known
-from tbench.verify.tests_shown import logs_in, tests_shown
+from tbench.verify.tests_shown import TEST_SUMS, logs_in, tests_shown
 
 if TYPE_CHECKING:
     from tbench.api.runner import Runner
@@ -213,6 +214,7 @@ def _measured(
         cleared=tuple(sign.removeprefix(CLEARED) for sign in tamper if sign.startswith(CLEARED)),
         unconfirmed=next((sign for sign in tamper if sign.startswith(UNCONFIRMED)), ""),
         tests={name: tests_shown(each) for name, each in logs.items()},
+        test_files={name: sums_by_path(each.get(TEST_SUMS, b"").decode()) for name, each in logs.items()},
         reward_writes=result.integrity.reward_writes,
         solution_sec=result.timings.agent_sec,
         tests_sec=result.timings.tests_sec,

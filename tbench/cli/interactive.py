@@ -55,7 +55,7 @@ from tbench.tasks.sources import BUNDLED, tasks_dir
 from tbench.tasks.task import Task
 from tbench.tasks.told import instruction_with_servers
 from tbench.verify.policy import verify_by
-from tbench.verify.verifier import Verdict, verify
+from tbench.verify.verifier import Verdict, verify, verify_twice
 
 _SOLVE = ["bash", "-c", "exec bash /solution/solve.sh </dev/null"]
 _SHELL = [BUSYBOX, "sh", "-c", f"command -v bash >/dev/null && exec bash || exec {BUSYBOX} sh"]
@@ -210,7 +210,7 @@ async def _in_sandbox(backend: Backend, task: Task, verifies: bool, returns: boo
 async def _judge(task: Task, sandbox: Sandbox, *, again: bool = False) -> float:
     """Run the verifier in the sandbox as it is, and print what it says; its reward."""
     await use_network(sandbox, agent_environment(task), "verifier")
-    return _told(await verify(task, sandbox, again=again))
+    return _told(await verify_twice(lambda again: verify(task, sandbox, again=again), again=again))
 
 
 def _told(verdict: Verdict) -> float:

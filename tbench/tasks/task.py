@@ -421,6 +421,12 @@ class Task:
             return self._tree("tests")
         return {**self._whole.tests, **self._tree(f"{self._folder}tests")}
 
+    def with_tests(self, tests: Mapping[str, TreeEntry]) -> Task:
+        """Return this task with other entries for /tests; its hash stays."""
+        changed = copy.copy(self)
+        changed.__dict__["tests"] = tests
+        return changed
+
     @cached_property
     def workdir(self) -> Mapping[str, TreeEntry]:
         """Entries for the working directory before a step begins. Raises TrialError(task_changed)."""

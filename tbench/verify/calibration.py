@@ -19,9 +19,11 @@ from tbench.errors import UsageError
 from tbench.files import cache_home, write_atomically
 from tbench.results import Blame, ErrorInfo, ImageOrigin
 from tbench.reward import is_solved
+from tbench.sandbox.archive import sums_by_path
 from tbench.tasks.task import Task
 from tbench.text import plain
-from tbench.verify.tests_shown import Status
+from tbench.verifier_logs import Logs
+from tbench.verify.tests_shown import NOT_FAILED, TEST_SUMS, Status, claimed_passes, tests_shown
 
 CalibratingAgent = Literal["oracle", "nop"]
 NOT_RUN: frozenset[Status] = frozenset({"skipped", "xfailed", "deselected"})
@@ -48,6 +50,8 @@ class MeasuredTrial(Frozen):
     """Why there is no verdict from a fresh container beside a pass."""
     tests: dict[str, dict[str, Status]] = Field(default={})
     """The tests that were shown, by step and identity; the step is empty for a task without steps."""
+    test_files: dict[str, dict[str, str]] = Field(default={})
+    """sha256 of the test files in the work that the tests were read from, by step and path."""
     reward_writes: int | None = None
     """How many writes of a reward bash saw in test.sh; 0 where another program wrote it, None where it was not
     watched."""
@@ -122,6 +126,11 @@ class Calibration(Frozen):
         of_step = f" (step {step})"
         return {sign.removesuffix(of_step) for sign in usual if sign.endswith(of_step)} if step else usual
 
+    def test_files(self, step: str = "") -> dict[str, str]:
+        """The test files in the work, with their sha256, that are the same beside each pass of the oracle."""
+        passes = [each.test_files.get(step, {}).items() for each in self.of("oracle") if each.is_pass]
+        return dict(set.intersection(*map(set, passes))) if passes else {}
+
     @property
     def replaced(self) -> set[tuple[str, str]]:
         """Paths of the image's system that are other, or hidden, beside a pass of the oracle, with their sums."""
@@ -156,6 +165,18 @@ def unlike_oracle(shown: Mapping[str, Status], calibration: Calibration, step: s
     found = [("not shown", missing), ("not run", not_run)]
     words = ", ".join(f"{len(names)} {how} ({_listed(names)})" for how, names in found if names)
     return words and f"of {expected} tests that the oracle passes {words}"
+
+
+def unlike_oracles_files(logs: Logs, calibration: Calibration, step: str = "") -> str:
+    """Say which test files in the work differ from those beside the oracle's passes, and which failed tests the output
+    calls passed all the same; empty for none."""
+    own, usual = sums_by_path(logs.get(TEST_SUMS, b"").decode("utf-8", "replace")), calibration.test_files(step)
+    others = [path for path, digest in own.items() if usual.get(path, digest) != digest]
+    shown, expected = tests_shown(logs), calibration.passed_by_oracle(step)
+    failed = [name for name in sorted(expected) if shown.get(name, "passed") not in NOT_FAILED]
+    forged = sorted(claimed_passes(logs).intersection(failed)) if failed else []
+    found = [(others, "differ from the oracle's"), (forged, "failed, though the output calls them passed")]
+    return ", ".join(f"{len(names)} ({_listed(names)}) {how}" for names, how in found if names)
 
 
 def _listed(names: Sequence[str]) -> str:

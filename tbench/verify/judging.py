@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tbench.errors import TrialError
 from tbench.results import UNCONFIRMED, is_weak
@@ -20,8 +21,10 @@ from tbench.text import plain
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen, listed, told
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.system import is_oracles, replaced
+from tbench.verify.changes.turning import imported_work
 from tbench.verify.changes.work import STAYS_BEHIND, Work, comes_along, without_system, work_of
-from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify
+from tbench.verify.control_test import try_control_test
+from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify, verify_twice
 
 MOST_REPLACED = 100
 """Most paths of the image's system that are named as replaced."""
@@ -29,6 +32,7 @@ ADDED_BY_ORACLE = ", as the oracle's passes have added it"
 """End of a sign that says nothing, as it is about a file of the oracle's."""
 _MOST_EVIDENCE = 50
 _PLACES_OF_OURS = ("/tests/", "/logs/verifier/")
+SECOND_RUN = "second-run: tests ran in this container before, with the agent's work, which may have changed it then"
 CLEARED, SYSTEM_ADDED = "cleared: ", "system-added:"
 """Begins of signs: one that says nothing after all, and one about what a pass needs besides the work."""
 
@@ -59,11 +63,18 @@ class Judging:
     # -- one attempt -----------------------------------------------------------------------------
 
     async def _own(self, again: bool) -> Verdict:
-        if not isinstance(self.sandbox, Compares):
-            return await verify(self.task, self.sandbox, again=again)
-        given = await self.sandbox.given_names()
-        own = await verify(self.task, self.sandbox, again=again, look_since=given.began_at)
+        given = await self.sandbox.given_names() if isinstance(self.sandbox, Compares) else None
+        began_at = given.began_at if given is not None else None
+
+        async def run(again: bool) -> Verdict:
+            return await verify(self.task, self.sandbox, again=again, look_since=began_at)
+
+        own = await verify_twice(run, again=again)
         if own.reward <= 0:
+            return own
+        if again or own.integrity.regrades:
+            own = own.with_integrity(tamper=(*own.integrity.tamper, SECOND_RUN))
+        if given is None:
             return own
         try:
             looked = await look(self.task, self.sandbox, own.facts, self.oracle, given=given, printed=own.looked)
@@ -91,6 +102,9 @@ class Judging:
                 raise
         if verdict.reward > 0:
             verdict = await self._without_added(verdict, work, without_system(looked.seen, work))
+            if any(imported_work(looked.seen)):
+                run = partial(self._with_work, self.sandbox.copy, work)
+                verdict = await try_control_test(verdict, self.task, run)
             verdict = verdict.with_integrity(replaced=_replaced(looked.seen))
         # What stayed behind may be why work does not pass, and says nothing against a pass; the others do.
         shown = [sign for sign in looked.signs if (sign.kind in STAYS_BEHIND) is (verdict.reward <= 0)]
@@ -124,10 +138,17 @@ class Judging:
         words = f"{SYSTEM_ADDED} it passes only with {others}, added to the system or removed from it"
         return verdict.with_integrity(tamper=(*verdict.integrity.tamper, words))
 
-    async def _with_work(self, fill: Fill, work: Work) -> Verdict:
-        # At once: on one network, what is left there could answer the tests of the next container.
-        async with removed_afterwards(await fill(*work)) as copy:
-            return await verify(self.task, copy)
+    async def _with_work(self, fill: Fill, work: Work, task: Task | None = None) -> Verdict:
+        """The verdict of a fresh container with the work; if no test ran there, of another one."""
+        assert isinstance(self.sandbox, Copies)
+        fills = iter((fill, self.sandbox.copy))
+
+        async def run(_: bool) -> Verdict:
+            # At once: on one network, what is left there could answer the tests of the next container.
+            async with removed_afterwards(await next(fills)(*work)) as copy:
+                return await verify(task or self.task, copy)
+
+        return await verify_twice(run)
 
     # -- a verifier that could not run -----------------------------------------------------------
 

@@ -12,7 +12,7 @@ from tbench.reward import canonical, is_solved
 from tbench.sandbox.backend import Compares, Copies, Sandbox
 from tbench.tasks.task import Task
 from tbench.text import plain
-from tbench.verify.calibration import Calibration, unlike_oracle
+from tbench.verify.calibration import Calibration, unlike_oracle, unlike_oracles_files
 from tbench.verify.changes.facts import OracleSystem, listed
 from tbench.verify.judging import CLEARED, MOST_REPLACED, Judging
 from tbench.verify.tests_shown import tests_shown
@@ -74,8 +74,10 @@ def like_oracle(verdict: Verdict, oracle: Calibration | None, task: Task) -> Ver
     for place in ("", "isolated/"):
         prefix = f"{place}verifier/"
         logs = {name.removeprefix(prefix): data for name, data in verdict.files.items() if name.startswith(prefix)}
-        if logs and (words := unlike_oracle(tests_shown(logs), oracle, task.step_name)):
-            signs.append(f"{UNLIKE_ORACLE} {words}")
+        if logs:
+            found = unlike_oracle(tests_shown(logs), oracle, task.step_name)
+            also = unlike_oracles_files(logs, oracle, task.step_name)
+            signs += [f"{UNLIKE_ORACLE} {words}" for words in (found, also) if words]
     if oracle.passes_fresh:
         found = f"{DISAGREEMENT}{_NOT_FRESH.removeprefix(UNCONFIRMED)}{WORKS_FRESH}"
         signs = [found if sign.startswith(_NOT_FRESH) else sign for sign in signs]

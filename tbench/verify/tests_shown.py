@@ -21,6 +21,10 @@ from tbench.verifier_logs import Logs
 Status = Literal["passed", "xpassed", "xfailed", "deselected", "skipped", "error", "failed"]
 """How a test ended. Of several ends of one identity the last of these counts."""
 STATUSES: tuple[Status, ...] = get_args(Status)
+NOT_FAILED = frozenset(STATUSES) - {"error", "failed"}
+TEST_SUMS = "test-files.sha256"
+"""Name of the file among a verifier's logs that has the sha256 of each test file of the work that a pass showed."""
+_MOST_FILES = 20
 MOST_TESTS = 50_000
 """Tests of one report that are read; one with more shows no others."""
 _MOST_BYTES = 16 << 20
@@ -44,6 +48,7 @@ _LINE = re.compile(
     rf"(?:\[gw\d+\] (?:\[ *\d+%\] )?)?(?P<first>{_WORDS}) {_NAME.format('after')}(?: - .*)?"
     rf"|{_NAME.format('before')} (?P<last>{_WORDS})(?: +\[ *\d+%\]| \(.*)?"
 )
+_PROGRESS = re.compile(r"(\S+\.py) [.FEsxX]+(?: +\[ *\d+%\])?")
 _COUNT = r"\d{1,9} (?:passed|failed|errors?|skipped|deselected|xfailed|xpassed|warnings?|rerun|subtests passed)"
 _SUMMARY = re.compile(rf"(?:=+ )?(?P<counts>{_COUNT}(?:, {_COUNT})*) in [\d.:]+ ?s\b.*")
 
@@ -53,11 +58,34 @@ def tests_shown(logs: Logs) -> dict[str, Status]:
     shown: dict[str, Status] = {}
     reports = [_ctrf(logs.get("ctrf.json", b"")[:_MOST_BYTES])]
     reports += [_junit(logs[name][:_MOST_BYTES]) for name in sorted(logs) if re.fullmatch(_XML, name)]
-    # Its end has the summary.
-    reports.append(_pytest(logs.get("stdout.txt", b"")[-_MOST_BYTES:].decode("utf-8", "replace")))
+    reports.append(_pytest(_stdout(logs)))
     for report in reports:
         _take(shown, report)
     return shown
+
+
+def test_files_shown(logs: Logs) -> list[str]:
+    """Return the paths of the first test files that pytest itself names, as it names them: relative to its root."""
+    found: dict[str, None] = {}
+    for line in _of_sessions(_stdout(logs)):
+        if match := _LINE.fullmatch(line):
+            found[(match["after"] or match["before"]).partition("::")[0]] = None
+        elif match := _PROGRESS.fullmatch(line):
+            found[match[1]] = None
+    return list(islice(found, _MOST_FILES))
+
+
+def claimed_passes(logs: Logs) -> set[str]:
+    """Return the identities of tests that any line of the output calls passed, whoever printed it."""
+    lines = (line.strip() for line in _COLOUR.sub("", _stdout(logs)).split("\n"))
+    found = (_LINE.fullmatch(line) for line in lines if "PASSED" in line and len(line) <= _LONGEST_LINE)
+    passed = (match for match in found if match and (match["first"] or match["last"]) == "PASSED")
+    return {_identity(match["after"] or match["before"]) for match in islice(passed, MOST_TESTS)}
+
+
+def _stdout(logs: Logs) -> str:
+    # Its end has the summary.
+    return logs.get("stdout.txt", b"")[-_MOST_BYTES:].decode("utf-8", "replace")
 
 
 def logs_in(directory: Path) -> Logs:
@@ -67,7 +95,7 @@ def logs_in(directory: Path) -> Logs:
     """
     found: dict[str, bytes] = {}
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
-        is_one = path.name in ("ctrf.json", "stdout.txt") or re.fullmatch(_XML, path.name)
+        is_one = path.name in ("ctrf.json", "stdout.txt", TEST_SUMS) or re.fullmatch(_XML, path.name)
         if not is_one or path.is_symlink() or not path.is_file():
             continue
         with path.open("rb") as file:

@@ -9,25 +9,28 @@ import contextlib
 import dataclasses
 import hashlib
 import os
+import shlex
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from posixpath import basename, join, normpath
 from types import MappingProxyType
 from typing import Literal
 
 from tbench.errors import Origin, TrialError
 from tbench.results import NOTHING_SEEN, Integrity
 from tbench.sandbox.archive import FileEntry, pack, tree_at
-from tbench.sandbox.backend import NOT_STAGED, Sandbox
+from tbench.sandbox.backend import BUSYBOX, NOT_STAGED, Sandbox
 from tbench.tasks.task import Task
 from tbench.verifier_logs import Logs
-from tbench.verify.changes.facts import look_functions, walk_of_look
+from tbench.verify.changes.facts import Tests, look_functions, walk_of_look
 from tbench.verify.proof import calls_pytest, prove, reward_lines, starts_no_subshell, writes_alone
 from tbench.verify.report import NO_FACTS, Facts, PartOutput, moment, read_report
 from tbench.verify.reward import read_metrics, read_reward, remarks
+from tbench.verify.tests_shown import TEST_SUMS, test_files_shown
 
 # The script around a task's verifier, verifier.sh, and the variables that tell it what to do.
 
@@ -139,6 +142,11 @@ class Verdict:
         """What its script printed."""
         return self.files.get("verifier/stdout.txt", b"")
 
+    @property
+    def logs(self) -> Logs:
+        """The files of /logs/verifier."""
+        return _verifier_logs(self.files)
+
     def remarked(self, remarks: Sequence[str]) -> Verdict:
         """This verdict with what was seen before the verifier began."""
         return self.with_integrity(remarks=(*remarks, *self.integrity.remarks))
@@ -148,6 +156,10 @@ class Verdict:
         if tamper is not None:
             update["tamper"] = tuple(dict.fromkeys(tamper))
         return dataclasses.replace(self, integrity=self.integrity.model_copy(update=update))
+
+
+def _verifier_logs(files: Mapping[str, bytes]) -> Logs:
+    return {name.removeprefix("verifier/"): data for name, data in files.items() if name.startswith("verifier/")}
 
 
 @dataclass(frozen=True)
@@ -215,21 +227,28 @@ async def verify(
 ) -> Verdict:
     """Stage tests/, run tests/test.sh under its timeout, read the reward. Raises TrialError.
 
-    Where no test ran, what can be mended is mended, and the verifier runs once more. `again` says that one ran before.
-    Nothing is staged where the image has `brought` the tests. `kept` are the folders of /logs that are kept.
-    Behind a pass it is looked at what changed in the container `look_since`, in seconds of its machine's clock.
+    `again`: a verifier has run in the sandbox before; whatever keeps tests from running is then repaired first.
+    Nothing is staged if the image has `brought` the tests. `kept` are the folders of /logs that are kept.
+    After a pass, the changes in the container since `look_since` (seconds of its machine's clock) are listed.
     """
-    attempt = _Attempt(task, sandbox, brought, tuple(kept), look_since)
+    return await _Attempt(task, sandbox, brought, tuple(kept), look_since).verify(again=again)
+
+
+async def verify_twice(run: Callable[[bool], Awaitable[Verdict]], *, again: bool = False) -> Verdict:
+    """Return the verdict of `run(again)` or, if no test ran, of `run(True)`, with the files of both. Raises TrialError.
+
+    The first run may have executed the agent's work as root, so what it left must not decide the second one.
+    """
     try:
-        return await attempt.verify(again=again)
-    except TrialError as failure:
+        return await run(again)
+    except VerifierFailed as failure:
         if failure.type != "verifier_never_ran":
             raise
         first = failure
-    before = first.integrity if isinstance(first, VerifierFailed) else NOTHING_SEEN
+    before = first.integrity
     files_before = {name.replace("verifier/", "verifier-1/", 1): data for name, data in first.files.items()}
     try:
-        second = await attempt.verify(again=True)
+        second = await run(True)
     except VerifierFailed as failure:
         words = f"{failure}; so it was when it was run a first time" if failure.type == first.type else str(failure)
         files = {**files_before, **failure.files}
@@ -253,7 +272,7 @@ def with_earlier(before: Integrity, after: Integrity) -> Integrity:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One verifier, which may be run twice."""
+    """One run of a verifier."""
 
     task: Task
     sandbox: Sandbox
@@ -273,7 +292,7 @@ class _Attempt:
             facts = dataclasses.replace(facts, out_of_memory=self.sandbox.ran_out_of_memory)
         if facts.others_spoke and not starts_no_subshell(self._test_script, facts.told):
             facts = dataclasses.replace(facts, wrote_last=False)
-        logs = {name.removeprefix("verifier/"): data for name, data in files.items() if name.startswith("verifier/")}
+        logs = _verifier_logs(files)
         writes = len(facts.told) if facts.has_watcher else None
         seen = Integrity(evidence=facts.evidence, repairs=facts.repairs, reward_writes=writes)
         wants_pytest = calls_pytest(self._test_script.decode("utf-8", "replace"), self._other_scripts, facts.called)
@@ -286,9 +305,24 @@ class _Attempt:
         proven = prove(facts, logs, reward, calls_pytest=wants_pytest, has_witness=self._has_witness, metric=metric)
         assert proven.reward is not None
         update = {"tamper": proven.signs, "remarks": remarks(logs, proven.reward, metric)}
+        files.pop(f"verifier/{TEST_SUMS}", None)
+        if proven.reward > 0 and (sums := await self._test_sums(logs)):
+            files[f"verifier/{TEST_SUMS}"] = sums
         # Where something else contradicts the reward, the numbers beside it are worth no more.
         metrics = read_metrics(logs) if proven.reward == reward else {}
         return Verdict(proven.reward, files, seen.model_copy(update=update), facts, metrics, looked)
+
+    async def _test_sums(self, logs: Logs) -> bytes:
+        """Lines of sha256sum about the test files in the work that a pass shows: those in /tests are known."""
+        own = {basename(name) for name in self.task.tests} if self.brought is None else set()
+        shown = [name for name in test_files_shown(logs) if basename(name) not in own]
+        if self.brought is not None or not shown:
+            return b""
+        script = self._test_script.decode("utf-8", "replace")
+        places = sorted(Tests(script, workdir=self.sandbox.workdir.rstrip("/") or "/").entered)
+        paths = dict.fromkeys(normpath(join(place, name)) for place in places for name in shown)
+        command = f"{BUSYBOX} sha256sum {shlex.join(paths)} 2>/dev/null"
+        return (await self.sandbox.shell(command, timeout_sec=_COLLECT_SEC, user="root")).output
 
     @property
     def _other_scripts(self) -> dict[str, str]:

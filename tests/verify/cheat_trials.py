@@ -15,6 +15,7 @@ import contextlib
 import fnmatch
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -136,10 +137,10 @@ def images() -> Mapping[str, str]:
 def catalogue() -> tuple[Cheat, ...]:
     """All cheats and their honest counterparts, by class in the order of the files."""
     found = []
-    for path in sorted(CHEATS.glob("[0-9]*.toml")):
+    for path in sorted(set(CHEATS.glob("*.toml")) - {CHEATS / "kinds.toml"}):
         for each in _read(path)["cheat"]:
             modes: dict[str, Any] = {name: tuple(each.pop(name)) for name in ("shows", "open") if name in each}
-            found.append(Cheat(group=path.stem.partition("-")[2], **modes, **each))
+            found.append(Cheat(group=re.sub(r"^\d+-", "", path.stem), **modes, **each))
     return tuple(found)
 
 

@@ -20,8 +20,10 @@ from tbench.verify.calibration import (
     keep,
     known,
     unlike_oracle,
+    unlike_oracles_files,
     usual_sec,
 )
+from tbench.verify.tests_shown import TEST_SUMS
 
 MakeTask = Any
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
@@ -191,3 +193,38 @@ def test_what_cannot_be_written_or_read_is_one_line(make_task: MakeTask, tmp_pat
     path.mkdir()
     assert known(task, "i", "amd64", said.append, tmp_path) is None
     assert said == [f"{path}: cannot be read, so the task is measured anew: Is a directory"]
+
+
+SHORT = "== short test summary info ==\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "sums", "said"),
+    [
+        ("PASSED t.py::a\n== 1 passed in 0.1s ==", "1" * 64, False),
+        ("PASSED t.py::a\n== 1 passed in 0.1s ==", "2" * 64, True),
+        ("PASSED t.py::a\n== 1 passed in 0.1s ==", "", False),
+        # A threshold may allow it.
+        ("FAILED t.py::a\n== 1 failed in 0.1s ==", "1" * 64, False),
+        (
+            "== FAILURES ==\nPASSED t.py::a\n== short test summary info ==\nFAILED t.py::a\n== 1 failed in 0.1s ==",
+            "",
+            True,
+        ),
+        ("PASSED t.py::b\n== 1 passed in 0.1s ==", "1" * 64, False),
+    ],
+)
+def test_a_pass_of_other_test_files_or_with_forged_lines_is_said_in_words(output: str, sums: str, said: bool) -> None:
+    usual = {"": {"/app/t.py": "1" * 64}}
+    known = calibration(*(trial(repetition=number, tests=shown(a="passed"), test_files=usual) for number in range(2)))
+    known = known.model_copy(
+        update={"trials": tuple(each.model_copy(update={"tests": {"": {"t::a": "passed"}}}) for each in known.trials)}
+    )
+    logs = {"stdout.txt": output.encode(), TEST_SUMS: f"{sums}  /app/t.py\n".encode() if sums else b""}
+    assert bool(unlike_oracles_files(logs, known)) is said
+
+
+def test_test_files_that_differ_between_passes_of_the_oracle_are_no_yardstick() -> None:
+    passes = (trial(repetition=n, test_files={"": {"/app/t.py": str(n) * 64, "/app/u.py": "a" * 64}}) for n in range(2))
+    assert calibration(*passes).test_files() == {"/app/u.py": "a" * 64}
+    assert calibration().test_files() == {}

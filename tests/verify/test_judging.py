@@ -131,7 +131,7 @@ class Scene:
         return Looked(dataclasses.replace(self.seen, oracle=oracle), self.signs, self.logs, self.peak)
 
     async def verify(self, task: Task, sandbox: Any, *, again: bool = False, **told: Any) -> Verdict:
-        assert task is self.task
+        assert task.path == self.task.path
         self.done.append(f"{sandbox.name} asked{' again' if again else ''}")
         self.asked |= told
         said = self.said.popleft()
@@ -210,9 +210,10 @@ async def test_what_is_no_pass_in_the_agents_own_container_stays_as_it_is_and_is
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_container_that_cannot_be_compared_is_not_looked_at(scene: SceneOf, again: bool) -> None:
     here, own = scene(kind=NotComparable, signs=(HOOK,), again=again), verdict(1.0)
-    assert await here.judged("own", own) is own
+    found = await here.judged("own", own)
+    assert (found.reward, kinds_of(found)) == (1.0, ["second-run"] if again else [])
     assert here.done == ["own asked again" if again else "own asked"]
-    assert here.asked == {}
+    assert here.asked == {"look_since": None}
 
 
 async def test_a_look_that_the_agent_may_have_made_fail_leaves_no_pass(scene: SceneOf) -> None:
@@ -615,10 +616,11 @@ async def test_a_verifier_that_works_without_the_work_alone_comes_to_no_verdict_
     scene: SceneOf, where: str, repairs: tuple[str, ...], last: TrialError, type_: str
 ) -> None:
     errors = [failed()] * (2 if repairs else 1)
-    raised = await scene(repairs=repairs).raised(where, *errors, verdict(1.0), last)
+    lasts = [last] * (2 if last.type == "verifier_never_ran" else 1)
+    raised = await scene(repairs=repairs).raised(where, *errors, verdict(1.0), *lasts)
     assert isinstance(raised, VerifierFailed) and not raised.kind.retryable
     *signs, words = raised.integrity.tamper
-    assert (raised.type, raised.files) == (type_, last.files)
+    assert (raised.type, {*raised.files} >= {*last.files}) == (type_, True)
     assert words.startswith(f"fails-with-work: {last.type}")
     assert signs == ([*last.integrity.tamper] if isinstance(last, VerifierFailed) else [])
 
@@ -629,6 +631,64 @@ async def test_a_failed_look_is_tried_again_as_one_behind_a_verifier(scene: Scen
     assert raised.type == "verifier_no_reward"
     tried = ["own asked again", "looked"]
     assert here.done == ["own asked", "looked", "room made", *tried, *GONE, *tried]
+
+
+# -- where no test ran ---------------------------------------------------------------------------
+
+NEVER_RAN = failed("verifier_never_ran", "tests-changed: x")
+
+
+async def test_where_no_test_ran_another_fresh_container_with_the_same_work_decides(scene: SceneOf) -> None:
+    here = scene()
+    found = await here.judged("fresh", NEVER_RAN, verdict(1.0))
+    one = [f"brought {DONE}", "copy asked", "copy removed"]
+    assert here.done == ["looked", *one, *one]
+    assert (found.reward, found.integrity.regrades, kinds_of(found)) == (1.0, 1, ["tests-changed"])
+    assert {*found.files} == {"verifier-1/stdout.txt", "verifier/stdout.txt"}
+
+
+async def test_a_pass_of_a_second_run_in_the_agents_own_container_has_a_strong_sign(scene: SceneOf) -> None:
+    here = scene()
+    found = await here.judged("own", NEVER_RAN, verdict(1.0))
+    assert here.done == ["own asked", "own asked again", "looked"]
+    assert (found.reward, found.integrity.regrades) == (1.0, 1)
+    assert [kind for kind in kinds_of(found) if not is_weak(kind)] == ["tests-changed", "second-run"]
+
+
+@pytest.mark.parametrize(("before", "reward", "expected"), [(True, 1.0, 1), (True, 0.0, 0), (False, 1.0, 0)])
+async def test_a_pass_beside_what_an_earlier_run_left_has_a_strong_sign(
+    scene: SceneOf, before: bool, reward: float, expected: int
+) -> None:
+    found = await scene(again=before).judged("own", verdict(reward))
+    assert kinds_of(found).count("second-run") == expected
+
+
+async def test_a_last_try_in_the_agents_own_container_has_the_sign_too(scene: SceneOf) -> None:
+    assert kinds_of(await scene().judged("own", failed(), verdict(0.0), verdict(1.0))) == ["second-run"]
+    assert kinds_of(await scene().judged("fresh", failed(), verdict(0.0), verdict(1.0))) == []
+
+
+@WHERE
+async def test_there_is_no_third_run(scene: SceneOf, where: str) -> None:
+    raised = await scene().raised(where, NEVER_RAN, NEVER_RAN, failed())
+    assert raised.type == "verifier_never_ran" and isinstance(raised, VerifierFailed)
+    assert raised.integrity.regrades == 1
+
+
+# -- tests that import the work ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("imports", [True, False])
+async def test_a_pass_of_tests_that_import_the_work_is_tried_beside_a_test_that_must_fail(
+    scene: SceneOf, make_task: Any, imports: bool
+) -> None:
+    text = f"from {'done' if imports else 'json'} import x\n\n\ndef test_x():\n    assert x\n"
+    path = make_task("importing")
+    (path / "tests/test_outputs.py").write_text(text)
+    here = scene(seen=container({DONE: b"x"}, texts=(text,)))
+    here.task = Task.read(path)
+    assert (await here.judged("fresh", verdict(1.0), *[verdict(0.0)] * imports)).integrity.tamper == ()
+    assert here.done.count("copy asked") == 1 + imports
 
 
 class Cramped(FakeSandbox):

@@ -362,7 +362,7 @@ async def test_trouble_that_is_over_is_no_fault_of_the_agent_s(judged: Any) -> N
     # The first time only the agent's container has the file: the control passes without it.
     test = "[ -e /trouble ] && rm /trouble && exit\necho 1 > /logs/verifier/reward.txt\n"
     verdict, kinds = await judged("shared", "touch /trouble", test)
-    assert (verdict.reward, kinds) == (1.0, ["unconfirmed"])
+    assert (verdict.reward, kinds) == (1.0, ["second-run", "unconfirmed"])
 
 
 # -- kept sandboxes ------------------------------------------------------------------------------

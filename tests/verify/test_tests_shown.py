@@ -169,3 +169,15 @@ def test_nothing_makes_it_raise(ctrf: bytes, xml: bytes, lines: list[str], raw: 
     output = "\n".join(lines).encode("utf-8", "replace") + raw
     shown = showing.tests_shown({"ctrf.json": ctrf, "x.xml": b"<testcase name='a'>" + xml, "stdout.txt": output})
     assert set(shown.values()) <= set(showing.STATUSES)
+
+
+def test_the_test_files_that_pytest_names_are_listed_as_it_names_them() -> None:
+    output = (
+        b"tests/test_a.py ..F.                        [ 50%]\nsub/test_b.py::test_x[1] PASSED\n"
+        b"== PASSES ==\nother/test_c.py ..\n== short test summary info ==\nPASSED tests/test_d.py::test_y\n"
+        b"== 5 passed in 0.1s =="
+    )
+    assert showing.test_files_shown({"stdout.txt": output}) == ["tests/test_a.py", "sub/test_b.py", "tests/test_d.py"]
+    many = "".join(f"test_{number}.py .\n" for number in range(50)).encode()
+    assert len(showing.test_files_shown({"stdout.txt": many})) == 20
+    assert showing.test_files_shown({}) == []

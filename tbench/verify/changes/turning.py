@@ -59,6 +59,8 @@ _RUNNERS = {
     "tox": r"tox\.ini",
 }
 """Files that configure test runners besides pytest's own, by a word of the tests."""
+_BARE_GLOB = re.compile(r"(?:^|[\s(])\*", re.MULTILINE)
+"""A pattern whose names begin as files do, so that programs may take one for an option."""
 _GIT_RUNS = re.compile(
     r"fsmonitor|hooks?path|sshcommand|textconv|external|program|pager|editor|include|helper|command|(?:upload|receive)pack|vcs|filter|clean"
     r"|smudge|process|gitproxy|attributesfile",
@@ -88,6 +90,8 @@ def turning_signs(seen: Seen) -> Iterator[Sign]:
         yield from _shadow_signs(seen, path, name)
         yield from _runner_signs(seen, path, name)
         yield from _git_signs(seen, path, name)
+        if name.startswith("-") and _BARE_GLOB.search(seen.tests.script) and is_place_of_work(seen, path):
+            yield Sign("option-name", path, "is an option to a program that is given all names of a directory")
         if name in seen.tests.files and path in seen.now and seen.now[path].mode >> 12 in (0o04, 0o12):
             yield Sign("planted-tests", path, "is a link or a directory with the name of a file of the tests")
     for path in seen.mentions:

@@ -24,7 +24,9 @@ _BY_CONTENT = frozenset({"module-patched", "mentions-verifier"})
 """Kinds of signs about the text of a file, wherever it lies."""
 STAYS_BEHIND = frozenset({"unread", "left-out"})
 """Kinds of signs about what is brought nowhere, or not as a whole."""
-_BROUGHT = STAYS_BEHIND | {"git-hook-added"}
+ALONG = frozenset({"hosts", "option-name"})
+"""Kinds of signs about what a fresh container has, too: names of servers, and files that are the agent's work."""
+_BROUGHT = STAYS_BEHIND | ALONG | {"git-hook-added"}
 """Kinds of signs whose paths are the agent's work all the same."""
 
 
@@ -33,9 +35,8 @@ Work = tuple[list[str], list[str]]
 
 
 def comes_along(sign: Sign, seen: Seen) -> bool:
-    """Whether a sign is about what a fresh container has, too: names of servers, a file that the instruction names, or
-    the text of a deliverable."""
-    if sign.kind == "hosts" or seen.tests.names_file(sign.path):
+    """Whether a sign is about something that a fresh container has, too."""
+    if sign.kind in ALONG or seen.tests.names_file(sign.path):
         return True
     return sign.kind in _BY_CONTENT and seen.tests.asks_for(sign.path)
 

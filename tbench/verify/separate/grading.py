@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import shlex
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -15,17 +16,18 @@ from tbench.reward import canonical
 from tbench.sandbox.backend import BUSYBOX, NOT_STAGED, Compares, Sandbox, Streams, removed_afterwards, use_network
 from tbench.tasks.artifacts import Artifact
 from tbench.tasks.environment import Environment
+from tbench.tasks.task import Task
 from tbench.verify.changes.facts import Sign, told
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.system import replaced
+from tbench.verify.changes.turning import imported_work
+from tbench.verify.changes.work import ALONG
+from tbench.verify.control_test import try_control_test
 from tbench.verify.judging import CLEARED
 from tbench.verify.separate.handover import ArtifactEntry, HandedOver
-from tbench.verify.verifier import BroughtTests, Verdict, VerifierFailed, unjudged, verify
+from tbench.verify.verifier import BroughtTests, Verdict, VerifierFailed, unjudged, verify, verify_twice
 
 # Whether a pass was earned by what was handed over, or by what of it turns the tests: rules about two verdicts.
-
-_OF_THE_NETWORK = frozenset({"hosts"})
-"""Kinds of signs about files that no agent hands over: each container has its own."""
 
 
 def turning_paths(
@@ -38,9 +40,7 @@ def turning_paths(
         dict.fromkeys(
             sign.path
             for sign in signs
-            if not is_weak(sign.kind)
-            and sign.kind not in _OF_THE_NETWORK
-            and not (sign.path in asked_for or asks_for(sign.path))
+            if not is_weak(sign.kind) and sign.kind not in ALONG and not (sign.path in asked_for or asks_for(sign.path))
         )
     )
 
@@ -159,6 +159,17 @@ _KEPT = ("verifier",)
 """Folders of /logs that are kept: everything else there is known already."""
 
 
+@dataclass(frozen=True)
+class _Graded:
+    """A verdict, and what was seen of a pass."""
+
+    verdict: Verdict
+    turning: tuple[str, ...] = ()
+    """Paths that turn the tests."""
+    imports_work: bool = False
+    """Whether the tests import modules that were handed over."""
+
+
 class SeparateVerifier:
     """A verifier's own sandbox for one trial: started to verify, and there until it is removed."""
 
@@ -176,10 +187,16 @@ class SeparateVerifier:
 
     async def verify(self, handed: HandedOver) -> Verdict:
         """The verdict about what was handed over. Raises TrialError; VerifierFailed has the integrity."""
-        self._sandbox = await self._start()
+        self._sandbox = sandbox = await self._start()
+        graded: list[_Graded] = []
+
+        async def run(again: bool) -> Verdict:
+            graded.append(await (self._in_another(handed) if again else self._graded(sandbox, handed)))
+            return graded[-1].verdict
+
         try:
-            verdict, turning = await self._verdict(self._sandbox, handed)
-            verdict = await self._earned(verdict, turning, handed)
+            verdict = await verify_twice(run)
+            verdict = await self._earned(verdict, graded[-1], handed)
         except VerifierFailed as error:
             if error.type != "verifier_timeout" and await self._has_verdict_about_nothing(handed):
                 error = unjudged(error)
@@ -187,39 +204,47 @@ class SeparateVerifier:
             raise error from None
         return dataclasses.replace(verdict, integrity=_seen(verdict.integrity, handed))
 
-    async def _verdict(
-        self, sandbox: Sandbox, handed: HandedOver, without: Sequence[str] = ()
-    ) -> tuple[Verdict, tuple[str, ...]]:
-        """The verdict from a sandbox; and the paths that turn the tests, of a pass. Raises TrialError."""
-        task, tests = self._environment.task, await restore(self._environment, sandbox, handed, without)
+    async def _graded(
+        self, sandbox: Sandbox, handed: HandedOver, without: Sequence[str] = (), task: Task | None = None
+    ) -> _Graded:
+        """Verify in a sandbox, with the tests of another task where one is given. Raises TrialError."""
+        tests = await restore(self._environment, sandbox, handed, without)
         await use_network(sandbox, self._environment, "verifier")
-        verdict = await verify(task, sandbox, brought=tests, kept=_KEPT)
-        if verdict.reward <= 0 or not isinstance(sandbox, Compares):
-            return verdict, ()
-        signs: tuple[Sign, ...] = ()
-        turning: tuple[str, ...] = ()
+        verdict = await verify(task or self._environment.task, sandbox, brought=tests, kept=_KEPT)
+        if task is not None or verdict.reward <= 0 or not isinstance(sandbox, Compares):
+            return _Graded(verdict)
+        task = self._environment.task
         try:
             # Tests that run what was handed over may be turned by it, here as anywhere.
             looked = await look(task, sandbox, verdict.facts)
-            why = "comes before the image's own, or in its place"
-            signs = looked.signs + tuple(Sign("system-replaced", path, why) for path in replaced(looked.seen))
-            turning = turning_paths(signs, task.file.artifacts, looked.seen.tests.asks_for)
         except TrialError as error:
             # The tests of an image need not be in the task's directory.
             if error.origin is not None or not self._environment.brings_tests:
                 raise
-        return verdict.with_integrity(tamper=(*verdict.integrity.tamper, *told(signs))), turning
+            return _Graded(verdict)
+        why = "comes before the image's own, or in its place"
+        signs = looked.signs + tuple(Sign("system-replaced", path, why) for path in replaced(looked.seen))
+        turning = turning_paths(signs, task.file.artifacts, looked.seen.tests.asks_for)
+        verdict = verdict.with_integrity(tamper=(*verdict.integrity.tamper, *told(signs)))
+        return _Graded(verdict, turning, any(imported_work(looked.seen)))
 
-    async def _earned(self, verdict: Verdict, turning: Sequence[str], handed: HandedOver) -> Verdict:
+    async def _earned(self, verdict: Verdict, graded: _Graded, handed: HandedOver) -> Verdict:
         """A pass that strong signs speak against counts as it does without what turns the tests. Raises TrialError."""
-        if turning:
+        without = graded.turning
+        if without:
             try:
-                verdict = joined(verdict, (await self._in_another(handed, turning))[0])
+                verdict = joined(verdict, (await self._in_another(handed, without)).verdict)
             except VerifierFailed as failure:
                 words = f"disagreement: no verdict without what turns the tests, {verdict.reward:g} with it"
                 tamper = (*verdict.integrity.tamper, *failure.integrity.tamper, words)
                 failure.integrity = failure.integrity.model_copy(update={"tamper": tamper})
                 raise
+        if graded.imports_work and not self._environment.brings_tests:
+
+            async def run(task: Task) -> Verdict:
+                return (await self._in_another(handed, without, task)).verdict
+
+            verdict = await try_control_test(verdict, self._environment.task, run)
         return verdict
 
     async def _has_verdict_about_nothing(self, handed: HandedOver) -> bool:
@@ -230,12 +255,12 @@ class SeparateVerifier:
             return False
         return True
 
-    async def _in_another(self, handed: HandedOver, without: Sequence[str] = ()) -> tuple[Verdict, tuple[str, ...]]:
+    async def _in_another(self, handed: HandedOver, without: Sequence[str] = (), task: Task | None = None) -> _Graded:
         """The same in a new sandbox, in place of the one before. Raises TrialError."""
         self._ran_out_of_memory = self.ran_out_of_memory
         await self.remove()
         async with removed_afterwards(await self._start()) as another:
-            return await self._verdict(another, handed, without)
+            return await self._graded(another, handed, without, task)
 
     async def remove(self) -> None:
         """Remove the sandbox, if it was started. Never raises."""

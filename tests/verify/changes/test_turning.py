@@ -8,6 +8,7 @@ import pytest
 from seen_changes import IMAGE, LINK, container, strong, weak
 
 from tbench.verify.changes.turning import turning_signs
+from tbench.verify.changes.work import work_of
 
 SITE = "/usr/local/lib/python3.11/dist-packages"
 DEBIANS = b"""# install the apport exception handler if available
@@ -164,3 +165,16 @@ def test_work_that_speaks_of_the_verifier_is_a_sign() -> None:
 def test_a_module_that_changes_others_under_the_tests_is_a_sign(text: bytes, found: bool) -> None:
     seen = container({"/app/words.py": text}, texts=("import json\nfrom words import f\n",))
     assert bool(list(turning_signs(seen))) is found
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [("cat *", 1), ("cat (*.txt)", 1), ("ls /proc/*/comm", 0), ("ls ./*", 0), ("for f in *.c; do", 1)],
+)
+def test_a_file_named_like_an_option_is_flagged_where_names_of_a_directory_are_expanded(
+    script: str, expected: int
+) -> None:
+    seen = container({"/app/-f": b"", "/app/a-f": b"", "/usr/lib/-f": b""}, script=script)
+    signs = [sign for sign in turning_signs(seen) if sign.kind == "option-name"]
+    assert [sign.path for sign in signs] == ["/app/-f"] * expected
+    assert "/app/-f" in work_of(seen, signs)[0]
