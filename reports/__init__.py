@@ -1,1 +1,1 @@
-"""Turns stored results into pages. Reads results and statistics; starts nothing."""
+"""Turns stored results into HTML pages. Only reads; starts nothing."""

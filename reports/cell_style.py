@@ -1,4 +1,4 @@
-"""How cells of a terminal look: what the escapes of programs set, in sixteen colours, as classes of style sheets."""
+"""Style of a terminal cell: SGR escapes reduced to sixteen colours, as CSS classes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _CUBE = (0, 95, 135, 175, 215, 255)
-"""Brightness of the six levels of each part in the cube of 256 colours."""
+"""Brightness of the six levels of each channel in the 256-colour cube."""
 _BRIGHT = 8
 _MOST_STYLES = 4096
 
 
 class CellStyle(NamedTuple):
-    """How a cell looks. Colours are numbers from 0 to 15, None for the terminal's own."""
+    """Style of a cell. Colours are numbers from 0 to 15; None is the terminal's default."""
 
     ink: int | None = None
     ground: int | None = None
@@ -25,12 +25,12 @@ class CellStyle(NamedTuple):
 
     @property
     def _shown(self) -> tuple[int | None, int | None]:
-        """The colours of letters and ground as they are seen."""
+        """Colours of letters and background as displayed."""
         return (self.ground, self.ink) if self.inverse else (self.ink, self.ground)
 
     @property
     def words(self) -> str:
-        """Classes of the live page's style sheet; empty for a cell that looks like all others."""
+        """Classes of the live page's style sheet; empty for the default style."""
         ink, ground = self._shown
         words = [f"i{ink}"] if ink is not None else ["inv-i"] if self.inverse else []
         words += [f"g{ground}"] if ground is not None else ["inv-g"] if self.inverse else []
@@ -38,7 +38,7 @@ class CellStyle(NamedTuple):
 
     @property
     def classes(self) -> str:
-        """Classes of the style sheet of trials; empty for text that looks like all other."""
+        """Classes of the trial pages' style sheet; empty for the default style."""
         ink, ground = self._shown
         words = {"bold": self.bold, "dim": self.faint, "italic": self.italic, "underlined": self.underlined}
         words |= {f"ink-{ink}": ink is not None, f"back-{ground}": ground is not None}
@@ -52,7 +52,7 @@ _OFF = {22: {"bold": False, "faint": False}, 23: {"italic": False}, 24: {"underl
 
 @lru_cache(maxsize=_MOST_STYLES)
 def restyled(style: CellStyle, codes: tuple[int, ...]) -> CellStyle:
-    """The style after the codes of one `ESC [ … m`."""
+    """Return the style after applying the codes of one `ESC [ … m`."""
     pending = iter(codes or (0,))
     for code in pending:
         style = PLAIN if code == 0 else _after(style, code, pending)
@@ -77,7 +77,7 @@ def _after(style: CellStyle, code: int, rest: Iterator[int]) -> CellStyle:
 
 
 def _extended(rest: Iterator[int]) -> int | None:
-    """The colour that `5;N` or `2;R;G;B` names, as the nearest of the sixteen."""
+    """Return the colour given by `5;N` or `2;R;G;B`, as the nearest of the sixteen."""
     kind = next(rest, None)
     if kind == 5:
         return _of_256(next(rest, 0))
@@ -95,7 +95,7 @@ def _of_256(number: int) -> int:
 
 
 def _nearest(parts: Sequence[int]) -> int:
-    """One of the sixteen colours that reads like this mix of red, green and blue."""
+    """Return the one of the sixteen colours that is nearest to this mix of red, green and blue."""
     high, low = max(parts), min(parts)
     if high - low < 48:  # a grey
         return 0 if high < 64 else _BRIGHT if high < 144 else 7 if high < 224 else 15

@@ -11,81 +11,81 @@ from statistics import median
 
 from markupsafe import Markup, escape
 
-from reports.look import SIGNS
+from reports.page_frame import STATUS_SYMBOLS
 from tbench.results import LARGEST_REWARD
 from tbench.scores.summary import percent
 from tbench.text import unseen_as
 
-# Pieces of SVG: elements whose attributes and texts are escaped, and places in percents of the width.
+# SVG elements with escaped attributes and texts, positioned in percent of the width.
 #
-# Wide charts have no viewBox: what is placed in percents keeps the size of its letters and the roundness of its dots
-# on a phone as on a large screen. Only lines are stretched, in a `stretched` plot within.
+# Wide charts have no viewBox: with positions in percent, letters keep their size and dots stay round on a phone as on
+# a large screen. Only lines are stretched, in a `stretched` plot inside.
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
 
 def element(tag: str, *children: str, **attributes: str | float | None) -> Markup:
-    """An element. `class_` is the attribute class, `text_anchor` text-anchor; None leaves an attribute out."""
+    """Return an element. `class_` becomes class, `text_anchor` text-anchor; None leaves an attribute out."""
     given = ((name.rstrip("_").replace("_", "-"), value) for name, value in attributes.items() if value is not None)
-    said = "".join(f' {name}="{_text(value)}"' for name, value in given)
-    return Markup(f"<{tag}{said}>{''.join(_text(each) for each in children)}</{tag}>")  # every part is escaped
+    written = "".join(f' {name}="{_text(value)}"' for name, value in given)
+    return Markup(f"<{tag}{written}>{''.join(_text(each) for each in children)}</{tag}>")  # every part is escaped
 
 
 def picture(kind: str, label: str, *children: str, **attributes: str | float | None) -> Markup:
-    """A chart as one picture; `label` is what is said of it to those who do not see it."""
+    """Return a chart that is one picture; `label` describes it to screen readers."""
     return element("svg", title(label), *children, class_=f"chart {kind}", role="img", **attributes)
 
 
 def linked_picture(kind: str, label: str, *children: str, **attributes: str | float | None) -> Markup:
-    """A chart with links in it, which a picture may not have."""
+    """Return a chart that contains links, which an element with the role `img` may not."""
     known = {"role": "group", "aria_label": label}
     return element("svg", *children, class_=f"chart {kind}", **known, **attributes)
 
 
 def title(words: str) -> Markup:
-    """What a reader hears of an element, or sees with the mouse on it."""
+    """Return a title: tooltip, and text for screen readers."""
     return element("title", words)
 
 
 def stretched(height: float, *children: str) -> Markup:
-    """A plot that is 100 units wide, however wide the chart is."""
+    """Return a plot that is 100 units wide, however wide the chart is."""
     box = {"viewBox": f"0 0 100 {number(height)}", "preserveAspectRatio": "none"}
     return element("svg", *children, width="100%", height=number(height), **box)
 
 
 def line(kind: str, x1: str | float, y1: float, x2: str | float, y2: float) -> Markup:
-    """A straight line of a class."""
+    """Return a straight line with a CSS class."""
     return element("line", class_=kind, x1=x1, y1=number(y1), x2=x2, y2=number(y2))
 
 
 def dot(kind: str, x: float, y: float, radius: float, *children: str) -> Markup:
-    """A circle, `x` in percents of the width."""
+    """Return a circle; `x` is in percent of the width."""
     return element("circle", *children, class_=kind, cx=percents(x), cy=number(y), r=number(radius))
 
 
 def text(words: str, x: str | float, y: float, anchor: str = "middle", kind: str = "label") -> Markup:
-    """A few words, of which `anchor` (start, middle, end) is at `x`."""
+    """Return a short text whose `anchor` (start, middle, end) is at `x`."""
     return element("text", words, class_=kind, x=x, y=number(y), text_anchor=anchor)
 
 
 def percents(share: float) -> str:
-    """A number of percents as SVG writes it."""
+    """Format a percentage for SVG."""
     return f"{number(share)}%"
 
 
 def number(value: float) -> str:
-    """A number in as few characters as tell it on a screen."""
-    said = f"{value:.2f}".rstrip("0").rstrip(".")
-    return "0" if said == "-0" else said
+    """Format a number with at most two decimals."""
+    shown = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if shown == "-0" else shown
 
 
 def class_name(name: str) -> str:
-    """A name as a class of its own; `other` for one that can be none."""
+    """Return the name if it can be a CSS class, else `other`."""
     return name if _NAME.fullmatch(name) else "other"
 
 
 def _text(value: str | float) -> str:
-    """Text escaped, without what turns the reading direction or no page may hold; markup stays as it is."""
+    """Escape text and replace characters that no page may contain; markup is returned unchanged."""
     if isinstance(value, Markup):
         return value
     if isinstance(value, str):
@@ -93,29 +93,29 @@ def _text(value: str | float) -> str:
     return number(value)
 
 
-# Where numbers lie on an axis: scales that fit them, and the round numbers that are written beside them.
+# Scales of axes, and the round numbers at their ticks.
 
 
 @dataclass(frozen=True, slots=True)
 class ChartScale:
-    """A part of the line of numbers that a chart shows, from `low` to `high`."""
+    """Range of numbers that a chart shows, from `low` to `high`."""
 
     low: float
     high: float
 
     def share(self, value: float) -> float:
-        """How far a number is from the low end to the high one, 0 to 1; ends stand for what is beyond them."""
+        """Return the position of a number between the two ends, clamped to 0 to 1."""
         return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
 
     def ticks(self, about: int = 4) -> tuple[float, ...]:
-        """Some `about` round numbers on it."""
+        """Return roughly `about` round numbers within the range."""
         step = self._step(about)
         first = math.ceil(self.low / step - 1e-9)
         count = math.floor(self.high / step + 1e-9) - first + 1
         return tuple((first + number) * step for number in range(count))
 
     def tick_words(self, about: int = 4) -> tuple[str, ...]:
-        """The ticks in percent, with as many decimals as tell them apart."""
+        """Return the ticks in percent, with enough decimals to tell them apart."""
         decimals = max(0, -math.floor(math.log10(100 * self._step(about)) + 1e-9))
         return tuple(_words(100 * tick, decimals) for tick in self.ticks(about))
 
@@ -126,9 +126,9 @@ class ChartScale:
 
 
 def scale_of(values: Iterable[float], *, least: float) -> ChartScale:
-    """A scale with room for the values and for a little more, at least `least` wide.
+    """Return a scale that fits the values with a margin and is at least `least` wide.
 
-    Where all of them are from 0 to 1, as scores mostly are, it ends there too.
+    If all values lie between 0 and 1, as scores mostly do, the scale does not extend beyond.
     """
     known = list(values) or [0.0, 1.0]
     low, high = min(known), max(known)
@@ -137,12 +137,12 @@ def scale_of(values: Iterable[float], *, least: float) -> ChartScale:
     low, high = low - margin, high + margin
     if not within:
         return ChartScale(low, high)
-    shift = max(0.0, -low) - max(0.0, high - 1.0)  # towards the middle, as wide as it was
+    shift = max(0.0, -low) - max(0.0, high - 1.0)  # towards the middle, keeping the width
     return ChartScale(max(0.0, low + shift), min(1.0, high + shift))
 
 
 def finite(value: float | None) -> float | None:
-    """The value as a chart can show it: None for what is no number, the largest reward for what is larger."""
+    """Return the value for a chart: None if it is not finite, and at most the largest reward."""
     if value is None or not math.isfinite(value):
         return None
     return min(LARGEST_REWARD, max(-LARGEST_REWARD, float(value)))
@@ -153,16 +153,16 @@ def _words(value: float, decimals: int) -> str:
     return words.replace("-", "\N{MINUS SIGN}")
 
 
-# Dots on one line that stand on each other where they would cover each other.
+# Dots on one line, stacked where they would overlap.
 
 _PLACES = 160
-"""Places beside each other that a dot can have."""
+"""Number of positions of dots side by side."""
 
 
 def stacked(shares: Iterable[float], most: int) -> Iterator[tuple[float, int, int]]:
-    """For each dot its share of the width as it was, its place in the stack there, and its index.
+    """Yield for each dot its position in the width, its height in the stack there, and its index.
 
-    A stack has `most` dots; what is more than that is not shown again.
+    A stack has at most `most` dots; further ones are left out.
     """
     heights: Counter[int] = Counter()
     for index, share in enumerate(shares):
@@ -172,7 +172,7 @@ def stacked(shares: Iterable[float], most: int) -> Iterator[tuple[float, int, in
         heights[place] += 1
 
 
-# How long trials took, a line of dots for each way in which they ended.
+# Durations of trials, a row of dots for each status.
 
 _LANE, _TOP, _FOOT = 30.0, 4.0, 20.0
 _MOST = 5
@@ -183,10 +183,13 @@ _LONGEST_SEC = 1e9
 
 
 def duration_dots(durations: Sequence[tuple[float, str]], *, label: str) -> Markup:
-    """The seconds that each trial took, by its status, on one axis whose steps are tenfold; a bar is at the median."""
+    """Draw durations (seconds) of trials in a row for each status, on a logarithmic axis, with bars at the medians."""
     known = [(min(sec, _LONGEST_SEC), status) for sec, status in durations if math.isfinite(sec) and sec >= 0]
     words = dict.fromkeys(status for _, status in known)
-    lanes = sorted(words, key=lambda status: list(SIGNS).index(status) if status in SIGNS else len(SIGNS))
+    lanes = sorted(
+        words,
+        key=lambda status: list(STATUS_SYMBOLS).index(status) if status in STATUS_SYMBOLS else len(STATUS_SYMBOLS),
+    )
     axis = _TOP + _LANE * max(1, len(lanes))
     low, high = _ends([sec for sec, _ in known])
     pieces = list(_axis(low, high, axis))
@@ -199,7 +202,7 @@ def duration_dots(durations: Sequence[tuple[float, str]], *, label: str) -> Mark
 
 
 def _ends(durations_sec: Sequence[float]) -> tuple[float, float]:
-    """The logarithms of the ends of the axis: at least from a number of seconds to its threefold."""
+    """Return the logarithms of the ends of the axis, which spans at least a factor of three."""
     used = [math.log10(max(sec, 0.1)) for sec in durations_sec] or [0.0, 2.0]
     middle, half = (min(used) + max(used)) / 2, max(0.25, (max(used) - min(used)) / 2 * 1.06)
     return middle - half, middle + half
@@ -217,7 +220,7 @@ def _axis(low: float, high: float, y: float) -> Iterator[Markup]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round durations between two logarithms, two to six of them."""
+    """Return two to six round durations between two logarithms."""
     coarse, fine = ([sec for sec in some if low <= math.log10(sec) <= high] for some in (_COARSE, _FINE))
     if len(coarse) > 2 or (len(coarse) == 2 and len(fine) > 6):
         return coarse
@@ -231,8 +234,8 @@ def _seconds_words(sec: float) -> str:
 
 
 def _lane(lane: Sequence[float], status: str, y: float, low: float, high: float) -> Iterator[Markup]:
-    sign = SIGNS.get(status, "")
-    yield text(f"{sign} {status}".strip()[:12], "0", y + 4, "end", "label lane")
+    symbol = STATUS_SYMBOLS.get(status, "")
+    yield text(f"{symbol} {status}".strip()[:12], "0", y + 4, "end", "label lane")
     dots = stacked([_share(sec, low, high) for sec in lane], _MOST)
     for share, height, index in dots:
         words = title(f"{status}: {_seconds_words(lane[index])}")
@@ -241,17 +244,17 @@ def _lane(lane: Sequence[float], status: str, y: float, low: float, high: float)
     yield line("median", x, y - 11, x, y + 11)
 
 
-# The scores of single seeds on one axis, with their mean and their spread.
+# The scores of single seeds on one axis, with their mean and spread.
 
 _AXIS, _HEIGHT = 46.0, 66.0
 _SEED_STRIP_TOP = 6.0
 _LEAST = 0.2
 _SEED_STRIP_MOST, _RISE = 6, 6.5
-"""Dots in a stack, and how much higher each of them is."""
+"""Most dots in a stack, and the distance between them."""
 
 
 def seed_strip(per_seed: Sequence[float], mean: float, std: float | None, *, label: str) -> Markup:
-    """A dot for each seed, a line at the mean and a band of one standard deviation on either side."""
+    """Draw a dot for each seed, a line at the mean and a band of one standard deviation on either side."""
     scores = [score for each in per_seed if (score := finite(each)) is not None]
     middle, spread = finite(mean), abs(finite(std) or 0.0)
     ends = [] if middle is None else [middle - spread, middle + spread]
@@ -291,7 +294,7 @@ def _dots(scale: ChartScale, scores: Sequence[float]) -> list[Markup]:
     ]
 
 
-# A line as high as a word: how a score went over the last runs.
+# Sparklines: a score over the last runs, as high as a line of text.
 
 _WIDTH, _SPARKLINE_HEIGHT, _EDGE = 120.0, 28.0, 4.0
 
@@ -299,9 +302,9 @@ _WIDTH, _SPARKLINE_HEIGHT, _EDGE = 120.0, 28.0, 4.0
 def sparkline(
     scores: Sequence[float | None], *, alarms: Collection[int] = (), whole: bool = False, label: str
 ) -> Markup:
-    """The scores from the first to the last, gaps where there is none, with a triangle at each alarm.
+    """Draw scores in order, with gaps for None and a triangle at each alarm.
 
-    The scale ends where the scores do; with `whole` it is from 0 to 1, so that lines below each other can be compared.
+    The scale fits the scores; with `whole` it runs from 0 to 1, so that several sparklines can be compared.
     """
     known = [finite(score) for score in scores]
     ends = [0.0, 1.0] if whole else []
@@ -334,7 +337,7 @@ def _lines(places: Sequence[tuple[float, float] | None]) -> list[Markup]:
 
 
 def _triangle(place: tuple[float, float]) -> Markup:
-    """A triangle that points at the place from above, or from below where there is no room above it."""
+    """Return a triangle that points at a position from above, or from below if there is no room above."""
     x, y = place
     side = -1 if y >= 12 else 1
     start = f"M{number(x)},{number(y + 3.5 * side)}"
@@ -345,22 +348,22 @@ def _dot(x: float, y: float, *, last_is_alarm: bool) -> Markup:
     return element("circle", class_="dot alarm" if last_is_alarm else "dot", cx=number(x), cy=number(y), r="3")
 
 
-# A bar of several parts, such as where the time of a trial went.
+# Stacked bars, such as how the time of a trial was spent.
 
 
 @dataclass(frozen=True, slots=True)
 class BarPart:
-    """A part of a bar."""
+    """Part of a bar."""
 
     name: str
-    """Also the class that gives it its colour."""
+    """Name, also the CSS class that sets the colour."""
     amount: float
     words: str
-    """What it is and how much, for who points at it."""
+    """Tooltip: name and amount."""
 
 
 def stacked_bar(parts: Sequence[BarPart], *, full: float | None = None, label: str) -> Markup:
-    """The parts side by side. `full` is the amount that is as wide as the chart: that of all of them by default."""
+    """Draw the parts side by side. `full` is the amount that fills the chart, by default the sum of the parts."""
     amounts = [part.amount if math.isfinite(part.amount) and part.amount > 0 else 0.0 for part in parts]
     whole = max(full or 0.0, 0.0) if full is not None and math.isfinite(full) else math.fsum(amounts)
     pieces, x = list[Markup](), 0.0

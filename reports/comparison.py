@@ -1,4 +1,4 @@
-"""Pages of two runs side by side: which tasks moved, how sure that is, and the choice of any two runs."""
+"""Pages that compare two runs: which tasks changed and how certain that is, and the choice of any two runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.charts import BarPart, stacked_bar
-from reports.look import MOST_CELLS, Crumb, assignment, page, sign_of
 from reports.names import COMPARE, compare_page, relative_url, slug
+from reports.page_frame import MOST_CELLS, Crumb, data_script, page, symbol_of
 from reports.site.content import Site, SiteRun
 from tbench.history.rows import TrialRow
 from tbench.reward import mean
@@ -22,23 +22,23 @@ from tbench.scores.comparing.side import NothingInCommon, Side
 from tbench.storage.comparable import differing_settings
 from tbench.storage.read_run import RunUnreadable
 
-# The choice of two runs: the pairs that have a page, and what a browser needs to compare any other two.
+# The choice of two runs: the pairs that have a page, and the data with which a browser compares any other two.
 
 
 def render_choice(site: Site) -> str:
-    """The page on which two runs are chosen, with the pairs that have a page, the newest first."""
-    choices = [(run, _words(run), site.last_good_before(run)) for run in site.runs]
+    """Render the page on which two runs are chosen, with the pairs that have a page, newest first."""
+    choices = [(run, _choice_label(run), site.last_good_before(run)) for run in site.runs]
     pairs = [(before, run) for run, _, before in choices if before is not None]
     return page("compare/choice.html.j2", COMPARE, crumbs=[Crumb("compare")], choices=choices, pairs=pairs)
 
 
-def _words(run: SiteRun) -> str:
-    """A run in one line: what it is called, its model, and its day unless the name says it."""
+def _choice_label(run: SiteRun) -> str:
+    """Return name and model of a run, and its day unless the name contains it."""
     return " · ".join(dict.fromkeys(filter(None, (run.row.words, run.row.model))))
 
 
 def data(site: Site, run: SiteRun) -> str:
-    """The script with a run's rewards and states by task and seed, for the page on which two runs are chosen."""
+    """Return the script with a run's rewards and statuses by task and seed, for the page on which runs are chosen."""
     hashes = site.history.tasks(run.row.path)
     trials: defaultdict[str, dict[int, list[Any]]] = defaultdict(dict)
     for trial in site.history.trials(run.row.path):
@@ -51,39 +51,39 @@ def data(site: Site, run: SiteRun) -> str:
         "seeds": run.row.seeds,
         "tasks": [[task, slug(task), digest, trials.get(task, {})] for task, digest in hashes.items()],
     }
-    return assignment(f"rewards {run.slug}", known)
+    return data_script(f"rewards {run.slug}", known)
 
 
 def _trial(trial: TrialRow) -> list[Any]:
-    sign = sign_of(trial.status, trial.reward)
-    return [trial.reward, trial.status, sign, *([trial.attempt] if trial.attempt > 1 else [])]
+    symbol = symbol_of(trial.status, trial.reward)
+    return [trial.reward, trial.status, symbol, *([trial.attempt] if trial.attempt > 1 else [])]
 
 
 def _path(site: Site, run: SiteRun) -> str:
-    """The run's directory as a command line names it, in the folder of the history."""
+    """Return the run's directory, quoted for a command line in the folder of the history."""
     folder, path = site.history.file.parent, run.row.path
     return shlex.quote(str(path.relative_to(folder) if path.is_relative_to(folder) else path))
 
 
-# The page of two runs: the difference and how sure it is, and both runs' trials task by task.
+# The page of two runs: the difference, its uncertainty, and both runs' trials task by task.
 
 _HIGHEST_P = 0.999
 _GROUPS = {
-    "failing": ("Newly failing", "Solved before at some seed, and now at none; the worst first."),
-    "passing": ("Newly passing", "Solved now at some seed, and before at none; the best first."),
-    "moved": ("Changed", "Solved more or less often, or with another reward; the worst first."),
-    "unscored": ("Without a verdict", "One of the runs, or both, came to no verdict at any seed. That is no failure."),
-    "same": ("The same", "The mean reward of these is the same in both runs."),
+    "failing": ("Newly failing", "Solved at some seed before, and at none now; worst first."),
+    "passing": ("Newly passing", "Solved at some seed now, and at none before; best first."),
+    "moved": ("Changed", "Solved more or less often, or with a different reward; worst first."),
+    "unscored": ("Without a verdict", "At least one of the runs has no verdict at any seed. This is not a failure."),
+    "same": ("Unchanged", "The mean reward is the same in both runs."),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedTask:
-    """A task with its mean rewards in both runs."""
+    """Task with its mean rewards in both runs."""
 
     task: str
     group: str
-    """In which of `_GROUPS` it is."""
+    """Key in `_GROUPS`."""
     old_rate: float
     new_rate: float
 
@@ -93,12 +93,12 @@ class ComparedTask:
 
 
 def render(site: Site, old: SiteRun, new: SiteRun) -> str:
-    """The page of two runs, the second of which is the newer one."""
+    """Render the page of two runs, the second of which is the newer one."""
     first, second = site.side(old), site.side(new)
-    comparison, problem, words = None, "", ""
+    comparison, problem, written = None, "", ""
     try:
         comparison = compare(first, second)
-        words = "\n".join(text.lines(comparison, ("A", "B")))
+        written = "\n".join(text.lines(comparison, ("A", "B")))
     except NothingInCommon as error:
         problem = str(error)
     settings, unread = _settings(site, old, new)
@@ -119,35 +119,35 @@ def render(site: Site, old: SiteRun, new: SiteRun) -> str:
         most_cells=MOST_CELLS,
         left_out=list(_left_out(first, second, comparison)),
         bar=_bar(comparison),
-        words=words,
+        text=written,
         is_chance=p > text.ALPHA,
-        p_words=_p_words(p),
+        p_text=_p_text(p),
     )
 
 
-def _p_words(p: float) -> str:
-    """How often chance alone makes such a difference."""
+def _p_text(p: float) -> str:
+    """Return how often chance alone makes such a difference, as text."""
     if p >= _HIGHEST_P:
         return "in every case"
     return f"in {100 * p:.2g} of 100 cases" if p >= 0.001 else "in fewer than 1 of 1,000 cases"
 
 
 def _settings(site: Site, old: SiteRun, new: SiteRun) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The settings that differ, `name: a → b` each, and what could not be read of them."""
+    """Return the settings that differ, each as `name: a → b`, and why they could not be read."""
     if old.row.fingerprint == new.row.fingerprint:
         return (), ()
     try:
         return differing_settings(site.stored(old), site.stored(new)), ()
     except RunUnreadable as error:
-        return (), (f"Their settings are not compared: {error}",)
+        return (), (f"The settings could not be compared: {error}",)
 
 
 def _doubts(*runs: SiteRun) -> Iterator[str]:
-    """What makes the comparison doubtful, one sentence each."""
+    """Yield reasons to doubt the comparison, one sentence each."""
     for row in (run.row for run in runs):
         if row.missing:
             missing = f"{row.missing:,} of {row.planned:,} trials have no result"
-            yield f"{row.name} is not complete: {missing}, and count as 0."
+            yield f"{row.name} is incomplete: {missing} and count as 0."
 
 
 def _by_task_and_seed(site: Site, run: SiteRun) -> dict[str, dict[int, TrialRow]]:
@@ -158,20 +158,20 @@ def _by_task_and_seed(site: Site, run: SiteRun) -> dict[str, dict[int, TrialRow]
 
 
 def _seeds(comparison: Comparison, first: Side, second: Side) -> list[tuple[int, ...]]:
-    """The seeds of each run that are compared, in the order in which they are paired."""
+    """Return the compared seeds of each run, in the order in which they are paired."""
     count = len(comparison.seeds)
     by_position = comparison.paired_by == "position"
     return [tuple(side.table.seeds[:count] if by_position else comparison.seeds) for side in (first, second)]
 
 
 def _tasks(comparison: Comparison, first: Side, second: Side) -> Iterator[ComparedTask]:
-    """The compared tasks in the order of the first run, and how each moved."""
+    """Yield the compared tasks in the order of the first run, each with its group and rewards."""
     changes = {each.task: each for each in comparison.changes}
     failed, solved = ({each.task for each in some} for some in (comparison.newly_failed, comparison.newly_solved))
     unscored = {*comparison.only_first_unscored, *comparison.only_second_unscored, *comparison.both_unscored}
-    there, changed = set(second.table.tasks), set(comparison.left_out.changed)
+    in_second, changed = set(second.table.tasks), set(comparison.left_out.changed)
     for task, rewards in zip(first.table.tasks, first.table.rows, strict=True):
-        if task not in there or task in changed:
+        if task not in in_second or task in changed:
             continue
         change = changes.get(task)
         group = "unscored" if task in unscored else "failing" if task in failed else "passing" if task in solved else ""
@@ -184,24 +184,24 @@ def _tasks(comparison: Comparison, first: Side, second: Side) -> Iterator[Compar
 
 
 def _groups(tasks: Iterator[ComparedTask]) -> Iterator[tuple[str, str, str, list[ComparedTask]]]:
-    """Name, heading and hint of each group with its tasks; those with the largest losses are first, but for gains."""
+    """Yield name, heading, hint and tasks of each group; largest losses first, but largest gains first if passing."""
     members = defaultdict(list)
     for each in tasks:
         members[each.group].append(each)
     for name, (heading, hint) in _GROUPS.items():
         if found := members[name]:
-            way = -1 if name == "passing" else 1
-            yield name, heading, hint, sorted(found, key=lambda each: way * each.difference)
+            direction = -1 if name == "passing" else 1
+            yield name, heading, hint, sorted(found, key=lambda each: direction * each.difference)
 
 
 def _left_out(first: Side, second: Side, comparison: Comparison | None) -> Iterator[tuple[str, list[str]]]:
-    """Tasks that only one run has, or whose content is another in each."""
+    """Yield tasks that only one run has, or whose content differs between the runs."""
     old, new = first.table.tasks, second.table.tasks
     changed = comparison.left_out.changed if comparison is not None else [task for task in old if task in new]
     for words, tasks in (
         (f"Only in {first.name}", [task for task in old if task not in new]),
         (f"Only in {second.name}", [task for task in new if task not in old]),
-        ("Their content is another in each run", list(changed)),
+        ("Content differs between the runs", list(changed)),
     ):
         if tasks:
             yield words, tasks

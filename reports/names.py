@@ -1,4 +1,4 @@
-"""Where each page of a site lies: file names made of names that may be anything, and links from page to page."""
+"""Paths of the pages of a site, made safe for any run or task name, and links between pages."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SERIES = "series/index.html"
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
 _OTHER = re.compile(r"[^A-Za-z0-9_.-]+")
 _KEPT = 40
-"""Characters that are kept of a name that is no file name itself."""
+"""Number of characters kept of a name that cannot be a file name itself."""
 
 
 def slug(name: str) -> str:
-    """A file name for a name: the name itself where it is plain, else what can be read of it and a digest of all.
+    """Return a file name for any name: the name itself if it is plain, else its readable part and a digest.
 
-    `index` is no plain name: many folders have a page of theirs that is called so.
+    `index` does not count as plain, because many folders have a page of that name.
     """
     if _PLAIN.fullmatch(name) and not name.endswith(".") and name.lower() != "index":
         return name
@@ -32,17 +32,17 @@ def slug(name: str) -> str:
 
 
 def run_page(run: str) -> str:
-    """The page of a run, by the run's slug."""
+    """Return the path of a run's page, given the run's slug."""
     return f"runs/{run}/index.html"
 
 
 def trial_page(run: str, task: str, seed: int, attempt: int = 1) -> str:
-    """The page of an attempt at a trial, by the run's slug and the task's name."""
+    """Return the path of the page of one attempt at a trial, given the run's slug and the task's name."""
     return f"{_trial(run, task, seed, attempt)}.html"
 
 
 def trial_data(run: str, task: str, seed: int, attempt: int = 1) -> str:
-    """The script with the steps and the recording of an attempt at a trial."""
+    """Return the path of the script with the steps and the recording of one attempt at a trial."""
     return f"{_trial(run, task, seed, attempt)}.js"
 
 
@@ -52,44 +52,44 @@ def _trial(run: str, task: str, seed: int, attempt: int) -> str:
 
 
 def task_page(task: str) -> str:
-    """The page of a task over all runs."""
+    """Return the path of a task's page, which covers all runs."""
     return f"tasks/{slug(task)}.html"
 
 
 def task_data(task: str) -> str:
-    """The script with the list of all trials of a task."""
+    """Return the path of the script that lists all trials of a task."""
     return f"tasks/{slug(task)}.js"
 
 
 def night_page(night: str) -> str:
-    """The page of a night, by its name."""
+    """Return the path of a night's page, given its name."""
     return f"nights/{slug(night)}.html"
 
 
 def series_page(series: str) -> str:
-    """The page of a series, by its slug."""
+    """Return the path of a series' page, given its slug."""
     return f"series/{series}.html"
 
 
 def compare_page(old: str, new: str) -> str:
-    """The page that compares two runs, by their slugs."""
+    """Return the path of the page that compares two runs, given their slugs."""
     return f"compare/{old}--{new}.html"
 
 
 def compare_data(run: str) -> str:
-    """The script with the rewards of a run, which the page of choices compares in the browser."""
+    """Return the path of the script with a run's rewards, from which the browser compares any two runs."""
     return f"compare/{run}.js"
 
 
 def relative_url(here: str, target: str) -> str:
-    """The link from the page at `here` to `target`, both relative to the site; a fragment stays."""
+    """Return the link from the page at `here` to `target`, both relative to the site; a fragment is kept."""
     path, mark, fragment = target.partition("#")
     folder, name = posixpath.split(path)
-    return _way(posixpath.dirname(here), folder) + quote(name) + mark + quote(fragment)
+    return _relative_folder(posixpath.dirname(here), folder) + quote(name) + mark + quote(fragment)
 
 
 @lru_cache(maxsize=4096)
-def _way(here: str, folder: str) -> str:
-    """The link from one folder to another, with a slash at its end; empty within a folder."""
-    way = quote(posixpath.relpath(f"/{folder}", f"/{here}"))  # from the root: it need not ask where we are
-    return "" if way == "." else f"{way}/"
+def _relative_folder(here: str, folder: str) -> str:
+    """Return the link from one folder to another, ending in a slash; empty within a folder."""
+    path = quote(posixpath.relpath(f"/{folder}", f"/{here}"))  # absolute: relpath then needs no working directory
+    return "" if path == "." else f"{path}/"

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: one about a run, one about what was measured of tasks. Starts nothing."""
+"""Writes self-contained HTML pages: the report of a run, and the calibration of tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from reports.look import HERE, page
+from reports.page_frame import HERE, page
 from reports.run.page import render_alone
 from tbench.errors import UsageError
 from tbench.files import write_atomically
@@ -19,15 +19,15 @@ from tbench.storage.read_run import read_run
 
 REPORT_NAME = "report.html"
 _OURS = b'<meta name="generator" content="tbench">'
-"""What every page says near its beginning."""
+"""Marker near the beginning of every page that tbench writes."""
 _STYLES = ("site.css", "run.css")
 
 
 def write_report(run_dir: Path, out_path: Path | None = None) -> Path:
-    """Write the page about a run and return its path; `report.html` in the run directory by default.
+    """Write the report of a run and return its path; `report.html` in the run directory by default.
 
-    Raises RunUnreadable for what is not a run, MixedResults for results of several models, UsageError where a file that
-    is no such page is at `out_path`.
+    Raises RunUnreadable if there is no run, MixedResults for results of several models, UsageError if `out_path` is a
+    file that tbench did not write.
     """
     run = read_run(run_dir)
     out = out_path or run.path / REPORT_NAME
@@ -40,9 +40,10 @@ def write_report(run_dir: Path, out_path: Path | None = None) -> Path:
 
 
 def require_ours(path: Path) -> None:
-    """Check that nothing but a page of tbench's would be overwritten. Raises UsageError."""
+    """Check that `path` does not exist or is a page written by tbench. Raises UsageError."""
     if not _is_ours(path):
-        raise UsageError(f"{path}: is there already, and no page of tbench's; name a new file (nothing is overwritten)")
+        words = "exists and was not written by tbench; name a new file (nothing is overwritten)"
+        raise UsageError(f"{path}: {words}")
 
 
 def _is_ours(file: Path) -> bool:
@@ -55,19 +56,19 @@ def _is_ours(file: Path) -> bool:
 
 @cache
 def page_style() -> tuple[Markup, str]:
-    """All styles of a page of its own, and the policy by which a browser obeys these and loads nothing."""
+    """Return the styles of a self-contained page, and the policy that allows them and nothing else."""
     text = "\n".join((HERE / "assets" / name).read_text(encoding="utf-8") for name in _STYLES)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     return Markup(text), policy
 
 
-# One self-contained HTML page: a table of what was measured of tasks.
+# The calibration page: a table of what was measured for each task.
 
 
 @dataclass(frozen=True)
 class CalibrationRow:
-    """A task: its cells, in the order of the heads, and what is to be said of it."""
+    """Row of a task: its cells, in the order of the headings, and notes on it."""
 
     cells: tuple[str, ...]
     is_healthy: bool
@@ -75,7 +76,10 @@ class CalibrationRow:
 
 
 def write_calibration(path: Path, heads: Sequence[str], rows: Sequence[CalibrationRow]) -> Path:
-    """Write the page. Heads of numbers begin with >. Raises UsageError where another file is at `path`."""
+    """Write the calibration page. Headings of numeric columns begin with >.
+
+    Raises UsageError if `path` is a file that tbench did not write.
+    """
     require_ours(path)
     style, policy = page_style()
     columns = [(head.removeprefix(">"), head.startswith(">")) for head in heads]

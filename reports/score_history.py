@@ -1,4 +1,4 @@
-"""Chart of a score over runs: a line with its intervals, the baseline, alarms, and where it changed."""
+"""Draws a score over runs: the line with its intervals, the baseline, alarms, and the point of change."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _NORMAL_975 = 1.96
 _HEIGHT, _FOOT = 190.0, 22.0
 _LEAST = 0.1
 _WHISKERS, _DOTS, _STOPS = 30, 60, 40
-"""Most points that have whiskers instead of a band; that have dots; whose links the Tab key stops at."""
+"""Largest number of points that have whiskers instead of a band; dots; links that the Tab key stops at."""
 _LABELS, _TICKS = 5, 5
 _LONGEST = 12
 
 
 @dataclass(frozen=True, slots=True)
 class ScorePoint:
-    """A run in a history."""
+    """Point of the chart: a run."""
 
     label: str
-    """A few letters below the axis."""
+    """Short label below the axis."""
     score: float | None
     se: float | None
-    """Its standard error; the chart shows 1.96 of them on either side."""
+    """Standard error of the score; the chart shows 1.96 of it on either side."""
     href: str | None
     title: str
-    """What is said of the point: the run, its score and whatever matters of it."""
+    """Tooltip: the run, its score and its state."""
     alarm: bool = False
     coverage: float = 1.0
     """Share of the planned trials with a verdict; below 1 the dot is hollow."""
@@ -60,14 +60,16 @@ def score_history(
     whole: bool = False,
     label: str,
 ) -> Markup:
-    """The points in their order, each a column of its own. `base_sd` is what a run differs from `base_mean` by chance;
-    `change_at` is the index of the first point after a change. The scale ends where there is nothing more to show;
-    with `whole` it is from 0 to 1, so that charts below each other can be compared."""
+    """Draw the points in order, one column each.
+
+    `base_sd` is how much a run differs from `base_mean` by chance, `change_at` the index of the first point after a
+    change. The scale fits the points; with `whole` it runs from 0 to 1, so that several charts can be compared.
+    """
     return _HistoryDrawing(points, finite(base_mean), abs(finite(base_sd) or 0.0), change_at, whole=whole).drawn(label)
 
 
 class _HistoryDrawing:
-    """The parts of one chart, from the back to the front."""
+    """The parts of one chart, drawn from back to front."""
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class _HistoryDrawing:
         return draw("wide history", label, *pieces, height=number(_HEIGHT + _FOOT))
 
     def _fitting_scale(self, ends: Sequence[float]) -> ChartScale:
-        """A scale that the scores, their intervals, the baseline and these ends fit on."""
+        """Return a scale that fits the scores, their intervals, the baseline and these ends."""
         scores = [score for score in self._scores if score is not None]
         low_high = [end for at in range(self._count) for end in self._interval(at) or ()]
         base = [self._base_mean] if self._base_mean is not None else []
@@ -106,7 +108,7 @@ class _HistoryDrawing:
         return (score - _NORMAL_975 * se, score + _NORMAL_975 * se) if score is not None and se else None
 
     def _x(self, at: float) -> float:
-        """The middle of a column, in percents."""
+        """Return the middle of a column, in percent."""
         return 100 * (at + 0.5) / self._count
 
     def _y(self, value: float) -> float:
@@ -122,7 +124,7 @@ class _HistoryDrawing:
             yield text("no scores yet", "50%", _HEIGHT / 2)
 
     def _labels(self) -> Iterator[Markup]:
-        """Labels of a few points; every other one of them has no place on a phone."""
+        """Draw labels of a few points; every other one is hidden on a phone."""
         shown = min(self._count, _LABELS)
         for nth, at in enumerate(_evenly(self._count, shown)):
             words = self._points[at].label
@@ -157,7 +159,7 @@ class _HistoryDrawing:
         yield _at(x, 0, inside)
 
     def _plot(self) -> Iterator[Markup]:
-        """The line with its band, stretched to the width of the chart."""
+        """Draw the line with its band, stretched to the width of the chart."""
         stretches = [list(run) for shown, run in groupby(range(self._count), self._is_shown) if shown]
         bands = [] if self._count <= _WHISKERS else list(self._bands())
         lines = [
@@ -187,7 +189,7 @@ class _HistoryDrawing:
                 yield line("whisker", x, self._y(ends[0]), x, self._y(ends[1]))
 
     def _marks(self) -> Iterator[Markup]:
-        """A triangle at each alarm, or at the first of many beside each other, and a bar below all of them."""
+        """Draw a triangle at each alarm (with many points, at the first of consecutive ones) and a bar below them."""
         for is_alarm, run in groupby(range(self._count), lambda at: self._points[at].alarm):
             columns = list(run)
             if not is_alarm:
@@ -198,7 +200,7 @@ class _HistoryDrawing:
                 yield _at(self._x(at), self._mark_y(at), element("path", class_="mark", d="M0,0 L-5.5,-9 h11 z"))
 
     def _mark_y(self, at: int) -> float:
-        """Above the point and its whisker; above the axis where there is no point."""
+        """Return the height of a triangle: above the point and its whisker, or above the axis if there is no score."""
         score, ends = self._scores[at], self._interval(at)
         if score is None:
             return _HEIGHT - 4
@@ -213,13 +215,13 @@ class _HistoryDrawing:
                 yield dot(kind, self._x(at), self._y(score), radius)
 
     def _stands_out(self, at: int) -> bool:
-        """Whether a point has a dot also where there are many: the last one, the first of an alarm, one on its own."""
+        """Whether a point has a dot even among many: the last one, the first of an alarm, an isolated one."""
         before, after = at > 0 and self._is_shown(at - 1), at + 1 < self._count and self._is_shown(at + 1)
         begins_alarm = self._points[at].alarm and not (at > 0 and self._points[at - 1].alarm)
         return begins_alarm or not (before or after) or at == self._count - 1
 
     def _links(self) -> Iterator[Markup]:
-        """The column of each point, which tells about it and leads to it."""
+        """Draw the column of each point, with its tooltip and link."""
         for at, point in enumerate(self._points):
             box = {"x": percents(100 * at / self._count), "width": percents(100 / self._count)}
             column = element("rect", title(point.title), class_="hit", height=number(_HEIGHT), **box)
@@ -231,7 +233,7 @@ class _HistoryDrawing:
 
 
 def _at(x: float, y: float, *children: str) -> Markup:
-    """What is drawn around a point, `x` in percents."""
+    """Group elements around a point; `x` is in percent."""
     return element("svg", *children, x=percents(x), y=number(y), class_="around")
 
 
@@ -240,7 +242,7 @@ def _path(places: Sequence[tuple[float, float]]) -> str:
 
 
 def _evenly(count: int, shown: int) -> list[int]:
-    """So many indices out of `count`, the first and the last among them."""
+    """Return `shown` evenly spaced indices out of `count`, including the first and the last."""
     if shown <= 1:
         return list(range(shown))
     return [round(at * (count - 1) / (shown - 1)) for at in range(shown)]

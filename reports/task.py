@@ -1,4 +1,4 @@
-"""Pages of tasks over all runs: the list of tasks, and for each task its history, trials and durations."""
+"""Pages of tasks over all runs: the list of tasks, and a page for each with its history, trials and durations."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 from markupsafe import Markup
 
 from reports.charts import BarPart, duration_dots, sparkline, stacked_bar
-from reports.look import MOST_CELLS, Crumb, assignment, page
 from reports.names import TASKS, relative_url, task_page, trial_data, trial_page
+from reports.page_frame import MOST_CELLS, Crumb, data_script, page
 from reports.score_history import ScorePoint, score_history
 from reports.site.content import RunSeries, Site, SiteRun
 from tbench.history.rows import TaskPoint, TrialRow
@@ -24,17 +24,17 @@ from tbench.scores.statistics import mean_std
 from tbench.scores.summary import Status, percent
 from tbench.text import counted
 
-# What a site knows of one task: the runs that planned it, series by series, and how often it was solved.
+# The record of one task: the runs that planned it, by series, and how often it was solved.
 
 RECENT = 10
-"""Runs of a series that are asked whether it solves a task: the newest ones."""
+"""Number of newest runs of a series that decide whether it solves a task."""
 
 Solved = Literal["always", "sometimes", "never", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
-    """A run that planned the task."""
+    """Run that planned the task."""
 
     run: SiteRun
     point: TaskPoint
@@ -42,7 +42,7 @@ class TaskRun:
 
 @dataclass(frozen=True, slots=True)
 class TaskSeries:
-    """The task in the runs of one series that planned it."""
+    """Runs of one series that planned the task."""
 
     series: RunSeries
     runs: tuple[TaskRun, ...]
@@ -50,18 +50,18 @@ class TaskSeries:
 
     @property
     def recent(self) -> tuple[TaskRun, ...]:
-        """The newest runs, of those in which the task has the content that it has in the last one."""
+        """Newest runs in which the task's content is the same as in the last one."""
         same = [each for each in self.runs if each.point.hash == self.runs[-1].point.hash]
         return tuple(same[-RECENT:])
 
     @property
     def tries(self) -> TaskTries:
-        """How often the task was solved in the newest runs."""
+        """Number of times the task was solved in the newest runs."""
         return tries_of(self.recent)
 
     @property
     def change_at(self) -> int | None:
-        """Index of the first run with the content of the last one, where there was another before."""
+        """Index of the first run after the last change of the task's content; None if it never changed."""
         hashes = [each.point.hash for each in self.runs]
         changes = [at for at in range(1, len(hashes)) if hashes[at] != hashes[at - 1]]
         return changes[-1] if changes else None
@@ -75,30 +75,30 @@ class TaskRecord:
     runs: tuple[TaskRun, ...]
     """Newest first."""
     series: tuple[TaskSeries, ...]
-    """That of the newest run first."""
+    """The series of the newest run first."""
 
     @property
     def main(self) -> TaskSeries:
-        """The series that says most of how the task does now. Only of a task that some run planned."""
+        """Series that best represents the present. Only for a task that some run planned."""
         return max(self.series, key=lambda each: weight(each.series))
 
     @cached_property
     def versions(self) -> dict[str | None, str]:
-        """What each content of the task is called, v1 for the oldest, by its hash."""
+        """Version name (v1 is the oldest) of each content of the task, by hash."""
         hashes = dict.fromkeys(each.point.hash for each in reversed(self.runs))
         return {digest: f"v{number}" for number, digest in enumerate(hashes, start=1)}
 
 
 def task_record(site: Site, task: str) -> TaskRecord:
-    """What is known of a task."""
+    """Return the record of a task."""
     known = site.by_directory
     runs = tuple(TaskRun(known[point.run], point) for point in site.history.task(task) if point.run in known)
     return TaskRecord(task, runs, tuple(_series(site, runs)))
 
 
 def weight(series: RunSeries) -> tuple[bool, int, str]:
-    """How much a series says of the present: a nightly one most, then one of several runs, then the newest."""
-    return series.is_lane, min(len(series.runs), RECENT), series.last.row.begun_at or ""
+    """Return a sort key: nightly series last, before them those with more runs, then the newer ones."""
+    return series.is_nightly, min(len(series.runs), RECENT), series.last.row.begun_at or ""
 
 
 def _series(site: Site, runs: Sequence[TaskRun]) -> Iterator[TaskSeries]:
@@ -111,7 +111,7 @@ def _series(site: Site, runs: Sequence[TaskRun]) -> Iterator[TaskSeries]:
 
 
 def tries_of(runs: Iterable[TaskRun]) -> TaskTries:
-    """How often the task was solved in some runs with the same content of it."""
+    """Count how often the task was solved in runs that have the same content of it."""
     points = [each.point for each in runs]
     return TaskTries(
         task="",
@@ -123,7 +123,7 @@ def tries_of(runs: Iterable[TaskRun]) -> TaskTries:
 
 
 def solved_how(tries: TaskTries) -> Solved:
-    """Whether a task is solved always, never or sometimes; unknown for fewer than two trials with a verdict."""
+    """Return whether a task is solved always, never or sometimes; unknown for fewer than two trials with a verdict."""
     if tries.scored < 2:
         return "unknown"
     if tries.is_flaky:
@@ -131,15 +131,15 @@ def solved_how(tries: TaskTries) -> Solved:
     return "always" if tries.solved else "never"
 
 
-# The list of tasks: a line for each, with how often it is solved now, how that went, and how long it takes.
+# The list of tasks: how often each is solved now, its history, and how long it takes.
 
 _SPARK_RUNS = 40
-_MODELS = 3
-"""Further series that have a column of their own."""
+_OTHER_COLUMNS = 3
+"""Number of further series that have their own column."""
 
 
 def render_list(site: Site, tasks: Sequence[str]) -> str:
-    """The page with all tasks that some run of the site planned."""
+    """Render the page that lists all tasks that some run of the site planned."""
     records = [record for task in tasks if (record := task_record(site, task)).runs]
     columns = _columns(records)
     lines = [_line(record, columns) for record in records]
@@ -156,10 +156,10 @@ def render_list(site: Site, tasks: Sequence[str]) -> str:
 
 
 def _columns(records: Sequence[TaskRecord]) -> list[tuple[str, int]]:
-    """Names and identities of the series that have columns, the one that says most of the present first."""
+    """Return names and identities of the series that have columns, the most relevant first."""
     found = {id(each.series): each.series for record in records for each in record.series}
     in_order = sorted(found.items(), key=lambda item: weight(item[1]), reverse=True)
-    return [(series.name, key) for key, series in in_order[: _MODELS + 1]]
+    return [(series.name, key) for key, series in in_order[: _OTHER_COLUMNS + 1]]
 
 
 def _line(record: TaskRecord, columns: Sequence[tuple[str, int]]) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _line(record: TaskRecord, columns: Sequence[tuple[str, int]]) -> dict[str, A
         "task": record.task,
         "solved": solved_how(main.tries),
         "tries": main.tries,
-        # How often other series solve it; None for one that does not have it.
+        # How often other series solve the task; None for a series without the task.
         "others": [by_series[key].tries if key in by_series else None for _, key in columns[1:]],
         "spark": _spark(record.task, main.runs[-_SPARK_RUNS:]),
         "mean_steps": _mean(each.point.mean_steps for each in main.recent),
@@ -188,21 +188,21 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-# What the page of a task shows: its history, its trials run by run, how they ended and how long they took.
+# The page of a task: its history, its trials run by run, how they ended and how long they took.
 
 _OPEN_RUNS, _MOST_RUNS = 60, 500
 _CELLS, _FEWEST_CELLS = 3000, 3
-"""Cells of all rows together, as far as each row has its fewest."""
+"""Number of cells in all rows together, and the fewest of each row, which takes precedence."""
 _CHARTS = 5
 _LEAST_RUNS = 3
-"""Runs of a series from which on it has a chart of its own."""
+"""Fewest runs of a series that has its own chart."""
 _TIMED_TRIALS = 500
 _FEWEST_SEEDS = 3
-"""Seeds from which on a run's mean has a standard error that is worth drawing."""
+"""Fewest seeds for which the standard error of a run's mean is drawn."""
 
 
 def render(site: Site, task: str) -> str:
-    """The page of a task."""
+    """Render the page of a task."""
     record = task_record(site, task)
     content = _content(record, site.history.trials_of(task)) if record.runs else {}
     return page(
@@ -211,7 +211,7 @@ def render(site: Site, task: str) -> str:
 
 
 def _content(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> dict[str, Any]:
-    """What the page shows of a task that some run planned; `trials` are its trials by run directory."""
+    """Return the content of the page of a task that some run planned; `trials` are its trials by run directory."""
     ended = [trial for each in record.runs for trial in trials.get(each.point.run, ())]
     times = [(trial.wall_sec, trial.status) for trial in ended if trial.wall_sec][:_TIMED_TRIALS]
     statuses = Counter(trial.status for trial in ended)
@@ -229,7 +229,7 @@ def _content(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> d
         "bar": _status_bar(statuses),
         "statuses": statuses,
         "ends": _ends(ended),
-        "durations": duration_dots(times, label="Seconds that trials took, by what became of them"),
+        "durations": duration_dots(times, label="Durations of trials in seconds, by status"),
         "median_sec": median(sec for sec, _ in times) if times else None,
         "mean_steps": fmean(trial.steps for trial in ended) if ended else None,
         "versions": list(_versions(record)) if len(record.versions) > 1 else [],
@@ -238,7 +238,7 @@ def _content(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> d
 
 
 def _charts(record: TaskRecord) -> Iterator[tuple[str, Markup, TaskTries | None]]:
-    """A chart for each long series, with its name and tries; where there is none, one of all runs together."""
+    """Yield name, chart and tries of each long series; without any, one chart of all runs together."""
     long = [each for each in record.series if len(each.runs) >= _LEAST_RUNS]
     for each in long[:_CHARTS]:
         yield each.series.name, _chart(record, each.runs, change_at=each.change_at), each.tries
@@ -269,36 +269,36 @@ def _point(here: str, each: TaskRun) -> ScorePoint:
 
 def _status_bar(statuses: Mapping[str, int]) -> Markup:
     parts = [BarPart(f"s-{each}", statuses.get(each, 0), f"{each}: {statuses.get(each, 0)}") for each in Status]
-    said = ", ".join(f"{count} {status}" for status, count in statuses.items())
-    return stacked_bar(parts, label=f"What became of the trials: {said or 'none has ended'}")
+    counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
+    return stacked_bar(parts, label=f"Trials by status: {counts or 'none has ended'}")
 
 
 def _ends(trials: Iterable[TrialRow]) -> list[tuple[str, bool, int, int]]:
-    """The ways in which trials ended, the most usual first: in words, whether as an error, how many, solved ones."""
+    """Return how trials ended, most frequent first: description, whether an error, count, number solved."""
     counts, solved = Counter[tuple[str, bool]](), Counter[tuple[str, bool]]()
     for trial in trials:
         is_error = trial.status == Status.ERROR
-        words = f"{trial.error_stage or 'no'}: {trial.error}" if is_error else trial.outcome or "not told"
+        words = f"{trial.error_stage or 'no'}: {trial.error}" if is_error else trial.outcome or "not recorded"
         counts[words, is_error] += 1
         solved[words, is_error] += trial.status == Status.PASS
     return [(end[0].replace("_", " "), end[1], count, solved[end]) for end, count in counts.most_common()]
 
 
 def _versions(record: TaskRecord) -> Iterator[tuple[str, str | None, list[TaskRun], TaskTries]]:
-    """The contents of the task, the newest first: name, hash, runs from the oldest on, and tries."""
+    """Yield the versions of the task's content, newest first: name, hash, runs (oldest first), and tries."""
     for digest, name in reversed(record.versions.items()):
         runs = [each for each in reversed(record.runs) if each.point.hash == digest]
         yield name, digest, runs, tries_of(runs)
 
 
-# The tasks of a site, and the list of a task's trials as a script.
+# The tasks of a site, and the script that lists a task's trials.
 
 _MOST_TRIALS = 500
-"""Trials that another trial of the same task can be compared with."""
+"""Most trials that the page of a trial offers for comparison."""
 
 
 def names(site: Site) -> tuple[str, ...]:
-    """The tasks that some run of the site planned; the index may know more runs than those of the site."""
+    """Return the tasks that some run of the site planned; the index may contain runs that the site does not show."""
     every = site.history.task_names()
     if len(site.history.runs()) == len(site.runs):
         return every
@@ -306,8 +306,8 @@ def names(site: Site) -> tuple[str, ...]:
 
 
 def data(site: Site, task: str) -> str:
-    """A script that tells a trial's page which other trials of the task there are, the newest first."""
-    return assignment("trials", list(islice(_trials(site, task), _MOST_TRIALS)))
+    """Return the script that gives a trial's page the list of all trials of the task, newest first."""
+    return data_script("trials", list(islice(_trials(site, task), _MOST_TRIALS)))
 
 
 def _trials(site: Site, task: str) -> Iterator[dict[str, Any]]:

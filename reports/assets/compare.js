@@ -1,5 +1,5 @@
 "use strict";
-// Any two runs side by side. Their rewards come from one script each, so this works from files as from a server.
+// Compares any two runs. Their rewards come from one script each, so this works from files as well as from a server.
 (() => {
   const button = document.getElementById("compare");
   if (!button) return;
@@ -20,7 +20,7 @@
   const rewards = (trials, seeds) => seeds.map((seed) => (trials[seed] ? trials[seed][0] : null));
   const rate = (found) => mean(found.map((each) => each ?? 0));
   const points = (fraction) => (fraction > 0 ? "+" : "") + (100 * fraction).toFixed(1).replace("-", "−");
-  // Not rounded to none or all, as nowhere else.
+  // Never rounded to 0 or 100, as on all other pages.
   const percent = (fraction) => {
     const texts = [1, 2, 3, 4].map((digits) => (100 * fraction).toFixed(digits));
     return `${texts.find((text) => fraction === Number(text) / 100 || ![0, 100].includes(Number(text))) || texts[3]} %`;
@@ -39,7 +39,7 @@
         const later = others.get(task);
         const [one, two] = [rewards(trials, first), rewards(later[3], second)];
         const known = { task, slug, old: trials, new: later[3], before: rate(one), after: rate(two) };
-        // Means of the same rewards in another order are the same.
+        // Means of the same rewards in another order must be equal.
         const difference = Math.round((known.after - known.before) * 1e12) / 1e12;
         return { ...known, group: group(one, two, difference), difference };
       });
@@ -56,7 +56,7 @@
     };
   };
 
-  const GROUPS = ["Newly failing", "Newly passing", "Changed", "Without a verdict", "The same"];
+  const GROUPS = ["Newly failing", "Newly passing", "Changed", "Without a verdict", "Unchanged"];
   const group = (one, two, difference) => {
     const scored = (row) => row.some((each) => each !== null);
     const solved = (row) => row.some((each) => each !== null && each >= 1);
@@ -94,14 +94,14 @@
       link.href = `../tasks/${encodeURIComponent(each.slug)}.html`;
       const head = make("th", "", link);
       head.scope = "row";
-      const way = each.difference > 0 ? "up" : each.difference < 0 ? "down" : "";
+      const direction = each.difference > 0 ? "up" : each.difference < 0 ? "down" : "";
       return make(
         "tr",
         "",
         head,
         side("before", old.value, each.slug, found.seeds[0], each.old, each.before),
         side("after", newer.value, each.slug, found.seeds[1], each.new, each.after),
-        make("td", `num delta ${way}`, each.difference ? points(each.difference) : "0"),
+        make("td", `num delta ${direction}`, each.difference ? points(each.difference) : "0"),
       );
     });
     const body = make("tbody", "", ...rows);
@@ -109,8 +109,8 @@
   };
 
   const section = (name, found) => {
-    const way = name === GROUPS[1] ? -1 : 1;
-    const tasks = found.tasks.filter((each) => each.group === name).sort((a, b) => way * (a.difference - b.difference));
+    const direction = name === GROUPS[1] ? -1 : 1;
+    const tasks = found.tasks.filter((each) => each.group === name).sort((a, b) => direction * (a.difference - b.difference));
     if (!tasks.length) return [];
     const shown = table(name, tasks, found);
     if (name !== GROUPS[4]) return [make("h3", "", `${name} (${tasks.length})`), shown];
@@ -132,11 +132,11 @@
     const found = pair(a, b);
     const command = make("pre", "code", `tbench compare ${a.path} ${b.path}`);
     const parts = [];
-    if (!found.tasks.length) parts.push(make("p", "empty", "These two have no task with the same content in common."));
+    if (!found.tasks.length) parts.push(make("p", "empty", "These runs have no task with the same content in common."));
     else {
       parts.push(headline(found));
-      parts.push(make("p", "hint", "Whether that is more than chance, the command line says in the folder of the runs:"), command);
-      if (found.byPosition) parts.push(make("p", "notice warn", "No seed is common: trials are paired in their order."));
+      parts.push(make("p", "hint", "To see whether this is more than chance, run this command in the folder of the runs:"), command);
+      if (found.byPosition) parts.push(make("p", "notice warn", "The runs share no seed, so trials are paired in order."));
       for (const name of GROUPS) parts.push(...section(name, found));
     }
     for (const [words, tasks] of found.leftOut)
@@ -147,7 +147,7 @@
   const compare = async () => {
     const [one, two] = [old.value, newer.value];
     if (one === two) {
-      place.replaceChildren(make("p", "empty", "That is one run twice; choose two."));
+      place.replaceChildren(make("p", "empty", "Choose two different runs."));
       return;
     }
     if (newer.selectedOptions[0].dataset.before === one) {
@@ -159,7 +159,7 @@
       if (old.value === one && newer.value === two) show(a, b);
       history.replaceState(null, "", `#${encodeURIComponent(one)}/${encodeURIComponent(two)}`);
     } catch (problem) {
-      place.replaceChildren(make("p", "notice warn", `The rewards of ${problem.message} are not part of this site; write it again.`));
+      place.replaceChildren(make("p", "notice warn", `The rewards of ${problem.message} are missing from this site; write the site again.`));
     }
   };
 

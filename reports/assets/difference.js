@@ -1,5 +1,5 @@
 "use strict";
-// Where a trial parts from another one of its task: step by step, and line by line in the step that is shown.
+// Compares a trial with another one of its task: step by step, and line by line in the step that is shown.
 (() => {
   const { reader, element } = window.TB;
   const box = document.getElementById("difference");
@@ -12,8 +12,8 @@
   const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
   const settled = (text) => text.replace(/\s+/g, " ").trim();
 
-  /** What became of each step in both: "same", "output-differs", "actions-differ", or "alone" where one has ended. */
-  function course(own, other) {
+  /** The state of each step: "same", "output-differs", "actions-differ", or "alone" if one trial has ended before. */
+  function compareSteps(own, other) {
     const states = [];
     for (let at = 0; at < Math.max(own.length, other.length); at += 1) {
       if (at >= own.length || at >= other.length) states.push("alone");
@@ -25,13 +25,13 @@
 
   const WORDS = {
     same: "the same",
-    "output-differs": "the same was typed, other output",
-    "actions-differ": "other actions",
-    alone: "only in one of them",
+    "output-differs": "same input, different output",
+    "actions-differ": "different actions",
+    alone: "only in one of the trials",
   };
   const SYMBOLS = { same: "=", "output-differs": "≈", "actions-differ": "≠", alone: "·" };
 
-  /** The lines of one text that the other does not have, by a longest common sequence. */
+  /** The lines of each text that the other does not have, by a longest common subsequence. */
   function ownLines(one, other) {
     const [a, b] = [one.split("\n").slice(0, MOST_LINES), other.split("\n").slice(0, MOST_LINES)];
     const table = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
@@ -55,7 +55,7 @@
       if (at) shown.append("\n");
       shown.append(own.has(at) ? element("span", "own", line) : line);
     });
-    if (lines.length > MOST_LINES) shown.append(`\n… ${lines.length - MOST_LINES} lines more`);
+    if (lines.length > MOST_LINES) shown.append(`\n… ${lines.length - MOST_LINES} more lines`);
     return shown;
   }
 
@@ -67,7 +67,7 @@
     [own, other].forEach((step, side) => {
       const column = element("section");
       column.append(element("h3", "", labels[side]));
-      if (!step) column.append(element("p", "empty", "It had ended before this step."));
+      if (!step) column.append(element("p", "empty", "This trial ended before this step."));
       else
         ["says", "types", "sees"].forEach((what, at) => {
           const text = [mine, theirs][side][at];
@@ -82,18 +82,18 @@
   function sentence(states) {
     const first = states.findIndex((state) => state === "actions-differ" || state === "alone");
     const output = states.indexOf("output-differs");
-    if (first < 0 && output < 0) return ["They are the same in every step.", 0];
+    if (first < 0 && output < 0) return ["All steps are the same.", 0];
     const count = states.filter((state) => state === "same").length;
     const many = `${count} of ${states.length} steps are the same`;
-    if (first < 0) return [`Both typed the same all along; the output differs first at step ${output + 1}. ${many}.`, output];
-    const before = output >= 0 && output < first ? ` Their output differs since step ${output + 1}.` : "";
-    const how = states[first] === "alone" ? "one of them ends before" : "they part at";
-    return [`${first === 0 ? "They part at once: " : ""}${how} step ${first + 1}.${before} ${many}.`, first];
+    if (first < 0) return [`Both typed the same throughout; the output first differs at step ${output + 1}. ${many}.`, output];
+    const before = output >= 0 && output < first ? ` Their output already differs at step ${output + 1}.` : "";
+    const how = states[first] === "alone" ? "One of them ends before" : "They diverge at";
+    return [`${how} step ${first + 1}.${before} ${many}.`, first];
   }
 
   function show(own, other, label) {
-    const states = course(own, other);
-    const [said, first] = sentence(states);
+    const states = compareSteps(own, other);
+    const [summary, first] = sentence(states);
     const list = element("ol", "course");
     list.setAttribute("aria-label", "Steps of both");
     const place = element("div");
@@ -113,7 +113,7 @@
       item.append(pressed);
       list.append(item);
     });
-    box.replaceChildren(element("p", "", said), list, place);
+    box.replaceChildren(element("p", "", summary), list, place);
     if (states.length) open(first);
   }
 
@@ -128,15 +128,15 @@
     box.replaceChildren(element("p", "hint", "loading …"));
     try {
       if (!window.TB[trial.data]) await TB.load(urlOf(trial.data), trial.data);
-      if (!window.TB[trial.data]) throw new Error("nothing is stored of that trial");
+      if (!window.TB[trial.data]) throw new Error("nothing is stored for that trial");
       const [own, other] = await Promise.all([stepsOf(reader.key), stepsOf(trial.data)]);
-      if (!other.length) throw new Error("no steps are stored of that trial");
+      if (!other.length) throw new Error("no steps are stored for that trial");
       show(own, other, labelOf(trial));
       const link = element("a", "", "open that trial");
       link.href = urlOf(trial.page);
       box.firstElementChild.append(" ", link);
     } catch (problem) {
-      box.replaceChildren(element("p", "notice warn", `It cannot be shown: ${problem.message}.`));
+      box.replaceChildren(element("p", "notice warn", `The trials cannot be compared: ${problem.message}.`));
     }
   }
 
@@ -149,7 +149,7 @@
     try {
       await TB.load(urlOf(document.getElementById("trial").dataset.list));
     } catch {
-      // a site whose list of trials is missing: there is nothing to choose from
+      // the list of trials is missing from the site: there is nothing to choose from
     }
     const listed = Array.isArray(window.TB.trials) ? window.TB.trials : [];
     trials = listed.filter((trial) => trial.data && trial.data !== reader.key);

@@ -5,7 +5,7 @@
   const find = (name) => document.querySelector(`[data-grid-${name}]`);
   const [filter, kind, order, count] = ["filter", "kind", "order", "count"].map(find);
   if (!body || !filter) return;
-  const rows = [...body.rows]; // as they are written: the worst first
+  const rows = [...body.rows]; // as written: worst first
   const nameOf = (row) => row.cells[0].textContent;
   const orders = {
     worst: () => rows,
@@ -26,6 +26,6 @@
   filter.addEventListener("input", show);
   kind.addEventListener("change", show);
   order.addEventListener("change", () => body.append(...orders[order.value]()));
-  show(); // a browser may have kept what was typed before a reload
+  show(); // a browser may keep a filter when it reloads the page
   if (order.value !== "worst") body.append(...orders[order.value]());
 })();

@@ -1,14 +1,14 @@
 "use strict";
-// What every page does with JavaScript: the choice of light or dark, and buttons that only work with it.
+// JavaScript of every page: the choice of light or dark, and showing the buttons that need JavaScript.
 window.TB = window.TB || {};
-/** An element of a class with children; what is no element is text, never markup. */
+/** Create an element with a class and children; strings become text, never markup. */
 TB.element = (tag, className = "", ...children) => {
   const made = document.createElement(tag);
   if (className) made.className = className;
   made.append(...children);
   return made;
 };
-/** Load a script: it may lie beside a page that was opened as a file, from which nothing can be fetched. */
+/** Load a script, which works for pages opened as files, too; `fetch` does not. */
 TB.load = (url, name = url) => {
   const script = Object.assign(document.createElement("script"), { src: url });
   return new Promise((resolve, reject) => {
@@ -24,7 +24,7 @@ TB.load = (url, name = url) => {
     try {
       return localStorage.getItem("tbench-theme") || "auto";
     } catch {
-      return "auto"; // a browser that keeps nothing for pages of files
+      return "auto"; // a browser that has no storage for pages opened as files
     }
   };
   const show = (theme) => {
@@ -46,7 +46,7 @@ TB.load = (url, name = url) => {
         try {
           localStorage.setItem("tbench-theme", theme);
         } catch {
-          // it holds for this page alone
+          // the choice lasts for this page only
         }
         show(theme);
       });

@@ -18,19 +18,19 @@
       row.hidden = !fits;
       shown += fits;
     }
-    count.textContent = shown === rows.length ? "" : shown === 0 ? "no task fits" : `${shown} of ${rows.length}`;
+    count.textContent = shown === rows.length ? "" : shown === 0 ? "no match" : `${shown} of ${rows.length}`;
   };
 
-  const compare = (column, isNumber, way) => (a, b) => {
+  const compare = (column, isNumber, direction) => (a, b) => {
     const [one, other] = [a.cells[column].dataset.value, b.cells[column].dataset.value];
-    return way * (isNumber ? Number(one) - Number(other) : one.localeCompare(other));
+    return direction * (isNumber ? Number(one) - Number(other) : one.localeCompare(other));
   };
 
   const sort = (head) => {
-    const way = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+    const direction = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
     for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", way > 0 ? "ascending" : "descending");
-    rows.sort(compare(head.cellIndex, head.dataset.sort === "number", way));
+    head.setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
+    rows.sort(compare(head.cellIndex, head.dataset.sort === "number", direction));
     body.append(...rows);
   };
 

@@ -1,16 +1,16 @@
 "use strict";
-// The recording beside the steps: a step chosen seeks to its screen, playing chooses the steps it comes to.
+// The recording beside the steps: choosing a step seeks to its screen, and playing chooses the steps that it reaches.
 (() => {
   const { reader } = window.TB;
   const data = window.TB[reader.key];
   const IDLE_SEC = 1.5; // longer pauses are shortened to this
   const MOST_STILLS = 6;
-  const TURNING = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g; // what turns the reading direction
+  const TURNING = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g; // changes the reading direction
   const LEAST_COLUMNS = 80;
   const sessions = new Map();
   const stills = [];
 
-  /** The events of a recording with its pauses shortened, and where a time of the recording lies now. */
+  /** The events of a recording with pauses shortened, and a function that maps times of the recording accordingly. */
   function parse(texts) {
     const header = JSON.parse(texts.header);
     const events = [];
@@ -26,16 +26,16 @@
       last = at;
       events.push([now, event[1], event[2]]);
     }
-    if (!events.length) throw new Error("it holds no output");
+    if (!events.length) throw new Error("it contains no output");
     knots.push([last, now]);
     return { header, events, duration: now, place: (sec) => between(knots, sec) };
   }
 
   function read(line) {
     try {
-      const [at, kind, said] = JSON.parse(line);
-      return Number.isFinite(at) && (kind === "o" || kind === "r") && typeof said === "string"
-        ? [at, kind, said.replace(TURNING, "\ufffd")]
+      const [at, kind, text] = JSON.parse(line);
+      return Number.isFinite(at) && (kind === "o" || kind === "r") && typeof text === "string"
+        ? [at, kind, text.replace(TURNING, "\ufffd")]
         : null;
     } catch {
       return null;
@@ -50,7 +50,7 @@
     return y1 + share * (y2 - y1);
   }
 
-  /** The columns that are in use: fewer are larger. A program that places its cursor may need all of them. */
+  /** The columns in use: fewer give larger letters. A program that positions its cursor may need all of them. */
   function columnsOf({ header, events }) {
     const all = Math.min(500, Math.max(1, Number(header.width) || LEAST_COLUMNS));
     const output = events.map((event) => event[2]).join("");
@@ -109,10 +109,10 @@
       this.starts = known.map((times) => (times ? place(times[0]) : null));
       this.ends = known.map((times) => (times ? place(times[2]) : null));
       const typed = known.map((times, at) => times && [place(times[1]), `step ${at + 1}`]).filter(Boolean);
-      const remarks = data.sections[this.section].remarks.map(([sec, said]) => [place(sec), reader.visible(said)]);
+      const remarks = data.sections[this.section].remarks.map(([sec, text]) => [place(sec), reader.visible(text)]);
       this.markers = [...typed, ...remarks].sort((one, other) => one[0] - other[0]);
       this.create();
-      // No poster, which the player forgets in seeking on: it shows what a seek shows.
+      // No poster, because the player drops it when it seeks: seek instead.
       this.wanted ??= this.ends[0] ?? this.cast.duration;
       this.seeking = this.seekWanted().finally(() => (this.seeking = null));
     }
@@ -134,7 +134,7 @@
       else this.highlight();
     }
 
-    /** Choose the step that the player is in. */
+    /** Choose the step at the player's position. */
     async highlight() {
       if (this.seeking) return;
       const now = await this.player.getCurrentTime();
@@ -149,7 +149,7 @@
       return this.cards.find((card) => Number(card.dataset.n) === at + 1);
     }
 
-    /** Seek, one at a time: the player mixes up two that overlap. Of several that wait, the last one counts. */
+    /** Seek, one at a time, as the player mixes up overlapping seeks. Of several waiting ones, the last one counts. */
     async seek(sec) {
       await this.opened;
       this.wanted = sec;
@@ -199,15 +199,15 @@
     return sessions.get(section);
   }
 
-  /** Say under the terminal what it shows, and that nothing ties a step to the recording. */
-  function told(card, by) {
+  /** Describe below the terminal what it shows, or say that the time of the step is unknown. */
+  function describe(card, by) {
     const part = card.closest(".work");
     const place = part.querySelector("[data-session-place]");
     const note = part.querySelector("[data-session-note]");
     if (!place) return;
     const known = timesOf(card) !== null;
     place.textContent = by === "player" ? `step ${card.dataset.n}` : `at the end of step ${card.dataset.n}`;
-    if (!note.dataset.failed) note.textContent = known ? "" : "Nothing in the recording tells when this step was.";
+    if (!note.dataset.failed) note.textContent = known ? "" : "The recording does not show when this step happened.";
   }
 
   /** Show or hide the screen at the end of a step within its card. */
@@ -219,7 +219,7 @@
     if (!session) return;
     await session.opened;
     const end = session.ends[Number(card.dataset.n) - 1];
-    if (typeof end !== "number") return told(card, "reader");
+    if (typeof end !== "number") return describe(card, "reader");
     while (stills.length >= MOST_STILLS) close(stills[0].card);
     const box = TB.element("div", "still");
     box.tabIndex = 0;
@@ -227,7 +227,7 @@
     box.setAttribute("aria-label", `screen at the end of step ${card.dataset.n}`);
     (card.querySelector('[data-field="observation"]') || card.lastElementChild).after(box);
     const poster = `npt:${Math.max(0, end - 0.001).toFixed(3)}`;
-    // Letters that can be read, where fitting all columns would make them too small.
+    // A fixed font size, if fitting all columns would make letters too small to read.
     const size = session.cast.columns > LEAST_COLUMNS * 1.25 ? { fit: false, terminalFontSize: "12px" } : { fit: "width" };
     const player = AsciinemaPlayer.create(source(session.cast), box, options(session.cast, { ...size, controls: false, poster }));
     stills.push({ card, box, player });
@@ -243,10 +243,10 @@
   }
 
   reader.listeners.push((card, by) => {
-    told(card, by);
+    describe(card, by);
     if (by !== "player") attempt(sessionAt(sectionOf(card))?.show(card));
   });
-  // A recording that cannot be shown is said once, under the terminal.
+  // If a recording cannot be shown, one note below the terminal says so.
   const attempt = (done) => done?.catch(() => {});
   reader.play = (card) => attempt(sessionAt(sectionOf(card))?.play(card));
   reader.screen = (card) => attempt(still(card));

@@ -1,6 +1,6 @@
 "use strict";
-// The reader of a trial's steps: choosing one, finding text, showing what the page leaves out, keys.
-// Everything from the trial is set as text, never as markup.
+// The reader of a trial's steps: choosing a step, search, texts that the page leaves out, keys.
+// Everything from the trial is inserted as text, never as markup.
 (() => {
   const root = document.getElementById("trial");
   const global = window.TB;
@@ -12,7 +12,7 @@
   const END_LINES = 60;
   const ESCAPES = /\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]/g;
   const visible = (text) => text.replace(UNSEEN, "\ufffd");
-  /** A text that was shown by a terminal, without what only terminals obey. */
+  /** A terminal's text without its escape sequences. */
   const seen = (text) => visible(text.replace(ESCAPES, "").replace(/\r+\n/g, "\n"));
   const readable = (place, text) => (place.dataset.field === "observation" ? seen(text) : visible(text));
 
@@ -22,7 +22,7 @@
     return new Response(plain).text();
   }
 
-  /** The texts of a section, and the lines of its recording, which stand between them. */
+  /** Separate the texts of a section from the lines of its recording. */
   function sorted(text) {
     const texts = { told: [], steps: [], cast: [] };
     for (const line of text.split("\n")) {
@@ -34,7 +34,7 @@
   }
 
   const unpacked = new Map();
-  /** The texts of a section of a trial, by the trial's place in the site. */
+  /** The texts of a section of a trial, by the trial's path in the site. */
   function textsOf(key, section) {
     const name = `${key} ${section}`;
     if (!unpacked.has(name)) unpacked.set(name, unpack(global[key].sections[section].packed).then(sorted));
@@ -57,7 +57,7 @@
   const listeners = [];
   let chosen = null;
 
-  /** Make a step the current one. `by` says who did: "reader", or "player", which needs no seeking. */
+  /** Make a step the current one, by the "reader" or by the "player", which then need not seek. */
   function choose(card, by = "reader") {
     if (chosen !== card) {
       if (chosen) {
@@ -90,7 +90,7 @@
     return texts && pick(texts, place.dataset.field);
   }
 
-  /** Put the whole text where its two ends stand. */
+  /** Replace the two ends of a text by the whole text. */
   async function showAll(place) {
     const whole = await wholeOf(place);
     if (typeof whole !== "string") return;
@@ -101,7 +101,7 @@
     shown.focus({ preventScroll: true });
   }
 
-  /** Show a text that comes into view whole, or more of its two ends: the page itself holds little of each. */
+  /** Show more or all of a text that comes into view: the page itself contains little of it. */
   async function widen(place) {
     const whole = await wholeOf(place);
     const [head, tail] = place.querySelectorAll("pre");
@@ -175,7 +175,7 @@
     const words = field.value.trim().toLowerCase();
     const now = ++searched;
     const texts = words ? await Promise.all(parts.map((part) => textsOf(key, Number(part.dataset.section)))) : [];
-    if (now !== searched) return; // somebody typed on meanwhile
+    if (now !== searched) return; // the search text has changed meanwhile
     const holds = texts.map(
       (each) => new Map(each.steps.map((step) => [step.n, JSON.stringify(step).toLowerCase().includes(asJson(words))])),
     );

@@ -1,1 +1,1 @@
-"""What the page of a run shows, as data: the same for a page in a site and for a page of its own."""
+"""The page of a run, in a site or as a self-contained report."""

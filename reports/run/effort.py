@@ -1,4 +1,4 @@
-"""What the trials of a run took: seconds and tokens, by what they went into."""
+"""Time and tokens that the trials of a run took, split by use."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.charts import BarPart, stacked_bar
-from reports.look import seconds
+from reports.page_frame import seconds
 from tbench.scores.summary import Status, Summary, TaskRow, TimeSplit
 
 MOST_BARS = 300
-"""Tasks above which none has a bar of its own."""
+"""Number of tasks above which rows have no bars."""
 
 
 def effort_of(summary: Summary) -> dict[str, Any]:
-    """Where the time and the tokens of a run went: a bar of each, None where nothing was recorded, and its parts."""
+    """Return bars of time and tokens (None if nothing was recorded) and their parts."""
     spent = [(name, name, sec, seconds(sec)) for name, sec in summary.time.parts().items() if sec > 0]
     tokens = [(name, kind, amount, f"{amount:,.0f}") for name, kind, amount in _tokens(summary)]
     return {
@@ -28,9 +28,9 @@ def effort_of(summary: Summary) -> dict[str, Any]:
 
 
 def _with_shares(parts: Sequence[tuple[str, str, float, str]]) -> list[tuple[str, str, str, str]]:
-    """Name, class of the colour, amount and share of each part, as a table shows them."""
+    """Return name, CSS class, amount and share of each part, as a table shows them."""
     total = sum(amount for _, _, amount, _ in parts)
-    return [(name, kind, said, f"{100 * amount / total:.1f} %") for name, kind, amount, said in parts]
+    return [(name, kind, shown, f"{100 * amount / total:.1f} %") for name, kind, amount, shown in parts]
 
 
 def _bar_parts(time: TimeSplit) -> list[BarPart]:
@@ -42,7 +42,7 @@ def _bar_parts(time: TimeSplit) -> list[BarPart]:
 
 
 def task_bars(summary: Summary) -> dict[str, Markup]:
-    """What a trial of each task took on average. All bars have one scale, so that a longer bar is a slower task."""
+    """Return a bar of the mean time of each task's trials. All have the same scale: longer bars are slower tasks."""
     if len(summary.tasks) > MOST_BARS:
         return {}
     means = {row.task: _per_trial(row) for row in summary.tasks}
@@ -65,7 +65,7 @@ def _per_trial(row: TaskRow) -> TimeSplit:
 
 
 def _tokens(summary: Summary) -> list[tuple[str, str, float]]:
-    """Name, class and number of each kind of token that was counted."""
+    """Return name, CSS class and number of each kind of token that was counted."""
     usage = summary.usage
     cached = usage.cached_tokens or 0
     kinds = [
@@ -77,5 +77,5 @@ def _tokens(summary: Summary) -> list[tuple[str, str, float]]:
 
 
 def _token_bar(tokens: Sequence[tuple[str, str, float, str]]) -> Markup:
-    parts = [BarPart(kind, amount, f"{name}: {said}") for name, kind, amount, said in tokens]
+    parts = [BarPart(kind, amount, f"{name}: {shown}") for name, kind, amount, shown in tokens]
     return stacked_bar(parts, label="Tokens by kind")

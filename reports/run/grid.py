@@ -1,4 +1,4 @@
-"""The trials of a run: the grid of tasks and seeds, the worst task first, and the list of all trials below it."""
+"""The trials of a run: the grid of tasks and seeds, worst task first, and the list of all trials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.charts import BarPart, stacked_bar
-from reports.look import seconds
+from reports.page_frame import seconds
 from reports.run.effort import task_bars
 from reports.run.links import MANY_TRIALS
 from tbench.results import TaskStepResult
@@ -17,13 +17,13 @@ from tbench.scores.summary import Status, Summary, TaskRow
 from tbench.text import counted
 
 _MOST_SEEDS = 20
-"""Seeds above which a row shows a bar, and its cells only when it is opened."""
+"""Number of seeds above which a row shows a bar, and its cells only when it is opened."""
 _MOST_BESIDE_BARS = 12
-"""Seeds above which their cells leave no room for bars of time."""
+"""Number of seeds above which the cells leave no room for bars of time."""
 
 
 def grid_of(summary: Summary) -> dict[str, Any]:
-    """What the grid and the list of a run's trials show beside the tasks and cells of its summary."""
+    """Return the data of the grid and of the list of trials."""
     rows, seeds = sorted(summary.tasks, key=_worst_first), summary.seeds
     is_narrow = len(seeds) <= _MOST_SEEDS and all(0 <= seed <= 99 for seed in seeds)
     return {
@@ -32,19 +32,19 @@ def grid_of(summary: Summary) -> dict[str, Any]:
         "most_cells": _MOST_SEEDS,
         "status_bar": status_bar,
         "kinds": lambda row, counts: " ".join(_kinds(row, counts)),
-        # Where some reward is neither 0 nor 1, a mean says more than how many are solved.
+        # If some reward is neither 0 nor 1, a mean says more than the number of solved trials.
         "has_partial": any(cell.reward not in (None, 0.0, 1.0) for row in rows for cell in row.cells),
         "time_bars": task_bars(summary) if not _MOST_BESIDE_BARS < len(seeds) <= _MOST_SEEDS else {},
         "listed": sum(cell.status is not Status.MISSING for row in rows for cell in row.cells),
         "is_listed": summary.counts.planned <= MANY_TRIALS,
-        "step_words": step_words,
+        "step_text": step_text,
     }
 
 
-def step_words(number: int, step: TaskStepResult) -> str:
-    """What became of a step of a task, in a line."""
+def step_text(number: int, step: TaskStepResult) -> str:
+    """Return the result of a task step in one line."""
     if not step.begun:
-        return f"step {number} {step.name}: never begun"
+        return f"step {number} {step.name}: never started"
     words = [f"step {number} {step.name}: {'no verdict' if step.reward is None else f'reward {step.reward:g}'}"]
     if step.outcome is not None:
         words.append(step.outcome)
@@ -55,20 +55,20 @@ def step_words(number: int, step: TaskStepResult) -> str:
 
 
 def status_bar(counts: Counter[Status], label: str = "") -> Markup:
-    """Trials by what became of them, as a bar and in words."""
+    """Draw the number of trials by status as a bar, with a label."""
     parts = [BarPart(f"s-{status}", counts[status], f"{counts[status]:,} {status}") for status in Status]
     parts = [part for part in parts if part.amount]
     return stacked_bar(parts, label=label + ", ".join(part.words for part in parts))
 
 
 def _worst_first(row: TaskRow) -> tuple[bool, float, int, str]:
-    """Tasks of which nothing is known yet come last."""
+    """Return a sort key; tasks without any result come last."""
     is_unknown = all(cell.status is Status.MISSING for cell in row.cells)
     return is_unknown, row.mean_reward or 0.0, row.scored, row.task
 
 
 def _kinds(row: TaskRow, counts: Counter[Status]) -> Iterator[str]:
-    """The choices that a task belongs to."""
+    """Yield the filters that a task matches."""
     if row.solved < len(row.cells):
         yield "unsolved"
     if 0 < row.solved < row.scored:

@@ -1,4 +1,4 @@
-"""Where the page of a run leads: to the pages of a site, or to the files of trials that lie beside it."""
+"""Links of the page of a run: to pages of a site, or to the files of trials in the run directory."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ _TRIAL_FILES = {
 }
 _BEST_FIRST = ("trajectory", "verifier output", "result", "recording")
 MANY_TRIALS = 3_000
-"""Trials above which none has a line of its own, so that a browser still opens the page."""
+"""Number of trials above which they are not listed one by one, so that a browser can still open the page."""
 
 
 class FileLink(NamedTuple):
-    """Something that belongs to a trial, as a URL relative to the page."""
+    """Link to something that belongs to a trial, relative to the page."""
 
     label: str
     href: str
 
 
 class RunLinks(Protocol):
-    """What the page of a run can lead to."""
+    """Targets that the page of a run can link to."""
 
     def task(self, name: str) -> str | None:
-        """The page of a task over all runs."""
+        """Return the page of a task over all runs."""
         ...
 
     def trial(self, name: str, cell: Cell) -> str | None:
-        """The page of a trial, else its line in the list, else the best file of it; None where it has none of them."""
+        """Return the page of a trial, else its line in the list, else the best file of it, else None."""
         ...
 
     def page(self, name: str, cell: Cell) -> str | None:
-        """The page of a trial."""
+        """Return the page of a trial."""
         ...
 
     def files(self, name: str, cell: Cell, step: str | None = None) -> Iterator[FileLink]:
-        """What there is of a trial beside its own page, or of one step of its task."""
+        """Yield further links of a trial, or of one step of its task."""
         ...
 
 
@@ -80,14 +80,14 @@ class SiteLinks:
         return relative_url(self._here, trial_page(self._slug, name, seed, attempt))
 
     def files(self, name: str, cell: Cell, step: str | None = None) -> Iterator[FileLink]:
-        """Its other attempts that have a result: each has a page of its own."""
+        """Yield the pages of the trial's other attempts that have a result."""
         if step is None:
             for attempt in sorted(self._attempts[name, cell.seed] - {cell.attempt}):
                 yield FileLink(f"attempt {attempt}", self._attempt(name, cell.seed, attempt))
 
 
-class FilesBeside:
-    """Links from a page of its own to its list of trials, and to the files in the run's directory."""
+class FileLinks:
+    """Links from a self-contained page to its own list of trials, and to the files in the run directory."""
 
     def __init__(self, run_dir: Path, page_dir: Path, summary: Summary) -> None:
         self._run, self._page_dir = run_dir.resolve(), page_dir.resolve()
@@ -109,7 +109,7 @@ class FilesBeside:
         return next((found[label] for label in _BEST_FIRST if label in found), None)
 
     def files(self, name: str, cell: Cell, step: str | None = None) -> Iterator[FileLink]:
-        """Links to the files that exist, and only to files inside the run."""
+        """Yield links to files that exist inside the run directory."""
         if cell.status is Status.MISSING or not name.isprintable():
             return
         trial = trial_directory(self._run, name, cell.seed, cell.attempt)

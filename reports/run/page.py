@@ -1,4 +1,4 @@
-"""The page of a run: in a site, or as a file of its own beside the run."""
+"""The page of a run: in a site, or as a self-contained file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.charts import seed_strip
-from reports.look import Crumb, page, when
 from reports.names import compare_page, night_page, run_page
+from reports.page_frame import Crumb, page, when
 from reports.run.effort import effort_of
 from reports.run.grid import grid_of, status_bar
-from reports.run.links import FilesBeside, RunLinks, SiteLinks
+from reports.run.links import FileLinks, RunLinks, SiteLinks
 from reports.run.validity import checks_of
 from reports.site.changes import score_change
 from reports.site.content import Site, SiteRun
@@ -27,54 +27,54 @@ from tbench.storage.read_run import StoredRun
 from tbench.storage.summaries import summary_of
 from tbench.text import counted, names_shown
 
-# What the page of a run says first: its score, or, while it is not over, how far it has come.
+# The headline of a run: its score or, if it has not finished, its progress.
 
 CUT_OFF = "cut off"
 _MEANINGS = {
-    "running": "It is under way.",
-    CUT_OFF: "It never said that it ended, but nothing works on it any more: it was killed.",
-    "interrupted": "Somebody has stopped it.",
-    "stopped": "It has stopped by itself.",
-    "failed": "It has failed.",
+    "running": "This run is in progress.",
+    CUT_OFF: "The process of this run is gone, although it never recorded an end: it was killed.",
+    "interrupted": "This run was interrupted by a user.",
+    "stopped": "This run stopped by itself.",
+    "failed": "This run failed.",
     "incomplete": "Some of the planned trials have no result.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RunHeadline:
-    """The large figure of a run, and the lines below it."""
+    """Large figure of a run, and the lines below it."""
 
     state: str | None
-    """What the run is in the middle of; None where it is over, and only then its score is the figure."""
+    """State of an unfinished run; None if it is over, and only then the figure is a score."""
     label: str
-    """What stands before the figure."""
+    """Text before the figure."""
     figure: str
     spread: str
-    """What stands behind it with its ±; empty where nothing does."""
+    """Spread after the figure, with its ±; may be empty."""
     rest: str
-    """What the figure is of, in the same line."""
+    """Text after the figure, in the same line."""
     meaning: str
-    """Why there is no plain score; empty where there is one."""
+    """Reason why there is no plain score; empty if there is one."""
     lines: tuple[str, ...]
-    """The score by all conventions, but for what the figure says."""
+    """Further lines with the score by other conventions."""
 
     @property
-    def words(self) -> str:
-        """The headline in one line, as the title of a window."""
+    def text(self) -> str:
+        """Headline in one line, for the window title."""
         return " ".join(filter(None, [self.label, self.figure, self.spread, self.rest]))
 
 
 def headline_of(run: StoredRun, summary: Summary) -> RunHeadline:
-    """The headline of a run."""
+    """Return the headline of a run."""
     if (state := _state(run, summary)) is not None:
         figure = f"{summary.counts.scored:,} of {summary.counts.planned:,}"
         noun = counted(summary.counts.planned, "trial").partition(" ")[2]
         rest = f"{noun} {'has' if summary.counts.planned == 1 else 'have'} a verdict"
         return RunHeadline(state, f"{state}:", figure, "", rest, _meaning(run, state), summary.score_lines)
-    said, opening, rest = summary.score_line.partition(" (")
-    label, _, figure = said.partition(" ")
-    figure, sign, spread = figure.partition(" ± ")
-    spread = f"{sign.strip()} {spread}" if sign else ""
+    score, opening, rest = summary.score_line.partition(" (")
+    label, _, figure = score.partition(" ")
+    figure, plus_minus, spread = figure.partition(" ± ")
+    spread = f"{plus_minus.strip()} {spread}" if plus_minus else ""
     return RunHeadline(None, label, figure, spread, f"{opening.strip()}{rest}", "", summary.score_lines[1:])
 
 
@@ -91,19 +91,19 @@ def _meaning(run: StoredRun, state: str) -> str:
     if run.document is None:
         return _MEANINGS[state]
     why = f"Why: {run.document.stopped}." if run.document.stopped else ""
-    return " ".join(filter(None, [_MEANINGS[state], why, "It goes on with: tbench resume."]))
+    return " ".join(filter(None, [_MEANINGS[state], why, "To continue it, use: tbench resume."]))
 
 
-# The known facts about a run, and its configuration as text.
+# Facts about a run, and its configuration as text.
 
 _SAMPLING = {"temperature", "top_p", "max_tokens", "extra_body"}
 _TASKS_SHOWN = 200
-"""Planned tasks above which the configuration is shown without them."""
+"""Number of planned tasks above which the configuration is shown without them."""
 _SEEDS_SHOWN = 12
 
 
 def facts_of(run: StoredRun, model: object) -> dict[str, str]:
-    """The known facts about the run, by the label that a reader sees."""
+    """Return the known facts about a run, by label."""
     facts = {
         "Model": model,
         **_settings(run),
@@ -117,7 +117,7 @@ def facts_of(run: StoredRun, model: object) -> dict[str, str]:
 
 
 def config_text(run: StoredRun) -> str:
-    """The content of run.json; of imported results, the plan that they make."""
+    """Return the content of run.json; for imported results, their plan."""
     if (about := run.document or run.plan) is not None:
         content = about.model_dump(mode="json")
     else:
@@ -129,9 +129,9 @@ def config_text(run: StoredRun) -> str:
 
 def _seeds(seeds: Sequence[int]) -> str:
     if len(seeds) > _SEEDS_SHOWN and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
-        return f"{seeds[0]} to {seeds[-1]}, {len(seeds):,} of them"
+        return f"{seeds[0]} to {seeds[-1]} ({len(seeds):,})"
     shown = ", ".join(map(str, seeds[:_SEEDS_SHOWN]))
-    return shown if len(seeds) <= _SEEDS_SHOWN else f"{shown} …, {len(seeds):,} of them"
+    return shown if len(seeds) <= _SEEDS_SHOWN else f"{shown} … ({len(seeds):,})"
 
 
 def _settings(run: StoredRun) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def _settings(run: StoredRun) -> dict[str, Any]:
 
 
 def _machines(engine: Mapping[str, Any] | None) -> list[str]:
-    """The machines of a run over several."""
+    """Return the machines of a run that uses several."""
     return [machine["name"] for machine in (engine or {}).get("machines", ())]
 
 
@@ -178,7 +178,7 @@ def _words(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-# Messages of errors as one reads them: the output of a failed build as its terminal would show it, in plain text.
+# Error messages as plain text: the output of a failed build as a terminal would show it.
 
 MOST_CHARACTERS = 12_000
 _ESCAPE = r"(?:\x1b|\\u001b|\\x1b)"
@@ -193,7 +193,7 @@ _BLANKS = re.compile(r"\n{3,}")
 
 
 def readable(message: str) -> str:
-    """The text without what a terminal obeys; its lines stay, of lines drawn over each other the last one."""
+    """Return the text without terminal escapes; of a line that was overwritten, only the last version."""
     plain = _SEQUENCE.sub("", message).replace("\r\n", "\n")
     lines = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in plain.split("\n"))
     text = _BLANKS.sub("\n\n", "\n".join(lines)).strip("\n")
@@ -205,20 +205,20 @@ def readable(message: str) -> str:
 
 
 SCRIPTED_DEMO = "scripted-demo"
-"""The model name of the scripted endpoint that comes with tbench: its scores say nothing about any model."""
+"""Model name of the scripted endpoint that comes with tbench; its scores say nothing about any model."""
 ERRORS_SHOWN = 30
-"""Kinds of errors whose messages a page shows, the most frequent ones."""
+"""Number of kinds of errors whose messages a page shows, most frequent first."""
 MOST_RESAMPLED = 500
-"""Tasks above which pages show the standard error, and no interval of a bootstrap."""
+"""Number of tasks above which pages show the standard error instead of a bootstrap interval."""
 
 
 def page_summary(run: StoredRun) -> Summary:
-    """The summary of a run that its pages show: for very many tasks without intervals, which would take minutes."""
+    """Return the summary of a run; for very many tasks without intervals, which would take minutes."""
     return summary_of(run, intervals=len(run.planned_tasks) <= MOST_RESAMPLED)
 
 
 def render(site: Site, run: SiteRun, stored: StoredRun, summary: Summary) -> str:
-    """The page of a run in a site."""
+    """Render the page of a run in a site."""
     content = _content(stored, summary, SiteLinks(run.slug, stored))
     series, before = site.series_of(run), site.last_good_before(run)
     is_over = content["headline"].state is None
@@ -230,27 +230,27 @@ def render(site: Site, run: SiteRun, stored: StoredRun, summary: Summary) -> str
         "state": state_of(series, run),
         "before": before,
         "compare_page": compare_page(before.slug, run.slug) if before is not None else None,
-        "moved": None if change is None else change.points,
+        "change": None if change is None else change.points,
     }
     return page("run.html.j2", run_page(run.slug), crumbs=[Crumb(run.row.name)], place=place, **content)
 
 
 def render_alone(run: StoredRun, place: Path, *, style: Markup, policy: str) -> str:
-    """The page of a run as a file of its own, with links to files of trials."""
+    """Render the self-contained page of a run, with links to files of trials."""
     summary = page_summary(run)
-    content = _content(run, summary, FilesBeside(run.path, place.parent, summary))
+    content = _content(run, summary, FileLinks(run.path, place.parent, summary))
     return page("report.html.j2", place.name, policy=policy, style=style, place=None, **content)
 
 
 def surroundings(site: Site, run: SiteRun) -> str:
-    """What the page of a run says of others than the run itself, in a line: another one, and it is written anew."""
+    """Return everything on the page of a run that comes from other runs: if it changes, the page is written again."""
     series, before = site.series_of(run), site.last_good_before(run)
     place = (series.name, series.page, run.night, state_of(series, run).kind)
     return repr((*place, before.slug if before else None, before.row.score if before else None))
 
 
 def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any]:
-    """What both pages show of a run."""
+    """Return the content that both pages of a run share."""
     model = run.model or summary.model
     counts = Counter(cell.status for row in summary.tasks for cell in row.cells)
     trial_links = _trial_links(summary, links)
@@ -277,19 +277,19 @@ def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any
 
 
 def _trial_links(summary: Summary, links: RunLinks) -> dict[str, str]:
-    """Links to the trials that checks and errors name, by the words for a trial."""
+    """Return links to the trials that checks and errors name, by `TASK seed SEED`."""
     named = {flag.trial for flag in summary.flags} | {group.example_trial for group in summary.errors}
     found = {
-        words: links.trial(row.task, cell)
+        name: links.trial(row.task, cell)
         for row in summary.tasks
         for cell in row.cells
-        if (words := f"{row.task} seed {cell.seed}") in named
+        if (name := f"{row.task} seed {cell.seed}") in named
     }
-    return {words: href for words, href in found.items() if href is not None}
+    return {name: href for name, href in found.items() if href is not None}
 
 
 def _seed_strip(summary: Summary) -> Markup | None:
-    """None for a single seed, and where trials are missing."""
+    """Draw the scores of all seeds; None for a single seed, and if trials are missing."""
     score = summary.score
     if score is None or score.std is None or summary.counts.missing:
         return None

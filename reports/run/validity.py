@@ -1,4 +1,4 @@
-"""What speaks for the score of a run and against it, one finding for each question."""
+"""Checks of whether the score of a run can be trusted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tbench.storage.read_run import StoredRun
 from tbench.text import counted, names_shown
 
 FLAGS_SHOWN = 50
-"""Trials with signs of tampering that a page names."""
+"""Number of trials with signs of tampering that a page names."""
 _REPEATS_SHOWN = 10
 
 
 class Standing(StrEnum):
-    """What a check says about the score."""
+    """Result of a check."""
 
     GOOD = "good"
     DOUBT = "doubt"
@@ -24,27 +24,27 @@ class Standing(StrEnum):
     UNKNOWN = "unknown"
 
 
-SIGNS = {Standing.GOOD: "✓", Standing.DOUBT: "!", Standing.BAD: "✗", Standing.UNKNOWN: "·"}
+_SYMBOLS = {Standing.GOOD: "✓", Standing.DOUBT: "!", Standing.BAD: "✗", Standing.UNKNOWN: "·"}
 
 
 @dataclass(frozen=True, slots=True)
 class ValidityCheck:
-    """A question about the run, and its answer."""
+    """Check of one aspect of the run, and its result."""
 
     standing: Standing
     title: str
-    words: str
+    text: str
     trials: tuple[tuple[str, str], ...] = ()
-    """Trials that it names, and what is to be said of each."""
+    """Trials that the check names, and a remark on each."""
     details: tuple[str, ...] = ()
 
     @property
-    def sign(self) -> str:
-        return SIGNS[self.standing]
+    def symbol(self) -> str:
+        return _SYMBOLS[self.standing]
 
 
 def checks_of(run: StoredRun, summary: Summary) -> tuple[ValidityCheck, ...]:
-    """All checks of a run."""
+    """Return all checks of a run."""
     return (
         _coverage(summary),
         _tampering(summary),
@@ -65,7 +65,8 @@ def checks_of(run: StoredRun, summary: Summary) -> tuple[ValidityCheck, ...]:
 def _coverage(summary: Summary) -> ValidityCheck:
     counts = summary.counts
     if counts.scored == counts.planned:
-        return ValidityCheck(Standing.GOOD, "Coverage", f"all of {counted(counts.planned, 'trial')} got a verdict")
+        words = f"{counts.scored:,} of {counted(counts.planned, 'trial')} got a verdict"
+        return ValidityCheck(Standing.GOOD, "Coverage", words)
     lacking = [f"{counted(counts.errors, 'error')}"] if counts.errors else []
     lacking += [f"{counts.missing:,} without a result"] if counts.missing else []
     never = [row.task for row in summary.tasks if not row.scored]
@@ -77,9 +78,9 @@ def _coverage(summary: Summary) -> ValidityCheck:
 def _tampering(summary: Summary) -> ValidityCheck:
     counts = summary.counts
     if not summary.flags:
-        return ValidityCheck(Standing.GOOD, "Tampering", "no sign of it in any trial")
-    strong = f"signs of it in {counted(counts.flagged, 'trial')}" if counts.flagged else "no strong sign of it"
-    weak = f"{counted(counts.weakly_flagged, 'trial')} with weak signs, often honest work"
+        return ValidityCheck(Standing.GOOD, "Tampering", "no sign in any trial")
+    strong = f"signs in {counted(counts.flagged, 'trial')}" if counts.flagged else "no strong sign"
+    weak = f"weak signs in {counted(counts.weakly_flagged, 'trial')}, often left by honest work"
     words = "; ".join([strong, weak] if counts.weakly_flagged else [strong])
     shown = tuple((flag.trial, _flagged(flag)) for flag in summary.flags[:FLAGS_SHOWN])
     more = len(summary.flags) - len(shown)
@@ -95,26 +96,26 @@ def _flagged(flag: Flag) -> str:
 
 def _tasks(run: StoredRun, summary: Summary) -> ValidityCheck:
     known = len(run.task_hashes)
-    hashes = f"the content of {known} of {counted(len(summary.tasks), 'task')} is recorded"
+    hashes = f"content hashes recorded for {known} of {counted(len(summary.tasks), 'task')}"
     dataset = summary.dataset
     if dataset is None:
         standing = Standing.GOOD if known == len(summary.tasks) else Standing.UNKNOWN
-        return ValidityCheck(standing, "Tasks", f"of no published dataset; {hashes}")
+        return ValidityCheck(standing, "Tasks", f"not from a published dataset; {hashes}")
     details = [hashes]
     if dataset.digest is not None:
         details.append(f"dataset digest {dataset.digest}")
     if dataset.listed_commit is not None and dataset.commit != dataset.listed_commit:
-        details.append(f"another commit than the listed {dataset.listed_commit[:12]}")
+        details.append(f"commit differs from the listed {dataset.listed_commit[:12]}")
     standings = {True: Standing.GOOD, False: Standing.BAD, None: Standing.UNKNOWN}
     return ValidityCheck(standings[dataset.verified], "Tasks", dataset.words, details=tuple(details))
 
 
 def _leaderboard(run: StoredRun, summary: Summary) -> Iterator[ValidityCheck]:
     if summary.broken_rules:
-        words = f"not by the rules of its leaderboard: {'; '.join(summary.broken_rules)}"
+        words = f"does not follow the rules of the dataset's leaderboard: {'; '.join(summary.broken_rules)}"
         yield ValidityCheck(Standing.DOUBT, "Leaderboard", words)
     elif run.document is not None and summary.dataset is not None and summary.dataset.trials_per_task is not None:
-        yield ValidityCheck(Standing.GOOD, "Leaderboard", "by the rules of its leaderboard")
+        yield ValidityCheck(Standing.GOOD, "Leaderboard", "follows the rules of the dataset's leaderboard")
 
 
 def _calibration(run: StoredRun, summary: Summary) -> Iterator[ValidityCheck]:
@@ -131,28 +132,29 @@ def _limits(run: StoredRun, summary: Summary) -> ValidityCheck:
     if wrong:
         return ValidityCheck(Standing.DOUBT, "Limits", "; ".join(wrong), details=details)
     if run.document is None:
-        return ValidityCheck(Standing.UNKNOWN, "Limits", "not recorded whether they were as the tasks say")
-    return ValidityCheck(Standing.GOOD, "Limits", "timeouts, cpus and memory as the tasks say", details=details)
+        return ValidityCheck(Standing.UNKNOWN, "Limits", "it is not recorded which limits applied")
+    return ValidityCheck(Standing.GOOD, "Limits", "timeouts, CPUs and memory as the tasks specify", details=details)
 
 
 def _pressure(run: StoredRun, summary: Summary) -> ValidityCheck:
     if summary.pressure is not None:
         return ValidityCheck(Standing.DOUBT, "Machine", f"{summary.pressure.words}.")
     if all(result.host is None for result in run.results):
-        return ValidityCheck(Standing.UNKNOWN, "Machine", "what it went through was not recorded")
-    return ValidityCheck(Standing.GOOD, "Machine", "no trial failed while it was under pressure")
+        return ValidityCheck(Standing.UNKNOWN, "Machine", "its load was not recorded")
+    return ValidityCheck(Standing.GOOD, "Machine", "no trial failed while the machine was under pressure")
 
 
 def _replies(summary: Summary) -> Iterator[ValidityCheck]:
     if notes := summary.reply_notes:
         yield ValidityCheck(Standing.DOUBT, "Replies", notes[0], details=notes[1:])
     elif summary.replies.total:
-        yield ValidityCheck(Standing.GOOD, "Replies", "nothing odd in what they say of themselves")
+        yield ValidityCheck(Standing.GOOD, "Replies", "nothing unusual in their metadata")
 
 
 def _humans(summary: Summary) -> Iterator[ValidityCheck]:
     if touched := summary.counts.human_touched:
-        yield ValidityCheck(Standing.BAD, "Hands off", f"a human typed in {counted(touched, 'counted trial')}")
+        words = f"a human typed in {counted(touched, 'trial')} that {'counts' if touched == 1 else 'count'}"
+        yield ValidityCheck(Standing.BAD, "Human input", words)
 
 
 def _repeated(summary: Summary) -> Iterator[ValidityCheck]:
@@ -164,19 +166,19 @@ def _repeated(summary: Summary) -> Iterator[ValidityCheck]:
 def _remarks(summary: Summary) -> Iterator[ValidityCheck]:
     counts = summary.counts
     if counts.remarked:
-        words = f"{counted(counts.remarked, 'zero')} with a failed tool and no sign of a test in the output"
+        words = f"{counted(counts.remarked, 'trial')} with reward 0, a failed tool and no sign of a test in the output"
         yield ValidityCheck(Standing.DOUBT, "Verifier", words)
-    mended = [f"{counted(counts.repaired, 'container')} mended before the tests"] if counts.repaired else []
-    mended += [f"{counted(counts.regraded, 'verifier')} run again"] if counts.regraded else []
-    if mended:
-        yield ValidityCheck(Standing.UNKNOWN, "Repairs", ", ".join(mended))
+    repairs = [f"{counted(counts.repaired, 'container')} repaired before the tests"] if counts.repaired else []
+    repairs += [f"{counted(counts.regraded, 'verifier')} run again"] if counts.regraded else []
+    if repairs:
+        yield ValidityCheck(Standing.UNKNOWN, "Repairs", ", ".join(repairs))
 
 
 def _other_results(summary: Summary) -> Iterator[ValidityCheck]:
     counts = summary.counts
     if counts.other_attempts:
-        words = f"Earlier attempts that were repeated and are not counted: {counts.other_attempts:,}"
+        words = f"{counted(counts.other_attempts, 'earlier attempt')} repeated and not counted"
         yield ValidityCheck(Standing.UNKNOWN, "Attempts", words)
     if counts.unplanned:
-        words = f"Results outside the plan, not counted: {counts.unplanned:,}"
+        words = f"{counted(counts.unplanned, 'result')} outside the plan, not counted"
         yield ValidityCheck(Standing.DOUBT, "Plan", words)

@@ -1,1 +1,1 @@
-"""A whole site: what there is to show, which pages that makes, and what of them has to be written anew."""
+"""A whole site: gathers its content, renders its pages, and writes those that changed."""

@@ -1,4 +1,4 @@
-"""Differences between two runs of a series: the score, tasks, versions, settings, the endpoint, images."""
+"""Differences between two runs of a series: score, tasks, versions, settings, endpoint, images."""
 
 from __future__ import annotations
 
@@ -23,67 +23,67 @@ _NORMAL_975 = 1.96
 
 @dataclass(frozen=True, slots=True)
 class ScoreChange:
-    """The difference of two scores over the tasks and seeds that both runs planned; trials without a verdict are 0."""
+    """Difference of two scores over the tasks and seeds that both runs planned; trials without a verdict count as 0."""
 
     points: float
-    """A fraction: the later score less the earlier one."""
+    """Later score minus earlier score, as a fraction."""
     se: float | None
-    """Its standard error, paired by task; None for a single task."""
+    """Standard error, paired by task; None for a single task."""
     tasks: int
 
     @property
     def direction(self) -> str:
-        """`up` or `down` where that is more than chance allows at 95 %, else empty."""
+        """`up` or `down` if the difference is significant at 95 %, else empty."""
         if self.se is None or abs(self.points) <= _NORMAL_975 * self.se:
             return ""
         return "up" if self.points > 0 else "down"
 
 
 @dataclass(frozen=True, slots=True)
-class MovedRate:
-    """A task whose reward has changed, by the trials that have a verdict in both runs."""
+class RewardChange:
+    """Task whose mean reward changed, over the trials that have a verdict in both runs."""
 
     task: str
     before: float
     now: float
     is_new: bool
-    """Whether it was solved before and is not at any seed now, or the other way round."""
+    """Whether the task went from solved to not solved at any seed, or the other way round."""
 
     @property
-    def moved(self) -> float:
+    def difference(self) -> float:
         return self.now - self.before
 
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
-    """A run beside an earlier one of its series."""
+    """Differences between a run and an earlier one of its series."""
 
     score: ScoreChange
-    lower: tuple[MovedRate, ...]
-    """What fell the most comes first; of these what is not solved at all any more."""
-    higher: tuple[MovedRate, ...]
-    silent: tuple[str, ...]
-    """Tasks that had a verdict, and have none now."""
+    lower: tuple[RewardChange, ...]
+    """Tasks with lower rewards: largest drop first, and among equal drops those no longer solved at all."""
+    higher: tuple[RewardChange, ...]
+    lost_verdicts: tuple[str, ...]
+    """Tasks that had a verdict before and have none now."""
 
 
 def score_change(site: Site, old: SiteRun, new: SiteRun) -> ScoreChange | None:
-    """How the score has changed; None for runs that have no task in common."""
+    """Return the change of the score; None if the runs have no task in common."""
     pairing = _pairing(site, old, new)
     return None if pairing is None else _score_change(pairing)
 
 
 def run_change(site: Site, old: SiteRun, new: SiteRun) -> RunChange | None:
-    """How a run differs from an earlier one; None for runs that have no task in common."""
+    """Return how a run differs from an earlier one; None if they have no task in common."""
     pairing = _pairing(site, old, new)
     if pairing is None:
         return None
     rows = list(zip(pairing.tasks, pairing.first, pairing.second, strict=True))
-    moved = [found for task, before, now in rows if (found := _moved(task, before, now)) is not None]
+    moved = [found for task, before, now in rows if (found := _reward_change(task, before, now)) is not None]
     return RunChange(
         score=_score_change(pairing),
-        lower=_worst_first(each for each in moved if each.moved < 0),
-        higher=_worst_first(each for each in moved if each.moved > 0),
-        silent=tuple(task for task, before, now in rows if _has_verdict(before) and not _has_verdict(now)),
+        lower=_worst_first(each for each in moved if each.difference < 0),
+        higher=_worst_first(each for each in moved if each.difference > 0),
+        lost_verdicts=tuple(task for task, before, now in rows if _has_verdict(before) and not _has_verdict(now)),
     )
 
 
@@ -105,8 +105,8 @@ def _filled(row: Row) -> list[float]:
     return [0.0 if reward is None else reward for reward in row]
 
 
-def _moved(task: str, before: Row, now: Row) -> MovedRate | None:
-    """None for a task that has not moved, or has no pair of trials with verdicts."""
+def _reward_change(task: str, before: Row, now: Row) -> RewardChange | None:
+    """Return the change of a task; None if there is none, or no pair of trials with verdicts."""
     pairs = [(a, b) for a, b in zip(before, now, strict=True) if a is not None and b is not None]
     if not pairs:
         return None
@@ -114,7 +114,7 @@ def _moved(task: str, before: Row, now: Row) -> MovedRate | None:
     if old == new:
         return None
     some, none = (before, now) if new < old else (now, before)
-    return MovedRate(task, old, new, _is_solved(some) and not _is_solved(none))
+    return RewardChange(task, old, new, _is_solved(some) and not _is_solved(none))
 
 
 def _is_solved(row: Row) -> bool:
@@ -125,27 +125,29 @@ def _has_verdict(row: Row) -> bool:
     return any(reward is not None for reward in row)
 
 
-def _worst_first(moved: Iterable[MovedRate]) -> tuple[MovedRate, ...]:
-    return tuple(sorted(moved, key=lambda each: (-round(abs(each.moved), 6), not each.is_new, each.task)))
+def _worst_first(moved: Iterable[RewardChange]) -> tuple[RewardChange, ...]:
+    return tuple(sorted(moved, key=lambda each: (-round(abs(each.difference), 6), not each.is_new, each.task)))
 
 
-# What moved between two runs besides the model's luck: versions, settings, the endpoint, images, tasks.
+# Differences between two runs other than chance: versions, settings, the endpoint, images, tasks.
 
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
 _NOT_ABOUT_TRIALS = frozenset(("tasks", "output"))
-"""Sections that say which trials there are and where they go; nights differ in their seeds."""
+"""Sections that only choose the trials and the output directory; nights differ in their seeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownSettings:
     values: Mapping[str, Any]
     images: Mapping[str, str]
-    """Id of the image by task."""
+    """Image id by task."""
 
 
-def moves(site: Site, old: SiteRun, new: SiteRun) -> list[tuple[str, str]]:
-    """Everything known to differ from one run to a later one: its name, and what it was and is; nothing where a run
-    does not say. Of tasks and images it is said which they are."""
+def known_differences(site: Site, old: SiteRun, new: SiteRun) -> list[tuple[str, str]]:
+    """Return everything known to differ between two runs: name, and `before → now`.
+
+    For tasks and images the text names them. Empty if the settings of a run cannot be read.
+    """
     before, now = _settings_of(site, old), _settings_of(site, new)
     if before is None or now is None:
         return []
@@ -158,7 +160,7 @@ def moves(site: Site, old: SiteRun, new: SiteRun) -> list[tuple[str, str]]:
 
 
 def _settings_of(site: Site, run: SiteRun) -> _KnownSettings | None:
-    """What a run was done with; None where that cannot be read. Only run.json is, but for results of others."""
+    """Return the settings of a run; None if they cannot be read. Results are only read for imported runs."""
     try:
         return _of_import(site, run) if run.row.imported else _of_own(run)
     except RunUnreadable:
@@ -196,7 +198,7 @@ def _of_import(site: Site, run: SiteRun) -> _KnownSettings:
 
 
 def _endpoint(url: str | None) -> str | None:
-    """An endpoint without its port where it is on this machine: a server of each night's own takes any that is free."""
+    """Return an endpoint, without the port if it is local: a server started for a night takes any free port."""
     try:
         parts = urlsplit(url or "")
         host, port = parts.hostname or "", parts.port

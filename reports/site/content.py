@@ -1,4 +1,4 @@
-"""The content of a site: runs, the series that they make over time, and what the gate said of these."""
+"""Content of a site: runs, the series that they form over time, and the gate's verdicts on these."""
 
 from __future__ import annotations
 
@@ -21,56 +21,56 @@ from tbench.scores.gate.verdict import GateVerdict, JudgedNight
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import is_abandoned
 
-# What the gate said of each run of a series when that was the last one; one verdict tells of all nights before it.
+# The gate's verdict on each run of a series at the time when it was the last one.
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmSpan:
-    """An alarm over the nights that it stood, all by name."""
+    """An alarm and its nights, all by name."""
 
     first: str
-    """The night that raised it."""
+    """Night that raised the alarm."""
     last: str
-    """The last night at which it stood."""
-    low: tuple[str, ...]
-    """The nights from the likeliest first one of the drop to the last of the alarm."""
-    over: str | None
-    """The night at which it ended; None while it stands."""
+    """Last night of the alarm."""
+    drop: tuple[str, ...]
+    """Nights of the drop, from its most likely first one to the last of the alarm."""
+    ended_at: str | None
+    """Night that ended the alarm; None while it lasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedSeries:
-    """The nights of a series that have a score, with what the gate says of them."""
+    """Nights of a series that have a score, with the gate's verdicts."""
 
     rule: GateRule = field(default_factory=GateRule)
     nights: tuple[Night, ...] = ()
-    """Oldest first, each with a name of its own."""
+    """Oldest first, with unique names."""
     verdict: GateVerdict | None = None
-    """About the last of them."""
+    """Verdict on the last night."""
     by_name: Mapping[str, JudgedNight] = field(default_factory=dict)
     alarms: tuple[AlarmSpan, ...] = ()
     """Oldest first."""
 
     def verdict_at(self, name: str) -> GateVerdict | None:
-        """What was to be said when the night of this name was the last one; None for one that is not judged."""
+        """Return the verdict at the time when this night was the last one; None if it is not judged."""
         if self.verdict is not None and self.verdict.night.name == name:
             return self.verdict
         places = [at for at, night in enumerate(self.nights) if night.name == name]
         return _verdict(self.nights[: places[0] + 1], self.rule) if places else None
 
 
-def judged(nights: Sequence[Night], rule: GateRule) -> JudgedSeries:
-    """Judge a series, which is given oldest first."""
+def judge_series(nights: Sequence[Night], rule: GateRule) -> JudgedSeries:
+    """Judge a series of nights, oldest first."""
     if not nights:
         return JudgedSeries(rule)
     verdicts = list(_verdicts(nights, rule))
     by_name = {night.name: night for verdict in reversed(verdicts) for night in verdict.path}
     known = JudgedSeries(rule, tuple(nights), verdicts[0], by_name)
-    return replace(known, alarms=tuple(span for verdict in reversed(verdicts) for span in _spans(known, verdict)))
+    return replace(known, alarms=tuple(span for verdict in reversed(verdicts) for span in _alarm_spans(known, verdict)))
 
 
 def _verdicts(nights: Sequence[Night], rule: GateRule) -> Iterator[GateVerdict]:
-    """The verdict on the last night, then on the last of those with which it is not compared, and so on."""
+    """Yield the verdict on the last night, then on the last of the nights not compared with it, and so on."""
     known: set[str] = set()
     for end in range(len(nights), 0, -1):
         if nights[end - 1].name not in known:
@@ -80,10 +80,10 @@ def _verdicts(nights: Sequence[Night], rule: GateRule) -> Iterator[GateVerdict]:
 
 
 def _verdict(nights: Sequence[Night], rule: GateRule) -> GateVerdict:
-    """The verdict on the last of some nights; those before the baseline's first are judged as if there were none."""
+    """Return the verdict on the last night; if all nights precede the configured baseline, ignore that setting."""
     try:
         return judge(nights, rule if _begins_in(nights, rule) else replace(rule, base_from=None))
-    except UsageError:  # the baseline's first night is not in the series any more
+    except UsageError:  # the baseline's first night is no longer in the series
         return judge(nights, replace(rule, base_from=None))
 
 
@@ -97,8 +97,8 @@ def _begins_in(nights: Sequence[Night], rule: GateRule) -> bool:
     return any(night.day is not None and night.day >= day for night in nights)
 
 
-def _spans(series: JudgedSeries, verdict: GateVerdict) -> Iterator[AlarmSpan]:
-    """The alarms among the nights that were compared for a verdict."""
+def _alarm_spans(series: JudgedSeries, verdict: GateVerdict) -> Iterator[AlarmSpan]:
+    """Yield the alarms among the nights that a verdict compared."""
     path = verdict.path
     starts = [0] if path[0].alarm else []
     starts += [at for at, (before, night) in enumerate(pairwise(path), start=1) if night.alarm and not before.alarm]
@@ -110,7 +110,7 @@ def _spans(series: JudgedSeries, verdict: GateVerdict) -> Iterator[AlarmSpan]:
 
 
 def _drop_begins(series: JudgedSeries, path: Sequence[JudgedNight], start: int, end: int) -> int:
-    """The place of the night at which the drop began; that of the alarm where nothing else is known."""
+    """Return the index of the night at which the drop began; the alarm's if nothing else is known."""
     verdict = series.verdict_at(path[end].name)
     since = verdict.since if verdict is not None else None
     places = (at for at, night in enumerate(path[:start]) if since is not None and night.name == since.name)
@@ -118,29 +118,29 @@ def _drop_begins(series: JudgedSeries, path: Sequence[JudgedNight], start: int, 
 
 
 _RUNS_KEPT = 4
-"""Stored runs that are held in memory: a run, those it is compared with, and one to spare."""
+"""Number of stored runs held in memory: a run, those it is compared with, and one to spare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Runs that somebody calls one series, as a nightly benchmark does."""
+    """Runs that a nightly benchmark declares to be one series."""
 
     name: str
     nights: Mapping[Path, str]
-    """Name of the night by run directory, oldest first."""
+    """Name of the night, by run directory, oldest first."""
     rule: GateRule = field(default_factory=GateRule)
 
 
 @dataclass(frozen=True, slots=True)
 class SiteRun:
-    """A run that has a page."""
+    """Run that has a page."""
 
     row: RunRow
     slug: str
     night: str
-    """The night that it is part of: the name that a nightly benchmark gave it, else the UTC day of its begin."""
+    """Name that a nightly benchmark gave to its night, else the UTC day on which the run started."""
     is_cut_off: bool = False
-    """Whether it never said that it ended, though nothing works on it any more."""
+    """Whether its process is gone although it never recorded an end."""
 
     @property
     def page(self) -> str:
@@ -156,30 +156,30 @@ class SiteRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to come of it: it has finished, or lacks no result."""
+        """Whether the run has finished or no result is missing."""
         return self.row.status in ("finished", None) or (self.row.status != "running" and not self.row.missing)
 
 
 @dataclass(frozen=True, slots=True)
 class RunSeries:
-    """Runs that follow each other: those of a lane, or those of one model that differ in nothing but the time."""
+    """Successive runs: those of a nightly series, or those of one model that differ only in time."""
 
     name: str
     runs: tuple[SiteRun, ...]
     """Oldest first; never empty."""
     rule: GateRule
     verdict: GateVerdict | None
-    """The gate's about the last run; None where no run has come to its end."""
+    """The gate's verdict on the last run; None if no run has ended."""
     alarms: frozenset[str]
-    """Slugs of the runs at which there was an alarm."""
+    """Slugs of the runs in alarm."""
     slug: str = ""
-    """Of its page."""
-    is_lane: bool = False
+    """Slug of the series' page."""
+    is_nightly: bool = False
     key: str = ""
-    """What tells it from all other series, also tomorrow."""
+    """Identity of the series, which stays the same as runs are added."""
     judged: JudgedSeries = field(default_factory=JudgedSeries)
     names: Mapping[str, str] = field(default_factory=dict)
-    """What the gate calls each run, by slug."""
+    """Name of each run's night in the gate's verdicts, by slug."""
 
     @property
     def last(self) -> SiteRun:
@@ -191,69 +191,69 @@ class RunSeries:
 
     @property
     def last_over(self) -> SiteRun | None:
-        """The newest run that came to its end with a score."""
+        """Newest run that ended with a score."""
         return next((run for run in reversed(self.runs) if run.has_score and run.is_over), None)
 
     @property
-    def low(self) -> frozenset[str]:
-        """Slugs of the runs of a drop: those of an alarm, and those before it that the drop reaches back to."""
-        names = {name for span in self.judged.alarms for name in span.low}
+    def drop_runs(self) -> frozenset[str]:
+        """Slugs of the runs of a drop: those in alarm, and those before the alarm that belong to its drop."""
+        names = {name for span in self.judged.alarms for name in span.drop}
         return frozenset(run for run, name in self.names.items() if name in names)
 
     def judged_at(self, run: SiteRun) -> JudgedNight | None:
-        """How a run was judged, in short; None for one that is no night."""
+        """Return how a run was judged, in short; None if it is no night."""
         return self.judged.by_name.get(self.names[run.slug])
 
-    def called(self, name: str) -> SiteRun:
-        """The run that the gate calls so."""
+    def run_named(self, name: str) -> SiteRun:
+        """Return the run whose night has this name."""
         return next(run for run in self.runs if self.names[run.slug] == name)
 
     def alarm_at(self, run: SiteRun) -> AlarmSpan | None:
-        """The alarm that stood at a run; None where there was none."""
+        """Return the alarm at a run; None if there was no alarm."""
         name = self.names[run.slug]
         found = self.judged_at(run)
         if found is None or not found.alarm:
             return None
-        return next((span for span in self.judged.alarms if name in span.low), None)
+        return next((span for span in self.judged.alarms if name in span.drop), None)
 
 
 @dataclass(frozen=True)
 class Site:
-    """Everything that the pages of a site are made of."""
+    """Everything from which the pages of a site are made."""
 
     history: RunHistory
     runs: tuple[SiteRun, ...]
-    """Newest first; those of which nobody knows when they began come last."""
+    """Newest first; runs without a known start time last."""
     series: tuple[RunSeries, ...]
     notes: tuple[str, ...] = ()
-    """What could not be read, one sentence each."""
+    """Files that could not be read, one sentence each."""
     _series_of: Mapping[str, RunSeries] = field(default_factory=dict)
     _nights: Mapping[str, Night] = field(default_factory=dict)
 
     def series_of(self, run: SiteRun) -> RunSeries:
-        """The series that a run is part of."""
+        """Return the series of a run."""
         return self._series_of[run.slug]
 
     def stored(self, run: SiteRun) -> StoredRun:
-        """The run itself, read from its directory. Raises RunUnreadable."""
+        """Read the run from its directory. Raises RunUnreadable."""
         return _read(run.row.path)
 
     def last_good_before(self, run: SiteRun) -> SiteRun | None:
-        """The run of the same series before this one that came to its end, covered enough and is part of no drop."""
+        """Return the last run of the series before this one that ended with enough coverage and is in no drop."""
         series = self.series_of(run)
-        low, least = series.low, series.rule.min_coverage
+        drop, least = series.drop_runs, series.rule.min_coverage
         at = next(at for at, each in enumerate(series.runs) if each is run)
         before = reversed(series.runs[:at])
-        good = (each for each in before if _is_night(each) and each.slug not in low and each.row.coverage >= least)
+        good = (each for each in before if _is_night(each) and each.slug not in drop and each.row.coverage >= least)
         return next(good, None)
 
     def verdict_at(self, run: SiteRun) -> GateVerdict | None:
-        """What the gate said when this run was the last one of its series; None for one that is no night."""
+        """Return the verdict at the time when this run was the last of its series; None if it is no night."""
         series = self.series_of(run)
         return series.judged.verdict_at(series.names[run.slug])
 
     def rewards(self, run: SiteRun) -> Night:
-        """The rewards of a run with the hashes of its tasks."""
+        """Return the rewards of a run with the hashes of its tasks."""
         return (
             self._nights[run.slug]
             if run.slug in self._nights
@@ -261,18 +261,18 @@ class Site:
         )
 
     def side(self, run: SiteRun) -> Side:
-        """A run as one side of a comparison."""
+        """Return a run as one side of a comparison."""
         rewards = self.rewards(run)
         return Side(run.row.name, rewards.table, rewards.hashes)
 
     @cached_property
     def by_directory(self) -> dict[Path, SiteRun]:
-        """The runs by their directories."""
+        """Runs by directory."""
         return {run.row.path: run for run in self.runs}
 
     @cached_property
     def nights(self) -> dict[str, tuple[SiteRun, ...]]:
-        """The runs of each night, the newest night first."""
+        """Runs of each night, newest night first."""
         found: defaultdict[str, list[SiteRun]] = defaultdict(list)
         for run in self.runs:
             found[run.night].append(run)
@@ -285,7 +285,7 @@ def _read(path: Path) -> StoredRun:
 
 
 def gather(history: RunHistory, roots: Sequence[Path], lanes: Iterable[Lane] = (), notes: Sequence[str] = ()) -> Site:
-    """Everything below `roots` that the index knows, with the runs of `lanes` in series of their names."""
+    """Gather all runs below `roots` from the index; the runs of each of `lanes` form one series."""
     known = list(lanes)
     nights = {path.resolve(): night for lane in known for path, night in lane.nights.items()}
     rows = history.runs(under=roots)
@@ -301,7 +301,7 @@ def gather(history: RunHistory, roots: Sequence[Path], lanes: Iterable[Lane] = (
     )
     series = tuple(_series(history, runs, known))
     by_run = {run.slug: each for each in series for run in each.runs}
-    by_slug = {each.called(night.name).slug: night for each in series for night in each.judged.nights}
+    by_slug = {each.run_named(night.name).slug: night for each in series for night in each.judged.nights}
     return Site(history, runs, series, tuple(notes), by_run, by_slug)
 
 
@@ -310,7 +310,7 @@ def _run_slug(row: RunRow, *, alone: bool) -> str:
 
 
 def _series(history: RunHistory, runs: Sequence[SiteRun], lanes: Sequence[Lane]) -> Iterable[RunSeries]:
-    """The series, that of the newest run first."""
+    """Yield the series, that of the newest run first."""
     lane_of = {path.resolve(): lane for lane in lanes for path in lane.nights}
     grouped: defaultdict[tuple[str, ...], list[SiteRun]] = defaultdict(list)
     for run in runs:
@@ -334,17 +334,26 @@ def _one_series(
 ) -> RunSeries:
     names = _names_of(runs)
     rule = _rule_of(lane, runs, names) if lane is not None else GateRule()
-    found = judged(
+    found = judge_series(
         [history.night(run.row, names[run.slug], run.row.begun_at or "") for run in runs if _is_night(run)], rule
     )
     alarms = frozenset(run for run, called in names.items() if called in found.by_name and found.by_name[called].alarm)
     return RunSeries(
-        name, runs, rule, found.verdict, alarms, own_slug, is_lane=lane is not None, key=key, judged=found, names=names
+        name,
+        runs,
+        rule,
+        found.verdict,
+        alarms,
+        own_slug,
+        is_nightly=lane is not None,
+        key=key,
+        judged=found,
+        names=names,
     )
 
 
 def _rule_of(lane: Lane, runs: Sequence[SiteRun], names: Mapping[str, str]) -> GateRule:
-    """The rule of a lane, with its first night called as it is here: a lane of many checkpoints says `NIGHT NAME`."""
+    """Return the gate's rule with the baseline's first night renamed: with many checkpoints it is `NIGHT NAME`."""
     begin = lane.rule.base_from
     if begin is None or begin in names.values():
         return lane.rule
@@ -353,7 +362,7 @@ def _rule_of(lane: Lane, runs: Sequence[SiteRun], names: Mapping[str, str]) -> G
 
 
 def _names_of(runs: Sequence[SiteRun]) -> dict[str, str]:
-    """What each run of a series is called, by slug: its night, or where that has several runs, the run itself."""
+    """Return unique names of a series' runs, by slug: the night, or the run if a night has several runs."""
     nights, own = (Counter(names) for names in zip(*((run.night, run.row.name) for run in runs), strict=True))
     shared = {
         run.slug: run.night if nights[run.night] == 1 else run.row.name if own[run.row.name] == 1 else run.slug

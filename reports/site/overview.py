@@ -1,4 +1,4 @@
-"""The overview: what every model comes to on every dataset, and what has changed."""
+"""The overview: scores of all models on all datasets, and what changed."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.charts import sparkline
-from reports.look import Crumb, page
 from reports.names import OVERVIEW, SERIES
-from reports.site.changes import ScoreChange, moves, score_change
+from reports.page_frame import Crumb, page
+from reports.site.changes import ScoreChange, known_differences, score_change
 from reports.site.content import RunSeries, Site, SiteRun
 from reports.site.night import night_lines
 from reports.site.series import chart_legend, history_chart
-from reports.site.states import RunState, score_words, so_far_words, state_of, with_spread
+from reports.site.states import RunState, progress_text, score_text, state_of, with_spread
 from tbench.scores.gate.verdict import Shift, State
 from tbench.text import counted, names_shown
 
 _NIGHTS_SHOWN, _SERIES_SHOWN = 10, 60
 _PROXIES_SHOWN = 30
 _RUNS_DRAWN = 60
-"""Runs of a series in its sparkline, the newest ones."""
+"""Number of newest runs of a series in its sparkline."""
 _TASKS_NAMED = 5
 _CHARTS_SHOWN, _FEWEST_DRAWN = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesRow:
-    """A series with its newest run that is over."""
+    """Series with its newest finished run."""
 
     series: RunSeries
     run: SiteRun
     state: RunState
     score: str
     change: ScoreChange | None
-    """Since the last good run, or where `is_drop` the drop that the alarm is about; None without either."""
+    """Change since the last good run or, if `is_drop`, the drop that raised the alarm; None without either."""
     is_drop: bool
     since: SiteRun | None
-    """The good run before it."""
+    """Last good run before `run`."""
     spark: Markup | None
     """None for a single run."""
     about: str
-    """What tells it from others of the name; empty where there are none."""
+    """Distinguishes series of the same name; may be empty."""
 
 
 def render(site: Site) -> str:
-    """The page that a site begins with."""
+    """Render the start page of a site."""
     newest_first = _rows(site)
     rows = _alarms_first(newest_first)
     lines = night_lines(site, limit=_NIGHTS_SHOWN)
@@ -72,7 +72,7 @@ def render(site: Site) -> str:
 
 
 def render_series(site: Site) -> str:
-    """The page with all series."""
+    """Render the page with all series."""
     tables = _tables(_alarms_first(_rows(site)))
     return page("all_series.html.j2", SERIES, crumbs=[Crumb("series")], tables=tables)
 
@@ -82,7 +82,7 @@ def _alarms_first(rows: Sequence[SeriesRow]) -> list[SeriesRow]:
 
 
 def _rows(site: Site) -> list[SeriesRow]:
-    """The series that have a run to show, that of the newest run first."""
+    """Return the series that have a finished run, that of the newest run first."""
     first: dict[tuple[str, str | None], SiteRun] = {}
     rows = []
     for series in site.series:
@@ -99,17 +99,17 @@ def _row(site: Site, series: RunSeries, run: SiteRun, namesake: SiteRun) -> Seri
         change = ScoreChange(drop.moved, drop.se, series.verdict.tasks if series.verdict is not None else 0)
     about = ", ".join(_about(site, series, run, namesake))
     state, is_drop = state_of(series, run), drop is not None
-    return SeriesRow(series, run, state, score_words(run.row), change, is_drop, since, _spark(series), about)
+    return SeriesRow(series, run, state, score_text(run.row), change, is_drop, since, _spark(series), about)
 
 
 def _about(site: Site, series: RunSeries, run: SiteRun, namesake: SiteRun) -> Iterator[str]:
-    """The model of a lane, the agent, and what differs from the newest run of another series of the same name."""
-    for word in (run.row.model if series.is_lane else None, run.row.agent):
+    """Yield the model of a nightly series, the agent, and the differences from another series of the same name."""
+    for word in (run.row.model if series.is_nightly else None, run.row.agent):
         if word and word != series.name:
             yield word
     if namesake is not run:
-        differing = [what for what, _ in moves(site, namesake, run)]
-        yield f"not as {namesake.row.name} in {names_shown(differing, 2)}" if differing else run.row.name
+        differing = [name for name, _ in known_differences(site, namesake, run)]
+        yield f"differs from {namesake.row.name} in {names_shown(differing, 2)}" if differing else run.row.name
 
 
 def _spark(series: RunSeries) -> Markup | None:
@@ -122,7 +122,7 @@ def _spark(series: RunSeries) -> Markup | None:
 
 
 def _drawn(rows: Sequence[SeriesRow]) -> list[tuple[RunSeries, Markup, str]]:
-    """The series that matter most, with chart and legend: those in alarm, or else the one with the newest run."""
+    """Return the series in alarm, or else the one with the newest run, with chart and legend."""
     alarmed = [row.series for row in rows if row.state.kind == "alarm"]
     long = [row.series for row in rows if len(row.series.runs) >= _FEWEST_DRAWN]
     charts = ((series, history_chart(series, OVERVIEW)) for series in (alarmed or long[:1])[:_CHARTS_SHOWN])
@@ -130,7 +130,7 @@ def _drawn(rows: Sequence[SeriesRow]) -> list[tuple[RunSeries, Markup, str]]:
 
 
 def _tables(rows: Sequence[SeriesRow]) -> dict[str, list[SeriesRow]]:
-    """The rows of each dataset; the dataset of the newest run or of an alarm comes first."""
+    """Return the rows of each dataset; the dataset of an alarm or of the newest run comes first."""
     found: defaultdict[str, list[SeriesRow]] = defaultdict(list)
     for row in rows:
         found[_dataset(row)].append(row)
@@ -142,7 +142,7 @@ def _dataset(row: SeriesRow) -> str:
 
 
 def _matrix(rows: Sequence[SeriesRow]) -> dict[str, Any] | None:
-    """Models by datasets with the newest series of each; None where a table of rows says as much."""
+    """Return a table of models by datasets with the newest series of each; None if the list of series is enough."""
     cells: dict[tuple[str, str], SeriesRow] = {}
     for row in rows:
         cells.setdefault((row.run.row.model or row.series.name, _dataset(row)), row)
@@ -153,25 +153,25 @@ def _matrix(rows: Sequence[SeriesRow]) -> dict[str, Any] | None:
 
 
 def _unfinished(site: Site) -> list[tuple[SiteRun, RunState, str]]:
-    """The newest run of each series where that is not over."""
+    """Return the newest run of each series if it has not finished."""
     runs = (series.last for series in site.series if not series.last.is_over)
-    return [(run, state_of(site.series_of(run), run), so_far_words(run.row)) for run in runs]
+    return [(run, state_of(site.series_of(run), run), progress_text(run.row)) for run in runs]
 
 
 def _drop(series: RunSeries) -> Shift | None:
-    """The drop that a series is in alarm for."""
+    """Return the drop for which a series is in alarm."""
     verdict = series.verdict
     return verdict.drop if verdict is not None and verdict.alarm else None
 
 
 def _alarms(site: Site) -> Iterator[dict[str, Any]]:
-    """The series in alarm, with what speaks for it: from the baseline to the nights since, over the same tasks."""
+    """Yield the series in alarm with the evidence: the baseline and the nights since, over the same tasks."""
     for series in site.series:
         if (drop := _drop(series)) is not None:
             yield {
                 "series": series,
-                "last": series.called(series.judged.nights[-1].name),
-                "since": series.called(drop.since.name),
+                "last": series.run_named(series.judged.nights[-1].name),
+                "since": series.run_named(drop.since.name),
                 "drop": drop,
                 "now": with_spread(drop.base + drop.moved, None),
                 "usual": with_spread(drop.base, None),
@@ -181,13 +181,13 @@ def _alarms(site: Site) -> Iterator[dict[str, Any]]:
 
 
 def _quiet_line(site: Site) -> str:
-    """What there is to say where nothing is in alarm; nothing where no series is judged."""
+    """Return the states of all judged series in one line; empty if no series is judged."""
     states = Counter(
         series.verdict.state for series in site.series if series.verdict is not None and len(series.runs) > 1
     )
     known: dict[State, str] = {
         "quiet": "quiet",
-        "learning": "learning what is usual",
+        "learning": "still learning a baseline",
         "uncovered": "with too few verdicts to be judged",
     }
     parts = [f"{states[state]:,} series {words}" for state, words in known.items() if states[state]]

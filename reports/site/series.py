@@ -1,4 +1,4 @@
-"""The page of a series, its score over time and its runs, and the Atom feed of alarms."""
+"""The page of a series (its score over time and its runs), and the Atom feed of alarms."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from markupsafe import Markup
 
-from reports.look import Crumb, page, when
 from reports.names import FEED, SERIES, relative_url
+from reports.page_frame import Crumb, page, when
 from reports.score_history import ScorePoint, score_history
 from reports.site.content import AlarmSpan, RunSeries, Site, SiteRun
 from reports.site.night import score_of
-from reports.site.states import score_words, state_of
+from reports.site.states import score_text, state_of
 from tbench.scores.gate.verdict import JudgedNight
 from tbench.text import counted
 
-# The page of a series: its score over time, and the runs that it is made of.
+# The page of a series: its score over time, and its runs.
 
 
 def render(site: Site, series: RunSeries) -> str:
-    """The page of a series."""
+    """Render the page of a series."""
     runs = [(run, state_of(series, run), score_of(run), series.judged_at(run)) for run in reversed(series.runs)]
     return page(
         "series.html.j2",
@@ -33,14 +33,14 @@ def render(site: Site, series: RunSeries) -> str:
         state=state_of(series, series.last),
         runs=runs,
         chart=history_chart(series, series.page),
-        score=score_words(series.last_over.row) if series.last_over is not None else "",
+        score=score_text(series.last_over.row) if series.last_over is not None else "",
         legend=chart_legend(series),
-        verdict_lines=_words_of_verdict(series),
+        verdict_lines=_verdict_lines(series),
     )
 
 
 def history_chart(series: RunSeries, here: str) -> Markup | None:
-    """The score over time, for the page at `here`; None where fewer than two runs have a score."""
+    """Draw the score over time, for the page at `here`; None if fewer than two runs have a score."""
     scored = [run for run in series.runs if run.has_score and run.is_over]
     if len(scored) < 2:
         return None
@@ -57,7 +57,7 @@ def history_chart(series: RunSeries, here: str) -> Markup | None:
 def _point(series: RunSeries, run: SiteRun, here: str) -> ScorePoint:
     found = series.judged_at(run)
     score = found.score if found is not None and found.score is not None else run.row.score
-    words = [series.names[run.slug], score_words(run.row), when(run.row.begun_at), state_of(series, run).word]
+    words = [series.names[run.slug], score_text(run.row), when(run.row.begun_at), state_of(series, run).label]
     return ScorePoint(
         label=(run.row.begun_at or "")[5:10] if _is_day(run.night) else run.night,
         score=score,
@@ -70,7 +70,7 @@ def _point(series: RunSeries, run: SiteRun, here: str) -> ScorePoint:
 
 
 def _noise(run: SiteRun, found: JudgedNight | None) -> float | None:
-    """The standard error of a score over these very tasks: by its seeds, or for one seed by the gate's account."""
+    """Return the standard error of a score for fixed tasks, from its seeds; for one seed, the gate's estimate."""
     if run.row.score_std is not None:
         return run.row.score_std / math.sqrt(len(run.row.per_seed))
     return found.sd if found is not None else None
@@ -81,25 +81,25 @@ def _is_day(night: str) -> bool:
 
 
 def _change_at(series: RunSeries, runs: Sequence[SiteRun]) -> int | None:
-    """The place of the run at which the drop of the last alarm began."""
+    """Return the index of the run at which the drop of the last alarm began."""
     if not series.judged.alarms:
         return None
-    since = series.judged.alarms[-1].low[0]
+    since = series.judged.alarms[-1].drop[0]
     return next((at for at, run in enumerate(runs) if series.names[run.slug] == since), None)
 
 
 def chart_legend(series: RunSeries) -> str:
-    """What the chart shows beside the line."""
-    words = ["Each point is a run; around it, the 95 % interval that its trials allow over these very tasks"]
+    """Return the legend of the history chart."""
+    words = ["Each point is a run, with its 95 % interval for these tasks"]
     if series.verdict is not None and series.verdict.base_mean is not None:
-        words.append("dashed, the baseline with what a night differs from it by chance")
+        words.append("the dashed line is the baseline, with its chance variation from night to night")
     if series.alarms:
         words.append("a triangle marks a night in alarm, the vertical line where the drop likely began")
     return f"{'; '.join(words)}."
 
 
-def _words_of_verdict(series: RunSeries) -> tuple[str, ...]:
-    """The gate's lines without its name before the first."""
+def _verdict_lines(series: RunSeries) -> tuple[str, ...]:
+    """Return the lines of the gate's verdict, without the prefix of the first."""
     if series.verdict is None or len(series.runs) == 1:
         return ()
     first, *others = series.verdict.lines()
@@ -110,12 +110,12 @@ def _words_of_verdict(series: RunSeries) -> tuple[str, ...]:
 
 _SHOWN = 100
 _SPACE = uuid.UUID("5b0f6a52-6f0e-5d0e-9a57-5d5f1b6f7c19")
-"""What the ids of entries are made with; another one would make all alarms new to everybody."""
+"""Namespace of the entries' ids; a different one would make all alarms look new to feed readers."""
 _NEVER = "1970-01-01T00:00:00Z"
 
 
 def render_feed(site: Site) -> str:
-    """The feed as XML: an entry for each alarm of each series, and one for its end."""
+    """Render the feed as XML: an entry for each alarm of each series, and one for its end."""
     found = [
         entry for series in site.series for span in series.judged.alarms for entry in _of_alarm(site, series, span)
     ]
@@ -123,23 +123,23 @@ def render_feed(site: Site) -> str:
     begun = [run.row.begun_at for run in site.runs if run.row.begun_at]
     updated = entries[0]["updated"] if entries else max(begun, default=_NEVER)
     first = site.runs[-1] if site.runs else None
-    return page("feed.xml.j2", FEED, id=_id("feed", *_told(first)), updated=updated, entries=entries)
+    return page("feed.xml.j2", FEED, id=_id("feed", *_run_identity(first)), updated=updated, entries=entries)
 
 
 def _of_alarm(site: Site, series: RunSeries, span: AlarmSpan) -> Iterator[dict[str, Any]]:
-    first = series.called(span.first)
-    yield _entry(site, series, first, "alarm", f"{series.name}: lower since {span.low[0]}")
-    if span.over is not None:
+    first = series.run_named(span.first)
+    yield _entry(site, series, first, "alarm", f"{series.name}: lower since {span.drop[0]}")
+    if span.ended_at is not None:
         yield _entry(
-            site, series, series.called(span.over), "over", f"{series.name}: the alarm of {span.first} is over"
+            site, series, series.run_named(span.ended_at), "over", f"{series.name}: the alarm of {span.first} is over"
         )
 
 
 def _entry(site: Site, series: RunSeries, run: SiteRun, kind: str, title: str) -> dict[str, Any]:
-    """An alarm, or the end of one. Its id is the same whenever the feed is written."""
+    """Return the entry of an alarm or of its end. Its id is the same whenever the feed is written."""
     verdict = site.verdict_at(run)
     return {
-        "id": _id(kind, series.key, *_told(run)),
+        "id": _id(kind, series.key, *_run_identity(run)),
         "kind": kind,
         "title": title,
         "updated": run.row.begun_at or _NEVER,
@@ -148,7 +148,7 @@ def _entry(site: Site, series: RunSeries, run: SiteRun, kind: str, title: str) -
     }
 
 
-def _told(run: SiteRun | None) -> tuple[str, ...]:
+def _run_identity(run: SiteRun | None) -> tuple[str, ...]:
     return (run.row.name, run.row.begun_at or "") if run is not None else ()
 
 

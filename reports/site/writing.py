@@ -1,4 +1,4 @@
-"""Writes a site: one folder that opens from a file and from any server; only what has changed is written anew."""
+"""Writes a site: a folder that works from files and from any web server. Rewrites only pages that changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 
 from reports import comparison, task
-from reports.look import HERE
 from reports.names import (
     COMPARE,
     FEED,
@@ -25,6 +24,7 @@ from reports.names import (
     task_data,
     task_page,
 )
+from reports.page_frame import HERE
 from reports.run import page as run
 from reports.site import night, overview, series
 from reports.site.content import Lane, Site, SiteRun, gather
@@ -39,25 +39,25 @@ from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 
 _STAMP_NAME, _COMPARED_NAME = ".written", ".compared"
 MARKER_NAME = ".tbench-site"
-"""The first file of every site: no folder that holds anything else is written to without it."""
-_MARKER = b"tbench writes its pages into this folder, and into no other that is not empty.\n"
+"""First file of every site. A folder that is not empty is only written to if it contains this file."""
+_MARKER = b"tbench writes pages into this folder. It writes into no other folder that is not empty.\n"
 _MADE_OF = (CONFIG_NAME, RESULTS_NAME, "trials")
-"""What of a run tells that its trials are others than before; the folder is touched where recordings are removed."""
+"""Files of a run whose change means that its trials changed; removing recordings touches the folder."""
 _ASSETS = "assets"
 _FOLDERS = (_ASSETS, *(str(Path(page).parent) for page in (NIGHTS, SERIES, TASKS, COMPARE)), "runs")
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenSite:
-    """What became of a site."""
+    """Result of writing a site."""
 
     overview: Path
-    """The page to begin with."""
+    """Start page."""
     site: Site
     unchanged: int
-    """Runs whose trials were left as they are."""
+    """Number of runs whose trials did not have to be written again."""
     notes: tuple[str, ...]
-    """What could not be shown, one sentence each."""
+    """Runs that could not be shown, one sentence each."""
 
 
 def write_site(
@@ -67,11 +67,11 @@ def write_site(
     index: Path | None = None,
     lanes: Iterable[Lane] = (),
 ) -> WrittenSite:
-    """Write the pages about all runs at or below `roots` into `out`, which may hold an earlier version of them.
+    """Write the pages about all runs at or below `roots` into `out`, which may contain an earlier version of them.
 
-    `index` is the history's file, in the first root by default. A run that cannot be read costs its own pages and is
-    named in the notes. Raises UsageError for a root that is no directory and for `out` where it cannot be written, is
-    no site's, or lies among the runs, and what RunHistory raises.
+    `index` is the history's file, by default in the first root. A run that cannot be read has no pages and is named in
+    the notes. Raises UsageError if a root is not a directory, or `out` cannot be written, contains other files or
+    overlaps with the runs, and whatever RunHistory raises.
     """
     for root in roots:
         if not root.is_dir():
@@ -79,7 +79,7 @@ def write_site(
     with RunHistory.open(index or index_of(roots)) as history:
         changes = history.update(*roots)
         site = gather(history, roots, lanes, (*history.notes, *changes.notes))
-        _refuse_a_mixture(out, roots, [each.row.path for each in site.runs])
+        _check_out(out, roots, [each.row.path for each in site.runs])
         try:
             if not (out / MARKER_NAME).is_file():
                 write_atomically(out / MARKER_NAME, _MARKER)
@@ -88,17 +88,17 @@ def write_site(
             raise UsageError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from None
 
 
-def _refuse_a_mixture(out: Path, roots: Iterable[Path], runs: Iterable[Path]) -> None:
+def _check_out(out: Path, roots: Iterable[Path], runs: Iterable[Path]) -> None:
     """Check that pages overwrite nothing but pages. Raises UsageError."""
-    place = out.resolve()
-    above = next((each for each in (*roots, *runs) if each.resolve().is_relative_to(place)), None)
-    within = next((each for each in runs if place.is_relative_to(each.resolve())), None)
+    folder = out.resolve()
+    above = next((each for each in (*roots, *runs) if each.resolve().is_relative_to(folder)), None)
+    within = next((each for each in runs if folder.is_relative_to(each.resolve())), None)
     if (run := above or within) is not None:
-        raise UsageError(f"{out}: lies among the runs that the pages are about ({run}); name a folder of its own")
+        raise UsageError(f"{out}: overlaps with the runs that the pages show ({run}); name a separate folder")
     if not is_unused(out) and not (out / MARKER_NAME).is_file():
-        raise UsageError(f"{out}: is not empty and no site of tbench's (nothing is overwritten); name a new folder")
+        raise UsageError(f"{out}: is not empty and not a site of tbench; name a new folder (nothing is overwritten)")
     if (link := next((out / name for name in _FOLDERS if (out / name).is_symlink()), None)) is not None:
-        raise UsageError(f"{link}: is a link, so pages would be written elsewhere; remove it, or name another folder")
+        raise UsageError(f"{link}: is a link, so pages would be written elsewhere; remove it or name another folder")
 
 
 class _Writing:
@@ -119,7 +119,7 @@ class _Writing:
         return WrittenSite(self._out / OVERVIEW, self._site, self._unchanged, tuple(self._notes))
 
     def _write_run(self, each: SiteRun) -> None:
-        """Write the pages of a run, each only where something that it shows has changed."""
+        """Write the pages of a run that show something that changed."""
         folder = self._out / Path(run_page(each.slug)).parent
         before = self._site.last_good_before(each)
         if before is not None:
@@ -142,7 +142,7 @@ class _Writing:
             write_atomically(folder / _STAMP_NAME, fresh.encode("utf-8", "replace"))
 
     def _write_comparison(self, old: SiteRun, new: SiteRun, stamped: Path) -> None:
-        """Write the page of two runs, unless it is there and neither of them has changed."""
+        """Write the page that compares two runs, unless it exists and neither run changed."""
         stamps = (f"{stamp(run.row.path, (CONFIG_NAME, RESULTS_NAME))} {run.row.path}" for run in (old, new))
         fresh = "\n".join((_look_digest(), *stamps))
         page = compare_page(old.slug, new.slug)
@@ -156,7 +156,7 @@ class _Writing:
 
 
 def _pages_of_all(site: Site) -> Iterator[tuple[str, str]]:
-    """The pages that are about more than one run, each with its place in the site."""
+    """Yield path and text of the pages that are about more than one run."""
     yield OVERVIEW, overview.render(site)
     yield FEED, series.render_feed(site)
     yield SERIES, overview.render_series(site)
@@ -174,14 +174,14 @@ def _pages_of_all(site: Site) -> Iterator[tuple[str, str]]:
 
 
 def write_assets(out: Path) -> None:
-    """Write what all pages share: styles, scripts, the player with its licence. Raises OSError."""
+    """Write the files that all pages share: styles, scripts, the player and its licence. Raises OSError."""
     for file in sorted((HERE / _ASSETS).rglob("*")):
         if file.is_file():
             _write_changed(out / file.relative_to(HERE), file.read_bytes())
 
 
 def _write_changed(file: Path, data: bytes) -> None:
-    """Write a file, unless it is there and has this content."""
+    """Write a file unless it already has this content."""
     with contextlib.suppress(OSError):
         if file.stat().st_size == len(data) and file.read_bytes() == data:
             return
@@ -190,7 +190,7 @@ def _write_changed(file: Path, data: bytes) -> None:
 
 @cache
 def _look_digest() -> str:
-    """A digest of everything that pages are made with: another version writes all of them anew."""
+    """Return a digest of the code, templates and assets that make pages: if it changes, all pages are written again."""
     digest = hashlib.sha256()
     for file in sorted(HERE.rglob("*")):
         if file.is_file() and file.suffix in (".py", ".j2", ".css", ".js"):

@@ -1,1 +1,1 @@
-"""The page of a trial: steps, terminal, tests, and where it parts from another trial."""
+"""The page of a trial: steps, terminal, tests, and a comparison with another trial."""

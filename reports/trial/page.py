@@ -1,4 +1,4 @@
-"""The page of a trial in a site: its head, its steps, and the script with whole texts and its recording."""
+"""The page of a trial in a site, and the script with its complete texts and its recording."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from harness.replies import reply_notes
 from harness.trajectory import Step
 from reports.charts import BarPart, stacked_bar
-from reports.look import Crumb, assignment, page, seconds
 from reports.names import task_data, task_page, trial_data, trial_page
+from reports.page_frame import Crumb, data_script, page, seconds
 from reports.site.content import SiteRun
 from reports.trial.section import StepTimes, TrialSection, sections_of
-from reports.trial.steps import ReplyWords, cards_of, left_out_of, timeline
-from reports.trial.text import cut, room_of, shown
+from reports.trial.steps import ReplyTexts, cards_of, left_out_of, timeline
+from reports.trial.text import cut, shown, text_budget
 from tbench.results import TrialResult, is_weak
 from tbench.scores.summarise import status_of, time_split
 from tbench.scores.summary import Status
@@ -26,13 +26,13 @@ from tbench.storage.stored_trial import command_of, commands_about
 from tbench.text import counted
 
 _WORDS = {Status.PASS: "passed", Status.PARTIAL: "passed in part", Status.FAIL: "failed", Status.ERROR: "no verdict"}
-_TOLD_CHARS = 1200
+_PROMPT_CHARS = 1200
 _SEEDS_SHOWN = 11
-"""Other seeds that a page links to: the nearest."""
+"""Number of nearest seeds that a page links to."""
 
 
 def trial_files(run: SiteRun, stored: StoredRun) -> Iterator[tuple[str, str]]:
-    """Each file of all trials of a run that have ended, with its place in the site."""
+    """Yield path and text of each file of all trials of a run that have ended."""
     ended = {(each.task, each.seed, each.attempt): each for each in stored.results}
     of_task: dict[str, list[TrialResult]] = {}
     for result in sorted(ended.values(), key=lambda each: (each.seed, each.attempt)):
@@ -40,7 +40,7 @@ def trial_files(run: SiteRun, stored: StoredRun) -> Iterator[tuple[str, str]]:
     for result in ended.values():
         place = (run.slug, result.task, result.seed, result.attempt)
         parts = sections_of(stored.path, result)
-        yield trial_data(*place), assignment(trial_data(*place), {"sections": [_section_data(part) for part in parts]})
+        yield trial_data(*place), data_script(trial_data(*place), {"sections": [_section_data(part) for part in parts]})
         yield trial_page(*place), _page(run, stored, result, of_task[result.task], parts)
 
 
@@ -51,7 +51,7 @@ def _page(
     of_task: Sequence[TrialResult],
     parts: Sequence[TrialSection],
 ) -> str:
-    """The page of a trial, with links to the last attempts at the nearest seeds and to all attempts at this one."""
+    """Render the page of a trial, with links to the last attempts at the nearest seeds and to all its attempts."""
     place = (run.slug, result.task, result.seed, result.attempt)
     which = f"seed {result.seed}" + (f", attempt {result.attempt}" if result.attempt > 1 else "")
     own = [each for each in of_task if each.seed == result.seed]
@@ -94,75 +94,75 @@ def _times(result: TrialResult) -> Iterator[BarPart]:
 
 
 def _remarks(result: TrialResult) -> Iterator[tuple[str, str]]:
-    """What the verdict rests on, where that is not as usual, and what was seen beside it: a label and a text each."""
+    """Yield remarks about the verdict and the circumstances of the trial, each with a label."""
     integrity = result.integrity
     for signal in integrity.tamper:
         yield "weak sign of tampering" if is_weak(signal) else "sign of tampering", signal
     yield from (("remark", remark) for remark in integrity.remarks)
-    yield from (("mended before the verifier", repair) for repair in integrity.repairs)
-    yield from (("lay where tests or reward belong", path) for path in integrity.evidence)
+    yield from (("repaired before the verifier ran", repair) for repair in integrity.repairs)
+    yield from (("found where tests or reward belong", path) for path in integrity.evidence)
     yield from ((f"reward, verified {where}", f"{reward:g}") for where, reward in integrity.rewards.items())
     if result.replies.total:
         yield from (("replies", note) for note in reply_notes([result.replies]))
     if integrity.regrades:
         yield "verified again", f"{integrity.regrades} times"
     if result.out_of_memory:
-        yield "out of memory", "the kernel ended a process of its container"
+        yield "out of memory", "the kernel killed a process in the container"
     if result.human_touched:
-        yield "a human", "typed during the trial"
+        yield "human input", "a human typed during the trial"
     if result.machine is not None:
         yield "machine", result.machine
     if (host := result.host) is not None and (load := host.load_max or 0.0) > 2:
-        yield "busy machine", f"load per cpu up to {load:.1f}"
+        yield "busy machine", f"load per CPU up to {load:.1f}"
 
 
 def _shown_section(part: TrialSection) -> dict[str, Any]:
-    """The work on a task, or on one of its steps, as the page shows it."""
-    cards = list(cards_of(part.steps, part.words, part.number, types_keys=part.protocol.startswith("keystrokes")))
+    """Return the section of a task, or of one of its steps, as the page shows it."""
+    cards = list(cards_of(part.steps, part.replies, part.number, types_keys=part.protocol.startswith("keystrokes")))
     missing = left_out_of(part.steps)
     return {
         "stored": part,
         "cards": cards,
-        # Which steps have no card, in words, and how many cards come before those.
+        # The steps without a card, as text, and the number of cards before them.
         "left_out": f"Steps {missing[0]} to {missing[-1]}, {counted(len(missing), 'step')}" if missing else "",
         "left_out_after": missing[0] - 1 if missing else 0,
         "strip": timeline(cards, f"the {counted(len(cards), 'step')} by their time"),
-        "told": [(message.role, shown(message.content, _TOLD_CHARS)) for message in part.told],
+        "prompt": [(message.role, shown(message.content, _PROMPT_CHARS)) for message in part.prompt],
     }
 
 
-# The script with all that a trial's page does not hold itself: whole texts, recordings, and when each step was.
+# The script with everything that the page does not contain itself: complete texts, recordings, times of steps.
 
 _TEXT_CHARS = 200_000
-"""Characters of one text; longer ones lose their middle."""
+"""Most characters of one text; longer ones lose their middle."""
 _ALL_CHARS = 6_000_000
-"""Characters of all texts of a trial together."""
+"""Most characters of all texts of a trial together."""
 _LEAST_CHARS = 400
 
 
 def _section_data(part: TrialSection) -> dict[str, Any]:
-    """A section of a trial: its texts and its recording packed, the times as they are."""
+    """Return the data of a section: texts and recording packed, times as they are."""
     return {
         "name": part.name,
         "packed": _packed("\n".join(_lines(part))),
         "recorded": bool(part.cast.text),
         "times": [_data_times(each) for each in part.times],
-        "remarks": [[round(at, 3), said[:200]] for at, said in part.cast.remarks[:200]],
+        "remarks": [[round(at, 3), text[:200]] for at, text in part.cast.remarks[:200]],
     }
 
 
 def _lines(part: TrialSection) -> Iterator[str]:
-    """What the model was told, the steps, the recording: a line of JSON each, an array for each of its events.
+    """Yield the prompt, the steps and the events of the recording, each as a line of JSON; events are arrays.
 
-    A step stands beside what was recorded while it went on, which is mostly the same text: packed, it costs little.
+    Each step is followed by the events recorded during it: most of their text is the same, so they compress well.
     """
     limit = _limit(part.steps)
     header, _, events = part.cast.text.partition("\n")
-    # Only arrays: whatever else a recording may hold must not be taken for one of the lines between.
+    # Only arrays: anything else in a recording could be mistaken for a step.
     lines = deque(line for line in events.split("\n") if line.startswith("["))
-    yield _plain_json({"told": [cut(message.content, limit) for message in part.told], "cast": header})
-    for step, words, times in zip(part.steps, part.words, part.times, strict=True):
-        yield _plain_json(_step(step, words, limit))
+    yield _plain_json({"told": [cut(message.content, limit) for message in part.prompt], "cast": header})
+    for step, reply, times in zip(part.steps, part.replies, part.times, strict=True):
+        yield _plain_json(_step(step, reply, limit))
         while times is not None and lines and _time_of(lines[0]) <= times.end:
             yield lines.popleft()
     yield from lines
@@ -179,12 +179,12 @@ def _data_times(times: StepTimes | None) -> list[float] | None:
     return None if times is None else [round(sec, 3) for sec in (times.begin, times.typed, times.end)]
 
 
-def _step(step: Step, words: ReplyWords, limit: int) -> dict[str, Any]:
+def _step(step: Step, reply: ReplyTexts, limit: int) -> dict[str, Any]:
     calls = "".join(f"\n{call.name}({call.arguments})" for call in step.reply.tool_calls)
     return {
         "n": step.index,
-        "reasoning": cut(words.reasoning, limit),
-        "said": [cut(said.text, limit) for said in words.parts],
+        "reasoning": cut(reply.reasoning, limit),
+        "said": [cut(part.text, limit) for part in reply.parts],
         "reply": cut(step.reply.content + calls, limit),
         "actions": [cut(action, limit) for action in step.actions],
         "observation": cut(step.observation, limit),
@@ -193,9 +193,9 @@ def _step(step: Step, words: ReplyWords, limit: int) -> dict[str, Any]:
 
 
 def _limit(steps: Sequence[Step]) -> int:
-    """The characters that each text may have, so that all of them together are not too many."""
+    """Return the number of characters that each text may have, so that all of them fit."""
     lengths = [len(text) for step in steps for text in _all_texts(step)]
-    return room_of(lengths, _ALL_CHARS, _LEAST_CHARS, _TEXT_CHARS)
+    return text_budget(lengths, _ALL_CHARS, _LEAST_CHARS, _TEXT_CHARS)
 
 
 def _all_texts(step: Step) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The stored files of a trial, or of one step of a task that has several: recording, replies, verdict."""
+"""The stored files of a trial, or of one task step: recording, replies, verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from harness.trajectory import Compaction, Message, Step, Trajectory
-from reports.trial.steps import ReplyWords, words_of
+from reports.trial.steps import ReplyTexts, reply_texts
 from reports.trial.verdict import VerifierView, read_verifier
 from tbench.results import TaskStepResult, TrialResult
 from tbench.storage.read_run import RunUnreadable, read_steps, read_trajectory
@@ -25,17 +25,17 @@ from tbench.storage.run_files import (
 )
 from tbench.text import size_shown
 
-# A recorded session as the player of a page gets it, and when in it each step began, typed and ended.
+# A recording as the player of a page gets it, and the times at which steps began, typed and ended.
 
 LARGEST_BYTES = 6 << 20
-"""What a page holds of a recording; the rest is left out, and said."""
+"""Most bytes of a recording in a page; the rest is left out with a note."""
 _STEP = re.compile(r"step (\d{1,9})")
 _OUTPUT = re.compile(rb'^\[[^"]{1,30}"o"', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds into the recording: the model is asked, the first key is typed, the step is over."""
+    """Times of a step, in seconds into the recording: request to the model, first key, end of the step."""
 
     begin: float
     typed: float
@@ -44,23 +44,23 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class SessionCast:
-    """A recording (asciicast version 2), as much of it as a page holds."""
+    """Recording (asciicast version 2), as much of it as fits in a page."""
 
     text: str
-    """Whole lines, the header first; empty where there is none."""
+    """Complete lines, the header first; empty if there is no recording."""
     duration_sec: float = 0.0
     size_bytes: int = 0
     typed: tuple[CastEvent, ...] = ()
     steps: dict[int, float] = field(default_factory=dict)
-    """When steps began, by number, as far as markers say so."""
+    """Start time of each step that has a marker, by number."""
     remarks: tuple[tuple[float, str], ...] = ()
-    """Other markers: what happened to the terminal."""
+    """Time and text of other markers, about the terminal."""
     notes: tuple[str, ...] = ()
-    """What is missing of it, one sentence each."""
+    """Missing parts, one sentence each."""
 
 
 def read_cast(file: Path, limit_bytes: int = LARGEST_BYTES) -> SessionCast:
-    """Read the recording of a session. What is no asciicast of version 2 gives an empty one with a note."""
+    """Read the recording of a session; anything but asciicast version 2 gives an empty one with a note."""
     try:
         size = file.stat().st_size
         with file.open("rb") as opened:
@@ -69,17 +69,17 @@ def read_cast(file: Path, limit_bytes: int = LARGEST_BYTES) -> SessionCast:
         gone = isinstance(error, FileNotFoundError | NotADirectoryError | ValueError)
         return SessionCast("", notes=() if gone else (f"the recording cannot be read: {error}",))
     if not _is_asciicast(raw):
-        return SessionCast("", size_bytes=size, notes=("the recording is no asciicast of version 2, and is not shown",))
+        return SessionCast("", size_bytes=size, notes=("the recording is not asciicast version 2 and is not shown",))
     notes = []
     whole, _, torn = raw.rpartition(b"\n")
     if len(raw) < size:
-        notes.append(f"the recording is {size_shown(size)}; the first {size_shown(len(whole))} of it are here")
+        notes.append(f"the recording is {size_shown(size)}; only its first {size_shown(len(whole))} are on this page")
     elif torn and cast_event(torn) is None:
-        notes.append("the recording breaks off in the middle of a line; it plays up to there")
+        notes.append("the recording is cut off in the middle of a line and plays up to that point")
     else:
         whole = raw.rstrip(b"\n")
     if not _OUTPUT.search(whole):
-        return SessionCast("", size_bytes=size, notes=("the recording holds no output, and is not shown",))
+        return SessionCast("", size_bytes=size, notes=("the recording contains no output and is not shown",))
     return _parsed(whole.decode("utf-8", "replace"), size, notes)
 
 
@@ -92,7 +92,7 @@ def _is_asciicast(raw: bytes) -> bool:
 
 
 def _no_number(name: str) -> None:
-    """Refuse NaN and the infinities, which no browser reads."""
+    """Reject NaN and infinities, which no browser parses."""
     raise ValueError(name)
 
 
@@ -111,7 +111,7 @@ def _parsed(text: str, size: int, notes: list[str]) -> SessionCast:
 
 
 def _duration(text: str) -> float:
-    """The time of the last event that can be read."""
+    """Return the time of the last event that can be read."""
     for line in reversed(text[-200_000:].split("\n")):
         if (event := cast_event(line)) is not None:
             return event.at
@@ -119,10 +119,10 @@ def _duration(text: str) -> float:
 
 
 def times_of(steps: Sequence[Step], cast: SessionCast) -> list[StepTimes | None]:
-    """When each step was, in the order of the steps; None for all of them where nothing ties them to the recording.
+    """Return the times of each step; None for all of them if nothing relates them to the recording.
 
-    Markers say it. Recordings of other programs have none: there, a step typed when its actions were typed, which
-    stand in the recording in their order, and the model was asked so many seconds before.
+    The times come from markers. Recordings of other programs have none: there, a step typed when its actions appear in
+    the recording, in their order, and the model was asked that many seconds before.
     """
     typed = typed_at(steps, cast.typed)
     if not cast.text or not (cast.steps or typed):
@@ -149,29 +149,29 @@ _NOTHING = SessionCast("")
 
 @dataclass(frozen=True, slots=True)
 class TrialSection:
-    """The stored work on a task, or on one of its steps."""
+    """Stored files of a trial, or of one of its task steps."""
 
     name: str
-    """The name of the task's step; empty for a task without steps."""
+    """Name of the task step; empty for a task without steps."""
     number: int | None
-    """Its place among the steps of the task; None for a task without steps."""
+    """Number of the task step; None for a task without steps."""
     result: TaskStepResult | None
     protocol: str
     steps: tuple[Step, ...]
-    words: tuple[ReplyWords, ...]
-    """What the replies of the steps say."""
-    told: tuple[Message, ...]
-    """The messages that came before the first reply."""
+    replies: tuple[ReplyTexts, ...]
+    """Texts of the steps' replies."""
+    prompt: tuple[Message, ...]
+    """Messages before the first reply."""
     compactions: tuple[Compaction, ...]
     cast: SessionCast
     times: tuple[StepTimes | None, ...]
     verifier: VerifierView | None
     notes: tuple[str, ...]
-    """What cannot be shown of it, one sentence each."""
+    """Parts that cannot be shown, one sentence each."""
 
 
 def sections_of(run: Path, result: TrialResult) -> tuple[TrialSection, ...]:
-    """What is stored of a trial: a section for each step of its task that has several, else one."""
+    """Read the stored files of a trial: a section for each task step, else one."""
     trial = trial_directory(run, result.task, result.seed, result.attempt)
     if not result.task_steps:
         return (_section(inside_trials(run, trial)),)
@@ -184,7 +184,7 @@ def sections_of(run: Path, result: TrialResult) -> tuple[TrialSection, ...]:
 def _section(directory: Path | None, step: TaskStepResult | None = None, number: int | None = None) -> TrialSection:
     name = step.name if step is not None else ""
     if directory is None:
-        notes = ("nothing is stored of it but its result",) if step is None or step.begun else ()
+        notes = ("only its result is stored",) if step is None or step.begun else ()
         return TrialSection(name, number, step, "", (), (), (), (), _NOTHING, (), None, notes)
     notes_of_steps: list[str] = []
     trajectory = _trajectory(directory, notes_of_steps)
@@ -196,8 +196,8 @@ def _section(directory: Path | None, step: TaskStepResult | None = None, number:
         result=step,
         protocol=trajectory.protocol,
         steps=steps,
-        words=tuple(map(words_of, steps)),
-        told=tuple(takewhile(lambda message: message.role in ("system", "user"), trajectory.messages)),
+        replies=tuple(map(reply_texts, steps)),
+        prompt=tuple(takewhile(lambda message: message.role in ("system", "user"), trajectory.messages)),
         compactions=trajectory.compactions,
         cast=cast,
         times=tuple(times_of(steps, cast)),
@@ -207,9 +207,9 @@ def _section(directory: Path | None, step: TaskStepResult | None = None, number:
 
 
 def _trajectory(directory: Path, notes: list[str]) -> Trajectory:
-    """The stored trajectory; where only steps.jsonl can be read, that. Problems become `notes`."""
+    """Read the stored trajectory, or steps.jsonl if only that can be read. Problems are added to `notes`."""
     if (size := max(_sizes(directory))) > _LARGEST_BYTES:
-        notes.append(f"its steps are {size_shown(size)} on disk, too much for a page: see {TRAJECTORY_NAME}")
+        notes.append(f"the steps take {size_shown(size)} on disk, too much for a page: see {TRAJECTORY_NAME}")
         return Trajectory(protocol="")
     try:
         if (whole := read_trajectory(directory)) is not None:

@@ -1,4 +1,4 @@
-"""The steps of a trial as cards and as a strip: what the model said and typed, what it saw, what went wrong."""
+"""The steps of a trial as cards and as a timeline: texts of the model, what it typed and saw, problems."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from markupsafe import Markup
 
 from harness.trajectory import Step
 from reports.charts import linked_picture, number
-from reports.look import seconds
-from reports.trial.text import ShownText, coloured, keystrokes, room_of, shown
+from reports.page_frame import seconds
+from reports.trial.text import ShownText, coloured, keystrokes, shown, text_budget
 
-# What a reply says beside its actions: thoughts, analysis, plan, in whatever form its protocol has.
+# The texts in a reply apart from its actions: thoughts, analysis, plan, in the format of any protocol.
 
 _THINKING = re.compile(r"\s*<(think|thinking)>(.*?)(?:</\1>|\Z)", re.DOTALL)
 _END_OF_THINKING = re.compile(r"</think(?:ing)?>")
-"""Alone where the prompt has begun the thinking."""
+"""End tag, which comes without a start tag if the prompt opened the thinking."""
 _PART = re.compile(r"<(\w{1,30})>(.*?)</\1>", re.DOTALL)
 _FENCE = re.compile(r"^```[\w-]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 _ACTIONS = {"commands", "keystrokes", "tool_calls", "actions", "action", "command", "response", "task_complete"}
-"""Parts that hold what was typed, which a page shows as such."""
+"""Parts that contain what was typed, which the page shows separately."""
 _LONGEST_CHARS = 2_000_000
-"""Longer replies are not taken apart."""
+"""Longest reply that is split into parts."""
 _MOST_PARTS = 12
 
 
-class Said(NamedTuple):
-    """A part of what a reply says; the label is the model's own word for it, empty for text without one."""
+class ReplyPart(NamedTuple):
+    """Part of a reply's text; the label is the key or tag that the model used, empty for text without one."""
 
     label: str
     text: str
 
 
-class ReplyWords(NamedTuple):
-    """What a reply says beside its actions."""
+class ReplyTexts(NamedTuple):
+    """Texts in a reply apart from its actions."""
 
     reasoning: str
-    """Thinking, whether it came apart from the reply or in it."""
-    parts: tuple[Said, ...]
+    """Reasoning, whether sent separately or within the reply."""
+    parts: tuple[ReplyPart, ...]
 
 
-def words_of(step: Step) -> ReplyWords:
-    """What the reply of a step says; all of it where it could not be used, or where nothing was typed."""
+def reply_texts(step: Step) -> ReplyTexts:
+    """Return the texts of a step's reply; all of it if it could not be parsed or nothing was typed."""
     content = step.reply.content
     reasoning = [step.reply.reasoning or ""]
     if (thinking := _THINKING.match(content)) is not None:
@@ -55,10 +55,10 @@ def words_of(step: Step) -> ReplyWords:
         reasoning.append(content[: end.start()])
         content = content[end.end() :]
     thoughts = "\n\n".join(text for each in reasoning if (text := each.strip()))
-    return ReplyWords(thoughts, tuple(_said(content, step)))
+    return ReplyTexts(thoughts, tuple(_parts_of(content, step)))
 
 
-def _said(content: str, step: Step) -> Iterator[Said]:
+def _parts_of(content: str, step: Step) -> Iterator[ReplyPart]:
     content = content.strip()
     if not content or content in {action.strip() for action in step.actions}:
         return
@@ -69,11 +69,11 @@ def _said(content: str, step: Step) -> Iterator[Said]:
             return
         content = _without_commands(content, step)
     if content:
-        yield Said("", content)
+        yield ReplyPart("", content)
 
 
-def _of_json(content: str) -> list[Said] | None:
-    """The texts in the JSON object that a reply is; None where it is none."""
+def _of_json(content: str) -> list[ReplyPart] | None:
+    """Return the texts of a reply that is a JSON object; None for other replies."""
     begin, end = content.find("{"), content.rfind("}")
     if begin < 0 or end < begin:
         return None
@@ -84,80 +84,80 @@ def _of_json(content: str) -> list[Said] | None:
     if not isinstance(value, dict) or not _ACTIONS & value.keys():
         return None
     before, after = _unfenced(content[:begin]), _unfenced(content[end + 1 :])
-    return [said for said in (Said("", before), *_reply_texts(value), Said("", after)) if said.text]
+    return [part for part in (ReplyPart("", before), *_reply_texts(value), ReplyPart("", after)) if part.text]
 
 
-def _reply_texts(value: dict[str, Any]) -> Iterator[Said]:
+def _reply_texts(value: dict[str, Any]) -> Iterator[ReplyPart]:
     for key, text in value.items():
         if key not in _ACTIONS and isinstance(text, str) and text.strip():
-            yield Said(key, text.strip())
+            yield ReplyPart(key, text.strip())
 
 
 def _unfenced(text: str) -> str:
     return re.sub(r"```\w*", "", text).strip()
 
 
-def _of_tags(content: str) -> list[Said] | None:
-    """The texts between tags, of a reply that consists of them; None for another."""
+def _of_tags(content: str) -> list[ReplyPart] | None:
+    """Return the texts between tags of a reply that consists of tags; None for other replies."""
     inner = re.sub(r"</?response>", "", content)
     inner = re.sub(r"<commands>.*?(</commands>|\Z)|<keystrokes[^>]*>.*?(</keystrokes>|\Z)", "", inner, flags=re.DOTALL)
     if inner == content:
         return None
-    found = [Said(part[1], part[2].strip()) for part in _PART.finditer(inner) if part[1] not in _ACTIONS]
+    found = [ReplyPart(part[1], part[2].strip()) for part in _PART.finditer(inner) if part[1] not in _ACTIONS]
     rest = _PART.sub("", inner).strip()
-    return [each for each in [*found, Said("", rest)] if each.text]
+    return [each for each in [*found, ReplyPart("", rest)] if each.text]
 
 
 def _without_commands(content: str, step: Step) -> str:
-    """The reply without the fenced blocks that are its actions."""
+    """Remove the fenced blocks that are the reply's actions."""
     typed = {action.strip() for action in step.actions}
     return _FENCE.sub(lambda block: "" if block[1].strip() in typed else block[0], content).strip()
 
 
 FIRST_STEPS, LAST_STEPS = 400, 200
-"""Steps that have cards: of more, those in the middle are left out."""
+"""Number of first and last steps that have cards; those in between are left out."""
 _MOST_ACTIONS = 40
 _KEY_NAMES = """Up Down Left Right Enter Escape Tab BTab BSpace Space Home End PageUp PageDown PgUp PgDn PPage NPage
     IC DC Insert Delete"""
 _KEY = re.compile(rf"(?:[CMS]-)+\S|\^\S|F\d{{1,2}}|{'|'.join(_KEY_NAMES.split())}")
-"""Names of keys, which tmux presses where they are all of an action."""
+"""Names of keys: an action that is only such a name is pressed by tmux instead of typed."""
 _NO_TEXT = Markup()
 
 
 @dataclass(frozen=True, slots=True)
 class TypedText:
-    """An action as it was sent."""
+    """Action as it was sent to the terminal."""
 
     head: Markup
     left_out: str = ""
     tail: Markup = _NO_TEXT
     is_key: bool = False
-    """Whether it is the name of a key, which was pressed."""
+    """Whether the action is the name of a key, which was pressed."""
 
     @property
     def is_one_line(self) -> bool:
-        """Whether it may stand beside others on a line."""
+        """Whether the action may share a line with others."""
         return self.is_key or (not self.left_out and len(self.head) <= 40 and "\n" not in self.head.rstrip("\n"))
 
 
 @dataclass(frozen=True, slots=True)
 class StepCard:
-    """A step as the page shows it."""
+    """Step as the page shows it."""
 
     number: int
     anchor: str
-    """The id of the card; it names the step of the task, where the task has several."""
+    """Id of the card; it includes the number of the task step, if there are several."""
     model_sec: float
     command_sec: float
     waited_sec: float
     prompt_tokens: int
     completion_tokens: int
     reasoning: ShownText | None
-    said: tuple[tuple[str, ShownText], ...]
-    """Parts of what the reply says, each with the model's own word for it."""
+    texts: tuple[tuple[str, ShownText], ...]
+    """Texts of the reply, each with its label."""
     typed: tuple[TypedText, ...]
     more_typed: int
-    """Actions that are left out."""
+    """Number of actions left out."""
     observation: ShownText | None
     exit_code: int | None
     warnings: tuple[str, ...]
@@ -167,32 +167,32 @@ class StepCard:
 
     @property
     def has_problem(self) -> bool:
-        """Whether somebody who looks for what went wrong should see it."""
+        """Whether the step is shown when only problems are shown."""
         return bool(self.warnings or self.format_error or self.is_cut or self.exit_code)
 
 
 def cards_of(
-    steps: Sequence[Step], words: Sequence[ReplyWords], section: int | None, *, types_keys: bool
+    steps: Sequence[Step], words: Sequence[ReplyTexts], section: int | None, *, types_keys: bool
 ) -> Iterator[StepCard]:
-    """A card for each step that the page holds; `words` are those of the steps' replies."""
+    """Yield a card for each step on the page; `words` are the texts of the steps' replies."""
     pairs = list(zip(steps, words, strict=True))
-    limit = room_of(len(text) for step, said in pairs for text in _texts(step, said))
-    for step, said in (*pairs[:FIRST_STEPS], *pairs[max(FIRST_STEPS, len(pairs) - LAST_STEPS) :]):
-        yield _card(step, said, limit, section, types_keys)
+    limit = text_budget(len(text) for step, reply in pairs for text in _texts(step, reply))
+    for step, reply in (*pairs[:FIRST_STEPS], *pairs[max(FIRST_STEPS, len(pairs) - LAST_STEPS) :]):
+        yield _card(step, reply, limit, section, types_keys)
 
 
 def left_out_of(steps: Sequence[Step]) -> range:
-    """The numbers of the steps without a card."""
+    """Return the numbers of the steps without a card."""
     gap = range(FIRST_STEPS, max(FIRST_STEPS, len(steps) - LAST_STEPS))
     return range(steps[gap[0]].index, steps[gap[-1]].index + 1) if gap else gap
 
 
-def _texts(step: Step, words: ReplyWords) -> Iterator[str]:
+def _texts(step: Step, words: ReplyTexts) -> Iterator[str]:
     yield from (step.observation, words.reasoning, *step.actions[:_MOST_ACTIONS])
     yield from (part.text for part in words.parts)
 
 
-def _card(step: Step, words: ReplyWords, limit: int, section: int | None, types_keys: bool) -> StepCard:
+def _card(step: Step, words: ReplyTexts, limit: int, section: int | None, types_keys: bool) -> StepCard:
     reply = step.reply
     return StepCard(
         number=step.index,
@@ -203,7 +203,7 @@ def _card(step: Step, words: ReplyWords, limit: int, section: int | None, types_
         prompt_tokens=reply.usage.prompt_tokens,
         completion_tokens=reply.usage.completion_tokens,
         reasoning=shown(words.reasoning, limit) if words.reasoning else None,
-        said=tuple((part.label, shown(part.text, limit)) for part in words.parts),
+        texts=tuple((part.label, shown(part.text, limit)) for part in words.parts),
         typed=tuple(_typed(action, limit, types_keys) for action in step.actions[:_MOST_ACTIONS]),
         more_typed=max(0, len(step.actions) - _MOST_ACTIONS),
         observation=_seen(step.observation, limit) if step.observation else None,
@@ -215,7 +215,7 @@ def _card(step: Step, words: ReplyWords, limit: int, section: int | None, types_
 
 
 def _seen(observation: str, limit: int) -> ShownText:
-    """What the model saw. Terminal escapes, which other harnesses leave in it, are colours to a reader."""
+    """Return an observation. Terminal escapes, which other harnesses leave in, become colours."""
     text = shown(observation, limit)
     if "\x1b" not in observation:
         return text
@@ -228,14 +228,14 @@ def _typed(action: str, limit: int, types_keys: bool) -> TypedText:
     return TypedText(keystrokes(text.head), text.left_out, keystrokes(text.tail), is_key)
 
 
-# A strip of all steps of a trial, as wide as they were long: where the time went, and a link to each.
+# The timeline: all steps of a trial, as wide as they were long, with links.
 
 _LEAST = 0.004
-"""The share of the strip that the shortest step still has, so that one can see it."""
+"""Smallest share of the timeline that a step has, so that it is visible."""
 
 
 def timeline(cards: Sequence[StepCard], label: str) -> Markup:
-    """The steps side by side, the model's time in each left of that of its commands; empty without any time."""
+    """Draw the steps side by side, in each the model's time left of its commands' time; empty if no time is known."""
     total = sum(_seconds(card) for card in cards)
     if total <= 0:
         return Markup()
@@ -245,7 +245,7 @@ def timeline(cards: Sequence[StepCard], label: str) -> Markup:
     for card, width in zip(cards, widths, strict=True):
         links.append(_step(card, x, width * scale))
         x += width * scale
-    # Numbers and our own words: joined as they are, because a run may have hundreds of thousands of these pieces.
+    # Only numbers and fixed texts: joined without escaping, as a run may have hundreds of thousands of these pieces.
     return linked_picture("timeline", label, Markup("".join(links)))
 
 
@@ -254,7 +254,7 @@ def _seconds(card: StepCard) -> float:
 
 
 def _step(card: StepCard, x: float, width: float) -> str:
-    """A step: model, waiting and commands from left to right, and a line on top where something went wrong."""
+    """Draw a step: model, waiting and commands from left to right, and a line on top if something went wrong."""
     words = f"step {card.number}: model {seconds(card.model_sec)}, commands {seconds(card.command_sec)}"
     problem = _rect("s-fail", x, width) if card.has_problem else ""
     words += ", something went wrong" if card.has_problem else ""

@@ -1,4 +1,4 @@
-"""Texts as a page can hold them: of any length, and with the colours of a terminal."""
+"""Texts for pages: shortened, and with the colours of a terminal."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from reports.cell_style import PLAIN, CellStyle, restyled
-from reports.look import visible_text
+from reports.page_frame import visible_text
 from tbench.text import size_shown
 
 MOST_CHARS = 2400
-"""Characters of one text that stand in the page itself."""
+"""Most characters of one text in the page itself."""
 LEAST_CHARS = 200
 _ALL_CHARS = 12_000
-"""Characters of all texts of a trial that stand in the page itself, as long as each may have the least."""
+"""Most characters of all texts of a trial in the page itself, unless each has only the least."""
 _MOST_LINES = 50
 _FOLDED_CHARS, _FOLDED_LINES = 700, 10
 
 
 @dataclass(frozen=True, slots=True)
 class ShownText:
-    """A text as a page shows it: all of it as `head`, or its two ends and how much is between them."""
+    """Text as a page shows it: all of it as `head`, or its two ends and the amount between them."""
 
     head: str
     left_out: str = ""
@@ -31,14 +31,14 @@ class ShownText:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is folded until somebody asks for it."""
+        """Whether the text is folded at first."""
         return bool(self.left_out) or len(self.head) > _FOLDED_CHARS or self.head.count("\n") > _FOLDED_LINES
 
 
-def room_of(
+def text_budget(
     lengths: Iterable[int], all_chars: int = _ALL_CHARS, least: int = LEAST_CHARS, most: int = MOST_CHARS
 ) -> int:
-    """The characters that each text may have, so that all are not too many: short ones leave room to others."""
+    """Return the number of characters that each text may have, so that all fit; short texts leave room for others."""
     ordered = sorted(lengths)
     room, left = all_chars, len(ordered)
     for length in ordered:
@@ -49,32 +49,32 @@ def room_of(
 
 
 def shown(text: str, limit: int = MOST_CHARS) -> ShownText:
-    """The text, cut at its lines where it is longer than `limit`."""
+    """Shorten a text that is longer than `limit`, at line ends."""
     if len(text) <= limit and text.count("\n") <= _MOST_LINES:
         return ShownText(text)
     head_chars, tail_chars = limit * 5 // 8, limit * 3 // 8
     head = _first_lines(text[:head_chars], cut=len(text) > head_chars)
     tail = _last_lines(text[max(len(head), len(text) - tail_chars) :])
     between = len(text) - len(head) - len(tail)
-    return ShownText(head, amount(between), tail) if between > 0 else ShownText(text)
+    return ShownText(head, amount_text(between), tail) if between > 0 else ShownText(text)
 
 
-def amount(chars: int) -> str:
-    """A number of characters as one reads it."""
+def amount_text(chars: int) -> str:
+    """Format a number of characters."""
     return f"{chars:,} characters" if chars < 100_000 else f"{size_shown(chars)} of text"
 
 
 def cut(text: str, limit: int) -> str:
-    """The text, or its two ends around a line that says how much is missing between them."""
+    """Return the text, or its two ends with a line between them that says how much is missing."""
     if len(text) <= limit:
         return text
     head, tail = 2 * limit // 3, limit // 3
-    between = amount(len(text) - head - tail)
+    between = amount_text(len(text) - head - tail)
     return f"{text[:head]}\n[… {between} are left out of this page …]\n{text[len(text) - tail :]}"
 
 
 def keystrokes(typed: str) -> Markup:
-    """What was typed, key by key where it is no text: line ends are marked, and copying gives what was typed."""
+    """Return typed text as HTML: control keys by name, line ends marked; copying it gives what was typed."""
     shown_keys = escape(typed).replace("\n", _LINE_END).replace("\t", _TAB)
     return Markup(visible_text(shown_keys.translate(_KEYS)))
 
@@ -104,7 +104,7 @@ _KEYS = {
 }
 
 
-# Text with terminal escapes as HTML: colours become classes, whatever else a terminal obeys is left out.
+# Text with terminal escapes as HTML: colours become classes, all other escapes are dropped.
 
 _ESCAPE = re.compile(
     r"\x1b\[(?P<sgr>[0-9;:]*)m"
@@ -114,16 +114,16 @@ _ESCAPE = re.compile(
 )
 _OVERWRITTEN = re.compile(r"^.*\r(?!\n|\Z)", re.MULTILINE)
 _MOST_SPANS = 4000
-"""Changes of colour that are followed; what comes behind them has no colour."""
+"""Number of style changes that are followed; later text is plain."""
 
 
-def plain_of(text: str) -> str:
-    """The text without escapes; of a line that was drawn over, what was drawn last."""
+def plain_text(text: str) -> str:
+    """Return the text without escapes; of an overwritten line, only the last version."""
     return _OVERWRITTEN.sub("", _ESCAPE.sub("", text.replace("\r\n", "\n"))).replace("\r", "")
 
 
 def coloured(text: str) -> Markup:
-    """The text as HTML, with a span of classes wherever it has colours or is bold, dim, italic or underlined."""
+    """Return the text as HTML, with styled parts as spans with classes."""
     text = _OVERWRITTEN.sub("", text.replace("\r\n", "\n")).replace("\r", "")
     pieces: list[str] = []
     style = PLAIN

@@ -1,4 +1,4 @@
-"""What the verifier of a trial left: its output, the tests that it ran, the numbers that it wrote."""
+"""Files left by the verifier of a trial: its output, the tests that it ran, the rewards that it wrote."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from reports.look import SIGNS
-from reports.trial.text import amount, coloured, plain_of
+from reports.page_frame import STATUS_SYMBOLS
+from reports.trial.text import amount_text, coloured, plain_text
 from tbench.text import size_shown
 
 _HEAD_CHARS, _TAIL_CHARS = 6_000, 18_000
-"""Characters of the output that a page holds: a test runner says at the end what came of it."""
+"""Characters of the output in a page: mostly from its end, where test runners print the results."""
 _LARGEST_BYTES = 4 << 20
 _MOST_TESTS = 300
 _MESSAGE_CHARS = 1500
@@ -26,7 +26,7 @@ _SUMMARY_LINE = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (\S*::\S
 _SECTION = re.compile(
     r"^_+ (?:ERROR at \w+ of )?(\S.*?) _+\n(.*?)(?=^_+ \S.* _+$|^=+ .* =+$|\Z)", re.MULTILINE | re.DOTALL
 )
-"""What pytest shows of one failure."""
+"""Section of pytest's output about one failure."""
 _STATUSES = {
     "passed": "pass",
     "xfail": "pass",
@@ -42,26 +42,26 @@ _WORST_FIRST = ("fail", "error", "missing", "pass")
 
 @dataclass(frozen=True, slots=True)
 class CheckedTest:
-    """A test that the verifier ran."""
+    """Test that the verifier ran."""
 
     name: str
     status: str
-    """As the test runner says it: passed, failed, skipped …"""
+    """Status in the test runner's terms: passed, failed, skipped …"""
     message: str = ""
     duration_sec: float | None = None
 
     @property
     def state(self) -> str:
-        """The class of what became of it."""
+        """CSS class of the status."""
         return _STATUSES.get(self.status.lower(), "error")
 
     @property
     def symbol(self) -> str:
-        return SIGNS[self.state]
+        return STATUS_SYMBOLS[self.state]
 
     @property
     def place(self) -> str:
-        """What comes before its own name: the file, the class."""
+        """File and class of the test, before its own name."""
         return "".join(self.name.rpartition("::")[:2])
 
     @property
@@ -71,19 +71,19 @@ class CheckedTest:
 
 @dataclass(frozen=True, slots=True)
 class VerifierView:
-    """What the page shows of a verifier."""
+    """Verifier as the page shows it."""
 
     output: Markup
     output_rest: str = ""
-    """How much of the output is left out between `output` and `output_end`."""
+    """Amount of output left out between `output` and `output_end`."""
     output_end: Markup = _NO_TEXT
     tests: tuple[CheckedTest, ...] = ()
     """Failed ones first."""
     tests_left_out: int = 0
     source: str = ""
-    """The file that tells of the tests."""
+    """File that the tests were read from."""
     numbers: tuple[tuple[str, str], ...] = ()
-    """What it wrote as its verdict, by file name."""
+    """Name and content of the reward files."""
 
     @property
     def passed(self) -> int:
@@ -91,7 +91,7 @@ class VerifierView:
 
 
 def read_verifier(directory: Path) -> VerifierView | None:
-    """What lies in the `verifier` directory of a trial; None where nothing does."""
+    """Read the `verifier` directory of a trial; None if it has nothing to show."""
     output = _text(directory / "stdout.txt")
     source, tests = _tests(directory, output)
     numbers = tuple(_numbers(directory))
@@ -109,18 +109,18 @@ def _ends(output: str) -> tuple[str, str, str]:
     between = len(output) - _HEAD_CHARS - _TAIL_CHARS
     if between <= 0:
         return output, "", ""
-    return output[:_HEAD_CHARS], amount(between), output[-_TAIL_CHARS:]
+    return output[:_HEAD_CHARS], amount_text(between), output[-_TAIL_CHARS:]
 
 
 def _tests(directory: Path, output: str) -> tuple[str, list[CheckedTest]]:
     for name, read in (("ctrf.json", _of_ctrf), ("junit.xml", _of_junit)):
         if found := read(_text(directory / name)):
             return name, found
-    return "stdout.txt", _of_output(plain_of(output))
+    return "stdout.txt", _of_output(plain_text(output))
 
 
 def _of_output(output: str) -> list[CheckedTest]:
-    """The tests in what pytest printed: those of its summary, with what its sections say of failures."""
+    """Return the tests in pytest's summary, with messages from its sections about failures."""
     sections = dict(_SECTION.findall(output))
     return [
         CheckedTest(name, status.lower(), _message(sections.get(".".join(name.split("::")[1:]), message)))
@@ -129,7 +129,7 @@ def _of_output(output: str) -> list[CheckedTest]:
 
 
 def _of_ctrf(text: str) -> list[CheckedTest]:
-    """The tests in a report of the Common Test Report Format."""
+    """Return the tests in a report in the Common Test Report Format."""
     try:
         tests = json.loads(text or "{}")["results"]["tests"]
         return [_ctrf_test(test) for test in tests if isinstance(test, dict)]
@@ -144,7 +144,7 @@ def _ctrf_test(test: dict[str, Any]) -> CheckedTest:
 
 
 def _of_junit(text: str) -> list[CheckedTest]:
-    """The tests in a JUnit report; one with declarations of its own, which could grow without end, is left alone."""
+    """Return the tests in a JUnit report; none if it has entity declarations, which could expand without bound."""
     if "<!" in text.replace("<![CDATA[", ""):
         return []
     try:
@@ -164,14 +164,14 @@ def _junit_test(case: ElementTree.Element) -> CheckedTest:
 
 
 def _message(text: str) -> str:
-    text = plain_of(text).strip("\n")
+    text = plain_text(text).strip("\n")
     if len(text) <= _MESSAGE_CHARS:
         return text
     return f"{text[: _MESSAGE_CHARS // 3]}\n…\n{text[-2 * _MESSAGE_CHARS // 3 :]}"
 
 
 def _seconds(value: Any) -> float | None:
-    """A duration, where it is a number: reports of Harbor's plugin and JUnit's have seconds."""
+    """Return a duration in seconds, as in JUnit reports and those of Harbor's plugin; None if it is not a number."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):
@@ -186,7 +186,7 @@ def _numbers(directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def _text(file: Path) -> str:
-    """The text of a file that was written in a container; of a huge one the end, empty where there is none."""
+    """Read a file that was written in a container: only the end of a huge one; empty if it is missing."""
     try:
         if file.is_symlink() or not file.is_file():
             return ""

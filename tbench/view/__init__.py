@@ -1,1 +1,1 @@
-"""Pages over HTTP, and runs under way as they happen: a server that only reads."""
+"""Read-only web server for the pages of runs and for live runs."""

@@ -1,4 +1,4 @@
-"""Where a viewer listens, and who may ask it: everybody on this machine, and elsewhere who has the token."""
+"""Address that a viewer listens on, and access to it: open on this machine, with a token from elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EVERY = frozenset({"", "0.0.0.0", "::"})
 
 @dataclass(frozen=True, slots=True)
 class ViewAddress:
-    """An address to listen on, with the token that is asked for there; None on this machine alone."""
+    """Address to listen on, with the token that it requires; None if only this machine can reach it."""
 
     host: str
     port: int
@@ -23,7 +23,7 @@ class ViewAddress:
 
     @classmethod
     def of(cls, host: str, port: int) -> ViewAddress:
-        """The address; beyond this machine with a new token."""
+        """Return the address, with a new token if other machines can reach it."""
         return cls(host, port, None if is_loopback(host) else secrets.token_urlsafe(24))
 
     @property
@@ -31,7 +31,7 @@ class ViewAddress:
         return socket.AF_INET6 if ":" in self.host else socket.AF_INET
 
     def url(self, port: int) -> str:
-        """What a user opens; the port is the one that was taken."""
+        """Return the URL for users; `port` is the actual port."""
         host = socket.gethostname() if self.host in _EVERY else self.host
         shown = f"[{host}]" if ":" in host else host
         return f"http://{shown}:{port}/" + (f"?token={self.token}" if self.token else "")
@@ -39,17 +39,17 @@ class ViewAddress:
     def answers_to(self, host_header: str | None) -> bool:
         """Whether a request is meant for this server.
 
-        On this machine a page of somebody else's may have its name point here: then the name is none of this machine's.
+        Without a token, Host must be a loopback name: a foreign name may resolve to this machine (DNS rebinding).
         """
         return self.token is not None or is_loopback(_host_of(host_header or ""))
 
     def knows(self, given: str | None) -> bool:
-        """Whether a token is the right one, or none is asked for."""
+        """Whether a token is correct, or none is required."""
         return self.token is None or hmac.compare_digest((given or "").encode(), self.token.encode())
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host."""
+    """Whether a host can be reached from this machine only."""
     if host.lower() in _LOOPBACK_NAMES:
         return True
     try:
@@ -59,19 +59,19 @@ def is_loopback(host: str) -> bool:
 
 
 def _host_of(header: str) -> str:
-    """The host of a Host header, without its port."""
+    """Return the host of a Host header, without the port."""
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.rpartition(":")[0] if ":" in header else header
 
 
 def cookie_name(port: int) -> str:
-    """The cookie's name; cookies do not tell ports apart."""
+    """Return the cookie's name, which contains the port because cookies are shared by all ports of a host."""
     return f"tbench-view-{port}"
 
 
 def token_in(cookies: str | None, port: int) -> str | None:
-    """The token in a Cookie header."""
+    """Return the token in a Cookie header."""
     try:
         found = SimpleCookie(cookies or "").get(cookie_name(port))
     except CookieError:

@@ -1,4 +1,4 @@
-"""The files that a viewer gives out: those of one folder, by the path of a URL, and nothing beyond it."""
+"""Files that a viewer serves: those of one folder, by URL path."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LONGEST = 1024
 
 @dataclass(frozen=True, slots=True)
 class ServedFile:
-    """A file that may be given out."""
+    """File that may be served."""
 
     path: Path
     size: int
     mark: str
-    """Changes with its content."""
+    """ETag, which changes with the content."""
 
     @property
     def content_type(self) -> str:
@@ -39,12 +39,12 @@ class ServedFile:
 
 @dataclass(frozen=True, slots=True)
 class ServedFolder:
-    """A folder whose files are given out, but for those that are links, hidden, or in such folders."""
+    """Folder whose files are served, except links, hidden files, and anything in such folders."""
 
     root: Path
 
     def file(self, url_path: str) -> ServedFile | None:
-        """The file of a URL's path, or the page of a folder; None where there is none to be given out."""
+        """Return the file for a URL path, or the index page of a folder; None if nothing may be served."""
         parts = _parts(url_path)
         if parts is None:
             return None
@@ -64,13 +64,13 @@ class ServedFolder:
         return ServedFile(found, status.st_size, f'"{status.st_mtime_ns:x}-{status.st_size:x}"')
 
     def is_folder(self, url_path: str) -> bool:
-        """Whether a path is a folder's without the slash that its links need."""
+        """Whether a path names a folder but lacks the final slash that its relative links need."""
         parts = _parts(url_path)
         return parts is not None and not url_path.endswith("/") and self.root.joinpath(*parts).is_dir()
 
 
 def _parts(url_path: str) -> list[str] | None:
-    """The names in a path; None for one that could leave the folder."""
+    """Return the names in a path; None if it could leave the folder."""
     if len(url_path) > _LONGEST:
         return None
     names = [unquote(name) for name in url_path.split("/") if name]

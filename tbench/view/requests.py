@@ -1,4 +1,4 @@
-"""The server of `tbench view`: pages out of the folder, the live page and its stream of events, a trial in large."""
+"""The server of `tbench view`: pages of the folder, the live page with its event stream, the large view of a trial."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from pydantic import ValidationError
 
 from harness.trajectory import Step
-from reports.look import POLICY, Crumb, page
+from reports.page_frame import POLICY, Crumb, page
 from tbench.serving import LocalHandler, LocalServer
 from tbench.storage.read_run import StoredRun
 from tbench.storage.recording import cast_head, cast_piece
@@ -25,25 +25,25 @@ from tbench.storage.run_files import STEPS_NAME
 from tbench.view.address import cookie_name, token_in
 from tbench.view.files import ServedFile
 from tbench.view.run_state import MARKS, PHASES, WatchedRun
+from tbench.view.run_watch import POLL_SEC
 from tbench.view.screen import Line
 from tbench.view.trials import RunningTrial
 from tbench.view.viewing import Viewing
-from tbench.view.watching import LOOK_SEC
 
-# The pages that only a server has: the live one, and what is said where there is no page.
+# Pages that exist only on a server: the live page, and messages in place of missing pages.
 
 LIVE_POLICY = f"{POLICY}; connect-src 'self'"
 _NOTHING = StoredRun(path=Path(), name="", planned_tasks=[], planned_seeds=[], results=[])
-_BLANK = {**WatchedRun(_NOTHING).as_board(0.0), "state": "running", "page": "", "path": ""}
-"""A run of which nothing is known: the script fills copies of it."""
+_BLANK = {**WatchedRun(_NOTHING).as_json(0.0), "state": "running", "page": "", "path": ""}
+"""Empty run, copies of which the page's script fills."""
 _STATES = ("running", "ended", "killed")
-"""In the order in which runs are shown."""
+"""States of runs, in the order in which they are shown."""
 
 
-def live_page(posted: Mapping[str, Mapping[str, Any]], clock: float, notes: tuple[str, ...]) -> str:
-    """The live page as it is now; its script goes on from there."""
-    runs = [(key.partition(" ")[2], value) for key, value in posted.items() if key.startswith("run ")]
-    trials = [(key.partition(" ")[2], value) for key, value in posted.items() if key.startswith("trial ")]
+def live_page(state: Mapping[str, Mapping[str, Any]], clock: float, notes: tuple[str, ...]) -> str:
+    """Render the live page as of now; its script then keeps it up to date."""
+    runs = [(key.partition(" ")[2], value) for key, value in state.items() if key.startswith("run ")]
+    trials = [(key.partition(" ")[2], value) for key, value in state.items() if key.startswith("trial ")]
     return page(
         "live.html.j2",
         "live.html",
@@ -51,7 +51,7 @@ def live_page(posted: Mapping[str, Mapping[str, Any]], clock: float, notes: tupl
         crumbs=[Crumb("live")],
         runs=sorted(runs, key=lambda each: _STATES.index(each[1]["state"])),
         trials=sorted(trials, key=lambda each: each[1]["order"]),
-        notes=(*posted.get("notes", {}).get("texts", ()), *notes),
+        notes=(*state.get("notes", {}).get("texts", ()), *notes),
         clock=clock,
         marks=MARKS,
         phases=PHASES,
@@ -61,22 +61,22 @@ def live_page(posted: Mapping[str, Mapping[str, Any]], clock: float, notes: tupl
 
 
 def screen_text(lines: list[Line]) -> str:
-    """The lines of a screen as text alone."""
+    """Return the lines of a screen as plain text."""
     return "\n".join(line if isinstance(line, str) else "".join(line[::2]) for line in lines)
 
 
 def message_page(heading: str, words: str, here: str, *, again_sec: int | None = None) -> str:
-    """A page that says why there is none; `again_sec` has the browser ask again."""
+    """Render a message in place of a missing page; with `again_sec` the browser reloads it."""
     place = "x/" * here.count("/") + "message.html"
     crumbs = [Crumb(heading)]
     return page("live_message.html.j2", place, crumbs=crumbs, heading=heading, words=words, again_sec=again_sec)
 
 
-# What is said of everything that a viewer sends: what a browser may do with it, and that it asks again.
+# Headers of all responses: security policies, and revalidation of caches.
 
 
-def head_lines(content_type: str) -> dict[str, str]:
-    """The lines at the head of a response."""
+def response_headers(content_type: str) -> dict[str, str]:
+    """Return the headers of a response."""
     return {
         "Content-Type": content_type,
         "Content-Security-Policy": f"{LIVE_POLICY}; frame-ancestors 'none'",
@@ -87,53 +87,53 @@ def head_lines(content_type: str) -> dict[str, str]:
     }
 
 
-# The stream of events to one browser: all that is there, then what changes, at a rate that it can take.
+# The event stream to one browser: the whole state, then changes, at the browser's pace.
 
-MOST_TOLD = 96
-"""Things that one message tells of; what else has changed comes with the next."""
-BEAT_SEC = 10.0
+ENTRIES_PER_MESSAGE = 96
+"""Most entries in one message; further changes come with the next."""
+HEARTBEAT_SEC = 10.0
 _SLOW_SEC = 10.0
-"""A browser that takes nothing for so long is dropped; it comes back by itself."""
+"""Seconds after which a browser that reads nothing is dropped; it reconnects by itself."""
 _BUFFER_BYTES = 1 << 18
 _AGAIN_MS = 1500
 
 
-def send_news(handler: LocalHandler, view: Viewing) -> None:
-    """Tell a browser what is on the board until it goes away, takes too long, or the server ends."""
+def stream_state(handler: LocalHandler, view: Viewing) -> None:
+    """Send the state and its changes to a browser until it disconnects, is too slow, or the server ends."""
     handler.close_connection = True
     with view.stream_slot() as has_slot:
         if not has_slot:
             handler.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "too many live pages are open")
             return
-        lines = head_lines("text/event-stream; charset=utf-8") | {"Cache-Control": "no-store"}
+        lines = response_headers("text/event-stream; charset=utf-8") | {"Cache-Control": "no-store"}
         handler.send_head(HTTPStatus.OK, lines, None)
         if handler.command == "HEAD":
             return
         handler.wfile.flush()
         handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         handler.connection.settimeout(_SLOW_SEC)
-        _follow_board(handler.connection, view, view.board.known_of(handler.headers.get("Last-Event-ID")))
+        _send_changes(handler.connection, view, view.state.last_seen(handler.headers.get("Last-Event-ID")))
 
 
-def _follow_board(connection: socket.socket, view: Viewing, known: int) -> None:
-    board = view.board
+def _send_changes(connection: socket.socket, view: Viewing, known: int) -> None:
+    state = view.state
     connection.sendall(b"retry: %d\n\n" % _AGAIN_MS)
     is_first = True
-    while not board.is_closed and not _has_gone(connection):
-        if not is_first and not board.wait(known, BEAT_SEC):
+    while not state.is_closed and not _has_gone(connection):
+        if not is_first and not state.wait(known, HEARTBEAT_SEC):
             connection.sendall(b": beat\n\n")
             continue
-        if board.is_closed:
+        if state.is_closed:
             return
-        news = board.news(known, MOST_TOLD)
-        is_first, known = False, news.change
-        head = b"id: %s-%d\nevent: news\ndata: " % (board.era.encode(), known)
-        connection.sendall(b"%s%s\n\n" % (head, _with_clock(news.data)))
-        view.stopping.wait(LOOK_SEC if news.is_all else LOOK_SEC / 8)
+        update = state.update_since(known, ENTRIES_PER_MESSAGE)
+        is_first, known = False, update.change
+        head = b"id: %s-%d\nevent: news\ndata: " % (state.epoch.encode(), known)
+        connection.sendall(b"%s%s\n\n" % (head, _with_clock(update.data)))
+        view.stopping.wait(POLL_SEC if update.is_all else POLL_SEC / 8)
 
 
 def _with_clock(data: bytes) -> bytes:
-    """The message with this machine's time, by which the browser counts."""
+    """Add this machine's time to a message; browsers compute durations from it."""
     return b'{"clock":%d,%s' % (time.time(), data[1:])
 
 
@@ -144,42 +144,43 @@ def _has_gone(connection: socket.socket) -> bool:
     if not waiting.poll(0):
         return False
     try:
-        return not connection.recv(1 << 12)  # it has nothing to say; what it does say is not heard
+        return not connection.recv(1 << 12)  # anything that it sends is ignored
     except OSError:
         return True
 
 
-# One trial in large: what its terminal has printed since some place, and its last steps.
+# The large view of one trial: new output of its terminal, and its last steps.
 
 STEPS_SHOWN = 4
 _FIRST_BYTES = 1 << 19
-"""Most of a recording that is sent at once: what a terminal showed before that is left out."""
+"""Most bytes of a recording that are sent at once; earlier output is left out."""
 _STEPS_BYTES = 1 << 16
 _MOST_TEXT = 400
 
 
 def large_view(trial: RunningTrial, recording: str, begin: int) -> dict[str, Any]:
-    """What is new of a trial after the byte `begin` of the recording of this name.
+    """Return the output of a trial after byte `begin` of the recording with this name, and its last steps.
 
-    Another recording, as that of the next step of a task, begins anew: `anew` says that the screen is empty before it.
+    A different recording, such as that of the next task step, is sent from its begin: `anew` then says that the screen
+    has to be cleared first.
     """
-    told: dict[str, Any] = {"text": "", "end": 0, "recording": "", "anew": True, "steps": []}
+    view: dict[str, Any] = {"text": "", "end": 0, "recording": "", "anew": True, "steps": []}
     with contextlib.suppress(OSError, ValueError):  # ValueError: a name that no file can have
         cast = trial.cast
         if cast is None or (head := cast_head(cast)) is None:
-            return told
+            return view
         status = cast.stat()
         name = f"{trial.part_name or ''}.{status.st_ino}"
         begin = begin if name == recording and begin <= status.st_size else 0
         piece = cast_piece(cast, begin, status.st_size, _FIRST_BYTES)
-        told |= {"columns": head.columns, "rows": head.rows, "text": piece.text, "end": piece.end, "recording": name}
-        told["anew"] = begin == 0 or piece.skipped
-        told["steps"] = _last_steps(cast.with_name(STEPS_NAME))
-    return told
+        view |= {"columns": head.columns, "rows": head.rows, "text": piece.text, "end": piece.end, "recording": name}
+        view["anew"] = begin == 0 or piece.skipped
+        view["steps"] = _last_steps(cast.with_name(STEPS_NAME))
+    return view
 
 
 def _last_steps(file: Path) -> list[Mapping[str, Any]]:
-    """The last steps that are written, the newest first."""
+    """Read the last steps, newest first."""
     with contextlib.suppress(OSError), file.open("rb") as opened:
         size = opened.seek(0, 2)
         opened.seek(max(0, size - _STEPS_BYTES))
@@ -210,7 +211,7 @@ def _cut(text: str) -> str:
 
 
 IDLE_SEC = 15.0
-"""A connection that says nothing is closed after this, and one that takes nothing."""
+"""Seconds after which a connection that neither sends nor reads is closed."""
 _ASSETS = Path(__file__).parent / "assets"
 _OWN_ASSETS = {"live.js": "text/javascript", "large.js": "text/javascript", "live.css": "text/css"}
 _HTML, _JSON, _SCRIPT = "text/html; charset=utf-8", "application/json", "text/javascript; charset=utf-8"
@@ -218,7 +219,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class ViewHandler(LocalHandler):
-    """One connection of a browser. Only what reads is answered."""
+    """One connection of a browser. Answers only reading requests."""
 
     server_version = "tbench-view"
     timeout = IDLE_SEC
@@ -233,34 +234,37 @@ class ViewHandler(LocalHandler):
         url = urlsplit(self.path)
         query = parse_qs(url.query, max_num_fields=20) if url.query.count("&") < 20 else {}
         if not self.view.address.answers_to(self.headers.get("Host")):
-            self._send_text(HTTPStatus.MISDIRECTED_REQUEST, "This server answers to names of this machine only.\n")
+            self._send_text(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                "This server answers only to loopback names.\n",
+            )
         elif self._is_for_another_page():
-            self._send_text(HTTPStatus.FORBIDDEN, "Pages of other servers get nothing from this one.\n")
+            self._send_text(HTTPStatus.FORBIDDEN, "This server does not answer requests from pages of other servers.\n")
         elif (given := query.pop("token", [None])[-1]) is not None and self.view.address.knows(given):
             self._remember(given, f"{url.path}{'?' if query else ''}{urlencode(query, doseq=True)}")
         elif not self.view.address.knows(token_in(self.headers.get("Cookie"), self.server.port)):
-            words = "A token is needed: open the address that `tbench view` has printed, with its ?token=.\n"
+            words = "A token is required: open the address that `tbench view` printed, including ?token=.\n"
             self._send_text(HTTPStatus.FORBIDDEN, words)
         else:
             self._answer(url.path, {name: values[-1] for name, values in query.items()})
 
     def do_POST(self) -> None:  # noqa: N802
-        """Refuse whatever may change something."""
-        self.close_connection = True  # what is left unread would be taken for the next request
-        self._send_text(HTTPStatus.METHOD_NOT_ALLOWED, "Nothing can be changed here.\n", {"Allow": "GET, HEAD"})
+        """Refuse requests that may change something."""
+        self.close_connection = True  # an unread body would be taken for the next request
+        self._send_text(HTTPStatus.METHOD_NOT_ALLOWED, "This server is read-only.\n", {"Allow": "GET, HEAD"})
 
     do_HEAD = do_GET  # noqa: N815
     do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST  # noqa: N815
 
     def _is_for_another_page(self) -> bool:
-        """Whether a page of another origin asks, as for a script of this one; following a link is something else."""
+        """Whether a page of another origin requests a resource, such as a script; following a link is allowed."""
         site, mode = self.headers.get("Sec-Fetch-Site"), self.headers.get("Sec-Fetch-Mode")
         return site in ("cross-site", "same-site") and mode != "navigate"
 
     def _remember(self, token: str, target: str) -> None:
-        """Take the token out of the address, where it could be seen, into a cookie."""
+        """Move the token from the address, where others could see it, into a cookie."""
         cookie = f"{cookie_name(self.server.port)}={token}; HttpOnly; SameSite=Strict; Path=/"
-        place = "/" + target.lstrip("/")  # never another server's
+        place = "/" + target.lstrip("/")  # never on another server
         self._send(HTTPStatus.SEE_OTHER, b"", _HTML, {"Location": place, "Set-Cookie": cookie})
 
     def _answer(self, path: str, query: Mapping[str, str]) -> None:
@@ -268,7 +272,7 @@ class ViewHandler(LocalHandler):
             case "/live" | "/live.html":
                 self._send_live()
             case "/live/events":
-                send_news(self, self.view)
+                stream_state(self, self.view)
             case "/live/terminal":
                 self._send_large(query)
             case "/live/state.js":
@@ -282,10 +286,10 @@ class ViewHandler(LocalHandler):
                 self._send_page(path)
 
     def _send_live(self) -> None:
-        self.view.watch.interest()
-        problem = self.view.keeper.problem
-        notes = (f"The pages cannot be brought up to date: {problem}",) if problem else ()
-        text = live_page(self.view.board.everything(), time.time(), notes)
+        self.view.watch.poll_often()
+        problem = self.view.refresher.problem
+        notes = (f"The pages could not be updated: {problem}",) if problem else ()
+        text = live_page(self.view.state.snapshot(), time.time(), notes)
         self._send_html(HTTPStatus.OK, text)
 
     def _send_large(self, query: Mapping[str, str]) -> None:
@@ -295,17 +299,16 @@ class ViewHandler(LocalHandler):
             return
         begin = query.get("begin", "0")
         place = int(begin) if begin.isdecimal() and len(begin) < 16 else 0
-        told = large_view(trial, query.get("recording", ""), place)
-        self._send(HTTPStatus.OK, _json(told), _JSON)
+        self._send(HTTPStatus.OK, _json(large_view(trial, query.get("recording", ""), place)), _JSON)
 
     def _state_script(self) -> bytes:
-        """What runs, for pages that know nothing of it: by the places of their pages."""
+        """Return a script with the running runs, for the static pages."""
         runs = [
-            {"page": self.view.keeper.page_of(path), "ended": run.ended, "planned": run.stored.planned}
+            {"page": self.view.refresher.page_of(path), "ended": run.ended, "planned": run.stored.planned}
             for path, run in self.view.watch.running.items()
         ]
-        told = {"runs": runs, "version": self.view.keeper.version}
-        text = _json(told).replace(b"<", b"\\u003c").replace("\u2028".encode(), b"").replace("\u2029".encode(), b"")
+        state = {"runs": runs, "version": self.view.refresher.version}
+        text = _json(state).replace(b"<", b"\\u003c").replace("\u2028".encode(), b"").replace("\u2029".encode(), b"")
         return b'window.TB = window.TB || {}; TB["live"] = ' + text + b";\n"
 
     def _send_page(self, path: str) -> None:
@@ -313,13 +316,13 @@ class ViewHandler(LocalHandler):
             self._send(HTTPStatus.MOVED_PERMANENTLY, b"", _HTML, {"Location": "/" + path.lstrip("/") + "/"})
         elif (found := self.view.pages.file(path)) is not None:
             self._send_file(found)
-        elif path == "/" or self.view.keeper.version == 0:
-            problem = self.view.keeper.problem
-            words = f"They cannot be written: {problem}" if problem else "They are being written for the first time."
+        elif path == "/" or self.view.refresher.version == 0:
+            problem = self.view.refresher.problem
+            words = f"They could not be written: {problem}" if problem else "They are being written for the first time."
             self._send_html(HTTPStatus.OK, message_page("No pages yet", words, path[1:], again_sec=2))
         else:
-            words = "Pages of trials are written when their run has ended, and now and then before that."
-            self._send_html(HTTPStatus.NOT_FOUND, message_page("There is no such page", words, path[1:]))
+            words = "The pages of trials are written when their run has ended, and now and then before that."
+            self._send_html(HTTPStatus.NOT_FOUND, message_page("Page not found", words, path[1:]))
 
     def _send_file(self, found: ServedFile) -> None:
         if self.headers.get("If-None-Match") == found.mark:
@@ -327,12 +330,12 @@ class ViewHandler(LocalHandler):
             return
         try:
             with found.path.open("rb") as opened:
-                self.send_head(HTTPStatus.OK, head_lines(found.content_type) | {"ETag": found.mark}, found.size)
+                self.send_head(HTTPStatus.OK, response_headers(found.content_type) | {"ETag": found.mark}, found.size)
                 left = found.size if self.command == "GET" else 0
                 while left > 0 and (piece := opened.read(min(left, _PIECE_BYTES))):
                     self.wfile.write(piece)
                     left -= len(piece)
-                self.close_connection |= left > 0  # it has become shorter, and less came than was said
+                self.close_connection |= left > 0  # the file has shrunk: less was sent than announced
         except FileNotFoundError:
             self._send_text(HTTPStatus.NOT_FOUND, "This page has just been removed.\n")
 
@@ -345,12 +348,12 @@ class ViewHandler(LocalHandler):
     def _send(
         self, status: HTTPStatus, body: bytes | None, content_type: str, more: Mapping[str, str] | None = None
     ) -> None:
-        self.send_answer(status, body, {**head_lines(content_type), **(more or {})})
+        self.send_answer(status, body, {**response_headers(content_type), **(more or {})})
 
 
 @cache
 def asset(name: str) -> bytes:
-    """A script or style of the live pages."""
+    """Return a script or style sheet of the live pages."""
     return (_ASSETS / name).read_bytes()
 
 
@@ -358,21 +361,21 @@ def _json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-# The server of `tbench view`: a thread for each connection, beside those that watch runs and write pages.
+# The server: a thread for each connection, besides those that watch runs and write pages.
 
 
 class ViewServer(LocalServer):
-    """Serves the pages in a folder, and what happens below others. A context manager, whose end ends every thread."""
+    """Serves the pages of a folder, and live runs. A context manager that ends all threads."""
 
     def __init__(self, viewing: Viewing) -> None:
-        """Raises OSError where the port is taken."""
+        """Raises OSError if the port is taken."""
         self.viewing = viewing
         self.address_family = viewing.address.family
         super().__init__((viewing.address.host, viewing.address.port), ViewHandler)
 
     @property
     def url(self) -> str:
-        """What a user opens."""
+        """URL for users."""
         return self.viewing.address.url(self.port)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A run under way: what its journal has told so far, in numbers and as tiles."""
+"""State of a running run, read from its journal: counts, score, estimated end, trials."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tbench.storage.read_run import StoredRun
 from tbench.storage.run_files import JOURNAL_NAME
 from tbench.view.trials import EndedTrial, RunningTrial
 
-# The events of a run as its journal has them, read from where the last look ended.
+# Reads new events from the end of a journal.
 
 _PIECE_BYTES = 1 << 20
 _LONGEST_LINE = 1 << 22
@@ -39,21 +39,21 @@ _KINDS: Mapping[str, type[Event]] = MappingProxyType(
     {kind.model_fields["kind"].default: kind for kind in get_args(Event) if kind is not TrialFinished}
 )
 _UNUSED = b'{"kind":"trial_finished"'
-"""Says of a trial what its verdict has said, and in the longest of all lines."""
+"""Begin of lines that are skipped unparsed: they are the longest, and repeat the trial's verdict."""
 
 
 class JournalTail:
-    """The end of a journal that a run appends to."""
+    """Reads a journal to which a run appends."""
 
     def __init__(self, file: Path) -> None:
         self.unread = 0
-        """Lines that are no event of this version."""
+        """Number of lines that are no event of this version."""
         self._file = file
         self._end = 0
         self._size = 0
 
     def new_events(self) -> Iterator[Event]:
-        """The events since the last look; a line that is still being written comes with the next. Raises OSError."""
+        """Yield the events since the last call; an incomplete line is left for the next. Raises OSError."""
         size = self._file.stat().st_size
         if size == self._size:
             return
@@ -69,7 +69,7 @@ class JournalTail:
                     self._end += len(line) + 1
                     if (event := self._event(line)) is not None:
                         yield event
-                if len(torn) > _LONGEST_LINE:  # no line of ours
+                if len(torn) > _LONGEST_LINE:  # not written by tbench
                     self._end += len(torn)
                     torn = b""
 
@@ -77,10 +77,10 @@ class JournalTail:
         if not line.strip() or line.startswith(_UNUSED):
             return None
         try:
-            said = json.loads(line)
-            if said["kind"] == "trial_finished":
+            content = json.loads(line)
+            if content["kind"] == "trial_finished":
                 return None
-            return _KINDS[said["kind"]].model_validate(said)
+            return _KINDS[content["kind"]].model_validate(content)
         except (ValueError, TypeError, KeyError, RecursionError, ValidationError):
             self.unread += 1
             return None
@@ -88,24 +88,24 @@ class JournalTail:
 
 NOTES_KEPT, VERDICTS_KEPT = 12, 6
 _ENOUGH_TO_GUESS = 3
-"""Trials that have to have ended before the rest is estimated of them."""
+"""Number of ended trials from which the rest is estimated."""
 PHASES = ("queued", "image", "sandbox", "agent", "verifier", "teardown")
 MARKS = tuple(status for status in Status if status is not Status.MISSING)
-"""What becomes of trials that end."""
+"""Statuses of ended trials."""
 
 
 class WatchedRun:
-    """A run that is being written, followed by its journal."""
+    """Run that is followed by its journal."""
 
     def __init__(self, stored: StoredRun) -> None:
         self.stored = stored
         self.trials: dict[str, RunningTrial] = {}
-        """Those under way, in the order in which they began."""
+        """Running trials, in the order in which they started."""
         self.is_over = False
         self.events = 0
-        """How many events it has told."""
+        """Number of events read."""
         self.endpoint = ""
-        """What was last said of the endpoint when it went away or came back; empty while it never was away."""
+        """Last message about the endpoint going away or coming back; empty if it never was away."""
         self.is_away = False
         self._journal = JournalTail(stored.path / JOURNAL_NAME)
         self._ended: dict[str, EndedTrial] = {}
@@ -115,9 +115,9 @@ class WatchedRun:
         self._peak = 1
 
     def follow(self, now: float | None) -> set[str]:
-        """Take in what the journal has now, and name the trials that it is about; `now` is None for what is old news.
+        """Read new events and return the names of the trials concerned. Raises OSError.
 
-        Raises OSError.
+        `now` is the current time, None for events from before the run was watched.
         """
         touched = set[str]()
         for event in self._journal.new_events():
@@ -158,11 +158,11 @@ class WatchedRun:
                 pass
 
     def _is_past(self, name: str, attempt: int) -> bool:
-        """Whether a later attempt at the trial has begun: an earlier one may still be being torn down."""
+        """Whether a later attempt at the trial has started: an earlier one may still be in teardown."""
         return (trial := self.trials.get(name)) is not None and attempt < trial.attempt
 
     def _start(self, left: int) -> None:
-        """Begin, or go on: then as many results as are to be made again do not stand."""
+        """Start or resume: a resumed run drops the errors that it is going to try again."""
         self.is_over, self.is_away = False, False
         self.trials.clear()
         for trial in [each for each, ended in self._ended.items() if ended.mark == "error"]:
@@ -209,7 +209,7 @@ class WatchedRun:
             trial.ended, trial.is_stale = ended, True
 
     def forget_ended(self, before: float) -> list[str]:
-        """Take the trials off the wall whose verdict came before this time."""
+        """Remove trials whose verdict came before this time, and return their names."""
         gone = [name for name, trial in self.trials.items() if trial.ended is not None and trial.ended_at < before]
         for name in gone:
             del self.trials[name]
@@ -221,12 +221,12 @@ class WatchedRun:
 
     @property
     def _concurrency(self) -> float:
-        """Trials that may be under way at once."""
+        """Number of trials that may run at once."""
         document = self.stored.document
         return 1 if document is None else document.config.schedule.concurrency or math.inf
 
     def eta_sec(self, now: float) -> float | None:
-        """An estimate of the seconds that are left; None while too few trials have ended."""
+        """Estimate the remaining seconds; None while too few trials have ended."""
         if self._walls < _ENOUGH_TO_GUESS:
             return None
         each_sec = self._wall_sec / self._walls
@@ -236,8 +236,8 @@ class WatchedRun:
         longest_sec = max((each_sec - sec for sec in done_sec), default=0.0)
         return max(left_sec / min(self._peak, self._concurrency), longest_sec, 0.0)
 
-    def as_board(self, now: float) -> dict[str, Any]:
-        """How it stands, as the page's script takes it."""
+    def as_json(self, now: float) -> dict[str, Any]:
+        """Return the state in the format of the page's script."""
         marks = Counter(trial.mark for trial in self._ended.values())
         phases = Counter(trial.phase for trial in self.trials.values() if trial.ended is None)
         at_work = sum(phases.values())
@@ -253,7 +253,7 @@ class WatchedRun:
             "ended": self.ended,
             "scored": len(rewards),
             "score": score,
-            "score_words": "" if score is None else with_spread(score, None),
+            "score_text": "" if score is None else with_spread(score, None),
             "marks": {mark: marks[mark] for mark in MARKS},
             "phases": {phase: phases[phase] for phase in PHASES},
             "to_come": max(0, run.planned - self.ended - at_work),

@@ -1,6 +1,6 @@
-"""The screen of a terminal, drawn from what it printed: cells, colours and cursor, enough for a small picture of it.
+"""A small terminal emulator: draws cells, colours and cursor, enough for a small picture of a screen.
 
-The page shows the large one with a whole emulator; here many are kept at once, and cheaply.
+The page shows large screens with a complete emulator; this one is cheap enough to keep many at once.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from itertools import groupby
 from reports.cell_style import PLAIN, CellStyle, restyled
 from tbench.text import unseen_as
 
-# The cells of a terminal's screen and its cursor: text goes in, lines scroll out.
+# The cells and the cursor of a terminal.
 
 Line = str | list[str]
-"""A line as a page shows it: plain text, or text and the classes of its style in turns."""
+"""Line as a page shows it: plain text, or alternately text and the CSS classes of its style."""
 _TAB = 8
 _MOST_MARKS = 4
-"""Combining marks that a cell keeps: more of them are a mischief."""
+"""Most combining marks in a cell, against abuse."""
 
 
 class CharacterGrid:
-    """A screen of so many columns and rows. Lines are as long as what stands in them."""
+    """Screen of a fixed size. Lines are stored only as long as their content."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = columns, rows
@@ -34,7 +34,7 @@ class CharacterGrid:
         self._styles: list[list[CellStyle]] = [[] for _ in range(rows)]
 
     def write(self, text: str) -> None:
-        """Print characters at the cursor; what is beyond the last column begins another line."""
+        """Print characters at the cursor, wrapping at the last column."""
         if not text.isascii():
             self._write_one_by_one(text)
             return
@@ -80,14 +80,14 @@ class CharacterGrid:
             self._styles[self.y] += [PLAIN] * missing
 
     def feed_line(self) -> None:
-        """Go a line down; at the end of the scrolled region its first line goes."""
+        """Move the cursor a line down; at the end of the scroll region, scroll up."""
         if self.y == self._bottom:
             self.scroll(1)
         elif self.y < self.rows - 1:
             self.y += 1
 
     def feed_back(self) -> None:
-        """Go a line up; at the begin of the scrolled region a line comes in above."""
+        """Move the cursor a line up; at the top of the scroll region, scroll down."""
         if self.y == self._top:
             self.scroll(-1)
         elif self.y > 0:
@@ -97,21 +97,21 @@ class CharacterGrid:
         self.x = min(self.columns - 1, (self.x // _TAB + 1) * _TAB)
 
     def move(self, *, x: int | None = None, y: int | None = None) -> None:
-        """Set the cursor, within the screen."""
+        """Move the cursor, within the screen."""
         if x is not None:
             self.x = max(0, min(x, self.columns - 1))
         if y is not None:
             self.y = max(0, min(y, self.rows - 1))
 
     def set_region(self, top: int, bottom: int) -> None:
-        """Scroll these lines alone from now on."""
+        """Set the scroll region."""
         bottom = min(bottom, self.rows - 1)
         if 0 <= top < bottom:
             self._top, self._bottom = top, bottom
             self.x = self.y = 0
 
     def scroll(self, lines: int, first: int | None = None) -> None:
-        """Move the lines of the region from `first` on up by so many, or down where it is negative."""
+        """Move the lines of the region from `first` on up by `lines`, or down if negative."""
         first = self._top if first is None else first
         height = self._bottom - first + 1
         if height < 1:
@@ -124,16 +124,16 @@ class CharacterGrid:
             self._styles.insert(new, [])
 
     def insert_lines(self, count: int) -> None:
-        """Push the lines from the cursor on down; with a negative count, pull them up."""
+        """Move the lines from the cursor on down by `count`, or up if negative."""
         if self._top <= self.y <= self._bottom:
             self.scroll(-count, self.y)
 
     def erase_line(self, begin: int, end: int) -> None:
-        """Empty the cells of the cursor's line from `begin` up to `end`."""
+        """Clear the cells of the cursor's line from `begin` up to `end`."""
         self._erase(self.y, begin, end)
 
     def erase_lines(self, begin: int, end: int) -> None:
-        """Empty the lines from `begin` up to `end`."""
+        """Clear the lines from `begin` up to `end`."""
         for line in range(max(0, begin), min(end, self.rows)):
             self._erase(line, 0, self.columns)
 
@@ -147,12 +147,12 @@ class CharacterGrid:
             styles[begin:end] = [PLAIN] * (end - begin)
 
     def delete_cells(self, count: int) -> None:
-        """Take cells out at the cursor; what is right of them moves there."""
+        """Delete cells at the cursor, moving the rest of the line left."""
         del self._chars[self.y][self.x : self.x + count]
         del self._styles[self.y][self.x : self.x + count]
 
     def insert_cells(self, count: int) -> None:
-        """Push what is right of the cursor further to the right."""
+        """Insert empty cells at the cursor, moving the rest of the line right."""
         count = min(count, self.columns - self.x)
         self._pad(self.x)
         self._chars[self.y][self.x : self.x] = [" "] * count
@@ -161,7 +161,7 @@ class CharacterGrid:
         del self._styles[self.y][self.columns :]
 
     def last_lines(self, rows: int, columns: int) -> list[Line]:
-        """The last lines that hold something, cut to so many columns."""
+        """Return the last lines that are not empty, cut to `columns`."""
         end = self.rows
         while end > self.y + 1 and not "".join(self._chars[end - 1]).strip():
             end -= 1
@@ -193,26 +193,26 @@ _TOKEN = re.compile(
     r"|(?P<control>[\x00-\x1f\x7f])"
 )
 _TORN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
-"""An escape that goes on in what is printed next."""
+"""Incomplete escape sequence at the end of a piece of output."""
 _LONGEST_ESCAPE = 4096
 _MOST = 9999
 MOST_COLUMNS, MOST_ROWS = 400, 200
 
 
 class TileScreen:
-    """A terminal's screen so far."""
+    """Screen of a terminal."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns = max(1, min(columns, MOST_COLUMNS))
         self.rows = max(1, min(rows, MOST_ROWS))
         self._grid = CharacterGrid(self.columns, self.rows)
         self._first = self._grid
-        """The usual grid; another one is shown while a full-screen program runs."""
+        """Normal grid; full-screen programs use an alternate one."""
         self._saved = (0, 0)
         self._torn = ""
 
     def feed(self, text: str) -> None:
-        """Draw what was printed."""
+        """Process output."""
         text, self._torn = self._torn + text, ""
         if (torn := _TORN.search(text)) is not None:
             self._torn = torn[0] if len(torn[0]) < _LONGEST_ESCAPE else ""
@@ -229,7 +229,7 @@ class TileScreen:
                 self._escape(token["escape"])
 
     def last_lines(self, rows: int, columns: int) -> list[Line]:
-        """The last lines that hold something, cut to so many columns."""
+        """Return the last lines that are not empty, cut to `columns`."""
         return self._grid.last_lines(rows, columns)
 
     def _control(self, char: str) -> None:
@@ -244,7 +244,7 @@ class TileScreen:
             case "\t":
                 grid.tab()
             case _:
-                pass  # bells, and what no terminal draws
+                pass  # bells, and other characters that draw nothing
 
     def _escape(self, char: str) -> None:
         grid = self._grid
@@ -278,14 +278,14 @@ class TileScreen:
                 self._change(first, numbers, final)
 
     def _show_other(self, wanted: bool) -> None:
-        """Begin an empty grid for a full-screen program, or go back to the usual one."""
+        """Switch to an empty alternate grid for a full-screen program, or back to the normal one."""
         if wanted and self._grid is self._first:
             self._grid = CharacterGrid(self.columns, self.rows)
         elif not wanted:
             self._grid = self._first
 
     def _move(self, first: int, numbers: tuple[int, ...], final: str) -> bool:
-        """Move the cursor, where the sequence does that."""
+        """Process a sequence that moves the cursor; return whether it was one."""
         grid, step = self._grid, max(1, first)
         match final:
             case "A":
@@ -315,7 +315,7 @@ class TileScreen:
         return True
 
     def _change(self, first: int, numbers: tuple[int, ...], final: str) -> None:
-        """Change cells, where the sequence does that."""
+        """Process a sequence that changes cells."""
         grid, count = self._grid, max(1, first)
         match final:
             case "J":
@@ -355,7 +355,7 @@ class TileScreen:
 
 @lru_cache(maxsize=4096)
 def _numbers(text: str) -> tuple[int, ...]:
-    """The parameters of a sequence; what is left out is 0."""
+    """Return the parameters of a sequence; omitted ones are 0."""
     if not text:
         return ()
     return tuple(min(int(part[:5] or 0), _MOST) for part in text.replace(":", ";").split(";"))

@@ -1,4 +1,4 @@
-"""A trial under way, as the wall shows it: a tile with the last lines of its recorded terminal."""
+"""A running trial as the live page shows it: a tile with the last lines of its terminal's recording."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TILE_BYTES = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class EndedTrial:
-    """A trial with its verdict."""
+    """Trial with its verdict."""
 
     task: str
     seed: int
@@ -41,7 +41,7 @@ class EndedTrial:
 
 @dataclass(slots=True)
 class RunningTrial:
-    """A trial that has begun and has no verdict yet, or has just got it."""
+    """Trial that is queued or running, or has just got its verdict."""
 
     run: Path
     trial: str
@@ -50,16 +50,16 @@ class RunningTrial:
     attempt: int
     phase: str = "queued"
     part: str = ""
-    """The step of its task that is under way, of how many, where there are several."""
+    """Current task step as `NUMBER/COUNT NAME`; empty for a task without steps."""
     step: int = 0
     line: str = ""
     since: float | None = None
-    """Unix time of its begin; None where it began before anybody watched, and nothing tells."""
+    """Unix time of its start; None if it started before the run was watched, and the recording has no time."""
     ended: EndedTrial | None = None
     ended_at: float = 0.0
     part_name: str | None = None
     is_stale: bool = True
-    """Whether its recording may have grown since it was looked at."""
+    """Whether its recording may have grown since it was last read."""
     screen: TileScreen | None = None
     _end: int = 0
     _size: int = -1
@@ -67,7 +67,7 @@ class RunningTrial:
     _directory: Path | None = None
 
     def begin_part(self, name: str, number: int, count: int) -> None:
-        """Follow a step of the task, which has a terminal of its own."""
+        """Follow another task step, which has its own terminal."""
         self.part, self.part_name, self.step = f"{number}/{count} {name}", name, 0
         self._forget_screen()
 
@@ -77,33 +77,31 @@ class RunningTrial:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether it has left the queue and has no verdict."""
+        """Whether the trial has left the queue and has no verdict."""
         return self.phase != "queued" and self.ended is None
 
     @property
     def directory(self) -> Path | None:
-        """Where its terminal is recorded; None before there is anything. Raises OSError."""
+        """Directory of its recording; None before it exists. Raises OSError."""
         if self._directory is None:
             self._directory = self._found_directory()
         return self._directory
 
     def _found_directory(self) -> Path | None:
         directory = inside_trials(self.run, trial_directory(self.run, self.task, self.seed, self.attempt))
-        if directory is None:  # not there yet; or a journal that names a task as no task is called
+        if directory is None:  # it does not exist yet, or the journal has an invalid task name
             return None
         return directory if self.part_name is None else step_directory(directory, self.part_name)
 
     @property
     def cast(self) -> Path | None:
-        """The recording of its terminal, which may not be there yet. Raises OSError."""
+        """Recording of its terminal, which may not exist yet. Raises OSError."""
         return None if self.directory is None else self.directory / RECORDING_NAME
 
-    def look(self) -> bool:
-        """Draw what the terminal has printed since the last look; says whether there was anything."""
+    def redraw(self) -> bool:
+        """Draw new output of the terminal, and return whether there was any."""
         self.is_stale = False
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # no recording yet, or one that cannot be read: an empty tile says so
+        with contextlib.suppress(OSError, ValueError):  # without a readable recording the tile stays empty
             file = self.cast
             if file is None:
                 return False
@@ -129,7 +127,7 @@ class RunningTrial:
         self._lines = self.screen.last_lines(TILE_ROWS, TILE_COLUMNS)
 
     def as_tile(self) -> dict[str, Any]:
-        """Its tile, as the page's script takes it."""
+        """Return the tile in the format of the page's script."""
         tile: dict[str, Any] = {"task": self.task, "seed": self.seed, "phase": self.phase, "rows": self._lines}
         optional = {"part": self.part, "step": self.step, "since": self.since}
         tile |= {name: value for name, value in optional.items() if value}

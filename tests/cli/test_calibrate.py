@@ -43,7 +43,7 @@ def test_a_file_that_is_there_is_not_overwritten_and_nothing_is_measured(make_ta
     page.write_text("mine")
     done = CliRunner().invoke(app, ["calibrate", str(make_task()), "--page", str(page)], prog_name="tbench")
     assert isinstance(done.exception, UsageError) and (done.stdout, page.read_text()) == ("", "mine")
-    assert str(done.exception).startswith(f"{page}: is there already, and no page of tbench's")
+    assert str(done.exception).startswith(f"{page}: exists and was not written by tbench")
 
 
 @pytest.mark.engine

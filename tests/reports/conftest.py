@@ -1,4 +1,4 @@
-"""What the tests of pages share: a browser, and tabs that tell what goes wrong in them."""
+"""Fixtures for tests of pages: a browser, tabs that report problems, and written sites."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reports.site.writing import WrittenSite, write_site
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser for the tests of a file. Not for all of a worker's: where it is open, no event loop can be run."""
+    """A browser for the tests of a file. Not for the whole session: no event loop can run while it is open."""
     program = executable()
     if program is None:
         pytest.skip(f"none of {', '.join(BROWSERS)} is installed; make test installs chromium")
@@ -26,32 +26,32 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A tab for pages of files; the test fails on whatever goes wrong in it."""
+    """A tab for pages opened as files; any problem in it fails the test."""
     with a_tab(browser) as tab:
         yield tab
 
 
 @pytest.fixture(scope="session")
 def written_nights(tmp_path_factory: pytest.TempPathFactory) -> WrittenSite:
-    """The site of two models' nights, one of whom has got worse."""
+    """Site of the nights of two models, one of which got worse."""
     folder = tmp_path_factory.mktemp("nights")
     return write_site([write_history(folder / "runs")], folder / "site")
 
 
 @pytest.fixture(scope="session")
 def written_hostile(tmp_path_factory: pytest.TempPathFactory) -> WrittenSite:
-    """The site of runs that nobody should write."""
+    """Site of hostile and damaged runs."""
     folder = tmp_path_factory.mktemp("hostile")
     return write_site([write_hostile_runs(folder)], folder / "site")
 
 
 @pytest.fixture
 def nights(written_nights: WrittenSite) -> Path:
-    """The folder of that site."""
+    """Folder of the site `written_nights`."""
     return written_nights.overview.parent
 
 
 @pytest.fixture
 def hostile(written_hostile: WrittenSite) -> Path:
-    """The folder of that site."""
+    """Folder of the site `written_hostile`."""
     return written_hostile.overview.parent

@@ -1,4 +1,4 @@
-"""The browser of the tests itself: a fault in a page is a fault of the test that shows it."""
+"""The browser of the tests itself: a problem in a page fails the test that opens it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_page_without_a_fault_is_shown(page: Page, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "problem"),
     [
         ("<script>console.error('odd')</script>", "console: odd"),
         ("<script>nothing()</script>", "exception: nothing is not defined"),
@@ -35,9 +35,9 @@ def test_a_page_without_a_fault_is_shown(page: Page, tmp_path: Path) -> None:
         ("<p style='color: red'>x", "violates the following Content Security Policy"),
     ],
 )
-def test_a_fault_in_a_page_fails_the_test(browser: Browser, tmp_path: Path, body: str, told: str) -> None:
+def test_a_problem_in_a_page_fails_the_test(browser: Browser, tmp_path: Path, body: str, problem: str) -> None:
     policy = "<meta http-equiv=Content-Security-Policy content=\"style-src 'none'\">"
-    with pytest.raises(AssertionError, match=re.escape(told)), a_tab(browser) as tab:
+    with pytest.raises(AssertionError, match=re.escape(problem)), a_tab(browser) as tab:
         open_page(tab, a_page(tmp_path, body, head=policy))
 
 

@@ -1,4 +1,4 @@
-"""A sparkline has a line for each stretch of scores, and a triangle for each alarm."""
+"""Charts: scales, durations, the seed strip, sparklines and stacked bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of two runs: the difference, what it means, and both runs' trials task by task; and the choice of two."""
+"""The page of two runs (difference, meaning, both runs' trials task by task), and the choice of two runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rewards = Mapping[str, Sequence[float | None]]
 
 
 def night(folder: Path, number: int, rewards: Rewards, *, first_seed: int = 0, **more: Any) -> None:
-    """Night `number` with these rewards by task and seed; `hashes` are others than usual."""
+    """Write night `number` with these rewards by task and seed; `hashes` replaces hashes of tasks."""
     begun = FIRST_NIGHT + timedelta(days=number)
     (count,) = {len(row) for row in rewards.values()}
     seeds = range(first_seed, first_seed + count)
@@ -33,7 +33,7 @@ def night(folder: Path, number: int, rewards: Rewards, *, first_seed: int = 0, *
 
 
 def two(site: Site) -> tuple[SiteRun, SiteRun]:
-    """The older run and the newer one."""
+    """Return the older run and the newer one."""
     new, old = site.runs
     return old, new
 
@@ -51,7 +51,7 @@ def test_tasks_stand_in_the_group_in_which_they_moved(tmp_path: Path) -> None:
     night(tmp_path, 1, OLD)
     night(tmp_path, 2, NEW)
     page = read(tmp_path)
-    headings = ("Newly failing 1", "Newly passing 1", "Changed 2", "The same 1 task")
+    headings = ("Newly failing 1", "Newly passing 1", "Changed 2", "Unchanged 1 task")
     places = [page.words.index(heading) for heading in headings]
     assert places == sorted(places)
     assert page.row("lost") == "lost ✓✓ 100.0 % ✗✗ 0.0 % −100.0"
@@ -60,7 +60,7 @@ def test_tasks_stand_in_the_group_in_which_they_moved(tmp_path: Path) -> None:
     assert page.words.index("half ✓✓") < page.words.index("partly .25.50")
 
 
-def test_the_difference_is_told_with_its_error_and_its_meaning(tmp_path: Path) -> None:
+def test_the_difference_is_shown_with_its_error_and_its_meaning(tmp_path: Path) -> None:
     night(tmp_path, 1, OLD)
     night(tmp_path, 2, NEW)
     words = read(tmp_path).words
@@ -93,7 +93,7 @@ def test_a_quiet_night_is_one_line(tmp_path: Path) -> None:
     night(tmp_path, 1, OLD)
     night(tmp_path, 2, OLD)
     words = read(tmp_path).words
-    assert "Quiet: no common task has another mean reward than before." in words
+    assert "No change: the mean reward of every common task is the same in both runs." in words
     assert "at least as large in every case" in words
 
 
@@ -112,7 +112,7 @@ def test_what_only_one_run_has_is_left_out_and_named(tmp_path: Path) -> None:
     words = read(tmp_path).words
     assert "Only in night-1 1 Left out of the comparison. gone" in words
     assert "Only in night-2 1 Left out of the comparison. new" in words
-    assert "Their content is another in each run 1 Left out of the comparison. edited" in words
+    assert "Content differs between the runs 1 Left out of the comparison. edited" in words
 
 
 def test_runs_without_a_common_task_have_a_page_that_says_so(tmp_path: Path) -> None:
@@ -123,21 +123,23 @@ def test_runs_without_a_common_task_have_a_page_that_says_so(tmp_path: Path) -> 
     assert "points" not in words
 
 
-def test_other_settings_and_missing_trials_are_said_first(tmp_path: Path) -> None:
+def test_differing_settings_and_missing_trials_come_first(tmp_path: Path) -> None:
     night(tmp_path, 1, {"t": (1.0,), "u": (1.0,)}, prompt_hash="one")
     night(tmp_path, 2, {"t": (1.0,), "u": (1.0,)}, prompt_hash="another")
     results = tmp_path / "night-2" / "results.jsonl"
     results.write_text(results.read_text().splitlines(keepends=True)[0])
     words = read(tmp_path).words
-    assert '1 setting differs, so the difference is not the model\'s alone: agent.prompt: "one" → "another"' in words
-    assert "night-2 is not complete: 1 of 2 trials have no result, and count as 0." in words
+    assert (
+        '1 setting differs, so the difference is not due to the model alone: agent.prompt: "one" → "another"' in words
+    )
+    assert "night-2 is incomplete: 1 of 2 trials have no result and count as 0." in words
 
 
 def test_seeds_that_are_not_common_are_paired_in_their_order(tmp_path: Path) -> None:
     night(tmp_path, 1, {"t": (1.0, 0.0)})
     night(tmp_path, 2, {"t": (0.0, 0.0)}, first_seed=10)
     page = read(tmp_path)
-    assert "no seed is common, so trials are paired in their order" in page.words
+    assert "the runs share no seed, so trials are paired in order" in page.words
     assert "../runs/night-2/t--11.html" in page.links
 
 
@@ -164,7 +166,7 @@ def test_the_choice_lists_prepared_pairs_and_offers_every_run(tmp_path: Path) ->
 def test_a_single_run_leaves_no_choice(tmp_path: Path) -> None:
     night(tmp_path, 1, {"t": (1.0,)})
     with gathered(tmp_path) as site:
-        assert "There is one run so far; two are needed." in ReadPage(comparison.render_choice(site)).words
+        assert "There is one run so far; a comparison needs two." in ReadPage(comparison.render_choice(site)).words
 
 
 def test_the_data_of_a_run_has_its_rewards_by_task_and_seed(tmp_path: Path) -> None:

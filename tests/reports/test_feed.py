@@ -1,4 +1,4 @@
-"""The feed of alarms: sound Atom, one entry for each beginning and end, and ids that stay."""
+"""The feed of alarms: valid Atom, one entry for each begin and end of an alarm, and stable ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 
 def entries(folder: Path) -> list[dict[str, str]]:
-    """The text of each entry's elements, and where its link leads."""
+    """Return the text of each entry's elements, and the target of its link."""
     found = []
     for entry in read(folder).findall(f"{ATOM}entry"):
         known = {child.tag.removeprefix(ATOM): child.text or child.get("href") or child.get("term") for child in entry}

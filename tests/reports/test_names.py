@@ -1,4 +1,4 @@
-"""Every name has a place of its own in a site, and links lead from one place to another."""
+"""Every name has its own path in a site, and links lead from page to page."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def test_a_link_leads_from_page_to_page(here: str, target: str, link: str) -> No
 
 
 @pytest.mark.parametrize("name", ["index", "Index"])
-def test_no_night_and_no_task_takes_the_place_of_the_list(name: str) -> None:
+def test_no_night_and_no_task_replaces_the_list(name: str) -> None:
     assert night_page(name).lower() != NIGHTS
     assert task_page(name).lower() != TASKS
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "", ".", "..", "a.", "x" * 500, "\ud800", "ü", "a\nb"])
-def test_a_name_that_is_no_file_name_becomes_one(name: str) -> None:
+def test_any_name_becomes_a_file_name(name: str) -> None:
     found = slug(name)
     assert "/" not in found
     assert 0 < len(found) < 60
     assert not found.startswith(".")
 
 
-def test_different_names_have_different_places() -> None:
+def test_different_names_have_different_paths() -> None:
     names = ["a b", "a_b", "a-b", "a/b", "a  b", "ab"]
     assert len({slug(name) for name in names}) == len(names)

@@ -1,4 +1,4 @@
-"""The page of a night: a quiet one is one line, and a loud one says what changed since the last good one."""
+"""The page of a night: a quiet night is one line, others show what changed since the last good one."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_an_alarm_that_stands_for_long_refers_to_where_it_began(tmp_path: Path) 
         old, newest = read(site, "2026-02-04"), read(site, "2026-02-05")
     assert "The alarm of 2026-01-14 stands; C = " in old.words
     assert ", above the limit of 5, since 2026-01-13" in old.words
-    assert "Tasks that are likely to have changed" not in old.words
-    assert "Tasks that are likely to have changed" in newest.words
+    assert "Tasks most likely to have changed" not in old.words
+    assert "Tasks most likely to have changed" in newest.words
 
 
 def test_tasks_that_fell_come_the_worst_first_with_links_to_both_trials(tmp_path: Path) -> None:
@@ -69,15 +69,15 @@ def test_what_is_solved_at_no_seed_any_more_is_newly_failing(tmp_path: Path) -> 
 def test_errors_stand_apart_from_failures(tmp_path: Path) -> None:
     page = two_nights(tmp_path, {**PAIR, "task-00": (None, None), "task-01": (1.0, None)})
     assert "Lower" not in page.words
-    assert "Errors, which are no failures 3 trials" in page.words
+    assert "Errors (not failures) 3 trials" in page.words
     assert "ImagePullFailed image infra 3 0 ! task-00 rate <limit>" in page.words
-    assert "Without any verdict now, though there was one: task-00 ! !" in page.words
+    assert "Tasks that lost all their verdicts: task-00 ! !" in page.words
     assert "../runs/night-01/task-00--0.html" in page.links
 
 
-def test_settings_that_moved_stand_with_what_they_were(tmp_path: Path) -> None:
+def test_settings_that_changed_are_shown_with_both_values(tmp_path: Path) -> None:
     page = two_nights(tmp_path, PAIR, concurrency=9)
-    assert "1 setting moved" in page.words
+    assert "1 setting changed" in page.words
     assert "schedule.concurrency 4 → 9" in page.words
 
 
@@ -86,16 +86,16 @@ def test_the_content_of_tasks_that_changed_is_named(tmp_path: Path) -> None:
     assert "tasks other content of task-02" in page.words
 
 
-def test_where_nothing_moved_that_is_said(tmp_path: Path) -> None:
+def test_a_night_without_changes_says_so(tmp_path: Path) -> None:
     page = two_nights(tmp_path, PAIR)
-    assert "Nothing known has moved since 2026-01-01" in page.words
-    assert "Every task came to the same as in 2026-01-01." in page.words
+    assert "No known change since 2026-01-01" in page.words
+    assert "Every task has the same reward as in 2026-01-01." in page.words
 
 
-def test_the_first_night_says_that_there_is_none_before_it(tmp_path: Path) -> None:
+def test_the_first_night_has_nothing_to_compare_with(tmp_path: Path) -> None:
     with a_site(write_drop(tmp_path, usual_nights=2, dropped_nights=0)) as site:
         page = read(site, "2026-01-01")
-    assert "No good night before this one" in page.words
+    assert "There is no earlier good night" in page.words
 
 
 def test_nights_without_a_common_task_are_not_compared(tmp_path: Path) -> None:
@@ -113,16 +113,16 @@ def test_nights_are_linked_with_their_neighbours(tmp_path: Path) -> None:
 
 def test_a_run_under_way_has_coverage_in_place_of_a_score(tmp_path: Path) -> None:
     page = two_nights(tmp_path, {"task-00": (1.0, 1.0)}, hashes=dict.fromkeys(PAIR, "h"), status="running")
-    assert "▶ under way m 2 of 6 trials so far 100.0 % of those with a verdict" in page.words
+    assert "▶ running m 2 of 6 trials so far 100.0 % of the trials with a verdict" in page.words
 
 
 def test_a_night_in_hindsight_says_which_alarm_it_was_part_of(tmp_path: Path) -> None:
     with a_site(write_drop(tmp_path)) as site:
         page = read(site, "2026-01-13")
-    assert "in hindsight part of the drop that 2026-01-14 raised the alarm for" in page.words
+    assert "in hindsight part of the drop for which 2026-01-14 raised the alarm" in page.words
 
 
-def test_the_night_on_which_an_alarm_ended_is_told(tmp_path: Path) -> None:
+def test_the_night_on_which_an_alarm_ended_says_so(tmp_path: Path) -> None:
     with a_site(write_drop(tmp_path, back=4)) as site:
         page = read(site, "2026-01-18")
     assert "✓ alarm over m" in page.words
@@ -148,7 +148,7 @@ def test_long_lists_are_unfolded_on_demand_and_end(tmp_path: Path) -> None:
     with a_site(tmp_path) as site:
         page = read(site, "2026-01-02")
     assert "Newly failing 60 tasks" in page.words
-    assert "and 50 tasks more: compare the runs" in page.words
+    assert "and 50 more tasks: compare the runs" in page.words
 
 
 def test_the_page_of_a_series_has_its_chart_and_all_its_runs(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_series_of_one_run_has_no_chart_yet(tmp_path: Path) -> None:
     write_night(tmp_path, 0, usual(0))
     with a_site(tmp_path) as site:
         page = ReadPage(series.render(site, site.series[0]))
-    assert "A history begins with the second run that is over." in page.words
+    assert "The history starts with the second finished run." in page.words
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The overview: what is in alarm comes first, every series has its line, and nothing that is not over has a score."""
+"""The overview: alarms come first, every series has a line, and unfinished runs have no score."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def test_without_an_alarm_there_is_one_quiet_line(tmp_path: Path) -> None:
 
 def test_nights_before_the_baseline_is_there_are_learned_from(tmp_path: Path) -> None:
     words = read(write_drop(tmp_path, usual_nights=3, dropped_nights=0)).words
-    assert "No alarm. 1 series learning what is usual." in words
+    assert "No alarm. 1 series still learning a baseline." in words
 
 
-def test_the_change_is_that_since_the_last_night_before_the_drop(tmp_path: Path) -> None:
+def test_the_change_is_measured_from_the_last_night_before_the_drop(tmp_path: Path) -> None:
     page = read(write_drop(tmp_path))
     assert "−41.7 ±" in page.words
     assert "since 2026-01-12" in page.words
@@ -47,7 +47,7 @@ def test_a_run_that_is_not_over_has_no_score(tmp_path: Path) -> None:
     write_night(tmp_path, 0, {"task-00": (1.0,), "task-01": (1.0,)})
     write_night(tmp_path, 1, {"task-00": (1.0,)}, hashes={"task-00": "h", "task-01": "h"}, status="running")
     page = read(tmp_path)
-    assert "▶ under way night-01 m 1 of 2 trials, so far 100.0 % of those with a verdict" in page.words
+    assert "▶ running night-01 m 1 of 2 trials, so far 100.0 % of the trials with a verdict" in page.words
     scores = page.words[page.words.index("Over time") : page.words.index("Latest nights")]
     assert scores.count("%") == 1
 
@@ -75,7 +75,7 @@ def test_one_dataset_needs_no_matrix(tmp_path: Path) -> None:
 def test_series_of_one_name_say_what_sets_them_apart(tmp_path: Path) -> None:
     write_night(tmp_path, 0, usual(0), temperature=0.3)
     write_night(tmp_path, 1, usual(0), temperature=0.9)
-    assert "not as night-01 in model.temperature" in read(tmp_path).words
+    assert "differs from night-01 in model.temperature" in read(tmp_path).words
 
 
 def test_a_lane_is_a_series_of_its_name_and_of_its_nights(tmp_path: Path) -> None:
@@ -104,11 +104,11 @@ def test_many_series_have_a_page_of_their_own(tmp_path: Path) -> None:
 
 def test_no_run_is_an_empty_page_that_says_how_to_begin(tmp_path: Path) -> None:
     words = read(tmp_path).words
-    assert "No run here yet." in words
+    assert "No runs yet." in words
     assert "Scores" not in words
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     write_night(tmp_path, 0, usual(0))
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "run.json").write_text("{")

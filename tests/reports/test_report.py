@@ -1,4 +1,4 @@
-"""The page about a run as a file of its own: well-formed, self-contained, escaped, complete."""
+"""The self-contained page about a run: well-formed, escaped, complete."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_page_is_well_formed_and_loads_nothing_from_elsewhere(tmp_path: Path
 
 def test_the_page_says_the_score_and_what_it_means(tmp_path: Path) -> None:
     words = read(write_report(mixed(tmp_path, model="m-9b", version="0.1.0"))).words()
-    for said in (
+    for text in (
         "score so far 37.5 ± 41.2 % (sample std over 2 seeds; 66.7 % over the 1 completed; ",
         "incomplete: 1 trial not run; coverage 4/6; unscored = 0)",
         "score over scored trials only ",
@@ -48,7 +48,7 @@ def test_the_page_says_the_score_and_what_it_means(tmp_path: Path) -> None:
         "m-9b",
         "0.1.0",
     ):
-        assert said in words
+        assert text in words
 
 
 def test_what_was_overridden_stands_beside_the_score(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_each_step_of_a_task_has_a_line_with_its_trial(tmp_path: Path) -> None:
     (run / "trials/t/seed-0/steps/build/trajectory.json").write_text("{}")
     page = read(write_report(run))
     assert "step 1 build: reward 0.4, submitted, 5 steps, 0.0 s, reward 0.4 is below 0.5" in page.words()
-    assert "step 2 document: never begun" in page.words()
-    assert "0.2 with 0 for task steps that were never begun" in page.words()
+    assert "step 2 document: never started" in page.words()
+    assert "0.2 counting 0 for task steps that never started" in page.words()
     assert "score 10.0 % with 0 for the 1 task step that 1 trial never began" in page.words()
     assert page.files() == ["trials/t/seed-0/steps/build/trajectory.json"]
 

@@ -1,4 +1,4 @@
-"""The page of a run in a site: what it leads with, where it leads to, and what it does with very many trials."""
+"""The page of a run: headline, links, checks, and very many trials."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tbench.results import HostSample, Integrity, TrialResult
 
 
 def planned(path: Path, results: list[TrialResult], status: Status, tasks: list[str], **known: object) -> Path:
-    """A run of tbench's own with seeds 0 and 1."""
+    """Write a run of tbench (not an imported one) with seeds 0 and 1."""
     named = tuple(PlannedTask(name=task, hash=f"sha256:{task}") for task in tasks)
     changed = {"run": path.name, "status": status, "tasks": named, "seeds": (0, 1), **known}
     store(path, results, tasks)
@@ -28,7 +28,7 @@ def planned(path: Path, results: list[TrialResult], status: Status, tasks: list[
 
 
 def site_page(root: Path, run: str = "run") -> Page:
-    """The page of a run in the site of `root`."""
+    """Return the page of a run in the site of `root`."""
     return read(write_site([root], root / "site").overview.parent / "runs" / run / "index.html")
 
 
@@ -100,43 +100,43 @@ def test_what_speaks_against_a_score_stands_beside_it(tmp_path: Path) -> None:
     ]
     planned(tmp_path / "run", results, "finished", ["a", "b"], dataset=origin)
     page = site_page(tmp_path)
-    for said in (
+    for text in (
         "Coverage (doubt) 3 of 4 trials got a verdict; 1 error",
-        "Tampering (bad) signs of it in 1 trial 1 trial a seed 1: reward 1; reward-written: before the tests",
+        "Tampering (bad) signs in 1 trial 1 trial a seed 1: reward 1; reward-written: before the tests",
         "Tasks (bad) bench@2.0: 1 of 2 tasks match the published digests; changed: a",
         "dataset digest d1",
-        "Limits (good) timeouts, cpus and memory as the tasks say",
+        "Limits (good) timeouts, CPUs and memory as the tasks specify",
         "1 of 1 failed trial happened under pressure: load up to 9.0 per cpu",
         "Repeated results (doubt) 1 trial with more than one final result; the last one counts",
         "b seed 0: 1, 1",
     ):
-        assert said in page.words()
+        assert text in page.words()
     assert len([attrs for _, attrs in page.of_class("check") if "bad" in attrs["class"]]) == 2
 
 
 @pytest.mark.parametrize(
-    ("limits", "said"),
+    ("limits", "text"),
     [
         (
             {"memory": "in force", "disk": "not in force"},
-            "Limits (good) timeouts, cpus and memory as the tasks say disk",
+            "Limits (good) timeouts, CPUs and memory as the tasks specify disk",
         ),
         ({"memory": "not in force"}, "Limits (doubt) memory not in force"),
         ({"memory": "cannot be seen"}, "Limits (doubt) memory cannot be seen"),
     ],
 )
 def test_limits_that_an_engine_did_not_keep_speak_against_a_score(
-    tmp_path: Path, limits: dict[str, str], said: str
+    tmp_path: Path, limits: dict[str, str], text: str
 ) -> None:
     planned(tmp_path / "run", [trial("a", 0, 1.0)], "finished", ["a"], engine={"limits": limits})
-    assert said in site_page(tmp_path).words()
+    assert text in site_page(tmp_path).words()
 
 
 def test_a_run_of_which_little_is_known_says_what_is_not_known(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text('{"task": "a", "seed": 0, "reward": 1}\n{"task": "b", "se')
     words = read(write_report(tmp_path)).words()
-    assert "Limits (unknown) not recorded whether they were as the tasks say" in words
-    assert "Machine (unknown) what it went through was not recorded" in words
+    assert "Limits (unknown) it is not recorded which limits applied" in words
+    assert "Machine (unknown) its load was not recorded" in words
     assert "the last line is torn and was left out" in words
 
 
@@ -158,7 +158,7 @@ def test_very_many_trials_have_cells_that_lead_to_files_and_no_list(tmp_path: Pa
     out = write_report(run)
     page = read(out)
     assert page.files() == ["trials/task-0003/seed-5/trajectory.json"]
-    assert "too many to be listed one by one" in page.words()
+    assert "too many trials to list one by one" in page.words()
     assert "Standard error over tasks" in page.words()
     assert out.stat().st_size < 300 * len(results)
 
@@ -168,7 +168,7 @@ def test_of_very_many_kinds_of_errors_the_first_are_shown(tmp_path: Path) -> Non
     results = [trial(kind.type, 0, None, error=kind) for kind in kinds]
     page = read(write_report(store(tmp_path, results, [kind.type for kind in kinds])))
     assert len(page.of_class("failure")) == ERRORS_SHOWN
-    assert "2 rarer kinds of errors left out here." in page.words()
+    assert "2 rarer kinds of errors not shown." in page.words()
 
 
 def test_the_worst_task_comes_first_and_what_is_unknown_last(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The history of a score shows line, intervals, baseline, alarms and the change, for few points and for many."""
+"""The chart of a score over runs: line, intervals, baseline, alarms and the change, for few points and for many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site as files: pages are well-formed, links lead somewhere, nothing hostile is markup or leaves its folder."""
+"""A site as files: pages are well-formed, links work, hostile texts are neither markup nor paths out of the folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from markupsafe import escape
 from site_pages import KINDS, PageText, broken_links, by_kind, pages
 from written_history import DROP, DROPPED, NIGHTS, STEADY
 
-from reports.look import POLICY
+from reports.page_frame import POLICY
 from reports.site.writing import WrittenSite
 
 ATOM = "{http://www.w3.org/2005/Atom}"
@@ -36,7 +36,7 @@ def test_the_drop_is_an_alarm_and_the_noise_is_none(written_nights: WrittenSite)
     assert written_nights.notes == ()
 
 
-def test_a_run_that_cannot_be_read_is_named_and_costs_the_others_nothing(written_hostile: WrittenSite) -> None:
+def test_a_run_that_cannot_be_read_is_named_and_the_others_are_shown(written_hostile: WrittenSite) -> None:
     names = {run.row.path.name for run in written_hostile.site.runs}
     assert {"bare", "cut off", "many-seeds", "nothing-yet"} <= names
     assert sum("of a newer version" in note or "/torn/" in note for note in written_hostile.notes) == 2

@@ -1,4 +1,4 @@
-"""A site in a real browser: no page has a fault, all of them can be read by everybody, and clicks lead somewhere."""
+"""A site in a real browser: pages have no problems, are accessible, and links work."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from written_history import DROPPED, NIGHTS, STEADY
 from reports.names import slug
 
 QUICK = {"overview", "night", "run", "trial", "comparison"}
-"""Kinds of pages that `make test` tries one by one; the others have the same parts."""
+"""Kinds of pages that `make test` checks one by one; the others are made of the same parts."""
 EACH = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS]
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_everybody_can_read_every_kind_of_page(page: Page, nights: Path, kind: str) -> None:
+def test_every_kind_of_page_is_accessible(page: Page, nights: Path, kind: str) -> None:
     open_page(page, by_kind(nights)[kind][-1])
     assert serious_findings(page) == []
     page.emulate_media(color_scheme="dark")
@@ -63,7 +63,7 @@ def test_tables_are_there_without_javascript(browser: Browser, nights: Path) -> 
 
 def test_from_the_overview_to_the_step_at_which_a_trial_failed(page: Page, nights: Path) -> None:
     open_page(page, nights / "index.html")
-    page.get_by_role("link", name="What has changed since the last good night").first.click()
+    page.get_by_role("link", name="What changed since the last good night").first.click()
     expect(page.get_by_role("heading", name="Why there is an alarm")).to_be_visible()
     page.get_by_role("link", name="Run", exact=True).first.click()
     expect(page.locator("h1")).to_contain_text(f"night-{NIGHTS}_{DROPPED}")

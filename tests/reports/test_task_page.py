@@ -1,4 +1,4 @@
-"""The page of a task, the list of tasks and a task's data: what they say of runs, and that names stay text."""
+"""The page of a task, the list of tasks and the script with a task's trials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ERROR = ErrorInfo(stage=Stage.VERIFIER, type="TestsNeverRan", blame=Blame.INFRA,
 
 
 def night(folder: Path, number: int, rewards: Sequence[float | None], digest: str = "a", **more: Any) -> None:
-    """Night `number`, with these rewards of task `t` at seeds 0, 1 and so on; None is an error."""
+    """Write night `number` with these rewards of task `t` at seeds 0, 1 and so on; None is an error."""
     begun = FIRST_NIGHT + timedelta(days=number)
     name = more.pop("task", "t")
     results = [
@@ -101,7 +101,7 @@ def test_many_runs_are_folded(tmp_path: Path) -> None:
     assert len(page.of_class("cell")) == 63
 
 
-def test_ends_and_durations_of_trials_are_told(tmp_path: Path) -> None:
+def test_ends_and_durations_of_trials_are_shown(tmp_path: Path) -> None:
     night(tmp_path, 1, (1.0, 0.0, None))
     page = read(tmp_path)
     assert page.row("submitted") == "submitted 2 1"
@@ -131,9 +131,9 @@ def test_only_tasks_of_the_sites_own_runs_have_pages(tmp_path: Path) -> None:
         assert task.names(gather(history, [tmp_path / "shown"])) == ("t",)
 
 
-def test_a_task_that_no_run_of_the_site_planned_is_said(tmp_path: Path) -> None:
+def test_a_task_that_no_run_of_the_site_planned_has_a_message(tmp_path: Path) -> None:
     night(tmp_path, 1, (1.0,))
-    assert "No run of this site has planned this task." in read(tmp_path, "unknown").words
+    assert "No run on this site includes this task." in read(tmp_path, "unknown").words
 
 
 def test_the_list_has_a_line_for_each_task(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_hostile_names_stay_text_on_all_pages(tmp_path: Path) -> None:
         assert all(unquote(link).count("..") <= 1 for link in page.links)
 
 
-def test_a_name_of_nothing_is_told_in_words(tmp_path: Path) -> None:
+def test_a_blank_name_is_replaced(tmp_path: Path) -> None:
     night(tmp_path, 1, (1.0,), task=" ")
     with gathered(tmp_path) as site:
         assert "(no name)" in ReadPage(task.render_list(site, [" "])).words

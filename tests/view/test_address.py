@@ -1,4 +1,4 @@
-"""Where a viewer listens, and who may ask it."""
+"""The address of a viewer, and access to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_this_machine_needs_no_token(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "", "some.host"])
-def test_elsewhere_a_token_is_asked_for(host: str) -> None:
+def test_other_machines_need_a_token(host: str) -> None:
     address = ViewAddress.of(host, 1)
     assert address.token is not None and address.token in address.url(1)
     assert address.knows(address.token)
@@ -23,12 +23,12 @@ def test_elsewhere_a_token_is_asked_for(host: str) -> None:
 
 
 @pytest.mark.parametrize("header", ["127.0.0.1:8712", "localhost:80", "localhost", "[::1]:9"])
-def test_names_of_this_machine_are_answered(header: str) -> None:
+def test_loopback_names_are_answered(header: str) -> None:
     assert ViewAddress.of("127.0.0.1", 8712).answers_to(header)
 
 
 @pytest.mark.parametrize("header", [None, "", "evil.example", "evil.example:8712", "127.0.0.1.evil.example:8712", "[x"])
-def test_other_names_are_not_though_they_lead_here(header: str | None) -> None:
+def test_other_names_are_not_answered(header: str | None) -> None:
     assert not ViewAddress.of("127.0.0.1", 8712).answers_to(header)
 
 

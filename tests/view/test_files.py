@@ -1,4 +1,4 @@
-"""The files that are given out, and those that are not."""
+"""The files that a viewer serves, and those that it does not."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_path_is_a_file_of_the_folder(folder: ServedFolder, path: str, name: s
         "/%ff%fe",
     ],
 )
-def test_nothing_else_is_given_out(folder: ServedFolder, path: str) -> None:
+def test_nothing_else_is_served(folder: ServedFolder, path: str) -> None:
     assert folder.file(path) is None
 
 
@@ -67,7 +67,7 @@ def test_a_folder_needs_its_slash(folder: ServedFolder) -> None:
     assert not folder.is_folder("/runs/r/") and not folder.is_folder("/index.html") and not folder.is_folder("/../x")
 
 
-def test_an_unknown_kind_of_file_is_no_page(folder: ServedFolder) -> None:
+def test_a_file_of_unknown_type_is_not_html(folder: ServedFolder) -> None:
     (folder.root / "x.sh").write_text("")
     found, page = folder.file("/x.sh"), folder.file("/")
     assert found is not None and found.content_type == "application/octet-stream"

@@ -1,4 +1,4 @@
-"""The live page in a real browser, which follows runs while they are written."""
+"""The live page in a real browser, following runs while they are written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Open = Callable[..., Any]
 def server(tmp_path: Path) -> Iterator[ViewServer]:
     write_run(tmp_path / "done", [a_result("a", 0, 1.0)], {"a": None}, [0])
     with viewed(tmp_path) as running:
-        until(lambda: running.viewing.keeper.version > 0)
+        until(lambda: running.viewing.refresher.version > 0)
         yield running
 
 
@@ -47,7 +47,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(chromium: Any, server: ViewServer) -> Iterator[Open]:
-    """Opens pages of the server; the test fails on whatever goes wrong in them."""
+    """Opens pages of the server; any problem in them fails the test."""
     problems: list[str] = []
     with ExitStack() as contexts:
 
@@ -56,7 +56,7 @@ def open_page(chromium: Any, server: ViewServer) -> Iterator[Open]:
             contexts.callback(context.close)
             page = context.new_page()
             page.set_default_timeout(DEADLINE_MS)
-            page.on("console", lambda said: said.type in ("error", "warning") and problems.append(said.text))
+            page.on("console", lambda message: message.type in ("error", "warning") and problems.append(message.text))
             page.on("pageerror", lambda error: problems.append(str(error)))
             page.on("dialog", lambda dialog: (problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
             page.goto(f"http://127.0.0.1:{server.port}{path}")
@@ -72,7 +72,7 @@ def has(page: Any, selector: str, text: str) -> None:
 
 def test_a_run_is_seen_from_its_begin_to_its_end(open_page: Open, tmp_path: Path) -> None:
     page = open_page()
-    has(page, "[data-nothing]", "Nothing runs.")
+    has(page, "[data-nothing]", "Nothing is running.")
     with RunBeingWritten(tmp_path / "now", ("a", "b")) as run:
         has(page, ".live-run h2", "now")
         run.begin("a", 0)
@@ -110,7 +110,7 @@ def test_a_terminal_becomes_large_and_goes_on(open_page: Open, tmp_path: Path) -
         assert page.evaluate("document.activeElement.textContent") == "b · 0"
 
 
-def test_what_runs_say_stays_text(open_page: Open, tmp_path: Path) -> None:
+def test_texts_of_runs_stay_text(open_page: Open, tmp_path: Path) -> None:
     page = open_page()
     with RunBeingWritten(tmp_path / "now", (HOSTILE,)) as run:
         run.begin(HOSTILE, 0)
@@ -127,7 +127,7 @@ def test_what_runs_say_stays_text(open_page: Open, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_overview_says_what_runs_and_when_there_is_more(open_page: Open, tmp_path: Path) -> None:
+def test_the_overview_shows_running_runs_and_new_results(open_page: Open, tmp_path: Path) -> None:
     page = open_page("/")
     with RunBeingWritten(tmp_path / "now"):
         has(page, ".top [data-live]", "live")
@@ -162,12 +162,12 @@ def test_without_javascript_there_is_a_snapshot(open_page: Open, tmp_path: Path)
         assert page.locator("button:visible").count() == 0
 
 
-def test_a_lost_server_is_told_and_found_again(open_page: Open, server: ViewServer) -> None:
+def test_a_lost_server_is_shown(open_page: Open, server: ViewServer) -> None:
     page = open_page()
     has(page, "[data-connection]", "live")
     page.context.set_offline(True)
-    server.viewing.board.close()  # as where the server ends: its streams do
-    has(page, "[data-connection]", "does not answer")
+    server.viewing.state.close()  # ends the streams, as the end of the server does
+    has(page, "[data-connection]", "does not respond")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_lost_server_is_told_and_found_again(open_page: Open, server: ViewServ
         (390, "dark"),
     ],
 )
-def test_the_page_fits_and_can_be_read_by_everybody(open_page: Open, tmp_path: Path, width: int, scheme: str) -> None:
+def test_the_page_fits_and_is_accessible(open_page: Open, tmp_path: Path, width: int, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = open_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
     with RunBeingWritten(tmp_path / "a-run-with-a-name-that-is-far-too-long-for-a-telephone", ("a", "b")) as run:

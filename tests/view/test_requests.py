@@ -1,4 +1,4 @@
-"""The viewer over real HTTP: what is answered, and what is refused."""
+"""The viewer over HTTP: what it answers and what it refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from live_runs import RunBeingWritten
 from run_trees import a_result, write_run
 from viewers import DEADLINE_SEC, until, viewed
 
-from tbench.view.requests import MOST_TOLD, ViewServer
+from tbench.view.requests import ENTRIES_PER_MESSAGE, ViewServer
 from tbench.view.viewing import MOST_STREAMS
 
 
@@ -28,13 +28,13 @@ from tbench.view.viewing import MOST_STREAMS
 def server(tmp_path: Path) -> Iterator[ViewServer]:
     write_run(tmp_path / "done", [a_result("a", 0, 1.0)], {"a": None}, [0])
     with viewed(tmp_path) as running:
-        until(lambda: running.viewing.keeper.version > 0)
+        until(lambda: running.viewing.refresher.version > 0)
         yield running
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server has answered."""
+    """Response of a server."""
 
     status: int
     headers: Message
@@ -62,7 +62,7 @@ def get(
 
 
 class Followed:
-    """The stream of news, as a browser has it."""
+    """Event stream, as a browser reads it."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines = lines
@@ -130,21 +130,21 @@ def test_head_has_no_body_and_nothing_else_is_answered(server: ViewServer) -> No
         assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
 
 
-def test_a_page_that_is_not_there_says_so(server: ViewServer) -> None:
+def test_a_missing_page_gives_a_message(server: ViewServer) -> None:
     missing = get(server, "/runs/x/y.html")
-    assert missing.status == 404 and "There is no such page" in missing.text and "../../live.html" in missing.text
+    assert missing.status == 404 and "Page not found" in missing.text and "../../live.html" in missing.text
     for path in ("/runs/", "/../done/run.json", "/%2e%2e/index.sqlite", "/.pages/index.sqlite", "/live/../live.py"):
         assert get(server, path).status == 404, path
 
 
-def test_a_page_of_somebody_else_cannot_read_along(server: ViewServer) -> None:
-    """Its name may lead to this machine; what it asks for names it all the same."""
+def test_a_foreign_page_cannot_read_anything(server: ViewServer) -> None:
+    """Its name may resolve to this machine, but its requests carry that name."""
     for path in ("/", "/live", "/live/events", "/live/state.js"):
         assert get(server, path, headers={"Host": f"evil.example:{server.port}"}).status == 421
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_a_page_of_somebody_else_may_link_here_but_takes_no_script(server: ViewServer, site: str) -> None:
+def test_a_foreign_page_may_link_here_but_load_no_script(server: ViewServer, site: str) -> None:
     """`same-site` is another port of this machine."""
     assert get(server, "/live/state.js").headers["Cross-Origin-Resource-Policy"] == "same-origin"
     for path in ("/live/state.js", "/live/events", "/assets/site.js"):
@@ -152,12 +152,12 @@ def test_a_page_of_somebody_else_may_link_here_but_takes_no_script(server: ViewS
     assert get(server, "/", headers={"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate"}).status == 200
 
 
-def test_the_live_page_says_that_nothing_runs(server: ViewServer) -> None:
+def test_the_live_page_says_that_nothing_is_running(server: ViewServer) -> None:
     page = get(server, "/live")
-    assert "Nothing runs." in page.text and 'http-equiv="refresh"' in page.text
+    assert "Nothing is running." in page.text and 'http-equiv="refresh"' in page.text
 
 
-def test_every_page_hears_what_runs(server: ViewServer, tmp_path: Path) -> None:
+def test_every_page_shows_which_runs_are_running(server: ViewServer, tmp_path: Path) -> None:
     assert b'TB["live"]' not in get(server, "/assets/site.css").content
     assert "live/state.js" in get(server, "/assets/site.js").text
     assert '"runs":[]' in get(server, "/live/state.js").text
@@ -166,7 +166,7 @@ def test_every_page_hears_what_runs(server: ViewServer, tmp_path: Path) -> None:
         until(lambda: '"page":"runs/now/index.html"' in get(server, "/live/state.js").text)
 
 
-def test_a_run_is_followed_while_it_goes_on(server: ViewServer, tmp_path: Path) -> None:
+def test_a_run_is_followed_while_it_is_running(server: ViewServer, tmp_path: Path) -> None:
     with RunBeingWritten(tmp_path / "now", ("a", "b")) as run, following(server) as followed:
         assert followed.message()["anew"]
         followed.until(lambda things: any(value.get("name") == "now" for value in things.values()))
@@ -180,7 +180,7 @@ def test_a_run_is_followed_while_it_goes_on(server: ViewServer, tmp_path: Path) 
         followed.until(lambda things: any(value.get("state") == "ended" for value in things.values()))
 
 
-def test_who_comes_back_is_told_only_what_was_missed(server: ViewServer, tmp_path: Path) -> None:
+def test_a_returning_browser_gets_only_what_it_missed(server: ViewServer, tmp_path: Path) -> None:
     with RunBeingWritten(tmp_path / "now") as run:
         run.begin("a", 0)
         with following(server) as followed:
@@ -193,14 +193,14 @@ def test_who_comes_back_is_told_only_what_was_missed(server: ViewServer, tmp_pat
             assert followed.message()["anew"]
 
 
-def test_a_large_run_is_told_in_several_messages(server: ViewServer, tmp_path: Path) -> None:
-    tasks = tuple(f"t{number}" for number in range(MOST_TOLD + 10))
+def test_a_large_run_comes_in_several_messages(server: ViewServer, tmp_path: Path) -> None:
+    tasks = tuple(f"t{number}" for number in range(ENTRIES_PER_MESSAGE + 10))
     with RunBeingWritten(tmp_path / "now", tasks, 1) as run:
         for task in tasks:
             run.enter(task, 0, "queued", "agent")
-        until(lambda: len(server.viewing.board.everything()) > len(tasks))
+        until(lambda: len(server.viewing.state.snapshot()) > len(tasks))
         with following(server) as followed:
-            assert len(followed.message()["set"]) == MOST_TOLD
+            assert len(followed.message()["set"]) == ENTRIES_PER_MESSAGE
             followed.until(lambda things: sum(key[:5] == "trial" for key in things) == len(tasks))
 
 
@@ -221,17 +221,17 @@ def test_a_browser_that_takes_nothing_is_dropped(server: ViewServer) -> None:
         reader.sendall(b"GET /live/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         until(lambda: server.viewing.watch.readers == 1)
         for number in range(40):
-            server.viewing.board.put(str(number), {"text": "x" * 500_000})
+            server.viewing.state.put(str(number), {"text": "x" * 500_000})
         until(lambda: server.viewing.watch.readers == 0)
 
 
-def test_there_is_an_end_to_open_streams(server: ViewServer) -> None:
+def test_the_number_of_streams_is_limited(server: ViewServer) -> None:
     server.viewing.watch.readers = MOST_STREAMS
     assert get(server, "/live/events").status == 503
     server.viewing.watch.readers = 0
 
 
-def test_a_trial_in_large_is_told_from_where_the_last_answer_ended(server: ViewServer, tmp_path: Path) -> None:
+def test_the_large_view_continues_where_the_last_answer_ended(server: ViewServer, tmp_path: Path) -> None:
     with RunBeingWritten(tmp_path / "now") as run, following(server) as followed:
         run.begin("a", 0)
         run.step("a", 0, 1, "one\r\n", typed="make\n")
@@ -251,7 +251,7 @@ def test_a_trial_in_large_is_told_from_where_the_last_answer_ended(server: ViewS
         assert get(server, "/live/terminal", params={"trial": wrong}).status == 404
 
 
-def test_what_a_run_says_is_text_in_the_snapshot(server: ViewServer, tmp_path: Path) -> None:
+def test_texts_of_a_run_are_escaped_in_the_snapshot(server: ViewServer, tmp_path: Path) -> None:
     with RunBeingWritten(tmp_path / "now", ("<b>task</b>",)) as run:
         run.begin("<b>task</b>", 0)
         run.step("<b>task</b>", 0, 1, "<script>alert(1)</script>\x1b]0;x\x07\N{RIGHT-TO-LEFT OVERRIDE}\r\n")
@@ -265,7 +265,7 @@ def test_what_a_run_says_is_text_in_the_snapshot(server: ViewServer, tmp_path: P
     assert "1</span><small> of <span" in page and "<script>" not in page
 
 
-def test_beyond_this_machine_a_token_is_asked_for(tmp_path: Path) -> None:
+def test_other_machines_need_a_token(tmp_path: Path) -> None:
     write_run(tmp_path / "done", [a_result("a", 0, 1.0)], {"a": None}, [0])
     with viewed(tmp_path, "0.0.0.0", "s3cret") as server:
         for path in ("/", "/live", "/live/events", "/assets/site.css", "/?token=wrong", "/live/state.js"):
@@ -282,8 +282,8 @@ def test_beyond_this_machine_a_token_is_asked_for(tmp_path: Path) -> None:
         assert "s3cret" in server.url
 
 
-def test_requests_that_are_none_leave_the_server_as_it_was(server: ViewServer) -> None:
-    for said in (
+def test_malformed_requests_do_not_harm_the_server(server: ViewServer) -> None:
+    for data in (
         b"\r\n\r\n",
         b"GET\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: \xff\r\n\r\n",
@@ -291,7 +291,7 @@ def test_requests_that_are_none_leave_the_server_as_it_was(server: ViewServer) -
         b"G" * 70_000 + b"\r\n\r\n",
     ):
         with socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE_SEC) as connection:
-            connection.sendall(said)
+            connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(1 << 16):
                 pass
@@ -311,7 +311,7 @@ def test_the_end_of_the_server_ends_its_streams(tmp_path: Path) -> None:
 
 def test_before_there_are_pages_the_browser_is_asked_to_wait(tmp_path: Path) -> None:
     with viewed(tmp_path) as server:
-        until(lambda: server.viewing.keeper.version > 0)
+        until(lambda: server.viewing.refresher.version > 0)
         (tmp_path / ".pages" / "all" / "index.html").unlink()
         page = get(server, "/")
         assert page.status == 200 and "No pages yet" in page.text and 'content="2"' in page.text

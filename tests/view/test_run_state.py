@@ -1,4 +1,4 @@
-"""What a run under way has come to, from its journal."""
+"""The state of a running run, from its journal."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def test_a_run_is_counted_by_phases_and_verdicts(run: RunBeingWritten, watched: 
         run.begin("b", 1)
         run.judge("b", 1, 0.5)
         watched.follow(NOW)
-    board = watched.as_board(NOW)
-    assert {phase: count for phase, count in board["phases"].items() if count} == {
+    state = watched.as_json(NOW)
+    assert {phase: count for phase, count in state["phases"].items() if count} == {
         "queued": 1,
         "sandbox": 1,
         "agent": 1,
     }
-    assert board["marks"] == {"pass": 1, "partial": 1, "fail": 0, "error": 0}
-    assert (board["ended"], board["to_come"], board["score"], board["scored"]) == (2, 3, 0.75, 2)
-    assert [each["task"] for each in board["verdicts"]] == ["b", "b"]
+    assert state["marks"] == {"pass": 1, "partial": 1, "fail": 0, "error": 0}
+    assert (state["ended"], state["to_come"], state["score"], state["scored"]) == (2, 3, 0.75, 2)
+    assert [each["task"] for each in state["verdicts"]] == ["b", "b"]
     assert watched.trials["a.s2.x"].step == 2
 
 
-def test_the_end_is_estimated_of_three_trials_at_least(run: RunBeingWritten, watched: WatchedRun) -> None:
+def test_the_end_is_estimated_from_at_least_three_trials(run: RunBeingWritten, watched: WatchedRun) -> None:
     with run:
         for seed in range(2):
             run.begin("a", seed)
@@ -72,30 +72,30 @@ def test_an_attempt_that_is_made_again_has_not_ended(run: RunBeingWritten, watch
         run.begin("a", 0)
         run.judge("a", 0, None, final=False)
         watched.follow(NOW)
-        assert (watched.ended, watched.as_board(NOW)["verdicts"][0]["mark"]) == (0, "error")
+        assert (watched.ended, watched.as_json(NOW)["verdicts"][0]["mark"]) == (0, "error")
         run.begin("a", 0, attempt=2)
         watched.follow(NOW)
-        assert watched.as_board(NOW)["phases"]["agent"] == 1
+        assert watched.as_json(NOW)["phases"]["agent"] == 1
         run.judge("a", 0, 1.0)
         watched.follow(NOW)
-    assert watched.as_board(NOW)["marks"] == {"pass": 1, "partial": 0, "fail": 0, "error": 0}
+    assert watched.as_json(NOW)["marks"] == {"pass": 1, "partial": 0, "fail": 0, "error": 0}
 
 
-def test_a_result_that_comes_out_otherwise_in_the_end_is_shown(run: RunBeingWritten, watched: WatchedRun) -> None:
+def test_a_result_that_is_revised_later_is_shown(run: RunBeingWritten, watched: WatchedRun) -> None:
     with run:
         run.begin("a", 0)
         run.judge("a", 0, 1.0)
         watched.follow(NOW)
-        assert watched.as_board(NOW)["score"] == 1.0
+        assert watched.as_json(NOW)["score"] == 1.0
         run.tell(TrialSettled(result=a_result("a", 0, 0.0)))
         watched.follow(NOW)
-    board = watched.as_board(NOW)
-    assert (board["score"], board["ended"], board["marks"]["fail"], board["unread"]) == (0.0, 1, 1, 0)
-    assert [each["mark"] for each in board["verdicts"]] == ["fail"]
+    state = watched.as_json(NOW)
+    assert (state["score"], state["ended"], state["marks"]["fail"], state["unread"]) == (0.0, 1, 1, 0)
+    assert [each["mark"] for each in state["verdicts"]] == ["fail"]
     assert (ended := watched.trials["a.s0.x"].ended) is not None and ended.mark == "fail"
 
 
-def test_a_run_that_goes_on_counts_what_stands(run: RunBeingWritten, watched: WatchedRun) -> None:
+def test_a_resumed_run_counts_the_results_that_it_keeps(run: RunBeingWritten, watched: WatchedRun) -> None:
     with run:
         run.begin("a", 0)
         run.judge("a", 0, 1.0)
@@ -104,14 +104,14 @@ def test_a_run_that_goes_on_counts_what_stands(run: RunBeingWritten, watched: Wa
         run.begin("a", 2)  # and its process is killed
         run.tell(RunStarted(run="r", trials=7))
         watched.follow(NOW)
-    board = watched.as_board(NOW)
-    assert (board["ended"], board["to_come"], board["marks"]["error"]) == (1, 7, 0)
+    state = watched.as_json(NOW)
+    assert (state["ended"], state["to_come"], state["marks"]["error"]) == (1, 7, 0)
 
 
-def test_an_outage_of_the_endpoint_is_told_until_it_is_over(run: RunBeingWritten, watched: WatchedRun) -> None:
+def test_an_outage_of_the_endpoint_is_shown_until_it_is_over(run: RunBeingWritten, watched: WatchedRun) -> None:
     with run:
         watched.follow(NOW)
-        assert not watched.as_board(NOW)["away"]
+        assert not watched.as_json(NOW)["away"]
         run.note("endpoint away: connection refused; pausing")
         run.tell(EndpointPresence(presence="away"))
         watched.follow(NOW)
@@ -122,7 +122,7 @@ def test_an_outage_of_the_endpoint_is_told_until_it_is_over(run: RunBeingWritten
     assert (watched.is_away, watched.endpoint) == (False, "endpoint back after 9 s")
 
 
-def test_a_verdict_stays_on_the_wall_for_a_while(run: RunBeingWritten, watched: WatchedRun) -> None:
+def test_a_trial_with_a_verdict_stays_for_a_while(run: RunBeingWritten, watched: WatchedRun) -> None:
     with run:
         run.begin("a", 0)
         run.judge("a", 0, 1.0)
@@ -133,7 +133,7 @@ def test_a_verdict_stays_on_the_wall_for_a_while(run: RunBeingWritten, watched: 
         assert watched.trials == {}
 
 
-# The events of a journal that a run appends to.
+# Reading a journal to which a run appends.
 
 
 def add(file: Path, text: str) -> None:
@@ -141,7 +141,7 @@ def add(file: Path, text: str) -> None:
         opened.write(text)
 
 
-def test_each_look_gives_what_is_new_and_a_torn_line_comes_with_the_next(tmp_path: Path) -> None:
+def test_each_call_gives_new_events_and_a_torn_line_comes_with_the_next(tmp_path: Path) -> None:
     file = tmp_path / "journal.jsonl"
     add(file, RunStarted(run="r", trials=2).model_dump_json() + "\n" + '{"kind":"note",')
     tail = JournalTail(file)

@@ -1,4 +1,4 @@
-"""The small picture of a terminal, drawn from what it printed."""
+"""The small terminal emulator."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_escapes_may_be_cut_between_two_pieces() -> None:
     assert screen.last_lines(3, 20) == [["a", "", "red", "i1", "!", ""]]
 
 
-def test_only_the_last_lines_are_given_cut_to_the_columns_asked_for() -> None:
+def test_the_last_lines_are_cut_to_the_given_columns() -> None:
     screen = TileScreen(20, 5)
     screen.feed("first\r\nsecond line\r\nthird line")
     assert screen.last_lines(2, 6) == ["second", "third"]
@@ -93,7 +93,7 @@ def test_a_style_without_codes_is_the_plain_one() -> None:
 
 
 @given(st.text(alphabet=st.sampled_from("ab\r\n\t\b\x1b[]0123456789;?hlmHJKABCDLMPXrSTu78c日\u0301 "), max_size=300))
-def test_nothing_that_a_terminal_prints_breaks_the_picture(printed: str) -> None:
+def test_no_output_breaks_the_screen(printed: str) -> None:
     screen = TileScreen(10, 4)
     for start in range(0, len(printed), 7):
         screen.feed(printed[start : start + 7])

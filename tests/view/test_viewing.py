@@ -1,4 +1,4 @@
-"""When the pages are written anew."""
+"""When the pages are written again."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from reports.site.writing import WrittenSite, write_site
 from tbench.errors import UsageError
-from tbench.view.viewing import SiteKeeper
+from tbench.view.viewing import SiteRefresher
 
 
 class Time:
-    """A clock that is set by hand, and a site that takes ten seconds to write."""
+    """Clock that the test sets, with a site that takes ten seconds to write."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.now = 0.0
@@ -35,37 +35,37 @@ def time(tmp_path: Path) -> Time:
     return Time(tmp_path)
 
 
-def due_at(keeper: SiteKeeper, time: Time, at: float) -> bool:
+def due_at(refresher: SiteRefresher, time: Time, at: float) -> bool:
     time.now = at
     before = len(time.written)
-    keeper.write_if_due()
+    refresher.write_if_due()
     return len(time.written) > before
 
 
 def test_the_first_pages_are_written_at_once_and_none_without_a_change(time: Time) -> None:
-    keeper = SiteKeeper(time.write, clock=time)
-    assert due_at(keeper, time, 0) and keeper.version == 1
-    assert not due_at(keeper, time, 10_000)
+    refresher = SiteRefresher(time.write, clock=time)
+    assert due_at(refresher, time, 0) and refresher.version == 1
+    assert not due_at(refresher, time, 10_000)
 
 
-def test_while_a_run_goes_on_a_fiftieth_of_the_time_is_taken(time: Time) -> None:
-    keeper = SiteKeeper(time.write, clock=time)
-    keeper.write_if_due()
-    keeper.ask(soon=False)
-    assert not due_at(keeper, time, 10 + 499)
-    assert due_at(keeper, time, 10 + 500)
+def test_while_a_run_is_running_writing_takes_a_fiftieth_of_the_time(time: Time) -> None:
+    refresher = SiteRefresher(time.write, clock=time)
+    refresher.write_if_due()
+    refresher.request(soon=False)
+    assert not due_at(refresher, time, 10 + 499)
+    assert due_at(refresher, time, 10 + 500)
 
 
 def test_a_run_that_has_ended_is_shown_soon(time: Time) -> None:
-    keeper = SiteKeeper(time.write, clock=time)
-    keeper.write_if_due()
-    keeper.ask(soon=True)
-    assert not due_at(keeper, time, 14)
-    assert due_at(keeper, time, 15)
+    refresher = SiteRefresher(time.write, clock=time)
+    refresher.write_if_due()
+    refresher.request(soon=True)
+    assert not due_at(refresher, time, 14)
+    assert due_at(refresher, time, 15)
 
 
 @pytest.mark.parametrize("error", [UsageError("the disk is full"), OSError("the disk is full")])
-def test_pages_that_cannot_be_written_are_told_and_tried_again(time: Time, error: Exception) -> None:
+def test_a_failure_to_write_is_reported_and_retried(time: Time, error: Exception) -> None:
     failing: list[Callable[[], WrittenSite]] = []
 
     def write() -> WrittenSite:
@@ -74,11 +74,11 @@ def test_pages_that_cannot_be_written_are_told_and_tried_again(time: Time, error
         return time.write()
 
     failing.append(time.write)
-    keeper = SiteKeeper(write, clock=time)
-    keeper.write_if_due()
-    assert (keeper.version, keeper.problem) == (0, "the disk is full")
+    refresher = SiteRefresher(write, clock=time)
+    refresher.write_if_due()
+    assert (refresher.version, refresher.problem) == (0, "the disk is full")
     failing.clear()
-    keeper.ask(soon=True)
+    refresher.request(soon=True)
     time.now += 5
-    keeper.write_if_due()
-    assert (keeper.version, keeper.problem) == (1, None)
+    refresher.write_if_due()
+    assert (refresher.version, refresher.problem) == (1, None)

@@ -1,5 +1,5 @@
 
-// On pages that a viewer serves: what runs now, beside the links to its runs, and a word when the pages are new.
+// On served pages: marks running runs beside their links, and offers a reload when the pages have been written again.
 (() => {
   const EVERY_MS = 5000;
   const base = new URL("../", document.currentScript.src);

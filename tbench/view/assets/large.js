@@ -1,5 +1,5 @@
 "use strict";
-// One trial in large: its terminal in a player that is fed what the recording has, and its last steps.
+// The large view of one trial: its terminal in a player that is fed with the recording, and its last steps.
 (() => {
   const EVERY_MS = 500;
   const ASLEEP_MS = 2500;
@@ -8,8 +8,8 @@
 
   const at = (name) => dialog.querySelector(`[data-at="${name}"]`);
 
-  // A driver of the player: it is told what was printed, and has no time line. The player asks for it when it has loaded:
-  // what is fed before is kept.
+  // A live driver for the player, without a time line. The player requests it only when it has loaded: earlier output
+  // is kept.
   const newDriver = () => {
     const timing = () => ({ time: 0, rate: 0, sampledAt: performance.timeOrigin + performance.now() });
     const pending = [];
@@ -43,20 +43,20 @@
     new Promise((done, failed) => {
       const node = Object.assign(document.createElement(name), attributes);
       node.onload = done;
-      node.onerror = () => failed(new Error("there is no player"));
+      node.onerror = () => failed(new Error("the player is missing"));
       document.head.append(node);
     });
-  // Its styles come first: it reads its colours from them once.
+  // The styles come first: the player reads its colours from them once.
   const load = () => (loading ??= loaded("link", { rel: "stylesheet", href: `${PLAYER}.css` }).then(() => loaded("script", { src: `${PLAYER}.min.js` })));
-  const begin = async (told) => {
+  const begin = async (answer) => {
     try {
       await load();
     } catch {
-      return; // the plain lines stay
+      return; // keep showing plain lines
     }
     if (!dialog.open || player) return;
     const options = {
-      ...{ cols: told.columns, rows: told.rows, fit: "both", controls: false, autoPlay: true, cursorMode: "steady" },
+      ...{ cols: answer.columns, rows: answer.rows, fit: "both", controls: false, autoPlay: true, cursorMode: "steady" },
       terminalFontFamily: '"DejaVu Sans Mono", Menlo, Consolas, ui-monospace, monospace',
     };
     player = window.AsciinemaPlayer.create(newDriver(), at("screen"), options);
@@ -75,22 +75,22 @@
     const asked = key;
     hasNews = false;
     const query = new URLSearchParams({ trial: asked, recording: place.recording, begin: place.end });
-    let told;
+    let answer;
     try {
-      const reply = await fetch(`/live/terminal?${query}`);
-      if (reply.status === 404) return;
-      told = await reply.json();
+      const response = await fetch(`/live/terminal?${query}`);
+      if (response.status === 404) return;
+      answer = await response.json();
     } catch {
-      return; // the server is away: the page says so already
+      return; // the server is unreachable, which the page shows already
     }
     if (asked !== key || !dialog.open) return;
-    showSteps(told.steps);
-    if (!told.recording) return;
-    if (!player) await begin(told);
-    if (asked !== key || !feed) return; // there is no player, or another trial is shown
-    if (told.anew) feed("reset", { size: { cols: told.columns, rows: told.rows } });
-    if (told.text) feed("output", told.text);
-    place = { recording: told.recording, end: told.end };
+    showSteps(answer.steps);
+    if (!answer.recording) return;
+    if (!player) await begin(answer);
+    if (asked !== key || !feed) return; // the player is missing, or another trial is shown
+    if (answer.anew) feed("reset", { size: { cols: answer.columns, rows: answer.rows } });
+    if (answer.text) feed("output", answer.text);
+    place = { recording: answer.recording, end: answer.end };
   };
   const again = () => {
     clearTimeout(timer);
@@ -121,7 +121,7 @@
   const show = () => {
     const trial = window.TbenchLive.trial(key);
     if (!trial) {
-      at("state").textContent = "over; its page is written with the next pages";
+      at("state").textContent = "ended; its page will be written soon";
       return;
     }
     at("name").textContent = `${trial.task} · seed ${trial.seed}`;

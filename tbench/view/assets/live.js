@@ -1,6 +1,6 @@
 "use strict";
-// The live page: follows the stream of news, and keeps the cards of runs and the wall of terminals as it says.
-// What is told of models and tasks is only ever set as text.
+// The live page: follows the event stream, and updates the cards of runs and the tiles of terminals.
+// Texts from models and tasks are only ever inserted as text.
 (() => {
   const SIGNS = { pass: "✓", partial: "◐", fail: "✗", error: "!" };
   const STATES = { running: ["● running", "running"], ended: ["✓ ended", "missing"], killed: ["! cut off", "alarm"] };
@@ -8,13 +8,13 @@
   const known = { runs: new Map(), trials: new Map() };
   const tiles = new Map();
   const cards = new Map();
-  const late = new Set(); // tiles in sight whose screen is behind
+  const outdated = new Set(); // visible tiles whose screen has to be redrawn
   let skew = 0;
   let frame = 0;
   let size = "middle";
 
   const at = (root, name) => root.querySelector(`[data-at="${name}"]`);
-  const say = (root, name, text) => {
+  const setText = (root, name, text) => {
     const node = at(root, name);
     if (node && node.textContent !== text) node.textContent = text;
   };
@@ -79,29 +79,29 @@
     const [words, kind] = STATES[run.state];
     placeCard(node, run);
     node.setAttribute("aria-label", `Run ${run.name}`);
-    say(node, "name", run.name);
+    setText(node, "name", run.name);
     if (run.page) at(node, "name").setAttribute("href", run.page);
-    say(node, "state", words);
+    setText(node, "state", words);
     at(node, "state").className = `chip ${kind}`;
-    say(node, "about", [run.model, run.dataset].filter(Boolean).join(" · "));
+    setText(node, "about", [run.model, run.dataset].filter(Boolean).join(" · "));
     const alarm = at(node, "alarm");
     alarm.hidden = !(run.away || run.state === "killed");
-    const killed = `The process of this run is gone. Go on with: tbench resume ${run.path}`;
+    const killed = `The process of this run is gone. Continue it with: tbench resume ${run.path}`;
     alarm.textContent = run.state === "killed" ? killed : run.endpoint;
-    for (const name of ["ended", "planned"]) say(node, name, String(run[name]));
+    for (const name of ["ended", "planned"]) setText(node, name, String(run[name]));
     const score = run.score === null ? "" : `so far ${run.score_words} over ${run.scored} scored`;
-    say(node, "score", score);
+    setText(node, "score", score);
     drawBar(at(node, "bar"), run);
-    for (const mark of Object.keys(SIGNS)) say(node, `mark-${mark}`, String(run.marks[mark]));
-    say(node, "at-work", String(working(run)));
-    say(node, "to-come", String(run.to_come + run.phases.queued));
-    for (const [phase, count] of Object.entries(run.phases)) say(node, `phase-${phase}`, String(count));
-    say(node, "endpoint", run.away ? "! away" : run.endpoint || "✓ nothing amiss");
-    say(node, "begun", run.begun ? `${run.begun.slice(0, 16).replace("T", " ")} UTC` : "–");
-    say(node, "eta", run.eta === null ? "–" : about(run.eta - now()));
+    for (const mark of Object.keys(SIGNS)) setText(node, `mark-${mark}`, String(run.marks[mark]));
+    setText(node, "at-work", String(working(run)));
+    setText(node, "to-come", String(run.to_come + run.phases.queued));
+    for (const [phase, count] of Object.entries(run.phases)) setText(node, `phase-${phase}`, String(count));
+    setText(node, "endpoint", run.away ? "! away" : run.endpoint || "✓ no problems");
+    setText(node, "begun", run.begun ? `${run.begun.slice(0, 16).replace("T", " ")} UTC` : "–");
+    setText(node, "eta", run.eta === null ? "–" : about(run.eta - now()));
     const unread = at(node, "unread");
     unread.hidden = !run.unread;
-    unread.textContent = `${run.unread} lines of its journal are of another version and are not shown.`;
+    unread.textContent = `${run.unread} lines of its journal are from another version and are not shown.`;
     drawLists(node, run);
   };
 
@@ -128,9 +128,9 @@
         const made = tiles.get(each.target.dataset.trial);
         if (!made) continue;
         made.isSeen = each.isIntersecting;
-        if (made.isSeen && made.isBehind) late.add(made);
+        if (made.isSeen && made.isBehind) outdated.add(made);
       }
-      if (late.size) schedule();
+      if (outdated.size) schedule();
     },
     { rootMargin: "100% 0px" },
   );
@@ -187,29 +187,29 @@
     made.trial = trial;
     placeTile(made);
     made.isBehind = true;
-    if (made.isSeen) late.add(made);
+    if (made.isSeen) outdated.add(made);
   };
   const dropTrial = (key) => {
     known.trials.delete(key);
     const made = tiles.get(key);
     if (!made) return;
     sight.unobserve(made.node);
-    late.delete(made);
+    outdated.delete(made);
     made.node.remove();
     tiles.delete(key);
   };
-  const drawLate = () => {
+  const drawOutdated = () => {
     frame = 0;
     let left = MOST_PER_FRAME;
-    for (const made of late) {
+    for (const made of outdated) {
       if (left-- <= 0) break;
-      late.delete(made);
+      outdated.delete(made);
       if (made.isSeen) drawTile(made);
     }
-    if (late.size) schedule();
+    if (outdated.size) schedule();
   };
   const schedule = () => {
-    if (!frame) frame = requestAnimationFrame(drawLate);
+    if (!frame) frame = requestAnimationFrame(drawOutdated);
   };
 
   // The stream
@@ -249,7 +249,7 @@
     document.querySelector("[data-nothing]").hidden = cards.size > 0;
     document.querySelector("[data-wall]").hidden = tiles.size === 0;
     const shown = [...tiles.values()].filter((made) => !made.node.hidden).length;
-    const words = shown === tiles.size ? `${shown} under way` : `${shown} of ${tiles.size} under way`;
+    const words = shown === tiles.size ? `${shown} running` : `${shown} of ${tiles.size} running`;
     const count = document.querySelector("[data-wall-count]");
     if (count.textContent !== words) count.textContent = words;
     const running = [...known.runs.values()].filter((run) => run.state === "running");
@@ -266,13 +266,13 @@
     stream.addEventListener("open", () => connection("● live", true));
     stream.addEventListener("news", (event) => take(JSON.parse(event.data)));
     stream.addEventListener("error", () => {
-      connection("! the server does not answer; trying again", false);
+      connection("! the server does not respond; reconnecting", false);
       if (stream.readyState === EventSource.CLOSED) setTimeout(follow, 3000);
     });
     window.addEventListener("pagehide", () => stream.close(), { once: true });
   };
 
-  // What the reader chooses
+  // Filter and size of tiles
 
   const isWanted = (trial) => {
     const wanted = document.querySelector("[data-filter]").value.trim().toLowerCase();
@@ -293,7 +293,7 @@
     setInterval(() => {
       if (document.hidden) return;
       for (const made of tiles.values()) if (made.isSeen) setState(made);
-      for (const [key, run] of known.runs) say(cards.get(key), "eta", run.eta === null ? "–" : about(run.eta - now()));
+      for (const [key, run] of known.runs) setText(cards.get(key), "eta", run.eta === null ? "–" : about(run.eta - now()));
     }, 1000);
     follow();
   };

@@ -1,4 +1,4 @@
-"""What changed from one run to another: the score as a comparison has it, and the tasks that moved."""
+"""Changes from one run to another: the score, tasks, settings and versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from site_series import Rewards, a_site, write_night
 
-from reports.site.changes import RunChange, moves, run_change, score_change
+from reports.site.changes import RunChange, known_differences, run_change, score_change
 from reports.site.content import Site
 from tbench.scores.comparing.compare import compare
 from tbench.scores.comparing.side import Side
@@ -47,7 +47,7 @@ def test_tasks_move_by_the_trials_with_a_verdict_in_both(tmp_path: Path) -> None
         ("d", 0.5, 0.375, False),
     ]
     assert [(each.task, each.is_new) for each in found.higher] == [("c", True)]
-    assert found.silent == ("e",)
+    assert found.lost_verdicts == ("e",)
 
 
 def test_a_change_within_chance_has_no_direction(tmp_path: Path) -> None:
@@ -80,11 +80,11 @@ def test_runs_without_a_common_task_have_no_change(tmp_path: Path) -> None:
         assert score_change(site, old, new) is None
 
 
-# What moved between two runs: every setting that is said, and no port of a server that came and went.
+# Differences between two runs: every known setting, but no port of a local server.
 
 
-def moved(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
-    """What moved between two nights that were done with these settings."""
+def changes(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> dict[str, str]:
+    """Return the differences between two nights with these settings."""
     write_night(folder, 0, {"a": (1.0,)}, **old)
     write_night(folder, 1, {"a": (1.0,)}, **new)
     return read(folder)
@@ -93,7 +93,7 @@ def moved(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> dict[str, s
 def read(folder: Path) -> dict[str, str]:
     with a_site(folder) as site:
         new, old = site.runs
-        return dict(moves(site, old, new))
+        return dict(known_differences(site, old, new))
 
 
 def rewrite(run: Path, **values: Any) -> None:
@@ -102,12 +102,12 @@ def rewrite(run: Path, **values: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
-def test_equal_runs_have_not_moved(tmp_path: Path) -> None:
-    assert moved(tmp_path, {}, {}) == {}
+def test_equal_runs_have_not_changes(tmp_path: Path) -> None:
+    assert changes(tmp_path, {}, {}) == {}
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected"),
     [
         ({"temperature": 0.3}, {"temperature": 0.9}, {"model.temperature": "0.3 → 0.9"}),
         ({"model": "a"}, {"model": "b"}, {"model.id": '"a" → "b"'}),
@@ -127,14 +127,14 @@ def test_equal_runs_have_not_moved(tmp_path: Path) -> None:
         ({"base_url": "http://u:secret@h/v1"}, {"base_url": "http://u:other@h/v1"}, {}),
     ],
 )
-def test_a_setting_that_moved_is_told(
-    tmp_path: Path, old: dict[str, Any], new: dict[str, Any], said: dict[str, str]
+def test_a_setting_that_changed_is_named(
+    tmp_path: Path, old: dict[str, Any], new: dict[str, Any], expected: dict[str, str]
 ) -> None:
-    assert moved(tmp_path, old, new) == said
+    assert changes(tmp_path, old, new) == expected
 
 
-def test_versions_and_images_that_moved_are_told(tmp_path: Path) -> None:
-    moved(tmp_path, {}, {})
+def test_versions_and_images_that_changed_are_named(tmp_path: Path) -> None:
+    changes(tmp_path, {}, {})
     for number, version in enumerate(("1.0.0", "1.0.1")):
         task = {"name": "a", "hash": "h", "image_id": f"sha256:{number}"}
         rewrite(tmp_path / f"night-0{number}", tbench_version=version, tasks=[task], engine={"version": version})
@@ -145,20 +145,20 @@ def test_versions_and_images_that_moved_are_told(tmp_path: Path) -> None:
     }
 
 
-def test_the_content_of_a_task_is_a_move(tmp_path: Path) -> None:
-    assert moved(tmp_path, {}, {"hashes": {"a": "new"}}) == {"tasks": "other content of a"}
+def test_the_content_of_a_task_is_a_difference(tmp_path: Path) -> None:
+    assert changes(tmp_path, {}, {"hashes": {"a": "new"}}) == {"tasks": "other content of a"}
 
 
-def test_a_run_that_is_gone_since_it_was_read_says_nothing(tmp_path: Path) -> None:
+def test_a_run_that_has_disappeared_has_no_known_differences(tmp_path: Path) -> None:
     write_night(tmp_path, 0, {"a": (1.0,)})
     run = write_night(tmp_path, 1, {"a": (1.0,)})
     with a_site(tmp_path) as site:
         (run / "run.json").unlink()
         new, old = site.runs
-        assert moves(site, old, new) == []
+        assert known_differences(site, old, new) == []
 
 
-def test_results_of_others_say_what_they_know(tmp_path: Path) -> None:
+def test_imported_results_name_known_differences(tmp_path: Path) -> None:
     for number, agent in enumerate(("one", "two")):
         run = tmp_path / f"import-{number}"
         run.mkdir()

@@ -1,4 +1,4 @@
-"""What a site shows: series of runs, what each run is called, and which run before it was a good one."""
+"""Content of a site: series of runs, the names of nights, and the last good run before each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from site_series import TASKS, Rewards, a_site, dropped, usual, write_drop, write_night
 
-from reports.site.content import AlarmSpan, JudgedSeries, Lane, Site, judged
+from reports.site.content import AlarmSpan, JudgedSeries, Lane, Site, judge_series
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.statistics import RewardTable
@@ -72,7 +72,7 @@ def test_series_of_one_name_have_pages_of_their_own(tmp_path: Path) -> None:
         assert len({series.page for series in site.series}) == 2
 
 
-def test_what_a_series_is_known_by_stays_where_it_lies_elsewhere(tmp_path: Path) -> None:
+def test_the_key_of_a_series_does_not_depend_on_the_folder(tmp_path: Path) -> None:
     keys = []
     for folder in ("here", "there"):
         write_night(tmp_path / folder, 0, usual(0))
@@ -99,7 +99,7 @@ def nights(usual_nights: int = 12, dropped_nights: int = 5, back: int = 0) -> li
 
 def test_each_night_is_judged_as_if_it_had_been_the_last() -> None:
     series = nights(back=4)
-    found = judged(series, RULE)
+    found = judge_series(series, RULE)
     for end in range(1, len(series) + 1):
         last = judge(series[:end], RULE)
         assert found.verdict_at(series[end - 1].name) == last
@@ -108,14 +108,14 @@ def test_each_night_is_judged_as_if_it_had_been_the_last() -> None:
 
 def test_an_alarm_reaches_back_to_the_first_night_of_the_drop() -> None:
     low = ("n12", "n13", "n14", "n15", "n16")
-    assert judged(nights(), RULE).alarms == (AlarmSpan("n13", "n16", low, None),)
-    assert judged(nights(back=4), RULE).alarms == (AlarmSpan("n13", "n16", low, "n17"),)
+    assert judge_series(nights(), RULE).alarms == (AlarmSpan("n13", "n16", low, None),)
+    assert judge_series(nights(back=4), RULE).alarms == (AlarmSpan("n13", "n16", low, "n17"),)
 
 
 def test_nights_of_other_settings_are_judged_among_themselves() -> None:
     before = nights()
     after = [a_night(number, usual(number), "g") for number in range(17, 20)]
-    found = judged([*before, *after], RULE)
+    found = judge_series([*before, *after], RULE)
     assert found.by_name["n16"].alarm
     assert found.by_name["n19"].role == "baseline"
     assert [span.first for span in found.alarms] == ["n13"]
@@ -124,24 +124,24 @@ def test_nights_of_other_settings_are_judged_among_themselves() -> None:
 
 
 def test_a_baseline_that_begins_late_leaves_what_was_before_as_it_was() -> None:
-    found = judged(nights(back=12), replace(RULE, base_from="n17"))
+    found = judge_series(nights(back=12), replace(RULE, base_from="n17"))
     assert found.by_name["n14"].alarm
     assert found.by_name["n17"].role == "baseline"
     assert found.by_name["n28"].role == "judged"
 
 
 def test_a_baseline_may_begin_at_a_date() -> None:
-    found = judged(nights(back=12), replace(RULE, base_from="2026-01-18"))
+    found = judge_series(nights(back=12), replace(RULE, base_from="2026-01-18"))
     assert found.by_name["n14"].alarm
     assert found.by_name["n17"].role == "baseline"
 
 
 def test_a_baseline_whose_first_night_is_gone_begins_with_the_first_that_is_there() -> None:
-    found = judged(nights(), replace(RULE, base_from="night of last year"))
+    found = judge_series(nights(), replace(RULE, base_from="night of last year"))
     assert found.verdict == judge(nights(), RULE)
 
 
 def test_no_nights_are_no_verdict() -> None:
-    assert judged([], RULE) == JudgedSeries(RULE)
-    assert judged([], RULE).verdict_at("n00") is None
-    assert judged(nights(), RULE).verdict_at("another") is None
+    assert judge_series([], RULE) == JudgedSeries(RULE)
+    assert judge_series([], RULE).verdict_at("n00") is None
+    assert judge_series(nights(), RULE).verdict_at("another") is None

@@ -1,4 +1,4 @@
-"""The state of a run is one word, and a night has that of the run which needs somebody the most."""
+"""States of runs, and of nights, which have the state of their most urgent run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from site_series import TASKS, a_site, usual, write_drop, write_night
 
 from reports.site.content import Site
-from reports.site.states import gate_words, so_far_words, state_of, worst_state
+from reports.site.states import gate_text, progress_text, state_of, worst_state
 
 
 def kinds(site: Site) -> dict[str, str]:
@@ -47,9 +47,9 @@ def test_a_night_with_few_verdicts_is_not_judged(tmp_path: Path) -> None:
         (last, *_) = site.runs
         series = site.series_of(last)
         assert state_of(series, last).kind == "uncovered"
-        assert gate_words(series, last) == "50 % of its trials have a verdict; a night that counts needs 90 %"
-        assert gate_words(series, series.runs[0]) == "one of the 10 nights that the baseline begins with"
-        assert gate_words(series, series.runs[11]) == "C = 0.0 of 5"
+        assert gate_text(series, last) == "50 % of its trials have a verdict; a night counts from 90 %"
+        assert gate_text(series, series.runs[0]) == "one of the first 10 nights, which form the baseline"
+        assert gate_text(series, series.runs[11]) == "C = 0.0 of 5"
 
 
 def test_the_alarm_of_one_run_is_that_of_the_night(tmp_path: Path) -> None:
@@ -64,4 +64,4 @@ def test_the_alarm_of_one_run_is_that_of_the_night(tmp_path: Path) -> None:
 def test_a_run_without_a_verdict_so_far_says_so(tmp_path: Path) -> None:
     write_night(tmp_path, 0, {"a": (None,)}, hashes={"a": "h", "b": "h"}, status="running")
     with a_site(tmp_path) as site:
-        assert so_far_words(site.runs[0].row) == "1 of 2 trials, no verdict so far"
+        assert progress_text(site.runs[0].row) == "1 of 2 trials, no verdict so far"

@@ -1,4 +1,4 @@
-"""Writing a site again: what has not changed is left alone, what has is written anew."""
+"""Writing a site again: only what changed is written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_run_that_has_not_changed_is_left_alone(tmp_path: Path) -> None:
     assert times(site, "runs/night-1/*") == before
 
 
-def test_the_page_of_a_run_is_written_anew_where_another_comes_before_it(tmp_path: Path) -> None:
+def test_the_page_of_a_run_is_written_again_when_an_earlier_run_appears(tmp_path: Path) -> None:
     a_night(tmp_path / "runs", 2)
     site = write_site([tmp_path / "runs"], tmp_path / "site").overview.parent
     page = site / "runs" / "night-2" / "index.html"
@@ -49,7 +49,7 @@ def test_the_page_of_a_run_is_written_anew_where_another_comes_before_it(tmp_pat
     assert written.unchanged == 1 and times(site, "runs/night-2/*--0.*") == trials
 
 
-def test_trials_whose_recordings_were_removed_are_written_anew(tmp_path: Path) -> None:
+def test_trials_whose_recordings_were_removed_are_written_again(tmp_path: Path) -> None:
     run = a_night(tmp_path / "runs", 1)
     site = write_site([tmp_path / "runs"], tmp_path / "site").overview.parent
     page = site / "runs" / "night-1" / "a--0.html"
@@ -62,7 +62,7 @@ def test_trials_whose_recordings_were_removed_are_written_anew(tmp_path: Path) -
 
 
 def all_of(folder: Path) -> dict[Path, bytes]:
-    """Every file but the index of the history, which is made anew at any time."""
+    """Return every file except the index of the history, which can be rebuilt at any time."""
     files = (file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".tbench-history"))
     return {file: file.read_bytes() for file in files}
 
@@ -89,7 +89,7 @@ def test_a_site_among_the_folders_of_runs_is_none_of_them(tmp_path: Path) -> Non
     for _ in range(2):
         written = write_pages([tmp_path / "runs"], tmp_path / "runs" / "site")
         assert [each.row.name for each in written.site.runs] == ["night-1"]
-    # What looks like the folder of a nightly benchmark is one where it has a night.
+    # A folder named like that of a nightly benchmark is one only if it has a night.
     (tmp_path / "runs" / "nights").mkdir()
     (tmp_path / "runs" / "nights" / "2026-11-25.html").write_text("no night")
     assert len(write_pages([tmp_path / "runs"], tmp_path / "out").site.runs) == 1

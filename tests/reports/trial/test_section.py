@@ -1,4 +1,4 @@
-"""When in a recording the steps of a trial were, by its markers or by what was typed."""
+"""Times of steps in a recording, from its markers or from what was typed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def a_step(number: int, *actions: str, model_sec: float = 1.0, command_sec: floa
     return Step(index=number, reply=Reply(content=""), actions=actions, model_sec=model_sec, command_sec=command_sec)
 
 
-def test_markers_say_when_steps_began(tmp_path: Path) -> None:
+def test_markers_give_the_times_of_steps(tmp_path: Path) -> None:
     cast = cast_of(
         tmp_path, (0.5, "m", "step 1"), (2.0, "i", "ls\n"), (3.0, "m", "step 2"), (3.5, "m", "a gap"), (5.0, "o", "x")
     )
@@ -31,7 +31,7 @@ def test_markers_say_when_steps_began(tmp_path: Path) -> None:
     assert cast.remarks == ((3.5, "a gap"),)
 
 
-def test_without_markers_what_was_typed_says_it(tmp_path: Path) -> None:
+def test_without_markers_the_input_gives_the_times(tmp_path: Path) -> None:
     cast = cast_of(tmp_path, (2.0, "i", "ls\n"), (2.2, "o", "a"), (5.0, "i", "make\n"), (9.0, "o", "b"))
     first, second = times_of([a_step(1, "ls\n"), a_step(2, "make\n", model_sec=2.0)], cast)
     assert (first, second) == (StepTimes(1.0, 2.0, 3.0), StepTimes(3.0, 5.0, 9.0))
@@ -42,7 +42,7 @@ def test_a_step_that_types_nothing_comes_when_the_one_before_is_over(tmp_path: P
     assert times_of([a_step(1, "ls\n"), a_step(2)], cast) == [StepTimes(1.0, 2.0, 2.5), StepTimes(2.5, 2.5, 9.0)]
 
 
-def test_nothing_is_said_where_nothing_ties_steps_to_the_recording(tmp_path: Path) -> None:
+def test_without_any_relation_to_the_recording_there_are_no_times(tmp_path: Path) -> None:
     assert times_of([a_step(1, "ls\n")], cast_of(tmp_path, (2.0, "o", "a"))) == [None]
     assert times_of([a_step(1, "ls\n")], read_cast(tmp_path / "none")) == [None]
 
@@ -63,17 +63,17 @@ def test_lines_that_are_no_events_are_passed_over(tmp_path: Path, line: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "note"),
     [
-        ('{"version": 2, "width": NaN}\n[1.0, "o", "x"]\n', "is no asciicast of version 2"),
-        ('{"version": 3}\n[1.0, "o", "x"]\n', "is no asciicast of version 2"),
-        ('{"version": 2}\n[1.0, "i", "x"]\n', "holds no output"),
-        ("", "is no asciicast of version 2"),
+        ('{"version": 2, "width": NaN}\n[1.0, "o", "x"]\n', "is not asciicast version 2"),
+        ('{"version": 3}\n[1.0, "o", "x"]\n', "is not asciicast version 2"),
+        ('{"version": 2}\n[1.0, "i", "x"]\n', "contains no output"),
+        ("", "is not asciicast version 2"),
     ],
 )
-def test_what_no_player_can_play_is_left_out_with_a_note(tmp_path: Path, text: str, said: str) -> None:
+def test_a_recording_that_cannot_be_played_is_left_out_with_a_note(tmp_path: Path, text: str, note: str) -> None:
     file = tmp_path / "session.cast"
     file.write_text(text)
     cast = read_cast(file)
     assert cast.text == ""
-    assert said in cast.notes[0]
+    assert note in cast.notes[0]

@@ -1,4 +1,4 @@
-"""The reader of a trial in a real browser, from files: steps and recording follow each other, texts are found."""
+"""The page of a trial in a real browser, from files: steps and recording follow each other, search works."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEK = "sec => TB.reader.sessionAt(0).seek(sec).then(() => TB.reader.sessionAt(0
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The pages of two trials of one task, which part at the second step."""
+    """Write the pages of two trials of one task, which diverge at the second step."""
     folder = tmp_path_factory.mktemp("trials")
     results = [a_result("task", 0, 1.0), a_result("task", 1, 0.0)]
     run = write_run(folder / "runs" / "run", results, {"task": "h"}, (0, 1))
@@ -59,7 +59,7 @@ def test_keys_go_from_step_to_step(page: Page, trials: Path) -> None:
         expect(page.locator(".step.now")).to_have_id(step)
     expect(page.locator(".session-screen")).to_contain_text("error: expected")
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog")).to_contain_text("next step, step before")
+    expect(page.get_by_role("dialog")).to_contain_text("next step, previous step")
 
 
 def test_a_link_to_a_step_opens_it(page: Page, trials: Path) -> None:
@@ -94,16 +94,16 @@ def test_steps_are_found_by_texts_that_the_page_leaves_out(page: Page, trials: P
     expect(page.locator("#step-1")).to_be_hidden()
     page.keyboard.press("Escape")
     expect(page.locator("#step-1")).to_be_visible()
-    page.get_by_label("only what went wrong").check()
+    page.get_by_label("only steps with problems").check()
     expect(page.locator("#found")).to_have_text("0 of 3 steps")
 
 
-def test_another_trial_is_compared_at_the_step_where_they_part(page: Page, trials: Path) -> None:
+def test_another_trial_is_compared_at_the_step_where_they_diverge(page: Page, trials: Path) -> None:
     open_page(page, trials / "task--0.html")
     choice = page.get_by_label("Compare with")
     expect(choice.locator("option")).to_have_count(2)
     choice.select_option(index=1)
-    expect(page.locator("#difference")).to_contain_text("they part at step 2. 1 of 3 steps are the same.")
+    expect(page.locator("#difference")).to_contain_text("They diverge at step 2. 1 of 3 steps are the same.")
     expect(page.locator(".sides section").nth(0)).to_contain_text("make")
     expect(page.locator(".sides section").nth(1)).to_contain_text("bye")
     page.get_by_role("button", name="3≠").click()

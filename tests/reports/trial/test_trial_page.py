@@ -1,4 +1,4 @@
-"""The page of a trial: all that is stored of it is there or said to be missing, and nothing of it is more than text."""
+"""The page of a trial: everything stored is shown or reported missing, and all of it stays text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tbench.results import Blame, ErrorInfo, Integrity, Stage, TaskStepResult
 
 
 def halve(file: Path, keep: int | None = None) -> None:
-    """Leave the first half of a file, or so many bytes."""
+    """Keep only the first half of a file, or `keep` bytes."""
     data = file.read_bytes()
     file.write_bytes(data[: len(data) // 2 if keep is None else keep])
 
@@ -48,7 +48,7 @@ def test_an_error_is_named_with_its_stage_and_its_blame(tmp_path: Path) -> None:
     assert "endpoint unavailable in stage agent, blame: endpoint; another attempt may give a verdict HTTP 503" in words
 
 
-def test_steps_have_what_was_said_typed_and_seen(tmp_path: Path) -> None:
+def test_steps_show_reply_input_and_output(tmp_path: Path) -> None:
     page = page_of(tmp_path)
     assert 'id="step-2"' in page.html
     words = page.words
@@ -142,13 +142,13 @@ def test_a_name_leads_nowhere_outside_of_the_run(tmp_path: Path, name: str) -> N
 
 def test_a_torn_recording_plays_up_to_there_and_says_so(tmp_path: Path) -> None:
     page = page_of(tmp_path, change=lambda directory: tear(directory / CAST_NAME))
-    assert "the recording breaks off in the middle of a line; it plays up to there" in page.words
+    assert "the recording is cut off in the middle of a line and plays up to that point" in page.words
     assert page.sections[0]["recorded"]
 
 
-def test_what_is_no_recording_is_said_and_left_out(tmp_path: Path) -> None:
+def test_an_invalid_recording_is_left_out_with_a_note(tmp_path: Path) -> None:
     page = page_of(tmp_path, change=lambda directory: halve(directory / CAST_NAME, keep=5))
-    assert "the recording is no asciicast of version 2, and is not shown" in page.words
+    assert "the recording is not asciicast version 2 and is not shown" in page.words
     assert not page.sections[0]["recorded"]
     assert "session-screen" not in page.html
 
@@ -161,8 +161,8 @@ def test_a_trajectory_that_cannot_be_read_costs_itself_and_the_steps_are_there(t
 
 def test_a_trial_of_which_only_the_result_is_left_has_a_page(tmp_path: Path) -> None:
     page = page_of(tmp_path, change=shutil.rmtree)
-    assert "nothing is stored of it but its result" in page.words
-    assert "No steps of a model are stored of this trial." in page.words
+    assert "only its result is stored" in page.words
+    assert "No model steps are stored for this trial." in page.words
 
 
 def test_each_step_of_a_task_is_a_section_with_steps_of_its_own(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_each_step_of_a_task_is_a_section_with_steps_of_its_own(tmp_path: Path) 
     assert 'id="step-2.2"' in page.html
     words = page.words
     assert "Step 2 of the task: two reward 0 reward below 0.5" in words
-    assert "Step 3 of the task: three · never begun" in words
+    assert "Step 3 of the task: three · never started" in words
 
 
 def test_seeds_and_attempts_lead_to_each_other(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""What a verifier left: its tests from whichever file tells of them, and its output in colours."""
+"""The verifier's files: tests from any of its reports, and its output in colour."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from reports.trial.text import coloured, plain_of
+from reports.trial.text import coloured, plain_text
 from reports.trial.verdict import read_verifier
 
 
@@ -35,7 +35,7 @@ def test_a_junit_report_is_read_unless_it_declares_entities(tmp_path: Path) -> N
     assert read_verifier(tmp_path) is None
 
 
-def test_a_summary_in_the_output_tells_of_tests_where_no_file_does(tmp_path: Path) -> None:
+def test_without_a_report_the_tests_come_from_the_output(tmp_path: Path) -> None:
     (tmp_path / "stdout.txt").write_text("\x1b[32mPASSED\x1b[0m t.py::a\nFAILED t.py::b - assert 1 == 2\n")
     (tmp_path / "ctrf.json").write_text("[" * 100_000)
     seen = read_verifier(tmp_path)
@@ -94,7 +94,7 @@ def test_colours_become_classes_and_other_escapes_nothing() -> None:
 
 
 def test_a_line_that_was_drawn_over_is_as_it_was_last() -> None:
-    assert plain_of("10 %\r50 %\r100 %\r\ndone\r\n") == "100 %\ndone\n"
+    assert plain_text("10 %\r50 %\r100 %\r\ndone\r\n") == "100 %\ndone\n"
 
 
 def test_many_changes_of_colour_are_bounded() -> None:

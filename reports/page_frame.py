@@ -1,7 +1,7 @@
-"""The look that all pages share: their frame, template filters, data as scripts, trials as small cells.
+"""Parts shared by all pages: the frame, template filters, data scripts, symbols of trials.
 
-Every text in a page may come from a model, a task or an endpoint, so everything is escaped by the templates, and no
-page may load anything from elsewhere or run a script that is not a file of the site.
+Any text in a page may come from a model, a task or an endpoint. So the templates escape everything, and no page may
+load anything from elsewhere or run a script that is not a file of the site.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' data:; "
     "font-src 'self' data:; base-uri 'none'; form-action 'none'"
 )
-"""What the pages of a site may load: scripts and styles out of the site itself, and nothing else."""
+"""Content security policy of a site's pages: scripts and styles of the site itself, and nothing else."""
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
@@ -39,14 +39,14 @@ _PARTS = re.compile(r"[^-_/.:@]*[-_/.:@]+|[^-_/.:@]+")
 
 @dataclass(frozen=True, slots=True)
 class Crumb:
-    """A part of the way from the overview to a page; `target` is a page of the site, None for the page itself."""
+    """Part of a page's breadcrumb trail; `target` is a page of the site, None for the page itself."""
 
     label: str
     target: str | None = None
 
 
 def page(template: str, here: str, *, crumbs: Sequence[Crumb] = (), policy: str = POLICY, **content: Any) -> str:
-    """A page of the site as HTML. `here` is its own place in the site, which its links start from."""
+    """Render a page of the site as HTML. `here` is its path in the site, from which its links start."""
     return (
         _environment()
         .get_template(template)
@@ -61,7 +61,7 @@ def page(template: str, here: str, *, crumbs: Sequence[Crumb] = (), policy: str 
 
 
 def seconds(sec: float) -> str:
-    """A duration as one reads it: `0.4 s`, `12.3 s`, `4 min 10 s`, `3 h 20 min`."""
+    """Return a duration for readers: `0.4 s`, `12.3 s`, `4 min 10 s`, `3 h 20 min`."""
     if sec < 120:
         return f"{sec:,.1f}\N{NO-BREAK SPACE}s" if sec < 99.95 else f"{sec:,.0f}\N{NO-BREAK SPACE}s"
     minutes, rest = divmod(round(sec), 60)
@@ -71,24 +71,24 @@ def seconds(sec: float) -> str:
 
 
 def points(fraction: float) -> str:
-    """A difference of two scores in percentage points, with its sign."""
+    """Return a difference of two scores in percentage points, with + or −."""
     return f"{100 * fraction:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def when(time: datetime | str | None) -> str:
-    """A time as date, hour and minute, in UTC; a dash where it is not known."""
+    """Return a time as date, hour and minute in UTC; a dash if it is unknown."""
     if isinstance(time, datetime):
         time = "" if time == UNKNOWN_TIME else time.astimezone(UTC).isoformat()
     return time[:16].replace("T", " ") if time else "–"
 
 
-def named(name: str) -> str:
-    """A name as a page shows it: in words where there is nothing to be seen of it."""
+def or_no_name(name: str) -> str:
+    """Return a name, or `(no name)` if it is blank."""
     return name if name.strip() else "(no name)"
 
 
 def breakable(name: str) -> Markup:
-    """A name that may be broken where a new part of it begins, and in the middle of a part only if it must be."""
+    """Return a name with line breaks allowed between its parts."""
     return Markup("<wbr>").join(escape(_visible(part)) for part in _PARTS.findall(name))
 
 
@@ -114,16 +114,19 @@ def _environment() -> Environment:
         "breakable": breakable,
         "counted": counted,
         "size": size_shown,
-        "named": named,
+        "or_no_name": or_no_name,
         "facts": trial_facts,
     }
-    places = (run_page, trial_page, task_page, night_page, compare_page)
-    environment.globals |= {place.__name__: place for place in places} | {"signs": SIGNS, "sign_of": sign_of}
+    page_paths = (run_page, trial_page, task_page, night_page, compare_page)
+    environment.globals |= {path.__name__: path for path in page_paths} | {
+        "symbols": STATUS_SYMBOLS,
+        "symbol_of": symbol_of,
+    }
     return environment
 
 
 def visible_text(text: str) -> str:
-    """Text without characters that HTML forbids (control characters, surrogates) or that turn the reading direction."""
+    """Replace characters that HTML forbids (control characters, surrogates) or that change the reading direction."""
     return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -131,40 +134,40 @@ def _visible(value: Any) -> Any:
     return visible_text(value) if type(value) is str else value
 
 
-# Data as scripts: files that put a value into the one global of a page, which works from files as from servers.
+# Data as scripts: a script can be loaded from a file as well as from a server, which `fetch` cannot.
 
 _ESCAPES = {code: f"\\u{code:04x}" for code in map(ord, "<>&\u2028\u2029")}
 
 
-def assignment(name: str, value: Any) -> str:
-    """The script that puts a value into `window.TB` under a name."""
+def data_script(name: str, value: Any) -> str:
+    """Return a script that stores a value in `window.TB` under a name."""
     return f"window.TB = window.TB || {{}}; TB[{_json(name)}] = {_json(value)};\n"
 
 
 def _json(value: Any) -> str:
-    """JSON without anything that could end a script or a line of it."""
+    """Return JSON that contains nothing that could end a script or a line of it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.translate(_ESCAPES)
 
 
-# Trials as small cells side by side: a sign for what became of each, and the way to its page.
+# Trials as small cells side by side: a symbol for the status of each, and a link to its page.
 
-SIGNS: Mapping[str, str] = {"pass": "✓", "partial": "◐", "fail": "✗", "error": "!", "missing": "·"}
-"""By status."""
+STATUS_SYMBOLS: Mapping[str, str] = {"pass": "✓", "partial": "◐", "fail": "✗", "error": "!", "missing": "·"}
+"""Symbol by status."""
 MOST_CELLS = 24
-"""Trials of one task in one run that are shown one by one; the page of the run has all of them."""
+"""Number of trials of one task in one run that are shown one by one; the page of the run has all of them."""
 
 
-def sign_of(status: str, reward: float | None) -> str:
-    """The sign of a trial: its reward where that is neither 0 nor 1, so that nothing is rounded away."""
+def symbol_of(status: str, reward: float | None) -> str:
+    """Return the symbol of a trial: its reward if that is neither 0 nor 1, so that it is not rounded."""
     if reward is None or reward in (0.0, 1.0):
-        return SIGNS[status]
+        return STATUS_SYMBOLS[status]
     text = reward_text(reward)
     return text.removeprefix("0") if text.startswith("0.") else text
 
 
 def trial_facts(trial: TrialRow | Cell) -> Iterator[str]:
-    """What became of a trial, in a few words each."""
+    """Yield short facts about the result of a trial."""
     if trial.status == Status.MISSING:
         yield "no result"
         return
@@ -172,7 +175,7 @@ def trial_facts(trial: TrialRow | Cell) -> Iterator[str]:
     if trial.reward not in (None, 1.0):
         yield f"reward {trial.reward:g}"
     if isinstance(trial, Cell) and trial.reward_all_steps not in (None, trial.reward):
-        yield f"{trial.reward_all_steps:g} with 0 for task steps that were never begun"
+        yield f"{trial.reward_all_steps:g} counting 0 for task steps that never started"
     if trial.outcome is not None:
         yield trial.outcome
     yield counted(trial.steps, "step")
@@ -181,4 +184,4 @@ def trial_facts(trial: TrialRow | Cell) -> Iterator[str]:
     if trial.attempt > 1:
         yield f"attempt {trial.attempt}"
     if isinstance(trial, Cell) and trial.human_touched:
-        yield "a human typed in it"
+        yield "a human typed in this trial"
