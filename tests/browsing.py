@@ -1,4 +1,4 @@
-"""Pages in a real browser: Chromium of this machine, and tabs that tell everything that goes wrong in them."""
+"""Pages in a real browser: the local Chromium, and tabs that report every problem."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
 DEADLINE_MS = 10_000
 _INSIDE = ("file:", "data:", "blob:", "about:")
-"""Schemes of what a page may load without leaving this machine's files."""
+"""Schemes of URLs that a page may load without network access."""
 
 
 def executable() -> str | None:
-    """Chromium of this machine; None where there is none."""
+    """Return the path of the local Chromium; None if it is not installed."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 @contextlib.contextmanager
 def running_browser(program: str) -> Iterator[Browser]:
-    """A browser. Until it is closed, no event loop can be run in this thread: playwright's own is running in it."""
+    """Open a browser. Until it is closed, no other event loop can run in this thread, because playwright's does."""
     flags = ["--no-sandbox"] if os.getuid() == 0 else []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=flags)
@@ -79,13 +79,13 @@ def _watch(tab: Page, server: str, faults: list[str]) -> None:
 
 
 def open_page(tab: Page, place: Path | str, anchor: str = "") -> None:
-    """Show a page, of a file or by its address, and wait until it is loaded."""
+    """Open a page, given a file or an address, and wait until it is loaded."""
     address = place.resolve().as_uri() if isinstance(place, Path) else place
     tab.goto(f"{address}#{anchor}" if anchor else address, wait_until="load")
 
 
 def serious_findings(tab: Page, only: Sequence[str] = ()) -> list[str]:
-    """What axe-core finds serious or critical about the page that is shown, one line per rule, of these or of all."""
+    """Return serious and critical findings of axe-core about the open page, one line per rule (`only` or all)."""
     options = {"resultTypes": ["violations"], "preload": False, **({"runOnly": list(only)} if only else {})}
     found = Axe().run(tab, options=options).response["violations"]
     return [
@@ -96,7 +96,7 @@ def serious_findings(tab: Page, only: Sequence[str] = ()) -> list[str]:
 
 
 def sideways(tab: Page) -> list[str]:
-    """What reaches beyond the window's edge, but for what scrolls in a region of its own; empty where nothing does."""
+    """Return the elements that extend beyond the window's edge, except inside scrollable regions."""
     return tab.evaluate(Path(__file__).with_name("sideways.js").read_text())
 
 
@@ -107,7 +107,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address of a server that has the files of a folder, without a slash at its end."""
+    """Serve the files of a folder, and give the server's address without a final slash."""
     handler = functools.partial(_Quiet, directory=str(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

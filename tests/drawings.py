@@ -1,4 +1,4 @@
-"""Charts as tests read them: well-formed XML without a number that is none."""
+"""Parses charts for tests: well-formed XML without NaN or infinite numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from markupsafe import Markup
 
 HOSTILE = "</title><script>alert(1)</script>\" onload='x' \u202e\x00\ud800 𝔘 &amp;"
 wild = st.floats(allow_nan=True, allow_infinity=True, width=64) | st.floats(0, 1) | st.sampled_from([0.0, 1.0, 1e9])
-"""Numbers as a stranger's verifier may write them."""
+"""Numbers as an untrusted verifier may write them."""
 
 
 def read_chart(chart: Markup) -> Element:
-    """The chart, which is well-formed, says no number that is none, and has neither script nor style of its own."""
+    """Parse a chart, and check that it has no NaN, no infinity, no script and no inline style."""
     assert not re.search(r"\b(nan|inf)\b", chart.lower().replace("&", " "))
     root = fromstring(chart)
     assert not [each for each in root.iter() if each.tag in ("script", "style", "foreignObject", "image", "use")]
@@ -24,17 +24,17 @@ def read_chart(chart: Markup) -> Element:
 
 
 def of_class(root: Element, name: str) -> list[Element]:
-    """All elements of a class, in the order in which they are drawn."""
+    """Return all elements of a class, in drawing order."""
     return [each for each in root.iter() if name in each.get("class", "").split()]
 
 
 def words(root: Element) -> list[str]:
-    """What is written in the chart, not what is said of it."""
+    """Return the visible texts of a chart, without titles."""
     return [each.text or "" for each in root.iter("text")]
 
 
 def places(root: Element) -> Iterator[float]:
-    """Every place across the width that is said in percents."""
+    """Return all horizontal positions given in percent."""
     for each in root.iter():
         for name in ("x", "x1", "x2", "cx", "width"):
             if (said := each.get(name, "")).endswith("%"):

@@ -1,4 +1,4 @@
-"""Runs that nobody should write: names and texts that try to be markup, and directories that are damaged."""
+"""Hostile runs: names and texts that try to be markup, and damaged directories."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from written_trials import Exchange, WrittenTrial, tear, tear_steps, write_files
 from tbench.results import Blame, ErrorInfo, Stage
 
 MARKUP = "</title></script></style>--><img src=x onerror=alert(1)><b class=injected>\"'`&amp;"
-"""Would load a picture, open a dialog and leave an element, wherever it is not escaped."""
+"""Loads a picture, opens a dialog and leaves an element wherever it is not escaped."""
 ESCAPES = (
     "\x1b[31mred\x1b[0m \x1b]0;a title\x07\x1b]52;c;aGk=\x07\x1b]8;;javascript:alert(1)\x1b\\link\x1b]8;;\x1b\\ "
     "\x1b[2J\x1b[999;999H\x1b[?1049h \x9b31m \x00\x08\x7f \u2028 \u202egnp.exe ]]> {{7*7}} ${alert(1)} <!--<script>"
 )
-"""What terminals obey and what pages stumble over."""
+"""Terminal escapes, and characters that pages must not contain."""
 NAMES = (
     MARKUP.replace("/", ""),
     "quotes \" and ' and `",
@@ -30,13 +30,13 @@ NAMES = (
 )
 """Task names of which each can be a directory, but for the dots."""
 NOWHERE = ("a/../../../outside", "/etc/passwd", "")
-"""Task names that are no directory's."""
+"""Task names that cannot be directories."""
 SECRET = "tbench-outside-secret"
-"""What stands in a file outside of all runs, to which names try to lead."""
+"""Content of a file outside of all runs, which hostile names try to reach."""
 
 
 def write_hostile_runs(folder: Path) -> Path:
-    """Write all of them into `folder`."""
+    """Write all hostile runs into `folder`."""
     (folder / "outside" / "seed-0").mkdir(parents=True)
     (folder / "outside" / "seed-0" / "session.cast").write_text(SECRET)
     _write_names(folder / "runs" / MARKUP.replace("/", "")[:80])

@@ -1,4 +1,4 @@
-"""Runs under way for tests of the viewer: written by the classes that a run writes with, without running anything."""
+"""Running runs for tests of the viewer, written with a real run's classes but without running anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored runs to show on pages, and a page as a test reads it."""
+"""Stored runs for tests of pages, and a parser for pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOADING = {"src", "href", "srcset", "data", "action", "poster"}
 
 
 class Page(HTMLParser):
-    """Checks nesting and gathers tags, references, attributes and text."""
+    """Parsed page, checked for nesting: tags, references, attributes and text."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -48,7 +48,7 @@ class Page(HTMLParser):
         return " ".join(self.text.split())
 
     def files(self) -> list[str]:
-        """Where links lead that leave the page."""
+        """Return the targets of links that leave the page."""
         known = (attrs["href"] for tag, attrs in self.tags if tag == "a")
         return [href for href in known if not href.startswith("#")]
 

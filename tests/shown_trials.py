@@ -1,4 +1,4 @@
-"""Trials of a run and the files of their pages, for tests of these."""
+"""Trials of a run and the files of their pages, for tests."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from tbench.storage.run_files import trial_directory
 
 @dataclass(frozen=True, slots=True)
 class WrittenPage:
-    """The page of a trial and its data script."""
+    """Page of a trial and its data script."""
 
     html: str
     script: str
 
     @property
     def words(self) -> str:
-        """The text of the page on one line; it is well-formed, or this fails."""
+        """Text of the page on one line; fails if the page is not well-formed."""
         return " ".join(PageText(self.html).text.split())
 
     @property
     def sections(self) -> list[dict[str, Any]]:
-        """What the script assigns."""
+        """Value that the script assigns."""
         begin = self.script.index("] = ") + 4
         found: list[dict[str, Any]] = json.loads(self.script[begin : self.script.rindex(";")])["sections"]
         return found
 
     def lines(self, section: int = 0) -> list[Any]:
-        """The packed lines of a section: what the model was told, steps, and events of the recording."""
+        """Return the packed lines of a section: prompt, steps, and events of the recording."""
         packed = base64.b64decode(self.sections[section]["packed"])
         return [json.loads(line) for line in gzip.decompress(packed).decode().split("\n") if line]
 
     def steps(self, section: int = 0) -> list[dict[str, Any]]:
-        """The texts of a section's steps."""
+        """Return the texts of a section's steps."""
         return [line for line in self.lines(section) if isinstance(line, dict) and "n" in line]
 
 

@@ -1,4 +1,4 @@
-"""The pages of a written site as files: which there are, what they are about, and where their links lead."""
+"""The pages of a written site as files: their kinds, and their links."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ KINDS = {
     "choice": r"compare/index\.html",
     "comparison": r"compare/.+--.+\.html",
 }
-"""Pattern of a page's place in the site, by what it is; the first one that fits."""
+"""Pattern of a page's path in the site, by kind; the first match counts."""
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 DRAWN = {"circle", "ellipse", "line", "path", "polygon", "polyline", "rect", "stop", "use"}
 """Elements of SVG that may close themselves."""
 
 
 class PageText(HTMLParser):
-    """A page as HTML: its elements are nested as they should be, and its links and anchors are gathered."""
+    """Parsed page, checked for nesting, with its links and anchors."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -69,7 +69,7 @@ class PageText(HTMLParser):
 
 
 def pages(site: Path, trials: int = 6) -> list[Path]:
-    """All pages, but of each run's trials only the first ones."""
+    """Yield all pages, but only the first trials of each run."""
     found: list[Path] = []
     seen: Counter[Path] = Counter()
     for page in sorted(site.rglob("*.html")):
@@ -93,7 +93,7 @@ def by_kind(site: Path) -> dict[str, list[Path]]:
 
 
 def broken_links(site: Path) -> Iterator[str]:
-    """A line for each link that leads out of the site, to no file, or to no anchor of a page."""
+    """Yield a line for each link out of the site, to a missing file, or to a missing anchor."""
     texts = {page: PageText(page.read_text(encoding="utf-8")) for page in pages(site)}
     for page, text in texts.items():
         for link in text.links:

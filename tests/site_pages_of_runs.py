@@ -1,4 +1,4 @@
-"""Pages of a site as tests read them: written runs gathered, a page's tags, texts and tables, a script's value."""
+"""Gathers sites and parses pages for tests: tags, texts and tables of a page, the value of a data script."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ VOID = {"meta", "link", "br", "wbr", "img", "input", "hr"}
 
 @contextlib.contextmanager
 def gathered(folder: Path) -> Iterator[Site]:
-    """The site of all runs below a folder."""
+    """Gather the site of all runs below a folder."""
     with RunHistory.open(folder / ".index") as history:
         history.update(folder)
         yield gather(history, [folder])
 
 
 class ReadPage(HTMLParser):
-    """A page: well nested, with its tags, its text and the rows of its tables."""
+    """Parsed page, checked for nesting: tags, text and table rows."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -62,7 +62,7 @@ class ReadPage(HTMLParser):
         return [attrs for _, attrs in self.tags if name in attrs.get("class", "").split()]
 
     def row(self, start: str) -> str:
-        """The words of the first row that begins so."""
+        """Return the text of the first row that starts with a text."""
         found = (" ".join(row.split()) for row in self.rows)
         return next(row for row in found if row.startswith(start))
 
@@ -72,7 +72,7 @@ class ReadPage(HTMLParser):
 
 
 def script_value(text: str, name: str) -> Any:
-    """What a script puts into the page's one global under a name."""
+    """Return the value that a script stores in the page's global under a name."""
     start = f"window.TB = window.TB || {{}}; TB[{json.dumps(name)}] = "
     assert text.startswith(start)
     assert text.endswith(";\n")

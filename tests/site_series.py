@@ -1,4 +1,4 @@
-"""Series of runs for the tests of pages: written down reward by reward, gathered as a site, and pages read back."""
+"""Series of runs for tests of pages: write them reward by reward, gather them as a site, read pages back."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ HASHES = {task: f"hash-of-{task}" for task in TASKS}
 HOSTILE = "</title><script>alert('x')</script>\u202e&\"'/../\x1b[31m"
 LOST = ErrorInfo(stage=Stage.IMAGE, type="ImagePullFailed", blame=Blame.INFRA, retryable=True, message="rate <limit>")
 _APART = {"td", "th", "tr", "li", "p", "h1", "h2", "h3", "br", "summary", "dt", "dd", "span", "a", "title", "text"}
-"""Elements that are seen apart from what is before them."""
+"""Elements that are displayed separately from the text before them."""
 Rewards = Mapping[str, Sequence[float | None]]
 """Reward by task, seed by seed; None for an error."""
 
 
 def usual(number: int) -> dict[str, tuple[float]]:
-    """A night of the usual kind: nine or ten of twelve tasks are solved, not always the same."""
+    """Return the rewards of a usual night: nine or ten of twelve tasks are solved, not always the same."""
     return {task: (float(at < 9 or (at == 9 + number % 3)),) for at, task in enumerate(TASKS)}
 
 
 def dropped(number: int) -> dict[str, tuple[float]]:
-    """A night on which five tasks more are lost."""
+    """Return the rewards of a night on which five more tasks fail."""
     return {task: (0.0,) if at in (1, 2, 3, 4, 5) else row for at, (task, row) in enumerate(usual(number).items())}
 
 
 def write_night(folder: Path, number: int, rewards: Rewards, **known: Any) -> Path:
-    """The run of a night, `night-NN` unless it is named; `known` as for `write_run`."""
+    """Write the run of a night, by default named `night-NN`; `known` as for `write_run`."""
     begun = FIRST_NIGHT + timedelta(days=number)
     seeds = range(max(map(len, rewards.values())))
     hashes = known.pop("hashes", {task: HASHES.get(task, "h") for task in rewards})
@@ -49,7 +49,7 @@ def _result(task: str, seed: int, reward: float | None, begun: Any) -> TrialResu
 
 
 def write_drop(folder: Path, usual_nights: int = 12, dropped_nights: int = 5, back: int = 0, **known: Any) -> Path:
-    """Nights as usual, nights of a drop, and nights as before it."""
+    """Write usual nights, nights of a drop, and usual nights again."""
     kinds = [usual] * usual_nights + [dropped] * dropped_nights + [usual] * back
     for number, kind in enumerate(kinds):
         write_night(folder, number, kind(number), **known)
@@ -58,14 +58,14 @@ def write_drop(folder: Path, usual_nights: int = 12, dropped_nights: int = 5, ba
 
 @contextlib.contextmanager
 def a_site(folder: Path, lanes: Sequence[Lane] = ()) -> Iterator[Site]:
-    """The site of the runs in a folder."""
+    """Gather the site of the runs in a folder."""
     with RunHistory.open(folder / "index.sqlite") as history:
         changes = history.update(folder)
         yield gather(history, [folder], lanes, changes.notes)
 
 
 class ReadPage(HTMLParser):
-    """A page as it is read: its words, where its links lead, and which classes are in it."""
+    """Parsed page: its text, the targets of its links, and its classes."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -89,5 +89,5 @@ class ReadPage(HTMLParser):
 
     @property
     def words(self) -> str:
-        """All text with single spaces."""
+        """Text of the page with single spaces."""
         return " ".join("".join(self._text).replace("\N{NO-BREAK SPACE}", " ").split())

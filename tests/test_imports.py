@@ -196,7 +196,8 @@ def test_a_library_has_its_own_place(library: str, place: str) -> None:
 
 
 def test_the_whole_configuration_is_known_only_where_the_page_says() -> None:
-    (sentence,) = re.findall(r"^The whole configuration, `RunConfig`,(.*?)\.\s", section("One configuration"), re.M | re.S)
+    text = section("One configuration")
+    (sentence,) = re.findall(r"^The whole configuration, `RunConfig`,(.*?)\.\s", text, re.M | re.S)
     places = set(named(sentence))
     users = {module(path) for path in FILES if "tbench.config.settings.RunConfig" in imports(path)}
     found = {place if (place := name.replace(".", "/")) in places else room_of(name) for name in users}

@@ -1,4 +1,4 @@
-"""Viewers of folders, for tests that ask them over HTTP."""
+"""Viewers of folders, for tests over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of trials as a run leaves them, written without running anything: steps, recording, verifier output."""
+"""Writes the files of trials as a run would, without running anything: steps, recording, verifier output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CAST_NAME = "session.cast"
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A step of a conversation: what the model wrote and typed, and what the screen showed."""
+    """Step of a conversation: text and input of the model, and the screen after it."""
 
     plan: str
     typed: str
@@ -46,12 +46,12 @@ LOOKS_AND_MENDS = (
 
 @dataclass(frozen=True, slots=True)
 class WrittenTrial:
-    """What a trial leaves beside its result."""
+    """Files of a trial besides its result."""
 
     exchanges: Sequence[Exchange] = LOOKS_AND_MENDS
     instruction: str = "Mend the build of /app."
     output: str = f"{GREEN}2 passed{PLAIN} in 0.1 s\n"
-    """What the verifier printed."""
+    """Output of the verifier."""
     tests: dict[str, str] = field(default_factory=lambda: {"test_builds": "", "test_counts": ""})
     """Message of each test that failed; empty for one that passed."""
 
@@ -129,7 +129,7 @@ def _trajectory(steps: Sequence[Step], instruction: str, outcome: Outcome | None
 
 
 def recording(exchanges: Sequence[Exchange]) -> str:
-    """An asciicast: a prompt, what was typed a second later, what was shown; again for each exchange."""
+    """Return an asciicast: for each exchange a prompt, the input a second later, and the output."""
     mark = "\x1b]133;{};aid=tbench\x1b\\"
     events: list[tuple[float, str, str]] = [(0.2, "o", f"\x1b[?2004h{PROMPT}{mark.format('B')}")]
     for number, each in enumerate(exchanges):
@@ -145,7 +145,7 @@ def recording(exchanges: Sequence[Exchange]) -> str:
 
 
 def junit(tests: dict[str, str]) -> str:
-    """What pytest writes with --junitxml."""
+    """Return a report as pytest writes it with --junitxml."""
     cases = "".join(
         f'<testcase classname="test_outputs" name={quoteattr(name)} time="0.01">'
         + (f"<failure message={quoteattr(message)}>assert 1 == 2</failure>" if message else "")

@@ -39,7 +39,7 @@ _KINDS: Mapping[str, type[Event]] = MappingProxyType(
     {kind.model_fields["kind"].default: kind for kind in get_args(Event) if kind is not TrialFinished}
 )
 _UNUSED = b'{"kind":"trial_finished"'
-"""Begin of lines that are skipped unparsed: they are the longest, and repeat the trial's verdict."""
+"""Beginning of lines that are skipped unparsed: they are the longest, and repeat the trial's verdict."""
 
 
 class JournalTail:

@@ -1,4 +1,4 @@
-"""The feed of alarms: valid Atom, one entry for each begin and end of an alarm, and stable ids."""
+"""The feed of alarms: valid Atom, one entry each for the start and the end of an alarm, and stable ids."""
 
 from __future__ import annotations
 
