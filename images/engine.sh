@@ -3,6 +3,7 @@
 # docker.io and starts dockerd; else says what to do. Exit 0: an engine answers. Exit 2: none, reason on stderr.
 set -eu
 log=${TBENCH_DOCKERD_LOG:-/var/log/tbench-dockerd.log}
+root=${TBENCH_DOCKERD_ROOT:-} # where dockerd keeps images and containers if it is started here; empty: its own default
 say() { echo "engine: $*"; }
 fail() { echo "engine: $*" >&2; exit 2; }
 socket=${DOCKER_HOST:-unix:///var/run/docker.sock}
@@ -44,7 +45,7 @@ if ! answers; then
     # A pid file of an engine that is gone keeps dockerd from starting.
     pid=$(cat /var/run/docker.pid 2>/dev/null || true)
     if [ -n "$pid" ] && ! grep -qs dockerd "/proc/$pid/comm"; then rm -f /var/run/docker.pid; fi
-    setsid dockerd >"$log" 2>&1 </dev/null &
+    setsid dockerd ${root:+--data-root "$root"} >"$log" 2>&1 </dev/null &
 fi
 i=0
 until answers; do

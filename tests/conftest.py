@@ -49,6 +49,24 @@ MakeTask = Callable[..., Path]
 StartSandbox = Callable[..., "asyncio.Future[Sandbox]"]
 
 
+MOST_CASES = 3
+"""Cases of one test with containers that `make test` tries: the first, the last and some between. `make test-all` tries
+all of them."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("engine") and not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for found in cases.values():
+        tried = {round(at * (len(found) - 1) / (MOST_CASES - 1)) for at in range(MOST_CASES)}
+        for number, item in enumerate(found):
+            if number not in tried:
+                item.add_marker(pytest.mark.slow)
+
+
 OF_ONE = re.compile(r"^from (?:internet|own_\w+) import|^def host_addresses", re.MULTILINE)
 """In files that one worker has to itself: addresses of the host, or a registry whose images all have one label."""
 
