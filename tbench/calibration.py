@@ -1,4 +1,4 @@
-"""Measures tasks before models are: what their oracle and doing nothing score here, and what that says of a task."""
+"""Calibrates tasks: runs their oracle and an agent that does nothing, and derives whether verdicts can be trusted."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tbench.config.settings import AgentConfig, OverridesConfig, RunConfig, Sand
 from tbench.errors import TrialError
 from tbench.results import UNCONFIRMED, ErrorInfo, TrialResult, is_weak
 from tbench.reward import canonical, reward_text
-from tbench.runs.beside import Say, Spare
 from tbench.runs.plan import as_configured
+from tbench.runs.spare_capacity import Say, SpareCapacity
 from tbench.sandbox.archive import sums_by_path
 from tbench.sandbox.backend import MakeBackend
 from tbench.storage.run_files import step_directory, trial_directory
@@ -29,39 +29,37 @@ from tbench.verify.tests_shown import TEST_SUMS, logs_in, tests_shown
 if TYPE_CHECKING:
     from tbench.api.runner import Runner
 
-# Runs the oracle, and nobody, in tasks, and writes down what that tells of them; what is known is not run again.
-
 AGENTS: tuple[CalibratingAgent, ...] = ("oracle", "nop")
 REPETITIONS = 3
-"""Trials of each agent, where nothing else is asked for."""
+"""Default number of trials of each agent."""
 
 
 @dataclass(frozen=True)
 class CalibratedTask:
-    """A task and what was measured of it, now or earlier."""
+    """A task and its calibration, new or stored."""
 
     task: Task
     calibration: Calibration | None = None
     error: ErrorInfo | None = None
-    """What kept its image from being had; then there is no calibration."""
+    """Error that prevented its image; then there is no calibration."""
 
 
 @dataclass(frozen=True)
 class Calibrating:
-    """One calibration of tasks: with which configuration, how often, and where its results are kept."""
+    """A calibration of tasks: configuration, number of trials, and where results are stored."""
 
     config: RunConfig
     repetitions: int
     offline: bool = False
-    """Whether oracles that pass are also tried without a network."""
+    """Whether passing oracles are also run without a network."""
     again: bool = False
-    """Whether what is known is measured anew."""
+    """Whether stored results are measured again."""
     say: Callable[[str], None] = lambda _: None
     backend: MakeBackend | None = None
-    spare: Spare | None = None
-    """What room a run leaves, where tasks are measured beside one."""
+    spare: SpareCapacity | None = None
+    """Spare capacity of a run, if tasks are measured beside one."""
     root: Path | None = None
-    """Where results are kept; None for the cache."""
+    """Directory of the results; None for the cache."""
 
     @classmethod
     def of(cls, config: RunConfig, repetitions: int, **more: Any) -> Calibrating:
@@ -74,9 +72,9 @@ class Calibrating:
         return cls(config.model_copy(update=as_they_are), repetitions, **more)
 
     async def tasks(self, tasks: Sequence[Task]) -> list[CalibratedTask]:
-        """Measure tasks: first all oracles, then nobody, then oracles without a network. Raises UsageError.
+        """Measure tasks: first all oracles, then nop, then oracles without a network. Raises UsageError.
 
-        What is measured is kept at once, so that a calibration which is cut short goes on where it was.
+        Each result is stored at once, so that an interrupted calibration continues where it was.
         """
         done = {task.name: CalibratedTask(task) for task in tasks}
         for agent in AGENTS:
@@ -94,7 +92,7 @@ class Calibrating:
         return list(done.values())
 
     async def once(self, tasks: Sequence[Task]) -> dict[str, list[MeasuredTrial]]:
-        """One trial of each agent in each task, by name; nothing of it is read or kept. Raises UsageError."""
+        """Run one trial of each agent in each task, and return them by task; nothing is stored. Raises UsageError."""
         found: dict[str, list[MeasuredTrial]] = {task.name: [] for task in tasks}
         for agent in AGENTS:
             fitting = [task for task in tasks if agent != "oracle" or task.has_oracle]
@@ -106,8 +104,8 @@ class Calibrating:
         return found
 
     def runner(self, agent: CalibratingAgent, **sandbox: Any) -> Runner:
-        """Give what runs trials of an agent, with other settings of `sandbox`."""
-        from tbench.api.runner import Runner  # a run whose tasks are known measures none
+        """Make a Runner for trials of an agent, with other settings of `sandbox`."""
+        from tbench.api.runner import Runner  # not needed if all tasks are calibrated
 
         config = self.config.model_copy(update={"agent": AgentConfig(name=agent)}).with_values(sandbox=sandbox)
         return Runner(config, backend=self.backend, say=self.say, spare=self.spare)
@@ -115,7 +113,7 @@ class Calibrating:
     def _wants(self, agent: CalibratingAgent, each: CalibratedTask) -> bool:
         if each.task.unsupported or each.error is not None or (agent == "oracle" and not each.task.has_oracle):
             return False
-        # Before the image is there, nobody knows what is known of it.
+        # Stored results can only be found once the image is known.
         return each.calibration is None or len(each.calibration.of(agent)) < self.repetitions
 
     async def _calibrated(self, runner: Runner, agent: CalibratingAgent, each: CalibratedTask) -> CalibratedTask:
@@ -146,7 +144,7 @@ class Calibrating:
         return self._kept(each, offline=trial)
 
     def _kept(self, each: CalibratedTask, **update: Any) -> CalibratedTask:
-        """The task with what was measured now; what says nothing of the task is not kept for later."""
+        """Return the task with an updated calibration, of which lasting results are stored."""
         assert each.calibration is not None
         now = each.calibration.model_copy(update={**update, "measured_at": datetime.now(UTC)})
         lasting = {
@@ -157,7 +155,7 @@ class Calibrating:
         return replace(each, calibration=now)
 
     async def _begun(self, runner: Runner, task: Task) -> CalibratedTask:
-        """The task with what is known of it, which may be nothing. Raises TrialError where there is no image."""
+        """Return the task with its stored calibration, or an empty one. Raises TrialError if there is no image."""
         image, architecture = await runner.prepare(task)
         earlier = None if self.again else known(task, image, architecture, self.say, self.root)
         if earlier is not None:
@@ -169,7 +167,7 @@ class Calibrating:
 
 
 def _passes_with_network(each: CalibratedTask) -> bool:
-    """Whether the oracle passes, and nobody knows whether it does without the network that it has."""
+    """Whether the oracle passes with a network, and was not yet run without one."""
     if each.calibration is None or each.calibration.offline is not None:
         return False
     networks = each.task.file.networks
@@ -182,7 +180,7 @@ def _ending(trial: MeasuredTrial) -> str:
 
 
 async def measure(runner: Runner, task: Task, agent: CalibratingAgent, repetition: int) -> MeasuredTrial:
-    """Run one trial of the agent of a `runner`, and give what it tells. Raises UsageError."""
+    """Run one trial with the agent of `runner`, and return its measurements. Raises UsageError."""
     from tbench.api.runner import TrialFailed
 
     try:
@@ -221,7 +219,7 @@ def _measured(
         memory_peak_mb=result.memory_peak_mb,
         out_of_memory=result.out_of_memory,
         shares={kind: round(share, 4) for kind, share in _shares(task, result)},
-        last_words=_last_words([*logs.values()][-1]),
+        last_words=_last_line([*logs.values()][-1]),
     )
 
 
@@ -236,12 +234,10 @@ def _shares(task: Task, result: TrialResult) -> Iterator[tuple[str, float]]:
         yield "memory", result.memory_peak_mb / task.file.environment.memory_mb
 
 
-def _last_words(logs: Logs) -> str:
+def _last_line(logs: Logs) -> str:
     lines = logs.get("stdout.txt", b"")[-4096:].decode("utf-8", "replace").splitlines()
     return next((one_line(line, 200) for line in reversed(lines) if line.strip()), "")
 
-
-# What a calibration says of a task: whether its verdicts can be trusted here, and if not, why, in a few words.
 
 Condition = Literal[
     "cannot be run",
@@ -256,15 +252,15 @@ Condition = Literal[
     "no oracle",
     "healthy",
 ]
-"""What may be said of a task, the worst first."""
+"""Conditions of a task, the worst first."""
 HARMLESS: frozenset[Condition] = frozenset({"isolation impossible", "needs network", "no oracle", "healthy"})
-"""What leaves a task's verdicts as good as they are."""
+"""Conditions that do not make a task's verdicts doubtful."""
 TIGHT = 0.8
-"""The share of a limit from which on it may decide a trial."""
+"""Used share of a limit from which it may decide a trial."""
 
 
 def conditions(each: CalibratedTask) -> Mapping[Condition, str]:
-    """What is to be said of a task, each with its reason, the worst first; never empty."""
+    """Return a task's conditions with reasons, the worst first; never empty."""
     if each.task.unsupported:
         return {"cannot be run": f"needs {each.task.unsupported[0]}, which tbench does not have"}
     if each.calibration is None:
@@ -279,14 +275,14 @@ def conditions(each: CalibratedTask) -> Mapping[Condition, str]:
 
 
 def is_healthy(found: Mapping[Condition, str]) -> bool:
-    """Whether nothing of it makes a task's verdicts doubtful."""
+    """Whether none of the conditions makes a task's verdicts doubtful."""
     return found.keys() <= HARMLESS
 
 
 def _conditions(calibration: Calibration) -> Iterator[tuple[Condition, str]]:
     oracle, nop = calibration.of("oracle"), calibration.of("nop")
     for each in (*oracle, *nop):
-        # The task's own errors are failures of its oracle, but doing nothing is no reason for one.
+        # An error of the task itself counts as a failed oracle; for nop, any error means that there is no verdict.
         if each.error is not None and (each.agent == "nop" or not each.counts):
             yield "no verdict", f"{each.agent}: {plain(each.error_words, 250)}"
             break
@@ -297,20 +293,20 @@ def _conditions(calibration: Calibration) -> Iterator[tuple[Condition, str]]:
     if any(each.is_pass for each in nop):
         yield "nop passes", "doing nothing scores 1"
     for trials in (judged, [each for each in nop if each.error is None]):
-        if len(endings := dict.fromkeys(map(_conditions_ending, trials))) > 1:
+        if len(endings := dict.fromkeys(map(_ending_shared, trials))) > 1:
             yield "flaky verifier", f"{trials[0].agent}: {', '.join(endings)}"
             break
     else:
         if calibration.passes_fresh and not all(each.passes_fresh for each in passes if each.passes_fresh is not None):
-            yield "flaky verifier", "oracle: not each pass is one in a fresh container"
+            yield "flaky verifier", "oracle: not every pass is also a pass in a fresh container"
     if words := _tight(oracle, nop):
         yield "limits too tight here", words
     if calibration.passes_fresh is False:
-        yield "isolation impossible", "the oracle's work passes only in the container that it was made in"
+        yield "isolation impossible", "the oracle's work passes only in its own container"
 
 
 def _network(task: Task, calibration: Calibration) -> str:
-    """Why a task needs a network, where that is known: it names hosts, or its oracle fails without; else empty."""
+    """Return why a task needs a network: it names hosts, or its oracle fails without one. Empty if unknown."""
     networks = task.file.networks
     phases = (networks.start, networks.agent, networks.verifier)
     if hosts := dict.fromkeys(host for phase in phases for host in phase.hosts):
@@ -319,7 +315,7 @@ def _network(task: Task, calibration: Calibration) -> str:
     return f"without one, {_failure(tried)}" if tried is not None and tried.counts and not tried.is_pass else ""
 
 
-def _conditions_ending(trial: MeasuredTrial) -> str:
+def _ending_shared(trial: MeasuredTrial) -> str:
     if trial.reward is None:
         return trial.error.type if trial.error is not None else "no verdict"
     return reward_text(canonical(trial.rewards.get("shared", trial.reward)))
@@ -329,11 +325,11 @@ def _failure(trial: MeasuredTrial) -> str:
     if trial.error is not None:
         return plain(trial.error_words, 250)
     last = f"; the verifier's last words: {plain(trial.last_words, 200)!r}" if trial.last_words else ""
-    return f"scores {_conditions_ending(trial)}{last}"
+    return f"scores {_ending_shared(trial)}{last}"
 
 
 def _tight(oracle: list[MeasuredTrial], nop: list[MeasuredTrial]) -> str:
-    """Which limit of time is nearly used up, or of memory was; else empty. A peak of memory counts caches of files."""
+    """Return which time limit is nearly used up, or that memory was; else empty. Memory peaks include file caches."""
     if any(each.out_of_memory for each in oracle):
         return "the oracle ran out of memory"
     shares = [(share, f"{kind} of {each.agent}") for each in oracle for kind, share in each.shares.items()]
@@ -342,22 +338,23 @@ def _tight(oracle: list[MeasuredTrial], nop: list[MeasuredTrial]) -> str:
     return f"{what}: {share:.0%} of the time limit" if share >= TIGHT else ""
 
 
-# The calibration of a run's tasks beside its trials: what is not known yet is measured in the room that is left.
+# Calibration beside a run, in its spare capacity.
 
 _SAME_CONTAINER = frozenset({"pin_cpus", "allow_env", "trust"})
-"""Settings of sandboxes with any of which a task's containers may do the same."""
+"""Sandbox settings that do not change what a task's containers can do."""
 
 
 class CalibrationBeside:
-    """Measures those of a run's tasks that have an oracle and are not known, and judges all of them.
+    """Measures a run's tasks that have an oracle and no calibration, and judges all of them.
 
-    With `all` they are measured anew, and waited for; with `off`, and `missing` beside the oracle or nobody, none is.
+    With `all`, they are measured again, and waited for. Nothing is measured with `off`, or with `missing` in a run of
+    the oracle or nop.
     """
 
     def __init__(
         self, tasks: Sequence[Task], source: str, agent: str, sandbox: SandboxConfig, schedule: ScheduleConfig
     ) -> None:
-        """`source` of the tasks is said in words, so it has no password. `agent` is who has the trials."""
+        """`source` of the tasks is shown in messages, so it has no password; `agent` is the run's."""
         which = schedule.calibrate
         self._source, self._config = source, RunConfig(sandbox=sandbox, schedule=schedule)
         self._tasks = [task for task in tasks if task.has_oracle and not task.unsupported]
@@ -367,15 +364,15 @@ class CalibrationBeside:
         self._wanted: list[Task] = []
         self.is_waited_for = which == "all"
 
-    async def measure(self, spare: Spare, say: Say) -> None:
+    async def measure(self, spare: SpareCapacity, say: Say) -> None:
         if not self._measures or self._why_not:
             return
         self._wanted = [task for task in self._tasks if task.name in spare.tasks]
-        trying = Calibrating.of(self._config, REPETITIONS, again=self.is_waited_for, spare=spare)
+        calibrating = Calibrating.of(self._config, REPETITIONS, again=self.is_waited_for, spare=spare)
 
         async def one(task: Task) -> None:
             await spare.image(task.name)
-            (self._done[task.name],) = await trying.tasks([task])
+            (self._done[task.name],) = await calibrating.tasks([task])
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -396,20 +393,20 @@ class CalibrationBeside:
                 is_complete &= each.calibration is not None and all(map(each.calibration.of, AGENTS))
         return found if found or is_complete else None
 
-    def left_words(self) -> str:
+    def remaining_message(self) -> str:
         if self._why_not and self.is_waited_for:
-            return f"calibration: none beside a run with {self._why_not}; measure with: tbench calibrate"
+            return f"calibration: not possible beside a run with {self._why_not}; run tbench calibrate instead"
         left = [task.name for task in self._wanted if task.name not in self._done]
         if not left:
             return ""
         source = shlex.quote(self._source)
         chosen = "" if len(left) > 3 else "".join(f" -t {shlex.quote(name)}" for name in left)
-        words = f"{len(left)} of {counted(len(self._wanted), 'task')} not measured beside the trials"
-        return f"calibration: {words}; go on with: tbench calibrate -d {source}{chosen}"
+        words = f"{len(left)} of {counted(len(self._wanted), 'task')} not measured during the run"
+        return f"calibration: {words}; continue with: tbench calibrate -d {source}{chosen}"
 
 
 def _why_not(sandbox: SandboxConfig) -> str:
-    """The option for which tasks could not be measured as they are, or without their images coming anew; else empty."""
+    """Return the option that prevents calibrating tasks as they are, or would fetch their images again; else empty."""
     if sandbox.drop_images:
         return "--drop-images"
     usual = SandboxConfig()

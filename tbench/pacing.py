@@ -1,4 +1,4 @@
-"""Finds how many trials at once a model's servers can take, by their metrics, while they work."""
+"""Adapts the number of concurrent trials to the load that the model's servers report in their metrics."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from harness.errors import EndpointError
 from harness.turns import cancel
 from tbench.config.document import PacedConcurrency
 
-# What a vLLM says about its load on its `/metrics`, in Prometheus' text format.
+# vLLM's load in its `/metrics`, in Prometheus' text format.
 
 _LINE = re.compile(r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)(?:\s+-?\d+)?$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
-"""The name of today's versions, and that of those before 0.10."""
+"""Names of the metric in current versions, and before 0.10."""
 _LONGEST_CHARS = 4_000_000
 
 
 class NoMetrics(ValueError):
-    """An answer that says nothing usable about a server's load."""
+    """An answer without usable metrics about a server's load."""
 
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """The load of one server at one moment."""
+    """Load of a server at one moment."""
 
     usage: float
-    """Share of the KV cache that is in use, 0 to 1."""
+    """Used share of the KV cache, 0 to 1."""
     running: int
     waiting: int
     preemptions: int
-    """Since the server began."""
+    """Preemptions since the server's start."""
     cache_tokens: int | None = None
-    """Tokens that the KV cache holds; None where the server does not say."""
+    """Capacity of the KV cache in tokens; None if the server does not report it."""
 
     @classmethod
     def read(cls, text: object, model: str | None = None) -> ServerLoad:
-        """The load in the body of an answer, of this model where several are told. Raises NoMetrics."""
+        """Parse an answer's body, for this model if it reports several. Raises NoMetrics."""
         if not isinstance(text, str) or len(text) > _LONGEST_CHARS:
-            raise NoMetrics("no text in Prometheus' format")
+            raise NoMetrics("not a text in Prometheus format")
         samples = _Samples(text, model)
         usages = next((found for name in _USAGE if (found := samples.values(name))), [])
         if not usages:
-            raise NoMetrics("no vllm:kv_cache_usage_perc in it")
+            raise NoMetrics("has no vllm:kv_cache_usage_perc")
         counts = {name: samples.values(f"vllm:{name}") for name in ("num_requests_running", "num_requests_waiting")}
         preempted = samples.values("vllm:num_preemptions_total") or samples.values("vllm:num_preemptions")
         every = [*usages, *counts["num_requests_running"], *counts["num_requests_waiting"], *preempted]
         if bad := [each for each in every if not math.isfinite(each) or each < 0 or each > 1e15]:
-            raise NoMetrics(f"a value of {bad[0]:g} cannot be")
+            raise NoMetrics(f"impossible value {bad[0]:g}")
         if (highest := max(usages)) > 1.0:
-            raise NoMetrics(f"a KV usage of {highest:g} cannot be: it is a share from 0 to 1")
+            raise NoMetrics(f"impossible KV usage {highest:g}: must be from 0 to 1")
         return cls(
             usage=sum(usages) / len(usages),
             running=round(sum(counts["num_requests_running"])),
@@ -67,8 +67,8 @@ class ServerLoad:
         )
 
 
-def of_all(loads: Sequence[ServerLoad]) -> ServerLoad:
-    """The load of several servers among which trials are spread."""
+def combined_load(loads: Sequence[ServerLoad]) -> ServerLoad:
+    """Combine the loads of several servers that share the trials."""
     tokens = [each.cache_tokens for each in loads if each.cache_tokens is not None]
     return ServerLoad(
         usage=sum(each.usage for each in loads) / len(loads),
@@ -80,7 +80,7 @@ def of_all(loads: Sequence[ServerLoad]) -> ServerLoad:
 
 
 class _Samples:
-    """The samples of a text by name, with their labels."""
+    """Metric samples of a text by name, with their labels."""
 
     def __init__(self, text: str, model: str | None) -> None:
         self._found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
@@ -91,7 +91,7 @@ class _Samples:
         self._model = model
 
     def values(self, name: str) -> list[float]:
-        """The values of a metric: those of the model where it has any, else all."""
+        """Return the values of a metric: the model's if it has any, else all."""
         found = self._found.get(name, [])
         own = [value for labels, value in found if labels.get("model_name") == self._model]
         return own or [value for _, value in found]
@@ -101,7 +101,7 @@ class _Samples:
 
     def _blocks(self) -> Iterator[int]:
         for labels, _ in self._found.get("vllm:cache_config_info", []):
-            # Newer versions tell it outright; blocks hold less where several groups of layers share them.
+            # Newer versions report it; blocks hold less where several groups of layers share them.
             names = ("kv_cache_size_tokens", "num_gpu_blocks", "block_size")
             tokens, blocks, size = (labels.get(name, "") for name in names)
             if tokens.isdecimal():
@@ -117,25 +117,25 @@ def _number(text: str) -> float:
         return math.nan
 
 
-# Finds the number of trials at once that a server can take: it grows in steps while there is room, and is cut at once.
+# Controller of the number of concurrent trials: grows it in steps while there is room, and cuts it at once.
 #
-# AIMD on what vLLM says of its KV cache, its queue and its preemptions, with the thresholds of prime-rl's
+# AIMD on vLLM's KV cache usage, queue and preemptions, with the thresholds of prime-rl's
 # ConcurrencyController (src/prime_rl/orchestrator/concurrency.py). A pure state machine: no clock, no I/O.
 
 GROWTH, STRIDE = 1.25, 2.0
-"""Growth per turnover near the aim, and at the most where there is more room than that."""
+"""Growth factor per turnover near the aim, and at most when there is more room."""
 ROOMY, FULL, AIM = 0.6, 0.8, 0.7
-"""KV usage below which it grows, above which it is trimmed, and to which."""
+"""KV usage below which the number grows, above which it is cut, and the target of the cut."""
 QUEUE_CUT, PREEMPTION_CUT = 0.9, 0.8
 REST_SEC = 30.0
-"""Shortest time between two cuts."""
+"""Shortest time between two cuts, in seconds."""
 STALE_SEC = 15.0
-"""Without metrics for so long, what was seen before says nothing, and a turnover begins anew."""
+"""Age in seconds after which earlier metrics are ignored, and a turnover begins again."""
 
 
 @dataclass
 class PaceController:
-    """The number of trials at once, as it stands after each look at the servers."""
+    """The number of concurrent trials, updated with each reading of the metrics."""
 
     number: int
     most: int
@@ -146,10 +146,10 @@ class PaceController:
     _queued: bool = field(default=False, init=False)
 
     def observe(self, now: float, load: ServerLoad | None, *, under_way: int, ended: int) -> str:
-        """Take in a look at the servers, None where they told nothing; gives why the number changed, or nothing.
+        """Process a reading; None if no server reported one. Return why the number changed, or an empty string.
 
-        The load has the preemptions since the look before. `now` is in seconds of any clock, `ended` the trials that
-        have ended since the beginning.
+        The load has the preemptions since the last reading. `now` is in seconds of any clock, `ended` the total of
+        finished trials.
         """
         if load is None:
             return ""
@@ -157,26 +157,26 @@ class PaceController:
         self._seen_at = now
         was_queued, self._queued = self._queued and not is_stale, load.waiting > 0
         if is_stale:
-            self._begin_turn(ended)
+            self._begin_turnover(ended)
         why, number = self._wanted(load, was_queued, under_way)
         if number < self.number:
             return self._cut(now, number, why, under_way, ended)
-        # As many trials have ended as go at once: those under way show what the number costs.
+        # Grow only after a turnover: when all running trials began at the current number.
         if number > self.number and ended - self._ended_then >= self.number:
-            self._begin_turn(ended)
+            self._begin_turnover(ended)
             self.number = number
             return why
         return ""
 
     def _wanted(self, load: ServerLoad, was_queued: bool, under_way: int) -> tuple[str, int]:
-        # What is not under way did not cause it: a cut goes from what is.
+        # Trials that do not run yet did not cause the load: cut from the running ones.
         base = min(self.number, max(under_way, self.least))
         if load.preemptions > 0:
             return f"{load.preemptions} requests were preempted", self._bounded(base * PREEMPTION_CUT)
         if load.usage > FULL:
             return f"KV cache {load.usage:.0%} full", self._bounded(base * AIM / load.usage)
         if load.waiting > 0:
-            # One look may meet requests that have just come.
+            # A single reading may see requests that have just arrived.
             return (
                 (f"{load.waiting} requests wait", self._bounded(base * QUEUE_CUT)) if was_queued else ("", self.number)
             )
@@ -189,34 +189,34 @@ class PaceController:
         return max(self.least, min(self.most, int(number)))
 
     def _cut(self, now: float, number: int, why: str, under_way: int, ended: int) -> str:
-        # Trials under way are not ended: until they are, the cut before has not shown what it does.
+        # Running trials are not stopped, so a cut takes effect only when enough of them have ended.
         if self._cut_at is not None and (now - self._cut_at < REST_SEC or under_way > self.number):
             return ""
         self._cut_at = now
-        self._begin_turn(ended)
+        self._begin_turnover(ended)
         self.number = number
         return why
 
-    def _begin_turn(self, ended: int) -> None:
+    def _begin_turnover(self, ended: int) -> None:
         self._ended_then = ended
 
 
 def first_number(cache_tokens: int | None, context_tokens: int | None, most: int, otherwise: int) -> int:
-    """How many trials begin: as many as fit the cache with full contexts, or `otherwise` where that is not known."""
+    """Return the initial number: as many full contexts as fit the cache, or `otherwise` if that is unknown."""
     if cache_tokens is None or not context_tokens:
         return max(1, min(otherwise, most))
     return max(1, min(cache_tokens // context_tokens, most))
 
 
-# Watches the servers of a run's model, and gives the run the number of trials at once that they can take.
+# Applies the controller to a run.
 
 POLL_SEC = 5.0
-_LOOK_SEC = 4.0
-"""Time limit of one look at all servers."""
+_METRICS_SEC = 4.0
+"""Time limit of one reading from all servers."""
 
 
-class TellsMetrics(Protocol):
-    """A server of a model."""
+class MetricsSource(Protocol):
+    """A model's server that may report metrics."""
 
     @property
     def url(self) -> str: ...
@@ -228,16 +228,16 @@ class TellsMetrics(Protocol):
     def context_tokens(self) -> int | None: ...
 
     async def metrics(self) -> object:
-        """The body of its `/metrics`. Raises EndpointError."""
+        """Return the body of its `/metrics`. Raises EndpointError."""
         ...
 
 
 class PacedRun(Protocol):
-    """A run that is under way."""
+    """A running run, as the pacing needs it."""
 
     @property
     def number(self) -> int:
-        """Trials at once."""
+        """Number of concurrent trials."""
 
     @property
     def under_way(self) -> int: ...
@@ -247,36 +247,36 @@ class PacedRun(Protocol):
 
     @property
     def was_resized(self) -> bool:
-        """Whether a person has said how many."""
+        """Whether a person has set the number."""
 
     def pace(self, number: int) -> None:
-        """Have another number from now on."""
+        """Change the number of concurrent trials."""
 
 
 class Pace:
-    """The number of trials at once of one run, by the load of its servers."""
+    """Adapts the number of concurrent trials of one run to the load of its servers."""
 
     def __init__(
-        self, servers: Sequence[TellsMetrics], *, most: int, otherwise: int, say: Callable[[str], None]
+        self, servers: Sequence[MetricsSource], *, most: int, otherwise: int, say: Callable[[str], None]
     ) -> None:
-        """`otherwise` is the number where no server tells anything; `say` is told of that, and of changes."""
+        """`otherwise` is the number without metrics; `say` is called about that, and about changes."""
         self._servers, self._most, self._otherwise, self._say = servers, most, otherwise, say
         self._numbers: list[int] = []
         self._has_metrics = False
-        self._complained = False
+        self._reported_missing = False
         self._preemptions: dict[str, int] = {}
 
     async def begin(self, context_tokens: int | None = None) -> int:
-        """The number to begin with; without metrics it stays. A trial may have `context_tokens`, or the server's."""
-        load = await self._look()
+        """Return the initial number; without metrics it stays. A trial may use `context_tokens`, or the server's."""
+        load = await self._poll()
         if load is None:
             number = max(1, min(self._otherwise, self._most))
-            self._say(f"-n auto: stays at {number} trials at once")
+            self._say(f"-n auto: stays at {number} concurrent trials")
         else:
             self._has_metrics = True
             lengths = [each for each in (context_tokens, *(one.context_tokens for one in self._servers)) if each]
             number = first_number(load.cache_tokens, min(lengths, default=None), self._most, self._otherwise)
-            self._say(f"-n auto: begins with {number} trials at once; KV cache {load.usage:.0%} full")
+            self._say(f"-n auto: begins with {number} concurrent trials; KV cache {load.usage:.0%} full")
         self._numbers.append(number)
         return number
 
@@ -292,7 +292,7 @@ class Pace:
 
     @property
     def recorded(self) -> PacedConcurrency:
-        """The numbers at which the run went."""
+        """Summary of the numbers so far."""
         numbers = self._numbers
         return PacedConcurrency(
             first=numbers[0], min=min(numbers), median=statistics.median_low(numbers), max=max(numbers)
@@ -303,40 +303,40 @@ class Pace:
         while True:
             await asyncio.sleep(POLL_SEC)
             if run.was_resized:
-                self._say(f"-n auto: a person has said {run.number}; it stays there")
+                self._say(f"-n auto: stays at {run.number}, which a person has set")
                 self._numbers.append(run.number)
                 return
-            load = await self._look()
+            load = await self._poll()
             before = controller.number
             why = controller.observe(time.monotonic(), load, under_way=run.under_way, ended=run.ended)
             if why and controller.number != before and not run.was_resized:
                 run.pace(controller.number)
-                self._say(f"-n auto: {before} → {controller.number} trials at once: {why}")
+                self._say(f"-n auto: {before} → {controller.number} concurrent trials: {why}")
             self._numbers.append(run.number)
 
-    async def _look(self) -> ServerLoad | None:
-        """The load of the servers that tell theirs; None where none does. The first silence is said."""
+    async def _poll(self) -> ServerLoad | None:
+        """Return the combined load of the servers that report one; None if none does. The first failure is reported."""
         answers = await asyncio.gather(*map(self._load_of, self._servers))
         loads = [each for each in answers if isinstance(each, ServerLoad)]
         if loads:
-            self._complained = False
-            return of_all(loads)
-        if answers and not self._complained:
-            self._complained = True
+            self._reported_missing = False
+            return combined_load(loads)
+        if answers and not self._reported_missing:
+            self._reported_missing = True
             url = self._servers[0].url.removesuffix("/v1")
             self._say(f"-n auto: {url}/metrics: {answers[0]}")
         return None
 
-    async def _load_of(self, server: TellsMetrics) -> ServerLoad | str:
-        """The load of a server, with the preemptions since the look before; else what is wrong with its metrics."""
+    async def _load_of(self, server: MetricsSource) -> ServerLoad | str:
+        """Return a server's load, with preemptions since the last reading; or what is wrong with its metrics."""
         try:
-            async with asyncio.timeout(_LOOK_SEC):
+            async with asyncio.timeout(_METRICS_SEC):
                 load = ServerLoad.read(await server.metrics(), server.model)
         except TimeoutError:
-            return f"no answer within {_LOOK_SEC:g} s"
+            return f"no answer within {_METRICS_SEC:g} s"
         except (EndpointError, NoMetrics) as error:
             return str(error)
         before = self._preemptions.get(server.url, load.preemptions)
         self._preemptions[server.url] = load.preemptions
-        # A server that was started anew counts from 0.
+        # A restarted server counts from 0.
         return replace(load, preemptions=max(0, load.preemptions - before))

@@ -1,4 +1,4 @@
-"""Shards of one run: trials divided among machines, by how long they take, and the results put together."""
+"""Shards of a run: divides its trials among machines by expected duration, and merges the results."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from tbench.storage.run_files import (
 )
 from tbench.text import counted, names_shown
 
-# Divides the trials of a run among shards, so that each machine finds the same division without asking another.
+# Division of a run's trials, computed alike on every machine without communication.
 
 
-class Weighed(NamedTuple):
-    """A trial and the seconds that it is expected to take."""
+class WeighedTrial(NamedTuple):
+    """A trial and its expected duration in seconds."""
 
     task: str
     seed: int
     seconds: float
 
 
-def divide(trials: Iterable[Weighed], count: int) -> list[list[Weighed]]:
-    """The trials in `count` parts that are expected to take about as long as each other.
+def divide(trials: Iterable[WeighedTrial], count: int) -> list[list[WeighedTrial]]:
+    """Divide trials into `count` parts of about equal expected duration.
 
-    The longest goes first, to the part that has least so far (Graham's LPT rule), so two parts differ by no more than
-    one trial. Among trials of equal length a hash decides, so that neither the seeds of a task nor its neighbours keep
-    together. The order in which the trials are given plays no role.
+    The longest goes first, to the part with the least so far (Graham's LPT rule), so two parts differ by at most one
+    trial. Among trials of equal length a hash decides, so that neither the seeds of a task nor its neighbours stay
+    together. The order of the given trials does not matter.
     """
-    parts: list[list[Weighed]] = [[] for _ in range(count)]
+    parts: list[list[WeighedTrial]] = [[] for _ in range(count)]
     loads = [(0.0, 0, index) for index in range(count)]
     for trial in sorted(
         trials, key=lambda each: (-each.seconds, _digest([each.task, each.seed]), each.task, each.seed)
@@ -60,8 +60,8 @@ def divide(trials: Iterable[Weighed], count: int) -> list[list[Weighed]]:
     return parts
 
 
-def planned_shard(trials: Sequence[Weighed], shard: Shard) -> PlannedShard:
-    """The trials of one shard, with a digest over all: shards of the same division have the same."""
+def planned_shard(trials: Sequence[WeighedTrial], shard: Shard) -> PlannedShard:
+    """Return one shard's trials, with a digest of the whole division that all its shards share."""
     own = divide(trials, shard.count)[shard.index]
     whole = sorted((each.task, each.seed, round(each.seconds, 3)) for each in trials)
     return PlannedShard(
@@ -76,43 +76,42 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
-# How long trials take, as earlier runs tell.
+# Durations of trials in earlier runs.
 
 
 def mean_durations(runs: Iterable[Path], tasks: Collection[str]) -> dict[str, float]:
-    """The mean wall seconds of each of these tasks over the trials of runs, of whatever model, that have a verdict.
+    """Return the mean wall time of these tasks' trials with a verdict, in seconds, over runs of any model.
 
-    Trials in which a person had a hand tell nothing. Raises UsageError for a run that cannot be read, or that tells
-    nothing of any of the tasks.
+    Trials touched by a person are left out. Raises UsageError for a run that cannot be read, or has none of the tasks.
     """
     seconds: dict[str, list[float]] = {}
     for run in runs:
-        told = [
+        usable = [
             result
             for result in read_run(run).results
             if result.task in tasks and result.reward is not None and not result.human_touched
             and result.timings.wall_sec > 0
         ]  # fmt: skip
-        if not told:
+        if not usable:
             raise UsageError(
-                f"--durations {run}: tells nothing of the {len(tasks)} tasks of this run; name one of them"
+                f"--durations {run}: has no durations for the {len(tasks)} tasks of this run; name a run of these tasks"
             )
-        for result in told:
+        for result in usable:
             seconds.setdefault(result.task, []).append(result.timings.wall_sec)
     return {task: sum(each) / len(each) for task, each in seconds.items()}
 
 
-# Puts the shards of a run together in one run directory. The shards are only read.
+# Merging of shards into one run directory. The shards are only read.
 
-_SERVED = ("root", "context_tokens")
-"""What must be the same of the model that the endpoints of shards serve."""
-_OF_A_START = ("run_started", "run_ended")
-"""Kinds of journal lines that a run has once, whatever its shards have."""
+_SERVED_FIELDS = ("root", "context_tokens")
+"""Fields of the served model that must be equal for all shards."""
+_ONCE_PER_RUN = ("run_started", "run_ended")
+"""Kinds of journal lines that occur once per run."""
 
 
 @dataclass(frozen=True)
 class FinishedShard:
-    """A shard with what its directory holds."""
+    """A shard and the content of its directory."""
 
     directory: Path
     document: RunDocument
@@ -122,27 +121,28 @@ class FinishedShard:
 
     @classmethod
     def read(cls, directory: Path) -> FinishedShard:
-        """Read a shard. Raises UsageError for what is none, and for one that is still being written."""
+        """Read a shard. Raises UsageError if it is none, or is still being written."""
         stored = read_run(directory)
         if stored.document is None or stored.document.shard is None:
-            raise UsageError(f"{directory}: is no shard of a run; name what tbench run --shard I/N has written")
+            raise UsageError(
+                f"{directory}: is not a shard of a run; give a directory written by tbench run --shard I/N"
+            )
         if RUN.is_locked(directory):
-            raise UsageError(f"{directory}: this shard is still going on; wait for its end, or end it first")
+            raise UsageError(f"{directory}: this shard is still running; wait for its end, or stop it")
         return cls(directory, stored.document, stored.document.shard, tuple(stored.results), stored)
 
     @property
     def without_result(self) -> list[tuple[str, int]]:
-        """Its trials that have no final result."""
+        """Trials of the shard without a final result."""
         ended = {(result.task, result.seed) for result in self.results if result.final}
         return [trial for trial in self.plan.trials if trial not in ended]
 
 
 def merge(directories: Sequence[Path], output: Path, *, incomplete: bool = False) -> None:
-    """Write `output` with the trials of all shards, whole or not at all. Raises UsageError.
+    """Merge the shards into `output`, completely or not at all. Raises UsageError.
 
-    Refused are shards of different runs, a shard that is missing or given twice, and trials that are nobody's, of two
-    shards, or without a result; the last, and missing shards, not if it may be `incomplete`: `tbench resume` does the
-    rest.
+    Refuses shards of different runs, missing and duplicate shards, and trials that belong to no shard, to two shards,
+    or have no result. With `incomplete`, missing shards and results are accepted: `tbench resume` runs the rest.
     """
     shards = [FinishedShard.read(directory) for directory in directories]
     _check_same_run(shards)
@@ -157,28 +157,28 @@ def merge(directories: Sequence[Path], output: Path, *, incomplete: bool = False
         write_json(directory / CONFIG_NAME, _document(ordered, name).model_dump(mode="json"))
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- checks --------------------------------------------------------------------------------------
 
 
 def _check_same_run(shards: Sequence[FinishedShard]) -> None:
     first = shards[0]
     for shard in shards[1:]:
         if changes := differences(_identity(first), _identity(shard)):
-            raise UsageError(f"{shard.directory}: is not of the same run as {first.directory}: {changes}")
+            raise UsageError(f"{shard.directory}: is not a shard of the same run as {first.directory}: {changes}")
         if shard.plan.digest != first.plan.digest:
             raise UsageError(
-                f"{shard.directory}: its trials were divided otherwise than those of {first.directory}: start all "
+                f"{shard.directory}: its trials were divided differently from those of {first.directory}: start all "
                 "shards with the same tasks, seeds and --durations"
             )
 
 
 def _identity(shard: FinishedShard) -> dict[str, Any]:
-    """What all shards of a run have alike, by name."""
+    """Return the values that all shards of a run have in common, by name."""
     document = shard.document
     served = document.locked.served.model_dump(mode="json") if document.locked.served is not None else {}
     keys = score_keys(shard.stored)
     if document.dataset is None:
-        # The name of a folder, which may be another on each machine; what is in it is compared task by task.
+        # A folder's name may differ between machines; its content is compared task by task.
         keys.pop("dataset", None)
     return {
         **keys,
@@ -187,37 +187,35 @@ def _identity(shard: FinishedShard) -> dict[str, Any]:
         "seeds": list(document.seeds),
         "shards": shard.plan.count,
         "task names": [task.name for task in document.tasks],
-        "served": {key: served.get(key) for key in _SERVED},
+        "served": {key: served.get(key) for key in _SERVED_FIELDS},
     }
 
 
 def _by_index(shards: Sequence[FinishedShard], incomplete: bool) -> list[FinishedShard]:
-    """The shards in their order. Raises UsageError unless each is there once."""
+    """Return the shards in order. Raises UsageError unless each is given once."""
     found: dict[int, FinishedShard] = {}
     for shard in shards:
         if (other := found.get(shard.plan.index)) is not None:
-            raise UsageError(
-                f"{shard.directory}: shard {shard.plan.name} is given twice: {other.directory} is the other"
-            )
+            raise UsageError(f"{shard.directory}: shard {shard.plan.name} is given twice, also as {other.directory}")
         found[shard.plan.index] = shard
     count = shards[0].plan.count
     missing = [f"{index}/{count}" for index in range(count) if index not in found]
     if missing and not incomplete:
         what = "is missing" if len(missing) == 1 else "are missing"
         raise UsageError(
-            f"shard {names_shown(missing)} {what}; give the directories of all shards, or --incomplete to do the rest "
+            f"shard {names_shown(missing)} {what}; give the directories of all shards, or --incomplete to run the rest "
             "with tbench resume"
         )
     return [found[index] for index in sorted(found)]
 
 
 def _check_trials(shards: Sequence[FinishedShard], incomplete: bool) -> None:
-    """Check that each trial is of one shard, and has a result there. Raises UsageError."""
+    """Check that each trial belongs to one shard, and has a result there. Raises UsageError."""
     owners: dict[tuple[str, int], FinishedShard] = {}
     for shard in shards:
         for trial in shard.plan.trials:
             if (other := owners.setdefault(trial, shard)) is not shard:
-                raise UsageError(f"{shard.directory}: has a trial of {other.directory} as well: {_shown([trial])}")
+                raise UsageError(f"{shard.directory}: shares a trial with {other.directory}: {_shown([trial])}")
     for shard in shards:
         own = set(shard.plan.trials)
         if foreign := sorted({(result.task, result.seed) for result in shard.results} - own):
@@ -225,20 +223,20 @@ def _check_trials(shards: Sequence[FinishedShard], incomplete: bool) -> None:
         if (lacking := shard.without_result) and not incomplete:
             raise UsageError(
                 f"{shard.directory}: {counted(len(lacking), 'trial')} of shard {shard.plan.name} without a result: "
-                f"{_shown(lacking)}; go on with: tbench resume {shard.directory}"
+                f"{_shown(lacking)}; continue with: tbench resume {shard.directory}"
             )
     if len(shards) == shards[0].plan.count:
         document = shards[0].document
         whole = [(task.name, seed) for seed in document.seeds for task in document.tasks]
-        if nobodys := [trial for trial in whole if trial not in owners]:
-            raise UsageError(f"trials that no shard has: {_shown(nobodys)}; run the shards again")
+        if missing := [trial for trial in whole if trial not in owners]:
+            raise UsageError(f"trials that belong to no shard: {_shown(missing)}; run the shards again")
 
 
 def _shown(trials: Sequence[tuple[str, int]]) -> str:
     return names_shown([f"{task} seed {seed}" for task, seed in trials])
 
 
-# -- what is written -----------------------------------------------------------------------------
+# -- output --------------------------------------------------------------------------------------
 
 
 def _copy_files(shard: FinishedShard, directory: Path, name: str) -> None:
@@ -250,8 +248,8 @@ def _copy_files(shard: FinishedShard, directory: Path, name: str) -> None:
             for attempt in attempts(directory, task, seed).values():
                 _rename_run(attempt / TRIAL_RESULT_NAME, name)
     if (log := shard.directory / LOG_NAME).is_file():
-        with (directory / LOG_NAME).open("ab") as whole, log.open("rb") as part_of_it:
-            shutil.copyfileobj(part_of_it, whole)
+        with (directory / LOG_NAME).open("ab") as whole, log.open("rb") as own:
+            shutil.copyfileobj(own, whole)
 
 
 def _rename_run(file: Path, name: str) -> None:
@@ -278,7 +276,7 @@ def _journal_lines(shards: Sequence[FinishedShard], name: str) -> Iterator[str]:
     yield json.dumps({"kind": "run_started", "run": name, "trials": sum(len(shard.plan.trials) for shard in shards)})
     for shard in shards:
         for line in (shard.directory / JOURNAL_NAME).read_text("utf-8", "replace").splitlines():
-            if line.endswith("}") and not any(f'"kind":"{kind}"' in line[:40] for kind in _OF_A_START):
+            if line.endswith("}") and not any(f'"kind":"{kind}"' in line[:40] for kind in _ONCE_PER_RUN):
                 yield line
     yield json.dumps({"kind": "run_ended", "interrupted": not _is_finished(shards)})
 
@@ -312,22 +310,22 @@ def _document(shards: Sequence[FinishedShard], name: str) -> RunDocument:
 
 
 def _locked(shards: Sequence[Locked]) -> Locked:
-    """The same, with the servers of all shards."""
+    """Return the shards' resolved names, with the servers of all of them."""
     urls = dict.fromkeys(url for each in shards for url in (each.endpoints or (each.base_url,)) if url is not None)
     return shards[0].model_copy(update={"endpoints": tuple(urls) if len(urls) > 1 else ()})
 
 
 def _unhealthy(documents: Sequence[RunDocument]) -> dict[str, str] | None:
-    """The tasks that are not healthy on the machine of any shard; None where none is and not all were calibrated."""
+    """Return the unhealthy tasks of all shards; None if there are none and not all tasks were calibrated."""
     found = {name: why for document in documents for name, why in (document.unhealthy or {}).items()}
     return found if found or all(document.unhealthy is not None for document in documents) else None
 
 
 def _engine(engines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The engine of all shards, or each of theirs in their order."""
+    """Return the common engine of all shards, or a list of theirs."""
     return dict(engines[0]) if all(each == engines[0] for each in engines) else {"shards": list(map(dict, engines))}
 
 
 def _task(shards: Sequence[PlannedTask]) -> PlannedTask:
-    """The task with the first image that a shard used; each result has its own."""
+    """Return the task with the first image that a shard used; each result has its own."""
     return next((task for task in shards if task.image_id is not None), shards[0])

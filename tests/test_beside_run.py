@@ -111,7 +111,7 @@ async def test_what_is_not_measured_when_the_last_trial_ends_is_left_and_said(ru
     runs.until.set()
     document = await runs(source)
     assert document.unhealthy in (None, {"good": "nop passes"}) and not runs.backend.left
-    words = f"1 of 1 task not measured beside the trials; go on with: tbench calibrate -d {source} -t good"
+    words = f"1 of 1 task not measured during the run; continue with: tbench calibrate -d {source} -t good"
     assert f"calibration: {words}" in runs.notes
 
 
@@ -133,7 +133,7 @@ async def test_all_is_waited_for_and_says_why_it_cannot_be(runs: Runs, make_task
     assert (await runs(source, calibrate="all")).unhealthy == {"good": "nop passes"}
     assert runs.known == {"good": ["nop"] * 3 + ["oracle"] * 3}
     await runs(source, calibrate="all", network="none")
-    assert "calibration: none beside a run with --network; measure with: tbench calibrate" in runs.notes
+    assert "calibration: not possible beside a run with --network; run tbench calibrate instead" in runs.notes
 
 
 class Starts(Worker):

@@ -71,7 +71,7 @@ def said(path: Any, *trials: MeasuredTrial, offline: MeasuredTrial | None = None
         ([oracle(out_of_memory=True)], {"limits too tight here": "the oracle ran out of memory"}, False),
         (
             [oracle(rewards={"shared": 1.0, "isolated": 0.0}), nop()],
-            {"isolation impossible": "the oracle's work passes only in the container that it was made in"},
+            {"isolation impossible": "the oracle's work passes only in its own container"},
             True,
         ),
         # What failed once by the machine is measured again, and says nothing of the verifier.

@@ -133,7 +133,7 @@ def debug_is_learned(reader: Reader) -> None:
 
 def replies_are_saved_and_played(reader: Reader, folder: Path) -> None:
     said = reader.runs([*_debug(reader), "-o", "runs/saved", "--do", "run to 4; cassette; run"])
-    assert "4 of its model's replies are saved" in said
+    assert "4 of its model's replies saved" in said
     put = {"NAME": "saved", "TASK": "tidy-notes"}
     play = reader.reads("tbench cassette play runs/NAME/trials/TASK/seed-0/cassette.jsonl", **put)
     again = reader.reads("tbench run tasks/tidy-notes --base-url http://127.0.0.1:8124/v1")
@@ -169,9 +169,9 @@ def replies_are_approved(reader: Reader, folder: Path) -> None:
     put = {TRIAL: "runs/asked/tidy-notes/0"}
     with reader.starts([*reader.reads(line), "-o", "runs/asked"]) as run:
         reader.until("asked", lambda trial: trial.waits)
-        assert "step 1 is done" in reader.runs(reader.reads(approve, **put))
+        assert "the reply of step 1 is followed" in reader.runs(reader.reads(approve, **put))
         reader.until("asked", lambda trial: trial.waits and trial.step == 2)
-        assert "nothing of step 2 is done" in reader.runs(reader.reads(refuse, **put))
+        assert "the reply of step 2 is discarded" in reader.runs(reader.reads(refuse, **put))
         reader.until("asked", lambda trial: trial.waits and trial.step == 3)
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=BOUND_SEC)
@@ -190,7 +190,7 @@ def a_run_is_spoken_to(reader: Reader, folder: Path, slow_demo: DemoEndpoint) ->
     ]
     with reader.starts([*words, "-o", "runs/spoken"]) as run:
         reader.until("spoken", lambda trial: trial.step >= 1)
-        assert "is held at its next model call" in reader.runs(reader.reads(f"tbench pause {TRIAL}", **put))
+        assert "will be held at its next model call" in reader.runs(reader.reads(f"tbench pause {TRIAL}", **put))
         reader.until("spoken", lambda trial: trial.held)
         assert "tidy-notes/0  agent held" in reader.runs(reader.reads("tbench ps"))
         told = reader.runs(reader.reads(f'tbench say {TRIAL} "The log is in /var/log."', **put))
@@ -228,7 +228,7 @@ def a_trial_is_forked(reader: Reader, folder: Path) -> None:
     attaches(shell, folder, typed="echo by hand\r", then="q\r")
     blame = reader.reads(f"tbench blame {TRIAL} --k 5", **put)
     done = subprocess.run(blame, cwd=folder, capture_output=True, text=True, timeout=BOUND_SEC)
-    assert "has passed; blame is for trials that failed" in done.stderr
+    assert "passed; blame is for trials that failed" in done.stderr
 
 
 def the_task_is_tried(reader: Reader, folder: Path) -> None:

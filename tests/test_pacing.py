@@ -1,4 +1,4 @@
-"""The number of trials at once, found against a simulated server."""
+"""The number of concurrent trials, found against a simulated server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lost_cancellations import moments_lost
 from harness.errors import EndpointUnavailable
 from tbench import pacing as module
 from tbench.config.document import PacedConcurrency
-from tbench.pacing import REST_SEC, NoMetrics, Pace, PaceController, ServerLoad, first_number, of_all
+from tbench.pacing import REST_SEC, NoMetrics, Pace, PaceController, ServerLoad, combined_load, first_number
 
 # What vLLM says of its load: real answers, several engines, and what lies.
 
@@ -64,13 +64,14 @@ def test_a_recorded_answer_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "no text"), ({"error": "x"}, "no text"),
+        (None, "not a text"), ({"error": "x"}, "not a text"),
         ("<html>nginx</html>", "no vllm:kv_cache_usage_perc"),
-        ("vllm:kv_cache_usage_perc 37", "a KV usage of 37 cannot be"),
-        ("vllm:kv_cache_usage_perc NaN", "nan cannot be"),
-        ("vllm:kv_cache_usage_perc -0.1", "-0.1 cannot be"), ("vllm:kv_cache_usage_perc abc", "nan cannot be"),
-        ("vllm:kv_cache_usage_perc 0.1\nvllm:num_requests_waiting +Inf", "inf cannot be"),
-        ("x" * 5_000_000, "no text"),
+        ("vllm:kv_cache_usage_perc 37", "impossible KV usage 37"),
+        ("vllm:kv_cache_usage_perc NaN", "impossible value nan"),
+        ("vllm:kv_cache_usage_perc -0.1", "impossible value -0.1"),
+        ("vllm:kv_cache_usage_perc abc", "impossible value nan"),
+        ("vllm:kv_cache_usage_perc 0.1\nvllm:num_requests_waiting +Inf", "impossible value inf"),
+        ("x" * 5_000_000, "not a text"),
     ],
 )  # fmt: skip
 def test_metrics_that_are_missing_or_lie_are_none(text: object, said: str) -> None:
@@ -90,8 +91,8 @@ def test_no_text_breaks_the_reader(text: str) -> None:
 
 def test_servers_are_taken_together() -> None:
     one, other = ServerLoad(0.2, 1, 2, 3, 100), ServerLoad(0.6, 10, 20, 30, 200)
-    assert of_all([one, other]) == ServerLoad(0.4, 11, 22, 33, 300)
-    assert of_all([one, ServerLoad(0.6, 0, 0, 0)]).cache_tokens is None
+    assert combined_load([one, other]) == ServerLoad(0.4, 11, 22, 33, 300)
+    assert combined_load([one, ServerLoad(0.6, 0, 0, 0)]).cache_tokens is None
 
 
 POLL_SEC = 5.0
@@ -286,7 +287,7 @@ class Run:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_SEC", 0.01)
-    monkeypatch.setattr(module, "_LOOK_SEC", 0.05)
+    monkeypatch.setattr(module, "_METRICS_SEC", 0.05)
 
 
 def a_pace(said: list[str], *servers: Server) -> Pace:
@@ -311,8 +312,8 @@ async def test_it_begins_with_what_fits_and_is_cut_when_the_server_preempts() ->
         await until(lambda: bool(run.paced))
     assert run.number == 6
     assert said == [
-        "-n auto: begins with 8 trials at once; KV cache 10% full",
-        "-n auto: 8 → 6 trials at once: 2 requests were preempted",
+        "-n auto: begins with 8 concurrent trials; KV cache 10% full",
+        "-n auto: 8 → 6 concurrent trials: 2 requests were preempted",
     ]
     assert pace.recorded.first == 8 and pace.recorded.min == 6 and pace.recorded.max == 8
 
@@ -327,8 +328,8 @@ async def test_a_configured_context_fits_more_often() -> None:
     [
         (EndpointUnavailable("HTTP 404"), "http://gpu1:8000/metrics: HTTP 404"),
         (None, "http://gpu1:8000/metrics: no answer within 0.05 s"),
-        ("vllm:kv_cache_usage_perc 55", "http://gpu1:8000/metrics: a KV usage of 55 cannot be"),
-        ("<html>", "http://gpu1:8000/metrics: no vllm:kv_cache_usage_perc in it"),
+        ("vllm:kv_cache_usage_perc 55", "http://gpu1:8000/metrics: impossible KV usage 55"),
+        ("<html>", "http://gpu1:8000/metrics: has no vllm:kv_cache_usage_perc"),
     ],
 )
 async def test_without_metrics_it_stays_at_a_fixed_number_and_says_so_once(told: object, words: str) -> None:
@@ -339,7 +340,9 @@ async def test_without_metrics_it_stays_at_a_fixed_number_and_says_so_once(told:
         await asyncio.sleep(0.05)
     assert run.number == 16 and run.paced == []
     assert (
-        len(said) == 2 and said[0].startswith(f"-n auto: {words}") and said[1] == "-n auto: stays at 16 trials at once"
+        len(said) == 2
+        and said[0].startswith(f"-n auto: {words}")
+        and said[1] == "-n auto: stays at 16 concurrent trials"
     )
     assert pace.recorded == PacedConcurrency(first=16, min=16, median=16, max=16)
 
@@ -352,7 +355,7 @@ async def test_metrics_that_go_away_on_the_way_are_said_once_and_hold_the_number
         told[0] = "gone"
         await until(lambda: len(said) == 2)
         await asyncio.sleep(0.05)
-    assert run.paced == [] and said[1:] == ["-n auto: http://gpu1:8000/metrics: no vllm:kv_cache_usage_perc in it"]
+    assert run.paced == [] and said[1:] == ["-n auto: http://gpu1:8000/metrics: has no vllm:kv_cache_usage_perc"]
 
 
 async def test_a_server_that_is_gone_leaves_the_word_to_the_others() -> None:
@@ -375,12 +378,12 @@ async def test_a_person_s_word_holds() -> None:
         await until(lambda: len(said) == 2)
         await asyncio.sleep(0.05)
     assert run.number == 40 and run.paced == []
-    assert said[1] == "-n auto: a person has said 40; it stays there" and pace.recorded.max == 40
+    assert said[1] == "-n auto: stays at 40, which a person has set" and pace.recorded.max == 40
 
 
 async def test_a_run_without_a_model_has_a_fixed_number() -> None:
     said = list[str]()
-    assert await a_pace(said).begin() == 16 and said == ["-n auto: stays at 16 trials at once"]
+    assert await a_pace(said).begin() == 16 and said == ["-n auto: stays at 16 concurrent trials"]
 
 
 async def test_no_cancellation_is_lost_at_the_end_of_a_run_that_was_paced() -> None:

@@ -26,7 +26,7 @@ from tbench.runs.plan import own_shard, plan_trials
 from tbench.runs.resume import EarlierRun
 from tbench.runs.run import execute_run
 from tbench.sandbox.fake import FakeBackend
-from tbench.shards import Weighed, divide, mean_durations, merge, planned_shard
+from tbench.shards import WeighedTrial, divide, mean_durations, merge, planned_shard
 from tbench.storage.read_run import read_run
 from tbench.storage.run_files import trial_directory
 from tbench.storage.run_store import RunStore
@@ -38,12 +38,12 @@ from tbench.tasks.sources import TaskSet, read_tasks
 seconds = st.one_of(st.sampled_from([0.0, 900.0, 3600.0]), st.floats(0, 1e5))
 trials = st.lists(
     st.tuples(st.text(min_size=1, max_size=5), st.integers(0, 9), seconds), max_size=60, unique_by=lambda each: each[:2]
-).map(lambda drawn: [Weighed(*each) for each in drawn])
+).map(lambda drawn: [WeighedTrial(*each) for each in drawn])
 
 
 @given(trials, st.integers(1, 12), st.randoms())
 def test_each_trial_is_in_one_part_whatever_the_order_in_which_they_are_given(
-    drawn: list[Weighed], count: int, rng: random.Random
+    drawn: list[WeighedTrial], count: int, rng: random.Random
 ) -> None:
     parts = divide(drawn, count)
     assert len(parts) == count
@@ -53,7 +53,7 @@ def test_each_trial_is_in_one_part_whatever_the_order_in_which_they_are_given(
 
 
 @given(trials, st.integers(1, 12))
-def test_two_parts_differ_by_no_more_than_one_trial(drawn: list[Weighed], count: int) -> None:
+def test_two_parts_differ_by_no_more_than_one_trial(drawn: list[WeighedTrial], count: int) -> None:
     loads = [sum(each.seconds for each in part) for part in divide(drawn, count)]
     assert max(loads) - min(loads) <= max((each.seconds for each in drawn), default=0.0) + 1e-6
 
@@ -61,24 +61,24 @@ def test_two_parts_differ_by_no_more_than_one_trial(drawn: list[Weighed], count:
 @given(st.integers(1, 20), st.integers(1, 5), st.integers(1, 8))
 def test_trials_of_equal_length_are_spread_in_equal_numbers(tasks: int, seeds: int, count: int) -> None:
     for length in (0.0, 900.0):
-        drawn = [Weighed(f"t{task}", seed, length) for task in range(tasks) for seed in range(seeds)]
+        drawn = [WeighedTrial(f"t{task}", seed, length) for task in range(tasks) for seed in range(seeds)]
         sizes = [len(part) for part in divide(drawn, count)]
         assert max(sizes) - min(sizes) <= 1
 
 
 def test_the_seeds_of_a_task_do_not_keep_together() -> None:
-    drawn = [Weighed(f"t{task:02}", seed, 900.0) for task in range(89) for seed in range(5)]
+    drawn = [WeighedTrial(f"t{task:02}", seed, 900.0) for task in range(89) for seed in range(5)]
     having = [{each.task for each in part} for part in divide(drawn, 5)]
     assert min(map(len, having)) > 50
 
 
 def test_shards_of_one_division_have_its_digest_and_others_do_not() -> None:
-    drawn = [Weighed("a", 0, 5.0), Weighed("a", 1, 5.0), Weighed("b", 0, 7.0)]
+    drawn = [WeighedTrial("a", 0, 5.0), WeighedTrial("a", 1, 5.0), WeighedTrial("b", 0, 7.0)]
     first, second = (planned_shard(drawn, Shard(index, 2)) for index in (0, 1))
     assert first.digest == second.digest == planned_shard(drawn[::-1], Shard(0, 2)).digest
     assert sorted((*first.trials, *second.trials)) == [("a", 0), ("a", 1), ("b", 0)]
     assert planned_shard(drawn, Shard(0, 3)).digest != first.digest
-    assert planned_shard([*drawn[:2], Weighed("b", 0, 8.0)], Shard(0, 2)).digest != first.digest
+    assert planned_shard([*drawn[:2], WeighedTrial("b", 0, 8.0)], Shard(0, 2)).digest != first.digest
 
 
 @pytest.mark.parametrize("text", ["4/4", "1", "1/0", "-1/4", "1/4 ", "a/b", "0/1000000", "", "1/2/3", "٠/٤"])
@@ -114,7 +114,7 @@ def test_the_mean_is_over_all_trials_of_all_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("more", [{"human_touched": True}, {"reward": None}, {"task": "of another dataset"}])
 def test_a_run_that_tells_nothing_of_the_tasks_is_refused(tmp_path: Path, more: dict[str, object]) -> None:
     run = a_run(tmp_path / "one", {"a": [10.0]}, **more)
-    with pytest.raises(UsageError, match=r"^--durations .*one: tells nothing of the 1 tasks"):
+    with pytest.raises(UsageError, match=r"^--durations .*one: has no durations for the 1 tasks"):
         mean_durations([run], ["a"])
 
 
@@ -193,7 +193,7 @@ def test_a_shard_has_no_score_of_its_own_and_says_what_it_is(shards: list[Path])
 def test_a_shard_is_compared_only_if_somebody_insists(shards: list[Path]) -> None:
     runs = read_runs(shards[:2])
     (one, other) = obstacles(shards[:2], runs, sides_of(shards[:2], runs))
-    assert one == f"{shards[0]}: is shard 0/3 of a run; put the shards together with tbench merge"
+    assert one == f"{shards[0]}: is shard 0/3 of a run; combine the shards with tbench merge"
     assert other.startswith(f"{shards[1]}: is shard 1/3")
 
 
@@ -248,7 +248,7 @@ def test_a_trial_without_a_result_is_named(tmp_path: Path, shards: list[Path]) -
 
 def test_a_shard_that_is_given_twice_is_named(tmp_path: Path, shards: list[Path]) -> None:
     shutil.copytree(shards[0], tmp_path / "copy")
-    with pytest.raises(UsageError, match=r"copy: shard 0/3 is given twice: .*part-0 is the other"):
+    with pytest.raises(UsageError, match=r"copy: shard 0/3 is given twice, also as .*part-0"):
         merge([*shards, tmp_path / "copy"], tmp_path / "whole")
 
 
@@ -263,7 +263,7 @@ async def test_shards_of_other_settings_tasks_seeds_or_numbers_are_refused_by_na
     changed = read_tasks(str(tasks.tasks[0].path.parent))
     others["tasks.alpha"] = await a_shard(tmp_path / "task", changed, "1/3")
     for what, other in others.items():
-        with pytest.raises(UsageError, match=rf"{other.name}: is not of the same run as .*part-0: .*{what}"):
+        with pytest.raises(UsageError, match=rf"{other.name}: is not a shard of the same run as .*part-0: .*{what}"):
             merge([shards[0], other, shards[2]], tmp_path / "whole")
 
 
@@ -272,8 +272,8 @@ async def test_shards_of_other_settings_tasks_seeds_or_numbers_are_refused_by_na
     [
         ("seeds", [0, 2], "seeds"),
         ("tbench_version", "0.0.9", "tbench"),
-        ("shard", {"index": 1, "count": 3, "digest": "other", "trials": []}, "divided otherwise"),
-        ("shard", None, "is no shard of a run"),
+        ("shard", {"index": 1, "count": 3, "digest": "other", "trials": []}, "divided differently"),
+        ("shard", None, "is not a shard of a run"),
     ],
 )
 def test_a_document_that_does_not_fit_is_refused(
@@ -294,21 +294,21 @@ def test_trials_of_two_shards_or_of_nobody_are_refused_by_name(tmp_path: Path, s
         merge(shards, tmp_path / "whole")
     (shards[1] / "results.jsonl").write_text(own)
     edit(shards[1] / "run.json", lambda content: content["shard"]["trials"].append(first))
-    with pytest.raises(UsageError, match=f"part-1: has a trial of .*part-0 as well: {named}"):
+    with pytest.raises(UsageError, match=f"part-1: shares a trial with .*part-0: {named}"):
         merge(shards, tmp_path / "whole")
     edit(shards[1] / "run.json", lambda content: content["shard"]["trials"].pop())
     edit(shards[0] / "run.json", lambda content: content["shard"]["trials"].pop(0))
     (shards[0] / "results.jsonl").write_text(
         "".join(line for line in foreign if [json.loads(line)["task"], json.loads(line)["seed"]] != first)
     )
-    with pytest.raises(UsageError, match=f"trials that no shard has: {named}"):
+    with pytest.raises(UsageError, match=f"trials that belong to no shard: {named}"):
         merge(shards, tmp_path / "whole")
 
 
 def test_a_shard_under_way_is_waited_for(tmp_path: Path, shards: list[Path]) -> None:
     store = RunStore.open(shards[1])
     try:
-        with pytest.raises(UsageError, match="part-1: this shard is still going on"):
+        with pytest.raises(UsageError, match="part-1: this shard is still running"):
             merge(shards, tmp_path / "whole")
     finally:
         store.close()

@@ -1,4 +1,4 @@
-"""Connects to the endpoints that a configuration names, before anything is started."""
+"""Connects to the configured endpoints, before anything is started."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def make_chat(
     retry_budget_sec: float | None = None,
     api_key: str | None = None,
 ) -> ChatModel:
-    """A client of one server, not connected yet; without one, of the only one. Raises EndpointError for no URL.
+    """Make a client of one server, by default the only one; not connected yet. Raises EndpointError without a URL.
 
-    Without an `api_key`, it is that of the environment.
+    Without an `api_key`, the environment's is used.
     """
     at = server.base_url if server is not None else model.servers[0].base_url if model.servers else ""
     chat = ChatModel(
@@ -50,7 +50,7 @@ def make_chat(
 async def connect(
     model: ModelConfig, say: Callable[[str], None], api_key: str | None = None
 ) -> tuple[Endpoint, ServedModel]:
-    """Connect to the endpoint, before anything is started: a wrong URL must not cost a run. Raises UsageError."""
+    """Connect to the endpoint, so that a wrong URL does not cost a run. Raises UsageError."""
     chat = unconnected(model, say, api_key)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(chat.close)
@@ -63,25 +63,25 @@ async def connect(
 
 
 def unconnected(model: ModelConfig, say: Callable[[str], None], api_key: str | None = None) -> Endpoint:
-    """A client that tells its user of waits and outages, and has asked nothing yet. Raises UsageError."""
+    """Make a client that reports waits and outages, without sending a request. Raises UsageError."""
     servers = model.servers
     try:
         if len(servers) <= 1:
-            tell = WaitNotice("endpoint", say, 0.0)
-            return make_chat(model, tell, lambda words: say(f"endpoint {words}"), api_key=api_key)
+            on_wait = WaitNotice("endpoint", say, 0.0)
+            return make_chat(model, on_wait, lambda text: say(f"endpoint {text}"), api_key=api_key)
         budget_sec = min(model.retry_budget_sec, MOVE_ON_SEC)
         chats = []
         for server in servers:
             name = f"endpoint {without_password(full_url(server.base_url))}"
-            told = partial(_say_of, name, say)
-            chats.append(make_chat(model, WaitNotice(name, say), told, server, budget_sec, api_key))
+            on_outage = partial(_say_about, name, say)
+            chats.append(make_chat(model, WaitNotice(name, say), on_outage, server, budget_sec, api_key))
     except EndpointError as error:
         raise UsageError(f"endpoint: {error}") from None
     weights = [server.weight for server in servers]
     return Replicas(
-        chats, lambda words: say(f"endpoint {words}"), weights=weights, retry_budget_sec=model.retry_budget_sec
+        chats, lambda text: say(f"endpoint {text}"), weights=weights, retry_budget_sec=model.retry_budget_sec
     )
 
 
-def _say_of(name: str, say: Callable[[str], None], words: str) -> None:
-    say(f"{name} {words}")
+def _say_about(name: str, say: Callable[[str], None], text: str) -> None:
+    say(f"{name} {text}")

@@ -1,4 +1,4 @@
-"""Agents at a terminal: a language model in tbench's own loop, and an agent of the user's own."""
+"""Agents at a terminal: a language model in tbench's own loop, and users' own agents."""
 
 from __future__ import annotations
 
@@ -36,41 +36,41 @@ from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, HidesSecrets
 from tbench.tasks.told import instruction_with_servers, skills_told
 
-# What an agent is told at its place of work: the instruction, MCP servers, and the skills that are in the sandbox.
+# The agent's instruction: the task's, MCP servers, and the skills in the sandbox.
 
-_LOOK_SEC = 30.0
-_LARGEST = 64 << 10
-"""Bytes of a SKILL.md that are read."""
+_FIND_SEC = 30.0
+_MOST_BYTES = 64 << 10
+"""Most bytes of a SKILL.md that are read."""
 _MOST_SKILLS = 500
-# Names and texts in turn, each ended by a NUL.
+# Prints paths and texts in turn, each ended by NUL.
 _SKILLS = f"""cd {{workdir}} 2>/dev/null
 {BUSYBOX} find {{folder}} -mindepth 2 -maxdepth 2 -name SKILL.md -type f 2>/dev/null | {BUSYBOX} sort |
 {BUSYBOX} head -n {_MOST_SKILLS} | while read -r path; do
     printf '%s\\0' "$path"
-    {BUSYBOX} head -c {_LARGEST} "$path" 2>/dev/null | {BUSYBOX} tr -d '\\0'
+    {BUSYBOX} head -c {_MOST_BYTES} "$path" 2>/dev/null | {BUSYBOX} tr -d '\\0'
     printf '\\0'
 done
 """
 
 
-async def told_at(place: Workplace) -> str:
-    """The whole instruction for an agent at this place. Raises TrialError."""
-    told = instruction_with_servers(place.task)
+async def full_instruction(place: Workplace) -> str:
+    """Return the whole instruction for an agent in its sandbox. Raises TrialError."""
+    instruction = instruction_with_servers(place.task)
     if folder := place.task.file.environment.skills_dir:
-        told += skills_told(await _skills(place, folder))
-    return told
+        instruction += skills_told(await _skills(place, folder))
+    return instruction
 
 
 async def _skills(place: Workplace, folder: str) -> dict[str, str]:
-    """The SKILL.md files one folder down, as far as the agent's user can read them."""
+    """Read the SKILL.md files one folder down that the agent's user can read."""
     script = _SKILLS.format(workdir=shlex.quote(place.sandbox.workdir), folder=shlex.quote(folder))
-    ended = await place.sandbox.shell(script, timeout_sec=_LOOK_SEC, user=agent_user(place.task))
+    ended = await place.sandbox.shell(script, timeout_sec=_FIND_SEC, user=agent_user(place.task))
     parts = ended.output.decode("utf-8", "replace").split("\0")
     return dict(zip(parts[::2], parts[1::2], strict=False))
 
 
 class ModelAgent:
-    """A language model at the keyboard; one instance per trial."""
+    """A language model that works at a terminal; one instance per trial."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class ModelAgent:
         return await _work_at_terminal(place, terminal, agent)
 
     def partial(self) -> Trajectory | None:
-        """The trajectory so far, for when `work` was cut short; None before it began."""
+        """Return the trajectory so far, also after `work` was cut short; None before it began."""
         return None if self._agent is None else self._agent.trajectory
 
 
 class UserAgent:
-    """An agent of the user's own, made anew for each trial, and for each step of a task that has several."""
+    """A user's own agent, made for each trial, and for each step of a task with several."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class UserAgent:
 
 
 class _Conversation(Protocol):
-    """An agent's conversation: that of harness.agent.Agent, or a run of a user's agent."""
+    """A conversation of an agent: harness.agent.Agent, or a run of a user's agent."""
 
     @property
     def trajectory(self) -> Trajectory: ...
@@ -182,7 +182,7 @@ class _Conversation(Protocol):
 def _seeds(place: Workplace, model: Model | None) -> Seeds:
     scheme = model.sampling.seed_scheme if model is not None else "hashed"
     task = place.task
-    # Conversations about the steps of a task are as independent as those about tasks.
+    # Conversations about different steps of a task are as independent as those about different tasks.
     name = task.name if task.step is None else f"{task.name}/{task.step.name}"
     return Seeds(name, place.seed, scheme)
 
@@ -197,23 +197,23 @@ def _terminal(
 
 
 def _begin_step(step: int, terminal: Terminal, place: Workplace) -> None:
-    """Tell of a step that begins, and mark in the recording where it does."""
+    """Report that a step begins, and mark it in the recording."""
     terminal.mark_step(step)
     place.on_step(step, terminal.last_line)
 
 
 def _store_step(step: Step, terminal: Terminal, place: Workplace) -> None:
-    """Write a finished step to disk, and the recorded session up to there."""
+    """Store a finished step, and the recording up to there."""
     terminal.flush_recording()
     place.on_step_done(step)
 
 
 async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conversation) -> AgentReport:
-    """Open the terminal, let `agent` work, close the terminal. Raises TrialError for what the agent did not cause."""
+    """Let `agent` work at an open terminal, then close it. Raises TrialError for failures not caused by the agent."""
     try:
         await _open(terminal)
         place.on_terminal(terminal)
-        trajectory = await agent.run(await told_at(place))
+        trajectory = await agent.run(await full_instruction(place))
     except EndpointUnavailable as error:
         raise TrialError("endpoint_unavailable", str(error)) from error
     except ReplyTimeout as error:
@@ -224,7 +224,7 @@ async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conver
         raise TrialError("request_too_large", str(error)) from error
     except NeverAnswered as error:
         raise TrialError("never_answered", str(error)) from error
-    except TerminalLost as error:  # before the model had said anything
+    except TerminalLost as error:  # before the first reply
         await _require_sandbox(place)
         raise TrialError("terminal_failed", str(error) or "the terminal was lost before the first reply") from error
     except TerminalUnreachable as error:
@@ -244,18 +244,18 @@ async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conver
 
 
 async def _after_unreachable(place: Workplace, agent: _Conversation, error: TerminalUnreachable) -> Trajectory:
-    """The trajectory of an agent that left no room for a terminal. Raises TrialError where it did not cause that."""
+    """Return the trajectory of an agent that left no room for a terminal. Raises TrialError if something else did."""
     if await _require_sandbox(place):
         raise TrialError("engine_unreachable", f"the terminal cannot be reached: {error}", stage=Stage.AGENT) from error
     return agent.trajectory.model_copy(update={"outcome": Outcome.TERMINAL_LOST})
 
 
 async def _require_sandbox(place: Workplace) -> bool:
-    """Whether a command can be started in the sandbox. Raises TrialError where the sandbox is gone or unreachable."""
+    """Return whether a command can start in the sandbox. Raises TrialError if the sandbox is gone or unreachable."""
     try:
         await place.sandbox.shell("true", timeout_sec=30)
     except TrialError as why:
-        # The sandbox is there, but the agent used up its processes or its memory.
+        # The sandbox exists, but the agent used up its processes or its memory.
         if why.type == "sandbox_failed":
             return False
         raise

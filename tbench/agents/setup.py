@@ -1,4 +1,4 @@
-"""Resolves a configuration's model, agent and limits: checked as far as that goes before anything starts."""
+"""Resolves a configuration's model, agent and limits, checked as far as possible before anything starts."""
 
 from __future__ import annotations
 
@@ -28,22 +28,20 @@ if TYPE_CHECKING:
     from harness.model import ServedModel
     from harness.protocols.base import ActionProtocol
 
-# Finds a user's own agent class by `module:Class`, and hashes its code.
-
 
 @dataclass(frozen=True)
 class AgentClass:
-    """A class that fits harness.custom.CustomAgent."""
+    """A user's class that implements harness.custom.CustomAgent."""
 
     name: str
-    """The name `module:Class`, as given."""
+    """Name as given, `module:Class`."""
     make: Callable[[], CustomAgent]
     sha256: str
-    """sha256 of the module's file: other code is another agent. What the module imports is not in it."""
+    """sha256 of the module's file, not of what it imports: other code is another agent."""
 
 
 def load_agent_class(name: str) -> AgentClass:
-    """Import the class `module:Class`, also from the current directory. Raises UsageError."""
+    """Import the class `module:Class`; the current directory is searched, too. Raises UsageError."""
     module_name, _, class_name = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), class_name)):
         raise UsageError(f"--agent {name}: must look like package.module:Class")
@@ -59,15 +57,15 @@ def load_agent_class(name: str) -> AgentClass:
 def _import(name: str, module_name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.append(here)  # last: a file of the user's must not stand in for an installed module
+        sys.path.append(here)  # last: a user's file must not shadow an installed module
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             problem: BaseException = error
         else:
-            words = f"there is no module {error.name!r} in {here} or among the installed"
-            raise UsageError(f"--agent {name}: {words}") from None
+            why = f"there is no module {error.name!r} in {here} or among the installed ones"
+            raise UsageError(f"--agent {name}: {why}") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code
         problem = error
     raise UsageError(f"--agent {name}: importing it failed: {type(problem).__name__}: {problem} ({_place(problem)})")
@@ -87,7 +85,7 @@ def _file(name: str, module: ModuleType) -> Path:
 
 
 def _misfit(found: Any) -> str:
-    """Why `found` cannot be an agent; empty where it can."""
+    """Return why `found` cannot be an agent; empty if it can."""
     if not inspect.isclass(found):
         return "is not a class"
     run = getattr(found, "run", None)
@@ -106,24 +104,24 @@ def _misfit(found: Any) -> str:
 
 @dataclass(frozen=True)
 class AgentSetup:
-    """The agent of a run, ready to be made for each trial."""
+    """The checked agent settings of a run, from which an agent is made for each trial."""
 
     agent: AgentConfig
     model: ModelConfig
     limits: LimitsConfig
     name: str
-    """The agent's name in run.json and in every result."""
+    """Name of the agent in run.json and in every result."""
     protocol: ActionProtocol | None = None
-    """The protocol of tbench's own loop; None for other agents."""
+    """Protocol of tbench's own loop; None for other agents."""
     user_agent: AgentClass | None = None
     shell_state: ShellMode | None = None
-    """Whether commands share a shell; None without a shell of that kind."""
+    """Whether commands share a shell; None if the protocol types keys."""
     approval: Approval | None = None
-    """Who approves what is done; None where nobody has to."""
+    """Approver of the agent's commands; None without approval."""
 
     @classmethod
     def of(cls, agent: AgentConfig, model: ModelConfig, limits: LimitsConfig) -> AgentSetup:
-        """Check what a configuration says of the agent. Raises UsageError."""
+        """Check a configuration's agent settings. Raises UsageError."""
         name, setup = agent.name, cls(agent, model, limits, agent.name)
         if name in ("oracle", "nop"):
             return setup
@@ -137,11 +135,11 @@ class AgentSetup:
 
     @property
     def may_use_model(self) -> bool:
-        """Whether there is an agent that asks a model, and a model to ask."""
+        """Whether the agent may ask a model, and there is a model to ask."""
         return self.protocol is not None or (self.user_agent is not None and bool(self.model.servers))
 
     def locked(self, chat: Endpoint | None = None, served: ServedModel | None = None) -> Locked:
-        """What the names in the configuration stand for, with the model that the endpoint serves."""
+        """Return the resolved names of the configuration, with the model that the endpoint serves."""
         return Locked(
             agent=self.name,
             agent_sha256=self.user_agent.sha256 if self.user_agent else None,
@@ -155,7 +153,7 @@ class AgentSetup:
         )
 
     def maker(self, chat: Endpoint | None) -> Callable[[], TrialAgent]:
-        """A function that makes the agent for one trial."""
+        """Return a function that makes the agent of one trial."""
         own, protocol, agent = self.user_agent, self.protocol, self.agent
         if own is None and protocol is None:
             return NopAgent if self.name == "nop" else OracleAgent
@@ -185,7 +183,7 @@ def _model_agent(setup: AgentSetup) -> AgentSetup:
         raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL (or --agent oracle)")
     protocol = _checked_protocol(setup.agent)
     if protocol.tools and setup.model.template != "server":
-        raise UsageError(f"--protocol {protocol.name}: calls a tool, which only --render server has a place for")
+        raise UsageError(f"--protocol {protocol.name}: calls a tool, which needs --render server")
     shell_state = setup.agent.shell_state
     if protocol.types_commands:
         shell_state = shell_state or "persistent"
@@ -193,7 +191,7 @@ def _model_agent(setup: AgentSetup) -> AgentSetup:
         from harness.protocols import PROTOCOLS, load_protocol
 
         fitting = ", ".join(name for name in PROTOCOLS if load_protocol(name).types_commands)
-        raise UsageError(f"--shell-state fits the bash protocols: {fitting}; {protocol.name} types keys; leave it out")
+        raise UsageError(f"--shell-state is for the bash protocols: {fitting}; {protocol.name} types keys; remove it")
     name, approval = f"tbench:{protocol.name}", _checked_approval(setup.agent.approve)
     return replace(setup, name=name, protocol=protocol, shell_state=shell_state, approval=approval)
 
@@ -201,13 +199,13 @@ def _model_agent(setup: AgentSetup) -> AgentSetup:
 def _user_agent(setup: AgentSetup) -> AgentSetup:
     name, usual = setup.name, AgentSetup(AgentConfig(), ModelConfig(), LimitsConfig(), setup.name)
     if senseless := [path for path in OWN_LOOP if attrgetter(path)(setup) != attrgetter(path)(usual)]:
-        raise UsageError(f"--agent {name}: {', '.join(senseless)}: belong to tbench's own agent; leave them out")
+        raise UsageError(f"--agent {name}: {', '.join(senseless)}: only for tbench's own agent; remove them")
     shell_state = setup.agent.shell_state or "persistent"
     return replace(setup, user_agent=load_agent_class(name), shell_state=shell_state)
 
 
 def _checked_approval(setting: str | None) -> Approval | None:
-    """Who approves. Raises UsageError for rules that cannot be used."""
+    """Read the approver setting. Raises UsageError for unusable rules."""
     try:
         return None if setting is None else Approval.read(setting)
     except BadApproval as error:
@@ -215,7 +213,7 @@ def _checked_approval(setting: str | None) -> Approval | None:
 
 
 def _checked_protocol(agent: AgentConfig) -> ActionProtocol:
-    """The protocol with the user's prompts, if any. Raises UsageError."""
+    """Load the protocol with the user's prompts, if any. Raises UsageError."""
     from harness.protocols import UnknownProtocol, load_protocol
 
     try:
@@ -229,9 +227,9 @@ def _checked_protocol(agent: AgentConfig) -> ActionProtocol:
 async def connect_if_used(
     setup: AgentSetup, say: Callable[[str], None], api_key: str | None = None
 ) -> tuple[Endpoint | None, ServedModel | None]:
-    """Connect to the endpoint where the agent uses one. Raises UsageError."""
+    """Connect to the endpoint if the agent uses one. Raises UsageError."""
     if not setup.may_use_model:
         return None, None
-    from tbench.agents.connecting import connect  # with the clients, which an oracle does without
+    from tbench.agents.connecting import connect  # imports the clients, which an oracle does not need
 
     return await connect(setup.model, say, api_key)

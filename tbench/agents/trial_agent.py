@@ -1,4 +1,4 @@
-"""The interface of agents to one trial; the oracle, and the agent that does nothing."""
+"""The interface between agents and a trial; the oracle, and the agent that does nothing."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _NO_LIMIT_SEC = 24 * 3600.0
 _UNPACK = f"""{BUSYBOX} tar -xf - -C / && {BUSYBOX} mkdir -p {" ".join(LOG_DIRECTORIES)} || exit {NOT_STAGED}
 """
-# Output goes to a file: a server that the solution leaves running would hold the stream open.
+# Output goes to a file: a server that the solution leaves running would keep the stream open.
 _SOLVE = """cd {cwd} && exec bash /solution/solve.sh >/logs/agent/oracle.txt 2>&1 </dev/null
 """
 
 
 @dataclass
 class AgentReport:
-    """How the agent ended, and its trajectory where it has one."""
+    """The agent's outcome, and its trajectory if it has one."""
 
     outcome: Outcome
     trajectory: Trajectory | None = None
@@ -38,7 +38,7 @@ class AgentReport:
 
 @dataclass(frozen=True)
 class Workplace:
-    """What an agent gets for one trial: task, sandbox, seed, time limit, and callbacks for its steps."""
+    """Everything that an agent gets for one trial: task, sandbox, seed, time limit, and callbacks."""
 
     task: Task
     sandbox: Sandbox
@@ -46,28 +46,28 @@ class Workplace:
     directory: Path
     timeout_sec: float | None
     on_step: Callable[[int, str], None]
-    """Called when a step begins, with its number and the last line of the terminal."""
+    """Called when a step begins, with its number and the terminal's last line."""
     on_step_done: Callable[[Step], None] = lambda _: None
-    """Called once with each finished step, in order, as it stands in the final trajectory. Never raises."""
+    """Called with each finished step, in order, as in the final trajectory. Never raises."""
     oversight: Oversight | None = None
-    """Who may hold a model, speak to it, and decide about its replies."""
+    """May hold the agent, send messages to its model, and decide about its replies."""
     on_terminal: Callable[[Terminal | None], None] = lambda _: None
     """Called with the agent's terminal once it is open, and with None before it is closed."""
 
     def bounded(self, limits: Limits) -> Limits:
-        """Copy of `limits` with the task's own timeout."""
+        """Return `limits` with the task's own timeout."""
         return limits.model_copy(update={"timeout_sec": self.timeout_sec})
 
 
 def agent_user(task: Task) -> str | None:
-    """Name or number of the agent's user; None for the image's own."""
+    """Return the name or id of the agent's user; None for the image's own."""
     user = task.file.agent.user
     return None if user is None else str(user)
 
 
 def terminal_socket(task: Task) -> str:
-    """The socket of the agent's terminal: in a step with a user of its own another than in the others."""
-    from harness.terminal.spec import TerminalSpec  # with the whole terminal, which an oracle does without
+    """Return the socket of the agent's terminal. A task step with a user of its own has a socket of its own."""
+    from harness.terminal.spec import TerminalSpec  # imports the whole terminal, which an oracle does not need
 
     user = agent_user(task)
     if user is None or user == agent_user(task.whole):
@@ -76,7 +76,7 @@ def terminal_socket(task: Task) -> str:
 
 
 class TrialAgent(Protocol):
-    """One way to work on a task. `work` raises TrialError for what keeps the trial from a verdict."""
+    """An agent that works on one trial. `work` raises TrialError for what prevents a verdict."""
 
     @property
     def name(self) -> str: ...
@@ -87,7 +87,7 @@ class TrialAgent(Protocol):
 
 
 class NopAgent:
-    """An agent that does nothing: every task must score 0 with it."""
+    """The agent that does nothing: every task must score 0 with it."""
 
     name = "nop"
 
@@ -99,9 +99,9 @@ class NopAgent:
 
 
 class OracleAgent:
-    """An agent that runs solution/solve.sh, as the agent's user: every task should score 1.
+    """The agent that runs solution/solve.sh as the agent's user: every task should score 1.
 
-    Only the oracle ever sees the solution.
+    No other agent ever sees the solution.
     """
 
     name = "oracle"

@@ -1,1 +1,1 @@
-"""The public face of tbench, for programs that use it: single trials, tasks, stored runs and their summaries."""
+"""The public Python interface of tbench: single trials, tasks, stored runs and their summaries."""

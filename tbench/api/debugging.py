@@ -1,4 +1,4 @@
-"""One trial, step by step: for notebooks, and for whoever wants to decide about each reply of a model."""
+"""Debugs one trial step by step from Python, with a decision about each reply of the model."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tbench.config.settings import RunConfig
 from tbench.control.client import ask
 from tbench.control.listening import SOCKET_NAME
 from tbench.control.wire import (
-    AboutReplies,
     Answer,
     Choose,
     Debug,
+    DebugCommand,
     Debugged,
     DraftSeen,
     Drop,
@@ -45,11 +45,11 @@ from tbench.errors import UsageError
 from tbench.events import Event, Events, Note, TrialFinished
 from tbench.fleet.engines import connect_backend
 from tbench.results import TrialResult
-from tbench.runs.control import Waits
-from tbench.runs.course import Steps
-from tbench.runs.live.debugged import step_shown
+from tbench.runs.control import HoldPoint
+from tbench.runs.live.debugged_trial import step_shown
 from tbench.runs.live.saving import CASSETTE_NAME
 from tbench.runs.plan import as_configured, sandbox_settings, stored_config
+from tbench.runs.replay_log import ReplaySteps
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.sandbox.backend import MakeBackend
 from tbench.storage.read_run import RunUnreadable, read_steps
@@ -57,17 +57,15 @@ from tbench.storage.run_files import trial_directory
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 
-# Runs of one task, made ready for whoever watches it or does it again.
 
+class ExecuteRun(Protocol):
+    """Executes the prepared run, once. Raises UsageError."""
 
-class MakesRun(Protocol):
-    """Executes the run, once. Raises UsageError."""
-
-    async def __call__(self, *, waits: Waits | None = None, known: Sequence[Steps] = ()) -> RunOutcome: ...
+    async def __call__(self, *, hold_at: HoldPoint | None = None, replay: Sequence[ReplaySteps] = ()) -> RunOutcome: ...
 
 
 @contextlib.asynccontextmanager
-async def run_of_task(
+async def prepare_run(
     task: Task,
     config: RunConfig,
     directory: Path,
@@ -76,11 +74,11 @@ async def run_of_task(
     backend: MakeBackend | None,
     say: Callable[[str], None],
     asks_model: bool = True,
-) -> AsyncIterator[MakesRun]:
-    """Connect the endpoint of a configuration, and give what executes its seeds of one task into `directory`.
+) -> AsyncIterator[ExecuteRun]:
+    """Connect the configuration's endpoint, and yield a function that runs one task with all seeds into `directory`.
 
-    `on_end` gets each trial's last result, `say` is told of builds and retries. Without `asks_model` the endpoint
-    may be away: somebody ends the run before a query. Raises UsageError.
+    `on_end` gets each trial's final result; `say` is called with messages about builds and retries. Without
+    `asks_model` the endpoint may be unavailable: the run is ended before a query. Raises UsageError.
     """
     chosen, events = as_configured(task, config), Events()
 
@@ -107,7 +105,7 @@ async def run_of_task(
         )
         make = backend or connect_backend(config.sandbox, config.schedule.at_once)
 
-        async def execute(*, waits: Waits | None = None, known: Sequence[Steps] = ()) -> RunOutcome:
+        async def execute(*, hold_at: HoldPoint | None = None, replay: Sequence[ReplaySteps] = ()) -> RunOutcome:
             return await execute_run(
                 plan,
                 TaskSet((chosen,), {}),
@@ -116,41 +114,41 @@ async def run_of_task(
                 events,
                 backend=make(sandbox_settings(plan, directory / "images")),
                 gate=chat.outage if chat is not None else None,
-                waits=waits,
-                known=known,
+                hold_at=hold_at,
+                replay=replay,
             )
 
         yield execute
 
 
-_BEGIN_PAUSE_SEC = 0.02
+_POLL_SEC = 0.02
 _END_SEC = 120.0
-"""Longest wait for a trial that was ended to be gone."""
+"""Longest wait for an ended trial to be removed."""
 
 
 class DebugSession:
-    """A trial whose model's replies each wait until `step`, `run` or `drop` says what becomes of them.
+    """A trial in which each reply waits until `step`, `run` or `drop` decides about it.
 
-    `steps`, `samples` and `screen` are as they were when the last call ended.
+    `steps`, `samples` and `screen` are as of the end of the last call.
     """
 
     def __init__(
         self, directory: Path, task: str, seed: int, run: asyncio.Task[RunOutcome], ended: Sequence[TrialResult]
     ) -> None:
-        """`directory` is that of the `run`, which puts the trial's result into `ended`."""
+        """`directory` is the run's; `run` puts the trial's result into `ended`."""
         self.directory = directory
         self.steps: list[StepSeen] = []
-        """The steps that were done."""
+        """Finished steps."""
         self.screen = ""
-        """The text of the terminal's screen."""
+        """Text of the terminal's screen."""
         self.trial = f"{task}/{seed}"
-        """TASK/SEED, by which it is known on the run's control socket."""
+        """The trial's name on the control socket, TASK/SEED."""
         self._task, self._seed = task, seed
         self._run = run
         self._ended = ended
         self._shown: Debugged | None = None
 
-    # -- what is to be seen ------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
@@ -159,54 +157,54 @@ class DebugSession:
 
     @property
     def result(self) -> TrialResult | None:
-        """The trial's result; None before its end."""
+        """Result of the trial; None before its end."""
         return self._ended[-1] if self._ended else None
 
     @property
     def samples(self) -> tuple[DraftSeen, ...]:
-        """The replies that wait; `draft` is one of them."""
+        """Candidate replies that wait; `draft` is one of them."""
         return self._shown.samples if self._shown is not None and not self.is_over else ()
 
     @property
     def draft(self) -> DraftSeen | None:
-        """The reply that is followed with the next step; None where none waits."""
+        """The reply that the next `step` follows; None if none waits."""
         return next((each for each in self.samples if each.chosen), None)
 
     @property
     def verdicts(self) -> tuple[VerdictSeen, ...]:
-        """What verifiers said that ran in copies."""
+        """Verdicts of the verifiers that have run in copies of the container."""
         return self._shown.verdicts if self._shown is not None else ()
 
     @property
     def differs(self) -> str:
-        """Where the terminal has shown something else than before it was rewound, in a line."""
+        """First difference between the replayed terminal output and the original, in one line."""
         return self._shown.differs if self._shown is not None else ""
 
     async def begun(self) -> None:
-        """Return when the run can be spoken to. Raises what keeps it from that."""
+        """Wait until the run accepts requests. Raises the run's error if it ends before."""
         while not self._run.done() and not (self.directory / SOCKET_NAME).is_socket():
-            await asyncio.wait([self._run], timeout=_BEGIN_PAUSE_SEC)
+            await asyncio.wait([self._run], timeout=_POLL_SEC)
         if self._run.done():
             self._run.result()
 
     # -- going on ----------------------------------------------------------------------------------
 
     async def step(self, count: int = 1) -> StepSeen | None:
-        """Do what the draft asks for, and return the last step when the next reply waits; None where there is none.
+        """Follow the draft, and return the last step when the next reply waits; None if there is no step.
 
-        Raises UsageError where the trial has ended.
+        Raises UsageError if the trial has ended.
         """
-        return await self._go(StepOn(trial=self.trial, count=count))
+        return await self._advance(StepOn(trial=self.trial, count=count))
 
     async def run(self, *, to_step: int | None = None, until_text: str | None = None) -> StepSeen | None:
-        """The same until the reply of a step waits, or a text is on the screen; else to the trial's end."""
-        return await self._go(RunOn(trial=self.trial, to_step=to_step, until_text=until_text))
+        """Follow replies until that of `to_step` waits or a text is on the screen; else to the trial's end."""
+        return await self._advance(RunOn(trial=self.trial, to_step=to_step, until_text=until_text))
 
     async def drop(self, why: str) -> StepSeen | None:
-        """Do nothing of the draft: its model gets `why` instead. From then on the trial does not count."""
-        return await self._go(Drop(trial=self.trial, why=why))
+        """Discard the draft; the model gets `why` instead. The trial no longer counts."""
+        return await self._advance(Drop(trial=self.trial, why=why))
 
-    async def _go(self, request: AboutReplies) -> StepSeen | None:
+    async def _advance(self, request: DebugCommand) -> StepSeen | None:
         await self.waits()
         before = self._shown.version if self._shown is not None else 0
         await self._ask(request)
@@ -214,14 +212,14 @@ class DebugSession:
         return self.steps[-1] if self.steps else None
 
     async def waits(self) -> DraftSeen | None:
-        """Return the draft when there is one; None where the trial has ended."""
+        """Wait for a draft and return it; None if the trial has ended."""
         await self._until(lambda shown: shown.waits_for == "decision")
         return self.draft
 
     async def rewind(self, step: int) -> DraftSeen | None:
-        """Do all again up to a step, in a fresh container and with the same replies; that of the step is the draft.
+        """Replay the trial up to a step, in a fresh container; the step's reply becomes the draft.
 
-        `differs` tells where the terminal showed something else meanwhile. From then on the trial does not count.
+        `differs` has the first difference of the terminal meanwhile. The trial no longer counts.
         """
         await self.waits()
         before = self._shown.attempt if self._shown is not None else 1
@@ -232,13 +230,13 @@ class DebugSession:
     # -- deciding ----------------------------------------------------------------------------------
 
     async def edit(self, text: str) -> DraftSeen | None:
-        """Put another text into the place of the draft's. From the step on the trial does not count."""
-        return await self._then_look(Edit(trial=self.trial, text=text))
+        """Replace the draft's text. Once the step is taken, the trial no longer counts."""
+        return await self._ask_and_wait(Edit(trial=self.trial, text=text))
 
     async def sample(
         self, number: int = 1, *, seed: int | None = None, temperature: float | None = None
     ) -> tuple[DraftSeen, ...]:
-        """Ask the model for other replies; the last one is the draft then. Raises UsageError."""
+        """Ask the model for more candidate replies; the last one becomes the draft. Raises UsageError."""
         await self.waits()
         await self._ask(Sample(trial=self.trial, number=number, seed=seed, temperature=temperature))
         await self._until(lambda shown: shown.waits_for != "decision" or not shown.asking)
@@ -247,40 +245,40 @@ class DebugSession:
         return self.samples
 
     async def choose(self, sample: int) -> DraftSeen | None:
-        """Make another of the samples the draft; they count from 1."""
-        return await self._then_look(Choose(trial=self.trial, sample=sample))
+        """Make another sample the draft; they count from 1."""
+        return await self._ask_and_wait(Choose(trial=self.trial, sample=sample))
 
-    async def _then_look(self, request: AboutReplies) -> DraftSeen | None:
+    async def _ask_and_wait(self, request: DebugCommand) -> DraftSeen | None:
         await self.waits()
         await self._ask(request)
         return await self.waits()
 
-    # -- beside it ---------------------------------------------------------------------------------
+    # -- further actions ----------------------------------------------------------------------------
 
     async def say(self, text: str) -> None:
-        """Tell the model something with the next message that it gets. From then on the trial does not count."""
+        """Send a message to the model with its next query. The trial no longer counts."""
         await self._ask(Say(trial=self.trial, text=text))
 
     async def type(self, keys: str) -> None:
-        r"""Type into the agent's terminal; `\n` is the Enter key. The model is told of it; the trial does not count."""
+        r"""Type into the agent's terminal; `\n` is the Enter key. The model is informed; the trial no longer counts."""
         await self.waits()
         await self._ask(TypeKeys(trial=self.trial, keys=keys))
-        await asyncio.sleep(_BEGIN_PAUSE_SEC)
-        await self._look_at_screen()
+        await asyncio.sleep(_POLL_SEC)
+        await self._update_screen()
 
     async def rests(self) -> None:
-        """Return when the agent does nothing: its reply waits, or it is held, or the trial has ended."""
+        """Wait until the agent is idle: its reply waits, or it is paused, or the trial has ended."""
         await self._until(lambda shown: shown.waits_for in ("decision", "person"))
 
     async def verify(self) -> VerdictSeen:
-        """Judge what was done so far in a copy of the container; the trial goes on afterwards. Raises UsageError."""
+        """Run the verifier in a copy of the container; the trial goes on afterwards. Raises UsageError."""
         await self.rests()
         await self._ask(VerifyNow(trial=self.trial))
         await self._until(lambda shown: bool(shown.verdicts) and shown.verdicts[-1].state != "running")
         return self.verdicts[-1]
 
     async def snapshot(self) -> str:
-        """Keep the container's files as an image, and return its name. Raises UsageError."""
+        """Save the container's files as an image, and return its name. Raises UsageError."""
         await self.waits()
         await self._ask(SnapshotNow(trial=self.trial))
         await self.waits()
@@ -288,31 +286,31 @@ class DebugSession:
         return self._shown.snapshots[-1]
 
     async def save_cassette(self) -> Path:
-        """Save what the model was asked and has answered, and return the file. Raises UsageError."""
+        """Save the queries and replies as a cassette, and return the file. Raises UsageError."""
         await self.waits()
         await self._ask(SaveCassette(trial=self.trial))
         attempt = self._shown.attempt if self._shown is not None else 1
         return trial_directory(self.directory, self._task, self._seed, attempt) / CASSETTE_NAME
 
     async def quit(self, *, keep: bool = False) -> None:
-        """End the trial; with `keep` its container stays, for `tbench shell`."""
+        """End the trial; with `keep`, keep its container for `tbench shell`."""
         if not self.is_over:
             with contextlib.suppress(UsageError):  # it has just ended by itself
                 await self._ask(Quit(trial=self.trial, keep=keep))
         async with asyncio.timeout(_END_SEC):
             await asyncio.wait([self._run])
 
-    # -- the way there -----------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------
 
     async def _until(self, condition: Callable[[Debugged], bool]) -> None:
-        """Look until it is so, or the trial has ended. Raises what ended its run."""
+        """Poll until the condition holds, or the trial has ended. Raises the run's error."""
         version: int | None = None
         while not self.is_over:
             try:
                 answer = await self._asked(Debug(trial=self.trial, after=len(self.steps), version=version))
             except UsageError:
-                # Not under way: it has not begun, or is being removed.
-                await asyncio.wait([self._run], timeout=_BEGIN_PAUSE_SEC)
+                # The trial has not begun, or is being removed.
+                await asyncio.wait([self._run], timeout=_POLL_SEC)
                 continue
             shown = answer.debug
             assert shown is not None
@@ -325,7 +323,7 @@ class DebugSession:
             self.steps.extend(shown.steps)
             self._shown, version = shown, shown.version
             if condition(shown):
-                await self._look_at_screen()
+                await self._update_screen()
                 return
         self._run.result()
         with contextlib.suppress(RunUnreadable):
@@ -334,7 +332,7 @@ class DebugSession:
             self.steps.extend(step_shown(step) for step in read_steps(files)[len(self.steps) :])
         self._shown = None if self._shown is None else self._shown.model_copy(update={"samples": (), "draft": None})
 
-    async def _look_at_screen(self) -> None:
+    async def _update_screen(self) -> None:
         with contextlib.suppress(UsageError):
             screen = (await self._asked(ReadScreen(trial=self.trial))).screen
             assert screen is not None
@@ -360,10 +358,11 @@ async def debug(
     backend: MakeBackend | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[DebugSession]:
-    """Start one trial of a task whose model's replies wait; at the end of the block it is ended and its container gone.
+    """Start one trial in which each reply waits; it is ended and removed at the end of the block.
 
-    `endpoint` is a base URL, by default the configuration's. The run's files are in `directory`, which must be new or
-    empty, or gone with the block. `say` is told of builds and retries. Raises UsageError for what the caller can mend.
+    `endpoint` is a base URL, by default the configuration's. The run's files go into `directory`, which must be new or
+    empty; by default they are deleted after the block. `say` is called with messages about builds and retries. Raises
+    UsageError for what the caller can correct.
     """
     values: dict[str, Mapping[str, object]] = {"model": {"base_url": endpoint}} if endpoint is not None else {}
     config = (config or RunConfig()).with_values(**values, tasks={"first_seed": seed})
@@ -377,15 +376,15 @@ async def debug_from(
     task: Task,
     config: RunConfig,
     *,
-    known: Sequence[Steps] = (),
-    waits: Waits = "reply",
+    replay: Sequence[ReplaySteps] = (),
+    hold_at: HoldPoint = "reply",
     directory: Path | str | None = None,
     backend: MakeBackend | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[DebugSession]:
-    """Start a trial as `debug` does, which first does what is `known`.
+    """Start a trial as `debug` does; it begins with the steps in `replay`.
 
-    Where the next query `waits` instead of each reply, no endpoint is needed: the agent is held before it asks.
+    With `hold_at="query"`, no endpoint is needed: the agent is held before it asks.
     """
     once = {"concurrency": 1, "retries": 0}
     config, seed = config.with_values(schedule=once, tasks={"seeds": 1}), config.tasks.first_seed
@@ -394,9 +393,9 @@ async def debug_from(
         path = Path(folder) / "debug" if directory is None else Path(folder)
         ended = list[TrialResult]()
         make = await stack.enter_async_context(
-            run_of_task(task, config, path, ended.append, backend=backend, say=say, asks_model=waits == "reply")
+            prepare_run(task, config, path, ended.append, backend=backend, say=say, asks_model=hold_at == "reply")
         )
-        run = asyncio.create_task(make(waits=waits, known=known), name=f"debugging {task.name}")
+        run = asyncio.create_task(make(hold_at=hold_at, replay=replay), name=f"debugging {task.name}")
         session = DebugSession(path, task.name, seed, run, ended)
         try:
             await session.begun()

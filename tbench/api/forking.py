@@ -1,4 +1,4 @@
-"""Stored trials done again from a step on: otherwise, or to find the step at which they were lost."""
+"""Forks stored trials from a step on, and finds the step at which a failed trial was lost."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from tbench.api.debugging import DebugSession, debug_from, run_of_task
+from tbench.api.debugging import DebugSession, debug_from, prepare_run
 from tbench.config.settings import RunConfig
 from tbench.datasets.reading import read_again
 from tbench.errors import UsageError
 from tbench.results import TrialResult
-from tbench.runs.course import Steps, known_until
+from tbench.runs.replay_log import ReplaySteps, replay_up_to
 from tbench.sandbox.backend import MakeBackend
 from tbench.storage.run_files import REPLAYED_NAME, trial_directory
 from tbench.storage.stored_trial import StoredTrial, find_trial
@@ -23,40 +23,40 @@ from tbench.tasks.task import Task
 
 @dataclass(frozen=True)
 class ForkedTrial:
-    """What became of one sample."""
+    """One trial of a fork."""
 
     result: TrialResult
     directory: Path
-    """Directory of its files."""
+    """Directory of the trial's files."""
     differs: str
-    """Where the terminal showed something else than in the trial that it comes of; empty where it did not."""
+    """First difference of the terminal output from the original trial's; empty for none."""
 
 
 @dataclass(frozen=True)
 class Fork:
-    """Trials that have in common what was done before a step."""
+    """Trials that share the steps before one step of a stored trial."""
 
     of: str
-    """The trial that they come of, as RUN/TASK/SEED."""
+    """Name of the original trial, RUN/TASK/SEED."""
     at_step: int
-    """The first step for which a model was asked."""
+    """First step for which a model was asked."""
     directory: Path
-    """Directory of their run."""
+    """Directory of the fork's run."""
     trials: tuple[ForkedTrial, ...]
 
     @property
     def judged(self) -> tuple[ForkedTrial, ...]:
-        """Those with a verdict."""
+        """Trials with a verdict."""
         return tuple(each for each in self.trials if each.result.reward is not None)
 
     @property
     def passed(self) -> int:
-        """How many of those passed."""
+        """Number of passed trials."""
         return sum(each.result.passed for each in self.judged)
 
     @property
     def differs(self) -> str:
-        """The first difference that was seen; empty where there was none."""
+        """First difference from the original trial; empty for none."""
         return next((each.differs for each in self.trials if each.differs), "")
 
 
@@ -70,19 +70,19 @@ async def fork(
     backend: MakeBackend | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Fork:
-    """Do a stored trial again up to a step, in fresh containers, and let a model go on from there, several times.
+    """Replay a stored trial up to a step in fresh containers, and let a model go on from there, several times.
 
-    `trial` is RUN/TASK/SEED; `config` by default that of its run. The samples have the trial's seed and those after it,
-    and none of them counts in a score. `say` is told of builds, and of what differs. Raises UsageError.
+    `trial` is RUN/TASK/SEED; `config` is by default that of its run. The samples have the trial's seed and those after
+    it; none of them counts in a score. `say` is called with messages about builds and differences. Raises UsageError.
     """
     found = find_trial(str(trial))
-    known = _known(found, at_step)
+    replay = _replay_of(found, at_step)
     config = _config(found, config, samples)
     path = Path(directory) if directory is not None else _own_directory(found, at_step)
     ended: list[TrialResult] = []
     task = task_of(found, say)
-    async with run_of_task(task, config, path, ended.append, backend=backend, say=say) as execute:
-        await execute(known=known)
+    async with prepare_run(task, config, path, ended.append, backend=backend, say=say) as execute:
+        await execute(replay=replay)
     trials = tuple(_forked(path, each) for each in sorted(ended, key=lambda each: each.seed))
     return Fork(found.name, at_step, path, trials)
 
@@ -98,18 +98,18 @@ async def debugged_fork(
     backend: MakeBackend | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[DebugSession]:
-    """Do a stored trial again up to a step, where somebody decides about each reply of the model from there on.
+    """Replay a stored trial up to a step, and debug it from there on.
 
-    Without `asks_model` the agent is held before the step's query, so that its terminal can be taken; no endpoint is
-    needed then. At the end of the block the trial is ended. Raises UsageError.
+    Without `asks_model` the agent is held before the step's query, so that its terminal can be taken; then no endpoint
+    is needed. At the end of the block the trial is ended. Raises UsageError.
     """
     found = find_trial(str(trial))
-    known = _known(found, at_step)
+    replay = _replay_of(found, at_step)
     async with debug_from(
         task_of(found, say),
         _config(found, config, 1),
-        known=known,
-        waits="reply" if asks_model else "query",
+        replay=replay,
+        hold_at="reply" if asks_model else "query",
         directory=Path(directory) if directory is not None else _own_directory(found, at_step),
         backend=backend,
         say=say,
@@ -117,18 +117,18 @@ async def debugged_fork(
         yield session
 
 
-def _known(trial: StoredTrial, at_step: int) -> Sequence[Steps]:
-    """What is done again. Raises UsageError where it cannot be."""
+def _replay_of(trial: StoredTrial, at_step: int) -> Sequence[ReplaySteps]:
+    """Return the steps to replay. Raises UsageError if that is impossible."""
     if trial.result is not None and trial.result.task_steps:
-        raise UsageError(f"{trial.name}: its task has several steps, of which each has an agent of its own")
+        raise UsageError(f"{trial.name}: its task has several steps, which cannot be forked")
     try:
-        return known_until(at_step, trial.steps, trial.trajectory)
+        return replay_up_to(at_step, trial.steps, trial.trajectory)
     except UsageError as error:
         raise UsageError(f"{trial.name}: {error}") from None
 
 
 def _config(trial: StoredTrial, config: RunConfig | None, samples: int) -> RunConfig:
-    """The configuration of trials that come of that one, by default with its own values."""
+    """Return the configuration of forked trials, by default the original one."""
     config = config or trial.document.config
     return config.with_values(
         tasks={"seeds": samples, "first_seed": trial.seed},
@@ -138,15 +138,15 @@ def _config(trial: StoredTrial, config: RunConfig | None, samples: int) -> RunCo
 
 
 def task_of(trial: StoredTrial, say: Callable[[str], None]) -> Task:
-    """The task of a stored trial as it is now; `say` is told where it has changed since. Raises UsageError."""
+    """Return the current task of a stored trial; `say` is called if it has changed since. Raises UsageError."""
     document = trial.document
     source = document.config.tasks
     tasks = {task.name: task for task in read_again(source.source, document.dataset, source.registry).tasks}
     if (task := tasks.get(trial.task)) is None:
-        raise UsageError(f"{source.source}: {trial.task} is gone; put it back to do {trial.name} again")
+        raise UsageError(f"{source.source}: {trial.task} is missing; restore it to fork {trial.name}")
     before = next((each.hash for each in document.tasks if each.name == trial.task), None)
     if before not in (None, task.hash):
-        say(f"{trial.task}: has changed since {trial.name}, so what it shows may differ")
+        say(f"{trial.task}: has changed since {trial.name}, so the replay may differ")
     return task
 
 
@@ -163,21 +163,21 @@ def _forked(run: Path, result: TrialResult) -> ForkedTrial:
     return ForkedTrial(result, directory, differs)
 
 
-# At which step a failed trial was lost: where going on anew still succeeds, and where it no longer does.
+# Blame: the step after which a failed trial could no longer succeed.
 
 
 @dataclass(frozen=True)
 class BlamedTrial:
-    """What forks at several steps say about a trial that failed."""
+    """Results of forks at several steps of a failed trial."""
 
     of: str
-    """The trial, as RUN/TASK/SEED."""
+    """Name of the trial, RUN/TASK/SEED."""
     steps: int
-    """How many it has."""
+    """Number of steps of the trial."""
     forks: tuple[Fork, ...]
-    """Those that were tried, by step."""
+    """Forks that were tried, by step."""
     step: int | None
-    """The one after which it succeeds much less often; None where it does not succeed from its beginning either."""
+    """Step after which forks succeed much less often; None if they do not succeed from the beginning, either."""
 
 
 async def blame(
@@ -189,9 +189,9 @@ async def blame(
     backend: MakeBackend | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> BlamedTrial:
-    """Fork a failed trial at steps between which it is halved, and name the step after which its chances drop.
+    """Find the step after which a failed trial's chances drop, by a binary search with forks.
 
-    A fork at a step asks for that step anew: where such forks succeed at least half as often as those from the very
+    A fork at a step asks the model for that step again: if such forks succeed at least half as often as those from the
     beginning, the trial was not lost before it. Raises UsageError, also for a trial that passed or has no verdict.
     """
     found = find_trial(str(trial))
@@ -210,7 +210,7 @@ async def blame(
             say=say,
         )
         if not done.judged:
-            raise UsageError(f"{found.name}: no sample from step {step} on came to a verdict; see {done.directory}")
+            raise UsageError(f"{found.name}: no sample from step {step} on has a verdict; see {done.directory}")
         forks[step] = done
         say(f"from step {step} on: {done.passed} of {len(done.judged)} succeed")
         return done.passed / len(done.judged)
@@ -220,15 +220,15 @@ async def blame(
 
 
 async def lost_at(steps: int, share_from: Callable[[int], Awaitable[float]]) -> int | None:
-    """The step after which the share of those that succeed drops below half of that from the beginning.
+    """Return the step after which the success rate drops below half of that from the beginning.
 
-    `share_from` tells the share of those that go on anew from a step. None where none succeeds from the beginning.
+    `share_from` returns the success rate of forks at a step. None if no fork from the beginning succeeds.
     """
     whole = await share_from(1)
     if whole == 0:
         return None
     good, bad = 1, steps + 1
-    """From the one it is not lost; behind the last step it is."""
+    """Steps between which the trial was lost: not before `good`, but by `bad`."""
     while bad - good > 1:
         middle = (good + bad) // 2
         if await share_from(middle) >= whole / 2:
@@ -241,11 +241,11 @@ async def lost_at(steps: int, share_from: Callable[[int], Awaitable[float]]) -> 
 def _require_failure(trial: StoredTrial) -> None:
     result = trial.result
     if result is None or result.reward is None:
-        raise UsageError(f"{trial.name}: has no verdict, so nothing was lost that could be found")
+        raise UsageError(f"{trial.name}: has no verdict; blame is for trials that failed")
     if result.passed:
-        raise UsageError(f"{trial.name}: has passed; blame is for trials that failed")
+        raise UsageError(f"{trial.name}: passed; blame is for trials that failed")
     if result.human_touched:
-        raise UsageError(f"{trial.name}: a person had a hand in it; blame is for trials that count")
+        raise UsageError(f"{trial.name}: a person intervened in it; blame is for trials that count")
     if not trial.steps:
         raise UsageError(f"{trial.name}: has no steps")
 

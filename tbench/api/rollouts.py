@@ -1,4 +1,4 @@
-"""What a trainer gets of a trial: the reward, the conversation, and the tokens as the server had them."""
+"""Rollouts for trainers: reward, conversation, and the tokens as the server reported them."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ _COMPLETE = (Outcome.SUBMITTED, Outcome.FINISHED)
 
 
 class TokensMissing(TbenchError):
-    """The endpoint did not say which tokens a reply has."""
+    """The endpoint did not report the tokens of a reply."""
 
 
 @dataclass(frozen=True)
 class RolloutTurn:
-    """One reply of the model with the tokens of its prompt, its own, and their logprobs."""
+    """One reply of the model with the tokens of its prompt, its own tokens, and their logprobs."""
 
     reply: Reply
     tokens: ReplyTokens | None
-    """None where they were not asked for."""
+    """None if tokens were not requested."""
 
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """Turns in a row of which each prompt goes on where the turn before ended: one example to learn from."""
+    """Consecutive turns, each prompt continuing where the turn before ended: one training example."""
 
     prompt_ids: list[int]
-    """The first prompt."""
+    """Tokens of the first prompt."""
     response_ids: list[int]
-    """All that follows: what was sampled, and what the terminal said in between."""
+    """All tokens that follow: sampled ones, and the terminal's output between them."""
     loss_mask: list[int]
     """1 for sampled tokens, 0 for others; as long as `response_ids`."""
     logprobs: list[float]
-    """Of sampled tokens, 0.0 for others; as long as `response_ids`, or empty where the server told none."""
+    """Logprobs of sampled tokens, 0.0 for others; as long as `response_ids`, or empty if the server gave none."""
     turns: int
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """A trial that ended with a verdict, as an example to learn from."""
+    """A trial with a verdict, as a training example."""
 
     reward: float
-    """The verifier's number; 1.0 and above is a pass."""
+    """Reward from the verifier; 1.0 and above is a pass."""
     outcome: Outcome | None
-    """How the agent ended."""
+    """Outcome of the agent."""
     messages: tuple[Message, ...]
-    """The conversation as it was last sent, replies included; of a task with steps, that of its last."""
+    """The conversation as last sent, with replies; for a task with steps, that of the last step."""
     turns: tuple[RolloutTurn, ...]
-    """The replies in order. Summaries that a model makes of its own history are none of them."""
+    """The replies in order, without summaries that a model made of its own history."""
     result: TrialResult
-    """Times, token counts, and what the verdict rests on."""
+    """Result of the trial: times, token counts, integrity."""
 
     @classmethod
     def of(cls, result: TrialResult, trajectories: Sequence[Trajectory]) -> Rollout:
-        """The rollout of a trial that has a reward, out of what its agents did."""
+        """Make the rollout of a trial with a reward, from its agents' trajectories."""
         assert result.reward is not None
         replies = [step.reply for trajectory in trajectories for step in trajectory.steps]
         return cls(
@@ -71,23 +71,23 @@ class Rollout:
 
     @property
     def stop_reason(self) -> str:
-        """Why it ended: `complete`, `context_length`, or the outcome's own name, such as `agent_timeout`."""
+        """Why the trial ended: `complete`, `context_length`, or the outcome's name, such as `agent_timeout`."""
         if self.outcome is None or self.outcome in _COMPLETE:
             return "complete"
         return "context_length" if self.outcome is Outcome.CONTEXT_LIMIT else str(self.outcome)
 
     def sequences(self) -> list[TokenSequence]:
-        """The turns as sequences of tokens: several where the history was changed on the way. Raises TokensMissing.
+        """Return the turns as token sequences, several if the history was changed on the way. Raises TokensMissing.
 
-        A turn belongs to the sequence before it only where its prompt begins with exactly those tokens: nothing is
-        tokenized again, so what is learned is what was sampled.
+        A turn continues the sequence before it only if its prompt begins with exactly those tokens. Nothing is
+        tokenized again, so training sees the sampled tokens.
         """
         return flatten(self._tokens())
 
     def longest_sequence(self) -> TokenSequence | None:
-        """The sequence with most of what was sampled, for trainers that take one; None without a reply.
+        """Return the sequence with the most sampled tokens, for trainers that take one; None without a reply.
 
-        There is only one where the chat template leaves the history as it was; turns outside it are not learned from.
+        There is only one if the chat template leaves the history unchanged; turns outside of it are lost for training.
         Raises TokensMissing.
         """
         return max(self.sequences(), key=lambda each: sum(each.loss_mask), default=None)
@@ -99,14 +99,14 @@ class Rollout:
     def _tokens(self) -> list[ReplyTokens]:
         found = [turn.tokens for turn in self.turns if turn.tokens is not None]
         if len(found) < len(self.turns):
-            raise TokensMissing(f"{self._name}: the endpoint gave no token ids; vLLM gives them for return_token_ids")
+            raise TokensMissing(f"{self._name}: the endpoint gave no token ids; vLLM does, with return_token_ids")
         return found
 
 
 def flatten(turns: Iterable[ReplyTokens]) -> list[TokenSequence]:
-    """Turns as the fewest sequences in which each prompt begins with all tokens before it.
+    """Join turns into the fewest sequences in which each prompt begins with all tokens before it.
 
-    Logprobs are kept where every turn of a sequence has one for each of its tokens.
+    Logprobs are kept if every turn of a sequence has one for each of its tokens.
     """
     found: list[TokenSequence] = []
     whole: list[int] = []
@@ -124,11 +124,11 @@ def flatten(turns: Iterable[ReplyTokens]) -> list[TokenSequence]:
 
 def _continued(sequence: TokenSequence, between: Sequence[int], turn: ReplyTokens) -> TokenSequence:
     sampled = turn.completion
-    is_told = len(turn.logprobs) == len(sampled) and len(sequence.logprobs) == len(sequence.response_ids)
+    has_logprobs = len(turn.logprobs) == len(sampled) and len(sequence.logprobs) == len(sequence.response_ids)
     return TokenSequence(
         prompt_ids=sequence.prompt_ids,
         response_ids=[*sequence.response_ids, *between, *sampled],
         loss_mask=[*sequence.loss_mask, *[0] * len(between), *[1] * len(sampled)],
-        logprobs=[*sequence.logprobs, *[0.0] * len(between), *turn.logprobs] if is_told else [],
+        logprobs=[*sequence.logprobs, *[0.0] * len(between), *turn.logprobs] if has_logprobs else [],
         turns=sequence.turns + 1,
     )

@@ -1,4 +1,4 @@
-"""Single trials in a backend that stays open: for trainers, notebooks and whatever plans by itself."""
+"""Runs single trials in a backend that stays open: for trainers, notebooks and other programs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tbench.events import Event, Events, Note
 from tbench.fleet.engines import connect_backend
 from tbench.results import TrialResult
 from tbench.reward import canonical
-from tbench.runs.admission import Admission, NoMachine, Tries, admission_to, why_no_machine
-from tbench.runs.beside import Spare
+from tbench.runs.admission import Admission, NoMachine, RetryBudget, admission_to, why_no_machine
 from tbench.runs.host import HostWatch
 from tbench.runs.plan import as_configured, sandbox_settings, stored_config, trial_id
 from tbench.runs.redaction import hiding
 from tbench.runs.run import demand_of, planned_tasks, require_capabilities, run_document
+from tbench.runs.spare_capacity import SpareCapacity
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import MakeBackend
@@ -54,9 +54,9 @@ _AS_CONFIGURED: Mapping[str, Any] = MappingProxyType({})
 
 
 class TrialFailed(TbenchError):
-    """A trial ended without a verdict, by no fault of the agent: there is no reward, and nothing to learn from.
+    """A trial ended without a verdict, not because of the agent: there is no reward, and nothing to train on.
 
-    `result.error` says its stage, type and who is to blame; `retryable` whether another attempt may succeed.
+    `result.error` has the stage, the type and whose fault it is; `retryable` says whether a retry may succeed.
     """
 
     def __init__(self, result: TrialResult) -> None:
@@ -67,29 +67,29 @@ class TrialFailed(TbenchError):
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial that has a verdict."""
+    """A trial with a verdict."""
 
     result: TrialResult
-    """The line of results.jsonl."""
+    """Result of the trial, its line in results.jsonl."""
     directory: Path
-    """Its files: trajectory.json, session.cast, the verifier's output."""
+    """Directory of its files: trajectory.json, session.cast, verifier output."""
 
     @property
     def reward(self) -> float:
-        """The verifier's number; 1.0 and above is a pass."""
+        """Reward from the verifier; 1.0 and above is a pass."""
         assert self.result.reward is not None
         return canonical(self.result.reward)
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the agent ended."""
+        """Outcome of the agent."""
         return self.result.outcome
 
     @property
     def turns(self) -> list[Step]:
-        """The model's replies in order, each with what was typed and what came back; read from disk.
+        """The model's replies in order, each with its keystrokes and observation; read from disk.
 
-        Those to the steps of a task follow each other, each counted from 1.
+        The steps of all task steps follow each other, each counted from 1.
         """
         names = [step.name for step in self.result.task_steps if step.begun]
         parts = [self.directory / "steps" / name for name in names] or [self.directory]
@@ -98,7 +98,7 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class _Endpoint:
-    """What the trials at one endpoint have in common."""
+    """Plan, agent and store that trials at one endpoint share."""
 
     plan: RunPlan
     make_agent: Callable[[], TrialAgent]
@@ -106,11 +106,11 @@ class _Endpoint:
 
 
 class Runner:
-    """Runs trials of one configuration, each when it is asked for, in an engine that is connected once.
+    """Runs trials of one configuration on request, on an engine that is connected once.
 
-    It is an asynchronous context manager; any number of `trial` calls may be under way at once, of which so many run as
-    the configuration's concurrency and the machine's cpus and memory allow. All results are kept in `directory`, which
-    `tbench summary` and `read_run` read like that of any run.
+    An asynchronous context manager. Any number of `trial` calls may be in progress; the configuration's concurrency and
+    the machine's CPUs and memory decide how many run. All results are stored in `directory`, which `tbench summary` and
+    `read_run` read like any run's.
     """
 
     def __init__(
@@ -120,12 +120,13 @@ class Runner:
         directory: Path | str | None = None,
         backend: MakeBackend | None = None,
         say: Callable[[str], None] = lambda _: None,
-        spare: Spare | None = None,
+        spare: SpareCapacity | None = None,
     ) -> None:
-        """`directory` must be new or empty; without one, the files are gone when the block ends.
+        """`directory` must be new or empty; without one, the files are deleted at the end of the block.
 
-        `backend` makes another backend than the configuration's engines, or else the one that DOCKER_HOST names; `say`
-        is told of builds and retries. With `spare` trials have the room that a run leaves, on the backend of that run.
+        `backend` makes a backend other than the configuration's engines (by default DOCKER_HOST's); `say` is called
+        with messages about builds and retries. With `spare`, trials run in a run's spare capacity, on that run's
+        backend.
         """
         self.config = config or RunConfig()
         schedule = self.config.schedule
@@ -134,40 +135,40 @@ class Runner:
         self._say = say
         self._spare = spare
         self._stack = contextlib.AsyncExitStack()
-        self._places = asyncio.Semaphore(schedule.at_once)
+        self._slots = asyncio.Semaphore(schedule.at_once)
         self._connecting = asyncio.Lock()
         self._endpoints: dict[tuple[str | None, str], _Endpoint] = {}
         self._rollouts: Counter[tuple[str, int]] = Counter()
-        """Rollouts under way, by task and seed."""
+        """Number of running rollouts by task and seed."""
         self._numbers = itertools.count(2)
-        """Numbers of their attempts. The first attempt's directory is also that of all others."""
+        """Attempt numbers of rollouts. The directory of attempt 1 contains those of all others."""
         self._tasks: dict[str, Task] = {}
         self._seeds: set[tuple[str, int]] = set()
-        """Tasks and seeds that have a verdict, or whose trial is under way."""
+        """Tasks and seeds with a verdict, or with a running trial."""
         self._under_way: set[asyncio.Task[object]] = set()
         self._name = self._path.name if self._path is not None else f"runner-{uuid.uuid4().hex[:8]}"
         self._store: RunStore | None = None
-        self._admission: Admission | Spare
+        self._admission: Admission | SpareCapacity
         self._host: HostWatch | None
 
     @property
     def directory(self) -> Path:
-        """Directory of the results. There is one from the first trial on."""
+        """Directory of the results, which exists from the first trial on."""
         if self._store is None:
-            raise UsageError("Runner.directory: no trial was run yet")
+            raise UsageError("Runner.directory: no trial has been run yet")
         return self._store.path
 
     async def __aenter__(self) -> Self:
         """Connect the backend and make it ready. Raises UsageError."""
         config = self.config
         async with contextlib.AsyncExitStack() as stack:
-            place = Locked(agent=config.agent.name, base_url=config.model.base_url)
+            locked = Locked(agent=config.agent.name, base_url=config.model.base_url)
             if self._spare is not None:
                 require_capabilities(config.verify, config.sandbox, self._spare.backend)
                 self._admission, self._backend, self._host = self._spare, self._spare.backend, None
                 return self
-            # Not in the loop, which may be a trainer's: a cluster takes seconds.
-            backend = await asyncio.to_thread(self._make_backend, sandbox_settings(self._plan(config, place)))
+            # In a thread: the loop may be a trainer's, and connecting a cluster takes seconds.
+            backend = await asyncio.to_thread(self._make_backend, sandbox_settings(self._plan(config, locked)))
             stack.push_async_callback(backend.close)
             require_capabilities(config.verify, config.sandbox, backend)
             await backend.open(self._say)
@@ -180,9 +181,9 @@ class Runner:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Cancel what is still under way, and close the backend."""
+        """Cancel running trials, and close the backend."""
         for each in self._under_way:
-            if not each.cancelling():  # or else it is removing its sandbox by now
+            if not each.cancelling():  # otherwise it is already removing its sandbox
                 each.cancel()
         if self._under_way:
             await asyncio.wait(self._under_way)
@@ -194,18 +195,18 @@ class Runner:
     async def trial(self, task: Task | Path | str, *, seed: int = 0, endpoint: str | None = None) -> TrialRecord:
         """Run one trial to its verdict; `endpoint` is a base URL, by default the configuration's.
 
-        Raises TrialFailed where there is no verdict after all attempts: the same trial may then be run again. Raises
-        UsageError for what the caller has to change. When cancelled, the sandbox is removed first.
+        Raises TrialFailed if there is no verdict after all attempts; the trial may then be run again. Raises UsageError
+        for what the caller has to change. When cancelled, removes the sandbox first.
         """
         task = task if isinstance(task, Task) else Task.read(Path(task))
         at = await self._at(endpoint, task)
-        task = self._same(task)
+        task = self._known_task(task)
         if (task.name, seed) in self._seeds:
-            raise UsageError(f"{task.name} seed {seed}: was run already; give another seed")
+            raise UsageError(f"{task.name} seed {seed}: has already been run; give another seed")
         self._seeds.add((task.name, seed))
         result = None
         try:
-            async with self._noted_as_under_way(), self._places:
+            async with self._tracked(), self._slots:
                 result = await self._attempts(at, task, seed)
         finally:
             if result is None or result.reward is None:
@@ -218,11 +219,11 @@ class Runner:
         return as_configured(task, self.config)
 
     async def prepare(self, task: Task) -> tuple[str, str]:
-        """Pull or build a task's image; gives the identity of the image, and the architecture that it runs on.
+        """Pull or build a task's image; return the image's identity and its architecture.
 
-        Raises TrialError where the image cannot be had.
+        Raises TrialError if the image is unavailable.
         """
-        async with self._places:
+        async with self._slots:
             await self._backend.prepare(agent_environment(self._as_configured(task)))
         origins, ids = self._backend.image_origins, self._backend.image_ids
         image = image_identity(origins.get(task.name), ids.get(task.name))
@@ -238,37 +239,38 @@ class Runner:
         tokens: bool = True,
         api_key: str | None = None,
     ) -> Rollout:
-        """Run one trial and give what a trainer learns from; the same task and seed may be asked for again.
+        """Run one trial and return it as a training example; task and seed may be repeated.
 
-        `endpoint` is that of `trial`. `sampling` has fields of the configuration's `[model]` that are other ones here,
-        such as temperature. Without a `seed`, one is drawn. With `tokens`, the endpoint is asked for token ids and
-        logprobs. With an `api_key`, the rollout has a connection of its own.
+        `endpoint` is as in `trial`. `sampling` overrides fields of the configuration's `[model]`, such as temperature.
+        Without a `seed`, one is drawn. With `tokens`, token ids and logprobs are requested from the endpoint. With an
+        `api_key`, the rollout has a connection of its own.
 
-        A rollout is no measurement: it is in no results.jsonl, and has files only where the Runner has a directory.
-        Raises as `trial` does, and TokensMissing where the endpoint gives no token ids.
+        A rollout is not a measurement: it is not in results.jsonl, and has files only if the Runner has a directory.
+        Raises as `trial` does, and TokensMissing if the endpoint gives no token ids.
         """
-        read = task if isinstance(task, Task) else Task.read(Path(task))
+        given = task if isinstance(task, Task) else Task.read(Path(task))
         seed = random.getrandbits(31) if seed is None else seed
         async with contextlib.AsyncExitStack() as stack:
-            at = await self._at(
-                endpoint, read, _asked_for(self.config, sampling, tokens), None if api_key is None else (api_key, stack)
-            )
-            task = self._same(read)
+            settings = _rollout_settings(self.config, sampling, tokens)
+            at = await self._at(endpoint, given, settings, None if api_key is None else (api_key, stack))
+            task = self._known_task(given)
             plan = TrialPlan(trial_id(task.name, task.hash, seed, at.plan), task.name, seed, task)
-            await stack.enter_async_context(self._noted_as_under_way())
-            await stack.enter_async_context(self._places)
-            tries, made = Tries(1 + self.config.schedule.retries, self.config.schedule.retry_choice), list[TrialAgent]()
-            while not (result := await self._unrecorded(at, plan, made, tries)).final:
+            await stack.enter_async_context(self._tracked())
+            await stack.enter_async_context(self._slots)
+            retries, made = self._retry_budget(), list[TrialAgent]()
+            while not (result := await self._unrecorded(at, plan, made, retries)).final:
                 made.clear()
         if result.reward is None:
             raise TrialFailed(result)
         rollout = Rollout.of(result, [done for agent in made if (done := agent.partial()) is not None])
         if tokens and any(turn.tokens is None for turn in rollout.turns):
-            raise TokensMissing(f"{at.plan.locked.base_url}: gives no token ids; vLLM does, others take tokens=False")
+            raise TokensMissing(f"{at.plan.locked.base_url}: gives no token ids; use vLLM, or tokens=False")
         return rollout
 
-    async def _unrecorded(self, at: _Endpoint, plan: TrialPlan, made: list[TrialAgent], tries: Tries) -> TrialResult:
-        """An attempt that leaves no line in the results. Its agents are put into `made`."""
+    async def _unrecorded(
+        self, at: _Endpoint, plan: TrialPlan, made: list[TrialAgent], retries: RetryBudget
+    ) -> TrialResult:
+        """Run an attempt that leaves no line in the results. Its agents are appended to `made`."""
 
         def make_agent(make: Callable[[], TrialAgent] = at.make_agent) -> TrialAgent:
             made.append(make())
@@ -279,7 +281,7 @@ class Runner:
         plan = replace(plan, attempt=next(self._numbers))
         at = replace(at, make_agent=make_agent)
         try:
-            return await self._attempt(at, plan, tries, Events(self._on_event))
+            return await self._attempt(at, plan, retries, Events(self._on_event))
         finally:
             self._rollouts[trial] -= 1
             if self._path is None:
@@ -287,17 +289,17 @@ class Runner:
                 await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
                 if not self._rollouts[trial]:
                     del self._rollouts[trial]
-                    with contextlib.suppress(OSError):  # it holds a trial that counts, or was never made
+                    with contextlib.suppress(OSError):  # it contains a trial that counts, or does not exist
                         directory.parent.rmdir()
 
-    def _same(self, task: Task) -> Task:
-        """The task as it was first read, which has the configuration's consent. Raises UsageError for another one."""
+    def _known_task(self, task: Task) -> Task:
+        """Return the task as first read, with the configuration's consent. Raises UsageError if its content differs."""
         if self._tasks[task.name].hash != task.hash:
-            raise UsageError(f"{task.name}: has other content than the task of that name before; use another Runner")
+            raise UsageError(f"{task.name}: differs from the earlier task of that name; use another Runner")
         return self._tasks[task.name]
 
     @contextlib.asynccontextmanager
-    async def _noted_as_under_way(self) -> AsyncIterator[None]:
+    async def _tracked(self) -> AsyncIterator[None]:
         task = asyncio.current_task()
         assert task is not None
         self._under_way.add(task)
@@ -306,26 +308,33 @@ class Runner:
         finally:
             self._under_way.discard(task)
 
+    def _retry_budget(self) -> RetryBudget:
+        return RetryBudget(1 + self.config.schedule.retries, self.config.schedule.retry_choice)
+
     async def _attempts(self, at: _Endpoint, task: Task, seed: int) -> TrialResult:
         plan = TrialPlan(trial_id(task.name, task.hash, seed, at.plan), task.name, seed, task)
         before = max(at.store.attempts(task.name, seed), default=0)
         if before:
             at.store.supersede({plan.trial})
-        tries = Tries(1 + self.config.schedule.retries, self.config.schedule.retry_choice)
+        retries = self._retry_budget()
         for attempt in itertools.count(before + 1):
-            result = await self._attempt(at, replace(plan, attempt=attempt), tries)
+            result = await self._attempt(at, replace(plan, attempt=attempt), retries)
             if result.final:
                 return result
         raise AssertionError
 
-    async def _attempt(self, at: _Endpoint, plan: TrialPlan, tries: Tries, events: Events | None = None) -> TrialResult:
-        """The result of one attempt. Raises EngineUnavailable where there will be no machine any more."""
+    async def _attempt(
+        self, at: _Endpoint, plan: TrialPlan, retries: RetryBudget, events: Events | None = None
+    ) -> TrialResult:
+        """Run one attempt and return its result. Raises EngineUnavailable if no machine is left."""
         verify, queued = self.config.verify, time.monotonic()
         try:
-            admitted = self._admission.admit(demand_of(plan, verify.mode), tries.likes(plan.task_name), tries.avoided)
+            admitted = self._admission.admit(
+                demand_of(plan, verify.mode), retries.preference(plan.task_name), retries.avoided
+            )
             async with admitted as budget:
                 assert budget.node is not None
-                tries.begins_on(budget.node)
+                retries.start_on(budget.node)
                 trial = Trial(
                     plan,
                     run=at.plan.run,
@@ -335,16 +344,16 @@ class Runner:
                     node=budget.node,
                     store=at.store,
                     events=events or Events(at.store.on_event, self._on_event),
-                    is_last=lambda error: tries.is_last(error) or why_no_machine(self._backend) is not None,
+                    is_last=lambda error: retries.is_last(error) or why_no_machine(self._backend) is not None,
                     host=self._host,
                     verify=verify,
                     sandbox=self.config.sandbox,
                 )
                 tear_down = await trial.run(queue_sec=time.monotonic() - queued)
                 assert trial.result is not None
-                tries.ended(trial.result.error)
+                retries.record(trial.result.error)
         except NoMachine:
-            raise EngineUnavailable(why_no_machine(self._backend) or "no machine is there") from None
+            raise EngineUnavailable(why_no_machine(self._backend) or "no machine is available") from None
         tearing_down = asyncio.ensure_future(tear_down())
         try:
             return await asyncio.shield(tearing_down)
@@ -359,10 +368,10 @@ class Runner:
         model: Mapping[str, Any] = _AS_CONFIGURED,
         own: tuple[str, contextlib.AsyncExitStack] | None = None,
     ) -> _Endpoint:
-        """What trials at this endpoint have in common; it is connected when the first of them begins.
+        """Return what trials at this endpoint share; connect it on first use.
 
-        `model` has settings of the model that are theirs. One with a key of its `own` is connected for itself, until
-        its stack is closed.
+        `model` overrides settings of the model. With `own`, an API key and a stack, the endpoint gets a connection of
+        its own until the stack is closed.
         """
         key = base_url, json.dumps(dict(model), sort_keys=True)
         async with self._connecting:
@@ -384,13 +393,13 @@ class Runner:
     ) -> _Endpoint:
         config = _with_model(self.config, base_url, model)
         if config.agent.asks_before_acting:
-            raise UsageError("agent.approve: nobody is asked here; take allowlist=FILE, or tbench.debug")
+            raise UsageError("agent.approve: nobody can be asked here; use allowlist=FILE, or tbench.debug")
         setup = AgentSetup.of(config.agent, config.model, config.limits)
         chat, served = await connect_if_used(setup, self._say, api_key)
         if chat is not None:
             stack.push_async_callback(chat.close)
             for each in chat.chats:
-                each.replier.is_strict = False  # in training the weights change from step to step
+                each.replier.is_strict = False  # in training the weights change between steps
         plan = self._plan(config, setup.locked(chat, served))
         for other in self._endpoints.values():
             if other.plan.locked.model != plan.locked.model:
@@ -423,21 +432,21 @@ class Runner:
             self._say(event.text)
 
 
-def _asked_for(config: RunConfig, sampling: Mapping[str, Any] | None, tokens: bool) -> dict[str, Any]:
-    """The settings of the model for a rollout, with what vLLM gives tokens for. Raises UsageError."""
+def _rollout_settings(config: RunConfig, sampling: Mapping[str, Any] | None, tokens: bool) -> dict[str, Any]:
+    """Return the model's settings for a rollout, with vLLM's options for tokens. Raises UsageError."""
     known = SamplingSettings.model_fields
     if unknown := sorted((sampling or {}).keys() - known.keys()):
-        raise UsageError(f"sampling: {unknown[0]}: no such field; there are {', '.join(known)}")
+        raise UsageError(f"sampling: {unknown[0]}: no such field; known: {', '.join(known)}")
     wanted = dict(sampling or {})
     extra = {**config.model.extra_body, **wanted.get("extra_body", {})}
     if tokens:
-        # A number is what /v1/completions has, where prompts that are rendered here go.
+        # /v1/completions, which gets prompts rendered here, takes a number.
         extra |= {"return_token_ids": True, "logprobs": True if config.model.template == "server" else 1}
     return {**wanted, "extra_body": extra}
 
 
 def _with_model(config: RunConfig, base_url: str | None, model: Mapping[str, Any]) -> RunConfig:
-    """The configuration with another endpoint and other settings of the model. Raises UsageError."""
+    """Return the configuration with another endpoint and model settings. Raises UsageError."""
     # One URL replaces a list of servers.
     where = {} if base_url is None else {"base_url": base_url, "endpoints": ()}
     try:

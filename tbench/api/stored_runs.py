@@ -1,4 +1,4 @@
-"""Stored runs as summaries, as sides of a comparison, and as nights for the gate."""
+"""Reads stored runs as summaries, as sides of a comparison, and as nights for the gate."""
 
 from __future__ import annotations
 
@@ -22,37 +22,35 @@ from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 from tbench.storage.summaries import read_summary, rewards_of, summary_of
 from tbench.text import counted
 
-# Summaries of stored runs.
-
 
 def summarise(run: StoredRun | Path | str) -> Summary:
-    """The summary of a stored run, or of the run in a directory: what `tbench summary --json` prints.
+    """Return the summary of a stored run, or of the run in a directory, as `tbench summary --json` prints it.
 
     Raises RunUnreadable, a ValueError.
     """
     return summary_of(run) if isinstance(run, StoredRun) else read_summary(Path(run))[1]
 
 
-# Stored runs made ready to be compared: what they are called, what they hold, and what keeps them apart.
+# Stored runs as sides of a comparison.
 
-_KEYS_SHOWN = 8
+_SETTINGS_SHOWN = 8
 _NOT_A_RUN = {
     "replay.json": "a replay, which `tbench leaderboard` compares with others",
     "extraction.json": "an extraction, which has no rewards to compare",
 }
-"""Files by which a directory of another kind is known."""
+"""Files that mark a directory as something other than a run."""
 
 
 def reward_side(run: StoredRun, name: str | None = None) -> Side:
-    """A stored run as comparisons see it. Raises MixedResults for results of several models, agents or runs."""
+    """Return a stored run as a side. Raises MixedResults for results of several models, agents or runs."""
     refuse_mixed(run.results)
     return Side(name or run.name, rewards_of(run), run.task_hashes)
 
 
 def read_runs(paths: Sequence[Path]) -> list[StoredRun]:
-    """The runs in directories or .jsonl files.
+    """Read the runs in directories or .jsonl files.
 
-    Raises UsageError for what is no run, for one that is given twice, and for one without any verdict.
+    Raises UsageError for a path that is not a run, a run that is given twice, and one without any verdict.
     """
     seen: dict[Path, Path] = {}
     for path in paths:
@@ -72,7 +70,7 @@ def read_runs(paths: Sequence[Path]) -> list[StoredRun]:
 
 
 def sides_of(paths: Sequence[Path], runs: Sequence[StoredRun]) -> list[Side]:
-    """The runs under names that differ: their own, or their paths where those are alike."""
+    """Return the runs under distinct names: their own, or their paths if some names are equal."""
     names = [run.name for run in runs]
     alike = len(set(names)) < len(names)
     return [_side(path, run, str(path) if alike else run.name) for path, run in zip(paths, runs, strict=True)]
@@ -86,38 +84,38 @@ def _side(path: Path, run: StoredRun, name: str) -> Side:
 
 
 def obstacles(paths: Sequence[Path], runs: Sequence[StoredRun], sides: Sequence[Side]) -> Iterator[str]:
-    """One line for each thing that makes a comparison of these runs doubtful: it needs the user's word to go on."""
+    """Yield a line for each reason why a comparison of these runs is doubtful; the user has to confirm it."""
     for path, run, side in zip(paths, runs, sides, strict=True):
         if run.shard is not None:
-            yield f"{path}: is shard {run.shard.name} of a run; put the shards together with tbench merge"
+            yield f"{path}: is shard {run.shard.name} of a run; combine the shards with tbench merge"
         elif words := unfinished(run, side):
             yield f"{path}: {words}; wait for it, or finish it with: tbench resume {path}"
-    told = set()
+    reported = set()
     for (path, run, side), (other_path, other, other_side) in combinations(zip(paths, runs, sides, strict=True), 2):
         differing = differing_settings(run, other)
-        if differing and differing not in told:
-            told.add(differing)
-            more = f"; and {len(differing) - _KEYS_SHOWN} more" if len(differing) > _KEYS_SHOWN else ""
-            yield f"{path} and {other_path} have other settings: {'; '.join(differing[:_KEYS_SHOWN])}{more}"
+        if differing and differing not in reported:
+            reported.add(differing)
+            more = f"; and {len(differing) - _SETTINGS_SHOWN} more" if len(differing) > _SETTINGS_SHOWN else ""
+            yield f"{path} and {other_path} have different settings: {'; '.join(differing[:_SETTINGS_SHOWN])}{more}"
         if not set(side.table.seeds) & set(other_side.table.seeds):
-            yield f"{path} and {other_path} have no seed in common, so no trials are pairs"
+            yield f"{path} and {other_path} have no seed in common, so no trials can be paired"
 
 
 def unfinished(run: StoredRun, side: Side) -> str:
-    """What is still to come of a run of tbench's own; empty where every trial has a result."""
+    """Return what is missing of a tbench run; empty if every trial has a result."""
     if run.document is None:
         return ""
     ended = {(result.task, result.seed) for result in run.results if result.final}
     missing = sum((task, seed) not in ended for task in side.table.tasks for seed in side.table.seeds)
     if not missing:
         return ""
-    status = "still going on, or killed" if run.document.status == "running" else run.document.status
+    status = "still running, or killed" if run.document.status == "running" else run.document.status
     trials = len(side.table.tasks) * len(side.table.seeds)
     return f"{status}: {missing:,} of {counted(trials, 'trial')} have no result"
 
 
 def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
-    """What a reader of a comparison should know, one line each: it does not keep from it."""
+    """Yield remarks for the reader of a comparison, one line each; they do not prevent it."""
     for path, run in zip(paths, runs, strict=True):
         yield from (f"{path}: {note}" for note in run.notes)
     for path, run in zip(paths, runs, strict=True):
@@ -129,8 +127,8 @@ def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
             missing = "" if run.imported else " of tbench's own"
             yield f"{path}: no {CONFIG_NAME}{missing}, so its settings and the content of its tasks are not compared"
         elif run.document is None:
-            hashes = "" if run.task_hashes else ", and the content of its tasks is not known"
-            yield f"{path}: imported: only what it tells of its settings is compared{hashes}"
+            hashes = "" if run.task_hashes else ", and the content of its tasks is unknown"
+            yield f"{path}: imported: only the settings that it reports are compared{hashes}"
     yield from _other_weights(paths, runs)
     windows = {
         str(path): served.context_tokens
@@ -142,7 +140,7 @@ def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
 
 
 def _other_weights(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
-    """A line for each two runs of one model's name whose servers said that they have different weights."""
+    """Yield a line for each two runs with the same model name whose servers reported different weights."""
     known = [
         (path, run.model, root_of(run), RepliesSeen.sum(result.replies for result in run.results if result.final))
         for path, run in zip(paths, runs, strict=True)
@@ -150,14 +148,14 @@ def _other_weights(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator
     for (path, model, root, seen), (other, other_model, other_root, other_seen) in combinations(known, 2):
         if model is None or model != other_model:
             continue
-        said = [("root", {root} - {None}, {other_root} - {None})]
-        said += [
+        seen_values = [("root", {root} - {None}, {other_root} - {None})]
+        seen_values += [
             (name, set(getattr(seen, name)), set(getattr(other_seen, name)))
             for name in ("models", "weights", "fingerprints")
         ]
         apart = [
             f"{name} {', '.join(sorted(map(str, one)))} and {', '.join(sorted(map(str, two)))}"
-            for name, one, two in said
+            for name, one, two in seen_values
             if one and two and not one & two
         ]
         if apart:
@@ -166,14 +164,14 @@ def _other_weights(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator
 
 
 def root_of(run: StoredRun) -> str | None:
-    """Where the weights of a run's model came from, as its server said."""
+    """Return where the weights of a run's model came from, as its server reported."""
     served = run.document.locked.served if run.document is not None else None
     return served.root if served is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Runs of one model with one configuration: their trials are further trials of the same."""
+    """Runs of one model with the same configuration, whose trials are repeats."""
 
     name: str
     model: str | None
@@ -181,7 +179,7 @@ class Repeats:
 
 
 def repeats(runs: Sequence[StoredRun], sides: Sequence[Side]) -> tuple[Repeats, ...]:
-    """Put runs of one model and configuration together; imported runs, of which neither is known, stay alone."""
+    """Group runs of the same model and configuration; imported runs, which report neither, stay alone."""
     found: dict[tuple[str, ...], list[tuple[StoredRun, Side]]] = {}
     for run, side in zip(runs, sides, strict=True):
         is_known = run.document is not None
@@ -193,35 +191,32 @@ def repeats(runs: Sequence[StoredRun], sides: Sequence[Side]) -> tuple[Repeats, 
     )
 
 
-# Stored runs as nights of one benchmark, for the gate.
-
-
 class StillRunning(UsageError, ValueError):
-    """A run that goes on, or was cut: it is no night yet."""
+    """A run that is still running, or was killed: it is not a night yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredNight:
-    """A night, and the run that it was read from."""
+    """A night, with the run that it was read from."""
 
     run: StoredRun
     night: Night
 
     def called(self, name: str) -> StoredNight:
-        """The same under another name."""
+        """Return the night under another name."""
         return replace(self, night=replace(self.night, name=name))
 
 
 def night_of(run: StoredRun) -> Night:
-    """A stored run as a night.
+    """Return a stored run as a night.
 
-    Raises StillRunning for a run that has not come to its end, RunUnreadable for results of several models or agents,
-    which are no one run, and for a run without tasks or seeds.
+    Raises StillRunning for an unfinished run, RunUnreadable for results of several models or agents, which are not one
+    run, and for a run without tasks or seeds.
     """
     where = run.path if run.path.name == run.name else f"{run.path} ({run.name})"
     if run.document is not None and run.document.status == "running":
         raise StillRunning(
-            f"{where}: is still going on, or was cut; wait for its end, `tbench resume` it, or leave it out"
+            f"{where}: is still running, or was killed; wait for its end, `tbench resume` it, or leave it out"
         )
     try:
         refuse_mixed(run.results)
@@ -235,7 +230,7 @@ def night_of(run: StoredRun) -> Night:
 
 
 def begun_at(run: StoredRun) -> str:
-    """When a run began, as ISO date and time; empty where that is not known."""
+    """Return when a run began, as ISO date and time; empty if unknown."""
     if run.document is not None and run.document.created_at:
         return run.document.created_at
     times = [result.started_at for result in run.results if result.started_at != UNKNOWN_TIME]
@@ -243,12 +238,11 @@ def begun_at(run: StoredRun) -> str:
 
 
 def read_nights(paths: Iterable[Path]) -> tuple[list[StoredNight], list[str]]:
-    """The runs at `paths`, oldest first, and what was left out, one sentence each.
+    """Return the runs at `paths`, oldest first, and one sentence about each that was left out.
 
-    A path is a run, or a directory of runs; what in such a directory is no night yet, or cannot be read, is left out.
-    Runs of one name are called by their paths. Where it is not known of all when they began, they stay in the order in
-    which they are given. Raises RunUnreadable and StillRunning for a run that was named itself, and UsageError for a
-    directory without any.
+    A path is a run, or a directory of runs, whose unfinished and unreadable ones are left out. Runs of the same name
+    are called by their paths. If the start of any is unknown, they stay in the given order. Raises RunUnreadable and
+    StillRunning for a run that was named itself, and UsageError for a directory without runs.
     """
     nights: list[StoredNight] = []
     left_out: list[str] = []
@@ -258,7 +252,7 @@ def read_nights(paths: Iterable[Path]) -> tuple[list[StoredNight], list[str]]:
             continue
         found = list(_runs_in(path))
         if not found:
-            raise UsageError(f"{path}: no run is in it; give run directories, or a directory of them")
+            raise UsageError(f"{path}: contains no run; give run directories, or a directory of them")
         for each in found:
             try:
                 nights.append(_read(each))
@@ -278,7 +272,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _runs_in(path: Path) -> Iterator[Path]:
-    """The runs directly in a directory, by name."""
+    """Yield the runs directly in a directory, by name."""
     if not path.is_dir():
         raise RunUnreadable(f"{path}: no such run directory; check the path")
     yield from (each for each in sorted(path.iterdir()) if each.is_dir() and _is_run(each))

@@ -1,1 +1,1 @@
-"""The socket on which a run under way is spoken to: what is said on it, its server in the run, and its clients."""
+"""The control socket of a running run: messages, the run's server, and clients."""

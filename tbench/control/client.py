@@ -1,4 +1,4 @@
-"""Clients of a run's control socket: one request, or many on one connection without blocking."""
+"""Clients of a run's control socket: for one request, or for many on one connection without blocking."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tbench.errors import UsageError
 
 _ANSWER_SEC = 20.0
 MOST_BYTES = 64 << 20
-"""Longest answer: that about 10,000 trials."""
+"""Longest answer: about 10,000 trials."""
 
 
 def ask(directory: Path, request: Request) -> Answer:
-    """Send a request to the run in this directory. Raises UsageError where it is not under way, or says no."""
+    """Send a request to the run in this directory. Raises UsageError if it is not running, or refuses."""
     where = directory / SOCKET_NAME
-    with told_as_usage(directory), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    with as_usage_errors(directory), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_ANSWER_SEC)
         with short_path(directory) as path:
             connection.connect(path)
@@ -33,8 +33,8 @@ def ask(directory: Path, request: Request) -> Answer:
 
 
 @contextlib.contextmanager
-def told_as_usage(directory: Path) -> Iterator[None]:
-    """Say in words why the run in this directory cannot be reached. Raises UsageError."""
+def as_usage_errors(directory: Path) -> Iterator[None]:
+    """Turn connection errors into UsageErrors that say why the run cannot be reached."""
     where = directory / SOCKET_NAME
     try:
         yield
@@ -42,41 +42,41 @@ def told_as_usage(directory: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             where.unlink()
         raise UsageError(
-            f"{directory}: its run was killed (a stale socket was removed); go on with it: tbench resume {directory}"
+            f"{directory}: its run was killed (removed a stale socket); to continue it: tbench resume {directory}"
         ) from None
     except FileNotFoundError:
-        raise UsageError(f"{directory}: no run is under way here; tbench ps lists those that are") from None
+        raise UsageError(f"{directory}: no run is under way here; tbench ps lists running runs") from None
     except TimeoutError:
         raise UsageError(
-            f"{where}: no answer within {_ANSWER_SEC:.0f} s; the run's process is stopped or busy"
+            f"{where}: no answer within {_ANSWER_SEC:.0f} s; the run's process is suspended or busy"
         ) from None
     except OSError as error:
         raise UsageError(f"{where}: cannot be reached: {error.strerror or error}") from None
 
 
 class Attached:
-    """The way to a trial's terminal, which is drawn anew as it changes."""
+    """Connection to a trial's terminal, which sends the screen whenever it changes."""
 
     def __init__(self, first: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.first = first
         self._reader, self._writer = reader, writer
 
     async def next(self) -> Answer | None:
-        """The screen as it has become; None where the terminal was closed."""
+        """Wait for the next screen; None if the terminal was closed."""
         with contextlib.suppress(OSError, ValidationError):
             if line := await self._reader.readline():
                 return Answer.model_validate_json(line)
         return None
 
     def type(self, keys: bytes) -> None:
-        """Type, where the terminal was taken and is held."""
+        """Send keys; they are typed if the terminal was taken and the agent is idle."""
         self._writer.write(keys)
 
 
 @contextlib.asynccontextmanager
 async def attached(directory: Path, request: Attach) -> AsyncIterator[Attached]:
-    """Look on at a terminal during the block; `request` asks for drawn screens. Raises UsageError as `ask` does."""
-    with told_as_usage(directory):
+    """Attach to a terminal during the block; `request` asks for drawn screens. Raises UsageError as `ask` does."""
+    with as_usage_errors(directory):
         with short_path(directory) as path:
             reader, writer = await asyncio.open_unix_connection(path, limit=MOST_BYTES)
         writer.write(as_line(request))
@@ -106,15 +106,15 @@ def _answer(line: bytes, where: Path) -> Answer:
     try:
         answer = Answer.model_validate_json(line)
     except ValidationError:
-        what = "of another version" if line else "and the run ended meanwhile"
-        raise UsageError(f"{where}: its answer cannot be read, {what}") from None
+        why = "it is of another version" if line else "the run has ended"
+        raise UsageError(f"{where}: its answer cannot be read: {why}") from None
     if not answer.ok:
         raise UsageError(answer.words)
     return answer
 
 
 def runs_under_way(folder: Path) -> list[Path]:
-    """The run directories in a folder that have a control socket, by name; the folder itself where it is one."""
+    """List the run directories in a folder that have a control socket, by name; or the folder itself if it is one."""
     if (folder / SOCKET_NAME).is_socket():
         return [folder]
     with contextlib.suppress(OSError):
@@ -122,27 +122,27 @@ def runs_under_way(folder: Path) -> list[Path]:
     return []
 
 
-# A longer talk with a run under way: several requests on one connection, without blocking anybody.
+# Several requests on one connection, without blocking.
 
 _TALK_ANSWER_SEC = 1200.0
-"""Longest time for an answer: a model may be asked before it."""
+"""Longest wait for an answer: a model may have to reply first."""
 _CONNECT_SEC = 10.0
 
 
 class TalkOver(UsageError):
-    """Raised where the run has ended, or has closed the connection."""
+    """The run has ended, or has closed the connection."""
 
 
 class Talk:
-    """One client's connection to a run, an asynchronous context manager; its requests are answered in order."""
+    """A client's connection to a run, an asynchronous context manager; requests are answered in order."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._turn = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises UsageError where no run is under way in the directory."""
-        with told_as_usage(self._directory), short_path(self._directory) as path:
+        """Connect. Raises UsageError if no run is running in the directory."""
+        with as_usage_errors(self._directory), short_path(self._directory) as path:
             async with asyncio.timeout(_CONNECT_SEC):
                 self._reader, self._writer = await asyncio.open_unix_connection(path, limit=MOST_BYTES)
         return self
@@ -153,9 +153,9 @@ class Talk:
             await self._writer.wait_closed()
 
     async def ask(self, request: Request) -> Answer:
-        """Send a request and wait for its answer. Raises UsageError where the run says no, TalkOver at the end.
+        """Send a request and wait for its answer. Raises UsageError if the run refuses, TalkOver if it has ended.
 
-        Who is cancelled meanwhile must not ask again on this connection.
+        After a cancelled request, the connection must not be used again.
         """
         async with self._turn, asyncio.timeout(_TALK_ANSWER_SEC):
             try:
@@ -166,11 +166,11 @@ class Talk:
             return await self.next()
 
     async def next(self) -> Answer:
-        """The next answer, where a request has several. Raises as `ask` does."""
+        """Wait for the next answer, if a request has several. Raises as `ask` does."""
         try:
             line = await self._reader.readline()
         except ValueError:
-            raise self._over("an answer is longer than any should be") from None
+            raise self._over("an answer is too long") from None
         except OSError:
             line = b""
         if not line:
@@ -178,7 +178,7 @@ class Talk:
         try:
             answer = Answer.model_validate_json(line)
         except ValidationError:
-            raise self._over("the run answers in words of another version") from None
+            raise self._over("the run is of another version of tbench") from None
         if not answer.ok:
             raise UsageError(answer.words)
         return answer

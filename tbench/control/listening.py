@@ -1,4 +1,4 @@
-"""The control socket of a run: made, listened on, and taken away. Others answer what is said on it."""
+"""Creates the control socket of a run, listens on it, and removes it. The answers come from elsewhere."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from pathlib import Path
 SOCKET_NAME = "control.sock"
 """Name of the socket in the run directory."""
 LINE_LIMIT_BYTES = 1 << 16
-"""Longest line of either side."""
+"""Longest line of requests and answers."""
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-"""Answers one client until it goes away."""
+"""Function that answers one client until it disconnects."""
 
 
 @contextlib.asynccontextmanager
 async def listening(directory: Path, serve: Serve, say: Callable[[str], None]) -> AsyncIterator[None]:
-    """Listen on the control socket of a run directory during the block, with nobody but this user at the other end.
+    """Listen on the control socket of a run directory during the block; only this user can connect.
 
-    The directory is locked by the run: a socket that is there was left by one that is gone. A run whose directory
-    takes no socket goes on without one, and says so.
+    The run locks its directory, so an existing socket is a leftover. If no socket can be made, the run goes on without
+    one, and says so.
     """
     try:
         listener = _listen(directory)
     except OSError as error:
-        say(f"{directory / SOCKET_NAME}: cannot be made, so this run cannot be spoken to: {error.strerror or error}")
+        say(
+            f"{directory / SOCKET_NAME}: cannot be created, so this run cannot be controlled: {error.strerror or error}"
+        )
         yield
         return
     clients: set[asyncio.Task[None]] = set()
@@ -37,10 +39,10 @@ async def listening(directory: Path, serve: Serve, say: Callable[[str], None]) -
         assert task is not None
         clients.add(task)
         try:
-            if server.is_serving():  # one that came in at the last moment is served nothing
+            if server.is_serving():  # a client that connects at the last moment is not served
                 await serve(reader, writer)
         except asyncio.CancelledError:
-            pass  # the run is over; raised on, asyncio would print it
+            pass  # the run is over; asyncio would print it if re-raised
         finally:
             clients.discard(task)
             writer.close()
@@ -58,7 +60,7 @@ async def listening(directory: Path, serve: Serve, say: Callable[[str], None]) -
 
 
 def _listen(directory: Path) -> socket.socket:
-    """A socket in the directory, open to this user alone. Raises OSError."""
+    """Create a socket in the directory that only this user can connect to. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         (directory / SOCKET_NAME).unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -77,7 +79,7 @@ def _listen(directory: Path) -> socket.socket:
 
 @contextlib.contextmanager
 def short_path(directory: Path) -> Iterator[str]:
-    """The socket's path by way of a descriptor: the system takes no more than 107 bytes. Raises OSError."""
+    """Yield a short path to the socket, through a descriptor: the system limits paths to 107 bytes. Raises OSError."""
     folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{SOCKET_NAME}"

@@ -1,4 +1,4 @@
-"""The run's side of its control socket."""
+"""The server of a run's control socket."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tbench.control.wire import (
     Answer,
     Attach,
     Continue,
-    Controls,
+    ControlHandler,
     Debug,
     ListTrials,
-    Onlooker,
     Pause,
     ReadScreen,
     Request,
     Say,
     SetConcurrency,
+    TerminalViewer,
     TypeKeys,
     as_line,
     read_request,
@@ -28,38 +28,40 @@ from tbench.errors import UsageError
 from tbench.text import one_line
 
 _ANSWER_SEC = 10.0
-"""Longest time for a client to take an answer; then it is left alone."""
+"""Longest time for a client to read an answer; then it is disconnected."""
 _KEYS_BYTES = 1 << 14
-"""The most that is typed at once."""
+"""Most bytes of keys that are typed at once."""
 
 
-async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: Controls) -> None:
-    """Answer one client until it goes away."""
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: ControlHandler) -> None:
+    """Answer one client until it disconnects."""
     try:
         while line := await _line(reader):
             if not await _served(line, reader, writer, controls):
                 break
     except TimeoutError:
-        writer.transport.abort()  # it takes nothing, so what it was to get would stay here
+        writer.transport.abort()  # it reads nothing, so the buffered answer must be dropped
     except OSError:
         pass
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """The next line; empty at the end, and where a line is too long to be a request."""
+    """Read the next line; empty at the end, and for a line that is too long."""
     try:
         return await reader.readline()
     except ValueError:
         return b""
 
 
-async def _served(line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: Controls) -> bool:
-    """Do what a line asks for; whether other lines may follow. Raises OSError, and TimeoutError for a stuck client."""
+async def _served(
+    line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: ControlHandler
+) -> bool:
+    """Answer a request line; return whether more may follow. Raises OSError, and TimeoutError for a stuck client."""
     try:
         request = read_request(line)
         if isinstance(request, Attach):
-            async with controls.attach(request.trial, take=request.take, drawn=request.drawn) as onlooker:
-                await _show(onlooker, reader, writer)
+            async with controls.attach(request.trial, take=request.take, drawn=request.drawn) as viewer:
+                await _show(viewer, reader, writer)
             return False
         answer = await _done(request, controls)
     except ValidationError as error:
@@ -78,30 +80,30 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
         await writer.drain()
 
 
-async def _show(onlooker: Onlooker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Let somebody look on until they leave or the terminal is closed. Raises OSError and TimeoutError."""
+async def _show(viewer: TerminalViewer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Serve an attached client until it leaves or the terminal is closed. Raises OSError and TimeoutError."""
 
     async def pass_on() -> None:
-        while data := await onlooker.next():
+        while data := await viewer.next():
             await _send(writer, data)
 
     async def take_keys() -> None:
         while data := await reader.read(_KEYS_BYTES):
-            await onlooker.type(data)
+            await viewer.type(data)
 
-    ways = {asyncio.create_task(pass_on(), name="showing"), asyncio.create_task(take_keys(), name="taking keys")}
+    tasks = {asyncio.create_task(pass_on(), name="showing"), asyncio.create_task(take_keys(), name="taking keys")}
     try:
-        ended, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-    for way in ended:
-        way.result()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in ended:
+        task.result()
 
 
-async def _done(request: Request, controls: Controls) -> Answer:
-    """Do what is asked, which may take a while: the requests of one client are answered in order."""
+async def _done(request: Request, controls: ControlHandler) -> Answer:
+    """Carry out a request. It may take a while: the requests of one client are answered in order."""
     match request:
         case ListTrials():
             return Answer(ok=True, state=controls.state())
@@ -122,6 +124,6 @@ async def _done(request: Request, controls: Controls) -> Answer:
         case Debug(trial=trial, after=after, version=version):
             return Answer(ok=True, debug=await controls.debug(trial, after=after, version=version))
         case Attach():
-            raise AssertionError("is no request with one answer")
+            raise AssertionError("does not have a single answer")
         case _:
             return Answer(ok=True, words=await controls.decide(request))

@@ -1,4 +1,4 @@
-"""Messages on the control socket of a run: JSON lines, each request with an answer of one line."""
+"""Messages of a run's control socket: JSON lines; each request gets an answer of one line."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pydantic import Field, TypeAdapter
 from harness.trajectory import Frozen
 from tbench.events import Phase
 
-# What is said on the control socket about the replies of one trial: each may wait until a person has decided.
+# Debugging a trial: each of its model's replies may wait until a person has decided about it.
 
 MOST_SAMPLES = 16
-"""Replies that are asked for at once."""
+"""Most candidate replies that are asked for at once."""
 WaitsFor = Literal["model", "decision", "person"]
 
 
 class Debug(Frozen):
-    """Ask for the steps of a trial and the reply that waits.
+    """Ask for a trial's steps and waiting reply.
 
-    With the `version` of an earlier answer this one comes when something has changed since, after five seconds at last.
+    With the `version` of an earlier answer, this one comes when something has changed since, or after five seconds.
     """
 
     do: Literal["debug"] = "debug"
     trial: str
     after: int = 0
-    """The steps wanted are those after this one."""
+    """Number of the step after which steps are wanted."""
     version: int | None = None
 
 
 class Stepping(Frozen):
-    """Have each reply of a trial wait for a decision from now on, or no longer."""
+    """Turn stepping mode on or off: whether each reply of a trial waits for a decision."""
 
     do: Literal["stepping"] = "stepping"
     trial: str
@@ -39,7 +39,7 @@ class Stepping(Frozen):
 
 
 class StepOn(Frozen):
-    """Do what the reply asks for that waits, and so with those after it until so many were done."""
+    """Follow the waiting reply, and the next ones up to `count` in total."""
 
     do: Literal["step"] = "step"
     trial: str
@@ -47,7 +47,7 @@ class StepOn(Frozen):
 
 
 class RunOn(Frozen):
-    """The same until the reply of a step waits, or that after which a text is on the screen; else to the end."""
+    """Follow replies until that of step `to_step` waits, or a text is on the screen; else to the trial's end."""
 
     do: Literal["run"] = "run"
     trial: str
@@ -56,7 +56,7 @@ class RunOn(Frozen):
 
 
 class Edit(Frozen):
-    """Put another text in the place of the reply that waits."""
+    """Replace the text of the waiting reply."""
 
     do: Literal["edit"] = "edit"
     trial: str
@@ -64,7 +64,7 @@ class Edit(Frozen):
 
 
 class Drop(Frozen):
-    """Do nothing of the reply that waits; the model gets `why` in the place of an observation."""
+    """Discard the waiting reply; the model gets `why` instead of an observation."""
 
     do: Literal["drop"] = "drop"
     trial: str
@@ -72,42 +72,42 @@ class Drop(Frozen):
 
 
 class Sample(Frozen):
-    """Ask the model for other replies to the same conversation, which are added to those that wait."""
+    """Ask the model for more candidate replies to the same conversation."""
 
     do: Literal["sample"] = "sample"
     trial: str
     number: int = Field(default=1, ge=1, le=MOST_SAMPLES)
     seed: int | None = Field(default=None, ge=0, lt=2**31)
-    """That of the first of them; the others count on from it. None draws them."""
+    """Seed of the first candidate; the others count up from it. None: drawn at random."""
     temperature: float | None = Field(default=None, ge=0, le=10)
-    """None is that of the run."""
+    """Sampling temperature; None uses the run's."""
 
 
 class Choose(Frozen):
-    """Let another one of the replies be the one that waits."""
+    """Choose another candidate as the waiting reply."""
 
     do: Literal["choose"] = "choose"
     trial: str
     sample: int = Field(ge=1)
-    """Its number, from 1."""
+    """Number of the candidate, from 1."""
 
 
 class VerifyNow(Frozen):
-    """Judge what a trial has done so far in a copy of its container, and let it go on."""
+    """Run the verifier in a copy of the trial's container; the trial goes on."""
 
     do: Literal["verify"] = "verify"
     trial: str
 
 
 class SnapshotNow(Frozen):
-    """Keep the files of a trial's container as an image."""
+    """Save the files of a trial's container as an image."""
 
     do: Literal["snapshot"] = "snapshot"
     trial: str
 
 
 class Rewind(Frozen):
-    """Do a trial again up to a step, in a fresh container and with the same replies; that of the step waits then."""
+    """Replay a trial up to a step, in a fresh container; then that step's reply waits."""
 
     do: Literal["rewind"] = "rewind"
     trial: str
@@ -115,35 +115,35 @@ class Rewind(Frozen):
 
 
 class SaveCassette(Frozen):
-    """Save what a trial's model was asked and has answered, so that it can be served again."""
+    """Save the queries and replies of a trial's model as a cassette."""
 
     do: Literal["cassette"] = "cassette"
     trial: str
 
 
 class Quit(Frozen):
-    """End a trial without a verdict; with `keep` its container stays."""
+    """End a trial without a verdict; with `keep` its container is kept."""
 
     do: Literal["quit"] = "quit"
     trial: str
     keep: bool = False
 
 
-AboutReplies = (
+DebugCommand = (
     Stepping | StepOn | RunOn | Edit | Drop | Sample | Choose | VerifyNow | SnapshotNow | Rewind | SaveCassette | Quit
 )
-"""Requests that change something."""
+"""Requests that act on a debugged trial."""
 
 
 class StepSeen(Frozen):
-    """A step that was done, as a debugger shows it."""
+    """A finished step, as clients see it."""
 
     index: int
     reasoning: str | None = None
     content: str = ""
     actions: tuple[str, ...] = ()
     observation: str = ""
-    """Its last 2,000 characters."""
+    """The observation's last 2,000 characters."""
     warnings: tuple[str, ...] = ()
     format_error: str | None = None
     exit_code: int | None = None
@@ -152,73 +152,73 @@ class StepSeen(Frozen):
 
 
 class DraftSeen(Frozen):
-    """A reply of which nothing has been done yet."""
+    """A candidate reply, on which no action has been taken yet."""
 
     step: int
     reasoning: str | None = None
     content: str = ""
-    """What `edit` replaces: the text, or the command of a tool call."""
+    """Text that `edit` replaces: the reply's content, or the command of its tool call."""
     actions: tuple[str, ...] = ()
     error: str | None = None
-    """What is wrong with its form; None where it can be followed."""
+    """Format error; None if the reply can be followed."""
     seed: int | None = None
-    """That of a further reply; None is that of the run, as with `temperature`."""
+    """Sampling seed of an extra reply; None uses the run's, as for `temperature`."""
     temperature: float | None = None
     edited: bool = False
     chosen: bool = False
     needs_word: bool = False
-    """Whether it is followed only if a person says so."""
+    """Whether it needs a person's approval."""
 
 
 class VerdictSeen(Frozen):
-    """What came of a verifier that ran in a copy."""
+    """Result of a verifier that ran in a copy of the container."""
 
     step: int
     state: Literal["running", "done", "failed"]
     reward: float | None = None
     words: str = ""
     output: str = ""
-    """The end of what it printed."""
+    """The last part of the verifier's output."""
 
 
 class DebugEnd(Frozen):
-    """How a trial has ended."""
+    """The outcome of a trial."""
 
     outcome: str | None = None
     reward: float | None = None
     error: str | None = None
-    """The error's type."""
+    """Type of the error."""
 
 
 class Debugged(Frozen):
-    """A trial as a debugger shows it."""
+    """The state of a trial, as clients see it."""
 
     version: int
-    """Grows with whatever changes."""
+    """Number that grows with every change."""
     attempt: int = 1
-    """Grows with each time that the trial begins anew; its steps count from 1 then."""
+    """Number of the attempt; another attempt counts its steps from 1."""
     phase: str = ""
     waits_for: WaitsFor | None = None
-    """Its model's reply; a decision about one that came; a person, who has held it before the next; or nothing."""
+    """Whom it waits for: its model, a decision about a reply, or the person who paused it; None if it works."""
     step: int = 0
     stepping: bool = False
     touched: bool = False
     steps: tuple[StepSeen, ...] = ()
     draft: DraftSeen | None = None
-    """The reply that is followed with the next step; None where none waits."""
+    """The reply that the next `step` follows; None if none waits."""
     samples: tuple[DraftSeen, ...] = ()
-    """All replies that wait, in the order in which they came."""
+    """All candidate replies, in the order in which they came."""
     asking: int = 0
-    """Further replies that the model was asked for."""
+    """Number of further replies that the model has been asked for."""
     trouble: str = ""
-    """Why one of them did not come."""
+    """Error that kept a further reply from coming."""
     verdicts: tuple[VerdictSeen, ...] = ()
     snapshots: tuple[str, ...] = ()
-    """Names of images."""
+    """Names of the snapshot images."""
     rewinding: int | None = None
-    """The step up to which the trial is done again; None where it is not."""
+    """Number of the step up to which the trial is being replayed; None if it is not."""
     differs: str = ""
-    """Where the terminal showed something else than when this was done before."""
+    """First difference between the replayed terminal output and the original; empty for none."""
     ended: DebugEnd | None = None
 
 
@@ -228,13 +228,13 @@ Paused = Literal["no", "starting nothing", "holding all"]
 
 
 class ListTrials(Frozen):
-    """Ask for the trials under way."""
+    """Ask for the running trials."""
 
     do: Literal["list"] = "list"
 
 
 class Pause(Frozen):
-    """Hold a trial at its next model call; without a trial start no other, and with `now` hold all of them as well."""
+    """Pause a trial at its next model call. Without a trial, start no more; with `now`, pause the running ones, too."""
 
     do: Literal["pause"] = "pause"
     trial: str | None = None
@@ -242,7 +242,7 @@ class Pause(Frozen):
 
 
 class Continue(Frozen):
-    """Let a trial go on, or everything."""
+    """Resume a trial, or everything."""
 
     do: Literal["continue"] = "continue"
     trial: str | None = None
@@ -256,7 +256,7 @@ class Abort(Frozen):
 
 
 class Say(Frozen):
-    """Tell the model something with the next message that it gets."""
+    """Send a message to the model with its next query."""
 
     do: Literal["say"] = "say"
     trial: str
@@ -264,7 +264,7 @@ class Say(Frozen):
 
 
 class SetConcurrency(Frozen):
-    """Have another number of trials under way at once; those that are go on."""
+    """Change the number of concurrent trials; the running ones go on."""
 
     do: Literal["concurrency"] = "concurrency"
     number: int = Field(ge=1, le=100_000)
@@ -278,19 +278,19 @@ class ReadScreen(Frozen):
 
 
 class TypeKeys(Frozen):
-    """Type into the terminal of a trial that is held."""
+    """Type into the terminal of a paused trial."""
 
     do: Literal["type"] = "type"
     trial: str
     keys: str = Field(min_length=1, max_length=10_000)
-    """Text, control characters included; a newline is the Enter key."""
+    """Text, which may have control characters; a newline is the Enter key."""
 
 
 class Attach(Frozen):
-    """Look on at a trial's terminal until the connection ends, and with `take` type into it.
+    """Attach to a trial's terminal until the connection ends; with `take`, type into it.
 
-    After the answer comes what the pane prints, byte by byte, from a drawing of the screen on; or with `drawn` further
-    answers, each with the screen as it has become.
+    After the answer come the bytes that the pane prints, beginning with a drawing of the screen; or with `drawn`, an
+    answer with the screen after every change.
     """
 
     do: Literal["attach"] = "attach"
@@ -300,13 +300,13 @@ class Attach(Frozen):
 
 
 Request = (
-    ListTrials | Pause | Continue | Abort | Say | SetConcurrency | ReadScreen | TypeKeys | Attach | Debug | AboutReplies
+    ListTrials | Pause | Continue | Abort | Say | SetConcurrency | ReadScreen | TypeKeys | Attach | Debug | DebugCommand
 )
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="do")])
 
 
 class TrialUnderWay(Frozen):
-    """A trial under way."""
+    """A running trial."""
 
     trial: str
     task: str
@@ -314,24 +314,24 @@ class TrialUnderWay(Frozen):
     attempt: int
     phase: Phase
     step: int
-    """The step that the agent is at, from 1; 0 before the first."""
+    """Number of the agent's step, from 1; 0 before the first."""
     line: str
-    """The last line of its terminal when that step began."""
+    """Last line of the terminal when the step began."""
     age_sec: float
     phase_sec: float
     """Seconds since the phase began."""
     paused: bool
-    """Whether somebody wants this one to be held."""
+    """Whether a user has paused this trial."""
     held: bool
-    """Whether it is held now, before a model call."""
+    """Whether it is waiting now, before a model call."""
     touched: bool
-    """Whether somebody told its model something, so that it does not count."""
+    """Whether a person intervened, so that it does not count."""
     waits: bool = False
-    """Whether a reply of its model waits for somebody's decision."""
+    """Whether a reply of its model waits for a decision."""
 
 
 class RunUnderWay(Frozen):
-    """A run under way."""
+    """A running run."""
 
     version: int = CONTROL_VERSION
     run: str
@@ -340,11 +340,11 @@ class RunUnderWay(Frozen):
     concurrency: int
     paused: Paused
     trials: tuple[TrialUnderWay, ...]
-    """Those that have left the queue, the oldest first."""
+    """Trials that have left the queue, the oldest first."""
 
 
 class Screen(Frozen):
-    """A trial's screen as tmux has drawn it."""
+    """A trial's screen as drawn by tmux."""
 
     columns: int
     rows: int
@@ -352,17 +352,17 @@ class Screen(Frozen):
     """Column and row, from 0."""
     cursor_visible: bool
     application_keys: bool
-    """Whether the program wants arrow keys in their other form (DECCKM)."""
+    """Whether the program expects arrow keys in application mode (DECCKM)."""
     lines: tuple[str, ...]
-    """One per row, at most `rows`; the only escape sequences are those of colours, which each line ends."""
+    """One per row, at most `rows`; the only escape sequences are colours, which end with each line."""
 
 
 class Answer(Frozen):
-    """What came of a request."""
+    """Answer to a request."""
 
     ok: bool
     words: str = ""
-    """What was done, or why nothing was, in one line."""
+    """One line about what was done, or why nothing was."""
     state: RunUnderWay | None = None
     """For `list`."""
     screen: Screen | None = None
@@ -370,21 +370,21 @@ class Answer(Frozen):
     debug: Debugged | None = None
     """For `debug`."""
     yours: bool = False
-    """For `attach` with `take`: whether it is held and what is sent is typed; what is sent before is not."""
+    """For `attach` with `take`: whether keys are typed now; keys sent while this is false are discarded."""
 
 
-class Onlooker(Protocol):
-    """Somebody who looks on at a terminal."""
+class TerminalViewer(Protocol):
+    """A client attached to a terminal."""
 
     async def next(self) -> bytes:
-        """What they are sent next, as soon as there is something; empty where the terminal was closed."""
+        """Wait for the next bytes to send to the client; empty if the terminal was closed."""
 
     async def type(self, data: bytes) -> None:
-        """Type what they have sent, where they may."""
+        """Type what the client has sent, if it may type now."""
 
 
-class Controls(Protocol):
-    """What a run can be asked to do. Each gives what was done in one line, and raises UsageError where it cannot be."""
+class ControlHandler(Protocol):
+    """Carries out requests on a run. Each returns one line about it, and raises UsageError if it is impossible."""
 
     def state(self) -> RunUnderWay: ...
 
@@ -404,16 +404,16 @@ class Controls(Protocol):
 
     async def debug(self, trial: str, *, after: int, version: int | None) -> Debugged: ...
 
-    async def decide(self, request: AboutReplies) -> str: ...
+    async def decide(self, request: DebugCommand) -> str: ...
 
-    def attach(self, trial: str, *, take: bool, drawn: bool) -> AbstractAsyncContextManager[Onlooker]: ...
+    def attach(self, trial: str, *, take: bool, drawn: bool) -> AbstractAsyncContextManager[TerminalViewer]: ...
 
 
 def read_request(line: bytes) -> Request:
-    """The request in a line. Raises pydantic's ValidationError."""
+    """Parse a request. Raises pydantic's ValidationError."""
     return _REQUEST.validate_json(line)
 
 
 def as_line(message: Request | Answer) -> bytes:
-    """A message as one line."""
+    """Return a message as one line."""
     return message.model_dump_json().encode("utf-8", "replace") + b"\n"

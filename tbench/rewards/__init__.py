@@ -1,6 +1,6 @@
-"""Reward functions for reinforcement learning, in the signature that TRL's GRPOTrainer calls; torch is not needed.
+"""Reward functions for reinforcement learning, with the signature of TRL's GRPOTrainer; they do not need torch.
 
-Importing this is cheap. `tbench.rewards.executed`, which runs live trials, has to be imported by itself.
+Importing this is cheap. `tbench.rewards.executed`, which runs live trials, must be imported separately.
 """
 
 from __future__ import annotations

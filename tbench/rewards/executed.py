@@ -1,8 +1,8 @@
-"""The executed reward: completions, or whole agents, run in live trials; the verifier's number is the reward.
+"""The executed reward: runs completions, or whole agents, in live trials; the verifier decides the reward.
 
-A completion becomes a trial of one step: a container for its task, the completion as the model's only reply (in the
-thinking-bash contract its command is typed), then the task's tests. Containers, terminal, admission by the machine's
-size, retries and verdicts are those of `tbench run`.
+A completion becomes a trial of one step: a container for its task, the completion as the model's only reply (a
+thinking-bash completion's command is typed), then the task's tests. Containers, terminal, admission, retries and
+verdicts are those of `tbench run`.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from tbench.text import one_line
 TaskLike = Task | Path | str
 """A task, its directory, or the name of a bundled one."""
 NO_COMMAND = 0.0
-"""The reward of a completion that holds no command: no container is started for it."""
+"""Reward of a completion without a command; no container is started for it."""
 
 
 class RewardUnavailable(TbenchError):
-    """Some trials ended without a verdict, so there is no reward for them. All the others came to their end.
+    """Some trials ended without a verdict, so they have no reward. All trials have ended.
 
-    `rewards` holds the rewards in the order of the completions, None for those without; `results` the trials.
+    `rewards` has the rewards in the order of the completions, None for those without; `results` the trials.
     """
 
     def __init__(self, rewards: Sequence[float | None], results: Sequence[TrialResult | None]) -> None:
@@ -65,40 +65,39 @@ class RewardUnavailable(TbenchError):
 
 @dataclass(frozen=True)
 class Live:
-    """Settings of the trials that are run for rewards."""
+    """Settings of trials that are run for rewards."""
 
     concurrency: int = 4
-    """Most trials at once in one call; the machine's cpus and memory may allow fewer."""
+    """Most concurrent trials in one call; the machine's CPUs and memory may allow fewer."""
     retries: int = 1
-    """Further attempts at a trial whose error another one may heal."""
+    """Most retries of a trial whose error a retry may heal."""
     on_error: Literal["raise"] | float = "raise"
-    """The reward of a trial without a verdict, which is no failure of the completion: `raise` raises RewardUnavailable
-    after all trials have ended; a number takes its place. float("nan") is what TRL makes of None, and leaves out of the
-    sum of a completion's rewards."""
+    """Reward of a trial without a verdict, which is not the completion's fault. `raise` raises RewardUnavailable after
+    all trials have ended. TRL treats float("nan") like None, and leaves it out of the sum of a completion's rewards."""
     command_sec: float = 120.0
     """Time limit of a completion's command, in seconds."""
     protocol: str = "thinking-bash"
-    """The action protocol that completions are read by."""
+    """Action protocol by which completions are parsed."""
     verify: Verify = "shared"
-    """Where the tests run; `isolated`: in a second container, which nothing the completion started can reach."""
+    """Container in which the tests run; `isolated` is a second one, out of reach of the completion's processes."""
     network: NetworkChoice = "task"
-    """The trials' network; `task` leaves it to each task."""
+    """Network of the trials; `task` leaves it to each task."""
     container_proxy: str = "inherit"
-    """The proxy of containers and builds that have a network: `inherit`, `none` or its URL."""
+    """Proxy of containers and builds with a network: `inherit`, `none` or its URL."""
     block_host: bool = False
-    """Whether the engine's host is closed to the trials."""
+    """Whether trials are blocked from reaching the engine's host."""
     allow_env: tuple[str, ...] = ()
-    """The variables that tasks may take from the environment of this process."""
+    """Variables that tasks may take from this process's environment."""
     cap_add: tuple[str, ...] = ()
-    """Linux capabilities that the trials have besides the usual ones."""
+    """Additional Linux capabilities of the trials."""
     on_flagged: Literal["keep"] | float = "keep"
-    """The reward of a verdict with signs of tampering that are not weak: `keep` the verifier's, or another number."""
+    """Reward of a verdict with strong signs of tampering: `keep` the verifier's, or another number."""
     output: Path | None = None
-    """Directory that keeps each call's trials in a directory of their own; None keeps nothing."""
+    """Directory in which each call's trials are stored in a subdirectory; None stores nothing."""
     engines: tuple[str, ...] = ()
-    """Addresses of the engines that have the trials, as for `--engine`; without any, DOCKER_HOST says."""
+    """Addresses of the engines, as for `--engine`; without any, DOCKER_HOST is used."""
     backend: MakeBackend | None = None
-    """Makes the backend for each call; None for the engines."""
+    """Makes the backend for each call; None uses the engines."""
 
     def __post_init__(self) -> None:
         if self.on_error != "raise" and not isinstance(self.on_error, int | float):
@@ -115,14 +114,14 @@ async def executed_reward(
     live: Live = Live(),
     **columns: Any,
 ) -> list[float]:
-    """The verifier's reward of each completion, executed in a container of `task`, or of the task at its index.
+    """Return the verifier's reward of each completion, executed in a container of `task`, or of the task at its index.
 
     A completion without a command (also None) gets 0 without a trial. Raises RewardUnavailable (see `Live.on_error`),
-    UsageError for a task or a protocol that cannot be used, EngineUnavailable; ValueError for another number of tasks.
+    UsageError for an unusable task or protocol, EngineUnavailable; ValueError if the number of tasks differs.
     """
     tasks = _tasks(task, len(completions))
     if several := next((each for each in tasks if each.steps), None):
-        raise UsageError(f"{several.path}: has several steps, and a completion is one reply; use agent_reward")
+        raise UsageError(f"{several.path}: has several steps, but a completion is one reply; use agent_reward")
     protocol = _protocol(live.protocol)
     texts = [_with_command(protocol, completion) for completion in completions]
     wanted = [index for index, text in enumerate(texts) if text is not None]
@@ -144,10 +143,10 @@ async def agent_reward(
     *,
     live: Live = Live(),
 ) -> list[float]:
-    """The verifier's reward of a whole trial for each task, in order; `make_agent` makes an agent for each, and for
-    each step of a task that has several.
+    """Return the verifier's reward of a whole trial for each task, in order.
 
-    A task that is named again is tried with the next seed, from 0. Raises as `executed_reward`.
+    `make_agent` makes an agent for each task, and for each step of a task with several. A repeated task is run with the
+    next seed, from 0. Raises like `executed_reward`.
     """
     tasks = [task] if isinstance(task, Task | Path | str) else list(task)
     results = await run_trials(_tasks(tasks, len(tasks)), lambda _: make_agent(), live)
@@ -160,10 +159,10 @@ def make_executed_reward(
     column: str = "task",
     live: Live = Live(),
 ) -> Callable[..., Any]:
-    """`executed_reward` for a trainer: the dataset's column `column` names tasks of the directory `tasks`.
+    """Make `executed_reward` for a trainer: the dataset's `column` names tasks in the directory `tasks`.
 
-    The result is a coroutine function, which newer versions of TRL await; for a trainer that does not,
-    `lambda *args, **columns: asyncio.run(reward(*args, **columns))`. Raises UsageError for a missing directory.
+    The result is a coroutine function, which newer versions of TRL await; for other trainers use `lambda *args,
+    **columns: asyncio.run(reward(*args, **columns))`. Raises UsageError for a missing directory.
     """
     directory = tasks_dir() if tasks == "bundled" else Path(tasks)
     if not directory.is_dir():
@@ -172,16 +171,16 @@ def make_executed_reward(
     async def executed(completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
         names = columns.get(column)
         if names is None:
-            raise UsageError(f"the dataset has no column {column!r}: it names each prompt's task in {directory}")
+            raise UsageError(f"the dataset has no column {column!r}, which must name each prompt's task in {directory}")
         return await executed_reward(completions, prompts, task=[directory / str(name) for name in names], live=live)
 
     return executed
 
 
 async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], live: Live) -> list[TrialResult]:
-    """Run one trial per task; returns results in order, errors included. `agent` makes the agent for a trial's index.
+    """Run one trial per task; return all results in order, errors included.
 
-    Raises UsageError. When cancelled, removes its containers first.
+    `agent` makes the agent of the trial at an index. Raises UsageError. When cancelled, removes its containers first.
     """
     if not tasks:
         return []
@@ -202,7 +201,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
     )
     named = {task.name: as_configured(task, config) for task in tasks}
     if any(named[task.name].path != task.path for task in tasks):
-        raise UsageError("two of the tasks have the same name in different directories; rename one")
+        raise UsageError("two tasks have the same name in different directories; rename one")
     plan = RunPlan(run=run, config=config, locked=Locked(agent="rewards"), seeds=(0,))
     planned = [
         PlannedTask(name=name, hash=task.hash, reward_range=task.own_reward_range) for name, task in named.items()
@@ -277,7 +276,7 @@ class _FixedReply:
 
 
 class _AgentOfTrial:
-    """An agent that becomes the one for its trial's task and seed: a run makes agents before it knows their trials."""
+    """An agent that delegates to the one of its trial: a run makes agents before it knows their trials."""
 
     name = "reward"
 
@@ -305,7 +304,7 @@ def _rewards(results: Sequence[TrialResult | None], live: Live) -> list[float]:
 
 
 def _reward(result: TrialResult | None, live: Live) -> float | None:
-    """The reward of one result, which is None where there was nothing to run; None without a verdict."""
+    """Return the reward of one result; None without a verdict. A result of None means that nothing was run."""
     if result is None:
         return NO_COMMAND
     if live.on_flagged != "keep" and result.reward is not None and not all(map(is_weak, result.integrity.tamper)):
@@ -340,7 +339,7 @@ def _protocol(name: str) -> ActionProtocol:
 
 
 def _with_command(protocol: ActionProtocol, completion: object) -> str | None:
-    """The completion's text; None where it holds nothing to type or to run."""
+    """Return the completion's text; None if it has nothing to type or run."""
     text = text_of(completion)
     if text is None:
         return None

@@ -1,14 +1,14 @@
-"""Finds the commands that shell text names: the first word of each simple command. Executes and expands nothing.
+"""Finds the commands in a shell script: the first word of each simple command. Executes and expands nothing.
 
-Understood: quotes, escapes, comments, line continuations; `;`, `&`, `&&`, `||`, `|`, `|&` and newlines; subshells and
-groups, `$(…)`, backticks, `<(…)`, also within double quotes and `${…}`; assignments, arrays and redirections in front
-of the command; here-documents, whose bodies are no commands; `if`, `while`, `until`, `for`, `case`, `[[ … ]]`,
-arithmetic, function definitions; `sudo` and `env` with their options. `/usr/bin/find` is `find`.
+Supported: quotes, escapes, comments, line continuations; `;`, `&`, `&&`, `||`, `|`, `|&` and newlines; subshells and
+groups, `$(…)`, backticks, `<(…)`, also within double quotes and `${…}`; assignments, arrays and redirections before the
+command; here-documents, whose bodies are skipped; `if`, `while`, `until`, `for`, `case`, `[[ … ]]`, arithmetic,
+function definitions; `sudo` and `env` with their options. `/usr/bin/find` is `find`.
 
-Not understood: aliases, functions as commands, words made by expansion (`$TOOL file` names nothing), what other
-commands run for their part (`xargs grep`, `find -exec grep`, `bash -c '…'`, `eval`, `timeout 5 find`, `env -S`),
-expansions in the body of a here-document, commands within arithmetic, single quotes inside `${…}`, `$((` meant as
-`$( (`, and the shell's own errors: a script that bash refuses has command words all the same. Linear time.
+Not supported: aliases, functions as commands, words made by expansion (`$TOOL file` names nothing), commands run by
+other commands (`xargs grep`, `find -exec grep`, `bash -c '…'`, `eval`, `timeout 5 find`, `env -S`), expansions in a
+here-document, commands within arithmetic, single quotes inside `${…}`, `$((` meant as `$( (`, and syntax errors: a
+script that bash rejects has command words all the same. Linear time.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _WITH_ARGUMENT = {
 
 
 def command_words(script: str) -> list[str]:
-    """The commands that `script` names, without directories, in the order in which their names end."""
+    """Return the names of the commands in `script`, without directories, in the order in which the names end."""
     return _Scanner(script).scan()
 
 
 class _Frame:
-    """Something that was opened and not closed yet: a list of commands, an array's words, a double quote, or `${`."""
+    """An open construct: a list of commands, an array's words, a double quote, or `${`."""
 
     __slots__ = ("cases", "closer", "expects", "in_test", "kind", "named", "opaque", "owner", "prefix", "quoted",
                  "redirection", "skips", "word")  # fmt: skip
@@ -52,21 +52,21 @@ class _Frame:
         self.kind = kind
         self.closer = closer
         self.owner = owner or self
-        """The frame whose word is being read: a quote and `${` have none of their own."""
+        """Frame whose word is being read: a quote and `${` have none of their own."""
         self.word: list[str] | None = None
         self.opaque = False
-        """Whether the word holds something that is only known once it is expanded."""
+        """Whether the word contains an expansion."""
         self.quoted = False
         self.expects = kind == "commands"
         """Whether the next word is a command's name."""
         self.named = False
         """Whether the last word was a command's name."""
         self.prefix = ""
-        """`sudo` or `env` while their options are read, else empty."""
+        """`sudo` or `env` while its options are read, else empty."""
         self.skips = False
-        """Whether the next word is an argument of such an option, or a function's name."""
+        """Whether the next word is an option's argument, or a function's name."""
         self.redirection = ""
-        """The redirection operator whose target is the next word, else empty."""
+        """Redirection operator whose target is the next word, else empty."""
         self.in_test = False
         self.cases: list[Literal["word", "pattern", "body"]] = []
 
@@ -79,7 +79,7 @@ class _Frame:
 
 
 class _Scanner:
-    """One pass over the text, without recursion: however deeply a text nests, it is read."""
+    """A single pass over the text without recursion, so that deep nesting cannot fail."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -87,7 +87,7 @@ class _Scanner:
         self._stack = [_Frame("commands")]
         self._found: list[str] = []
         self._documents: list[tuple[str, bool]] = []
-        """Delimiter of each here-document that begins after this line, and whether leading tabs are dropped."""
+        """Delimiters of the here-documents that begin after this line, each with whether leading tabs are dropped."""
 
     def scan(self) -> list[str]:
         while self._at < len(self._text):
@@ -257,7 +257,7 @@ class _Scanner:
                 below.expects = False
 
     def _skip_parentheses(self, start: int) -> None:
-        """Go on behind the parenthesis that closes the one at `start`, or to the end."""
+        """Skip past the parenthesis that closes the one at `start`, or to the end."""
         depth = 0
         for found in _PARENTHESIS.finditer(self._text, start):
             depth += 1 if found[0] == "(" else -1
@@ -309,7 +309,7 @@ class _Scanner:
             self._name(frame, word)
 
     def _name(self, frame: _Frame, word: str) -> None:
-        """Take a word where a command's name is expected: the name, or `sudo`, `env` and their options."""
+        """Process a word where a command's name is expected: the name, or `sudo`, `env` and their options."""
         if frame.prefix and word.startswith("-"):
             frame.skips = word in _WITH_ARGUMENT[frame.prefix]
             return
@@ -324,7 +324,7 @@ class _Scanner:
 
 
 def _is_reserved(frame: _Frame, word: str) -> bool:
-    """Whether `word` is one of the shell's own; notes in `frame` what it begins or ends."""
+    """Return whether `word` is a reserved word; note in `frame` what it begins or ends."""
     if word in _BEFORE_A_COMMAND:
         return True
     if word == "function":
@@ -343,7 +343,7 @@ def _is_reserved(frame: _Frame, word: str) -> bool:
 
 
 def _in_case(frame: _Frame, word: str) -> None:
-    """Take a word between `case` and `in`, or a pattern."""
+    """Process a word between `case` and `in`, or a pattern."""
     if frame.cases[-1] == "word":
         if word == "in":
             frame.cases[-1] = "pattern"

@@ -1,8 +1,8 @@
-"""The three rewards of the thinking-bash checkpoint, read off a completion's text, and GRPO's advantages of them.
+"""The three rewards of the thinking-bash checkpoint, computed from a completion's text, and GRPO advantages.
 
-Every function takes a list of completions and returns one number for each. A completion is a string, or a list of
-chat messages, of which the last assistant's text counts; what is neither (None, a number) gets 0 from each of them.
-Further keyword arguments (a dataset's columns, token ids, the trainer's state) are ignored.
+Every function takes a list of completions and returns one number for each. A completion is a string, or a list of chat
+messages, of which the last assistant message counts; anything else (None, a number) gets 0. Further keyword arguments
+(dataset columns, token ids, the trainer's state) are ignored.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ FORMATTING = 1.5
 PER_MATCH = 1.0
 CONCISE, CONCISE_CHARACTERS = 0.2, 300
 LONGEST_REPLY, MOST_LINES, LONGEST_COMMAND = 65_536, 2_048, 4_096
-"""Limits by which no completion can hold up a training loop: with more characters or lines its execution relevance is
-0, and of a longer command only the first characters are read."""
+"""Limits that keep completions from stalling a training loop.
+
+With more characters or lines, execution relevance is 0; of a longer command, only the first characters are read.
+"""
 
 VERBS: Mapping[str, str] = {
     "docker": r"docker|container|image",
@@ -30,7 +32,7 @@ VERBS: Mapping[str, str] = {
     "tar": r"tar(?:balls?)?\b|archiv|(?:de|un)?compress|extract",
     "wc": r"count(?:s|ed|ing)?\b|how many|number of (?:lines|words)",
 }
-"""Regular expression by verb for what a request that asks for it says, at the start of a word, in any case."""
+"""Regular expression by verb for requests that ask for it; matches at the start of a word, ignoring case."""
 
 Counting = Literal["distinct", "occurrences", "literal"]
 Shape = Literal["step", "linear", "negative"]
@@ -42,17 +44,17 @@ _INSTRUCTION, _OUTPUT = "### Instruction:", "### Output:"
 
 
 class RewardFunction(Protocol):
-    """What a trainer calls: one reward per completion, in order. Its name is logged."""
+    """A reward function as trainers call it: one reward per completion, in order. Its name is logged."""
 
     __name__: str
 
     def __call__(self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
-        """One reward per completion. Raises ValueError where prompts are needed, but missing or of another number."""
+        """Return one reward per completion. Raises ValueError if needed prompts are missing, or of another number."""
         ...
 
 
 def formatting(completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
-    """The reward R1: 1.5 for a completion of the strict form, else 0. Linear time."""
+    """Reward R1: 1.5 for a completion of the strict form, else 0. Linear time."""
     return _each(completions, lambda text: FORMATTING if has_strict_form(text) else 0.0)
 
 
@@ -76,12 +78,12 @@ def make_execution_relevance(
     """Make the reward R2: `per_match` for each verb that the request asks for and the completion uses.
 
     - `distinct`: verbs that are a command word of the extracted block, each counted once.
-    - `occurrences`: the same, each as often as it is one.
-    - `literal`: verbs whose name is part of the request and of the whole completion, in any case. No patterns.
+    - `occurrences`: the same verbs, each counted as often as it occurs.
+    - `literal`: verbs whose name is part of the request and of the whole completion, ignoring case; no patterns.
 
-    The request is the prompt: a string (of one with `### Instruction:` headings the last instruction), or the last
-    user's message. `verbs` maps a verb to the pattern of its requests, as VERBS. Raises re.error for a bad pattern,
-    ValueError for another way of counting.
+    The request is the prompt: a string (its last instruction, if it has `### Instruction:` headings), or the last user
+    message. `verbs` maps a verb to the pattern of its requests, like VERBS. Raises re.error for a bad pattern,
+    ValueError for another `counting`.
     """
     _check("counting", counting, ("distinct", "occurrences", "literal"))
     patterns = {verb: re.compile(rf"\b(?:{pattern})", re.IGNORECASE) for verb, pattern in verbs.items()}
@@ -107,7 +109,7 @@ def make_conciseness(
     - `linear`: most * max(0, 1 - (len - limit) / limit), and never above `most`.
     - `negative`: `most` up to the limit, else -`most`.
 
-    The empty completion is a short one. Raises ValueError for another shape or a limit below 1.
+    An empty completion counts as short. Raises ValueError for another shape or a limit below 1.
     """
     _check("shape", shape, ("step", "linear", "negative"))
     if limit < 1:
@@ -127,7 +129,7 @@ def make_conciseness(
 
 
 def combine(*functions: RewardFunction, name: str = "combined") -> RewardFunction:
-    """One reward function that is the sum of several."""
+    """Return a reward function that is the sum of several."""
 
     def reward(completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
         each = [function(completions, prompts, **columns) for function in functions]
@@ -137,12 +139,12 @@ def combine(*functions: RewardFunction, name: str = "combined") -> RewardFunctio
 
 
 def text_of(completion: object) -> str | None:
-    """A completion's text; None where it has none."""
+    """Return a completion's text; None if it has none."""
     return completion if isinstance(completion, str) else _last_said(completion, "assistant")
 
 
 def request_of(prompt: object) -> str:
-    """The text of what a prompt asks for; empty where none can be read."""
+    """Return the text of a prompt's request; empty if it has none."""
     if not isinstance(prompt, str):
         return _last_said(prompt, "user") or ""
     _, heading, instruction = prompt.rpartition(_INSTRUCTION)
@@ -150,7 +152,7 @@ def request_of(prompt: object) -> str:
 
 
 def _last_said(messages: object, role: str) -> str | None:
-    """The text of that role's last message; a message without a role, which TRL allows, counts for any."""
+    """Return the text of a role's last message; a message without a role, which TRL allows, matches any."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         return None
     for message in reversed(messages):
@@ -162,7 +164,7 @@ def _last_said(messages: object, role: str) -> str | None:
 
 
 def _content(content: object) -> str | None:
-    """The text of a message's content, which is a string or a list of parts; None where there is none."""
+    """Return the text of a message's content, which is a string or a list of parts; None if it has none."""
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence) or isinstance(content, bytes):
@@ -198,7 +200,7 @@ def _literal(verbs: Mapping[str, str], per_match: float) -> Callable[[str, str],
 
 
 def _command(text: str) -> str:
-    # The protocols bring pydantic and jinja with them: a trainer that wants R1 and R3 alone need not wait for it.
+    # Imported late: the protocols import pydantic and jinja, which R1 and R3 do not need.
     from harness.errors import FormatError
     from harness.protocols.thinking_bash import extract
 
@@ -221,10 +223,10 @@ def _named(function: Callable[..., list[float]], name: str) -> RewardFunction:
 execution_relevance = make_execution_relevance()
 conciseness = make_conciseness()
 combined = combine(formatting, execution_relevance, conciseness)
-"""The reward R = R1 + R2 + R3, with the defaults of each."""
+"""Reward R = R1 + R2 + R3, with the defaults of each."""
 
 
-# Advantages of GRPO: how much better a completion is than the others of its prompt.
+# GRPO advantages: how much better a completion is than the others for its prompt.
 
 GROUP_SIZE = 4
 
@@ -232,11 +234,11 @@ GROUP_SIZE = 4
 def group_advantages(
     rewards: Sequence[float], group_size: int = GROUP_SIZE, *, ddof: int = 1, eps: float = 1e-8
 ) -> list[float]:
-    """Advantages A_i = (R_i - mean R) / (std R + eps) within each group of `group_size` successive rewards.
+    """Return advantages A_i = (R_i - mean R) / (std R + eps) within each group of `group_size` successive rewards.
 
-    std divides by n - ddof: 1 as TRL's (torch's default), or 0. Where all rewards of a group are equal, and in a
-    group of one, every advantage is 0. Raises ValueError for a size that does not divide the number of rewards, a
-    reward that is not a finite number, and another ddof.
+    std divides by n - ddof: 1 like TRL (torch's default), or 0. If all rewards of a group are equal, and in a group of
+    one, every advantage is 0. Raises ValueError if the size does not divide the number of rewards, for a reward that is
+    not finite, and for another ddof.
     """
     if ddof not in (0, 1):
         raise ValueError(f"ddof must be 0 or 1, not {ddof}")
@@ -251,7 +253,7 @@ def group_advantages(
 
 
 def _advantages(group: Sequence[float], ddof: int, eps: float) -> list[float]:
-    if len(set(map(canonical, group))) == 1:  # not left to arithmetic: a rounding error over eps is no longer small
+    if len(set(map(canonical, group))) == 1:  # explicit: a rounding error divided by eps is not small
         return [0.0] * len(group)
     mean, std = fmean(group), (stdev if ddof else pstdev)(group)
     return [(reward - mean) / (std + eps) for reward in group]

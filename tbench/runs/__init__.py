@@ -1,1 +1,1 @@
-"""Runs of tasks × seeds: their trials are planned, admitted, tried, verified, stored, resumed and graded again."""
+"""Runs of tasks × seeds: planning, admission, trials, verification, storage, resuming and regrading."""

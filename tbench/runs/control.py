@@ -1,6 +1,6 @@
-"""Where the trials of a run are, and what may hold, tell or end them: what a trial carries so that it can be watched.
+"""Control over the trials of a running run: their state, pausing, messages, aborting and rewinding.
 
-Whoever speaks to a run is served in `tbench/runs/live/`, which is put into a trial only then.
+Serving the clients of the control socket is in `tbench/runs/live/`, which is loaded for a trial only on demand.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from harness.trajectory import Reply, Step, Trajectory
 from tbench.errors import REWOUND, TrialError
 from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialSettled, TrialStep, TrialVerdict
 from tbench.results import TrialResult
-from tbench.runs.course import Course, CourseStep, Steps
 from tbench.runs.pool import Slots
+from tbench.runs.replay_log import ReplayLog, ReplayStep, ReplaySteps
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from harness.terminal import Terminal
     from tbench.control.wire import VerdictSeen
 
-Waits = Literal["query", "reply"]
-"""What waits for somebody, from the beginning or from where nothing is done again: the next query, or each reply."""
+HoldPoint = Literal["query", "reply"]
+"""Point at which a trial waits for a person: the next query, or each reply. After a replay, only new ones count."""
 
 
-class Hold:
+class PauseGate:
     """A gate at which trials wait while it is closed."""
 
     def __init__(self) -> None:
@@ -40,238 +40,245 @@ class Hold:
         self._open.set()
 
     @property
-    def is_set(self) -> bool:
-        """Whether they have to wait."""
+    def is_closed(self) -> bool:
+        """Whether trials have to wait."""
         return not self._open.is_set()
 
-    def set(self) -> None:
+    def close(self) -> None:
         self._open.clear()
 
-    def lift(self) -> None:
+    def open(self) -> None:
         self._open.set()
 
-    async def over(self) -> None:
-        """Return when they may go on."""
+    async def wait(self) -> None:
+        """Wait until the gate is open."""
         await self._open.wait()
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a trial works on now."""
+class ActiveAgent:
+    """The agent that is working on a trial now, with its task and sandbox."""
 
     task: Task
     sandbox: Sandbox
     trajectory: Callable[[], Trajectory | None]
     directory: Path
-    """Directory of its files."""
+    """Directory of the trial's files."""
 
 
 @dataclass(frozen=True)
-class WayBack:
-    """What the next attempt at a trial that is rewound begins with."""
+class RewindPoint:
+    """Where a rewound trial goes on: the steps that its next attempt replays."""
 
     attempt: int
-    """The number of the next attempt."""
+    """Number of the next attempt."""
     step: int
-    """The one whose reply is to wait."""
-    known: Sequence[Steps]
+    """Number of the step whose reply waits after the replay."""
+    replay: Sequence[ReplaySteps]
+    """Steps to replay, one sequence per task step."""
     version: int = 0
-    """The version of what debuggers were shown last."""
+    """Version of the state that debuggers last received."""
     verdicts: tuple[VerdictSeen, ...] = ()
-    waits: Waits | None = "reply"
-    """What waits from then on; where it is the replies, somebody sees what differs, else it is said."""
+    hold_at: HoldPoint | None = "reply"
+    """Point at which the trial waits after the replay. Unless replies wait, differences from before are logged."""
 
 
-class Attendant(Protocol):
-    """Those who are at one trial: they look on, type into its terminal, and decide about its replies."""
+class TrialDebugger(Protocol):
+    """Serves the clients of one trial: they watch it, type into its terminal and decide about its replies."""
 
-    taken: Hold
-    """Holds the agent while one of them has its terminal."""
+    takeover: PauseGate
+    """Holds the agent while a client has taken its terminal."""
 
     def changed(self) -> None:
-        """Show them that something has happened."""
+        """Notify the clients of a change."""
 
-    def rests(self) -> None:
-        """Show them that the agent begins or ceases to leave its terminal alone."""
+    def idle_changed(self) -> None:
+        """Notify the clients that the agent has become idle, or busy again."""
 
-    async def before_query(self, now: CourseStep, known: CourseStep | None) -> None:
-        """Do what they want done before a query; `known` is what is done again. Raises what the terminal does."""
+    async def before_query(self, now: ReplayStep, earlier: ReplayStep | None) -> None:
+        """Act before a query; `earlier` is the replayed step, if any. Raises the terminal's errors."""
 
-    async def decided(self, draft: Draft, now: CourseStep, known: CourseStep | None) -> Decided:
-        """What becomes of a reply, as soon as they have decided. Raises what the terminal does."""
+    async def review(self, draft: Draft, now: ReplayStep, earlier: ReplayStep | None) -> Decided:
+        """Return the decision about a reply, once it is made. Raises the terminal's errors."""
 
-    async def ended(self, work: Work) -> None:
-        """Let what they try beside the work come to its end."""
+    async def ended(self, agent: ActiveAgent) -> None:
+        """Stop everything that clients run beside the agent, such as a verifier in a copy."""
 
 
 @dataclass(eq=False)
 class TrialControl:
-    """A trial under way: the oversight of its agent, and the way to end it."""
+    """A running trial: oversight of its agent, and the means to end it."""
 
     plan: TrialPlan
-    everything: Hold = field(default_factory=Hold)
-    """Holds all trials of the run."""
+    run_gate: PauseGate = field(default_factory=PauseGate)
+    """Holds all trials of the run while it is closed."""
     say: Callable[[str], None] = lambda _: None
-    """Tells the user of the run."""
-    way: WayBack | None = None
-    """How it got here, where it was rewound."""
-    holds_query: bool = False
-    """Whether it is to be held at the first query that is not known."""
-    attendant: Attendant | None = None
-    """Those who are at it; None until somebody comes."""
-    own: Hold = field(default_factory=Hold)
+    """Shows a message to the user of the run."""
+    rewind_point: RewindPoint | None = None
+    """Replay with which this attempt begins; None for a fresh one."""
+    holds_first_query: bool = False
+    """Whether to hold the agent at its first new query."""
+    debugger: TrialDebugger | None = None
+    """Serves the clients of this trial; None until the first one connects."""
+    gate: PauseGate = field(default_factory=PauseGate)
+    """Holds this trial while it is closed."""
     phase: Phase = "queued"
     step: int = 0
     line: str = ""
     touched: bool = False
-    """Whether a person had a hand in it, so that it does not count."""
+    """Whether a person intervened, so that the trial does not count."""
     began: float = field(default_factory=time.monotonic)
     phase_began: float = field(default_factory=time.monotonic)
     is_new: bool = True
-    """Whether what it does now was not done before."""
-    is_holdable: bool = False
-    """Whether its agent asks before it goes on, as those of the user's own do not."""
-    is_resting: bool = False
-    """Whether its agent waits for others and does nothing at its terminal."""
-    work: Work | None = None
-    """The agent's work; None before it begins and after it has ended."""
+    """Whether the current step is new, not a replayed one."""
+    is_pausable: bool = False
+    """Whether the agent can be paused. Users' own agents cannot: they do not ask before a query."""
+    is_idle: bool = False
+    """Whether the agent is waiting and does nothing at its terminal."""
+    agent: ActiveAgent | None = None
+    """The agent; None before it begins and after it has ended."""
     terminal: Terminal | None = None
-    """The terminal while an agent works at it."""
-    is_kept: bool = False
-    """Whether somebody wants its container to stay."""
+    """The agent's terminal, while it is open."""
+    keeps_container: bool = False
+    """Whether the container is kept, because a user asked for it."""
     snapshots: list[str] = field(default_factory=list)
-    """Images that somebody had made of the container."""
+    """Snapshot images of the container that users asked for."""
     steps: tuple[Step, ...] = ()
-    """All steps, once the agent has ended, where somebody debugs it."""
+    """All steps of a debugged trial, once its agent has ended."""
     differs: str = ""
-    """Where the terminal has shown something else than when this was done before."""
+    """First difference between the replayed terminal output and the original, in one line; empty for none."""
     messages: list[str | HandedBack] = field(default_factory=list)
-    """What its model is told before the next query."""
-    goes_back: WayBack | None = None
-    """What follows, where it is ended to be rewound."""
+    """Messages for the model, sent with its next query."""
+    rewind_to: RewindPoint | None = None
+    """Where the next attempt goes on, if the trial was ended in order to rewind it."""
     _task: asyncio.Task[object] | None = None
     _abort: bool = False
 
     def __post_init__(self) -> None:
-        self.course = Course(self.way.known if self.way is not None else ())
-        self.touched, self.is_new = self.way is not None, self.way is None
+        self.replay_log = ReplayLog(self.rewind_point.replay if self.rewind_point is not None else ())
+        self.touched, self.is_new = self.rewind_point is not None, self.rewind_point is None
 
-    def let_go(self) -> None:
-        """Drop what has happened in it: a trial and its attendant refer to each other, so it would stay in memory."""
-        self.course, self.attendant = Course(), None
+    def release(self) -> None:
+        """Drop the log and the debugger: reference cycles would keep them in memory."""
+        self.replay_log, self.debugger = ReplayLog(), None
 
-    # -- as in Oversight -----------------------------------------------------------------------------
+    # -- harness.oversight.Oversight -----------------------------------------------------------------
 
     async def before_query(self, step: int) -> Sequence[str | HandedBack]:
-        """As in Oversight: hold the agent as long as somebody wants that, then hand over what its model is told."""
-        self.is_holdable = True
-        now, known = self.course.begin(step), self.course.known
-        if known is None and self.holds_query:
-            self.holds_query, self.is_new = False, True
-            self.own.set()
-        while self.everything.is_set or self.own.is_set or (self.attendant is not None and self.attendant.taken.is_set):
-            with self.resting():
-                await self.everything.over()
-                await self.own.over()
-                if self.attendant is not None:
-                    await self.attendant.taken.over()
-        if self.attendant is not None:
-            await self.attendant.before_query(now, known)
+        """Hold the agent while a gate is closed, then return the messages for its model."""
+        self.is_pausable = True
+        now, earlier = self.replay_log.begin(step), self.replay_log.earlier
+        if earlier is None and self.holds_first_query:
+            self.holds_first_query, self.is_new = False, True
+            self.gate.close()
+        while self._is_held:
+            with self.idling():
+                await self.run_gate.wait()
+                await self.gate.wait()
+                if self.debugger is not None:
+                    await self.debugger.takeover.wait()
+        if self.debugger is not None:
+            await self.debugger.before_query(now, earlier)
         messages, self.messages = self.messages, []
-        now.said = tuple(each for each in messages if isinstance(each, str))
+        now.messages = tuple(each for each in messages if isinstance(each, str))
         return messages
 
+    @property
+    def _is_held(self) -> bool:
+        is_taken = self.debugger is not None and self.debugger.takeover.is_closed
+        return self.run_gate.is_closed or self.gate.is_closed or is_taken
+
     async def reply(self, query: Query) -> Reply:
-        """As in Oversight: a reply that is known is not asked for again."""
-        return await self.course.reply(query)
+        """Return the replayed reply, or ask the model."""
+        return await self.replay_log.reply(query)
 
     async def review(self, draft: Draft) -> Decided:
-        """As in Oversight: a reply is followed where nobody is there to decide."""
-        now, known = self.course.now, self.course.known
-        now.drafted = len(now.asked)
-        self.is_new |= known is None or known.decided is None
-        if self.attendant is not None:
-            now.decided = await self.attendant.decided(draft, now, known)
+        """Return the decision about a reply; without a debugger, follow it."""
+        now, earlier = self.replay_log.now, self.replay_log.earlier
+        now.reviewed_after = len(now.queries)
+        self.is_new |= earlier is None or earlier.decided is None
+        if self.debugger is not None:
+            now.decided = await self.debugger.review(draft, now, earlier)
         else:
             now.decided = draft.reply
         return now.decided
 
     @contextlib.contextmanager
-    def resting(self) -> Iterator[None]:
-        """A block in which the agent leaves its terminal alone, so that a person may type."""
-        self._rest(True)
+    def idling(self) -> Iterator[None]:
+        """Mark the agent as idle during the block, so that a person may type."""
+        self._set_idle(True)
         try:
             yield
         finally:
-            self._rest(False)
+            self._set_idle(False)
 
-    def _rest(self, rests: bool) -> None:
-        self.is_resting = rests
-        if self.attendant is not None:
-            self.attendant.rests()
+    def _set_idle(self, is_idle: bool) -> None:
+        self.is_idle = is_idle
+        if self.debugger is not None:
+            self.debugger.idle_changed()
 
-    # -- as its run has it ---------------------------------------------------------------------------
+    # -- the run's side -----------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """TASK/SEED."""
+        """The trial's name, TASK/SEED."""
         return f"{self.plan.task_name}/{self.plan.seed}"
 
     @property
     def replayed(self) -> dict[str, object] | None:
-        """What was done again in it, for its files; None where all is new."""
-        return None if self.way is None else {"steps": self.way.step - 1, "differs": self.differs}
+        """Content of the trial's replay file; None if nothing was replayed."""
+        return None if self.rewind_point is None else {"steps": self.rewind_point.step - 1, "differs": self.differs}
 
     @contextlib.asynccontextmanager
-    async def at_work(self, work: Work) -> AsyncIterator[None]:
-        """A block in which an agent works; what is tried beside it ends with it."""
-        self.work = work
+    async def agent_at_work(self, agent: ActiveAgent) -> AsyncIterator[None]:
+        """Expose the agent during the block; what clients run beside it ends with the block."""
+        self.agent = agent
         try:
             yield
         finally:
-            self.work = None
-            if self.attendant is not None:
-                await self.attendant.ended(work)
+            self.agent = None
+            if self.debugger is not None:
+                await self.debugger.ended(agent)
 
     @contextlib.contextmanager
     def abortable(self) -> Iterator[None]:
-        """A block that `abort` ends. Raises TrialError there."""
+        """Let `abort` end the block. Raises TrialError if it does."""
         self._task = asyncio.current_task()
         try:
             yield
         except asyncio.CancelledError:
             if not self._abort or self._task is None or self._task.uncancel():
-                raise  # the run is ended as well
-            if self.goes_back is not None:
-                raise TrialError(REWOUND, f"by hand, to step {self.goes_back.step}") from None
+                raise  # the run was cancelled, too
+            if self.rewind_to is not None:
+                raise TrialError(REWOUND, f"by hand, to step {self.rewind_to.step}") from None
             raise TrialError("aborted", "ended by hand") from None
         finally:
             self._task = None
 
-    def abort(self, goes_back: WayBack | None = None) -> bool:
-        """End the trial without a verdict; False where it has one already, or is only being cleaned up.
+    def abort(self, rewind_to: RewindPoint | None = None) -> bool:
+        """End the trial without a verdict; return False if it has one already, or is being cleaned up.
 
-        With `goes_back` another attempt follows, which begins with that.
+        With `rewind_to`, another attempt follows that begins there.
         """
         if self._task is None or self._abort:
             return False
-        self._abort, self.goes_back = True, goes_back
+        self._abort, self.rewind_to = True, rewind_to
         self._task.cancel()
         return True
 
     def touch(self) -> None:
-        """Have the trial count no longer: a person had a hand in it."""
+        """Mark the trial as touched by a person: it no longer counts."""
         self.touched = True
         self.changed()
 
     def changed(self) -> None:
-        """Show those who are at it that something has happened."""
-        if self.attendant is not None:
-            self.attendant.changed()
+        """Notify the clients of a change."""
+        if self.debugger is not None:
+            self.debugger.changed()
 
 
 class RunControl:
-    """The trials of a run under way, and what holds them."""
+    """The running trials of a run, and the gates that hold them."""
 
     def __init__(
         self,
@@ -279,70 +286,70 @@ class RunControl:
         planned: int,
         concurrency: int,
         *,
-        attend: Callable[[TrialControl], Attendant],
-        attends_all: bool = False,
-        waits: Waits | None = None,
-        known: Sequence[Steps] = (),
+        attend: Callable[[TrialControl], TrialDebugger],
+        debugs_all: bool = False,
+        hold_at: HoldPoint | None = None,
+        replay: Sequence[ReplaySteps] = (),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`attend` puts into a trial what serves those who are at it; with `attends_all` into each as it begins.
+        """Make debuggers with `attend` on demand, or with `debugs_all` as each trial begins.
 
-        `waits` is what waits for somebody: each reply for a decision, or the first query that is not known. What is
-        `known` every trial does first, without its model being asked.
+        `hold_at` is where trials wait for a person: at each reply, or at the first new query. Every trial begins with
+        the steps in `replay`, without asking its model.
         """
         self.run, self.planned, self.ended = run, planned, 0
         self.slots = Slots(concurrency)
         self.was_resized = False
-        """Whether a person has said how many trials go at once."""
+        """Whether a person has set the number of concurrent trials."""
         self.trials: dict[str, TrialControl] = {}
-        """Those under way, by id."""
-        self.over: dict[str, TrialResult] = {}
-        """The result of each trial that has ended, by TASK/SEED."""
-        self.debugged: dict[str, tuple[Step, ...]] = {}
-        """The steps of trials that were debugged to their end."""
-        self.ways_back: dict[str, tuple[str, WayBack]] = {}
-        """By the id of a trial that is being rewound: TASK/SEED, and what its next attempt begins with."""
-        self.starting, self.everything = Hold(), Hold()
-        self._attend, self._attends_all = attend, attends_all or waits == "reply" or bool(known)
-        self._waits, self._known, self._say = waits, known, say
+        """Running trials by id."""
+        self.results: dict[str, TrialResult] = {}
+        """Result of each finished trial, by TASK/SEED."""
+        self.debugged_steps: dict[str, tuple[Step, ...]] = {}
+        """Steps of the trials that were debugged to their end, by TASK/SEED."""
+        self.rewinds: dict[str, tuple[str, RewindPoint]] = {}
+        """TASK/SEED and rewind point of each trial that is being rewound, by its id."""
+        self.start_gate, self.run_gate = PauseGate(), PauseGate()
+        self._attend, self._debugs_all = attend, debugs_all or hold_at == "reply" or bool(replay)
+        self._hold_at, self._replay, self._say = hold_at, replay, say
 
     async def may_start(self) -> None:
-        """Return when another trial may start."""
-        await self.starting.over()
+        """Wait until another trial may start."""
+        await self.start_gate.wait()
 
     @contextlib.contextmanager
     def trial(self, plan: TrialPlan) -> Iterator[TrialControl]:
-        """A trial that is under way during the block."""
-        _, way = self.ways_back.pop(plan.trial, ("", None))
-        if way is None and self._known:
-            way = WayBack(plan.attempt, len(self._known[-1]) + 1, self._known, waits=self._waits)
-        trial = TrialControl(plan, self.everything, self._say, way, holds_query=self._waits == "query")
+        """Register a trial as running during the block."""
+        _, rewind_point = self.rewinds.pop(plan.trial, ("", None))
+        if rewind_point is None and self._replay:
+            rewind_point = RewindPoint(plan.attempt, len(self._replay[-1]) + 1, self._replay, hold_at=self._hold_at)
+        trial = TrialControl(plan, self.run_gate, self._say, rewind_point, holds_first_query=self._hold_at == "query")
         self.trials[plan.trial] = trial
-        if self._attends_all or way is not None:
+        if self._debugs_all or rewind_point is not None:
             self.attend(trial)
         try:
             yield trial
         finally:
             del self.trials[plan.trial]
-            if trial.goes_back is not None:
-                self.ways_back[plan.trial] = (trial.name, trial.goes_back)
+            if trial.rewind_to is not None:
+                self.rewinds[plan.trial] = (trial.name, trial.rewind_to)
             if trial.steps:
-                self.debugged[trial.name] = trial.steps
+                self.debugged_steps[trial.name] = trial.steps
             trial.changed()
-            trial.let_go()
+            trial.release()
 
-    def attend(self, trial: TrialControl) -> Attendant:
-        """What serves those who are at a trial, put into it where it is not there yet."""
-        if trial.attendant is None:
-            trial.attendant = self._attend(trial)
-        return trial.attendant
+    def attend(self, trial: TrialControl) -> TrialDebugger:
+        """Return the trial's debugger, made on first use."""
+        if trial.debugger is None:
+            trial.debugger = self._attend(trial)
+        return trial.debugger
 
     def on_event(self, event: Event) -> None:
-        """Notice where trials are."""
+        """Follow the state of the trials."""
         if isinstance(event, TrialFinished):
             self.ended += event.result.final
         elif isinstance(event, TrialVerdict | TrialSettled) and event.result.final:
-            self.over[f"{event.result.task}/{event.result.seed}"] = event.result
+            self.results[f"{event.result.task}/{event.result.seed}"] = event.result
         elif isinstance(event, TrialPhase | TrialStep) and (trial := self.trials.get(event.trial)):
             if event.attempt != trial.plan.attempt:
                 return  # an earlier one is still being torn down
@@ -354,14 +361,14 @@ class RunControl:
 
     @property
     def number(self) -> int:
-        """Trials at once."""
+        """Number of concurrent trials."""
         return self.slots.number
 
     @property
     def under_way(self) -> int:
-        """Trials that have begun, and have not ended."""
+        """Number of running trials."""
         return len(self.trials)
 
     def pace(self, number: int) -> None:
-        """Have another number of trials at once, as the model's servers have room for."""
+        """Change the number of concurrent trials, as the model's servers allow."""
         self.slots.resize(number)

@@ -1,7 +1,7 @@
-"""Watches this machine while trials run: load, memory, clocks. They are read from Linux's own files, cheaply.
+"""Watches this machine while trials run: load, memory, clocks. Readings are cheap: from Linux's own files.
 
-Time in suspension is charged to nobody: deadlines are counted on CLOCK_MONOTONIC, which stands still meanwhile. The
-values in results are therefore only a warning to whoever compares times.
+Time in suspension is not charged to any trial: deadlines use CLOCK_MONOTONIC, which stands still meanwhile. The values
+in results only warn readers who compare times.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from tbench.results import HostSample
 
 EVERY_SEC = 5.0
 JUMP_SEC = 1.0
-"""Clocks that drift apart by less between two readings are only being adjusted."""
+"""Smallest difference between two readings that counts as a clock jump; below it, clocks are only being adjusted."""
 _CLOCK_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the machine reported at one moment; a field is None where the machine does not tell."""
+    """One reading of the machine's state; a field is None if the machine does not report it."""
 
     load: float | None
-    """Load average over one minute / cpus."""
+    """Load average over one minute / CPUs."""
     memory_available_mb: float | None
     memory_stall: float | None
-    """Share of the last ten seconds in which something waited for memory."""
+    """Share of the last ten seconds in which processes waited for memory."""
     suspended_sec: float
-    """Time that the machine was suspended since boot."""
+    """Seconds that the machine was suspended since boot."""
     clock_ahead_sec: float
-    """Wall clock minus the monotonic one: changes when somebody sets it, or in a suspend."""
+    """Wall clock minus monotonic clock, in seconds: changes when the clock is set, and in a suspend."""
 
 
 class Machine(Protocol):
@@ -48,7 +48,7 @@ class Machine(Protocol):
 
 
 class ThisMachine:
-    """Readings from Linux's /proc. Elsewhere there is little more than the load."""
+    """Readings from Linux's /proc. Other systems report little more than the load."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -75,7 +75,7 @@ class ThisMachine:
 
 
 def load_per_cpu() -> float | None:
-    """Load average over one minute / cpus; None where the machine does not tell."""
+    """Return the load average over one minute / CPUs; None if the machine does not report it."""
     try:
         return os.getloadavg()[0] / (os.cpu_count() or 1)
     except OSError:
@@ -98,7 +98,7 @@ class Observation:
         self._jumps_sec += jump_sec
 
     def sample(self) -> HostSample:
-        """What was observed up to now, with one more reading."""
+        """Take another reading, and return what was observed so far."""
         self._take_reading()
         return HostSample(
             load_max=_rounded(self._load, 2),
@@ -109,7 +109,7 @@ class Observation:
 
 
 class HostWatch:
-    """Takes readings every few seconds while it is entered, and whenever a trial begins or ends."""
+    """Takes a reading every few seconds while it is entered, and whenever a trial begins or ends."""
 
     def __init__(self, machine: Machine | None = None, every_sec: float = EVERY_SEC) -> None:
         self._machine = machine or ThisMachine()
@@ -129,7 +129,7 @@ class HostWatch:
             await cancel(self._task)
 
     def observe(self) -> Observation:
-        """An observation that begins now and is kept up to date for as long as somebody holds it."""
+        """Begin an observation that is kept up to date while it is referenced."""
         self.take_reading()
         observation = Observation(self._last, self.take_reading)
         self._open.add(observation)
@@ -149,7 +149,7 @@ class HostWatch:
 
 
 def _jump(before: Reading, now: Reading) -> float:
-    # A suspend moves both; the larger of the two holds the whole of it.
+    # A suspend moves both clocks; the larger jump is the whole of it.
     sizes = (now.suspended_sec - before.suspended_sec, now.clock_ahead_sec - before.clock_ahead_sec)
     largest = max(abs(size) for size in sizes)
     return largest if largest >= JUMP_SEC else 0.0

@@ -1,4 +1,4 @@
-"""The trials that a run makes: its tasks with the configuration's overrides, what is measured, and the trial ids."""
+"""Plans the trials of a run: task overrides, trial ids, order and shards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tbench.errors import UsageError
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import SandboxSettings
 from tbench.sandbox.container_proxy import container_proxy
-from tbench.shards import Weighed, planned_shard
+from tbench.shards import WeighedTrial, planned_shard
 from tbench.storage.comparable import differences, measured_values
 from tbench.tasks.format import EnvironmentSection, Healthcheck, StepSection, TaskFile, VerifierSection
 from tbench.tasks.sources import TaskSet
@@ -30,24 +30,22 @@ from tbench.tasks.task import Task
 if TYPE_CHECKING:
     from tbench.runs.resume import EarlierRun
 
-# Tasks as a run has them: with the configuration's consent, and its overrides in place of what they say themselves.
-
 
 def as_configured(task: Task, config: RunConfig) -> Task:
-    """The task as the trials of a configuration have it, however often this is asked."""
+    """Return the task with the configuration's consent and overrides. Applying it twice changes nothing more."""
     file = _with_metric(overridden(task.written, config.overrides), config.verify.metric)
     return task.allowing(config.sandbox.allow_env, host=config.sandbox.trust).with_file(file)
 
 
 def _with_metric(file: TaskFile, metric: str | None) -> TaskFile:
-    """Copy of task.toml's content in which this metric counts; None is as the task says."""
+    """Return task.toml's content with another metric as the reward; None leaves it unchanged."""
     if metric is None:
         return file
     return file.model_copy(update={"verifier": file.verifier.model_copy(update={"metric": metric})})
 
 
 def overridden(file: TaskFile, overrides: OverridesConfig) -> TaskFile:
-    """Copy of task.toml's content with other limits. Timeouts, resources and everything else are read from it alone."""
+    """Return task.toml's content with overridden limits: the only source for timeouts and resources."""
     if overrides == OverridesConfig():
         return file
     factor, agent = timeout_factors(overrides), file.agent
@@ -83,7 +81,7 @@ def _verifier(asked: VerifierSection, overrides: OverridesConfig, factor: Mappin
 
 
 def _step(step: StepSection, overrides: OverridesConfig, factor: Mapping[str, float]) -> StepSection:
-    """A step with other limits, where it has its own."""
+    """Return a step with overridden limits, where it has its own."""
     update: dict[str, Any] = {}
     if step.agent.timeout_sec is not None:
         update["agent"] = step.agent.model_copy(update={"timeout_sec": step.agent.timeout_sec * factor["agent"]})
@@ -107,12 +105,12 @@ def _patient(check: Healthcheck, factor: float) -> Healthcheck:
 
 
 def semantic(plan: RunPlan) -> dict[str, Any]:
-    """The settings that decide what is measured; where and how fast the run goes is not among them."""
+    """Return the settings that decide what is measured, not where or how fast the run goes."""
     return {"model": plan.locked.model, **measured_values(plan)}
 
 
 def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSettings:
-    """Settings of the run's sandboxes; the output of builds goes into the directory `image_logs`. Raises UsageError."""
+    """Return the settings of the run's sandboxes; build output goes into `image_logs`. Raises UsageError."""
     return SandboxSettings(
         plan.run,
         plan.config.sandbox,
@@ -123,7 +121,7 @@ def sandbox_settings(plan: RunPlan, image_logs: Path | None = None) -> SandboxSe
 
 
 def stored_config(config: RunConfig) -> RunConfig:
-    """Copy that can go on elsewhere: absolute paths, no user name or password, no run directory, nothing fetched."""
+    """Return a copy that works elsewhere: absolute paths, without passwords, run directory or a forced refresh."""
     tasks, prompt, base_url = config.tasks, config.agent.prompt, config.model.base_url
     return config.with_values(
         tasks={
@@ -144,7 +142,7 @@ def stored_config(config: RunConfig) -> RunConfig:
 
 
 def check_same_run(earlier: EarlierRun, plan: RunPlan, tasks: TaskSet) -> None:
-    """Compare with the run that is to go on; more tasks or seeds are fine. Raises UsageError naming what differs."""
+    """Check that a plan continues an earlier run; more tasks or seeds are fine. Raises UsageError if not."""
     where = f"{earlier.directory}: cannot be resumed"
     if changes := differences(semantic(earlier.document), semantic(plan)):
         raise UsageError(f"{where} with another configuration: {changes}; start a new run")
@@ -154,9 +152,11 @@ def check_same_run(earlier: EarlierRun, plan: RunPlan, tasks: TaskSet) -> None:
     now = {task.name: task.hash for task in tasks.tasks} | dict.fromkeys(tasks.invalid)
     hashes = {task.name: task.hash for task in earlier.document.tasks}
     if missing := sorted(hashes.keys() - now.keys()):
-        raise UsageError(f"{where} without its tasks {', '.join(missing)}; give the tasks that it was started with")
+        raise UsageError(f"{where} without its tasks {', '.join(missing)}; add the tasks that it was started with")
     if changed := sorted(name for name, digest in hashes.items() if digest not in (None, now[name])):
-        raise UsageError(f"{where}: changed since then: {', '.join(changed)}; put the tasks back, or start a new run")
+        raise UsageError(
+            f"{where}: these tasks have changed since: {', '.join(changed)}; restore them, or start a new run"
+        )
     if lacking := sorted(set(earlier.document.seeds) - set(plan.seeds)):
         raise UsageError(
             f"{where} without its seeds {', '.join(map(str, lacking))}; give --seeds and --first-seed again"
@@ -168,13 +168,11 @@ def check_same_run(earlier: EarlierRun, plan: RunPlan, tasks: TaskSet) -> None:
 def plan_trials(
     tasks: TaskSet, plan: RunPlan, expected_sec: Mapping[str, float] = MappingProxyType({})
 ) -> list[TrialPlan]:
-    """The trials of tasks × seeds, seed by seed, so that a run cut short has whole seeds first. Ids are stable.
+    """Return the trials of tasks × seeds, seed by seed: a run cut short has whole seeds first. Ids are stable.
 
-    The tasks are as configured.
-    A shard has those of them that are its own, under the same ids.
-    Within a seed they go by the tasks' names, or in an order that `--shuffle` has drawn. With the order `longest` those
-    come first that take longest by `expected_sec`, the seconds of tasks as far as they are known. Ids depend on none of
-    this.
+    The tasks are as configured. A shard has only its own trials, under the same ids. Within a seed, trials are ordered
+    by task name, or as shuffled with `--shuffle`. With the order `longest`, the longest come first by `expected_sec`,
+    the known seconds per task. Ids do not depend on the order.
     """
     by_name = {task.name: task for task in tasks.tasks}
     measured, plans = _identity(plan), []
@@ -197,46 +195,46 @@ def plan_trials(
 
 
 def longest_first(plans: Sequence[TrialPlan], expected_sec: Mapping[str, float]) -> list[TrialPlan]:
-    """Trials by the seconds that they are expected to take, the longest first; equal ones as they were."""
+    """Return trials by expected duration, the longest first; equal ones keep their order."""
     return sorted(plans, key=lambda each: _seconds(each.task_name, each.task, expected_sec), reverse=True)
 
 
 def own_shard(
     tasks: TaskSet, seeds: Sequence[int], shard: str | None, durations: Mapping[str, float]
 ) -> PlannedShard | None:
-    """The shard I/N of the trials of tasks, which are as configured; None where none is asked for.
+    """Return shard I/N of the trials of tasks, which are as configured; None if no shard is wanted.
 
-    Every machine finds the same one: only the tasks, the seeds and the `durations` decide it, the seconds of tasks in
-    the runs that were named for that.
+    Every machine computes the same division: it depends only on the tasks, the seeds, and `durations`, the seconds per
+    task in the runs given for that.
     """
     if shard is None:
         return None
     by_name = {task.name: task for task in tasks.tasks}
     seconds = {name: _seconds(name, by_name.get(name), durations) for name in tasks.names}
-    trials = [Weighed(name, seed, seconds[name]) for name in tasks.names for seed in seeds]
+    trials = [WeighedTrial(name, seed, seconds[name]) for name in tasks.names for seed in seeds]
     return planned_shard(trials, Shard.parse(shard))
 
 
 def _seconds(name: str, task: Task | None, known: Mapping[str, float]) -> float:
-    """How long a trial is expected to take; where nothing is known, all the time that its agent has."""
+    """Return the expected seconds of a trial; if unknown, its agent's time limit."""
     limit = (task.file.agent.timeout_sec or 0.0) if task is not None else 0.0
     return known.get(name, limit)
 
 
 def _in_order(names: list[str], seed: int, shuffle: int | None) -> list[str]:
-    """The tasks of a seed in the order in which their trials begin."""
+    """Return the tasks of a seed in the order in which their trials start."""
     if shuffle is None:
         return names
     return random.Random(f"{shuffle}/{seed}").sample(names, len(names))
 
 
 def trial_id(name: str, task_hash: str, seed: int, plan: RunPlan) -> str:
-    """The id `<task>.s<seed>.<hash>` of a trial: the same plan gives the same id."""
+    """Return the trial id `<task>.s<seed>.<hash>`: the same plan gives the same id."""
     return _trial_id(name, task_hash, seed, _identity(plan))
 
 
 def _identity(plan: RunPlan) -> dict[str, Any]:
-    """What ids are made of. Settings at their defaults are left out, so that ids outlast a setting that is added."""
+    """Return the values that ids are made of. Defaults are left out, so that new settings do not change old ids."""
     return {"model": plan.locked.model, **measured_values(plan, apart_from_defaults=True)}
 
 

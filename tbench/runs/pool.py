@@ -1,4 +1,4 @@
-"""Bounded concurrency over asyncio-pool, with a bound that may change while trials are under way."""
+"""Bounded concurrency over asyncio-pool, with a bound that can change while trials run."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from asyncio_pool import AioPool
 
 from harness.turns import Turns, wait_through
 
-# How many trials may be under way at once: a number that may change while they are.
-
 
 class Slots:
-    """A context manager that holds one of so many slots. Those who wait get theirs in order."""
+    """A resizable semaphore as a context manager: holds one of `number` slots, first come, first served."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self._free = asyncio.Semaphore(number)
         self._owed = 0
-        """Slots that are to go: whoever has or gets one next pays with it."""
+        """Slots still to be removed: the next ones to be acquired or released disappear."""
 
     def resize(self, number: int) -> None:
-        """Have another number of slots from now on. Whoever holds one keeps it."""
+        """Change the number of slots. Slots in use stay in use."""
         self._owed -= number - self.number
         self.number = number
         while self._owed < 0:
@@ -47,10 +45,10 @@ class Slots:
             self._free.release()
 
 
-# Bounded concurrency over asyncio-pool, by the one recipe that neither hangs nor loses children.
+# A use of asyncio-pool that neither hangs nor loses tasks.
 #
-# Of AioPool only `spawn_n` and `join` are used: its `map` fails on nothing to do, its context manager swallows errors,
-# and its `cancel` can make `join` wait for ever when a child had not begun.
+# Of AioPool only `spawn_n` and `join` are used: `map` fails on empty input, the context manager swallows errors, and
+# `cancel` can make `join` wait forever if a task had not started.
 
 T = TypeVar("T")
 
@@ -61,12 +59,11 @@ async def run_all(
     slots: Slots,
     failures: list[BaseException] | None = None,
 ) -> None:
-    """Run `work` on every item, one per slot; however many may start, one per turn of the event loop.
+    """Run `work` on every item, one per slot; at most one starts per turn of the event loop.
 
-    `work` stores its own result and does not raise; when it does all the same (a bug), everything else is
-    stopped and the first such exception is raised, with the others as notes. They are added to `failures`, which may
-    have some already. Cancelling stops what runs, starts nothing more, and returns only when all children have
-    cleaned up.
+    `work` stores its result and must not raise. If it does (a bug), everything else is stopped and the first exception
+    is raised, with the others as notes. Failures are added to `failures`, which may already have some. Cancelling stops
+    the running items, starts no more, and returns when all have cleaned up.
     """
     running: set[asyncio.Task[None]] = set()
     failures = [] if failures is None else failures
@@ -90,7 +87,7 @@ async def run_all(
                 await turns.take()
                 await work(item)
         except asyncio.CancelledError:
-            # Not raised on: the pool would keep it in a future that nobody looks at, and asyncio would log that.
+            # Not re-raised: the pool would keep it in a future that is never awaited, and asyncio would log that.
             pass
         except Exception as error:  # noqa: BLE001 - raised again below, when everything else has stopped
             add_failure(failures, error)
@@ -106,7 +103,7 @@ async def run_all(
         await pool.join()
     except asyncio.CancelledError:
         stop()
-        # Cleaning up is bounded; being cancelled again while it goes on must not orphan it.
+        # Cleaning up is bounded; another cancellation must not orphan it.
         await wait_through(asyncio.ensure_future(pool.join()))
         raise
     if failures:
@@ -114,7 +111,7 @@ async def run_all(
 
 
 def add_failure(failures: list[BaseException], another: BaseException) -> None:
-    """Add a failure; the first, which is the one that is raised in the end, tells of the others in notes."""
+    """Add a failure; the first one is raised in the end, with the others as notes."""
     if failures:
         failures[0].add_note("".join(["another failed as well: ", *traceback.format_exception(another)]).rstrip())
     failures.append(another)

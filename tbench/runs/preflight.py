@@ -1,4 +1,4 @@
-"""Checks before anything starts, and the images that are fetched: tasks without a verdict, larger than the machine."""
+"""Checks tasks before a run starts, and manages the images that it needs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tbench.text import counted, names_shown, one_line, size_shown
 
 
 def refusal(task: Task | None, invalid: str, agent: str, gpus: int | None = None) -> TrialError | None:
-    """Why no trial of a task can come to a verdict with an agent of this name; None where nothing is known against it.
+    """Return why no trial of a task can get a verdict with this agent; None if no reason is known.
 
-    `invalid` says why `task` is None. `gpus` is how many the machine has, None where that is not known.
+    `invalid` says why `task` is None. `gpus` is the machine's number of GPUs, None if unknown.
     """
     if task is None:
         return TrialError("task_invalid", invalid)
@@ -40,7 +40,7 @@ def refusal(task: Task | None, invalid: str, agent: str, gpus: int | None = None
 
 
 def _too_many_gpus(task: Task, gpus: int) -> str:
-    """Why a machine with so many GPUs has too few for the agent or a verifier of its own; empty where it has enough."""
+    """Return why a machine with this number of GPUs is not enough for agent and verifiers; empty if it is."""
     asked = {"environment.gpus": task.file.environment.gpus}
     for part in task.parts:
         of_step = "" if part.step is None else f" (step {part.step.name})"
@@ -49,19 +49,19 @@ def _too_many_gpus(task: Task, gpus: int) -> str:
     has = f"the engine has {counted(gpus, 'GPU')}" if gpus else "the engine has no nvidia runtime"
     for key, needed in asked.items():
         if needed > gpus:
-            return f"needs {key} = {needed}, and {has}; run it where there are, with NVIDIA's container toolkit"
+            return f"needs {key} = {needed}, but {has}; use a machine that has enough, with NVIDIA's container toolkit"
     return ""
 
 
 def refusals(tasks: TaskSet, agent: str, gpus: int | None = None) -> dict[str, TrialError]:
-    """By name, why tasks cannot come to a verdict; those that can are left out."""
+    """Return by name why tasks cannot get a verdict; runnable tasks are left out."""
     known = {task.name: refusal(task, "", agent, gpus) for task in tasks.tasks}
     known |= {name: refusal(None, why, agent) for name, why in tasks.invalid.items()}
     return {name: error for name, error in sorted(known.items()) if error is not None}
 
 
 def require_a_task_that_can_run(tasks: TaskSet, agent: str) -> None:
-    """Check that not every task is refused. Raises UsageError, which says why the first one is."""
+    """Check that at least one task can run. Raises UsageError with the first refusal."""
     refused = refusals(tasks, agent)
     if len(refused) < len(tasks.names):
         return
@@ -75,16 +75,16 @@ def require_a_task_that_can_run(tasks: TaskSet, agent: str) -> None:
 
 
 def refusal_words(name: str, error: TrialError) -> str:
-    """One line about a task that is refused."""
+    """Return a line about a task that cannot run."""
     return f"{name} cannot run: {error.type}: {error}"
 
 
 def words_about_size(
     demands: Iterable[tuple[str, Demand]], machines: Sequence[Capacity], cpu_overcommit: float
 ) -> str | None:
-    """One line about the tasks, by name with what a trial needs, that are larger than every machine; None without any.
+    """Return a line about the tasks that are larger than every machine; None if there are none.
 
-    At least one machine.
+    `demands` has the needs of a trial by task name. There must be at least one machine.
     """
     large = [
         (name, each) for name, each in demands if not any(_fits(each, one.cpus, one.memory_mb) for one in machines)
@@ -97,7 +97,7 @@ def words_about_size(
     which = "the machine, which has" if len(machines) == 1 else "every machine; the largest has"
     are_alone = not any(_fits(each, one.cpus * cpu_overcommit, one.memory_mb) for _, each in large for one in machines)
     alone = ", and runs alone" if are_alone else ""
-    return f"larger than {which} {has}: {shown}; each gets what there is{alone}"
+    return f"larger than {which} {has}: {shown}; each gets what the machine has{alone}"
 
 
 def _fits(demand: Demand, cpus: float, memory_mb: float) -> bool:
@@ -108,11 +108,11 @@ def _size(demand: Demand) -> str:
     return f"{demand.cpus:g} cpus, {demand.memory_mb / 1024:,.1f} GB"
 
 
-# The images of a run: what they will cost, got before the first trial, dropped after a task's last one.
+# The images of a run: size estimate, prefetching before the first trial, removal after a task's last trial.
 
 
 def environments_of(task: Task) -> list[Environment]:
-    """What the sandboxes of a task's trials are made of."""
+    """Return the environments of a task's agent and verifiers."""
     found = list(agent_environment(task).known_containers())
     for part in task.parts:
         if (own := verifier_environment(part)) is not None:
@@ -121,9 +121,9 @@ def environments_of(task: Task) -> list[Environment]:
 
 
 async def get_ready(backend: Backend, tasks: Iterable[Task], say: Say, *, offline: bool, prefetch: bool) -> None:
-    """Say what has to be pulled for these tasks, and get it now where that is asked for.
+    """Report what has to be pulled for these tasks, and prefetch it if asked to.
 
-    A task whose image cannot be had is said, and has its error when its trial begins; the others go on.
+    A task whose image is unavailable is reported; its trials end with the error, the others run.
     """
     if not isinstance(backend, HoldsImages):
         return
@@ -135,14 +135,14 @@ async def get_ready(backend: Backend, tasks: Iterable[Task], say: Say, *, offlin
 
 
 def tell_prefetched(environments: Sequence[Environment], failed: Mapping[str, TrialError], say: Say) -> None:
-    """Say what came of getting images."""
+    """Report the result of prefetching images."""
     for name, error in failed.items():
         say(f"{name} has no image: {error.type}: {one_line(str(error), 300)}")
-    say(f"images: {len(environments) - len(failed)} of {len(environments)} are there")
+    say(f"images: {len(environments) - len(failed)} of {len(environments)} available")
 
 
 class Dropping:
-    """Removes the images of tasks when their last trial is over."""
+    """Removes the images of a task after its last trial."""
 
     def __init__(self, backend: Backend, plans: Sequence[TrialPlan]) -> None:
         self._backend = backend
@@ -152,7 +152,7 @@ class Dropping:
         self._freed_bytes = 0
 
     async def after(self, plan: TrialPlan) -> None:
-        """Take it that no attempt at this trial follows and its sandbox is gone. Raises nothing."""
+        """Count a trial as finished, with its sandbox removed, and remove images no longer needed. Raises nothing."""
         self._left[plan.task_name] -= 1
         if plan.task is None or self._left[plan.task_name] or not isinstance(self._backend, HoldsImages):
             return
@@ -164,8 +164,8 @@ class Dropping:
 
     @property
     def words(self) -> str:
-        """One line about what was removed; empty where nothing was."""
+        """Line about the removed images; empty for none."""
         if not self._dropped:
             return ""
         # Images share layers, which are counted with each of them.
-        return f"{counted(self._dropped, 'image')} dropped, which had up to {size_shown(self._freed_bytes)}"
+        return f"{counted(self._dropped, 'image')} removed, up to {size_shown(self._freed_bytes)}"

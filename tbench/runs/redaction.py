@@ -1,4 +1,4 @@
-"""Keeps secrets out of what is stored: messages of errors, tracebacks, notes and logs, which may quote anything."""
+"""Redacts secrets in everything that is stored: error messages, tracebacks, notes and logs may quote anything."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
 from tbench.tasks.task import Task
 
 _SHORTEST = 8
-"""Fewest characters of a secret. A shorter value is more likely an ordinary word, such as the key `none`."""
+"""Fewest characters of a secret. Shorter values are more likely ordinary words, such as the key `none`."""
 _PASSWORD = re.compile(r"(://)[^/\s@:]*:[^/\s@]+@")
 
 
 def hiding(
     tasks: Iterable[Task | None], *, host: Mapping[str, str] | None = None, proxy: ContainerProxy = WITHOUT_PROXY
 ) -> Callable[[str], str]:
-    """A function that takes secrets out of texts: the API key, passwords in URLs, and that of the containers' `proxy`.
+    """Return a function that replaces secrets in a text: API key, passwords in URLs, proxy password, task variables.
 
-    So it does with what `tasks` take from tbench's environment by `${VAR}`.
+    Task variables are those that `tasks` take from tbench's environment by `${VAR}`.
     """
     secrets = list(_secrets(tasks, os.environ if host is None else host))
 
@@ -34,6 +34,6 @@ def hiding(
 def _secrets(tasks: Iterable[Task | None], host: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     asked = {wish.variable for task in tasks if task for wish in task.wishes}
     names = {"OPENAI_API_KEY": "key"} | {name: name for name in asked}
-    # The longest first: one may hold another.
+    # The longest first: one may contain another.
     found = [(shown, host.get(name, "").strip()) for name, shown in names.items()]
     yield from sorted((pair for pair in found if len(pair[1]) >= _SHORTEST), key=lambda pair: -len(pair[1]))

@@ -1,7 +1,7 @@
-"""Results of earlier starts: which of them stand, held to what is known by now, and which trials are left to do.
+"""Resumes a run: which earlier results stand, and which trials are left. Also settles results with calibrations.
 
-A trial is known by its id, made of task, seed and semantic configuration: the same plan gives the same ids, so
-what is left is a set difference. Nothing that was ever measured is deleted; attempts are numbered on.
+A trial's id is made of task, seed and semantic configuration: the same plan gives the same ids, so the remaining trials
+are a set difference. No measurement is deleted; attempts are numbered on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tbench.config.document import PlannedTask, RunDocument
 from tbench.errors import UsageError
 from tbench.results import TrialResult, is_weak
 from tbench.runs.admission import RetryErrors
-from tbench.runs.task_steps import earned, fields_of
+from tbench.runs.task_steps import reward_fields, verdict_fields
 from tbench.runs.trial_progress import TrialPlan
 from tbench.storage.read_run import read_results, read_run_document
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, attempts, is_run, step_directory, trial_directory
@@ -39,71 +39,72 @@ from tbench.verify.reward import read_metrics
 from tbench.verify.tests_shown import logs_in
 from tbench.verify.verifier import Verdict
 
-WORTH_A_RETRY = RetryErrors()
-"""The errors that another attempt may heal."""
+RETRYABLE = RetryErrors()
+"""Errors that are retried on resume, by default."""
 
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """What a run directory holds of its earlier starts."""
+    """An earlier start of a run, as its directory holds it."""
 
     directory: Path
     document: RunDocument
-    retry_errors: RetryErrors = WORTH_A_RETRY
-    """Which errors are tried again."""
+    retry_errors: RetryErrors = RETRYABLE
+    """Errors that are retried."""
 
     @classmethod
-    def read(cls, directory: Path, retry_errors: RetryErrors = WORTH_A_RETRY) -> EarlierRun:
-        """Read run.json in `directory`. Raises UsageError where there is no run to go on with."""
+    def read(cls, directory: Path, retry_errors: RetryErrors = RETRYABLE) -> EarlierRun:
+        """Read run.json in `directory`. Raises UsageError if there is no run."""
         if not is_run(directory):
-            raise UsageError(f"{directory}: no {CONFIG_NAME} in it, so there is no run to go on with; check the path")
+            raise UsageError(f"{directory}: has no {CONFIG_NAME}, so there is no run to resume; check the path")
         return cls(directory, read_run_document(directory / CONFIG_NAME), retry_errors)
 
 
 def resume(
     store: RunStore, plans: Sequence[TrialPlan], retry_errors: RetryErrors
 ) -> tuple[list[TrialPlan], list[TrialResult]]:
-    """Split the plan into trials that are left to do and results that stand.
+    """Split the plan into trials that are left to run, and results that stand.
 
-    A verdict whose line was lost with the process is taken from the trial's own result.json. Results that another
-    attempt will follow are marked as not final. Raises UsageError for results that cannot be read.
+    A verdict that has no line in the results, because the process was killed, is taken from the trial's own
+    result.json. Results that will be superseded by another attempt are marked as not final. Raises UsageError for
+    unreadable results.
     """
     known = _by_task_and_seed(store.path / RESULTS_NAME)
-    left: list[TrialPlan] = []
+    remaining: list[TrialPlan] = []
     standing: list[TrialResult] = []
     superseded: set[str] = set()
     for plan in plans:
         on_disk = store.attempts(plan.task_name, plan.seed)
         results = known.get((plan.task_name, plan.seed), [])
-        for found in _lost_lines(plan, on_disk, {result.attempt for result in results}):
+        for found in _missing_lines(plan, on_disk, {result.attempt for result in results}):
             store.append_result(found)
             results.append(found)
-        if (last := _standing(plan, results, retry_errors)) is not None:
+        if (last := _standing_result(plan, results, retry_errors)) is not None:
             standing.append(last)
             continue
         superseded |= {result.trial for result in results if result.final}
         tried = {result.attempt for result in results} | on_disk.keys()
-        left.append(replace(plan, attempt=max(tried, default=0) + 1))
+        remaining.append(replace(plan, attempt=max(tried, default=0) + 1))
     if superseded:
         store.supersede(superseded)
-    return left, standing
+    return remaining, standing
 
 
 def left_to_do(directory: Path, plans: Sequence[TrialPlan], retry_errors: RetryErrors) -> list[TrialPlan]:
-    """The trials of a plan that `resume` would do, found without writing anything. Raises UsageError."""
+    """Return the trials that `resume` would run, without writing anything. Raises UsageError."""
     known = _by_task_and_seed(directory / RESULTS_NAME)
-    left = []
+    remaining = []
     for plan in plans:
         results = known.get((plan.task_name, plan.seed), [])
         on_disk = attempts(directory, plan.task_name, plan.seed)
-        lost = _lost_lines(plan, on_disk, {result.attempt for result in results})
-        if _standing(plan, [*results, *lost], retry_errors) is None:
-            left.append(plan)
-    return left
+        lost = _missing_lines(plan, on_disk, {result.attempt for result in results})
+        if _standing_result(plan, [*results, *lost], retry_errors) is None:
+            remaining.append(plan)
+    return remaining
 
 
-def _standing(plan: TrialPlan, results: Sequence[TrialResult], retry_errors: RetryErrors) -> TrialResult | None:
-    """The result that a trial keeps; None where it is to be tried (again)."""
+def _standing_result(plan: TrialPlan, results: Sequence[TrialResult], retry_errors: RetryErrors) -> TrialResult | None:
+    """Return the result that a trial keeps; None if it is to be run (again)."""
     finals = (each for each in results if each.final and each.trial == plan.trial)
     last = max(finals, key=lambda each: each.attempt, default=None)
     return None if last is None or (last.error is not None and retry_errors.wants(last.error)) else last
@@ -116,8 +117,8 @@ def _by_task_and_seed(path: Path) -> dict[tuple[str, int], list[TrialResult]]:
     return known
 
 
-def _lost_lines(plan: TrialPlan, on_disk: Mapping[int, Path], known: set[int]) -> Iterator[TrialResult]:
-    """Results of this very trial that have a file but no line: the process ended between writing the two."""
+def _missing_lines(plan: TrialPlan, on_disk: Mapping[int, Path], known: set[int]) -> Iterator[TrialResult]:
+    """Yield results of this trial that have a file but no line: the process was killed between writing the two."""
     for attempt, directory in sorted(on_disk.items()):
         if attempt in known:
             continue
@@ -129,14 +130,14 @@ def _lost_lines(plan: TrialPlan, on_disk: Mapping[int, Path], known: set[int]) -
             yield result
 
 
-# Holds stored verdicts to what is known of their tasks by now, where that came later. Nothing is run again.
+# Settling: stored verdicts are judged again by calibrations that came later. Nothing is run again.
 
-_PLACES = ("verifier", "isolated/verifier")
-"""Where a trial's directory has what a verifier wrote."""
+_VERIFIER_DIRECTORIES = ("verifier", "isolated/verifier")
+"""Directories of verifier output within a trial's directory."""
 
 
 def known_of(tasks: Iterable[Task], planned: Iterable[PlannedTask], architecture: str) -> dict[str, Calibration]:
-    """What is known of tasks with the images that a run has had for them, by name."""
+    """Return the calibrations of tasks with the images that a run used, by name."""
     images = {each.name: image_identity(each.image_origin, each.image_id) for each in planned}
     found = {task.name: known(task, images.get(task.name, ""), architecture) for task in tasks}
     return {name: each for name, each in found.items() if each is not None}
@@ -145,7 +146,7 @@ def known_of(tasks: Iterable[Task], planned: Iterable[PlannedTask], architecture
 def settle(
     store: RunStore, results: Sequence[TrialResult], tasks: Iterable[Task], architecture: str
 ) -> dict[str, TrialResult]:
-    """Hold final results to what is known of their tasks; those that came out otherwise, by trial, stored in place.
+    """Settle final results against calibrations; store and return the changed ones, by trial.
 
     Raises OSError for files that cannot be read or written.
     """
@@ -171,33 +172,33 @@ def settle(
 
 
 def oracle_for(result: TrialResult, task: Task, architecture: str) -> Calibration | None:
-    """What is known of the task with the image of a trial by its oracle, which is not held to itself."""
+    """Return the calibration for a trial's task and image; None if its agent is one that calibrates."""
     if result.agent in get_args(CalibratingAgent):
         return None
     return known(task, image_identity(result.image_origin, result.image_id), architecture)
 
 
 def _may_change(result: TrialResult) -> bool:
-    """Whether it is a pass, or was taken for none by what was known of its task."""
+    """Whether the result is a pass, or lost its pass to an earlier calibration."""
     return bool(result.reward) or any(WORKS_FRESH in sign for sign in result.integrity.tamper)
 
 
 def settled(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
-    """The result of a trial with this directory, as it is beside the oracle's passes. Raises OSError.
+    """Return a trial's result as judged beside the oracle's passes. Raises OSError.
 
-    A pass has to show the oracle's tests, signs that the oracle has, too, are cleared, and where the oracle's work
-    passes in a fresh container, a lower reward from one counts. What it was held to before makes no difference.
+    A pass has to show the oracle's tests; signs that the oracle shows, too, are cleared; and where the oracle passes in
+    a fresh container, a lower reward from one counts. Earlier settling makes no difference.
     """
     if task.steps:
         return _settled_steps(result, oracle, task, directory)
     assert result.reward is not None
-    before = Verdict(result.reward, _files(directory), result.integrity, metrics=result.metrics)
+    before = Verdict(result.reward, _verifier_files(directory), result.integrity, metrics=result.metrics)
     after = _settled(before, oracle, task, directory)
-    return result.model_copy(update={**fields_of(after), "integrity": after.integrity})
+    return result.model_copy(update={**verdict_fields(after), "integrity": after.integrity})
 
 
 def _settled_steps(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
-    """The same of a task of several steps. Which of them were begun stays as it was, whatever they earn now."""
+    """Settle the result of a task with several steps. Which steps were begun stays as it was."""
     views, judged = {view.step_name: view for view in task.steps}, dict[str, Verdict]()
     signs = list(result.integrity.tamper)
     for step in result.task_steps:
@@ -212,14 +213,14 @@ def _settled_steps(result: TrialResult, oracle: Calibration, task: Task, directo
         tamper = tuple(sign.removesuffix(of_step) for sign in own)
         integrity = result.integrity.model_copy(update={"tamper": tamper, "rewards": rewards})
         where = step_directory(directory, step.name)
-        before = Verdict(step.reward, _files(where), integrity, metrics=step.metrics)
+        before = Verdict(step.reward, _verifier_files(where), integrity, metrics=step.metrics)
         after = judged[step.name] = _settled(before, oracle, views[step.name], where)
         signs += [f"{sign}{of_step}" for sign in after.integrity.tamper]
-    steps = tuple(step.model_copy(update=fields_of(judged.get(step.name))) for step in result.task_steps)
+    steps = tuple(step.model_copy(update=verdict_fields(judged.get(step.name))) for step in result.task_steps)
     if steps == result.task_steps and signs == list(result.integrity.tamper):
         return result
     update = {
-        **earned(task, [*judged.values()]),
+        **reward_fields(task, [*judged.values()]),
         "task_steps": steps,
         "integrity": result.integrity.model_copy(update={"tamper": tuple(signs)}),
     }
@@ -228,15 +229,15 @@ def _settled_steps(result: TrialResult, oracle: Calibration, task: Task, directo
 
 def _settled(verdict: Verdict, oracle: Calibration, task: Task, directory: Path) -> Verdict:
     rewards, signs = verdict.integrity.rewards, [uncleared(sign, AS_THE_ORACLE) for sign in verdict.integrity.tamper]
-    if verdict.files:  # which show the tests once more
+    if verdict.files:  # they show the tests again
         signs = [sign for sign in signs if not sign.startswith(UNLIKE_ORACLE)]
     lower = [sign for sign in signs if sign.startswith((NEEDS_SYSTEM, SYSTEM_REPLACED)) or sign.endswith(WORKS_FRESH)]
     if lower and oracle.passes_fresh is not None and {"shared", "isolated"} <= rewards.keys():
         signs = [sign for sign in signs if sign not in lower]
         stands = any(sign.startswith(NEEDS_SYSTEM) for sign in lower)
-        metrics = verdict.metrics if stands else _metrics(directory / _PLACES[0])
+        metrics = verdict.metrics if stands else _metrics(directory / _VERIFIER_DIRECTORIES[0])
         shared = dataclasses.replace(verdict.with_integrity(tamper=signs), reward=rewards["shared"], metrics=metrics)
-        isolated = Verdict(rewards["isolated"], {}, metrics=_metrics(directory / _PLACES[1]))
+        isolated = Verdict(rewards["isolated"], {}, metrics=_metrics(directory / _VERIFIER_DIRECTORIES[1]))
         needs_system = stands or all(map(is_weak, signs))
         verdict = weighed(shared, isolated, oracle, needs_system=needs_system)
     else:
@@ -244,11 +245,12 @@ def _settled(verdict: Verdict, oracle: Calibration, task: Task, directory: Path)
     return like_oracle(verdict, oracle, task)
 
 
-def _files(directory: Path) -> dict[str, bytes]:
-    return {f"{place}/{name}": data for place in _PLACES for name, data in logs_in(directory / place).items()}
+def _verifier_files(directory: Path) -> dict[str, bytes]:
+    folders = _VERIFIER_DIRECTORIES
+    return {f"{folder}/{name}": data for folder in folders for name, data in logs_in(directory / folder).items()}
 
 
 def _metrics(logs: Path) -> dict[str, float]:
-    """The numbers that a verifier wrote beside its reward."""
+    """Read the metrics that a verifier wrote beside its reward."""
     path = logs / "reward.json"
     return read_metrics({"reward.json": path.read_bytes()}) if path.is_file() else {}

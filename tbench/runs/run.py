@@ -1,4 +1,4 @@
-"""A run: tasks × seeds with one configuration, through bounded concurrency and admission, into one directory."""
+"""A run: tasks × seeds of one configuration, with bounded concurrency and admission, stored in one directory."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialSettled
 from tbench.pacing import Pace
 from tbench.results import TrialResult
-from tbench.runs.admission import Demand, NoMachine, Tries, admission_to, why_no_machine
-from tbench.runs.beside import Calibrates, Spare, calibrating
+from tbench.runs.admission import Demand, NoMachine, RetryBudget, admission_to, why_no_machine
 from tbench.runs.host import HostWatch
 from tbench.runs.plan import plan_trials
 from tbench.runs.pool import add_failure, run_all
 from tbench.runs.preflight import Dropping, get_ready, refusal, refusal_words, refusals, words_about_size
 from tbench.runs.redaction import hiding
-from tbench.runs.stopping import Gate, Stopping
-from tbench.runs.trial_progress import TrialPlan, phase_of
+from tbench.runs.spare_capacity import Calibrator, SpareCapacity, calibrating
+from tbench.runs.stopping import EndpointGate, StopPolicy
+from tbench.runs.trial_progress import TrialPlan, phase_event
 from tbench.sandbox.backend import Backend, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
 from tbench.sandbox.container_proxy import container_proxy
 from tbench.sandbox.node import nodes_of
@@ -48,31 +48,31 @@ from tbench.threads import THREADS
 from tbench.verify.calibration import architecture_of
 
 if TYPE_CHECKING:
-    from tbench.runs.control import Attendant, RunControl, TrialControl, Waits
-    from tbench.runs.course import Steps
+    from tbench.runs.control import HoldPoint, RunControl, TrialControl, TrialDebugger
+    from tbench.runs.replay_log import ReplaySteps
     from tbench.runs.resume import EarlierRun
     from tbench.runs.trial import Trial
 
-_OF_TRIALS = "tbench.runs.trial"
-"""What only trials need is imported behind the start of the run: while its engine is made ready."""
+_TRIAL_MODULE = "tbench.runs.trial"
+"""Module that only trials need: imported in the background while the engine is made ready."""
 
-End = Callable[[bool], Awaitable[None]]
-"""Ends what goes on beside a run that has no trial left, or waits for it; gets whether the run was cut short."""
+EndCalibration = Callable[[bool], Awaitable[None]]
+"""Ends the calibration beside a run without trials left, or waits for it; called with whether the run was cut short."""
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """All results of the run, and whether it was cut short."""
+    """Results of a run, and whether it was cut short."""
 
     results: list[TrialResult]
     interrupted: bool
-    """Whether it was cancelled before all of its trials were done."""
+    """Whether the run was cancelled before all its trials had ended."""
     stopped: str | None = None
-    """Why it stopped by itself, if it did."""
+    """Why the run stopped early; None if it did not."""
 
 
 class Run:
-    """Executes plans and keeps the run directory."""
+    """Executes trial plans, and writes the run directory."""
 
     def __init__(
         self,
@@ -84,16 +84,16 @@ class Run:
         store: RunStore,
         events: Events,
         plans: Sequence[TrialPlan] | None = None,
-        gate: Gate | None = None,
-        waits: Waits | None = None,
-        known: Sequence[Steps] = (),
+        gate: EndpointGate | None = None,
+        hold_at: HoldPoint | None = None,
+        replay: Sequence[ReplaySteps] = (),
         pace: Pace | None = None,
     ) -> None:
-        """`backend` is open already. `plans` replaces all tasks × seeds of the plan.
+        """Take an open `backend`. `plans` replaces the plan's tasks × seeds.
 
-        `waits` is what waits until somebody on the control socket decides: each reply of a model, or the first query.
-        What is `known` every trial does first, without its model being asked; then it does not count. A `pace` that has
-        begun says how many trials go at once.
+        `hold_at` is where trials wait for a person on the control socket: at each reply, or at the first query. Every
+        trial begins with the steps in `replay`, without asking its model; then it does not count. A `pace` that has
+        begun sets the number of concurrent trials.
         """
 
         def say(text: str) -> None:
@@ -109,15 +109,15 @@ class Run:
         self._events = events
         self._host = HostWatch() if capacity.is_this_machine else None
         planned = plan_trials(tasks, plan) if plans is None else plans
-        # Those that cannot run cost nothing: what is wrong with them is on disk before the first sandbox is made.
+        # Trials that cannot run cost nothing: first, so that their errors are on disk before the first sandbox starts.
         self._plans = sorted(planned, key=lambda each: self._refusal(each) is None)
         self._results: list[TrialResult] = []
         self._teardowns: set[asyncio.Task[None]] = set()
         self._bugs: list[BaseException] = []
         self.outcome = RunOutcome([], interrupted=True)
-        """What the run has come to, also where it was cancelled."""
+        """Outcome of the run, even if it was cancelled."""
         self._dropping = Dropping(backend, self._plans) if plan.config.sandbox.drop_images else None
-        self._stopping = Stopping(len(self._plans), gate, say, machines=lambda: why_no_machine(backend))
+        self._stop_policy = StopPolicy(len(self._plans), gate, say, no_machine=lambda: why_no_machine(backend))
         from tbench.runs.control import RunControl
 
         asks = plan.config.agent.asks_before_acting
@@ -125,29 +125,29 @@ class Run:
             plan.run,
             len(self._plans),
             schedule.at_once if pace is None else pace.recorded.first,
-            attend=partial(attend, waits=waits == "reply", asks=asks),
-            attends_all=asks,
-            waits=waits,
-            known=known,
+            attend=partial(attend, waits=hold_at == "reply", asks=asks),
+            debugs_all=asks,
+            hold_at=hold_at,
+            replay=replay,
             say=say,
         )
-        """What this run can be asked to do while it is under way."""
+        """Remote control of the run."""
         demands = [(plan, self._demand(plan)) for plan in self._plans]
-        self.spare = Spare(backend, self._admission, demands, self._at_once, self.control.may_start)
-        """What it leaves for others."""
+        self.spare = SpareCapacity(backend, self._admission, demands, self._at_once, self.control.may_start)
+        """Capacity that the run leaves unused."""
         events.subscribe(store.on_event)
         events.subscribe(self.control.on_event)
         events.subscribe(self.spare.on_event)
-        events.subscribe(self._stopping.on_event)
+        events.subscribe(self._stop_policy.on_event)
 
     async def execute(
         self,
-        end: End | None = None,
+        end: EndCalibration | None = None,
         settled: Callable[[list[TrialResult]], list[TrialResult]] = lambda results: results,
     ) -> RunOutcome:
-        """Run all trials. When cancelled it cleans up, `outcome` is what it has come to, and then that is raised.
+        """Run all trials. When cancelled, clean up, set `outcome` and raise CancelledError.
 
-        At the end `end` is called; then `settled` gives the results after all, before the run is told to have ended.
+        At the end call `end`; then `settled` returns the final results, before the run is reported as ended.
         """
         cancelled: asyncio.CancelledError | None = None
         try:
@@ -158,7 +158,7 @@ class Run:
             self._events.emit(Note(text=self._dropping.words))
         if self._bugs:
             raise self._bugs[0]
-        stopped = self._stopping.reason
+        stopped = self._stop_policy.reason
         if end is not None:
             try:
                 await end(cancelled is not None or stopped is not None)
@@ -171,18 +171,18 @@ class Run:
         return self.outcome
 
     async def _run_trials(self) -> None:
-        """Run all trials, and return when the last container is removed, also when cancelled."""
+        """Run all trials, and return when the last container is removed, even when cancelled."""
         try:
             pacing = self._pace.keeping(self.control) if self._pace is not None else contextlib.nullcontext()
             async with self._host or contextlib.nullcontext(), pacing:
                 await run_all(self._plans, self._run_trial, self.control.slots, self._bugs)
                 self.outcome = replace(self.outcome, interrupted=False)
         finally:
-            # Removals are bounded; an interruption while they go on must not abandon them.
+            # Removals are bounded; an interruption must not abandon them.
             await wait_through(*self._teardowns)
 
     def _at_once(self) -> int:
-        """How many trials may be under way at once, also later where a model's servers decide it."""
+        """Return the most trials that may run at once, also later under a `pace`."""
         schedule = self._plan.config.schedule
         return max(self.control.slots.number, schedule.most_at_once if schedule.is_auto else 0)
 
@@ -193,35 +193,37 @@ class Run:
         return refusal(plan.task, plan.invalid, self._plan.config.agent.name, self._capacity.gpus)
 
     async def _run_trial(self, plan: TrialPlan) -> None:
-        """Attempt one trial until a result is final."""
+        """Run attempts at one trial until a result is final."""
         schedule = self._plan.config.schedule
-        tries = Tries(1 + schedule.retries, schedule.retry_choice)
+        retries = RetryBudget(1 + schedule.retries, schedule.retry_choice)
         while True:
-            result = await self._attempt(plan, tries)
+            result = await self._attempt(plan, retries)
             if result is None or result.final:
                 return
             assert result.error is not None
-            tries.most += result.error.type == REWOUND
+            retries.limit += result.error.type == REWOUND
             plan = replace(plan, attempt=plan.attempt + 1)
 
-    async def _attempt(self, plan: TrialPlan, tries: Tries) -> TrialResult | None:
-        """The result of one attempt; None where the run is stopping."""
-        self._events.emit(phase_of(plan, "queued"))
+    async def _attempt(self, plan: TrialPlan, retries: RetryBudget) -> TrialResult | None:
+        """Run one attempt; return None if the run is stopping."""
+        self._events.emit(phase_event(plan, "queued"))
         queued = time.monotonic()
         try:
-            async with self._admission.admit(self._demand(plan), tries.likes(plan.task_name), tries.avoided) as budget:
+            async with self._admission.admit(
+                self._demand(plan), retries.preference(plan.task_name), retries.avoided
+            ) as budget:
                 await self.control.may_start()
-                if not await self._stopping.may_start():
+                if not await self._stop_policy.may_start():
                     return None
                 assert budget.node is not None
-                tries.begins_on(budget.node)
+                retries.start_on(budget.node)
                 with self.control.trial(plan) as controlled:
-                    trial = self._trial(plan, tries, controlled)
+                    trial = self._trial(plan, retries, controlled)
                     tear_down = await trial.run(queue_sec=time.monotonic() - queued)
                 assert trial.result is not None
-                tries.ended(trial.result.error)
+                retries.record(trial.result.error)
         except NoMachine:
-            await self._stopping.may_start()  # which says why
+            await self._stop_policy.may_start()  # reports the reason
             return None
 
         async def finish() -> None:
@@ -230,19 +232,19 @@ class Run:
             if self._dropping is not None and result.final:
                 await self._dropping.after(plan)
 
-        # The verdict is on disk: from here to the task there is no await, so a cancellation loses nothing.
+        # The verdict is on disk; without an await before the task is made, a cancellation loses nothing.
         teardown = asyncio.create_task(finish(), name=f"teardown {plan.trial}")
         self._teardowns.add(teardown)
         teardown.add_done_callback(self._torn_down)
-        # Off the slot, but containers must not pile up where the engine removes slower than it starts.
+        # Teardown needs no slot, but containers must not pile up if the engine removes them slower than it starts them.
         while len(self._teardowns) > 2 * self.control.slots.number:
             await asyncio.wait(self._teardowns, return_when=asyncio.FIRST_COMPLETED)
         return trial.result
 
-    def _trial(self, plan: TrialPlan, tries: Tries, controlled: TrialControl) -> Trial:
+    def _trial(self, plan: TrialPlan, retries: RetryBudget, controlled: TrialControl) -> Trial:
         from tbench.runs.trial import Trial
 
-        node = tries.node
+        node = retries.node
         assert node is not None
         return Trial(
             plan,
@@ -254,7 +256,7 @@ class Run:
             store=self._store,
             events=self._events,
             is_last=lambda error: (
-                (tries.is_last(error) and controlled.goes_back is None) or self._stopping.reason is not None
+                (retries.is_last(error) and controlled.rewind_to is None) or self._stop_policy.reason is not None
             ),
             host=self._host,
             verify=self._plan.config.verify,
@@ -268,25 +270,25 @@ class Run:
             add_failure(self._bugs, bug)
 
 
-def attend(trial: TrialControl, *, waits: bool, asks: bool) -> Attendant:
-    """What serves those who are at a trial."""
-    from tbench.runs.live.debugged import DebuggedTrial  # which most runs never need
+def attend(trial: TrialControl, *, waits: bool, asks: bool) -> TrialDebugger:
+    """Make a trial's debugger."""
+    from tbench.runs.live.debugged_trial import DebuggedTrial  # most runs never need it
 
     return DebuggedTrial(trial, waits=waits, asks=asks)
 
 
 def demand_of(plan: TrialPlan, verify: Verify) -> Demand:
-    """The cpus and memory that a trial needs while it is under way."""
+    """Return the resources that a trial needs while it runs."""
     return Demand(0, 0) if plan.task is None else demand_of_task(plan.task, verify)
 
 
 def demand_of_task(task: Task, verify: Verify) -> Demand:
-    """The cpus and memory that a trial of the task needs while it is under way."""
+    """Return the resources that a trial of the task needs while it runs."""
     agents = agent_environment(task)
     verifiers = [each for part in task.parts if (each := verifier_environment(part)) is not None]
     memory_mb = max((each.memory_mb for each in verifiers), default=0.0)
     if not verifiers:
-        # The copy for the verifier has the same memory once more; the agent's own container hardly works meanwhile.
+        # The verifier's copy of the main container needs its memory again; the agent's container is idle meanwhile.
         memory_mb = agents.memory_mb + (0.0 if verify == "shared" else agents.main_memory_mb)
     elif len(task.parts) > 1:
         memory_mb += agents.memory_mb
@@ -298,9 +300,9 @@ def demand_of_task(task: Task, verify: Verify) -> Demand:
 
 
 def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDocument | None) -> RunDocument:
-    """The content of run.json: configuration, versions, and what names stood for (tasks, images, prompts, model).
+    """Return the content of run.json: configuration, versions, and resolved names (tasks, images, prompts, model).
 
-    `earlier` is that of a run that goes on; when it began and which images it used is taken from there.
+    `earlier` is the document of a resumed run: the start time and the images it used are taken from there.
     """
     now = datetime.now(UTC).isoformat()
     return RunDocument(
@@ -320,13 +322,13 @@ def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDo
 
 
 def _described(backend: Backend, earlier: RunDocument | None) -> dict[str, Any]:
-    """The engine as run.json stores it; limits that did not hold for trials of an `earlier` start stay known."""
+    """Return the engine as run.json stores it, with limits that were not in force in the `earlier` start."""
     lacking = lacking_limits(earlier.engine) if earlier is not None else ()
     return {**backend.describe(), **({EARLIER: list(lacking)} if lacking else {})}
 
 
 def planned_tasks(tasks: TaskSet, backend: Backend, earlier: RunDocument | None = None) -> tuple[PlannedTask, ...]:
-    """The tasks as run.json lists them, with the images that were used now or, else, in the `earlier` start."""
+    """Return the tasks as run.json lists them, with the images used now or, else, in the `earlier` start."""
     before = {task.name: task for task in earlier.tasks} if earlier else {}
     read = (_planned_task(task, backend, before.get(task.name)) for task in tasks.tasks)
     return (*read, *(PlannedTask(name=name, invalid=why) for name, why in tasks.invalid.items()))
@@ -335,7 +337,7 @@ def planned_tasks(tasks: TaskSet, backend: Backend, earlier: RunDocument | None 
 def _planned_task(task: Task, backend: Backend, before: PlannedTask | None) -> PlannedTask:
     image_id, origin = backend.image_ids.get(task.name), backend.image_origins.get(task.name)
     if before is not None and image_id in (None, before.image_id):
-        # What an earlier start has pulled or built is only present now.
+        # An image pulled or built by the earlier start is only "present" now.
         image_id, origin = before.image_id, before.image_origin or origin
     return PlannedTask(
         name=task.name,
@@ -355,21 +357,20 @@ async def execute_run(
     *,
     backend: Backend,
     earlier: EarlierRun | None = None,
-    gate: Gate | None = None,
-    waits: Waits | None = None,
-    known: Sequence[Steps] = (),
+    gate: EndpointGate | None = None,
+    hold_at: HoldPoint | None = None,
+    replay: Sequence[ReplaySteps] = (),
     expected_sec: Mapping[str, float] = MappingProxyType({}),
     pace: Pace | None = None,
-    calibrates: Calibrates | None = None,
+    calibrates: Calibrator | None = None,
     on_end: Callable[[RunOutcome], None] = lambda _: None,
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
-    `tasks` are as the plan's configuration has them. With `earlier` it goes on where that ended: with the trials that
-    have no verdict, or an error that is tried again. `waits` and `known` are those of Run, `expected_sec` that of
-    plan_trials. `pace` has begun. In what room is left, `calibrates` measures the tasks; results are held to what is
-    known of them at the end. When cancelled it cleans up, writes what there is, and raises that; `on_end` gets the
-    outcome in any case.
+    `tasks` are as configured. With `earlier`, go on with that run: with the trials that have no verdict, or an error
+    that is retried. For `hold_at` and `replay` see Run, for `expected_sec` plan_trials. `pace` has begun. `calibrates`
+    measures the tasks in spare capacity; at the end, results are settled against all calibrations. When cancelled,
+    clean up, write what there is, and raise CancelledError; `on_end` gets the outcome in any case.
     """
 
     def say(text: str) -> None:
@@ -382,29 +383,29 @@ async def execute_run(
     hide = hiding(tasks.tasks, proxy=container_proxy(config.sandbox.container_proxy))
     store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
     events.subscribe(store.on_event)
-    able = _able(tasks, config.agent.name, config.sandbox.allow_env, backend, say)
+    runnable = _runnable_tasks(tasks, config.agent.name, config.sandbox.allow_env, backend, say)
     plans, standing = plan_trials(tasks, plan, expected_sec), list[TrialResult]()
     if earlier is not None:
         from tbench.runs.resume import resume
 
         plans, standing = resume(store, plans, earlier.retry_errors)
-        say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials stand, {len(plans)} are left")
+        say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials are kept, {len(plans)} to run")
         store.write_document(document)
     status: Status = "failed"
-    held = _HeldToOracles(tasks, backend, store, events, standing, document, calibrates)
+    calibrated = _CalibratedRun(tasks, backend, store, events, standing, document, calibrates)
     try:
-        # Not when the first trial begins: before it, the engine and images are made ready.
+        # Emitted before the first trial begins: making engine and images ready is part of the run.
         events.emit(RunStarted(run=plan.run, trials=len(plans)))
-        THREADS.submit(import_module, _OF_TRIALS)
+        THREADS.submit(import_module, _TRIAL_MODULE)
         async with opened(backend, say):
-            with contextlib.suppress(OSError):  # it is written again at the end, unless this process is killed before
+            with contextlib.suppress(OSError):  # it is written again at the end, unless this process is killed
                 store.write_document(document.model_copy(update={"engine": _described(backend, before)}))
             machines = [node.backend.capacity() for node in nodes_of(backend)]
-            demands = ((task.name, demand_of_task(task, config.verify.mode)) for task in able)
+            demands = ((task.name, demand_of_task(task, config.verify.mode)) for task in runnable)
             if words := words_about_size(demands, machines, config.schedule.cpu_overcommit):
                 say(words)
-            to_do = {plan.task_name for plan in plans}
-            wanted = [task for task in able if task.name in to_do]
+            names_left = {plan.task_name for plan in plans}
+            wanted = [task for task in runnable if task.name in names_left]
             await get_ready(backend, wanted, say, offline=config.tasks.offline, prefetch=config.sandbox.prefetch)
             run = Run(
                 plan,
@@ -415,24 +416,24 @@ async def execute_run(
                 events=events,
                 plans=plans,
                 gate=gate,
-                waits=waits,
-                known=known,
+                hold_at=hold_at,
+                replay=replay,
                 pace=pace,
             )
-            async with listening(directory, partial(_speak, run.control), say):
-                await held.execute(run)
-        status = _status(held.outcome)
+            async with listening(directory, partial(_serve_control, run.control), say):
+                await calibrated.execute(run)
+        status = _status(calibrated.outcome)
     except asyncio.CancelledError:
-        status = _status(held.outcome)
+        status = _status(calibrated.outcome)
         raise
     finally:
-        outcome = replace(held.outcome, results=[*held.standing, *held.outcome.results])
+        outcome = replace(calibrated.outcome, results=[*calibrated.standing, *calibrated.outcome.results])
         ending = {
             **about_replies(plan, outcome.results),
             "status": status,
             "stopped": outcome.stopped,
             "engine": _described(backend, before),
-            "unhealthy": held.unhealthy,
+            "unhealthy": calibrated.unhealthy,
             "paced": pace.recorded if pace is not None else None,
             "tasks": planned_tasks(tasks, backend, document),
         }
@@ -441,48 +442,48 @@ async def execute_run(
     return outcome
 
 
-async def _speak(control: RunControl, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Serve a client of a run's control socket."""
-    from tbench.control.server import serve  # which most runs never need
+async def _serve_control(control: RunControl, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Serve a client of the run's control socket."""
+    from tbench.control.server import serve  # most runs never need it
     from tbench.runs.live.commands import LiveControl
 
     await serve(reader, writer, LiveControl(control))
 
 
-def _able(
+def _runnable_tasks(
     tasks: TaskSet, agent: str, allow_env: Sequence[str], backend: Backend, say: Callable[[str], None]
 ) -> list[Task]:
-    """The tasks that can be run; `say` is told of the others, and of what these lack."""
+    """Return the tasks that can run; report the others, and what the runnable ones lack."""
     if tasks.origin is not None:
         say(tasks.origin.words)
     refused = refusals(tasks, agent, backend.capacity().gpus)
     for name, error in refused.items():
         say(refusal_words(name, error))
-    able = [task for task in tasks.tasks if task.name not in refused]
-    if words := about_withheld((wish for task in able for wish in task.wishes), allow_env):
+    runnable = [task for task in tasks.tasks if task.name not in refused]
+    if words := about_withheld((wish for task in runnable for wish in task.wishes), allow_env):
         say(words)
-    if lacking := [task.name for task in able if task.left_out]:
-        say(f".gitignore keeps files of {names_shown(lacking)} out of containers: 'tbench task check' names them")
-    return able
+    if lacking := [task.name for task in runnable if task.left_out]:
+        say(f".gitignore keeps files of {names_shown(lacking)} out of containers: 'tbench task check' lists them")
+    return runnable
 
 
 @dataclass
-class _HeldToOracles:
-    """What is found out of the tasks of a run beside its trials, and what becomes of its results by that."""
+class _CalibratedRun:
+    """A run with calibration beside its trials, which may change its results at the end."""
 
     tasks: TaskSet
     backend: Backend
     store: RunStore
     events: Events
     standing: list[TrialResult]
-    """The results of earlier starts, which do not stand as they are, either."""
+    """Results of earlier starts, which calibration may change, too."""
     before: RunDocument
-    calibrates: Calibrates | None
+    calibrates: Calibrator | None
     unhealthy: dict[str, str] | None = None
     outcome: RunOutcome = field(default_factory=lambda: RunOutcome([], interrupted=True))
 
     async def execute(self, run: Run) -> None:
-        """Execute a run whose tasks are measured beside it, and whose results are settled at its end."""
+        """Execute the run with calibration beside it, and settle its results at the end."""
         try:
             if self.calibrates is None:
                 await run.execute()
@@ -493,7 +494,7 @@ class _HeldToOracles:
             self.outcome = run.outcome
 
     def _settled(self, results: list[TrialResult]) -> list[TrialResult]:
-        """These results, and those that stand, as they are beside what is known of their tasks by now."""
+        """Return these results as settled against the calibrations; update `standing` likewise."""
         from tbench.runs.resume import known_of, settle
 
         assert self.calibrates is not None
@@ -503,26 +504,28 @@ class _HeldToOracles:
         try:
             changed = settle(self.store, [*self.standing, *results], self.tasks.tasks, architecture)
         except OSError as error:
-            self._say(f"{self.store.path}: results could not be held to the oracle's: {error.strerror or error}")
+            self._say(f"{self.store.path}: results could not be compared with the oracle's: {error.strerror or error}")
             return results
         for after in changed.values():
             self.events.emit(TrialSettled(result=after))
         if changed:
             names = names_shown(f"{each.task}/{each.seed}" for each in changed.values())
-            self._say(f"calibration: {counted(len(changed), 'result')} came out otherwise beside the oracle's: {names}")
-        self.standing = [_after(changed, each) for each in self.standing]
-        return [_after(changed, each) for each in results]
+            self._say(
+                f"calibration: {counted(len(changed), 'result')} changed by comparison with the oracle's: {names}"
+            )
+        self.standing = [_replaced(changed, each) for each in self.standing]
+        return [_replaced(changed, each) for each in results]
 
     def _say(self, text: str) -> None:
         self.events.emit(Note(text=text))
 
 
-def _after(changed: Mapping[str, TrialResult], result: TrialResult) -> TrialResult:
+def _replaced(changed: Mapping[str, TrialResult], result: TrialResult) -> TrialResult:
     return changed.get(result.trial, result) if result.final else result
 
 
 def require_capabilities(verify: VerifyConfig, sandbox: SandboxConfig, backend: Backend) -> None:
-    """Check that the backend's sandboxes can do what the configuration asks for. Raises UsageError."""
+    """Check that the backend supports what the configuration needs. Raises UsageError."""
     if verify.mode != "shared":
         for capability in (Compares, Copies):
             require(backend, capability, f"--verify {verify.mode}")
@@ -532,7 +535,9 @@ def require_capabilities(verify: VerifyConfig, sandbox: SandboxConfig, backend: 
         require(backend, Keeps, f"--keep {sandbox.keep}")
     for wanted in ("prefetch", "drop_images"):
         if getattr(sandbox, wanted) and not isinstance(backend, HoldsImages):
-            raise UsageError(f"--{wanted.replace('_', '-')}: {backend.name} has no images of its own; leave it out")
+            raise UsageError(
+                f"--{wanted.replace('_', '-')}: {backend.name} has no images of its own; remove this option"
+            )
 
 
 def _status(outcome: RunOutcome) -> Status:
@@ -542,11 +547,11 @@ def _status(outcome: RunOutcome) -> Status:
 
 
 def _close(store: RunStore, document: RunDocument, say: Callable[[str], None]) -> None:
-    """Write run.json for the last time. A full disk is reported, and is no reason to lose the score."""
+    """Write run.json for the last time. A full disk is only reported: the score must not be lost."""
     try:
         store.write_document(document.model_copy(update={"ended_at": datetime.now(UTC).isoformat()}))
     except OSError as error:
         say(f"{store.path}: run.json could not be written: {error.strerror or error}")
     store.close()
     if store.unwritten:
-        say(f"{store.path}: results of {store.unwritten} trials could not be written; make room, then resume this run")
+        say(f"{store.path}: results of {store.unwritten} trials could not be written; free disk space, then resume")

@@ -1,4 +1,4 @@
-"""The parts of a trial, agent and verifier once each: all of it, or the steps of its task, and what they come to."""
+"""Parts of a trial, each one agent and one verifier: the whole trial, or one step of its task."""
 
 from __future__ import annotations
 
@@ -22,27 +22,25 @@ from tbench.tasks.format import StepSection
 from tbench.tasks.task import Task
 from tbench.verify.verifier import Verdict, VerifierFailed
 
-# A part of a trial, agent and verifier once each: all of it, or one step of its task.
-
-Ended = Verdict | VerifierFailed
-"""How a verifier has ended: with a verdict, or without one."""
+VerifierOutcome = Verdict | VerifierFailed
+"""Outcome of a verifier: a verdict, or its failure."""
 
 
 @dataclass
 class TrialPart:
-    """What one part has yielded so far; an error leaves the rest as it is. Units: seconds."""
+    """Results of one part so far; an error does not discard the rest. Times in seconds."""
 
     task: Task
-    """The task, or its view for the step."""
+    """The task, or its view for the task step."""
     agent: TrialAgent
     directory: Path
-    """Directory of its files."""
+    """Directory of the part's files."""
     report: AgentReport | None = None
-    verdict: Ended | None = None
-    """How its verifier has ended; None before."""
+    verdict: VerifierOutcome | None = None
+    """Outcome of its verifier; None before it has ended."""
     error: ErrorInfo | None = None
     stopped: str = ""
-    """Why no other step follows, though there is one."""
+    """Why no further task step follows, although there is one."""
     files: dict[str, bytes] = field(default_factory=dict)
     prepare_sec: float = 0.0
     agent_sec: float = 0.0
@@ -53,7 +51,7 @@ class TrialPart:
 
     @property
     def trajectory(self) -> Trajectory | None:
-        """What the agent did, also where it was cut short; None for one without a trajectory."""
+        """The agent's trajectory, even if it was cut short; None if it has none."""
         trajectory = self.report.trajectory if self.report is not None else self.agent.partial()
         if trajectory is None or self.log.problem is None:
             return trajectory
@@ -61,17 +59,17 @@ class TrialPart:
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the agent ended."""
+        """Outcome of the agent; None if it has not begun."""
         if self.report is not None:
             return self.report.outcome
         trajectory = self.agent.partial()
         return None if trajectory is None else trajectory.outcome
 
     def result(self) -> TaskStepResult:
-        """What became of it as a step of its task."""
+        """Return the part's result as a task step."""
         trajectory = self.trajectory
         return TaskStepResult(
-            **fields_of(self.verdict) | {"error": self.error},
+            **verdict_fields(self.verdict) | {"error": self.error},
             name=self.task.step_name,
             outcome=self.outcome,
             stopped=self.stopped,
@@ -95,10 +93,10 @@ def _seconds(trajectory: Trajectory | None, read: Callable[[Trajectory], float])
 
 
 SETUP_SEC = 600.0
-"""Wall time of a step's setup.sh."""
+"""Time limit of a step's setup.sh, in seconds."""
 _PREPARE_SEC = 60.0
 _SETUP_SCRIPT = "setup.sh"
-# Output goes to a file: a server that the script leaves running would hold the stream open.
+# Output goes to a file: a server that the script leaves running would keep the stream open.
 _SET_UP = """cd {workdir} && bash {script} >/logs/agent/setup.txt 2>&1 </dev/null
 code=$?
 [ $code = 0 ] || {busybox} tail -c 400 /logs/agent/setup.txt
@@ -107,14 +105,14 @@ exit $code
 
 
 async def prepare_step(step: Task, sandbox: Sandbox, before: int) -> None:
-    """Make the sandbox ready for a step that comes after so many others. Raises TrialError.
+    """Prepare the sandbox for a task step that follows `before` others. Raises TrialError.
 
-    Tests and logs of the step before are removed, the step's files are put into the working directory, its setup.sh
-    runs, and its healthcheck is waited for.
+    Removes tests and logs of the step before, puts the step's files into the working directory, runs its setup.sh, and
+    waits for its healthcheck.
     """
     workdir = sandbox.workdir.rstrip("/")
     ended = await sandbox.shell(
-        _script(),
+        _prepare_script(),
         timeout_sec=_PREPARE_SEC,
         user="root",
         environment={
@@ -126,7 +124,7 @@ async def prepare_step(step: Task, sandbox: Sandbox, before: int) -> None:
     if ended.exit_code != 0:
         raise TrialError("sandbox_failed", "tests and logs of the step before could not be removed")
     if step.workdir:
-        owner = await _owner(step, sandbox)
+        owner = await _owner_ids(step, sandbox)
         await sandbox.put(
             {f"{workdir}/{name}": FileEntry(each.data, each.mode, owner) for name, each in step.workdir.items()}
         )
@@ -137,19 +135,19 @@ async def prepare_step(step: Task, sandbox: Sandbox, before: int) -> None:
 
 
 @cache
-def _script() -> str:
+def _prepare_script() -> str:
     return Path(__file__).with_name("prepare_step.sh").read_text()
 
 
-async def _owner(step: Task, sandbox: Sandbox) -> tuple[int, int]:
-    """Numbers of the agent's user and group, to whom the files of a step belong."""
+async def _owner_ids(step: Task, sandbox: Sandbox) -> tuple[int, int]:
+    """Return the ids of the agent's user and group, who own the files of a step."""
     if agent_user(step) in (None, "root", "0") and sandbox.runs_as_root:
         return 0, 0
     asked = f"{BUSYBOX} id -u; {BUSYBOX} id -g"
     ended = await sandbox.shell(asked, timeout_sec=_PREPARE_SEC, user=agent_user(step))
     numbers = ended.output.split()
     if len(numbers) != 2 or not all(number.isdigit() for number in numbers):
-        raise TrialError("sandbox_failed", "the container does not tell the number of the agent's user")
+        raise TrialError("sandbox_failed", "the ids of the agent's user cannot be read in the container")
     return int(numbers[0]), int(numbers[1])
 
 
@@ -166,21 +164,21 @@ async def _set_up(step: Task, sandbox: Sandbox, path: str) -> None:
 
 
 def why_stopped(step: StepSection | None, verdict: Verdict) -> str:
-    """Why no step follows this one: its reward, or one of its metrics, is below what the step asks for; else empty."""
+    """Return why no step follows: the reward or a metric is below the step's minimum. Empty if it is not."""
     if step is None or step.min_reward is None:
         return ""
     asked = step.min_reward if isinstance(step.min_reward, Mapping) else {"reward": step.min_reward}
-    told = verdict.metrics or {"reward": verdict.reward}
+    metrics = verdict.metrics or {"reward": verdict.reward}
     for name, least in asked.items():
-        if (found := told.get(name)) is None:
-            return f"no {name}, and min_reward is {least:g}"
+        if (found := metrics.get(name)) is None:
+            return f"no {name}, but min_reward is {least:g}"
         if canonical(found) < canonical(least):
             return f"{name} {found:g} is below min_reward {least:g}"
     return ""
 
 
-def fields_of(verdict: Ended | None) -> dict[str, Any]:
-    """The fields of a result, that of a trial or of a step, that a verifier decides; none before it has ended."""
+def verdict_fields(verdict: VerifierOutcome | None) -> dict[str, Any]:
+    """Return the fields of a trial's or step's result that its verifier decides; none before it has ended."""
     if verdict is None:
         return {}
     if isinstance(verdict, VerifierFailed):
@@ -188,12 +186,12 @@ def fields_of(verdict: Ended | None) -> dict[str, Any]:
     return {"reward": verdict.reward, "metrics": dict(verdict.metrics), "error": None}
 
 
-def earned(task: Task, verdicts: Sequence[Ended | None]) -> dict[str, Any]:
-    """The fields of a trial's result that the verdicts about its parts, as far as they were begun, come to.
+def reward_fields(task: Task, verdicts: Sequence[VerifierOutcome | None]) -> dict[str, Any]:
+    """Return the reward fields of a trial's result from the verdicts about the parts that were begun.
 
-    Reward and metrics are the means over the parts, or those of the last one. As in Harbor a part that does not tell a
-    metric counts as 0. In `reward_all_steps` each step that was never begun does, too; it is None for a task without
-    steps. Where a part has no verdict, the trial has none.
+    Reward and metrics are the means over the parts, or those of the last part. As in Harbor, a metric that a part does
+    not report counts as 0. In `reward_all_steps`, so does each step that was never begun; it is None for a task without
+    steps. If any part has no verdict, the trial has none.
     """
     judged = [each for each in verdicts if isinstance(each, Verdict)]
     if not judged or len(judged) < len(verdicts):
@@ -201,19 +199,19 @@ def earned(task: Task, verdicts: Sequence[Ended | None]) -> dict[str, Any]:
     is_final, steps = task.file.multi_step_reward_strategy == "final", len(task.steps)
     counted = judged[-1:] if is_final else judged
     reward = sum(each.reward for each in counted) / len(counted)
-    of_all = reward * len(judged) / max(steps, 1)
+    combined_load = reward * len(judged) / max(steps, 1)
     if is_final:
-        of_all = reward if len(judged) == steps else 0.0
+        combined_load = reward if len(judged) == steps else 0.0
     names = dict.fromkeys(name for each in counted for name in each.metrics)
     return {
         "reward": reward,
         "metrics": {name: sum(each.metrics.get(name, 0.0) for each in counted) / len(counted) for name in names},
-        "reward_all_steps": of_all if steps else None,
+        "reward_all_steps": combined_load if steps else None,
     }
 
 
 def task_steps(task: Task, parts: Sequence[TrialPart]) -> tuple[TaskStepResult, ...]:
-    """What became of each step of a task; empty without steps, and where none of them was begun."""
+    """Return the results of a task's steps; empty without steps, and if none was begun."""
     if not parts:
         return ()
     never = task.steps[len(parts) :]
@@ -221,10 +219,10 @@ def task_steps(task: Task, parts: Sequence[TrialPart]) -> tuple[TaskStepResult, 
     return (*(part.result() for part in parts if part.task.step is not None), *left)
 
 
-def integrity_of(verdicts: Mapping[str, Ended | None]) -> Integrity:
-    """What the verdict about a trial rests on: of each of its steps, by name, what speaks against it, with the name.
+def integrity_of(verdicts: Mapping[str, VerifierOutcome | None]) -> Integrity:
+    """Return the integrity record of a trial, merged from those of its steps; signs name their step.
 
-    The name of a trial without steps is empty.
+    The key of a trial without steps is empty.
     """
     seen = {name: NOTHING_SEEN if each is None else each.integrity for name, each in verdicts.items()}
     if seen.keys() <= {""}:

@@ -1,6 +1,6 @@
-"""One trial: sandbox → agent → verifier → result. The single place where a trial's errors are captured.
+"""Runs one trial: sandbox → agent → verifier → result. The only place where a trial's errors are caught.
 
-Agent and verifier take turns where the task has several steps: each is a part of the trial.
+In a task with several steps, agent and verifier alternate: each pair is a part of the trial.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tbench.config.settings import SandboxConfig, VerifyConfig
 from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import ErrorInfo, TrialResult
-from tbench.runs.control import TrialControl, Work
+from tbench.runs.control import ActiveAgent, TrialControl
 from tbench.runs.host import HostWatch, Observation
 from tbench.runs.preflight import refusal
 from tbench.runs.redaction import hiding
 from tbench.runs.task_steps import TrialPart, prepare_step, why_stopped
-from tbench.runs.trial_progress import TrialPlan, TrialProgress, phase_of
+from tbench.runs.trial_progress import TrialPlan, TrialProgress, phase_event
 from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, use_network
 from tbench.sandbox.node import Node
 from tbench.storage.run_files import REPLAYED_NAME, step_directory
@@ -43,14 +43,14 @@ from tbench.verify.verifier import Verdict, VerifierFailed
 if TYPE_CHECKING:
     from harness.terminal import Terminal
 
-_NOT_THERE = frozenset({"sandbox_lost", "engine_unreachable"})
-"""Types of errors after which there is nothing to collect from."""
+_SANDBOX_GONE = frozenset({"sandbox_lost", "engine_unreachable"})
+"""Errors after which no sandbox is left to collect from."""
 
 
 class Trial:
-    """One attempt at a plan, and its result. `run` never raises except when it is cancelled.
+    """One attempt at a plan, and its result. `run` raises only if it is cancelled.
 
-    `is_last` is asked of an error after which another attempt may succeed: whether none follows.
+    `is_last` returns, for an error that a retry may heal, whether no retry follows.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class Trial:
         control: TrialControl | None = None,
         node: Node | None = None,
     ) -> None:
-        """`node` is the machine of the backend, where there are several; by its `control` others reach the trial.
+        """`node` is the machine, if the backend has several; clients control the trial through `control`.
 
-        `verify` says where the verifier runs, by default beside the agent, and `sandbox` what is kept of the trial.
+        `verify` says where the verifier runs (by default in the agent's sandbox), `sandbox` what is kept of the trial.
         """
         self.result: TrialResult | None = None
-        """The result; None until the verdict is on disk."""
+        """Result of the attempt; None until the verdict is on disk."""
         self._plan = plan
         self._is_last = is_last
         self._verify_in = verify or VerifyConfig(mode="shared")
-        self._asked = sandbox or SandboxConfig()
+        self._sandbox_config = sandbox or SandboxConfig()
         self._run = run
         self._make_agent = make_agent
         self._agent = make_agent()
@@ -100,7 +100,7 @@ class Trial:
         return self._store.hide(self._hide_own(text))
 
     async def run(self, queue_sec: float) -> Callable[[], Awaitable[TrialResult]]:
-        """Work until the verdict is on disk. The returned function tears down, off the caller's concurrency slot."""
+        """Run the trial until its verdict is on disk. The returned function tears down, off the concurrency slot."""
         started_at, started = datetime.now(UTC), time.monotonic()
         self._observed = self._host.observe() if self._host else None
         try:
@@ -116,14 +116,14 @@ class Trial:
         except asyncio.CancelledError:
             await self._remove()
             raise
-        except Exception as error:  # noqa: BLE001 - a bug costs its trial, is shown, and makes the run exit with 1
+        except Exception as error:  # noqa: BLE001 - a bug costs its trial, is reported, and makes the run exit with 1
             self._fail(TrialError("internal", f"{type(error).__name__}: {error}"))
             self._progress.evidence["traceback.txt"] = traceback.format_exc().encode("utf-8", "replace")
             self._hide_secrets_in_traceback()
         try:
             return await self._conclude(started_at, started, queue_sec)
         except BaseException:
-            # A subscriber failed at the verdict (a full disk under the journal): the container must go all the same.
+            # A subscriber failed at the verdict (the journal's disk is full): remove the container all the same.
             await self._remove()
             raise
 
@@ -133,7 +133,7 @@ class Trial:
             self._progress.parts[-1].error = self._progress.error
 
     def _public(self, error: TrialError) -> ErrorInfo:
-        # Before the message is cut: half a secret is still one.
+        # Before the message is shortened: half a secret is still a secret.
         message = one_line(self._hide(str(error)))
         return error.info().model_copy(update={"message": message})
 
@@ -159,17 +159,17 @@ class Trial:
                 break
 
     def _begin(self, task: Task) -> TrialPart:
-        """The next part of the trial: what an agent of its own is to do."""
+        """Begin the next part of the trial, with an agent of its own."""
         step, before = task.step, len(self._progress.parts)
         if before:
             self._agent = self._make_agent()
         directory = self._directory if step is None else step_directory(self._directory, step.name)
         self._progress.parts.append(TrialPart(task, self._agent, directory))
         if step is not None:
-            self._tell_step(step.name)
+            self._emit_step(step.name)
         return self._progress.parts[-1]
 
-    def _tell_step(self, name: str) -> None:
+    def _emit_step(self, name: str) -> None:
         plan = self._plan
         assert plan.task is not None
         self._events.emit(
@@ -204,12 +204,12 @@ class Trial:
         self._progress.image_origin = self._backend.image_origins.get(task.name)
 
     async def _work_and_prepare(self, part: TrialPart) -> None:
-        """Let the agent work; what its verifier's own container is made of is pulled or built meanwhile."""
+        """Let the agent work, and meanwhile pull or build the image of a separate verifier."""
         verifier = verifier_environment(part.task)
         if verifier is None:
             await self._work(part)
             return
-        # Without anything to verify in, the agent's work would come to no verdict: it ends at once.
+        # Without the verifier's image there can be no verdict: then the agent is stopped at once.
         await all_of(self._work(part), self._backend.prepare(verifier))
 
     async def _work(self, part: TrialPart) -> None:
@@ -217,7 +217,7 @@ class Trial:
         self._enter("agent")
         await use_network(self._sandbox, agent_environment(part.task), "agent")
         started = time.monotonic()
-        place = Workplace(
+        workplace = Workplace(
             task=part.task,
             sandbox=self._sandbox,
             seed=self._plan.seed,
@@ -228,12 +228,12 @@ class Trial:
             oversight=self._control,
             on_terminal=self._on_terminal,
         )
-        work = Work(part.task, self._sandbox, part.agent.partial, part.directory)
+        agent = ActiveAgent(part.task, self._sandbox, part.agent.partial, part.directory)
         try:
-            async with self._control.at_work(work):
-                part.report = await part.agent.work(place)
+            async with self._control.agent_at_work(agent):
+                part.report = await part.agent.work(workplace)
         except TrialError as error:
-            if hands_over(part.task) and error.type not in _NOT_THERE:
+            if hands_over(part.task) and error.type not in _SANDBOX_GONE:
                 await save_artifacts(part.task, self._sandbox, part.directory, self._verify_in.artifacts_mb)
             raise
         finally:
@@ -248,9 +248,9 @@ class Trial:
         self._enter("verifier")
         started = time.monotonic()
         try:
-            if self._asked.snapshot and isinstance(self._sandbox, Snapshots):
+            if self._sandbox_config.snapshot and isinstance(self._sandbox, Snapshots):
                 await self._take_snapshot(self._sandbox, part)
-            part.verdict = verdict = await self._verdict(part, self._sandbox)
+            part.verdict = verdict = await self._judge(part, self._sandbox)
         except VerifierFailed as failure:
             part.verdict = failure
             raise
@@ -260,25 +260,25 @@ class Trial:
         return verdict
 
     async def _take_snapshot(self, sandbox: Snapshots, part: TrialPart) -> None:
-        """Keep the files as an image; of several steps each has one, and the last stands for the trial."""
+        """Save the files as an image; each task step has one, and the last is the trial's."""
         kept = self._progress.kept
         kept["image"] = await sandbox.snapshot()
         if part.task.step is not None:
             kept[f"image of step {part.task.step.name}"] = kept["image"]
 
-    async def _verdict(self, part: TrialPart, sandbox: Sandbox) -> Verdict:
-        """The verdict from where the task has its verifier: the agent's sandbox, or one of its own."""
+    async def _judge(self, part: TrialPart, sandbox: Sandbox) -> Verdict:
+        """Return the verdict of the task's verifier: in the agent's sandbox, or in a separate container."""
         environment = verifier_environment(part.task)
         if environment is None:
-            return await self._verdict_beside(part, sandbox)
+            return await self._verdict_in_sandbox(part, sandbox)
         assert self._plan.task is not None
         is_last = len(self._progress.parts) == len(self._plan.task.parts)
-        handed = await collect(
+        handover = await collect(
             part.task, sandbox, part.directory, most_mb=self._verify_in.artifacts_mb, is_last=is_last
         )
-        part.files.update(handed.files)
+        part.files.update(handover.files)
         self._progress.out_of_memory = sandbox.ran_out_of_memory
-        if is_last and self._asked.keep == "none":
+        if is_last and self._sandbox_config.keep == "none":
             await self._collect_logs()
             await self._remove()
         verifier = self._verifier = SeparateVerifier(
@@ -286,23 +286,23 @@ class Trial:
         )
         self._progress.verifier_image_id = self._backend.image_ids.get(environment.name)
         self._progress.verifier_image_origin = self._backend.image_origins.get(environment.name)
-        verdict = await verifier.verify(handed)
+        verdict = await verifier.verify(handover)
         if not is_last:
             await verifier.remove()
         return like_oracle(verdict, await asyncio.to_thread(self._oracle), part.task)
 
-    async def _verdict_beside(self, part: TrialPart, sandbox: Sandbox) -> Verdict:
-        said: tuple[str, ...] = ()
+    async def _verdict_in_sandbox(self, part: TrialPart, sandbox: Sandbox) -> Verdict:
+        remarks: tuple[str, ...] = ()
         if hands_over(part.task):
-            said = await save_artifacts(part.task, sandbox, part.directory, self._verify_in.artifacts_mb)
+            remarks = await save_artifacts(part.task, sandbox, part.directory, self._verify_in.artifacts_mb)
         await use_network(sandbox, agent_environment(part.task), "verifier")
         oracle = await asyncio.to_thread(self._oracle)
         is_oracle = self._agent.name == "oracle"
         verdict = await verify_by(self._verify_in.mode, part.task, sandbox, oracle=oracle, is_oracle=is_oracle)
-        return verdict.remarked(said)
+        return verdict.remarked(remarks)
 
     def _oracle(self) -> Calibration | None:
-        """What is known of the task by its oracle, which is not held to itself."""
+        """Return the task's calibration, unless the agent is one that calibrates."""
         task = self._plan.task
         if task is None or self._agent.name in get_args(CalibratingAgent):
             return None
@@ -325,14 +325,14 @@ class Trial:
             queue_sec=queue_sec,
             wall_sec=time.monotonic() - started,
             host=self._observed.sample() if self._observed else None,
-            out_of_memory=any(each.ran_out_of_memory for each in self._left),
+            out_of_memory=any(each.ran_out_of_memory for each in self._sandboxes),
             human_touched=self._control.touched,
             machine=(self._node.name or None) if self._node is not None else None,
         )
         try:
             self._write(result)
         except OSError as error:
-            # Without its evidence a reward is only a claim.
+            # A reward without its evidence is only a claim.
             failed = TrialError("result_unwritable", f"{self._directory}: {error}").info()
             lost: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}}
             result = result.model_copy(update={**lost, "error": failed, "final": self._is_final(failed)})
@@ -350,19 +350,18 @@ class Trial:
             final = result.model_copy(update={"timings": timings})
             self._events.emit(TrialFinished(result=final))
             self._enter("done")
-            self._let_go()
+            self._release()
             return final
 
         return tear_down
 
-    def _let_go(self) -> None:
-        """Drop what the trial has yielded, which is on disk: its agent refers to it, and so it would stay in memory
-        until all of the process is searched for circles."""
+    def _release(self) -> None:
+        """Drop agent and parts, which are on disk: reference cycles would keep them in memory."""
         del self._agent
         self._progress.parts.clear()
 
     def _write(self, result: TrialResult) -> None:
-        """Write what each part has left, and the result. Raises OSError."""
+        """Write the files of each part, and the result. Raises OSError."""
         whole = next((part for part in self._progress.parts if part.task.step is None), None)
         for part in self._progress.parts:
             if part is not whole:
@@ -378,15 +377,17 @@ class Trial:
         return error is None or not error.retryable or self._is_last(error)
 
     async def _collect_logs(self) -> None:
-        """Take what entry point and services have written beside the agent."""
+        """Collect the logs of entry point and services."""
         if isinstance(self._sandbox, HasLogs):
             self._progress.files.update(await self._sandbox.logs())
 
     async def _keep(self) -> None:
-        """Keep the container, if the agent worked in it; kept.json says what of this trial is left on the engine."""
+        """Keep the container if asked to and the agent worked in it; kept.json lists what stays on the engine."""
         progress = self._progress
         worked = any(part.report is not None for part in self._progress.parts)
-        wanted = (worked and is_kept(self._asked.keep, progress.earned.get("reward"))) or self._control.is_kept
+        wanted = (
+            worked and is_kept(self._sandbox_config.keep, progress.reward_fields.get("reward"))
+        ) or self._control.keeps_container
         if wanted and isinstance(self._sandbox, Keeps):
             with contextlib.suppress(TrialError):
                 progress.kept["container"] = await self._sandbox.keep()
@@ -397,18 +398,18 @@ class Trial:
             progress.files["kept.json"] = (json.dumps(progress.kept) + "\n").encode()
 
     @property
-    def _left(self) -> list[Sandbox | SeparateVerifier]:
-        """What is still there of the sandboxes of this trial."""
+    def _sandboxes(self) -> list[Sandbox | SeparateVerifier]:
+        """Sandboxes of this trial that still exist."""
         return [each for each in (self._sandbox, self._verifier) if each is not None]
 
     async def _remove(self) -> None:
-        left, self._sandbox, self._verifier = self._left, None, None
+        left, self._sandbox, self._verifier = self._sandboxes, None, None
         if left:
-            # Shielded: a cancelled trial still leaves no container behind.
+            # Shielded: a cancelled trial leaves no container behind, either.
             await asyncio.shield(asyncio.gather(*(each.remove() for each in left)))
 
     def _enter(self, phase: Phase) -> None:
-        self._events.emit(phase_of(self._plan, phase))
+        self._events.emit(phase_event(self._plan, phase))
 
     def _on_step(self, step: int, line: str) -> None:
         shown = one_line(self._hide(line), 200)

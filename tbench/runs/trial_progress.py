@@ -1,4 +1,4 @@
-"""What a trial is to do, and what it has yielded so far: the result is made of it, whatever came in between."""
+"""The plan of a trial, and the progress from which its result is made, however it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """One trial to be done: a task and a seed. `task` is None for a directory that could not be read."""
+    """A trial to run: a task and a seed. `task` is None for a directory that could not be read."""
 
     trial: str
     task_name: str
@@ -27,21 +27,21 @@ class TrialPlan:
     task: Task | None
     invalid: str = ""
     attempt: int = 1
-    """The number of the next attempt: above 1 where earlier ones were cut short or had an error."""
+    """Number of the next attempt: above 1 if earlier ones were cut short or had an error."""
 
 
-def phase_of(plan: TrialPlan, phase: Phase) -> TrialPhase:
-    """The event that the attempt of a plan enters a phase."""
+def phase_event(plan: TrialPlan, phase: Phase) -> TrialPhase:
+    """Return the event that a plan's attempt has entered a phase."""
     return TrialPhase(trial=plan.trial, attempt=plan.attempt, task=plan.task_name, seed=plan.seed, phase=phase)
 
 
 @dataclass
 class TrialProgress:
-    """What a trial has yielded so far; an error leaves the rest as it is. Units: seconds."""
+    """Results of a trial so far; an error does not discard the rest. Times in seconds."""
 
     plan: TrialPlan
     parts: list[TrialPart] = field(default_factory=list)
-    """The steps of the task that were begun, or all of the trial as one."""
+    """The task steps that were begun, or the whole trial as one part."""
     error: ErrorInfo | None = None
     image_id: str | None = None
     image_origin: ImageOrigin | None = None
@@ -49,23 +49,23 @@ class TrialProgress:
     verifier_image_origin: ImageOrigin | None = None
     out_of_memory: bool = False
     kept: dict[str, str] = field(default_factory=dict)
-    """Container and images that stay on the engine, by what they are."""
+    """Container and images that are kept on the engine, by kind."""
     files: dict[str, bytes] = field(default_factory=dict)
     """Files of the trial that belong to none of its parts."""
     sandbox_sec: float = 0.0
 
     @property
     def evidence(self) -> dict[str, bytes]:
-        """The files of the part that is under way; before the first, those of the trial."""
+        """Files of the current part; before the first part, those of the trial."""
         return self.parts[-1].files if self.parts else self.files
 
     @property
-    def earned(self) -> dict[str, Any]:
-        """The reward of the trial and what belongs to it, as its parts have it; none of it after an error."""
-        from tbench.runs.task_steps import earned  # with the verifier, which a plan does without
+    def reward_fields(self) -> dict[str, Any]:
+        """Reward fields of the trial's result; empty after an error."""
+        from tbench.runs.task_steps import reward_fields  # with the verifier, which a plan does without
 
         task, verdicts = self.plan.task, [part.verdict for part in self.parts]
-        return {} if task is None or self.error is not None else earned(task, verdicts)
+        return {} if task is None or self.error is not None else reward_fields(task, verdicts)
 
     def result(
         self,
@@ -82,7 +82,7 @@ class TrialProgress:
         human_touched: bool = False,
         machine: str | None = None,
     ) -> TrialResult:
-        """The result of the trial, which ends now."""
+        """Return the result of the trial, which ends now."""
         from tbench.runs.task_steps import integrity_of, task_steps
 
         plan, parts, task = self.plan, self.parts, self.plan.task
@@ -90,7 +90,7 @@ class TrialProgress:
         peak = max((each.memory_peak_bytes for each in facts), default=0)
         found = [trajectory for part in parts if (trajectory := part.trajectory) is not None]
         return TrialResult(
-            **self.earned,
+            **self.reward_fields,
             run=run,
             trial=plan.trial,
             task=plan.task_name,

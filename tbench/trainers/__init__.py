@@ -1,1 +1,1 @@
-"""Rollouts in the forms that trainers call them in, a module for each."""
+"""Rollouts as trainers call them, one module per trainer."""

@@ -1,4 +1,4 @@
-"""Runners that outlive a call: trainers ask for rollouts again and again, out of loops and threads of their own."""
+"""Shares Runners between calls: trainers ask for rollouts repeatedly, from their own loops and threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class SharedRunner:
-    """One Runner for each event loop that asks, opened by the first rollout."""
+    """One Runner per event loop, opened by the first rollout."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -28,11 +28,11 @@ class SharedRunner:
         )
 
     async def rollout(self, task: Task | Path | str, **more: Any) -> Rollout:
-        """As `Runner.rollout`."""
+        """Run a rollout; see `Runner.rollout`."""
         return await (await self._runner()).rollout(task, **more)
 
     async def close(self) -> None:
-        """Close the Runner of this loop; the next rollout opens another."""
+        """Close this loop's Runner; the next rollout opens another."""
         _, runners = self._runners.pop(asyncio.get_running_loop(), (None, []))
         for runner in runners:
             await runner.__aexit__(None, None, None)
@@ -46,7 +46,7 @@ class SharedRunner:
 
 
 class LoopThread:
-    """An event loop in a thread of its own, for trainers that call functions and wait."""
+    """An event loop in its own thread, for trainers that call synchronously."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -54,7 +54,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine, waited for. Raises what it raises; interrupted, it is cancelled first."""
+        """Run a coroutine and return its result. Raises its error; when interrupted, cancels it first."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -63,7 +63,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """End the loop and its thread."""
+        """Stop the loop and its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         with contextlib.suppress(RuntimeError):
@@ -71,9 +71,9 @@ class LoopThread:
 
 
 def sampling_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `[model]` in a trainer's sampling parameters: what is no setting of ours goes along as it is.
+    """Return a trainer's sampling parameters as fields of `[model]`; unknown ones become `extra_body`.
 
-    What asks for logprobs, more than one reply or a stop is left out: rollouts have their own.
+    Options for logprobs, several replies or stop strings are dropped: rollouts set their own.
     """
     known = {name: parameters[name] for name in ("temperature", "top_p", "max_tokens") if name in parameters}
     others = {

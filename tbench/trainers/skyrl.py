@@ -17,10 +17,10 @@ from tbench.trainers.shared import SharedRunner, sampling_of
 
 
 class TbenchGenerator(GeneratorInterface):
-    """A generator whose rows name a task's directory under `task` in their `env_extras`.
+    """A generator for rows that name a task's directory under `task` in their `env_extras`.
 
-    With `step_wise` a conversation whose history was changed is several rows, of which the last has the reward; else
-    its longest sequence of tokens is its row.
+    With `step_wise`, a conversation whose history was changed becomes several rows, the last of which has the reward;
+    else its longest token sequence becomes one row.
     """
 
     def __init__(self, config: RunConfig, *, step_wise: bool = False) -> None:
@@ -28,9 +28,9 @@ class TbenchGenerator(GeneratorInterface):
         self._step_wise = step_wise
 
     async def generate(self, input_batch: GeneratorInput, disable_tqdm: bool = False) -> GeneratorOutput:
-        """The rows of all trajectories in their order.
+        """Return the rows of all trajectories in order.
 
-        Where one has no verdict, all of its prompt are masked: they are compared with each other.
+        If a trajectory has no verdict, all rows of its prompt are masked, because they are compared with each other.
         """
         extras, sampling = input_batch["env_extras"] or [], sampling_of(input_batch.get("sampling_params") or {})
         done = await asyncio.gather(*(self._one(str(each["task"]), sampling) for each in extras))

@@ -16,20 +16,20 @@ _ROW = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "tbench_reward",
 
 
 class TrlRollouts:
-    """Rollouts of tasks whose names are the prompts of the dataset.
+    """Rollouts of tasks; the dataset's prompts are task names.
 
-    `GRPOTrainer(rollout_func=rollouts.rollout_func, reward_funcs=rollouts.reward_func, …)`. The endpoint of the
-    configuration has to serve the weights that are trained.
+    `GRPOTrainer(rollout_func=rollouts.rollout_func, reward_funcs=rollouts.reward_func, …)`. The configuration's
+    endpoint has to serve the weights in training.
     """
 
     def __init__(self, config: RunConfig, tasks: Mapping[str, Task]) -> None:
-        """`tasks` are those that prompts name."""
+        """`tasks` maps the names used as prompts to tasks."""
         self._tasks = tasks
         self._runner = SharedRunner(config)
         self._thread = LoopThread()
 
     def rollout_func(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
-        """A row for each prompt. One whose trial had no verdict has no reward, and a mask that learns nothing of it."""
+        """Return a row for each prompt; without a verdict, reward None and a mask that excludes it from training."""
         end = getattr(trainer.processing_class, "eos_token_id", None) or 0
         args = trainer.args
         sampling = {"temperature": args.temperature, "top_p": args.top_p}
@@ -47,7 +47,7 @@ class TrlRollouts:
         return rows
 
     def reward_func(self, completions: Sequence[Any], tbench_reward: Sequence[float | None], **_: Any) -> list[Any]:
-        """The verifier's number of each rollout; None where there was no verdict, which TRL leaves out."""
+        """Return the reward of each rollout; None without a verdict, which TRL leaves out."""
         assert len(completions) == len(tbench_reward)
         return list(tbench_reward)
 
@@ -58,7 +58,7 @@ class TrlRollouts:
 
     async def _all(self, names: Sequence[str], sampling: Mapping[str, Any]) -> list[Rollout | TrialFailed]:
         if unknown := sorted(set(names) - self._tasks.keys()):
-            raise KeyError(f"no task is called {unknown[0]!r}; a prompt is the name of a task")
+            raise KeyError(f"no task is named {unknown[0]!r}; each prompt must be the name of a task")
         work = (self._runner.rollout(self._tasks[name], sampling=sampling) for name in names)
         done = await asyncio.gather(*work, return_exceptions=True)
         for each in done:
@@ -68,5 +68,5 @@ class TrlRollouts:
 
 
 def _name(prompt: Any) -> str:
-    """The task's name in a prompt, which is a text or a conversation of one message."""
+    """Return the task name in a prompt, which is a text or a conversation of one message."""
     return str(prompt if isinstance(prompt, str) else prompt[-1]["content"])

@@ -1,4 +1,4 @@
-"""Tasks and the agent loop as a taskset and a harness of verifiers (0.4, `verifiers.v1`)."""
+"""Tasks and agent loop as a taskset and a harness of verifiers (0.4, `verifiers.v1`)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _REWARD = "tbench_reward"
 
 
 class TbenchData(vf.TaskData):
-    """A task: its directory, and the instruction as the prompt."""
+    """A task: its directory, with the instruction as prompt."""
 
     path: str
 
 
 class TbenchTask(vf.Task[TbenchData]):
-    """A task that tbench's verifier has judged by the time it is scored."""
+    """A task that tbench's verifier has already judged when it is scored."""
 
     @vf.reward
     async def solved(self, trace: Trace) -> float:
@@ -35,7 +35,7 @@ class TbenchTask(vf.Task[TbenchData]):
 
 
 class TbenchTasksetConfig(vf.TasksetConfig):
-    """Which tasks: a directory of them, a dataset, or `bundled`."""
+    """Source of the tasks: a directory, a dataset, or `bundled`."""
 
     source: str = "bundled"
 
@@ -56,7 +56,7 @@ class TbenchHarnessConfig(vf.HarnessConfig):
 
 
 class TbenchHarness(vf.Harness[TbenchHarnessConfig]):
-    """tbench's own agent loop in this process, and its containers; each request goes through verifiers' endpoint."""
+    """tbench's own agent loop in this process, with its containers; requests go through verifiers' endpoint."""
 
     NEEDS_CONTAINER: ClassVar[bool] = False
 
@@ -74,7 +74,7 @@ class TbenchHarness(vf.Harness[TbenchHarnessConfig]):
         mcp_urls: dict[str, str],
         data: TbenchData,
     ) -> ProgramResult:
-        """Run one trial, and leave its reward for the scoring. A trial without a verdict is a program that failed."""
+        """Run one trial, and store its reward for scoring. Without a verdict, it counts as a failed program."""
         sampling = sampling_of(ctx.sampling.model_dump(exclude_none=True))
         try:
             rollout = await self._runner.rollout(

@@ -11,17 +11,17 @@ from tbench.config.settings import RunConfig
 from tbench.trainers.shared import SharedRunner, sampling_of
 
 _RUNNERS: dict[str, SharedRunner] = {}
-"""By configuration: a worker makes a loop object for each sample."""
+"""Runners by configuration: a worker makes a loop object for each sample."""
 _NOTHING = TokenSequence([0], [0], [0], [0.0], 0)
-"""Stands for a conversation without a reply."""
+"""Placeholder for a conversation without a reply."""
 
 
 @register("tbench")
 class TbenchAgentLoop(AgentLoopBase):
-    """An agent loop whose rows name a task's directory in `task`.
+    """An agent loop for rows that name a task's directory in `task`.
 
-    The agent loop configuration gives it `config`, the sections of a RunConfig, of which `model.base_url` is verl's own
-    server; a row may name another one in `base_url`.
+    Its `config` in the agent loop configuration has sections of a RunConfig, with verl's own server as
+    `model.base_url`; a row may name another one in `base_url`.
     """
 
     def __init__(self, *args: Any, config: dict[str, Any] | None = None, **kwargs: Any) -> None:
@@ -30,7 +30,7 @@ class TbenchAgentLoop(AgentLoopBase):
         self._runner = _RUNNERS.setdefault(settings.model_dump_json(), SharedRunner(settings))
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        """One rollout. Raises TrialFailed where there is no verdict: verl masks, or fails, the sample."""
+        """Run one rollout. Raises TrialFailed without a verdict: verl masks, or fails, the sample."""
         rollout = await self._runner.rollout(
             str(row["task"]), endpoint=row.get("base_url"), sampling=sampling_of(sampling_params)
         )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import MakeTask
 
-from tbench.agents.model_agent import told_at
+from tbench.agents.model_agent import full_instruction
 from tbench.agents.trial_agent import Workplace
 from tbench.errors import TrialError
 from tbench.sandbox.backend import Copies, Sandbox, SandboxSettings, opened
@@ -54,7 +54,7 @@ def loose(make_task: MakeTask, folder: str = "/work/here/skills") -> Path:
 
 async def told(path: Path, start: Start, directory: Path) -> str:
     sandbox = await start(path)
-    return await told_at(Workplace(Task.read(path), sandbox, 0, directory, 60.0, lambda *_: None))
+    return await full_instruction(Workplace(Task.read(path), sandbox, 0, directory, 60.0, lambda *_: None))
 
 
 @pytest.mark.parametrize("folder", ["/work/here/skills", "skills"])

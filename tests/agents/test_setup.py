@@ -51,10 +51,10 @@ def test_oracle_and_nop_need_no_model(name: str) -> None:
         (
             "model",
             {"shell_state": "fresh"},
-            "--shell-state fits the bash protocols: bash-block, bash-tool, thinking-bash; keystrokes-json types keys",
+            "--shell-state is for the bash protocols: bash-block, bash-tool, thinking-bash; keystrokes-json types keys",
         ),
-        ("model", {"preset": "terminus-2", "shell_state": "persistent"}, "--shell-state fits the bash protocols: "),
-        *(("model", {"protocol": name, "template": "chatml"}, "which only --render server has a place for")
+        ("model", {"preset": "terminus-2", "shell_state": "persistent"}, "--shell-state is for the bash protocols: "),
+        *(("model", {"protocol": name, "template": "chatml"}, "which needs --render server")
           for name in PROTOCOLS if load_protocol(name).tools),
     ],
 )  # fmt: skip
@@ -113,7 +113,7 @@ def test_a_users_agent_uses_the_endpoint_that_is_given(own: str) -> None:
 
 def test_settings_of_the_built_in_loop_are_refused_with_a_users_agent(own: str) -> None:
     words = refusal(own, protocol="bash-block", on_overflow="summarize")
-    assert re.search("agent.protocol, limits.on_overflow: belong to tbench's own agent; leave them out", words)
+    assert re.search("agent.protocol, limits.on_overflow: only for tbench's own agent; remove them", words)
     assert setup(own, preset="terminus-2").name == own
 
 

@@ -114,7 +114,7 @@ async def test_a_trial_goes_back_to_a_step_and_its_replies_are_played_again(
         assert [step.observation for step in session.steps] == before[:2]
         assert session.steps[1].actions == ("echo edited\n",)
         assert session.differs == ""
-        with pytest.raises(tbench.UsageError, match="is at step 3; name that, or an earlier one"):
+        with pytest.raises(tbench.UsageError, match="is at step 3; choose that step or an earlier one"):
             await session.rewind(4)
         await session.step()
         assert session.draft == waits

@@ -85,7 +85,7 @@ async def test_what_differs_is_told_once_and_the_fork_goes_on(failed: Callable[.
     # The same with another instruction: the task has changed, which is said first.
     (tmp_path / "tasks/small-task/instruction.md").write_text("Do something else.\n")
     await fork(trial, 2, directory=tmp_path / "changed", say=told.append)
-    assert f"small-task: has changed since {trial}, so what it shows may differ" in told
+    assert f"small-task: has changed since {trial}, so the replay may differ" in told
 
 
 @pytest.mark.engine
@@ -117,17 +117,17 @@ async def test_halving_finds_every_step(steps: int) -> None:
 @pytest.mark.engine
 async def test_what_cannot_be_forked_or_blamed_is_one_line(failed: Callable[[], Any], tmp_path: Path) -> None:
     trial = await failed()
-    with pytest.raises(tbench.UsageError, match=r"small-task/0: has 7 steps, and no step 8"):
+    with pytest.raises(tbench.UsageError, match=r"small-task/0: has 7 steps, so there is no step 8"):
         await fork(trial, 8)
     with pytest.raises(tbench.UsageError, match=r"did you mean .*/small-task/0\?"):
         await fork(trial.replace("small-task", "smal-task"), 1)
     passed = await fork(trial, 1, directory=tmp_path / "passed")
     assert passed.passed == 1
-    with pytest.raises(tbench.UsageError, match="has passed; blame is for trials that failed"):
+    with pytest.raises(tbench.UsageError, match="passed; blame is for trials that failed"):
         await blame(f"{tmp_path}/passed/small-task/0")
     result = find_trial(trial).directory / "result.json"
     result.write_text(result.read_text().replace('"human_touched": false', '"human_touched": true'))
-    with pytest.raises(tbench.UsageError, match="a person had a hand in it"):
+    with pytest.raises(tbench.UsageError, match="a person intervened in it"):
         await blame(trial)
     (find_trial(trial).directory / "result.json").unlink()
     with pytest.raises(tbench.UsageError, match="has no verdict"):

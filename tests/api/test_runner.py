@@ -120,10 +120,10 @@ async def test_an_error_that_may_heal_has_another_attempt(fakes: Fakes, make_tas
 async def test_the_same_task_and_seed_are_counted_once(runner: tbench.Runner, make_task: MakeTask) -> None:
     path = make_task("alpha")
     await runner.trial(path)
-    with pytest.raises(tbench.UsageError, match="alpha seed 0: was run already; give another seed"):
+    with pytest.raises(tbench.UsageError, match="alpha seed 0: has already been run; give another seed"):
         await runner.trial(path)
     (path / "tests" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
-    with pytest.raises(tbench.UsageError, match="alpha: has other content than the task of that name before"):
+    with pytest.raises(tbench.UsageError, match="alpha: differs from the earlier task of that name"):
         await runner.trial(path, seed=1)
 
 
@@ -177,11 +177,11 @@ async def test_what_the_caller_has_to_change_is_said_in_one_line(
     async with tbench.Runner(backend=fakes) as runner:
         with pytest.raises(tbench.UsageError, match="no endpoint"):
             await runner.trial(make_task("alpha"))
-        with pytest.raises(tbench.UsageError, match="no trial was run yet"):
+        with pytest.raises(tbench.UsageError, match="no trial has been run yet"):
             _ = runner.directory
     asks = config().with_values(agent={"name": "model", "approve": "ask"})
     async with tbench.Runner(asks, backend=fakes) as runner:
-        with pytest.raises(tbench.UsageError, match=r"^agent.approve: nobody is asked here; take allowlist=FILE"):
+        with pytest.raises(tbench.UsageError, match=r"^agent.approve: nobody can be asked here; use allowlist=FILE"):
             await runner.trial(make_task("alpha"))
     (tmp_path / "mine").write_text("")
     async with tbench.Runner(config(), directory=tmp_path, backend=fakes) as runner:

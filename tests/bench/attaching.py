@@ -101,11 +101,11 @@ async def of_one_trial(place: Place, figures: Figures, scratch: Path) -> None:
             trial.terminal = terminal
             async with listening(scratch, partial(serve, controls=LiveControl(control)), print):
                 looks = await first_screens_ms(scratch)
-                trial.own.set()
+                trial.gate.close()
                 held = asyncio.create_task(trial.before_query(1))
                 await asyncio.sleep(0)
                 keys, floors = await keys_ms(scratch), await floor_keys_ms(stream)
-                trial.own.lift()
+                trial.gate.open()
                 await held
                 steps = await looked_on_ms(scratch, terminal)
         await terminal.close()

@@ -78,7 +78,7 @@ def test_help_lists_every_command() -> None:
         (["run", "--base-url", "http://localhost:1", "--preset", "vim"], "--preset: vim: unknown; known: "),
         (["run", "--base-url", "http://localhost:1", "--on-overflow", "pray"], "--on-overflow: Input should be 'stop'"),
         (["run", "--base-url", "http://localhost:1", "--shell-state", "zsh"], "--shell-state: Input should be"),
-        (["run", "--base-url", "http://localhost:1", "--shell-state", "fresh"], "fits the bash protocols: bash-block"),
+        (["run", "--base-url", "http://localhost:1", "--shell-state", "fresh"], "for the bash protocols: bash-block"),
         (["run", "--base-url", "http://localhost:1", "--render", "x"], "--render: Input should be 'server'"),
         (["run", "--base-url", "http://localhost:1", "--chat-template-kwargs", "1"], "must be a JSON object such as"),
         (["run", "--agent", "nop", "--log-level", "loud"], "--log-level: Input should be 'debug', 'info'"),
@@ -245,7 +245,7 @@ def test_a_run_goes_on_with_its_shell_state_whatever_its_preset_says(
     assert tbench(*command, "--shell-state", "persistent").returncode == 0
     for again in (("resume", str(run_dir)), (*command, "--resume")):
         done = tbench(*again)
-        assert (done.returncode, "1 of 1 trials stand, 0 are left" in done.stderr) == (0, True), done
+        assert (done.returncode, "1 of 1 trials are kept, 0 to run" in done.stderr) == (0, True), done
         assert read_run_document(run_dir / "run.json").locked.shell_state == "persistent"
     done = tbench(*command, "--resume", "--shell-state", "fresh")
     assert done.returncode == 2

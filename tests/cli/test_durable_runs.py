@@ -120,7 +120,7 @@ def test_a_killed_run_is_taken_up_where_it_ended(live: LiveRun, make_task: MakeT
         file.write('{"schema_version": 2, "tor')
     make_task("gamma")  # else it would sleep again; and a changed task is refused
     code, said = live.finish("resume", str(live.directory))
-    assert (code, "changed since then: gamma" in said) == (2, True)
+    assert (code, "these tasks have changed since: gamma" in said) == (2, True)
     slow_task(make_task, "gamma", 60)
     resumed = live.start("resume", str(live.directory))
     eventually(lambda: set(live.containers) and not orphans & set(live.containers), "the orphan's end")
@@ -178,7 +178,7 @@ def test_a_run_killed_in_its_ninth_step_leaves_eight_on_disk_and_goes_on(
     second = trial / "attempt-2"
     trajectory = Trajectory.model_validate_json((second / "trajectory.json").read_text())
     assert list(trajectory.steps) == read_steps(second) and trajectory.outcome is Outcome.SUBMITTED
-    note = f"{live.directory}: 0 of 1 trials stand, 1 are left"
+    note = f"{live.directory}: 0 of 1 trials are kept, 1 to run"
     assert {"kind": "note", "text": note} in map(
         json.loads, (live.directory / "journal.jsonl").read_text().splitlines()
     )
@@ -193,7 +193,7 @@ def test_a_run_with_resume_begins_goes_on_and_is_done(live: LiveRun, make_task: 
     assert live.finish(*command)[0] == 0
     assert live.finish(*command, "-k", "2")[0] == 0
     code, said = live.finish(*command, "-k", "2")
-    assert (code, "2 of 2 trials stand, 0 are left" in said) == (0, True)
+    assert (code, "2 of 2 trials are kept, 0 to run" in said) == (0, True)
     assert [(result.seed, result.reward, result.attempt) for result in live.results] == [(0, 1.0, 1), (1, 1.0, 1)]
     document = json.loads((live.directory / "run.json").read_text())
     assert (document["status"], document["seeds"], len(document["resumed_at"])) == ("finished", [0, 1], 2)

@@ -156,7 +156,7 @@ def test_a_run_that_never_gets_an_answer_stops_with_one_clear_line(begin: Begin,
     run = begin(*options(endpoint.base_url, "-k", "9", "-n", "1"))
     assert run.end() == 4, run.said
     (line,) = [line for line in run.said.splitlines() if line.startswith("tbench: ")]
-    assert f"stopped: {endpoint.base_url}: the first 3 trials ended with the endpoint's errors" in line
+    assert f"stopped: {endpoint.base_url}: the first 3 trials ended with endpoint errors" in line
     assert "The model `tiny` does not exist." in line
     assert len(run.results) == 3
     assert run.config["status"] == "stopped"

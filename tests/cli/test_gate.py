@@ -126,9 +126,9 @@ def test_nights_of_several_models_are_told(stored: list[Path], tmp_path: Path) -
 
 def test_a_run_that_goes_on_is_refused_where_it_is_named_and_left_out_of_a_directory(stored: list[Path]) -> None:
     going = store(stored[0].parent, nights(19)[-1], 18, status="running")
-    assert "night-18: is still going on, or was cut; wait for its end, `tbench resume` it, or leave" in fails(going)
+    assert "night-18: is still running, or was killed; wait for its end, `tbench resume` it, or leave" in fails(going)
     code, lines = tbench(stored[0].parent)
-    assert (code, "night-18: is still going on" in lines[-1]) == (5, True)
+    assert (code, "night-18: is still running" in lines[-1]) == (5, True)
 
 
 def test_a_broken_run_is_refused_where_it_is_named_and_left_out_of_a_directory(stored: list[Path]) -> None:
@@ -147,7 +147,7 @@ def test_results_of_several_models_are_no_night(tmp_path: Path) -> None:
 
 def test_where_there_is_no_run_is_said_in_one_line(tmp_path: Path) -> None:
     assert fails(tmp_path / "none") == f"{tmp_path / 'none'}: no such run directory; check the path"
-    assert fails(tmp_path) == f"{tmp_path}: no run is in it; give run directories, or a directory of them"
+    assert fails(tmp_path) == f"{tmp_path}: contains no run; give run directories, or a directory of them"
 
 
 def test_what_a_run_is_called_cannot_steer_the_terminal(tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ def test_a_run_gets_its_images_first_and_drops_them_at_the_end(
     first = next(index for index, line in enumerate(lines) if " seed 0" in line)
     assert any(line.startswith(f"good: pulled {shown}: 0.2 MB in ") for line in lines[:first])
     assert any(line.startswith("bad has no image: image_denied: ") for line in lines[:first])
-    assert "images: 1 of 2 are there" in lines[:first]
-    assert "1 image dropped, which had up to 0.2 MB" in lines
+    assert "images: 1 of 2 available" in lines[:first]
+    assert "1 image removed, up to 0.2 MB" in lines
     assert not is_there(engine, image.at(front, pinned=True))
     results = [json.loads(line) for line in (tmp_path / "run" / "results.jsonl").read_text().splitlines()]
     assert {each["task"]: (each["error"] or {}).get("type") for each in results}["bad"] == "image_denied"
@@ -138,8 +138,8 @@ def test_the_images_of_a_dataset_are_got_without_a_run(
     assert tbench(*pull, **given).returncode == 0 and not is_there(engine, image.at(front))
     done = tbench(*pull, "--prefetch", "-t", "good", **given)
     assert done.returncode == 0 and done.stdout.startswith(str(tmp_path / "cache"))
-    assert "good: pulled" in done.stderr and done.stderr.endswith("images: 1 of 1 are there\n")
+    assert "good: pulled" in done.stderr and done.stderr.endswith("images: 1 of 1 available\n")
     assert is_there(engine, image.at(front))
     done = tbench(*pull, "--prefetch", **given)
     assert done.returncode == 2 and "lacking has no image: image_unavailable: " in done.stderr
-    assert done.stderr.endswith("images: 1 of 2 are there\n")
+    assert done.stderr.endswith("images: 1 of 2 available\n")

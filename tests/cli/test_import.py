@@ -51,7 +51,7 @@ def test_what_would_start_something_refuses_it_in_a_line(run: Path) -> None:
     before = sorted(run.rglob("*"))
     with pytest.raises(UsageError, match=r"run.json: was imported from 'job', so it cannot go on"):
         tbench("resume", run)
-    with pytest.raises(UsageError, match="only a run of tbench's own can be verified again"):
+    with pytest.raises(UsageError, match="only tbench's own runs can be verified again"):
         tbench("regrade", run)
     assert sorted(run.rglob("*")) == before
 

@@ -77,7 +77,7 @@ def test_it_goes_on_where_it_was_killed(killed: Path, demo: str) -> None:
     command = [TBENCH, "resume", killed / "run", "--base-url", demo]
     told = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert told.returncode == 0, told
-    assert "3 of 4 trials stand, 1 are left" in told.stderr
+    assert "3 of 4 trials are kept, 1 to run" in told.stderr
     assert "score 100.0 ± 0.0 % (sample std over 2 seeds; coverage 4/4)" in told.stdout
     lines = (killed / "run" / "results.jsonl").read_text().splitlines()
     assert lines[:3] == before

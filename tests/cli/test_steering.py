@@ -89,7 +89,7 @@ def test_a_run_is_held_told_something_cut_and_goes_on(run: SpokenRun) -> None:
     assert told == "web-log-digest/0: its model gets this with the next message; the trial does not count\n"
     assert tbench("abort", "tidy-notes", cwd=run.folder) == "tidy-notes/0: is ended without a verdict\n"
     nothing = tbench("abort", "web-log-diges/0", cwd=run.folder, ok=False)
-    assert "no such trial is under way; did you mean web-log-digest/0?" in nothing
+    assert "no such trial is running; did you mean web-log-digest/0?" in nothing
     assert tbench("set", "--concurrency", "5", cwd=run.folder) == "concurrency 5, was 2\n"
     assert tbench("continue", cwd=run.folder) == "goes on\n"
     run.process.wait(timeout=BOUND_SEC)

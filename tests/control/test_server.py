@@ -21,7 +21,7 @@ from tbench.control.wire import (
     Answer,
     Attach,
     Continue,
-    Controls,
+    ControlHandler,
     ListTrials,
     Pause,
     ReadScreen,
@@ -41,7 +41,7 @@ SCREEN = Screen(
 )
 
 
-def heard(directory: Path, controls: Controls, say: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
+def heard(directory: Path, controls: ControlHandler, say: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
     return listening(directory, partial(serve, controls=controls), say)
 
 
@@ -256,7 +256,7 @@ async def test_a_run_of_a_long_path_can_be_spoken_to(tmp_path: Path) -> None:
 async def test_a_socket_that_a_killed_run_has_left_is_told_and_removed(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / SOCKET_NAME))
-    with pytest.raises(UsageError, match=r"its run was killed \(a stale socket was removed\); .*tbench resume"):
+    with pytest.raises(UsageError, match=r"its run was killed \(removed a stale socket\); .*tbench resume"):
         await asked(tmp_path, ListTrials())
     assert not (tmp_path / SOCKET_NAME).exists()
 
@@ -274,4 +274,4 @@ async def test_a_directory_that_takes_no_socket_costs_the_run_nothing_but_a_note
     async with heard(tmp_path, Noted(), notes.append):
         pass
     assert len(notes) == 1
-    assert "cannot be made, so this run cannot be spoken to" in notes[0]
+    assert "cannot be created, so this run cannot be controlled" in notes[0]

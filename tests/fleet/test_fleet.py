@@ -192,7 +192,7 @@ async def test_a_fleet_that_stops_ends_its_run_with_the_reason(tasks: TaskSet, t
     outcome = await run.end()
     assert (outcome.stopped, run.document["status"]) == ("the cluster is gone", "stopped")
     assert [(line["final"], line["reward"]) for line in run.lines] == [(True, None)]
-    assert run.notes.count("stopping: the cluster is gone; trials under way come to their end first") == 1
+    assert run.notes.count("stopping: the cluster is gone; running trials finish first") == 1
 
 
 async def test_a_run_that_is_cancelled_while_a_machine_is_lost_leaves_nothing(tasks: TaskSet, tmp_path: Path) -> None:

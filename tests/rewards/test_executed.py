@@ -174,7 +174,7 @@ async def test_what_cannot_be_run_is_refused_before_anything_starts(make_task: M
     with pytest.raises(ValueError, match="on_flagged"):
         Live(on_flagged="drop")  # type: ignore[arg-type]
     steps = step_task(make_task, "one", "two", name="of-steps")
-    with pytest.raises(UsageError, match="of-steps: has several steps, and a completion is one reply"):
+    with pytest.raises(UsageError, match="of-steps: has several steps, but a completion is one reply"):
         await executed_reward([reply("ls")], task=steps, live=where)
     first = Task.read(make_task())
     moved = first.path.rename(tmp_path / first.name)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tbench.config.values import RetryChoice
 from tbench.errors import TrialError
 from tbench.results import ErrorInfo
-from tbench.runs.admission import MOST_LOSSES, Admission, Demand, NodeBudget, NoMachine, Tries
+from tbench.runs.admission import MOST_LOSSES, Admission, Demand, MachineBudget, NoMachine, RetryBudget
 from tbench.sandbox.fake import FakeBackend
 from tbench.sandbox.node import Node
 
@@ -60,27 +60,27 @@ async def all_leave(made: list[Guest]) -> None:
 
 async def test_demands_that_fit_together_run_together() -> None:
     log: list[str] = []
-    made = await guests(Admission([NodeBudget(2, 1000)]), [SMALL, SMALL, SMALL], log)
+    made = await guests(Admission([MachineBudget(2, 1000)]), [SMALL, SMALL, SMALL], log)
     assert [guest.inside for guest in made] == [True, True, False]
     await all_leave(made)
     assert log == ["0", "1", "2"]
 
 
 async def test_memory_counts_as_cpus_do() -> None:
-    made = await guests(Admission([NodeBudget(8, 250)]), [SMALL, SMALL, SMALL], [])
+    made = await guests(Admission([MachineBudget(8, 250)]), [SMALL, SMALL, SMALL], [])
     assert [guest.inside for guest in made] == [True, True, False]
     await all_leave(made)
 
 
 async def test_fractions_of_cpus_add_up_to_the_whole_budget() -> None:
-    made = await guests(Admission([NodeBudget(1, 1000)]), [Demand(0.1, 1)] * 10, [])
+    made = await guests(Admission([MachineBudget(1, 1000)]), [Demand(0.1, 1)] * 10, [])
     assert all(guest.inside for guest in made)
     await all_leave(made)
 
 
 async def test_a_large_demand_is_not_starved_by_small_ones_behind_it() -> None:
     log: list[str] = []
-    made = await guests(Admission([NodeBudget(2, 1000)]), [SMALL, Demand(2, 100), SMALL], log)
+    made = await guests(Admission([MachineBudget(2, 1000)]), [SMALL, Demand(2, 100), SMALL], log)
     assert [guest.inside for guest in made] == [True, False, False]
     made[0].leave.set()
     await settle()
@@ -91,7 +91,7 @@ async def test_a_large_demand_is_not_starved_by_small_ones_behind_it() -> None:
 
 @pytest.mark.parametrize("big", [Demand(9, 100), Demand(1, 9999), Demand(9, 9999)])
 async def test_a_demand_above_the_budget_runs_alone(big: Demand) -> None:
-    made = await guests(Admission([NodeBudget(2, 1000)]), [SMALL, big, SMALL], [])
+    made = await guests(Admission([MachineBudget(2, 1000)]), [SMALL, big, SMALL], [])
     assert [guest.inside for guest in made] == [True, False, False]
     made[0].leave.set()
     await settle()
@@ -103,7 +103,7 @@ async def test_a_demand_above_the_budget_runs_alone(big: Demand) -> None:
 
 
 async def test_who_is_cancelled_while_waiting_makes_room_for_the_next() -> None:
-    made = await guests(Admission([NodeBudget(2, 1000)]), [SMALL, Demand(2, 1), SMALL], [])
+    made = await guests(Admission([MachineBudget(2, 1000)]), [SMALL, Demand(2, 1), SMALL], [])
     made[1].task.cancel()
     await settle()
     assert made[1].task.cancelled()
@@ -112,7 +112,7 @@ async def test_who_is_cancelled_while_waiting_makes_room_for_the_next() -> None:
 
 
 async def test_who_is_cancelled_just_when_admitted_gives_it_back() -> None:
-    made = await guests(Admission([NodeBudget(1, 1000)]), [SMALL, SMALL, SMALL], [])
+    made = await guests(Admission([MachineBudget(1, 1000)]), [SMALL, SMALL, SMALL], [])
     made[0].leave.set()
     # The first has left and handed its place on, but the second has not run since.
     for _ in range(20):
@@ -127,7 +127,7 @@ async def test_who_is_cancelled_just_when_admitted_gives_it_back() -> None:
 
 
 async def test_who_leaves_while_the_next_is_being_cancelled_hands_over_to_the_one_behind() -> None:
-    made = await guests(Admission([NodeBudget(1, 1000)]), [SMALL, SMALL, SMALL], [])
+    made = await guests(Admission([MachineBudget(1, 1000)]), [SMALL, SMALL, SMALL], [])
     # Both in one turn of the loop, as when a run is interrupted.
     made[0].task.cancel()
     made[1].task.cancel()
@@ -138,7 +138,7 @@ async def test_who_leaves_while_the_next_is_being_cancelled_hands_over_to_the_on
 
 @pytest.mark.parametrize("closed_first", [True, False])
 async def test_who_is_cancelled_just_when_nobody_is_admitted_any_more_is_cancelled(closed_first: bool) -> None:
-    admission = Admission([NodeBudget(1, 1000)])
+    admission = Admission([MachineBudget(1, 1000)])
     made = await guests(admission, [SMALL, SMALL], [])
     acts = [admission.close, made[1].task.cancel]
     for act in acts if closed_first else acts[::-1]:
@@ -149,7 +149,7 @@ async def test_who_is_cancelled_just_when_nobody_is_admitted_any_more_is_cancell
 
 
 async def test_an_error_inside_gives_the_place_back() -> None:
-    admission = Admission([NodeBudget(1, 1000)])
+    admission = Admission([MachineBudget(1, 1000)])
     with pytest.raises(ZeroDivisionError):
         async with admission.admit(SMALL):
             raise ZeroDivisionError
@@ -171,7 +171,7 @@ class Busyness:
 
     def admission(self, max_load: float | None) -> Admission:
         return Admission(
-            [NodeBudget(4, 1000)], max_load=max_load, load=self.look, say=self.notes.append, check_every_sec=0.01
+            [MachineBudget(4, 1000)], max_load=max_load, load=self.look, say=self.notes.append, check_every_sec=0.01
         )
 
 
@@ -189,7 +189,7 @@ async def test_on_a_busy_machine_all_but_the_first_wait_until_it_is_calm() -> No
     async with asyncio.timeout(20):
         await asyncio.gather(*(guest.task for guest in made[1:]))
     assert made[0].inside
-    assert busy.notes == ["load 3.00 per cpu is above --max-load 2: the next trial waits"]
+    assert busy.notes == ["load 3.00 per cpu is above --max-load 2: trials wait"]
     await all_leave(made)
 
 
@@ -231,7 +231,7 @@ def test_the_budget_is_never_exceeded_unless_by_one_alone(moves: list[tuple[str,
 
 
 async def play(moves: list[tuple[str, int, Demand]]) -> None:
-    admission = Admission([NodeBudget(4, 1000)])
+    admission = Admission([MachineBudget(4, 1000)])
     made: list[Guest] = []
     log: list[str] = []
     for move, which, demand in moves:
@@ -264,16 +264,16 @@ def check(inside: list[Guest]) -> None:
 
 async def test_gpus_are_counted_where_their_number_is_known() -> None:
     on_a_gpu = Demand(1, 100, 1)
-    made = await guests(Admission([NodeBudget(8, 1000, gpus=1)]), [on_a_gpu, on_a_gpu, SMALL], [])
+    made = await guests(Admission([MachineBudget(8, 1000, gpus=1)]), [on_a_gpu, on_a_gpu, SMALL], [])
     assert [each.inside for each in made] == [True, False, False]
     await all_leave(made)
-    made = await guests(Admission([NodeBudget(8, 1000)]), [on_a_gpu, on_a_gpu], [])
+    made = await guests(Admission([MachineBudget(8, 1000)]), [on_a_gpu, on_a_gpu], [])
     assert [each.inside for each in made] == [True, True]
     await all_leave(made)
 
 
-def machines(*cpus: float) -> tuple[list[NodeBudget], Admission]:
-    budgets = [NodeBudget(each, each * 1000, node=Node(str(each), FakeBackend())) for each in cpus]
+def machines(*cpus: float) -> tuple[list[MachineBudget], Admission]:
+    budgets = [MachineBudget(each, each * 1000, node=Node(str(each), FakeBackend())) for each in cpus]
     return budgets, Admission(budgets)
 
 
@@ -307,12 +307,12 @@ async def test_a_machine_that_is_away_gets_nothing_and_one_that_comes_takes_who_
     one.node.lose("unplugged")
     made = await guests(admission, [SMALL, SMALL], [])
     assert [guest.inside for guest in made] == [False, False]
-    admission.add(NodeBudget(1, 1000, node=Node("late", FakeBackend())))
-    admission.look_again()
+    admission.add(MachineBudget(1, 1000, node=Node("late", FakeBackend())))
+    admission.admit_waiting()
     await settle()
     assert [guest.inside for guest in made] == [True, False]
     one.node.come_back()
-    admission.look_again()
+    admission.admit_waiting()
     await settle()
     assert [guest.inside for guest in made] == [True, True]
     await all_leave(made)
@@ -325,7 +325,7 @@ async def test_who_waits_for_a_machine_that_is_away_is_in_nobodys_way() -> None:
     made = await guests(admission, [Demand(3, 10), SMALL, SMALL], [])
     assert [guest.inside for guest in made] == [False, True, False]
     large.node.come_back()
-    admission.look_again()
+    admission.admit_waiting()
     await settle()
     assert [guest.inside for guest in made] == [True, True, True]
     assert (small.holders, large.holders) == (1, 2)
@@ -338,7 +338,7 @@ async def test_nobody_waits_for_a_machine_that_is_gone_for_good() -> None:
     large.node.lose("unplugged")
     made = await guests(admission, [Demand(3, 10)], [])
     large.node.is_gone = True
-    admission.look_again()
+    admission.admit_waiting()
     await settle()
     assert made[0].inside and small.holders == 1
     await all_leave(made)
@@ -352,7 +352,7 @@ async def test_a_machine_that_is_set_aside_keeps_who_is_there_and_gets_nobody_el
     made += await guests(admission, [SMALL], [])
     assert [guest.inside for guest in made] == [True, False]
     one.node.why_aside = None
-    admission.look_again()
+    admission.admit_waiting()
     await all_leave(made)
 
 
@@ -366,11 +366,11 @@ async def test_a_machine_that_is_avoided_is_taken_only_where_no_other_is_there()
             await settle()
             assert not waiting.done()
             other.node.lose("unplugged")
-            admission.look_again()
+            admission.admit_waiting()
             assert await waiting is one
 
 
-async def enter(admission: Admission, avoided: Node) -> NodeBudget:
+async def enter(admission: Admission, avoided: Node) -> MachineBudget:
     async with admission.admit(SMALL, avoided=avoided) as budget:
         return budget
 
@@ -384,7 +384,7 @@ async def test_what_is_liked_decides_between_machines_with_equal_shares() -> Non
 
 
 async def test_nobody_is_admitted_once_it_is_closed_nor_waits_any_longer() -> None:
-    admission = Admission([NodeBudget(1, 1000)])
+    admission = Admission([MachineBudget(1, 1000)])
     made = await guests(admission, [SMALL, SMALL], [])
     admission.close()
     with pytest.raises(NoMachine):
@@ -408,31 +408,31 @@ def a_node(name: str = "") -> Node:
 
 
 def test_without_a_loss_there_are_as_many_attempts_as_were_allowed() -> None:
-    tries, node = Tries(2), a_node()
+    retries, node = RetryBudget(2), a_node()
     seen = []
     for _ in range(2):
-        tries.begins_on(node)
-        seen.append(tries.is_last(an_error("terminal_failed")))
+        retries.start_on(node)
+        seen.append(retries.is_last(an_error("terminal_failed")))
     assert seen == [False, True]
 
 
 def test_a_machine_that_was_lost_costs_nothing_for_a_while() -> None:
-    tries, seen = Tries(1), []
+    retries, seen = RetryBudget(1), []
     for number in range(MOST_LOSSES + 1):
         node = a_node(str(number))
-        tries.begins_on(node)
+        retries.start_on(node)
         node.lose("unplugged")
-        seen.append(tries.is_last(an_error("engine_unreachable")))
+        seen.append(retries.is_last(an_error("engine_unreachable")))
     assert seen == [False] * MOST_LOSSES + [True]
 
 
 @pytest.mark.parametrize(("name", "is_last"), [("one of several", False), ("", True)])
 def test_an_engine_that_does_not_answer_is_a_loss_where_there_are_others(name: str, is_last: bool) -> None:
-    tries = Tries(1)
-    tries.begins_on(a_node(name))
-    assert tries.is_last(an_error("engine_unreachable")) is is_last
+    retries = RetryBudget(1)
+    retries.start_on(a_node(name))
+    assert retries.is_last(an_error("engine_unreachable")) is is_last
     # It may be asked twice: the result may be unwritable besides.
-    assert tries.is_last(an_error("result_unwritable")) is is_last
+    assert retries.is_last(an_error("result_unwritable")) is is_last
 
 
 @pytest.mark.parametrize(
@@ -446,23 +446,23 @@ def test_an_engine_that_does_not_answer_is_a_loss_where_there_are_others(name: s
     ],
 )
 def test_a_machine_on_which_nothing_started_is_avoided_once(type_: str, is_avoided: bool) -> None:
-    tries, node = Tries(2), a_node("a")
-    tries.begins_on(node)
-    tries.ended(an_error(type_))
-    assert (tries.avoided is node) is is_avoided
-    tries.begins_on(a_node("b"))
-    tries.ended(None)
-    assert tries.avoided is None
+    retries, node = RetryBudget(2), a_node("a")
+    retries.start_on(node)
+    retries.record(an_error(type_))
+    assert (retries.avoided is node) is is_avoided
+    retries.start_on(a_node("b"))
+    retries.record(None)
+    assert retries.avoided is None
 
 
 def test_another_machine_is_liked_more_than_an_image_that_is_there() -> None:
     node, other = a_node("a"), a_node("b")
     node.backend.image_ids["task"] = "sha256:1"  # type: ignore[index]
-    first, second = (NodeBudget(1, 1, node=each) for each in (node, other))
-    tries = Tries(2)
-    assert tries.likes("task")(first) > tries.likes("task")(second)
-    tries.begins_on(node)
-    assert tries.likes("task")(first) + 1 < tries.likes("task")(second)
+    first, second = (MachineBudget(1, 1, node=each) for each in (node, other))
+    retries = RetryBudget(2)
+    assert retries.preference("task")(first) > retries.preference("task")(second)
+    retries.start_on(node)
+    assert retries.preference("task")(first) + 1 < retries.preference("task")(second)
 
 
 @pytest.mark.parametrize(
@@ -479,14 +479,14 @@ def test_only_errors_of_the_chosen_types_have_another_attempt(
 ) -> None:
     found = []
     for type_ in ("sandbox_failed", "terminal_failed", "verifier_timeout"):
-        tries = Tries(2, RetryChoice(frozenset(only), frozenset(never)))
-        tries.begins_on(a_node())
-        if not tries.is_last(an_error(type_)):
+        retries = RetryBudget(2, RetryChoice(frozenset(only), frozenset(never)))
+        retries.start_on(a_node())
+        if not retries.is_last(an_error(type_)):
             found.append(type_)
     assert found == again
 
 
 def test_what_was_rewound_goes_on_whatever_is_tried_again() -> None:
-    tries = Tries(2, RetryChoice(frozenset({"sandbox_failed"})))
-    tries.begins_on(a_node())
-    assert not tries.is_last(an_error("rewound"))
+    retries = RetryBudget(2, RetryChoice(frozenset({"sandbox_failed"})))
+    retries.start_on(a_node())
+    assert not retries.is_last(an_error("rewound"))

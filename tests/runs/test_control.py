@@ -136,11 +136,11 @@ async def test_a_trial_is_held_at_its_next_model_call_while_others_go_on(
 ) -> None:
     async with running(tasks, store, lambda: Asking(told, at), concurrency=4) as spoken:
         control = spoken.control
-        spoken.run.control.starting.lift()
+        spoken.run.control.start_gate.open()
         await spoken.until(lambda: sum(each.held for each in control.state().trials) == 4)
         assert {each.step for each in control.state().trials} == {1}
         assert {each.line for each in control.state().trials} == {"line 1"}
-        assert control.pause("beta/1", now=False) == "beta/1: is held at its next model call"
+        assert control.pause("beta/1", now=False) == "beta/1: will be held at its next model call"
         assert "beta/1" in control.go_on(None)
         await spoken.until(lambda: control.state().ended == 3)
         (left,) = control.state().trials
@@ -153,7 +153,7 @@ async def test_what_is_said_reaches_its_trial_and_that_trial_does_not_count(
     tasks: TaskSet, store: RunStore, told: dict[str, list[str]], at: dict[str, int]
 ) -> None:
     async with running(tasks, store, lambda: Asking(told, at), concurrency=4) as spoken:
-        spoken.run.control.starting.lift()
+        spoken.run.control.start_gate.open()
         await spoken.until(lambda: len(at) == 4)
         spoken.control.say("alpha/0", "Look at the log.")
         spoken.control.go_on(None)
@@ -173,10 +173,10 @@ async def test_a_trial_that_is_ended_has_an_error_and_no_verdict(
     tasks: TaskSet, store: RunStore, told: dict[str, list[str]], at: dict[str, int]
 ) -> None:
     async with running(tasks, store, lambda: Asking(told, at), concurrency=4) as spoken:
-        spoken.run.control.starting.lift()
+        spoken.run.control.start_gate.open()
         await spoken.until(lambda: len(at) == 4)
         assert spoken.control.abort("beta/0") == "beta/0: is ended without a verdict"
-        with pytest.raises(UsageError, match=r"beta/0: has its verdict, or is being ended already"):
+        with pytest.raises(UsageError, match=r"beta/0: already has a verdict, or is being ended"):
             spoken.control.abort("beta/0")
         spoken.control.go_on(None)
         results = await spoken.results()
@@ -213,11 +213,11 @@ async def test_an_unknown_trial_is_told_with_those_that_are_like_it(tasks: TaskS
     async with running(tasks, store, Stuck, concurrency=4) as spoken:
         spoken.control.go_on(None)
         await spoken.until(lambda: len(spoken.control.state().trials) == 4)
-        with pytest.raises(UsageError, match=r"^alpa/0: no such trial is under way; did you mean alpha/0"):
+        with pytest.raises(UsageError, match=r"^alpa/0: no such trial is running; did you mean alpha/0"):
             spoken.control.abort("alpa/0")
-        with pytest.raises(UsageError, match=r"^alpha: several trials of it are under way: alpha/0, alpha/1$"):
+        with pytest.raises(UsageError, match=r"^alpha: several trials of this task are running: alpha/0, alpha/1$"):
             spoken.control.pause("alpha", now=False)
-        with pytest.raises(UsageError, match=r"tbench ps lists those that are"):
+        with pytest.raises(UsageError, match=r"tbench ps lists running trials"):
             spoken.control.say("zzzzzz", "x")
 
 
@@ -230,7 +230,7 @@ async def test_an_agent_that_has_ended_can_be_told_nothing(tasks: TaskSet, store
     (plan, *_) = plan_trials(tasks, a_plan(seeds=(0,), agent="nop"))
     with run.trial(plan):
         run.on_event(TrialPhase(trial=plan.trial, attempt=1, task="alpha", seed=0, phase="verifier"))
-        with pytest.raises(UsageError, match=r"^alpha/0: its agent has come to its end \(verifier\)$"):
+        with pytest.raises(UsageError, match=r"^alpha/0: its agent has ended \(verifier\)$"):
             LiveControl(run).say("alpha/0", "x")
 
 
@@ -294,7 +294,7 @@ async def test_a_terminal_is_seen_taken_typed_into_and_given_back(tasks: TaskSet
     agent = AtTerminal([LS, CLAIM, CLAIM])
     async with running(tasks, store, lambda: agent, seeds=(0,), concurrency=1) as spoken:
         control = spoken.control
-        spoken.run.control.starting.lift()
+        spoken.run.control.start_gate.open()
         await spoken.until(lambda: [each.held for each in control.state().trials] == [True])
         (trial,) = control.state().trials
         called = f"{trial.task}/0"
@@ -307,10 +307,10 @@ async def test_a_terminal_is_seen_taken_typed_into_and_given_back(tasks: TaskSet
             assert (await screens_until(other, "")).yours is False
             assert (await screens_until(person, "")).yours is True
             await other.type(b"nothing")
-            with pytest.raises(UsageError, match=rf"^{called}: somebody else has taken its terminal"):
+            with pytest.raises(UsageError, match=rf"^{called}: another client has taken its terminal"):
                 async with control.attach(called, take=True, drawn=True):
                     raise AssertionError
-            with pytest.raises(UsageError, match=rf"^{called}: somebody has taken its terminal"):
+            with pytest.raises(UsageError, match=rf"^{called}: another client has taken its terminal"):
                 await control.type(called, "x")
             await person.type(b"echo by hand\r")
             await screens_until(other, "\nby hand\n")
@@ -331,7 +331,7 @@ async def test_bytes_follow_a_drawing_and_keys_reach_only_a_trial_that_is_held(t
     agent = AtTerminal([LS, CLAIM, CLAIM])
     async with running(tasks, store, lambda: agent, seeds=(0,), concurrency=1) as spoken:
         control = spoken.control
-        spoken.run.control.starting.lift()
+        spoken.run.control.start_gate.open()
         await spoken.until(lambda: [each.held for each in control.state().trials] == [True])
         name = control.state().trials[0].task
         control.pause(name, now=False)
@@ -341,7 +341,7 @@ async def test_bytes_follow_a_drawing_and_keys_reach_only_a_trial_that_is_held(t
             assert answer.screen is not None
             assert (answer.screen.columns, answer.screen.rows) == (160, 40)
             assert b"\x1b[1;1Hroot@fake:/app# " in await person.next()
-            assert "its model is told of it" in await control.type(name, "echo by hand\n")
+            assert "its model will be shown it" in await control.type(name, "echo by hand\n")
             async with asyncio.timeout(20):
                 shown = b""
                 while shown.count(b"by hand") < 2:
@@ -358,17 +358,17 @@ async def test_what_has_no_terminal_or_is_not_held_is_told(tasks: TaskSet, store
         await spoken.until(lambda: [each.phase for each in spoken.control.state().trials] == ["agent"] * 4)
         with pytest.raises(UsageError, match=r"^alpha/0: its agent has no terminal now; the oracle never has one"):
             await spoken.control.screen("alpha/0")
-        with pytest.raises(UsageError, match=r"^alpa/0: no such trial is under way; did you mean alpha/0"):
+        with pytest.raises(UsageError, match=r"^alpa/0: no such trial is running; did you mean alpha/0"):
             await spoken.control.type("alpa/0", "x")
         (trial, *_) = spoken.run.control.trials.values()
         async with contextlib.AsyncExitStack() as stack:
             terminal = trial.terminal = Terminal(FakeTmux().connect)
             await terminal.open()
             stack.push_async_callback(terminal.close)
-            with pytest.raises(UsageError, match=r"/0: is at work; hold it first \(tbench pause TRIAL\)"):
+            with pytest.raises(UsageError, match=r"/0: is at work; pause it \(tbench pause TRIAL\)"):
                 await spoken.control.type(trial.plan.trial, "x")
             trial.step = 1
-            with pytest.raises(UsageError, match=r"/0: its agent is not held, so its terminal cannot be taken"):
+            with pytest.raises(UsageError, match=r"/0: its agent cannot be paused, so its terminal cannot be taken"):
                 async with spoken.control.attach(trial.plan.trial, take=True, drawn=True):
                     raise AssertionError
             trial.terminal = None
@@ -379,5 +379,5 @@ async def test_a_trial_that_has_ended_says_what_came_of_it(tasks: TaskSet, store
         spoken.control.go_on(None)
         results = await spoken.results()
         for said, result in results.items():
-            with pytest.raises(UsageError, match=rf"^{said}: has ended: reward {result.reward:g}$"):
+            with pytest.raises(UsageError, match=rf"^{said}: has ended with reward {result.reward:g}$"):
                 await spoken.control.screen(said)

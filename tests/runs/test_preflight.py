@@ -184,12 +184,12 @@ LAPTOP = Capacity(2, 8192)
             [("small", Demand(1, 1)), ("big", Demand(4, 65536))],
             1,
             "larger than the machine, which has 2 cpus, 8.0 GB: big (4 cpus, 64.0 GB); "
-            "each gets what there is, and runs alone",
+            "each gets what the machine has, and runs alone",
         ),
         (
             [("big", Demand(4, 1024))],
             2,
-            "larger than the machine, which has 2 cpus, 8.0 GB: big (4 cpus, 1.0 GB); each gets what there is",
+            "larger than the machine, which has 2 cpus, 8.0 GB: big (4 cpus, 1.0 GB); each gets what the machine has",
         ),
     ],
 )
@@ -227,8 +227,8 @@ async def test_a_task_larger_than_the_machine_is_told_once_and_runs(
     [
         (None, None),
         (2, None),
-        (1, "needs environment.gpus = 2, and the engine has 1 GPU; "),
-        (0, "needs environment.gpus = 2, and the engine has no nvidia runtime; "),
+        (1, "needs environment.gpus = 2, but the engine has 1 GPU; "),
+        (0, "needs environment.gpus = 2, but the engine has no nvidia runtime; "),
     ],
 )
 def test_a_task_that_needs_more_gpus_than_there_are_is_refused(
@@ -244,7 +244,7 @@ def test_a_verifier_of_its_own_is_refused_gpus_by_its_key(make_task: MakeTask) -
     task = Task.read(make_task(toml="[verifier.environment]\ngpus = 1\n"))
     error = refusal(task, "", "nop", 0)
     assert error is not None
-    assert str(error).startswith("needs verifier.environment.gpus = 1, and the engine has no nvidia runtime; ")
+    assert str(error).startswith("needs verifier.environment.gpus = 1, but the engine has no nvidia runtime; ")
     assert refusal(task, "", "nop", 1) is None
 
 
@@ -319,7 +319,7 @@ async def test_prefetch_gets_all_images_before_the_first_trial_and_one_that_fail
     backend.failing = {"beta": TrialError("image_denied", "HOST wants a login")}
     outcome, said = await run(tasks, tmp_path, backend, prefetch=True)
     assert backend.prefetched == ["alpha", "beta"] and len(outcome.results) == 4
-    assert said[2:4] == ["beta has no image: image_denied: HOST wants a login", "images: 1 of 2 are there"]
+    assert said[2:4] == ["beta has no image: image_denied: HOST wants a login", "images: 1 of 2 available"]
 
 
 async def test_a_task_that_is_refused_gets_no_image(make_task: Any, tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ async def test_the_image_of_a_task_is_dropped_once_when_its_last_sandbox_is_gone
     _, said = await run(tasks, tmp_path, backend, drop_images=True, concurrency=1)
     assert backend.dropped == ["alpha", "beta"], "seed by seed: the second seeds are the last"
     assert backend.others == [["beta"], []] and backend.left_at_drop == [0, 0]
-    assert said[-1] == "2 images dropped, which had up to 2.0 MB"
+    assert said[-1] == "2 images removed, up to 2.0 MB"
 
 
 async def test_an_attempt_that_another_follows_is_not_the_last(tasks: TaskSet, tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ async def test_an_attempt_that_another_follows_is_not_the_last(tasks: TaskSet, t
     assert len(outcome.results) == 4 and sorted(backend.dropped) == ["alpha", "beta"]
 
 
-class Waits(NopAgent):
+class HoldPoint(NopAgent):
     """Works until it is cancelled, where the task is called beta."""
 
     begun = asyncio.Event()
@@ -361,10 +361,10 @@ class Waits(NopAgent):
 async def test_a_run_that_is_cut_short_keeps_the_images_of_trials_that_are_still_to_come(
     tasks: TaskSet, tmp_path: Path
 ) -> None:
-    Waits.begun, backend = asyncio.Event(), Imaging()
-    running = asyncio.create_task(run(tasks, tmp_path, backend, Waits, drop_images=True, seeds=(0,)))
+    HoldPoint.begun, backend = asyncio.Event(), Imaging()
+    running = asyncio.create_task(run(tasks, tmp_path, backend, HoldPoint, drop_images=True, seeds=(0,)))
     async with asyncio.timeout(20):
-        await Waits.begun.wait()
+        await HoldPoint.begun.wait()
         await backend.has_dropped.wait()
         running.cancel()
         await asyncio.wait({running})

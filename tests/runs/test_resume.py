@@ -333,15 +333,15 @@ def test_nested_keys_are_named_with_both_values(earlier: EarlierRun, tasks: Task
 
 
 def test_changed_and_missing_tasks_are_named(earlier: EarlierRun, tasks: TaskSet) -> None:
-    with pytest.raises(UsageError, match="without its tasks beta; give the tasks"):
+    with pytest.raises(UsageError, match="without its tasks beta; add the tasks"):
         check_same_run(earlier, plan_of(), TaskSet(tasks.tasks[:1], {}))
     (tasks.tasks[0].path / "tests" / "test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n")
-    with pytest.raises(UsageError, match="changed since then: alpha; put the tasks back"):
+    with pytest.raises(UsageError, match="these tasks have changed since: alpha; restore them"):
         check_same_run(earlier, plan_of(), read_tasks(str(tasks.tasks[0].path.parent)))
 
 
 def test_a_directory_without_a_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"{tmp_path}: no run.json in it"):
+    with pytest.raises(UsageError, match=f"{tmp_path}: has no run.json"):
         EarlierRun.read(tmp_path)
 
 

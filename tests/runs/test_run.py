@@ -437,7 +437,7 @@ async def test_an_attempt_is_seen_and_paused_while_the_one_before_it_is_still_to
         assert [(each.attempt, each.phase) for each in watched.trials.values()] == [(2, "agent")]
         control = LiveControl(run.control)
         assert [(each.attempt, each.phase) for each in control.state().trials] == [(2, "agent")]
-        assert control.pause("alpha", now=False) == "alpha/0: is held at its next model call"
+        assert control.pause("alpha", now=False) == "alpha/0: will be held at its next model call"
         console = Console(file=io.StringIO(), width=80, height=24)
         with console.capture() as shown:
             console.print(live.render(80, 24))

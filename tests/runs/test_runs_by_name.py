@@ -96,7 +96,7 @@ async def test_a_run_goes_on_with_its_own_commit_and_is_refused_where_tasks_chan
     document = EarlierRun.read(tmp_path / "run").document
     assert isinstance(document, RunDocument) and document.dataset is not None
     assert (document.dataset.commit, [task.name for task in document.tasks]) == (first, ["alpha", "beta"])
-    with pytest.raises(UsageError, match="changed since then: alpha; put the tasks back, or start a new run"):
+    with pytest.raises(UsageError, match="these tasks have changed since: alpha; restore them, or start a new run"):
         await run(more, chosen_tasks(more.tasks), tmp_path / "run", earlier)
     entry = cache_directory() / document.dataset.entry
     (entry / "beta/tests/test.sh").write_text("true\n")

@@ -11,7 +11,7 @@ import pytest
 from tbench.errors import TrialError
 from tbench.events import TrialStep, TrialVerdict
 from tbench.results import TrialResult
-from tbench.runs.stopping import FIRST_TRIALS, Stopping
+from tbench.runs.stopping import FIRST_TRIALS, StopPolicy
 
 
 class FakeGate:
@@ -39,12 +39,12 @@ def failed(number: int) -> TrialVerdict:
 
 
 def test_a_run_whose_first_trials_all_failed_at_the_endpoint_stops() -> None:
-    stopping = Stopping(planned=100)
+    stopping = StopPolicy(planned=100)
     for number in range(FIRST_TRIALS):
         assert stopping.reason is None
         stopping.on_event(failed(number))
     assert stopping.reason == (
-        "the first 3 trials ended with the endpoint's errors and no request was answered; last: t2: the server's words"
+        "the first 3 trials ended with endpoint errors, and no request was answered; last error: t2: the server's words"
     )
 
 
@@ -57,7 +57,7 @@ def test_a_run_whose_first_trials_all_failed_at_the_endpoint_stops() -> None:
     ],
 )
 def test_one_answer_anywhere_is_enough_to_go_on(answer: Any) -> None:
-    stopping = Stopping(planned=100)
+    stopping = StopPolicy(planned=100)
     stopping.on_event(answer)
     for number in range(10):
         stopping.on_event(failed(number))
@@ -65,7 +65,7 @@ def test_one_answer_anywhere_is_enough_to_go_on(answer: Any) -> None:
 
 
 def test_a_first_step_is_a_question_and_no_answer() -> None:
-    stopping = Stopping(planned=100)
+    stopping = StopPolicy(planned=100)
     for number in range(FIRST_TRIALS):
         stopping.on_event(TrialStep(trial=f"t{number}", attempt=1, step=1, line=""))
         stopping.on_event(failed(number))
@@ -73,14 +73,14 @@ def test_a_first_step_is_a_question_and_no_answer() -> None:
 
 
 def test_attempts_at_one_trial_are_one_trial() -> None:
-    stopping = Stopping(planned=100)
+    stopping = StopPolicy(planned=100)
     for _ in range(10):
         stopping.on_event(failed(1))
     assert stopping.reason is None
 
 
 def test_other_errors_say_nothing_of_the_endpoint() -> None:
-    stopping = Stopping(planned=100)
+    stopping = StopPolicy(planned=100)
     for number in range(10):
         stopping.on_event(verdict(f"t{number}", "image_build_failed"))
     assert stopping.reason is None
@@ -88,7 +88,7 @@ def test_other_errors_say_nothing_of_the_endpoint() -> None:
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_run_with_fewer_trials_stops_when_all_of_them_failed(others: int) -> None:
-    stopping = Stopping(planned=2 + others)
+    stopping = StopPolicy(planned=2 + others)
     for number in range(others):
         stopping.on_event(verdict(f"other{number}", "task_invalid"))
     stopping.on_event(failed(0))
@@ -99,7 +99,7 @@ def test_a_run_with_fewer_trials_stops_when_all_of_them_failed(others: int) -> N
 
 async def test_nothing_starts_while_the_endpoint_is_away_and_nothing_ever_when_it_was_given_up() -> None:
     gate, said = FakeGate(), []
-    stopping = Stopping(planned=10, gate=gate, say=said.append)
+    stopping = StopPolicy(planned=10, gate=gate, say=said.append)
     waiting = asyncio.create_task(stopping.may_start())
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -108,8 +108,8 @@ async def test_nothing_starts_while_the_endpoint_is_away_and_nothing_ever_when_i
     gate.gave_up = "away for 3600 s"
     assert not await stopping.may_start()
     assert not await stopping.may_start()
-    assert said == ["stopping: away for 3600 s; trials under way come to their end first"]
+    assert said == ["stopping: away for 3600 s; running trials finish first"]
 
 
 async def test_without_an_endpoint_trials_start() -> None:
-    assert await Stopping(planned=1).may_start()
+    assert await StopPolicy(planned=1).may_start()

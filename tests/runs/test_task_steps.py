@@ -250,10 +250,10 @@ async def test_files_of_a_step_belong_to_the_agents_user(bench: Bench, make_task
         ("0.5", text(0.4), "reward 0.4 is below min_reward 0.5"),
         ("0", text(0), ""),
         ("0.5", metrics(reward=0.4, style=1), "reward 0.4 is below min_reward 0.5"),
-        ("0.5", metrics(style=1), "no reward, and min_reward is 0.5"),
+        ("0.5", metrics(style=1), "no reward, but min_reward is 0.5"),
         ("{ style = 0.5 }", metrics(reward=0, style=0.5), ""),
         ("{ style = 0.5 }", metrics(reward=1, style=0.25), "style 0.25 is below min_reward 0.5"),
-        ("{ reward = 0.1, style = 0.5 }", metrics(reward=1), "no style, and min_reward is 0.5"),
+        ("{ reward = 0.1, style = 0.5 }", metrics(reward=1), "no style, but min_reward is 0.5"),
         ("{ reward = 0.1 }", text(0.05), "reward 0.05 is below min_reward 0.1"),
     ],
 )
@@ -425,7 +425,7 @@ async def test_steps_that_were_judged_in_the_agents_own_container_are_not_verifi
     backend = Reopening(lambda _: JudgedSandbox(text(1), text(1)))
     await execute_run(plan, tasks, directory, lambda: Worker([]), Events(), backend=backend)
     (change,) = await regrade(lambda _: backend, directory, (), None, print)
-    why_not = "what its step one was judged by is gone; run it again"
+    why_not = "the handover of its step one is missing; run the trial again"
     assert (change.after, change.why_not) == (None, why_not)
     (result,) = read_run(directory).results
     assert [step.reward for step in result.task_steps] == [1.0, 1.0]

@@ -72,7 +72,7 @@ def test_trl_gets_a_row_for_each_prompt(config: tbench.RunConfig, endpoint: Faul
         assert rows["env_mask"][0][:3] == [1, 0, 1] and rows["logprobs"][0][:3] == [-0.5, 0.0, -0.5]
         assert rollouts.reward_func(["x", "y"], rows["tbench_reward"], tbench_stop=rows["tbench_stop"]) == [1.0, 1.0]
         assert endpoint.seen[-1].json["temperature"] == 0.9
-        with pytest.raises(KeyError, match="no task is called 'two'; a prompt is the name of a task"):
+        with pytest.raises(KeyError, match="no task is named 'two'; each prompt must be the name of a task"):
             rollouts.rollout_func(["one", "two"], TRAINER)
     finally:
         rollouts.close()

@@ -1,1 +1,1 @@
-"""What becomes of a trial while somebody speaks to it."""
+"""Live control of running trials: commands, debugging, and sharing their terminals."""

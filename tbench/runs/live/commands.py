@@ -1,4 +1,4 @@
-"""A run under way as it can be spoken to: which trials there are, and what somebody wants of them."""
+"""Commands on a running run, as clients of its control socket send them."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 from tbench.control.wire import (
-    AboutReplies,
+    DebugCommand,
     DebugEnd,
     Debugged,
-    Onlooker,
     Paused,
     Quit,
     Rewind,
     RunUnderWay,
     SaveCassette,
     Screen,
+    TerminalViewer,
     TrialUnderWay,
 )
 from tbench.errors import UsageError
 from tbench.events import Phase
 from tbench.results import TrialResult
-from tbench.runs.control import RunControl, TrialControl, WayBack
-from tbench.runs.live.debugged import DebuggedTrial, shown_after
+from tbench.runs.control import RewindPoint, RunControl, TrialControl
+from tbench.runs.live.debugged_trial import DebuggedTrial, shown_after
 from tbench.runs.live.saving import save_cassette
 from tbench.text import counted, names_shown, plain
 
-_WAY_BACK_SEC, _WAY_BACK_LOOKS = 0.02, 250
-"""How often, and how many times, it is looked whether a trial that was rewound has begun anew."""
+_REWIND_POLL_SEC, _REWIND_POLLS = 0.02, 250
+"""Interval and number of checks for whether a rewound trial has begun again."""
 _AFTER_THE_AGENT: tuple[Phase, ...] = ("verifier", "teardown", "done")
 
 
 class LiveControl:
-    """What a run can be asked to do while it is under way: a tbench.control.wire.Controls."""
+    """Carries out commands on a running run: a tbench.control.wire.ControlHandler."""
 
     def __init__(self, run: RunControl) -> None:
         self._run = run
@@ -47,46 +47,46 @@ class LiveControl:
             ended=self._run.ended,
             concurrency=self._run.slots.number,
             paused=self._paused,
-            trials=tuple(map(state_of, self._run.trials.values())),
+            trials=tuple(map(trial_state, self._run.trials.values())),
         )
 
     @property
     def _paused(self) -> Paused:
-        if self._run.everything.is_set:
+        if self._run.run_gate.is_closed:
             return "holding all"
-        return "starting nothing" if self._run.starting.is_set else "no"
+        return "starting nothing" if self._run.start_gate.is_closed else "no"
 
     def pause(self, trial: str | None, *, now: bool) -> str:
         if trial is not None:
-            found = self._at_work(trial)
-            found.own.set()
-            return f"{found.name}: is held at its next model call"
-        self._run.starting.set()
+            found = self._trial_at_work(trial)
+            found.gate.close()
+            return f"{found.name}: will be held at its next model call"
+        self._run.start_gate.close()
         if not now:
             return f"no other trial starts; {counted(len(self._run.trials), 'trial')} under way"
-        self._run.everything.set()
+        self._run.run_gate.close()
         return f"no other trial starts; {counted(len(self._run.trials), 'trial')} held at their next model calls"
 
     def go_on(self, trial: str | None) -> str:
         if trial is not None:
-            found = self._found(trial)
-            found.own.lift()
-            held = "; but all trials are held: continue without naming one" if self._run.everything.is_set else ""
+            found = self._find(trial)
+            found.gate.open()
+            held = "; but all trials are held: continue without naming one" if self._run.run_gate.is_closed else ""
             return f"{found.name}: goes on{held}"
-        self._run.starting.lift()
-        self._run.everything.lift()
-        own = [each for each in self._run.trials.values() if each.own.is_set]
+        self._run.start_gate.open()
+        self._run.run_gate.open()
+        own = [each for each in self._run.trials.values() if each.gate.is_closed]
         left = f"; held on their own: {names_shown(each.name for each in own)}" if own else ""
         return f"goes on{left}"
 
     def abort(self, trial: str) -> str:
-        found = self._found(trial)
+        found = self._find(trial)
         if not found.abort():
-            raise UsageError(f"{found.name}: has its verdict, or is being ended already")
+            raise UsageError(f"{found.name}: already has a verdict, or is being ended")
         return f"{found.name}: is ended without a verdict"
 
     def say(self, trial: str, text: str) -> str:
-        found = self._at_work(trial)
+        found = self._trial_at_work(trial)
         found.messages.append(text)
         found.touch()
         return f"{found.name}: its model gets this with the next message; the trial does not count"
@@ -98,36 +98,36 @@ class LiveControl:
         return f"concurrency {number}, was {before}"
 
     async def screen(self, trial: str) -> Screen:
-        found = self._at_terminal(trial)
-        with _named(found):
-            return await self._at(found).shared.screen()
+        found = self._trial_at_terminal(trial)
+        with _naming(found):
+            return await self._debugger(found).shared.screen()
 
     async def type(self, trial: str, keys: str) -> str:
-        found = self._at_terminal(trial)
-        shared = self._at(found).shared
-        with _named(found):
-            if shared.taken.is_set:
-                raise UsageError("somebody has taken its terminal, and types there")
+        found = self._trial_at_terminal(trial)
+        shared = self._debugger(found).shared
+        with _naming(found):
+            if shared.takeover.is_closed:
+                raise UsageError("another client has taken its terminal")
             if not await shared.type(keys.replace("\r\n", "\n").replace("\n", "\r").encode("utf-8", "replace")):
-                raise UsageError("is at work; hold it first (tbench pause TRIAL), and wait until tbench ps says held")
-        return f"{found.name}: typed; its model is told of it, and the trial does not count"
+                raise UsageError("is at work; pause it (tbench pause TRIAL) and wait until tbench ps shows it as held")
+        return f"{found.name}: typed; its model will be shown it, and the trial does not count"
 
     async def debug(self, trial: str, *, after: int, version: int | None) -> Debugged:
-        if (over := self._ended_as(trial)) is None:
-            if (way := await self._on_its_way_back(trial)) is not None:
+        if (over := self._result_of(trial)) is None:
+            if (rewind := await self._pending_rewind(trial)) is not None:
                 return Debugged(
-                    version=way.version,
-                    attempt=way.attempt,
+                    version=rewind.version,
+                    attempt=rewind.attempt,
                     phase="queued",
-                    rewinding=way.step,
-                    verdicts=way.verdicts,
+                    rewinding=rewind.step,
+                    verdicts=rewind.verdicts,
                 )
-            await self._at(self._found(trial)).news(version)
-            over = self._ended_as(trial)
+            await self._debugger(self._find(trial)).news(version)
+            over = self._result_of(trial)
         if over is not None:
             error = over.error.type if over.error is not None else None
             ended = DebugEnd(outcome=over.outcome, reward=over.reward, error=error)
-            steps = self._run.debugged.get(f"{over.task}/{over.seed}", ())
+            steps = self._run.debugged_steps.get(f"{over.task}/{over.seed}", ())
             seen = shown_after(after, steps)
             return Debugged(
                 version=(version or 0) + 1,
@@ -137,103 +137,104 @@ class LiveControl:
                 steps=seen,
                 ended=ended,
             )
-        found = self._found(trial)
-        return self._at(found).shown(state_of(found), after)
+        found = self._find(trial)
+        return self._debugger(found).shown(trial_state(found), after)
 
-    async def _on_its_way_back(self, said: str) -> WayBack | None:
-        """The way of a trial that was rewound and has not begun anew; waits a while for that."""
-        for _ in range(_WAY_BACK_LOOKS):
-            ways = (way for trial, (name, way) in self._run.ways_back.items() if said in (trial, name, _task_of(name)))
-            if (way := next(ways, None)) is None:
+    async def _pending_rewind(self, name: str) -> RewindPoint | None:
+        """Return the rewind point of a trial that has not begun again; waits a while for it to begin."""
+        for _ in range(_REWIND_POLLS):
+            pending = self._run.rewinds.items()
+            found = (point for trial, (full, point) in pending if name in (trial, full, _task_of(full)))
+            if (rewind := next(found, None)) is None:
                 return None
-            await asyncio.sleep(_WAY_BACK_SEC)
-        return way
+            await asyncio.sleep(_REWIND_POLL_SEC)
+        return rewind
 
-    def _ended_as(self, said: str) -> TrialResult | None:
-        """The result of a trial that is over, and of which no other attempt is under way."""
-        if any(said in (each.plan.trial, each.name, each.plan.task_name) for each in self._run.trials.values()):
+    def _result_of(self, name: str) -> TrialResult | None:
+        """Return the result of a finished trial; None if another attempt at it is running."""
+        if any(name in (each.plan.trial, each.name, each.plan.task_name) for each in self._run.trials.values()):
             return None
-        return next((each for name, each in self._run.over.items() if said in (name, _task_of(name))), None)
+        return next((each for full, each in self._run.results.items() if name in (full, _task_of(full))), None)
 
-    async def decide(self, request: AboutReplies) -> str:
-        found = self._found(request.trial)
+    async def decide(self, request: DebugCommand) -> str:
+        found = self._find(request.trial)
         if isinstance(request, Quit):
-            found.is_kept = request.keep
+            found.keeps_container = request.keep
             return f"{self.abort(request.trial)}{'; its container stays' if request.keep else ''}"
         if isinstance(request, Rewind):
-            with _named(found):
+            with _naming(found):
                 self._rewind(found, request.step)
-            return f"{found.name}: is done again up to step {request.step}, whose reply waits then"
-        with _named(found):
+            return f"{found.name}: is replayed up to step {request.step}, whose reply then waits for a decision"
+        with _naming(found):
             if isinstance(request, SaveCassette):
                 return f"{found.name}: {_saved(found)}"
-            return f"{found.name}: {await self._at(found).decide(request)}"
+            return f"{found.name}: {await self._debugger(found).decide(request)}"
 
-    def _at(self, trial: TrialControl) -> DebuggedTrial:
-        """What serves those who are at a trial."""
-        attendant = self._run.attend(trial)
-        assert isinstance(attendant, DebuggedTrial)
-        return attendant
+    def _debugger(self, trial: TrialControl) -> DebuggedTrial:
+        """Return the trial's debugger."""
+        debugger = self._run.attend(trial)
+        assert isinstance(debugger, DebuggedTrial)
+        return debugger
 
     def _rewind(self, trial: TrialControl, step: int) -> None:
-        """End an attempt, and have the next one do the same up to a step. Raises UsageError."""
-        if not trial.course.has_begun:
-            raise UsageError("no model was asked yet, or none that could be told the same again")
+        """End an attempt, and let the next one replay it up to a step. Raises UsageError."""
+        if not trial.replay_log.has_begun:
+            raise UsageError("no model has been asked yet, or its agent cannot be replayed")
         if step > trial.step:
-            raise UsageError(f"is at step {trial.step}; name that, or an earlier one")
-        trajectory = trial.work.trajectory() if trial.work is not None else None
-        known = trial.course.until(step, trajectory.steps if trajectory is not None else ())
-        seen = self._at(trial)
-        if not trial.abort(WayBack(trial.plan.attempt + 1, step, known, seen.version + 1, seen.verdicts_so_far)):
-            raise UsageError("has its verdict, or is being ended already")
+            raise UsageError(f"is at step {trial.step}; choose that step or an earlier one")
+        trajectory = trial.agent.trajectory() if trial.agent is not None else None
+        known = trial.replay_log.up_to(step, trajectory.steps if trajectory is not None else ())
+        seen = self._debugger(trial)
+        if not trial.abort(RewindPoint(trial.plan.attempt + 1, step, known, seen.version + 1, seen.verdicts_so_far)):
+            raise UsageError("already has a verdict, or is being ended")
 
     @contextlib.asynccontextmanager
-    async def attach(self, trial: str, *, take: bool, drawn: bool) -> AsyncIterator[Onlooker]:
-        found = self._at_terminal(trial)
-        with _named(found):
-            if take and found.step and not found.is_holdable:
-                raise UsageError("its agent is not held, so its terminal cannot be taken; look on without taking it")
-            async with self._at(found).shared.occupied(take=take, drawn=drawn) as person:
+    async def attach(self, trial: str, *, take: bool, drawn: bool) -> AsyncIterator[TerminalViewer]:
+        found = self._trial_at_terminal(trial)
+        with _naming(found):
+            if take and found.step and not found.is_pausable:
+                raise UsageError("its agent cannot be paused, so its terminal cannot be taken; attach without --take")
+            async with self._debugger(found).shared.attached(take=take, drawn=drawn) as person:
                 yield person
 
-    def _at_terminal(self, said: str) -> TrialControl:
-        """A trial under way whose agent is at its terminal. Raises UsageError."""
-        found = self._found(said)
+    def _trial_at_terminal(self, name: str) -> TrialControl:
+        """Return a running trial whose agent has an open terminal. Raises UsageError."""
+        found = self._find(name)
         if found.terminal is not None:
             return found
         if found.phase in _AFTER_THE_AGENT and not _has_more_steps(found):
-            raise UsageError(f"{found.name}: its agent has come to its end ({found.phase})")
+            raise UsageError(f"{found.name}: its agent has ended ({found.phase})")
         if found.phase == "agent":
             raise UsageError(f"{found.name}: its agent has no terminal now; the oracle never has one")
         raise UsageError(f"{found.name}: its terminal is not open yet ({found.phase})")
 
-    def _at_work(self, said: str) -> TrialControl:
-        """A trial under way whose model is still asked. Raises UsageError."""
-        found = self._found(said)
+    def _trial_at_work(self, name: str) -> TrialControl:
+        """Return a running trial whose model may still be asked. Raises UsageError."""
+        found = self._find(name)
         if found.phase in _AFTER_THE_AGENT and not _has_more_steps(found):
-            raise UsageError(f"{found.name}: its agent has come to its end ({found.phase})")
+            raise UsageError(f"{found.name}: its agent has ended ({found.phase})")
         return found
 
-    def _found(self, said: str) -> TrialControl:
-        """The trial of this id, or TASK/SEED, or task where one trial of it is under way. Raises UsageError."""
-        fitting = [each for each in self._run.trials.values() if said in (each.plan.trial, each.name)]
-        fitting = fitting or [each for each in self._run.trials.values() if said == each.plan.task_name]
+    def _find(self, name: str) -> TrialControl:
+        """Return the running trial with this id or TASK/SEED, or the only one of this task. Raises UsageError."""
+        fitting = [each for each in self._run.trials.values() if name in (each.plan.trial, each.name)]
+        fitting = fitting or [each for each in self._run.trials.values() if name == each.plan.task_name]
         if len(fitting) == 1:
             return fitting[0]
         if fitting:
             names = names_shown(each.name for each in fitting)
-            raise UsageError(f"{plain(said)}: several trials of it are under way: {names}")
-        if (over := self._ended_as(said)) is not None:
-            raise UsageError(f"{plain(said)}: has ended: {came_to(over)}")
+            raise UsageError(f"{plain(name)}: several trials of this task are running: {names}")
+        if (over := self._result_of(name)) is not None:
+            raise UsageError(f"{plain(name)}: has ended with {came_to(over)}")
         known = [each.name for each in self._run.trials.values()]
-        near = difflib.get_close_matches(said, known, n=3, cutoff=0.4)
-        hint = f"did you mean {', '.join(near)}?" if near else "tbench ps lists those that are"
-        raise UsageError(f"{plain(said)}: no such trial is under way; {hint}")
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(near)}?" if near else "tbench ps lists running trials"
+        raise UsageError(f"{plain(name)}: no such trial is running; {hint}")
 
 
-def state_of(trial: TrialControl) -> TrialUnderWay:
-    """Where a trial is."""
-    now, attendant = time.monotonic(), trial.attendant
+def trial_state(trial: TrialControl) -> TrialUnderWay:
+    """Return the state of a trial."""
+    now, debugger = time.monotonic(), trial.debugger
     return TrialUnderWay(
         trial=trial.plan.trial,
         task=trial.plan.task_name,
@@ -244,10 +245,10 @@ def state_of(trial: TrialControl) -> TrialUnderWay:
         line=trial.line,
         age_sec=round(now - trial.began, 3),
         phase_sec=round(now - trial.phase_began, 3),
-        paused=trial.own.is_set,
-        held=trial.is_resting,
+        paused=trial.gate.is_closed,
+        held=trial.is_idle,
         touched=trial.touched,
-        waits=isinstance(attendant, DebuggedTrial) and attendant.decisions.step_now > 0,
+        waits=isinstance(debugger, DebuggedTrial) and debugger.decisions.step_now > 0,
     )
 
 
@@ -257,10 +258,10 @@ def _has_more_steps(trial: TrialControl) -> bool:
 
 
 def _saved(trial: TrialControl) -> str:
-    """Save the replies of a trial's model; where, in words. Raises UsageError."""
-    if trial.work is None:
-        raise UsageError("its agent has not begun, or has come to its end")
-    return save_cassette(trial.course, trial.work.directory)
+    """Save the replies of a trial's model, and return a message about it. Raises UsageError."""
+    if trial.agent is None:
+        raise UsageError("its agent has not begun, or has ended")
+    return save_cassette(trial.replay_log, trial.agent.directory)
 
 
 def _task_of(name: str) -> str:
@@ -268,8 +269,8 @@ def _task_of(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _named(trial: TrialControl) -> Iterator[None]:
-    """Say of which trial it is that something cannot be done."""
+def _naming(trial: TrialControl) -> Iterator[None]:
+    """Put the trial's name in front of errors."""
     try:
         yield
     except UsageError as error:
@@ -277,7 +278,7 @@ def _named(trial: TrialControl) -> Iterator[None]:
 
 
 def came_to(result: TrialResult) -> str:
-    """What became of a trial, in two words."""
+    """Return a trial's outcome in two words."""
     if result.error is not None:
         return f"error {result.error.type}"
     return f"reward {result.reward:g}" if result.reward is not None else "no verdict"

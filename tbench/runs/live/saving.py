@@ -1,4 +1,4 @@
-"""Saves what the model of a trial was asked and has answered as a cassette."""
+"""Saves the queries and replies of a trial's model as a cassette."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from harness.errors import RequestRefused
 from harness.model import OverHttp
 from tbench.cassettes.cassette import Cassette, RecordedAnswer, answer_body
 from tbench.errors import UsageError
-from tbench.runs.course import Course
+from tbench.runs.replay_log import ReplayLog
 
 CASSETTE_NAME = "cassette.jsonl"
 
 
-def save_cassette(course: Course, directory: Path) -> str:
-    """Write the cassette of a trial into the directory of its files; what was done, in words. Raises UsageError."""
-    cassette = cassette_of(course)
+def save_cassette(replay_log: ReplayLog, directory: Path) -> str:
+    """Write a trial's cassette into its directory, and return a message about it. Raises UsageError."""
+    cassette = cassette_of(replay_log)
     file = directory / CASSETTE_NAME
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         cassette.write(file)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror or error}") from None
-    return f"{len(cassette.exchanges)} of its model's replies are saved; serve them with: tbench cassette play {file}"
+    return f"{len(cassette.exchanges)} of its model's replies saved; serve them with: tbench cassette play {file}"
 
 
-def cassette_of(course: Course) -> Cassette:
-    """The queries of a trial with the replies that were followed. Raises UsageError."""
+def cassette_of(replay_log: ReplayLog) -> Cassette:
+    """Make a cassette of a trial's queries and the replies that were followed. Raises UsageError."""
     models: dict[str, dict[str, object]] = {}
     exchanges: list[RecordedAnswer] = []
-    for each, messages, reply in course.exchanges():
+    for each, messages, reply in replay_log.exchanges():
         if not isinstance(each.model, OverHttp):
-            raise UsageError("its model is not asked over HTTP, so there is nothing to be served again")
+            raise UsageError("its model is not queried over HTTP, so there is no cassette to record")
         try:
             path, body = each.model.request(messages, seed=each.seed, max_tokens=each.max_tokens, tools=each.tools)
         except RequestRefused as error:

@@ -1,4 +1,4 @@
-"""The terminal of a trial as a person has it: looking on, taking it over, typing."""
+"""Shares a trial's terminal with people: watching, taking it over, typing."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from harness.oversight import HandedBack
 from harness.terminal import DrawnScreen, Tap
 from tbench.control.wire import Answer, Screen, as_line
 from tbench.errors import UsageError
-from tbench.runs.control import Hold, TrialControl
+from tbench.runs.control import PauseGate, TrialControl
 from tbench.text import visible
 
 _BETWEEN_SCREENS_SEC = 0.02
-"""Shortest time between two drawings for one person."""
-_CUT_OFF_SEC = 0.5
-"""Pause before a terminal is looked at again that is out of reach."""
-_TOLD_CHARS = 2_000
-"""The most that the model is told of what was typed."""
+"""Shortest time between two drawings of the screen for one client."""
+_RETRY_SEC = 0.5
+"""Pause before another try at a terminal that cannot be reached."""
+_TYPED_CHARS = 2_000
+"""Most characters of the typed text that are shown to the model."""
 
 
 class SharedTerminal:
-    """Who looks on at a trial's terminal, who has taken it, and what they have typed."""
+    """Tracks who watches a trial's terminal, who has taken it, and what was typed."""
 
     def __init__(self, trial: TrialControl) -> None:
-        self.taken = Hold()
-        """Holds the agent while somebody has its terminal."""
+        self.takeover = PauseGate()
+        """Holds the agent while a client has taken its terminal."""
         self._trial = trial
         self._typed = bytearray()
         self._typing = asyncio.Lock()
-        self._takers: Tap | None = None
+        self._taker_tap: Tap | None = None
 
-    def tell_taker(self) -> None:
-        """Show whoever has taken the terminal whether they may type."""
-        if self._takers is not None:
-            self._takers.nudge()
+    def nudge_taker(self) -> None:
+        """Let the client that has taken the terminal know whether it may type."""
+        if self._taker_tap is not None:
+            self._taker_tap.nudge()
 
-    async def until_free(self) -> None:
-        """Return when nobody has taken the terminal."""
-        while self.taken.is_set:
-            with self._trial.resting():
-                await self.taken.over()
+    async def wait_until_free(self) -> None:
+        """Wait until no client has taken the terminal."""
+        while self.takeover.is_closed:
+            with self._trial.idling():
+                await self.takeover.wait()
 
     @property
     def typed(self) -> bytes:
-        """What people have typed since the terminal was handed back."""
+        """Bytes that people have typed since the terminal was last handed back."""
         return bytes(self._typed)
 
     async def handed_back(self) -> HandedBack | None:
-        """What the model is told of what was typed; None where nothing was. Raises what the terminal does."""
+        """Return the message to the model about what was typed; None for nothing. Raises the terminal's errors."""
         if not self._typed:
             return None
         async with self._typing:
@@ -63,60 +63,59 @@ class SharedTerminal:
         return HandedBack(f"{_shortened(visible(typed.replace(chr(13), chr(10))))}\n{now}")
 
     async def screen(self) -> Screen:
-        """The screen. Raises UsageError where it cannot be seen."""
+        """Return the screen. Raises UsageError if it cannot be read."""
         assert self._trial.terminal is not None
         try:
-            return screen_told(await self._trial.terminal.drawn())
+            return wire_screen(await self._trial.terminal.drawn())
         except ConnectionError as error:
-            raise UsageError(f"its terminal is out of reach: {error}") from None
+            raise UsageError(f"its terminal cannot be reached: {error}") from None
 
     async def type(self, data: bytes) -> bool:
-        """Type into the terminal of an agent that rests; whether that was done."""
+        """Type into the terminal if the agent is idle; return whether it was done."""
         async with self._typing:
             terminal = self._trial.terminal
-            if not self._trial.is_resting or terminal is None:
+            if not self._trial.is_idle or terminal is None:
                 return False
             if not self._typed:
                 terminal.remark("a person types")
             self._typed += data
             self._trial.touch()
-            # Where it is gone, the agent finds that out, too, and what becomes of the trial is decided there.
+            # A lost terminal is the agent's to notice: it decides how the trial goes on.
             with contextlib.suppress(TerminalLost, TerminalUnreachable):
                 await terminal.pass_on(data)
             return True
 
     @contextlib.asynccontextmanager
-    async def occupied(self, *, take: bool, drawn: bool) -> AsyncIterator[AttachedPerson]:
-        """Let somebody look on during the block, or have the terminal. Raises UsageError where another has it."""
+    async def attached(self, *, take: bool, drawn: bool) -> AsyncIterator[AttachedViewer]:
+        """Let a client watch the terminal, or take it, during the block. Raises UsageError if another has taken it."""
         terminal = self._trial.terminal
         assert terminal is not None
-        if take and self.taken.is_set:
-            raise UsageError("somebody else has taken its terminal; look on without taking it")
+        if take and self.takeover.is_closed:
+            raise UsageError("another client has taken its terminal; attach without --take")
         with terminal.tapped() as tap:
             if take:
-                self._takers = tap
-                self.taken.set()
+                self._taker_tap = tap
+                self.takeover.close()
             try:
-                yield AttachedPerson(self, self._trial, tap, take=take, drawn=drawn)
+                yield AttachedViewer(self, self._trial, tap, take=take, drawn=drawn)
             finally:
                 if take:
-                    self._takers = None
-                    self.taken.lift()
+                    self._taker_tap = None
+                    self.takeover.open()
 
 
-class AttachedPerson:
-    """Somebody who looks on at a terminal: a tbench.control.wire.Onlooker."""
+class AttachedViewer:
+    """A client attached to a terminal: a tbench.control.wire.TerminalViewer."""
 
     def __init__(self, shared: SharedTerminal, trial: TrialControl, tap: Tap, *, take: bool, drawn: bool) -> None:
         assert trial.terminal is not None
         self._shared, self._trial, self._terminal, self._tap = shared, trial, trial.terminal, tap
         self._take, self._drawn = take, drawn
         self._answered = False
-        """Whether they have had the answer after which bytes follow."""
+        """Whether the answer was sent after which bytes of the terminal follow."""
         self._drawn_at = 0.0
 
     async def next(self) -> bytes:
-        """As in Onlooker."""
         while True:
             await self._tap.news()
             if self._tap.is_over:
@@ -125,23 +124,23 @@ class AttachedPerson:
                 if data := await (self._bytes() if self._answered else self._answer()):
                     return data
                 continue
-            await asyncio.sleep(_CUT_OFF_SEC)
+            await asyncio.sleep(_RETRY_SEC)
             self._tap.nudge()
 
     async def _answer(self) -> bytes:
-        """The screen as one line. Raises ConnectionError."""
+        """Return the screen as one line of the protocol. Raises ConnectionError."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._drawn_at + _BETWEEN_SCREENS_SEC - loop.time())
         self._drawn_at = loop.time()
-        is_theirs = self._take and self._trial.is_resting
-        screen = screen_told(await self._terminal.drawn())
+        is_theirs = self._take and self._trial.is_idle
+        screen = wire_screen(await self._terminal.drawn())
         if not self._drawn and is_theirs == self._take:
             self._answered = True
             self._tap.nudge()
-        return as_line(Answer(ok=True, words=_words(self._take, is_theirs), screen=screen, yours=is_theirs))
+        return as_line(Answer(ok=True, words=_attach_message(self._take, is_theirs), screen=screen, yours=is_theirs))
 
     async def _bytes(self) -> bytes:
-        """What the pane has printed, from a drawing of the screen on. Raises ConnectionError."""
+        """Return what the pane has printed since the last drawing of the screen. Raises ConnectionError."""
         if not self._tap.has_lost_place:
             return self._tap.take()
         loop = asyncio.get_running_loop()
@@ -151,13 +150,12 @@ class AttachedPerson:
         return screen.escapes() + self._tap.take()
 
     async def type(self, data: bytes) -> None:
-        """As in Onlooker."""
         if self._take:
             await self._shared.type(data)
 
 
-def screen_told(screen: DrawnScreen) -> Screen:
-    """A screen as the control socket tells it."""
+def wire_screen(screen: DrawnScreen) -> Screen:
+    """Return a screen in the form of the control socket."""
     return Screen(
         columns=screen.columns,
         rows=screen.rows,
@@ -168,14 +166,14 @@ def screen_told(screen: DrawnScreen) -> Screen:
     )
 
 
-def _words(take: bool, is_theirs: bool) -> str:
+def _attach_message(take: bool, is_theirs: bool) -> str:
     if not take:
-        return "looking on"
-    return "the terminal is yours" if is_theirs else "waits until what the agent does has come to its end"
+        return "watching"
+    return "the terminal is yours" if is_theirs else "waiting until the agent is idle"
 
 
 def _shortened(text: str) -> str:
-    if len(text) <= _TOLD_CHARS:
+    if len(text) <= _TYPED_CHARS:
         return text
-    half = _TOLD_CHARS // 2
+    half = _TYPED_CHARS // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"

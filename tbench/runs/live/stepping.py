@@ -1,4 +1,4 @@
-"""Has each reply of a trial wait until a person has decided what becomes of it."""
+"""Makes each reply of a trial wait until a person has decided about it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tbench.errors import UsageError
 
 _LONGEST_TEXT = 50_000
 A_PERSON = "by a person"
-"""Who has approved a reply."""
+"""Name of the approver when a person has approved a reply."""
 _NO_REPLY = "no reply of its model waits for a decision"
 
 
 @dataclass(frozen=True)
 class WaitingReply:
-    """One reply to the conversation as it stands."""
+    """One candidate reply to the current conversation."""
 
     reply: Reply
     parsed: Parsed | FormatError
@@ -35,7 +35,7 @@ class WaitingReply:
     is_edited: bool = False
 
     def seen(self, step: int, *, chosen: bool, needs_word: bool = False) -> DraftSeen:
-        """It as a debugger shows it."""
+        """Return the reply in the form of the control socket."""
         parsed = self.parsed
         return DraftSeen(
             step=step,
@@ -52,8 +52,8 @@ class WaitingReply:
 
 
 @dataclass
-class Going:
-    """How far a trial goes on without asking; with no bound to its end."""
+class RunUntil:
+    """Point up to which replies are followed without asking; with no field set, the trial's end."""
 
     count: int | None = None
     to_step: int | None = None
@@ -62,7 +62,7 @@ class Going:
 
 @dataclass
 class _OpenDecision:
-    """The replies that wait, and the decision about them."""
+    """The candidate replies to one query, and the decision that is awaited."""
 
     draft: Draft
     samples: list[WaitingReply]
@@ -73,53 +73,53 @@ class _OpenDecision:
     asked: set[asyncio.Task[None]] = field(default_factory=set)
 
 
-class Rests(Protocol):
-    """What lets the agent's terminal be typed into while a reply waits."""
+class CanIdle(Protocol):
+    """Marks the agent as idle, so that its terminal may be typed into."""
 
-    def resting(self) -> AbstractContextManager[None]: ...
+    def idling(self) -> AbstractContextManager[None]: ...
 
 
-class Decisions:
+class ReplyDecisions:
     """The decisions about the replies of one trial.
 
-    `on_screen` gives the text of the terminal's screen; `on_change` is called when something is to be seen that was not
-    before, `on_touch` when a person has changed what is done, `on_ask` with a reply that waits for somebody's yes.
+    `on_screen` returns the text of the terminal's screen; `on_change` is called with every visible change, `on_touch`
+    when a person has changed what is done, `on_ask` with a reply that needs approval.
     """
 
     def __init__(
         self,
-        rests: Rests,
+        agent: CanIdle,
         *,
         on_screen: Callable[[], Awaitable[str]],
         on_change: Callable[[], None],
         on_touch: Callable[[], None],
         on_ask: Callable[[Draft], None] = lambda _: None,
     ) -> None:
-        self.is_on = False
-        """Whether replies wait."""
-        self.asks = False
-        """Whether those wait in any case that are followed only if somebody says so."""
-        self._rests = rests
+        self.is_stepping = False
+        """Whether each reply waits for a decision."""
+        self.asks_approval = False
+        """Whether replies that need approval wait, even outside of stepping mode."""
+        self._agent = agent
         self._on_screen = on_screen
         self._on_change = on_change
         self._on_touch = on_touch
         self._on_ask = on_ask
-        self._going: Going | None = None
+        self._target: RunUntil | None = None
         self._waiting: _OpenDecision | None = None
 
-    async def about(self, draft: Draft) -> Decided:
-        """What becomes of a reply: at once where nobody wants to decide."""
-        is_asked = self.asks and draft.needs_word
-        if not is_asked and (not self.is_on or await self._goes_past(draft)):
+    async def decide(self, draft: Draft) -> Decided:
+        """Return the decision about a reply; at once if it does not have to wait."""
+        is_asked = self.asks_approval and draft.needs_word
+        if not is_asked and (not self.is_stepping or await self._runs_past(draft)):
             return draft.reply
-        self._going = None
+        self._target = None
         decision: asyncio.Future[Decided] = asyncio.get_running_loop().create_future()
         waiting = self._waiting = _OpenDecision(draft, [WaitingReply(draft.reply, draft.parsed)], decision)
         self._on_change()
         if is_asked:
             self._on_ask(draft)
         try:
-            with self._rests.resting():
+            with self._agent.idling():
                 return await decision
         finally:
             self._waiting = None
@@ -127,27 +127,27 @@ class Decisions:
                 task.cancel()
             self._on_change()
 
-    async def _goes_past(self, draft: Draft) -> bool:
-        going = self._going
-        if going is None:
+    async def _runs_past(self, draft: Draft) -> bool:
+        target = self._target
+        if target is None:
             return False
-        if going.count is not None:
-            going.count -= 1
-            return going.count > 0
-        if going.to_step is not None and draft.step >= going.to_step:
+        if target.count is not None:
+            target.count -= 1
+            return target.count > 0
+        if target.to_step is not None and draft.step >= target.to_step:
             return False
-        return going.until_text is None or going.until_text not in await self._on_screen()
+        return target.until_text is None or target.until_text not in await self._on_screen()
 
-    # -- what is to be seen ------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------
 
     @property
     def step_now(self) -> int:
-        """The step whose reply waits; 0 where none does."""
+        """Number of the step whose reply waits; 0 for none."""
         return 0 if self._waiting is None else self._waiting.draft.step
 
     @property
     def samples(self) -> tuple[DraftSeen, ...]:
-        """The replies that wait, in the order in which they came."""
+        """Candidate replies in the order in which they came."""
         if self._waiting is None:
             return ()
         draft, chosen = self._waiting.draft, self._waiting.chosen
@@ -158,73 +158,73 @@ class Decisions:
 
     @property
     def asking(self) -> int:
-        """How many further replies the model was asked for."""
+        """Number of further replies that the model has been asked for."""
         return 0 if self._waiting is None else self._waiting.asking
 
     @property
     def trouble(self) -> str:
-        """Why a further reply did not come."""
+        """Error that kept a further reply from coming; empty for none."""
         return "" if self._waiting is None else self._waiting.trouble
 
-    # -- what a person decides ---------------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------------------
 
     def step(self, count: int) -> str:
-        """Do what the reply asks for, and so on. Raises UsageError where none waits."""
-        return self._go(Going(count=count))
+        """Follow the waiting reply, and the next ones up to `count`. Raises UsageError if none waits."""
+        return self._run_on(RunUntil(count=count))
 
     def run(self, *, to_step: int | None, until_text: str | None) -> str:
-        """The same without a count. Raises UsageError."""
+        """Follow replies up to a step or until a text is on the screen. Raises UsageError if none waits."""
         if to_step is not None and to_step <= (step := self._now().draft.step):
-            raise UsageError(f"is at step {step} already; name a later one than {to_step}")
-        return self._go(Going(to_step=to_step, until_text=until_text))
+            raise UsageError(f"is already at step {step}; choose a step after it, not {to_step}")
+        return self._run_on(RunUntil(to_step=to_step, until_text=until_text))
 
-    def _go(self, going: Going) -> str:
+    def _run_on(self, target: RunUntil) -> str:
         waiting = self._now()
-        self._going = going
+        self._target = target
         self._follow(waiting)
-        return f"step {waiting.draft.step} is done"
+        return f"the reply of step {waiting.draft.step} is followed"
 
-    def set_on(self, on: bool) -> str:
-        """Have replies wait, or no longer."""
-        self.is_on = on
+    def set_stepping(self, on: bool) -> str:
+        """Turn stepping mode on or off."""
+        self.is_stepping = on
         waiting = self._waiting
-        if not on and waiting is not None and not (self.asks and waiting.draft.needs_word):
+        if not on and waiting is not None and not (self.asks_approval and waiting.draft.needs_word):
             self._follow(waiting)
         self._on_change()
         if on:
             return "each reply waits for a decision"
-        return f"replies are followed as they come{', but for those that have to be approved' if self.asks else ''}"
+        return f"replies are followed as they come{', except those that need approval' if self.asks_approval else ''}"
 
     def drop(self, why: str) -> str:
-        """Do nothing of the reply. Raises UsageError where none waits."""
+        """Discard the waiting reply; the model gets `why` instead. Raises UsageError if none waits."""
         step = self._now().draft.step
         self._decide(Declined(why))
-        return f"nothing of step {step} is done; its model gets that instead"
+        return f"the reply of step {step} is discarded; its model gets your message instead"
 
     def edit(self, text: str) -> str:
-        """Put another text into the place of the reply's. Raises UsageError where none waits."""
+        """Replace the text of the waiting reply. Raises UsageError if none waits."""
         waiting = self._now()
         before = waiting.samples[waiting.chosen]
         reply = with_text(before.reply, text)
         after = replace(before, reply=reply, parsed=waiting.draft.read(reply), is_edited=True)
         waiting.samples[waiting.chosen] = after
         self._on_change()
-        return f"its form is wrong: {after.parsed}" if isinstance(after.parsed, FormatError) else "edited"
+        return f"malformed: {after.parsed}" if isinstance(after.parsed, FormatError) else "edited"
 
     def choose(self, number: int) -> str:
-        """Let another reply be the one that waits. Raises UsageError."""
+        """Choose another candidate as the reply that waits. Raises UsageError."""
         waiting = self._now()
         if number > len(waiting.samples):
-            raise UsageError(f"has {len(waiting.samples)} replies to choose from, no {number}")
+            raise UsageError(f"has {len(waiting.samples)} replies to choose from, so there is no reply {number}")
         waiting.chosen = number - 1
         self._on_change()
-        return f"reply {number} is followed"
+        return f"reply {number} will be followed"
 
     def sample(self, number: int, seed: int | None, temperature: float | None) -> str:
-        """Ask for further replies; each is chosen when it comes. Raises UsageError where none waits."""
+        """Ask the model for further replies; the latest is chosen. Raises UsageError if none waits."""
         waiting = self._now()
         if len(waiting.samples) + waiting.asking + number > MOST_SAMPLES:
-            raise UsageError(f"has {len(waiting.samples)} replies; there may be {MOST_SAMPLES} at most")
+            raise UsageError(f"has {len(waiting.samples)} replies; the limit is {MOST_SAMPLES}")
         seeds = [random.getrandbits(31) if seed is None else seed + more for more in range(number)]
         waiting.asking, waiting.trouble = waiting.asking + number, ""
         waiting.asked.update(
@@ -246,13 +246,13 @@ class Decisions:
 
     def _now(self) -> _OpenDecision:
         if self._waiting is None or self._waiting.decision.done():
-            raise UsageError(_NO_REPLY if self.is_on else f"{_NO_REPLY}: it is not in stepping mode")
+            raise UsageError(_NO_REPLY if self.is_stepping else f"{_NO_REPLY}: it is not in stepping mode")
         return self._waiting
 
     def _follow(self, waiting: _OpenDecision) -> None:
         reply = waiting.samples[waiting.chosen].reply
         if waiting.draft.needs_word:
-            self._decide(Approved(reply, A_PERSON), is_as_planned=self.asks and reply is waiting.draft.reply)
+            self._decide(Approved(reply, A_PERSON), is_as_planned=self.asks_approval and reply is waiting.draft.reply)
         else:
             self._decide(reply, is_as_planned=reply is waiting.draft.reply)
 
@@ -264,7 +264,7 @@ class Decisions:
 
 
 def editable(reply: Reply) -> str:
-    """The text of a reply that a person may edit: what it says, or the command of its tool call."""
+    """Return the text of a reply that a person may edit: its content, or the command of its tool call."""
     if not reply.tool_calls:
         return reply.content
     arguments = reply.tool_calls[0].arguments
@@ -276,7 +276,7 @@ def editable(reply: Reply) -> str:
 
 
 def with_text(reply: Reply, text: str) -> Reply:
-    """The reply with another text in that place. It is no longer cut."""
+    """Return the reply with another text in place of its `editable` one. It is no longer marked as cut."""
     if not reply.tool_calls:
         return reply.model_copy(update={"content": text, "cut": False})
     first, *others = reply.tool_calls

@@ -138,7 +138,7 @@ def test_an_unfinished_run_is_refused_with_what_finishes_it(tmp_path: Path) -> N
     old = store_run(tmp_path / "old", OLD)
     going = store_run(tmp_path / "going", {**NEW, "won": (1.0, MISSING)}, status="running")
     line = refused("compare", old, going)
-    assert "still going on, or killed: 1 of 8 trials have no result" in line and f"tbench resume {going}" in line
+    assert "still running, or killed: 1 of 8 trials have no result" in line and f"tbench resume {going}" in line
     cut = store_run(tmp_path / "cut", {**NEW, "won": (1.0, MISSING)}, status="interrupted")
     assert "interrupted: 1 of 8 trials have no result" in refused("compare", old, cut)
     assert "coverage 100.0 % and 87.5 %" in tbench("compare", old, going, "--anyway")
@@ -175,7 +175,7 @@ def test_a_changed_or_renamed_task_is_left_out_and_named(pair: tuple[Path, Path]
 
 def test_runs_without_a_common_seed_are_paired_in_order_on_demand(pair: tuple[Path, Path], tmp_path: Path) -> None:
     later = store_run(tmp_path / "later", NEW, first_seed=2)
-    assert "have no seed in common, so no trials are pairs" in refused("compare", pair[0], later)
+    assert "have no seed in common, so no trials can be paired" in refused("compare", pair[0], later)
     text = tbench("compare", pair[0], later, "--anyway")
     assert (
         "B - A: +12.50 points" in text

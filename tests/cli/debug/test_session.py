@@ -49,12 +49,12 @@ def test_two_people_debug_a_trial_of_which_one_is_the_host(endpoint: str, run: P
             guest.press("t", "the terminal is yours")
             guest.press("echo by a guest\r", "^by a guest")
             host.sees("^by a guest")
-            host.press("t", "somebody else has taken its terminal")
+            host.press("t", "another client has taken its terminal")
             guest.press("\x1d", "the terminal is the model's again")
             guest.press("Q")
             assert guest.ends() == 0
         host.press("v", "verify at 2: reward 0")
-        host.press("dNo, look again.\r", "nothing of step 2 is done")
+        host.press("dNo, look again.\r", "the reply of step 2 is discarded")
         host.press("g", "ended: submitted")
         host.sees("│.*model 0")
         host.press("q")
@@ -96,8 +96,8 @@ def test_a_user_goes_back_to_a_step_and_saves_the_replies(endpoint: str, run: Pa
         user.press("b1\r", r"step 1  \|  waits for you")
         user.press("s", "step 2  .*waits for you")
         assert not any("by hand" in line for line in user.lines)
-        user.press("C", "2 of its model's replies are saved")
-        user.press("b5\r", "is at step 2; name that, or an earlier one")
+        user.press("C", "2 of its model's replies saved")
+        user.press("b5\r", "is at step 2; choose that step or an earlier one")
         user.press("g", "ended: submitted, reward 1")
         user.press("q")
         assert user.ends() == 0
@@ -112,7 +112,7 @@ def test_a_trial_waits_while_its_endpoint_is_started_again(run: Path) -> None:
     port = urlsplit(first.base_url).port or 0
     with User(TASK, "--base-url", first.base_url, "-o", str(run), "--max-outage", "0", "--retry-budget", "0") as user:
         user.sees("> ls -l logs")
-        user.press("p", "is held at its next model call")
+        user.press("p", "will be held at its next model call")
         user.press("s", r"\|  is held")
         first.stop()
         time.sleep(0.3)
@@ -156,11 +156,11 @@ def test_what_has_to_be_approved_waits_and_what_rules_allow_does_not(endpoint: s
     assert "agent waits for you" in tbench("ps", str(run))
     assert (
         tbench("refuse", trial, "Not like that.")
-        == "web-log-digest/0: nothing of step 2 is done; its model gets that instead\n"
+        == "web-log-digest/0: the reply of step 2 is discarded; its model gets your message instead\n"
     )
     while "step 3 waits for approval" not in (line := process.stderr.readline()):
         assert line
-    assert tbench("approve", trial) == "web-log-digest/0: step 3 is done\n"
+    assert tbench("approve", trial) == "web-log-digest/0: the reply of step 3 is followed\n"
     process.communicate(timeout=120)
     trajectory = read_trajectory(run / "trials/web-log-digest/seed-0")
     assert trajectory is not None

@@ -14,7 +14,7 @@ from harness.protocols.base import Command, Parsed
 from harness.trajectory import Reply, ToolCall
 from tbench.control.wire import MOST_SAMPLES
 from tbench.errors import UsageError
-from tbench.runs.live.stepping import Decisions, editable, with_text
+from tbench.runs.live.stepping import ReplyDecisions, editable, with_text
 
 
 class Resting:
@@ -24,7 +24,7 @@ class Resting:
         self.rests = False
 
     @contextlib.contextmanager
-    def resting(self) -> Iterator[None]:
+    def idling(self) -> Iterator[None]:
         self.rests = True
         yield
         self.rests = False
@@ -34,11 +34,11 @@ class Trial:
     """Decisions, and what a trial would notice of them."""
 
     def __init__(self) -> None:
-        self.screen, self.changed, self.touched, self.resting = "", asyncio.Event(), False, Resting()
-        self.decisions = Decisions(
-            self.resting, on_screen=self._screen, on_change=self._changed, on_touch=self._touched
+        self.screen, self.changed, self.touched, self.idling = "", asyncio.Event(), False, Resting()
+        self.decisions = ReplyDecisions(
+            self.idling, on_screen=self._screen, on_change=self._changed, on_touch=self._touched
         )
-        self.decisions.is_on = True
+        self.decisions.is_stepping = True
 
     async def _screen(self) -> str:
         return self.screen
@@ -57,7 +57,7 @@ class Trial:
 
     async def asks(self, step: int, content: str = "ls") -> asyncio.Task[Reply | Declined]:
         """What is decided about the reply of a step, when the trial has asked."""
-        asking = asyncio.create_task(self.decisions.about(a_draft(step, content)))
+        asking = asyncio.create_task(self.decisions.decide(a_draft(step, content)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         return asking
@@ -87,9 +87,9 @@ def a_draft(step: int, content: str = "ls", sample: Sampler = another) -> Draft:
 
 async def test_a_reply_is_followed_at_once_where_nobody_decides() -> None:
     trial = Trial()
-    trial.decisions.is_on = False
+    trial.decisions.is_stepping = False
     draft = a_draft(1)
-    assert await trial.decisions.about(draft) is draft.reply
+    assert await trial.decisions.decide(draft) is draft.reply
     with pytest.raises(UsageError, match="it is not in stepping mode"):
         trial.decisions.step(1)
 
@@ -97,12 +97,12 @@ async def test_a_reply_is_followed_at_once_where_nobody_decides() -> None:
 async def test_a_step_is_done_as_it_was_asked_for_and_touches_nothing() -> None:
     trial = Trial()
     asking = await trial.asks(1)
-    assert trial.resting.rests
+    assert trial.idling.rests
     assert [(each.actions, each.chosen) for each in trial.decisions.samples] == [(("ls",), True)]
-    assert trial.decisions.step(1) == "step 1 is done"
+    assert trial.decisions.step(1) == "the reply of step 1 is followed"
     decided = await asking
     assert isinstance(decided, Reply)
-    assert (decided.content, trial.touched, trial.resting.rests) == ("ls", False, False)
+    assert (decided.content, trial.touched, trial.idling.rests) == ("ls", False, False)
     assert trial.decisions.samples == ()
     with pytest.raises(UsageError, match="no reply of its model waits for a decision"):
         trial.decisions.step(1)
@@ -117,14 +117,14 @@ async def test_so_many_steps_are_done_and_then_one_waits() -> None:
     assert (await trial.asks(3)).done()
     fourth = await trial.asks(4)
     assert not fourth.done()
-    trial.decisions.set_on(False)
+    trial.decisions.set_stepping(False)
     await fourth
 
 
 async def test_it_goes_on_to_a_step_until_a_text_and_to_the_end() -> None:
     trial = Trial()
     first = await trial.asks(1)
-    with pytest.raises(UsageError, match="is at step 1 already"):
+    with pytest.raises(UsageError, match="is already at step 1"):
         trial.decisions.run(to_step=1, until_text=None)
     trial.decisions.run(to_step=3, until_text=None)
     await first
@@ -145,7 +145,7 @@ async def test_it_goes_on_to_a_step_until_a_text_and_to_the_end() -> None:
 async def test_an_edited_reply_is_followed_and_touches_the_trial() -> None:
     trial = Trial()
     asking = await trial.asks(1)
-    assert trial.decisions.edit("nonsense") == "its form is wrong: No JSON object found."
+    assert trial.decisions.edit("nonsense") == "malformed: No JSON object found."
     assert trial.decisions.samples[0].error == "No JSON object found."
     assert trial.decisions.edit("ls -l") == "edited"
     assert (trial.decisions.samples[0].actions, trial.decisions.samples[0].edited) == (("ls -l",), True)
@@ -175,9 +175,9 @@ async def test_other_replies_are_asked_for_and_chosen_from() -> None:
         ("seed 7 at 1.5", 7, False),
         ("seed 8 at 1.5", 8, True),
     ]
-    with pytest.raises(UsageError, match="has 3 replies to choose from, no 4"):
+    with pytest.raises(UsageError, match="has 3 replies to choose from, so there is no reply 4"):
         trial.decisions.choose(4)
-    with pytest.raises(UsageError, match=f"there may be {MOST_SAMPLES} at most"):
+    with pytest.raises(UsageError, match=f"the limit is {MOST_SAMPLES}"):
         trial.decisions.sample(MOST_SAMPLES, None, None)
     trial.decisions.choose(2)
     trial.decisions.step(1)
@@ -188,7 +188,7 @@ async def test_other_replies_are_asked_for_and_chosen_from() -> None:
 
 async def test_a_reply_that_does_not_come_is_told_and_the_others_stay() -> None:
     trial = Trial()
-    asking = asyncio.create_task(trial.decisions.about(a_draft(1, sample=none_comes)))
+    asking = asyncio.create_task(trial.decisions.decide(a_draft(1, sample=none_comes)))
     await asyncio.sleep(0)
     trial.decisions.sample(1, None, None)
     await trial.quiet()

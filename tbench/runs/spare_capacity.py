@@ -1,4 +1,4 @@
-"""Trials beside a run's own, in the room that those cannot use: the calibration of its tasks."""
+"""Runs trials in capacity that a run cannot use, such as the calibration of its tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol
 from harness.turns import cancel
 from tbench.errors import TbenchError
 from tbench.events import Event, TrialFinished, TrialPhase
-from tbench.runs.admission import Admission, Demand, Likes, NodeBudget, NoMachine
+from tbench.runs.admission import Admission, Demand, MachineBudget, NoMachine, Preference
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Backend
 from tbench.sandbox.node import HasNodes, Node
@@ -21,12 +21,12 @@ from tbench.verify.calibration import Calibration
 Say = Callable[[str], None]
 
 
-class Spare:
-    """What no trial of a run can use of its machine: room for others, which hold back none of them.
+class SpareCapacity:
+    """Capacity that no trial of a run can use: trials in it hold back none of the run's.
 
-    As many of the run's trials as go at once, and of those that are left the largest, would fit beside what is taken
-    here. On several machines, where trials may be placed anywhere, there is room once all trials have begun; then only
-    another attempt at one may have to wait.
+    On one machine, the largest of the remaining trials, as many as run at once, must still fit beside what is held
+    here. On several machines, where a trial may run anywhere, there is room once all trials have begun; then at most a
+    retry has to wait.
     """
 
     def __init__(
@@ -37,8 +37,10 @@ class Spare:
         at_once: Callable[[], int],
         may_start: Callable[[], Awaitable[None]],
     ) -> None:
-        """`demands` has the run's trials; `at_once` says how many of them may go at once, `may_start` returns when the
-        run is not paused."""
+        """Take the run's trials in `demands`; `at_once` returns how many of them run concurrently.
+
+        `may_start` returns when the run is not paused.
+        """
         self.backend = backend
         self._admission, self._at_once, self._may_start = admission, at_once, may_start
         self._left = {plan.trial: demand for plan, demand in demands}
@@ -47,21 +49,21 @@ class Spare:
         self._images = {name: asyncio.Event() for name in self._trials}
         self._held: list[Demand] = []
         self._reserved: tuple[int, Demand] | None = None
-        """What the largest trials that are left need, for so many at once."""
+        """Concurrency, and the resources that so many of the largest remaining trials need."""
         self._changed = asyncio.Event()
-        admission.on_look = self._changed.set
+        admission.on_spare_room = self._changed.set
 
     @property
     def tasks(self) -> frozenset[str]:
-        """The tasks of which the run has trials to do."""
+        """Names of the tasks that have trials in the run."""
         return frozenset(self._trials)
 
     async def image(self, task: str) -> None:
-        """Return when a trial of this task has its image, or none of them will have it."""
+        """Wait until a trial of this task has its image, or no trial will."""
         await self._images[task].wait()
 
     def on_event(self, event: Event) -> None:
-        """Notice which trials have begun, and which are over."""
+        """Follow which trials have begun, and which have ended."""
         if isinstance(event, TrialPhase) and event.phase != "queued":
             self._to_begin.discard(event.trial)
             self._changed.set()
@@ -78,10 +80,10 @@ class Spare:
 
     @contextlib.asynccontextmanager
     async def admit(
-        self, demand: Demand, likes: Likes = lambda _: 0.0, avoided: Node | None = None
-    ) -> AsyncIterator[NodeBudget]:
-        """Hold cpus and memory that no trial of the run can use. Raises NoMachine."""
-        while (budget := self._taken(demand, likes, avoided)) is None:
+        self, demand: Demand, preference: Preference = lambda _: 0.0, avoided: Node | None = None
+    ) -> AsyncIterator[MachineBudget]:
+        """Hold resources that no trial of the run can use. Raises NoMachine."""
+        while (budget := self._taken(demand, preference, avoided)) is None:
             self._changed.clear()
             await self._changed.wait()
         self._held.append(demand)
@@ -90,18 +92,18 @@ class Spare:
             yield budget
         finally:
             self._held.remove(demand)
-            self._admission.give_back(budget, demand)
+            self._admission.release(budget, demand)
 
-    def _taken(self, demand: Demand, likes: Likes, avoided: Node | None) -> NodeBudget | None:
+    def _taken(self, demand: Demand, preference: Preference, avoided: Node | None) -> MachineBudget | None:
         if len(self._held) >= self._at_once() or (isinstance(self.backend, HasNodes) and self._to_begin):
             return None
-        return self._admission.take_spare(demand, likes, avoided, lambda budget: self._leaves_room(budget, demand))
+        return self._admission.try_admit(demand, preference, avoided, lambda budget: self._leaves_room(budget, demand))
 
-    def _leaves_room(self, budget: NodeBudget, demand: Demand) -> bool:
-        """Whether the largest trials that can be under way at once fit beside what is held here, with this demand."""
+    def _leaves_room(self, budget: MachineBudget, demand: Demand) -> bool:
+        """Return whether the largest remaining trials still fit beside what is held here and this demand."""
         if not self._left:
             return True
-        # Cpus that trials are promised twice (--cpu-overcommit) are no spare ones.
+        # CPUs beyond the real ones (--cpu-overcommit) are not spare.
         cpus = budget.cpus if budget.node is None else min(budget.cpus, budget.node.backend.capacity().cpus)
         if isinstance(self.backend, HasNodes):
             return budget.used_cpus + demand.cpus <= cpus + 1e-9
@@ -113,7 +115,7 @@ class Spare:
         )
 
     def _largest(self) -> Demand:
-        """What as many trials need at the most as are left and go at once."""
+        """Return what the largest remaining trials need, as many as run at once."""
         most = self._at_once()
         if self._reserved is None or self._reserved[0] != most:
             left = self._left.values()
@@ -123,36 +125,36 @@ class Spare:
         return self._reserved[1]
 
 
-class Calibrates(Protocol):
-    """Measures the tasks of a run beside it, and judges them."""
+class Calibrator(Protocol):
+    """Calibrates the tasks of a run while it runs."""
 
     is_waited_for: bool
-    """Whether a run that has come to its end waits for it."""
+    """Whether a finished run waits for the calibration."""
 
-    async def measure(self, spare: Spare, say: Say) -> None:
-        """Measure tasks, each kept as soon as it is measured. Raises TbenchError, NoMachine, OSError."""
+    async def measure(self, spare: SpareCapacity, say: Say) -> None:
+        """Measure tasks, and store each result at once. Raises TbenchError, NoMachine, OSError."""
 
     def unhealthy(self, known: Mapping[str, Calibration]) -> dict[str, str] | None:
-        """The tasks that are not healthy, by name with why; None where none is and not all tasks are measured."""
+        """Return the unhealthy tasks with reasons; None if there are none and some tasks were not measured."""
 
-    def left_words(self) -> str:
-        """Which tasks are not measured, and how that is made up for; empty where all are."""
+    def remaining_message(self) -> str:
+        """Return a message about tasks not measured and how to measure them; empty if all are."""
 
 
 @contextlib.asynccontextmanager
 async def calibrating(
-    calibrates: Calibrates, spare: Spare, say: Say
+    calibrates: Calibrator, spare: SpareCapacity, say: Say
 ) -> AsyncIterator[Callable[[bool], Awaitable[None]]]:
-    """A block in which the tasks of a run are measured; what it gives ends that, or waits for it until cancelled.
+    """Calibrate a run's tasks during the block; the function that it yields ends this, or waits for it.
 
-    It comes to nothing where it fails, which costs the run nothing that it has.
+    If the calibration fails, the run goes on without it.
     """
 
     async def measure() -> None:
         try:
             await calibrates.measure(spare, say)
         except (TbenchError, NoMachine, OSError) as error:
-            say(f"calibration: {str(error) or 'no machine is left'}")
+            say(f"calibration: {str(error) or 'no machine left'}")
 
     beside = asyncio.create_task(measure(), name="calibration")
 
@@ -164,8 +166,8 @@ async def calibrating(
             try:
                 await cancel(beside)
             finally:
-                if words := calibrates.left_words():
-                    say(words)
+                if message := calibrates.remaining_message():
+                    say(message)
 
     try:
         yield end

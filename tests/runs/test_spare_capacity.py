@@ -18,9 +18,9 @@ from tbench.errors import UsageError
 from tbench.events import Events, Note, RunEnded, TrialSettled
 from tbench.results import is_weak
 from tbench.runs.admission import Demand, NoMachine
-from tbench.runs.beside import Say, Spare
 from tbench.runs.resume import EarlierRun
 from tbench.runs.run import RunOutcome, execute_run
+from tbench.runs.spare_capacity import Say, SpareCapacity
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.read_run import read_run
@@ -56,17 +56,17 @@ class Measures:
     is_waited_for: bool = False
     known: dict[str, Calibration] = field(default_factory=dict)
 
-    async def how(self, spare: Spare) -> None:
+    async def how(self, spare: SpareCapacity) -> None:
         return
 
-    async def measure(self, spare: Spare, say: Say) -> None:
+    async def measure(self, spare: SpareCapacity, say: Say) -> None:
         await self.how(spare)
 
     def unhealthy(self, known: Mapping[str, Calibration]) -> dict[str, str] | None:
         self.known = dict(known)
         return self.ill
 
-    def left_words(self) -> str:
+    def remaining_message(self) -> str:
         return "calibration: something is left" if not self.runs.is_measured else ""
 
 
@@ -135,7 +135,7 @@ async def test_trials_beside_a_run_begin_with_it_and_have_what_no_trial_of_it_ca
 ) -> None:
     held = list[int]()
 
-    async def how(spare: Spare) -> None:
+    async def how(spare: SpareCapacity) -> None:
         async def one() -> None:
             async with spare.admit(ONE):
                 held.append(len(runs.begun))
@@ -157,7 +157,7 @@ async def test_trials_beside_a_run_begin_with_it_and_have_what_no_trial_of_it_ca
 async def test_a_task_is_measured_once_a_trial_has_its_image(runs: Runs) -> None:
     seen = list[Any]()
 
-    async def how(spare: Spare) -> None:
+    async def how(spare: SpareCapacity) -> None:
         assert spare.tasks == {"alpha", "beta"}
         for task in ("alpha", "beta"):
             await spare.image(task)
@@ -176,7 +176,7 @@ async def test_a_task_is_measured_once_a_trial_has_its_image(runs: Runs) -> None
 
 @pytest.mark.parametrize("failure", [UsageError("no cache"), NoMachine(), OSError("no disk")])
 async def test_one_that_fails_costs_the_run_nothing(runs: Runs, failure: Exception) -> None:
-    async def how(_: Spare) -> None:
+    async def how(_: SpareCapacity) -> None:
         raise failure
 
     runs.measures.how = how  # type: ignore[method-assign]
@@ -190,7 +190,7 @@ async def test_one_that_fails_costs_the_run_nothing(runs: Runs, failure: Excepti
 async def test_a_run_does_not_wait_for_what_nobody_asked_for_and_says_what_is_left(runs: Runs, cut_short: bool) -> None:
     waiting, ended = asyncio.Event(), list[str]()
 
-    async def how(_: Spare) -> None:
+    async def how(_: SpareCapacity) -> None:
         waiting.set()
         try:
             await asyncio.Future()
@@ -212,7 +212,7 @@ async def test_a_run_does_not_wait_for_what_nobody_asked_for_and_says_what_is_le
 async def test_what_was_asked_for_is_waited_for_and_cutting_it_short_leaves_a_finished_run(runs: Runs) -> None:
     waiting, go_on = asyncio.Event(), asyncio.Event()
 
-    async def how(spare: Spare) -> None:
+    async def how(spare: SpareCapacity) -> None:
         async with spare.admit(Demand(8, 1)):  # any trial that is left could use some of it
             waiting.set()
             await go_on.wait()
@@ -256,7 +256,7 @@ def knows(runs: Runs, name: str, **tests: str) -> None:
 
 
 async def test_passes_are_held_to_what_was_found_out_after_them_before_the_run_has_ended(runs: Runs) -> None:
-    async def how(spare: Spare) -> None:
+    async def how(spare: SpareCapacity) -> None:
         await spare.image("beta")
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Future()  # all verdicts are there
@@ -274,7 +274,7 @@ async def test_passes_are_held_to_what_was_found_out_after_them_before_the_run_h
     assert [each.task for each in stored if not each.final] == ["beta"]
     kinds = [type(event) for event in runs.events]
     assert kinds.index(TrialSettled) < kinds.index(RunEnded)
-    assert "calibration: 1 result came out otherwise beside the oracle's: beta/0" in runs.notes
+    assert "calibration: 1 result changed by comparison with the oracle's: beta/0" in runs.notes
 
 
 async def test_going_on_holds_results_that_stand_to_it_once(runs: Runs) -> None:

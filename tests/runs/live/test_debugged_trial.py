@@ -12,8 +12,8 @@ import pytest
 from harness.trajectory import Reply, Step, Trajectory
 from tbench.control.wire import SnapshotNow, TrialUnderWay, VerifyNow
 from tbench.errors import UsageError
-from tbench.runs.control import TrialControl, Work
-from tbench.runs.live.debugged import DebuggedTrial
+from tbench.runs.control import ActiveAgent, TrialControl
+from tbench.runs.live.debugged_trial import DebuggedTrial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.task import Task
@@ -33,7 +33,7 @@ def state(step: int, *, held: bool = False) -> TrialUnderWay:
 def trial(make_task: Any, tmp_path: Path) -> TrialControl:
     task, trajectory = Task.read(make_task(toml=SEPARATE)), Trajectory(protocol="bash", messages=(), steps=STEPS)
     trial = TrialControl(TrialPlan("t.s0.x", "t", 0, task))
-    trial.work = Work(task, FakeSandbox(), lambda: trajectory, tmp_path)
+    trial.agent = ActiveAgent(task, FakeSandbox(), lambda: trajectory, tmp_path)
     return trial
 
 
@@ -63,13 +63,13 @@ async def test_news_come_with_a_change(debugged: DebuggedTrial) -> None:
 
 
 async def test_what_cannot_be_tried_beside_the_work_is_refused(debugged: DebuggedTrial, trial: TrialControl) -> None:
-    with pytest.raises(UsageError, match="is at work; hold it first"):
+    with pytest.raises(UsageError, match="is at work; pause it first"):
         await debugged.decide(VerifyNow(trial="t"))
-    with trial.resting():
-        with pytest.raises(UsageError, match="its verifier has a container of its own"):
+    with trial.idling():
+        with pytest.raises(UsageError, match="its verifier runs in a separate container"):
             await debugged.decide(VerifyNow(trial="t"))
-        assert "its files are kept as the image" in await debugged.decide(SnapshotNow(trial="t"))
+        assert "its files are saved as the image" in await debugged.decide(SnapshotNow(trial="t"))
     assert len(trial.snapshots) == 1
-    trial.work = None
-    with pytest.raises(UsageError, match="its agent has not begun, or has come to its end"):
+    trial.agent = None
+    with pytest.raises(UsageError, match="its agent has not begun, or has ended"):
         await debugged.decide(SnapshotNow(trial="t"))

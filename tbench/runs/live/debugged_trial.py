@@ -1,4 +1,4 @@
-"""A trial as a debugger has it: its steps, the replies that wait, and what is tried beside it."""
+"""A trial as its debugging clients see it: its steps, waiting replies, and verifiers in copies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from harness.oversight import Decided, Draft
 from harness.terminal.plain_text import plain_text
 from harness.trajectory import Step
 from tbench.control.wire import (
-    AboutReplies,
     Choose,
+    DebugCommand,
     Debugged,
     Drop,
     Edit,
@@ -27,92 +27,91 @@ from tbench.control.wire import (
     WaitsFor,
 )
 from tbench.errors import TrialError, UsageError
-from tbench.runs.control import TrialControl, Work
-from tbench.runs.course import CourseStep
+from tbench.runs.control import ActiveAgent, TrialControl
 from tbench.runs.live.shared_terminal import SharedTerminal
-from tbench.runs.live.stepping import Decisions, editable
+from tbench.runs.live.stepping import ReplyDecisions, editable
+from tbench.runs.replay_log import ReplayStep
 from tbench.sandbox.backend import Snapshots
 from tbench.tasks.environment import verifier_environment
 from tbench.text import one_line
 from tbench.verify.policy import verify_by
 
 _NEWS_SEC = 5.0
-"""Longest time for which a debugger waits for something new."""
+"""Longest wait of a client for a change."""
 _MOST_STEPS = 200
-"""Steps in one answer."""
+"""Most steps in one answer."""
 _OBSERVATION, _TEXT = 2_000, 20_000
-"""Most characters of an observation, its end, and of a reply."""
+"""Most characters of an observation (from its end) and of a reply."""
 
 
 class DebuggedTrial:
-    """What people see and do of one trial: a tbench.runs.control.Attendant."""
+    """Serves the clients that debug one trial: a tbench.runs.control.TrialDebugger."""
 
     def __init__(self, trial: TrialControl, *, waits: bool = False, asks: bool = False) -> None:
-        """With `waits` each reply waits for a decision; with `asks` those that are followed only if somebody says so.
+        """With `waits` each reply waits for a decision; with `asks`, each reply that needs approval.
 
-        A trial that is done again waits where its way says so.
+        A replayed trial waits where its rewind point says.
         """
-        way = trial.way
+        rewind_point = trial.rewind_point
         self.shared = SharedTerminal(trial)
-        self.taken = self.shared.taken
-        self.decisions = Decisions(
-            trial, on_screen=self._screen, on_change=self.changed, on_touch=trial.touch, on_ask=self._ask_somebody
+        self.takeover = self.shared.takeover
+        self.decisions = ReplyDecisions(
+            trial, on_screen=self._screen, on_change=self.changed, on_touch=trial.touch, on_ask=self._announce
         )
-        self.decisions.is_on = waits or (way is not None and way.waits == "reply")
-        self.decisions.asks = asks
-        self.version = way.version if way is not None else 0
-        """Grows with each change."""
+        self.decisions.is_stepping = waits or (rewind_point is not None and rewind_point.hold_at == "reply")
+        self.decisions.asks_approval = asks
+        self.version = rewind_point.version if rewind_point is not None else 0
+        """Number of the latest change."""
         self._trial = trial
-        self._verdicts = list(way.verdicts) if way is not None else []
+        self._verdicts = list(rewind_point.verdicts) if rewind_point is not None else []
         self._judging: asyncio.Task[None] | None = None
         self._news: asyncio.Event | None = None
-        """Set with the next change; None where nobody waits for one."""
+        """Set with the next change; None if no client waits for one."""
 
-    def rests(self) -> None:
-        """As in Attendant."""
-        self.shared.tell_taker()
+    def idle_changed(self) -> None:
+        self.shared.nudge_taker()
 
-    async def before_query(self, now: CourseStep, known: CourseStep | None) -> None:
-        """As in Attendant: what was said and typed before is said and typed again."""
-        if known is not None:
+    async def before_query(self, now: ReplayStep, earlier: ReplayStep | None) -> None:
+        """During a replay, send the earlier messages and keys again."""
+        if earlier is not None:
             self._compare()
-            self._trial.messages.extend(known.said)
-            await self._type_again(known.typed[0])
+            self._trial.messages.extend(earlier.messages)
+            await self._type_again(earlier.typed[0])
         now.typed[0] = await self._take_back()
 
-    async def decided(self, draft: Draft, now: CourseStep, known: CourseStep | None) -> Decided:
-        """As in Attendant: what is typed now comes before what the reply asks for."""
-        if known is None or known.decided is None:
-            decided = await self.decisions.about(draft)
-            await self.shared.until_free()
+    async def review(self, draft: Draft, now: ReplayStep, earlier: ReplayStep | None) -> Decided:
+        """Decide, then wait until no client holds the terminal: their keys come before the reply's."""
+        if earlier is None or earlier.decided is None:
+            decided = await self.decisions.decide(draft)
+            await self.shared.wait_until_free()
         else:
-            decided = known.decided
-            await self._type_again(known.typed[1])
+            decided = earlier.decided
+            await self._type_again(earlier.typed[1])
         now.typed[1] = await self._take_back()
         return decided
 
     async def _type_again(self, typed: bytes) -> None:
         if typed:
-            with self._trial.resting():
+            with self._trial.idling():
                 await self.shared.type(typed)
 
     async def _take_back(self) -> bytes:
-        """Have the terminal as a person has left it; what they typed. Raises what the terminal does."""
+        """Take the terminal back from a person, and return what they typed. Raises the terminal's errors."""
         typed = self.shared.typed
-        if (told := await self.shared.handed_back()) is not None:
-            self._trial.messages.append(told)
+        if (message := await self.shared.handed_back()) is not None:
+            self._trial.messages.append(message)
         return typed
 
     def _compare(self) -> None:
-        """Tell the first time that the terminal shows something else than before."""
+        """Report the first difference between the replayed terminal output and the original."""
         trial = self._trial
-        if trial.differs or trial.work is None or (trajectory := trial.work.trajectory()) is None:
+        if trial.differs or trial.agent is None or (trajectory := trial.agent.trajectory()) is None:
             return
-        trial.differs = trial.course.difference(trajectory.steps)
-        if trial.differs and trial.way is not None and trial.way.waits != "reply":
-            trial.say(f"{trial.name}: differs at {trial.differs}")
+        trial.differs = trial.replay_log.difference(trajectory.steps)
+        if trial.differs and trial.rewind_point is not None and trial.rewind_point.hold_at != "reply":
+            trial.say(f"{trial.name}: the replay differs at {trial.differs}")
 
-    def _ask_somebody(self, draft: Draft) -> None:
+    def _announce(self, draft: Draft) -> None:
         name = self._trial.name
         self._trial.say(
             f"{name}: step {draft.step} waits for approval: tbench approve {name}, or tbench refuse {name} WHY"
@@ -120,18 +119,18 @@ class DebuggedTrial:
 
     @property
     def verdicts_so_far(self) -> tuple[VerdictSeen, ...]:
-        """What verifiers said that ran in copies."""
+        """Verdicts of the verifiers that have run in copies."""
         return tuple(each for each in self._verdicts if each.state != "running")
 
     def changed(self) -> None:
-        """Tell those who wait that something can be seen that could not before."""
+        """Wake the clients that wait for a change."""
         self.version += 1
         if self._news is not None:
             self._news.set()
             self._news = None
 
     async def news(self, version: int | None) -> None:
-        """Return when there is something newer than that version, after five seconds at last."""
+        """Wait for a change after that version, for five seconds at most."""
         if version != self.version:
             return
         self._news = self._news or asyncio.Event()
@@ -139,18 +138,18 @@ class DebuggedTrial:
             async with asyncio.timeout(_NEWS_SEC):
                 await self._news.wait()
 
-    async def ended(self, work: Work) -> None:
-        """As in Attendant: before its container goes."""
-        if self.decisions.is_on and (trajectory := work.trajectory()) is not None:
+    async def ended(self, agent: ActiveAgent) -> None:
+        """Keep the steps, and stop a verifier before the container is removed."""
+        if self.decisions.is_stepping and (trajectory := agent.trajectory()) is not None:
             self._trial.steps = trajectory.steps
         if self._judging is not None:
             self._judging.cancel()
             await asyncio.gather(self._judging, return_exceptions=True)
 
     def shown(self, state: TrialUnderWay, after: int) -> Debugged:
-        """The trial now, with its steps after that one."""
+        """Return the trial's state, with its steps after number `after`."""
         trial = self._trial
-        trajectory = trial.work.trajectory() if trial.work is not None else None
+        trajectory = trial.agent.trajectory() if trial.agent is not None else None
         steps = trajectory.steps if trajectory is not None else trial.steps
         samples = self.decisions.samples
         return Debugged(
@@ -159,7 +158,7 @@ class DebuggedTrial:
             phase=state.phase,
             waits_for="decision" if samples else self._waits_for(state, len(steps)),
             step=state.step,
-            stepping=self.decisions.is_on,
+            stepping=self.decisions.is_stepping,
             touched=state.touched,
             steps=shown_after(after, (step for step in steps if step.index < state.step)),
             draft=next((each for each in samples if each.chosen), None),
@@ -168,7 +167,7 @@ class DebuggedTrial:
             trouble=self.decisions.trouble,
             verdicts=tuple(self._verdicts),
             snapshots=tuple(trial.snapshots),
-            rewinding=None if trial.way is None or trial.is_new else trial.way.step,
+            rewinding=None if trial.rewind_point is None or trial.is_new else trial.rewind_point.step,
             differs=trial.differs,
         )
 
@@ -177,11 +176,11 @@ class DebuggedTrial:
             return "person"
         return "model" if state.phase == "agent" and steps < state.step else None
 
-    async def decide(self, request: AboutReplies) -> str:
-        """Do what is asked, and say it. Raises UsageError."""
+    async def decide(self, request: DebugCommand) -> str:
+        """Carry out a command, and return a message about it. Raises UsageError."""
         match request:
             case Stepping(on=on):
-                return self.decisions.set_on(on)
+                return self.decisions.set_stepping(on)
             case StepOn(count=count):
                 return self.decisions.step(count)
             case RunOn(to_step=to_step, until_text=until_text):
@@ -199,32 +198,32 @@ class DebuggedTrial:
             case SnapshotNow():
                 return await self._snapshot()
             case _:
-                raise UsageError(f"{request.do}: cannot be done here")
+                raise UsageError(f"{request.do}: not possible here")
 
-    def _at_rest(self) -> Work:
-        """The work of an agent that does nothing now. Raises UsageError."""
-        if self._trial.work is None:
-            raise UsageError("its agent has not begun, or has come to its end")
-        if not self._trial.is_resting:
-            raise UsageError("is at work; hold it first (tbench pause TRIAL), or have it step")
-        return self._trial.work
+    def _idle_agent(self) -> ActiveAgent:
+        """Return the agent, which must be idle. Raises UsageError."""
+        if self._trial.agent is None:
+            raise UsageError("its agent has not begun, or has ended")
+        if not self._trial.is_idle:
+            raise UsageError("is at work; pause it first (tbench pause TRIAL), or use stepping mode")
+        return self._trial.agent
 
     def _verify(self) -> str:
-        work = self._at_rest()
-        if verifier_environment(work.task) is not None:
-            raise UsageError("its verifier has a container of its own, which gets the work at the end only")
+        agent = self._idle_agent()
+        if verifier_environment(agent.task) is not None:
+            raise UsageError("its verifier runs in a separate container, only at the end of the trial")
         if self._judging is not None and not self._judging.done():
-            raise UsageError("is being judged already")
-        step = self.decisions.step_now or len(getattr(work.trajectory(), "steps", ()))
+            raise UsageError("a verifier is already running")
+        step = self.decisions.step_now or len(getattr(agent.trajectory(), "steps", ()))
         self._verdicts.append(VerdictSeen(step=step, state="running"))
-        self._judging = asyncio.create_task(self._judge(work, len(self._verdicts) - 1), name="judging a copy")
+        self._judging = asyncio.create_task(self._judge(agent, len(self._verdicts) - 1), name="judging a copy")
         self.changed()
-        return "its work is judged in a copy"
+        return "a verifier runs in a copy of its container"
 
-    async def _judge(self, work: Work, place: int) -> None:
-        step = self._verdicts[place].step
+    async def _judge(self, agent: ActiveAgent, index: int) -> None:
+        step = self._verdicts[index].step
         try:
-            verdict = await verify_by("isolated", work.task, work.sandbox)
+            verdict = await verify_by("isolated", agent.task, agent.sandbox)
         except TrialError as error:
             found = VerdictSeen(step=step, state="failed", words=one_line(f"{error.type}: {error}"))
         else:
@@ -236,23 +235,23 @@ class DebuggedTrial:
                 words=f"reward {verdict.reward:g}{flags}",
                 output=plain_text(verdict.stdout)[-_OBSERVATION:],
             )
-        self._verdicts[place] = found
+        self._verdicts[index] = found
         self.changed()
 
     async def _snapshot(self) -> str:
-        sandbox = self._at_rest().sandbox
+        sandbox = self._idle_agent().sandbox
         if not isinstance(sandbox, Snapshots):
-            raise UsageError("its sandbox can give no snapshot")
+            raise UsageError("its sandbox has no snapshots")
         try:
             image = await sandbox.snapshot()
         except TrialError as error:
             raise UsageError(f"no snapshot: {error}") from None
         self._trial.snapshots.append(image)
         self.changed()
-        return f"its files are kept as the image {image}, which tbench clean --kept removes; processes are not"
+        return f"its files are saved as the image {image}, without processes; tbench clean --kept removes it"
 
     async def _screen(self) -> str:
-        """The text of the screen; empty where it cannot be seen."""
+        """Return the text of the screen; empty if it cannot be read."""
         if self._trial.terminal is None:
             return ""
         with contextlib.suppress(ConnectionError):
@@ -261,12 +260,12 @@ class DebuggedTrial:
 
 
 def shown_after(after: int, steps: Iterable[Step]) -> tuple[StepSeen, ...]:
-    """Those after one of them, as many as go into an answer."""
+    """Return the steps after number `after`, as many as fit into one answer."""
     return tuple(step_shown(step) for step in steps if step.index > after)[:_MOST_STEPS]
 
 
 def step_shown(step: Step) -> StepSeen:
-    """A step as a debugger shows it."""
+    """Return a step as clients are shown it."""
     return StepSeen(
         index=step.index,
         reasoning=step.reply.reasoning and step.reply.reasoning[:_TEXT],

@@ -1,0 +1,196 @@
+"""Log of a trial's queries, replies and decisions, from which another attempt can replay it up to a step.
+
+The replay repeats the same replies and decisions in another container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harness.errors import ContextLimitReached
+from harness.model import Model
+from harness.oversight import Approved, Decided, Declined, Query
+from harness.trajectory import Intervention, Message, Reply, Step, Trajectory
+from tbench.divergence import first_difference
+from tbench.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One query to a model, and its outcome."""
+
+    model: Model | None
+    """Model that was asked; None if unknown."""
+    kept: int
+    """Number of messages carried over from the query before."""
+    added: tuple[Message, ...]
+    """Messages that follow them."""
+    seed: int | None
+    max_tokens: int
+    tools: Sequence[Mapping[str, Any]]
+    outcome: Reply | ContextLimitReached
+
+
+@dataclass
+class ReplayStep:
+    """One step of an agent, with what is needed to replay it."""
+
+    messages: tuple[str, ...] = ()
+    """Messages that the model got besides its observation."""
+    typed: list[bytes] = field(default_factory=lambda: [b"", b""])
+    """Bytes that a person typed: before the query, and before the reply's keystrokes."""
+    queries: list[Exchange] = field(default_factory=list)
+    reviewed_after: int | None = None
+    """Number of queries before the decision; None without a decision."""
+    decided: Decided | None = None
+    observation: str | None = None
+    """Observation after the step; None if unknown."""
+
+    @property
+    def followed(self) -> Reply | None:
+        """Reply that was followed; None if there was none, or if unknown."""
+        decided = self.decided.reply if isinstance(self.decided, Approved) else self.decided
+        return None if isinstance(decided, Declined) else decided
+
+    def undecided(self) -> ReplayStep:
+        """Return a copy that ends where the reply waits for a decision."""
+        return replace(self, typed=[self.typed[0], b""], queries=self.queries[: self.reviewed_after], decided=None)
+
+
+ReplaySteps = Sequence[ReplayStep]
+
+
+class ReplayLog:
+    """Records a trial step by step, and replays the steps of an earlier attempt.
+
+    The steps are kept in parts, one for each agent: a task with several steps has several.
+    """
+
+    def __init__(self, earlier: Sequence[ReplaySteps] = ()) -> None:
+        """`earlier` holds the steps to replay."""
+        self._earlier = earlier
+        self._parts: list[list[ReplayStep]] = []
+        self._messages: list[Message] = []
+        """Messages of the last query."""
+
+    def begin(self, step: int) -> ReplayStep:
+        """Begin the next step; number 1 begins another part."""
+        if step == 1 or not self._parts:
+            self._parts.append([])
+            self._messages = []
+        self._parts[-1].append(ReplayStep())
+        return self.now
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an agent has begun a step."""
+        return bool(self._parts)
+
+    @property
+    def now(self) -> ReplayStep:
+        """The current step."""
+        return self._parts[-1][-1]
+
+    @property
+    def earlier(self) -> ReplayStep | None:
+        """The current step in the earlier attempt; None if it is new."""
+        return self._earlier_at(len(self._parts[-1]) - 1)
+
+    def _earlier_at(self, index: int) -> ReplayStep | None:
+        part = len(self._parts) - 1
+        if part >= len(self._earlier) or index >= len(self._earlier[part]):
+            return None
+        return self._earlier[part][index]
+
+    async def reply(self, query: Query) -> Reply:
+        """Return the replayed reply to a query, or ask the model. Raises the model's errors."""
+        now, earlier = self.now, self.earlier
+        if earlier is not None and len(now.queries) < len(earlier.queries):
+            outcome = earlier.queries[len(now.queries)].outcome
+        else:
+            try:
+                outcome = await query.ask()
+            except ContextLimitReached as refusal:
+                outcome = refusal
+        now.queries.append(self._exchange(query, outcome))
+        if isinstance(outcome, ContextLimitReached):
+            raise outcome
+        return outcome
+
+    def _exchange(self, query: Query, outcome: Reply | ContextLimitReached) -> Exchange:
+        kept = _common(self._messages, query.messages)
+        added = tuple(query.messages[kept:])
+        self._messages[kept:] = added
+        return Exchange(query.model, kept, added, query.seed, query.max_tokens, query.tools, outcome)
+
+    def up_to(self, step: int, steps: Sequence[Step]) -> tuple[ReplaySteps, ...]:
+        """Return the steps of the trial up to where the reply of `step` waits.
+
+        `steps` belong to the current part; they hold the observations.
+        """
+        *before, part = self._parts
+        seen = [replace(mine, observation=step.observation) for mine, step in zip(part, steps, strict=False)]
+        part = [*seen, *part[len(seen) :]]
+        return (*before, [*part[: step - 1], part[step - 1].undecided()])
+
+    def difference(self, steps: Sequence[Step]) -> str:
+        """Return how the last observation differs from the earlier one, in one line; empty if it does not."""
+        earlier = self._earlier_at(len(steps) - 1) if steps else None
+        if earlier is None or earlier.observation is None:
+            return ""
+        found = first_difference(earlier.observation, steps[-1].observation)
+        return "" if found is None else f"step {steps[-1].index}: {found}"
+
+    def exchanges(self) -> Iterator[tuple[Exchange, list[Message], Reply | ContextLimitReached]]:
+        """Yield all queries, each with its full messages and the reply that was followed."""
+        messages: list[Message] = []
+        for step in (step for part in self._parts for step in part):
+            for number, each in enumerate(step.queries, 1):
+                messages = [*messages[: each.kept], *each.added]
+                followed = step.followed if number == step.reviewed_after else None
+                yield each, messages, followed or each.outcome
+
+
+def _common(old: Sequence[Message], new: Sequence[Message]) -> int:
+    """Return the number of messages at the start that two histories share."""
+    for at, (mine, other) in enumerate(zip(old, new, strict=False)):
+        if mine is not other:
+            return at
+    return min(len(old), len(new))
+
+
+# Replays of stored trials.
+
+
+def replay_up_to(step: int, steps: Sequence[Step], trajectory: Trajectory | None) -> tuple[ReplaySteps, ...]:
+    """Return the steps to replay before `step`. Raises UsageError if it cannot be done."""
+    if not 1 <= step <= len(steps):
+        raise UsageError(f"has {len(steps)} steps, so there is no step {step}")
+    interventions: dict[int, list[Intervention]] = {}
+    for each in trajectory.interventions if trajectory is not None else ():
+        interventions.setdefault(each.step, []).append(each)
+    for compaction in trajectory.compactions if trajectory is not None else ():
+        if (at := compaction.step) < step:
+            raise UsageError(f"its history was compacted at step {at}; choose a step up to {at}")
+    return (tuple(_replay_step(each, interventions) for each in steps[: step - 1]),)
+
+
+def _replay_step(step: Step, interventions: Mapping[int, Sequence[Intervention]]) -> ReplayStep:
+    found = interventions.get(step.index, ())
+    if any(each.kind == "typed" for each in found):
+        raise UsageError(f"a person typed into its terminal at step {step.index}; choose a step up to {step.index}")
+    refused = next((each.text for each in found if each.kind == "refused"), None)
+    return ReplayStep(
+        messages=tuple(each.text for each in found if each.kind == "message"),
+        queries=[_answered(step.reply)],
+        reviewed_after=1,
+        decided=step.reply if refused is None else Declined(refused),
+        observation=step.observation,
+    )
+
+
+def _answered(reply: Reply) -> Exchange:
+    """Return an exchange of which only the reply is known."""
+    return Exchange(None, 0, (), None, 0, (), reply)
