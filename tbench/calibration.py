@@ -118,7 +118,7 @@ class Calibrating:
 
     async def _calibrated(self, runner: Runner, agent: CalibratingAgent, each: CalibratedTask) -> CalibratedTask:
         try:
-            found = each if each.calibration is not None else await self._begun(runner, each.task)
+            found = each if each.calibration is not None else await self._with_stored(runner, each.task)
         except TrialError as error:
             return replace(each, error=error.info())
         assert found.calibration is not None
@@ -131,19 +131,19 @@ class Calibrating:
             nonlocal found
             assert found.calibration is not None
             trial = await measure(runner, found.task, agent, number)
-            found = self._kept(found, trials=(*found.calibration.trials, trial))
+            found = self._stored(found, trials=(*found.calibration.trials, trial))
             return trial
 
         trials = await asyncio.gather(*map(one, numbers))
-        self.say(f"{found.task.name}: {agent} {' '.join(map(_ending, trials))}")
+        self.say(f"{found.task.name}: {agent} {' '.join(map(_outcome, trials))}")
         return found
 
     async def _without_network(self, runner: Runner, each: CalibratedTask) -> CalibratedTask:
         trial = await measure(runner, each.task, "oracle", 0)
-        self.say(f"{each.task.name}: oracle without a network {_ending(trial)}")
-        return self._kept(each, offline=trial)
+        self.say(f"{each.task.name}: oracle without a network {_outcome(trial)}")
+        return self._stored(each, offline=trial)
 
-    def _kept(self, each: CalibratedTask, **update: Any) -> CalibratedTask:
+    def _stored(self, each: CalibratedTask, **update: Any) -> CalibratedTask:
         """Return the task with an updated calibration, of which lasting results are stored."""
         assert each.calibration is not None
         now = each.calibration.model_copy(update={**update, "measured_at": datetime.now(UTC)})
@@ -154,7 +154,7 @@ class Calibrating:
         keep(now.model_copy(update=lasting), self.root)
         return replace(each, calibration=now)
 
-    async def _begun(self, runner: Runner, task: Task) -> CalibratedTask:
+    async def _with_stored(self, runner: Runner, task: Task) -> CalibratedTask:
         """Return the task with its stored calibration, or an empty one. Raises TrialError if there is no image."""
         image, architecture = await runner.prepare(task)
         earlier = None if self.again else known(task, image, architecture, self.say, self.root)
@@ -175,7 +175,7 @@ def _passes_with_network(each: CalibratedTask) -> bool:
     return has_network and any(trial.is_pass for trial in each.calibration.of("oracle"))
 
 
-def _ending(trial: MeasuredTrial) -> str:
+def _outcome(trial: MeasuredTrial) -> str:
     return reward_text(trial.reward) if trial.reward is not None else trial.error.type if trial.error else "none"
 
 
@@ -264,13 +264,13 @@ def conditions(each: CalibratedTask) -> Mapping[Condition, str]:
     if each.task.unsupported:
         return {"cannot be run": f"needs {each.task.unsupported[0]}, which tbench does not have"}
     if each.calibration is None:
-        words = f"{each.error.type}: {each.error.message}" if each.error else ""
-        return {"cannot be built": words}
+        message = f"{each.error.type}: {each.error.message}" if each.error else ""
+        return {"cannot be built": message}
     found = dict(_conditions(each.calibration))
     if not each.task.has_oracle:
         found["no oracle"] = "it has no solution/solve.sh"
-    if words := _network(each.task, each.calibration):
-        found["needs network"] = words
+    if message := _network(each.task, each.calibration):
+        found["needs network"] = message
     return found or {"healthy": ""}
 
 
@@ -293,14 +293,14 @@ def _conditions(calibration: Calibration) -> Iterator[tuple[Condition, str]]:
     if any(each.is_pass for each in nop):
         yield "nop passes", "doing nothing scores 1"
     for trials in (judged, [each for each in nop if each.error is None]):
-        if len(endings := dict.fromkeys(map(_ending_shared, trials))) > 1:
-            yield "flaky verifier", f"{trials[0].agent}: {', '.join(endings)}"
+        if len(outcomes := dict.fromkeys(map(_shared_outcome, trials))) > 1:
+            yield "flaky verifier", f"{trials[0].agent}: {', '.join(outcomes)}"
             break
     else:
         if calibration.passes_fresh and not all(each.passes_fresh for each in passes if each.passes_fresh is not None):
             yield "flaky verifier", "oracle: not every pass is also a pass in a fresh container"
-    if words := _tight(oracle, nop):
-        yield "limits too tight here", words
+    if message := _tight(oracle, nop):
+        yield "limits too tight here", message
     if calibration.passes_fresh is False:
         yield "isolation impossible", "the oracle's work passes only in its own container"
 
@@ -315,7 +315,7 @@ def _network(task: Task, calibration: Calibration) -> str:
     return f"without one, {_failure(tried)}" if tried is not None and tried.counts and not tried.is_pass else ""
 
 
-def _ending_shared(trial: MeasuredTrial) -> str:
+def _shared_outcome(trial: MeasuredTrial) -> str:
     if trial.reward is None:
         return trial.error.type if trial.error is not None else "no verdict"
     return reward_text(canonical(trial.rewards.get("shared", trial.reward)))
@@ -325,7 +325,7 @@ def _failure(trial: MeasuredTrial) -> str:
     if trial.error is not None:
         return plain(trial.error_words, 250)
     last = f"; the verifier's last words: {plain(trial.last_words, 200)!r}" if trial.last_words else ""
-    return f"scores {_ending_shared(trial)}{last}"
+    return f"scores {_shared_outcome(trial)}{last}"
 
 
 def _tight(oracle: list[MeasuredTrial], nop: list[MeasuredTrial]) -> str:
@@ -359,13 +359,13 @@ class CalibrationBeside:
         self._source, self._config = source, RunConfig(sandbox=sandbox, schedule=schedule)
         self._tasks = [task for task in tasks if task.has_oracle and not task.unsupported]
         self._measures = which == "all" or (which == "missing" and agent not in get_args(CalibratingAgent))
-        self._why_not = _why_not(sandbox)
+        self._prevented_by = _prevented_by(sandbox)
         self._done: dict[str, CalibratedTask] = {}
         self._wanted: list[Task] = []
         self.is_waited_for = which == "all"
 
     async def measure(self, spare: SpareCapacity, say: Say) -> None:
-        if not self._measures or self._why_not:
+        if not self._measures or self._prevented_by:
             return
         self._wanted = [task for task in self._tasks if task.name in spare.tasks]
         calibrating = Calibrating.of(self._config, REPETITIONS, again=self.is_waited_for, spare=spare)
@@ -394,18 +394,18 @@ class CalibrationBeside:
         return found if found or is_complete else None
 
     def remaining_message(self) -> str:
-        if self._why_not and self.is_waited_for:
-            return f"calibration: not possible beside a run with {self._why_not}; run tbench calibrate instead"
+        if self._prevented_by and self.is_waited_for:
+            return f"calibration: not possible beside a run with {self._prevented_by}; run tbench calibrate instead"
         left = [task.name for task in self._wanted if task.name not in self._done]
         if not left:
             return ""
         source = shlex.quote(self._source)
         chosen = "" if len(left) > 3 else "".join(f" -t {shlex.quote(name)}" for name in left)
-        words = f"{len(left)} of {counted(len(self._wanted), 'task')} not measured during the run"
-        return f"calibration: {words}; continue with: tbench calibrate -d {source}{chosen}"
+        message = f"{len(left)} of {counted(len(self._wanted), 'task')} not measured during the run"
+        return f"calibration: {message}; continue with: tbench calibrate -d {source}{chosen}"
 
 
-def _why_not(sandbox: SandboxConfig) -> str:
+def _prevented_by(sandbox: SandboxConfig) -> str:
     """Return the option that prevents calibrating tasks as they are, or would fetch their images again; else empty."""
     if sandbox.drop_images:
         return "--drop-images"

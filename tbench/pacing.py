@@ -201,7 +201,7 @@ class PaceController:
         self._ended_then = ended
 
 
-def first_number(cache_tokens: int | None, context_tokens: int | None, most: int, otherwise: int) -> int:
+def initial_number(cache_tokens: int | None, context_tokens: int | None, most: int, otherwise: int) -> int:
     """Return the initial number: as many full contexts as fit the cache, or `otherwise` if that is unknown."""
     if cache_tokens is None or not context_tokens:
         return max(1, min(otherwise, most))
@@ -275,7 +275,7 @@ class Pace:
         else:
             self._has_metrics = True
             lengths = [each for each in (context_tokens, *(one.context_tokens for one in self._servers)) if each]
-            number = first_number(load.cache_tokens, min(lengths, default=None), self._most, self._otherwise)
+            number = initial_number(load.cache_tokens, min(lengths, default=None), self._most, self._otherwise)
             self._say(f"-n auto: begins with {number} concurrent trials; KV cache {load.usage:.0%} full")
         self._numbers.append(number)
         return number

@@ -18,7 +18,7 @@ from lost_cancellations import moments_lost
 from harness.errors import EndpointUnavailable
 from tbench import pacing as module
 from tbench.config.document import PacedConcurrency
-from tbench.pacing import REST_SEC, NoMetrics, Pace, PaceController, ServerLoad, combined_load, first_number
+from tbench.pacing import REST_SEC, NoMetrics, Pace, PaceController, ServerLoad, combined_load, initial_number
 
 # What vLLM says of its load: real answers, several engines, and what lies.
 
@@ -231,10 +231,10 @@ def test_it_stays_within_its_bounds_and_changes_only_with_a_reason(first: int, d
 
 
 def test_it_begins_with_what_fits_the_cache() -> None:
-    assert first_number(320_000, 32_000, 512, 16) == 10
-    assert first_number(10_000, 32_000, 512, 16) == 1
-    assert first_number(10**9, 1000, 512, 16) == 512
-    assert first_number(None, 32_000, 512, 16) == first_number(320_000, None, 512, 16) == 16
+    assert initial_number(320_000, 32_000, 512, 16) == 10
+    assert initial_number(10_000, 32_000, 512, 16) == 1
+    assert initial_number(10**9, 1000, 512, 16) == 512
+    assert initial_number(None, 32_000, 512, 16) == initial_number(320_000, None, 512, 16) == 16
 
 
 # Watching servers while a run goes on: it adapts, tells why, and leaves it where a person has said a number.

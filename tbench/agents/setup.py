@@ -49,9 +49,9 @@ def load_agent_class(name: str) -> AgentClass:
     found: Any = getattr(module, class_name, None)
     if found is None:
         raise UsageError(f"--agent {name}: {module.__file__} has no {class_name}")
-    if problem := _misfit(found):
+    if problem := _agent_problem(found):
         raise UsageError(f"--agent {name}: {problem}; see docs/python.md")
-    return AgentClass(name, found, hashlib.sha256(_file(name, module).read_bytes()).hexdigest())
+    return AgentClass(name, found, hashlib.sha256(_module_file(name, module).read_bytes()).hexdigest())
 
 
 def _import(name: str, module_name: str) -> ModuleType:
@@ -68,23 +68,23 @@ def _import(name: str, module_name: str) -> ModuleType:
             raise UsageError(f"--agent {name}: {why}") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code
         problem = error
-    raise UsageError(f"--agent {name}: importing it failed: {type(problem).__name__}: {problem} ({_place(problem)})")
+    raise UsageError(f"--agent {name}: importing it failed: {type(problem).__name__}: {problem} ({_location(problem)})")
 
 
-def _place(problem: BaseException) -> str:
+def _location(problem: BaseException) -> str:
     if isinstance(problem, SyntaxError):
         return f"{problem.filename}:{problem.lineno}"
     frame = traceback.extract_tb(problem.__traceback__)[-1]
     return f"{frame.filename}:{frame.lineno}"
 
 
-def _file(name: str, module: ModuleType) -> Path:
+def _module_file(name: str, module: ModuleType) -> Path:
     if module.__file__ is None:
         raise UsageError(f"--agent {name}: the module has no file")
     return Path(module.__file__)
 
 
-def _misfit(found: Any) -> str:
+def _agent_problem(found: Any) -> str:
     """Return why `found` cannot be an agent; empty if it can."""
     if not inspect.isclass(found):
         return "is not a class"
@@ -197,9 +197,9 @@ def _model_agent(setup: AgentSetup) -> AgentSetup:
 
 
 def _user_agent(setup: AgentSetup) -> AgentSetup:
-    name, usual = setup.name, AgentSetup(AgentConfig(), ModelConfig(), LimitsConfig(), setup.name)
-    if senseless := [path for path in OWN_LOOP if attrgetter(path)(setup) != attrgetter(path)(usual)]:
-        raise UsageError(f"--agent {name}: {', '.join(senseless)}: only for tbench's own agent; remove them")
+    name, defaults = setup.name, AgentSetup(AgentConfig(), ModelConfig(), LimitsConfig(), setup.name)
+    if unsupported := [path for path in OWN_LOOP if attrgetter(path)(setup) != attrgetter(path)(defaults)]:
+        raise UsageError(f"--agent {name}: {', '.join(unsupported)}: only for tbench's own agent; remove them")
     shell_state = setup.agent.shell_state or "persistent"
     return replace(setup, user_agent=load_agent_class(name), shell_state=shell_state)
 

@@ -215,11 +215,11 @@ async def blame(
         say(f"from step {step} on: {done.passed} of {len(done.judged)} succeed")
         return done.passed / len(done.judged)
 
-    step = await lost_at(len(found.steps), share_from)
+    step = await find_lost_step(len(found.steps), share_from)
     return BlamedTrial(found.name, len(found.steps), tuple(forks[at] for at in sorted(forks)), step)
 
 
-async def lost_at(steps: int, share_from: Callable[[int], Awaitable[float]]) -> int | None:
+async def find_lost_step(steps: int, share_from: Callable[[int], Awaitable[float]]) -> int | None:
     """Return the step after which the success rate drops below half of that from the beginning.
 
     `share_from` returns the success rate of forks at a step. None if no fork from the beginning succeeds.

@@ -383,8 +383,8 @@ class Runner:
                 found = self._endpoints[key] = await self._connect(base_url, model, None, self._stack)
             if task.name not in self._tasks:
                 self._tasks[task.name] = self._as_configured(task)
-                if words := about_withheld(task.wishes, self.config.sandbox.allow_env):
-                    self._say(words)
+                if message := about_withheld(task.wishes, self.config.sandbox.allow_env):
+                    self._say(message)
                 self._write_document("running")
             return found
 
@@ -403,8 +403,8 @@ class Runner:
         plan = self._plan(config, setup.locked(chat, served))
         for other in self._endpoints.values():
             if other.plan.locked.model != plan.locked.model:
-                words = f"serves {plan.locked.model}, not {other.plan.locked.model}"
-                raise UsageError(f"{base_url}: {words}; a Runner is for one model")
+                message = f"serves {plan.locked.model}, not {other.plan.locked.model}"
+                raise UsageError(f"{base_url}: {message}; a Runner is for one model")
         return _Endpoint(plan, setup.maker(chat), self._store or self._begin(plan))
 
     def _plan(self, config: RunConfig, locked: Locked) -> RunPlan:
@@ -453,5 +453,5 @@ def _with_model(config: RunConfig, base_url: str | None, model: Mapping[str, Any
         return config.with_values(model={**where, **model}) if where or model else config
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        words = problem["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{'.'.join(map(str, problem['loc']))}: {words}") from None
+        message = problem["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{'.'.join(map(str, problem['loc']))}: {message}") from None

@@ -88,8 +88,8 @@ def obstacles(paths: Sequence[Path], runs: Sequence[StoredRun], sides: Sequence[
     for path, run, side in zip(paths, runs, sides, strict=True):
         if run.shard is not None:
             yield f"{path}: is shard {run.shard.name} of a run; combine the shards with tbench merge"
-        elif words := unfinished(run, side):
-            yield f"{path}: {words}; wait for it, or finish it with: tbench resume {path}"
+        elif message := unfinished(run, side):
+            yield f"{path}: {message}; wait for it, or finish it with: tbench resume {path}"
     reported = set()
     for (path, run, side), (other_path, other, other_side) in combinations(zip(paths, runs, sides, strict=True), 2):
         differing = differing_settings(run, other)

@@ -162,7 +162,7 @@ class Talk:
                 self._writer.write(as_line(request))
                 await self._writer.drain()
             except OSError:
-                raise self._over("the run has ended") from None
+                raise self._closed("the run has ended") from None
             return await self.next()
 
     async def next(self) -> Answer:
@@ -170,18 +170,18 @@ class Talk:
         try:
             line = await self._reader.readline()
         except ValueError:
-            raise self._over("an answer is too long") from None
+            raise self._closed("an answer is too long") from None
         except OSError:
             line = b""
         if not line:
-            raise self._over("the run has ended")
+            raise self._closed("the run has ended")
         try:
             answer = Answer.model_validate_json(line)
         except ValidationError:
-            raise self._over("the run is of another version of tbench") from None
+            raise self._closed("the run is of another version of tbench") from None
         if not answer.ok:
             raise UsageError(answer.words)
         return answer
 
-    def _over(self, why: str) -> TalkOver:
+    def _closed(self, why: str) -> TalkOver:
         return TalkOver(f"{self._directory}: {why}")

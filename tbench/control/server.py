@@ -37,7 +37,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cont
     """Answer one client until it disconnects."""
     try:
         while line := await _line(reader):
-            if not await _served(line, reader, writer, controls):
+            if not await _handle(line, reader, writer, controls):
                 break
     except TimeoutError:
         writer.transport.abort()  # it reads nothing, so the buffered answer must be dropped
@@ -53,7 +53,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-async def _served(
+async def _handle(
     line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: ControlHandler
 ) -> bool:
     """Answer a request line; return whether more may follow. Raises OSError, and TimeoutError for a stuck client."""
@@ -63,7 +63,7 @@ async def _served(
             async with controls.attach(request.trial, take=request.take, drawn=request.drawn) as viewer:
                 await _show(viewer, reader, writer)
             return False
-        answer = await _done(request, controls)
+        answer = await _dispatch(request, controls)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "request"
@@ -102,7 +102,7 @@ async def _show(viewer: TerminalViewer, reader: asyncio.StreamReader, writer: as
         task.result()
 
 
-async def _done(request: Request, controls: ControlHandler) -> Answer:
+async def _dispatch(request: Request, controls: ControlHandler) -> Answer:
     """Carry out a request. It may take a while: the requests of one client are answered in order."""
     match request:
         case ListTrials():

@@ -326,7 +326,7 @@ class RunControl:
         trial = TrialControl(plan, self.run_gate, self._say, rewind_point, holds_first_query=self._hold_at == "query")
         self.trials[plan.trial] = trial
         if self._debugs_all or rewind_point is not None:
-            self.attend(trial)
+            self.debugger_of(trial)
         try:
             yield trial
         finally:
@@ -338,7 +338,7 @@ class RunControl:
             trial.changed()
             trial.release()
 
-    def attend(self, trial: TrialControl) -> TrialDebugger:
+    def debugger_of(self, trial: TrialControl) -> TrialDebugger:
         """Return the trial's debugger, made on first use."""
         if trial.debugger is None:
             trial.debugger = self._attend(trial)

@@ -69,7 +69,7 @@ def _environment(
         "memory_mb": asked.memory_mb if overrides.memory_mb is None else float(overrides.memory_mb),
     }
     if asked.healthcheck is not None:
-        update["healthcheck"] = _patient(asked.healthcheck, factor["healthcheck"])
+        update["healthcheck"] = _scaled_healthcheck(asked.healthcheck, factor["healthcheck"])
     return asked.model_copy(update=update)
 
 
@@ -91,11 +91,11 @@ def _step(step: StepSection, overrides: OverridesConfig, factor: Mapping[str, fl
         update={name: value for name, value in own.items() if name in step.verifier.model_fields_set}
     )
     if step.healthcheck is not None:
-        update["healthcheck"] = _patient(step.healthcheck, factor["healthcheck"])
+        update["healthcheck"] = _scaled_healthcheck(step.healthcheck, factor["healthcheck"])
     return step.model_copy(update=update)
 
 
-def _patient(check: Healthcheck, factor: float) -> Healthcheck:
+def _scaled_healthcheck(check: Healthcheck, factor: float) -> Healthcheck:
     patience = {
         "timeout_sec": check.timeout_sec * factor,
         "start_period_sec": check.start_period_sec * factor,
@@ -178,7 +178,7 @@ def plan_trials(
     measured, plans = _identity(plan), []
     own = None if plan.shard is None else set(plan.shard.trials)
     for seed in plan.seeds:
-        for name in _in_order(tasks.names, seed, plan.config.tasks.shuffle):
+        for name in _task_order(tasks.names, seed, plan.config.tasks.shuffle):
             if own is not None and (name, seed) not in own:
                 continue
             task = by_name.get(name)
@@ -221,7 +221,7 @@ def _seconds(name: str, task: Task | None, known: Mapping[str, float]) -> float:
     return known.get(name, limit)
 
 
-def _in_order(names: list[str], seed: int, shuffle: int | None) -> list[str]:
+def _task_order(names: list[str], seed: int, shuffle: int | None) -> list[str]:
     """Return the tasks of a seed in the order in which their trials start."""
     if shuffle is None:
         return names

@@ -66,12 +66,12 @@ def require_a_task_that_can_run(tasks: TaskSet, agent: str) -> None:
     if len(refused) < len(tasks.names):
         return
     name, error = next(iter(refused.items()))
-    words = refusal_words(name, error)
+    message = refusal_words(name, error)
     if len(refused) > 1:
         counts = Counter(each.type for each in refused.values())
         kinds = ", ".join(f"{type_} {count}" for type_, count in counts.most_common())
-        words = f"none of {len(refused)} tasks can run ({kinds}); the first: {words}"
-    raise UsageError(words)
+        message = f"none of {len(refused)} tasks can run ({kinds}); the first: {message}"
+    raise UsageError(message)
 
 
 def refusal_words(name: str, error: TrialError) -> str:
@@ -141,7 +141,7 @@ def tell_prefetched(environments: Sequence[Environment], failed: Mapping[str, Tr
     say(f"images: {len(environments) - len(failed)} of {len(environments)} available")
 
 
-class Dropping:
+class ImageRemover:
     """Removes the images of a task after its last trial."""
 
     def __init__(self, backend: Backend, plans: Sequence[TrialPlan]) -> None:
@@ -163,7 +163,7 @@ class Dropping:
             self._freed_bytes += freed_bytes
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """Line about the removed images; empty for none."""
         if not self._dropped:
             return ""

@@ -1,6 +1,6 @@
 # shellcheck shell=dash
-# Makes a container ready for a step of its task: nothing of the last step's tests or logs is left, and the next terminal
-# is a new one. For the tools volume's busybox ash, as root.
+# Prepares a container for a task step: removes tests and logs of the step before, and makes way for a new terminal.
+# Runs in the tools volume's busybox ash, as root.
 workdir=$TBENCH_STEP_WORKDIR
 before=$TBENCH_STEP_BEFORE # number of the steps before this one
 busybox=/opt/tbench/bin/busybox
@@ -8,12 +8,12 @@ terminal=$TBENCH_STEP_TERMINAL # the socket of its agent's tmux
 is_failed=
 
 if [ "$before" != 0 ]; then
-    # The last terminal lives on under another name, as what runs in it may be a part of the work.
+    # The last terminal stays under another name: its processes may be part of the work.
     LOCPATH=/opt/tbench/share/locale /opt/tbench/bin/limit 10 /opt/tbench/bin/tmux -u -S "$terminal" \
         rename-session -t main "step-$before" >/dev/null 2>&1
-    # Nobody may put a link in the way of what is removed.
+    # Stop all processes, so that none can put links in the way of the removal.
     { kill -STOP -1; kill -CONT $PPID; } 2>/dev/null
-    # The terminal's files say where its last shell was.
+    # The terminal's files have the state of its last shell.
     $busybox rm -rf /tests /.tbench-* /logs/agent /logs/verifier "$terminal".command* || is_failed=1
 fi
 for directory in /logs /logs/agent /logs/verifier /logs/artifacts; do

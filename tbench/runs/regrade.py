@@ -22,7 +22,7 @@ from tbench.datasets.reading import read_again
 from tbench.errors import TrialError, UsageError
 from tbench.results import ImageOrigin, Integrity, TrialResult
 from tbench.runs.plan import as_configured, sandbox_settings
-from tbench.runs.resume import oracle_for
+from tbench.runs.resume import calibration_for
 from tbench.runs.task_steps import VerifierOutcome, integrity_of, reward_fields, verdict_fields
 from tbench.sandbox.backend import Backend, MakeBackend, Reopens, Sandbox, Say, opened, use_network
 from tbench.storage.read_run import read_run
@@ -111,11 +111,11 @@ async def _regrade_all(
         if task is None or task.hash != hashes.get(task.name):
             yield Regraded(each.result, why_not="its task is missing or has changed since")
             continue
-        if task.steps and (name := _lost_step(each, task)):
+        if task.steps and (name := _step_without_handover(each, task)):
             yield Regraded(each.result, why_not=f"the handover of its step {name} is missing; run the trial again")
             continue
         say(f"{task.name} seed {each.result.seed}: verifying again")
-        calibrated = replace(each, oracle=oracle_for(each.result, task, architecture_of(document.engine)))
+        calibrated = replace(each, oracle=calibration_for(each.result, task, architecture_of(document.engine)))
         yield await _verify_again(backends[_machine_of(each)], store, calibrated, task, config.verify.mode)
 
 
@@ -141,7 +141,7 @@ def _find_handover(run: Path, result: TrialResult) -> Kept | None:
     return Kept(result, directory) if any(map(is_stored, steps or [directory])) else None
 
 
-def _lost_step(kept: Kept, task: Task) -> str:
+def _step_without_handover(kept: Kept, task: Task) -> str:
     """Return the first begun step without a handover to verify; empty if there is none."""
     views = {view.step_name: view for view in task.steps}
     for step in kept.result.task_steps:

@@ -131,7 +131,7 @@ class ReplayLog:
         `steps` belong to the current part; they hold the observations.
         """
         *before, part = self._parts
-        seen = [replace(mine, observation=step.observation) for mine, step in zip(part, steps, strict=False)]
+        seen = [replace(own, observation=step.observation) for own, step in zip(part, steps, strict=False)]
         part = [*seen, *part[len(seen) :]]
         return (*before, [*part[: step - 1], part[step - 1].undecided()])
 
@@ -155,8 +155,8 @@ class ReplayLog:
 
 def _common(old: Sequence[Message], new: Sequence[Message]) -> int:
     """Return the number of messages at the start that two histories share."""
-    for at, (mine, other) in enumerate(zip(old, new, strict=False)):
-        if mine is not other:
+    for at, (own, other) in enumerate(zip(old, new, strict=False)):
+        if own is not other:
             return at
     return min(len(old), len(new))
 
@@ -184,13 +184,13 @@ def _replay_step(step: Step, interventions: Mapping[int, Sequence[Intervention]]
     refused = next((each.text for each in found if each.kind == "refused"), None)
     return ReplayStep(
         messages=tuple(each.text for each in found if each.kind == "message"),
-        queries=[_answered(step.reply)],
+        queries=[_reply_only(step.reply)],
         reviewed_after=1,
         decided=step.reply if refused is None else Declined(refused),
         observation=step.observation,
     )
 
 
-def _answered(reply: Reply) -> Exchange:
+def _reply_only(reply: Reply) -> Exchange:
     """Return an exchange of which only the reply is known."""
     return Exchange(None, 0, (), None, 0, (), reply)

@@ -136,7 +136,7 @@ _VERIFIER_DIRECTORIES = ("verifier", "isolated/verifier")
 """Directories of verifier output within a trial's directory."""
 
 
-def known_of(tasks: Iterable[Task], planned: Iterable[PlannedTask], architecture: str) -> dict[str, Calibration]:
+def calibrations_of(tasks: Iterable[Task], planned: Iterable[PlannedTask], architecture: str) -> dict[str, Calibration]:
     """Return the calibrations of tasks with the images that a run used, by name."""
     images = {each.name: image_identity(each.image_origin, each.image_id) for each in planned}
     found = {task.name: known(task, images.get(task.name, ""), architecture) for task in tasks}
@@ -159,7 +159,7 @@ def settle(
             continue
         key = task.name, result.image_id, result.image_origin
         if key not in records:
-            records[key] = oracle_for(result, task, architecture)
+            records[key] = calibration_for(result, task, architecture)
         if (oracle := records[key]) is None:
             continue
         directory = trial_directory(store.path, result.task, result.seed, result.attempt)
@@ -171,7 +171,7 @@ def settle(
     return changed
 
 
-def oracle_for(result: TrialResult, task: Task, architecture: str) -> Calibration | None:
+def calibration_for(result: TrialResult, task: Task, architecture: str) -> Calibration | None:
     """Return the calibration for a trial's task and image; None if its agent is one that calibrates."""
     if result.agent in get_args(CalibratingAgent):
         return None

@@ -30,7 +30,7 @@ from tbench.runs.admission import Demand, NoMachine, RetryBudget, admission_to, 
 from tbench.runs.host import HostWatch
 from tbench.runs.plan import plan_trials
 from tbench.runs.pool import add_failure, run_all
-from tbench.runs.preflight import Dropping, get_ready, refusal, refusal_words, refusals, words_about_size
+from tbench.runs.preflight import ImageRemover, get_ready, refusal, refusal_words, refusals, words_about_size
 from tbench.runs.redaction import hiding
 from tbench.runs.spare_capacity import Calibrator, SpareCapacity, calibrating
 from tbench.runs.stopping import EndpointGate, StopPolicy
@@ -116,7 +116,7 @@ class Run:
         self._bugs: list[BaseException] = []
         self.outcome = RunOutcome([], interrupted=True)
         """Outcome of the run, even if it was cancelled."""
-        self._dropping = Dropping(backend, self._plans) if plan.config.sandbox.drop_images else None
+        self._image_remover = ImageRemover(backend, self._plans) if plan.config.sandbox.drop_images else None
         self._stop_policy = StopPolicy(len(self._plans), gate, say, no_machine=lambda: why_no_machine(backend))
         from tbench.runs.control import RunControl
 
@@ -154,8 +154,8 @@ class Run:
             await self._run_trials()
         except asyncio.CancelledError as error:
             cancelled = error
-        if self._dropping is not None and self._dropping.words:
-            self._events.emit(Note(text=self._dropping.words))
+        if self._image_remover is not None and self._image_remover.message:
+            self._events.emit(Note(text=self._image_remover.message))
         if self._bugs:
             raise self._bugs[0]
         stopped = self._stop_policy.reason
@@ -229,8 +229,8 @@ class Run:
         async def finish() -> None:
             result = await tear_down()
             self._results.append(result)
-            if self._dropping is not None and result.final:
-                await self._dropping.after(plan)
+            if self._image_remover is not None and result.final:
+                await self._image_remover.after(plan)
 
         # The verdict is on disk; without an await before the task is made, a cancellation loses nothing.
         teardown = asyncio.create_task(finish(), name=f"teardown {plan.trial}")
@@ -402,8 +402,8 @@ async def execute_run(
                 store.write_document(document.model_copy(update={"engine": _described(backend, before)}))
             machines = [node.backend.capacity() for node in nodes_of(backend)]
             demands = ((task.name, demand_of_task(task, config.verify.mode)) for task in runnable)
-            if words := words_about_size(demands, machines, config.schedule.cpu_overcommit):
-                say(words)
+            if message := words_about_size(demands, machines, config.schedule.cpu_overcommit):
+                say(message)
             names_left = {plan.task_name for plan in plans}
             wanted = [task for task in runnable if task.name in names_left]
             await get_ready(backend, wanted, say, offline=config.tasks.offline, prefetch=config.sandbox.prefetch)
@@ -460,8 +460,8 @@ def _runnable_tasks(
     for name, error in refused.items():
         say(refusal_words(name, error))
     runnable = [task for task in tasks.tasks if task.name not in refused]
-    if words := about_withheld((wish for task in runnable for wish in task.wishes), allow_env):
-        say(words)
+    if message := about_withheld((wish for task in runnable for wish in task.wishes), allow_env):
+        say(message)
     if lacking := [task.name for task in runnable if task.left_out]:
         say(f".gitignore keeps files of {names_shown(lacking)} out of containers: 'tbench task check' lists them")
     return runnable
@@ -495,12 +495,12 @@ class _CalibratedRun:
 
     def _settled(self, results: list[TrialResult]) -> list[TrialResult]:
         """Return these results as settled against the calibrations; update `standing` likewise."""
-        from tbench.runs.resume import known_of, settle
+        from tbench.runs.resume import calibrations_of, settle
 
         assert self.calibrates is not None
         architecture = architecture_of(self.backend.describe())
         planned = planned_tasks(self.tasks, self.backend, self.before)
-        self.unhealthy = self.calibrates.unhealthy(known_of(self.tasks.tasks, planned, architecture))
+        self.unhealthy = self.calibrates.unhealthy(calibrations_of(self.tasks.tasks, planned, architecture))
         try:
             changed = settle(self.store, [*self.standing, *results], self.tasks.tasks, architecture)
         except OSError as error:

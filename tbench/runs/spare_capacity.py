@@ -156,15 +156,15 @@ async def calibrating(
         except (TbenchError, NoMachine, OSError) as error:
             say(f"calibration: {str(error) or 'no machine left'}")
 
-    beside = asyncio.create_task(measure(), name="calibration")
+    measuring = asyncio.create_task(measure(), name="calibration")
 
     async def end(is_cut_short: bool) -> None:
         try:
             if not is_cut_short and calibrates.is_waited_for:
-                await asyncio.wait({beside})
+                await asyncio.wait({measuring})
         finally:
             try:
-                await cancel(beside)
+                await cancel(measuring)
             finally:
                 if message := calibrates.remaining_message():
                     say(message)
@@ -172,4 +172,4 @@ async def calibrating(
     try:
         yield end
     finally:
-        await cancel(beside)
+        await cancel(measuring)

@@ -156,8 +156,8 @@ async def _set_up(step: Task, sandbox: Sandbox, path: str) -> None:
     ended = await sandbox.shell(script, timeout_sec=SETUP_SEC, user=agent_user(step))
     if ended.exit_code == 0 and not ended.timed_out:
         return
-    words = ended.output.decode("utf-8", "replace").strip() or "it printed nothing"
-    why = f"took longer than {SETUP_SEC:.0f} s" if ended.timed_out else f"ended with {ended.exit_code}: {words[-200:]}"
+    output = ended.output.decode("utf-8", "replace").strip() or "it printed nothing"
+    why = f"took longer than {SETUP_SEC:.0f} s" if ended.timed_out else f"ended with {ended.exit_code}: {output[-200:]}"
     files = await sandbox.fetch("/logs/agent", 1 << 20)
     kept = {f"agent/{name}": data for name, data in files.items() if name == "setup.txt"}
     raise TrialError("setup_failed", f"setup.sh of step {step.step_name} {why}", files=kept)

@@ -128,11 +128,11 @@ class Trial:
             raise
 
     def _fail(self, error: TrialError) -> None:
-        self._progress.error = self._public(error)
+        self._progress.error = self._redacted(error)
         if self._progress.parts:
             self._progress.parts[-1].error = self._progress.error
 
-    def _public(self, error: TrialError) -> ErrorInfo:
+    def _redacted(self, error: TrialError) -> ErrorInfo:
         # Before the message is shortened: half a secret is still a secret.
         message = one_line(self._hide(str(error)))
         return error.info().model_copy(update={"message": message})
@@ -152,7 +152,7 @@ class Trial:
             part = self._begin(part_of_task)
             if part_of_task.step is not None:
                 await self._prepare(part)
-            await self._work_and_prepare(part)
+            await self._work_while_preparing(part)
             verdict = await self._verify(part)
             if len(self._progress.parts) < len(task.parts) and (why := why_stopped(part_of_task.step, verdict)):
                 part.stopped = why
@@ -203,7 +203,7 @@ class Trial:
         self._progress.image_id = self._backend.image_ids.get(task.name)
         self._progress.image_origin = self._backend.image_origins.get(task.name)
 
-    async def _work_and_prepare(self, part: TrialPart) -> None:
+    async def _work_while_preparing(self, part: TrialPart) -> None:
         """Let the agent work, and meanwhile pull or build the image of a separate verifier."""
         verifier = verifier_environment(part.task)
         if verifier is None:

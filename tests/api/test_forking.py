@@ -13,7 +13,7 @@ from fault_server import FaultServer
 from lost_trials import MISTAKE, lost_trial
 
 import tbench
-from tbench.api.forking import blame, fork, lost_at
+from tbench.api.forking import blame, find_lost_step, fork
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
 from tbench.storage.read_run import read_run
@@ -105,13 +105,13 @@ async def test_halving_finds_every_step(steps: int) -> None:
             tried.append(step)
             return 0.8 if step <= lost else 0.0
 
-        assert await lost_at(steps, share) == lost
+        assert await find_lost_step(steps, share) == lost
         assert len(tried) <= steps.bit_length() + 1
 
     async def never(step: int) -> float:
         return 0.0
 
-    assert await lost_at(steps, never) is None
+    assert await find_lost_step(steps, never) is None
 
 
 @pytest.mark.engine

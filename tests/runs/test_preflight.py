@@ -18,7 +18,7 @@ from tbench.events import Event, Events, Note, TrialPhase, TrialVerdict
 from tbench.results import Stage
 from tbench.runs.admission import Demand
 from tbench.runs.plan import as_configured, plan_trials
-from tbench.runs.preflight import Dropping, refusal, refusals, require_a_task_that_can_run, words_about_size
+from tbench.runs.preflight import ImageRemover, refusal, refusals, require_a_task_that_can_run, words_about_size
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
@@ -377,10 +377,10 @@ async def test_what_cannot_be_dropped_is_not_counted(tasks: TaskSet) -> None:
             return 0
 
     plans = plan_trials(tasks, a_plan())
-    dropping = Dropping(Keeping(), plans)
+    dropping = ImageRemover(Keeping(), plans)
     for plan in plans:
         await dropping.after(plan)
-    assert dropping.words == ""
+    assert dropping.message == ""
 
 
 @pytest.mark.parametrize("option", ["prefetch", "drop_images"])

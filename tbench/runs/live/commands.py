@@ -99,13 +99,13 @@ class LiveControl:
 
     async def screen(self, trial: str) -> Screen:
         found = self._trial_at_terminal(trial)
-        with _naming(found):
+        with _prefixing(found):
             return await self._debugger(found).shared.screen()
 
     async def type(self, trial: str, keys: str) -> str:
         found = self._trial_at_terminal(trial)
         shared = self._debugger(found).shared
-        with _naming(found):
+        with _prefixing(found):
             if shared.takeover.is_closed:
                 raise UsageError("another client has taken its terminal")
             if not await shared.type(keys.replace("\r\n", "\n").replace("\n", "\r").encode("utf-8", "replace")):
@@ -162,17 +162,17 @@ class LiveControl:
             found.keeps_container = request.keep
             return f"{self.abort(request.trial)}{'; its container stays' if request.keep else ''}"
         if isinstance(request, Rewind):
-            with _naming(found):
+            with _prefixing(found):
                 self._rewind(found, request.step)
             return f"{found.name}: is replayed up to step {request.step}, whose reply then waits for a decision"
-        with _naming(found):
+        with _prefixing(found):
             if isinstance(request, SaveCassette):
                 return f"{found.name}: {_saved(found)}"
             return f"{found.name}: {await self._debugger(found).decide(request)}"
 
     def _debugger(self, trial: TrialControl) -> DebuggedTrial:
         """Return the trial's debugger."""
-        debugger = self._run.attend(trial)
+        debugger = self._run.debugger_of(trial)
         assert isinstance(debugger, DebuggedTrial)
         return debugger
 
@@ -191,7 +191,7 @@ class LiveControl:
     @contextlib.asynccontextmanager
     async def attach(self, trial: str, *, take: bool, drawn: bool) -> AsyncIterator[TerminalViewer]:
         found = self._trial_at_terminal(trial)
-        with _naming(found):
+        with _prefixing(found):
             if take and found.step and not found.is_pausable:
                 raise UsageError("its agent cannot be paused, so its terminal cannot be taken; attach without --take")
             async with self._debugger(found).shared.attached(take=take, drawn=drawn) as person:
@@ -269,7 +269,7 @@ def _task_of(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _naming(trial: TrialControl) -> Iterator[None]:
+def _prefixing(trial: TrialControl) -> Iterator[None]:
     """Put the trial's name in front of errors."""
     try:
         yield

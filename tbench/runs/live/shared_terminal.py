@@ -132,12 +132,12 @@ class AttachedViewer:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._drawn_at + _BETWEEN_SCREENS_SEC - loop.time())
         self._drawn_at = loop.time()
-        is_theirs = self._take and self._trial.is_idle
+        may_type = self._take and self._trial.is_idle
         screen = wire_screen(await self._terminal.drawn())
-        if not self._drawn and is_theirs == self._take:
+        if not self._drawn and may_type == self._take:
             self._answered = True
             self._tap.nudge()
-        return as_line(Answer(ok=True, words=_attach_message(self._take, is_theirs), screen=screen, yours=is_theirs))
+        return as_line(Answer(ok=True, words=_attach_message(self._take, may_type), screen=screen, yours=may_type))
 
     async def _bytes(self) -> bytes:
         """Return what the pane has printed since the last drawing of the screen. Raises ConnectionError."""
@@ -166,10 +166,10 @@ def wire_screen(screen: DrawnScreen) -> Screen:
     )
 
 
-def _attach_message(take: bool, is_theirs: bool) -> str:
+def _attach_message(take: bool, may_type: bool) -> str:
     if not take:
         return "watching"
-    return "the terminal is yours" if is_theirs else "waiting until the agent is idle"
+    return "the terminal is yours" if may_type else "waiting until the agent is idle"
 
 
 def _shortened(text: str) -> str:
