@@ -1,4 +1,4 @@
-"""A run's tasks measured beside it: which, in whose sandboxes, what of it stands when the run has ended."""
+"""Calibration beside a run: which tasks, in whose sandboxes, and its effect at the end of the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PASS = {"verifier/reward.txt": b"1", "verifier/stdout.txt": b"1 passed in 0.1s\n
 
 
 class Worker(NopAgent):
-    """A model that works until it is let go."""
+    """A model that works until it is released."""
 
     name = "model"
 
@@ -56,7 +56,7 @@ class Runs:
         self.until = asyncio.Event()
 
     async def __call__(self, source: Path, *, agent: str = "model", **settings: Any) -> RunDocument:
-        """Run them; a model has its answer once `until` is set, or as soon as the cache has something."""
+        """Run them; the model answers once `until` is set, or as soon as the cache has an entry."""
         tasks = read_tasks(str(source))
         plan = a_plan(agent=agent, name=agent, source=str(source), concurrency=4, **settings)
         directory = self.tmp_path / f"run-{len(list(self.tmp_path.glob('run-*')))}"
@@ -75,7 +75,7 @@ class Runs:
 
     @property
     def known(self) -> dict[str, list[str]]:
-        """The agents of the trials that are kept, by task."""
+        """The agents of the stored trials, by task."""
         kept = [json.loads(path.read_text()) for path in (self.tmp_path / "cache").rglob("*.json")]
         return {each["task"]: sorted(trial["agent"] for trial in each["trials"]) for each in kept}
 
@@ -106,7 +106,7 @@ async def test_tasks_with_an_oracle_are_measured_while_models_work_and_those_tha
     assert len(runs.backend.made) == before  # trials of the same names, and no others
 
 
-async def test_what_is_not_measured_when_the_last_trial_ends_is_left_and_said(runs: Runs, make_task: MakeTask) -> None:
+async def test_tasks_not_measured_by_the_end_of_the_run_are_reported(runs: Runs, make_task: MakeTask) -> None:
     source = make_task("good").parent
     runs.until.set()
     document = await runs(source)
@@ -119,7 +119,7 @@ async def test_what_is_not_measured_when_the_last_trial_ends_is_left_and_said(ru
     "settings",
     [{"agent": "oracle"}, {"agent": "nop"}, {"calibrate": "off"}, {"network": "none"}, {"drop_images": True}],
 )
-async def test_no_task_is_measured_that_nobody_is_held_to_or_that_would_not_be_as_it_is(
+async def test_no_task_is_measured_without_use_or_in_changed_containers(
     runs: Runs, make_task: MakeTask, settings: dict[str, Any]
 ) -> None:
     runs.until.set()
@@ -127,7 +127,7 @@ async def test_no_task_is_measured_that_nobody_is_held_to_or_that_would_not_be_a
     assert runs.known == {} and not any(note.startswith("calibration:") for note in runs.notes)
 
 
-async def test_all_is_waited_for_and_says_why_it_cannot_be(runs: Runs, make_task: MakeTask) -> None:
+async def test_all_is_awaited_and_refused_with_a_reason(runs: Runs, make_task: MakeTask) -> None:
     source = make_task("good").parent
     runs.until.set()
     assert (await runs(source, calibrate="all")).unhealthy == {"good": "nop passes"}
@@ -137,7 +137,7 @@ async def test_all_is_waited_for_and_says_why_it_cannot_be(runs: Runs, make_task
 
 
 class Starts(Worker):
-    """Leaves a process, and nothing that a fresh container gets."""
+    """Leaves a process behind, but nothing that a fresh container gets."""
 
     async def work(self, place: Workplace) -> AgentReport:
         await place.sandbox.shell(
@@ -148,7 +148,7 @@ class Starts(Worker):
 
 @pytest.mark.engine
 @pytest.mark.slow
-async def test_a_pass_that_the_system_alone_has_is_none_once_the_oracle_is_known(
+async def test_a_pass_that_needs_a_leftover_process_is_lost_once_the_oracle_is_known(
     make_task: MakeTask, tmp_path: Path, engine: Engine, tools_volume: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TBENCH_CACHE", str(tmp_path / "cache"))

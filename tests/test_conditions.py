@@ -1,4 +1,4 @@
-"""What is said of a task by what was measured: each verdict, and which of them leave it healthy."""
+"""Conditions of a task by its measurements: each one, and which leave it healthy."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_task_that_needs_a_network(make_task: MakeTask) -> None:
     assert said(make_task("b", toml=hosts), oracle(), nop()) == {"needs network": "task.toml names example.org"}
 
 
-def test_what_cannot_be_measured(make_task: MakeTask) -> None:
+def test_tasks_that_cannot_be_measured(make_task: MakeTask) -> None:
     assert said(make_task("a", solve=None), nop()) == {"no oracle": "it has no solution/solve.sh"}
     windows = CalibratedTask(Task.read(make_task("b", toml='[environment]\nos = "windows"\n')))
     assert conditions(windows) == {"cannot be run": "needs environment.os = windows, which tbench does not have"}

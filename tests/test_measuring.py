@@ -1,4 +1,4 @@
-"""Measuring over fake sandboxes: what is written down, and that nothing is run which is known."""
+"""Measuring over fake sandboxes: records, and that stored trials are not repeated."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ async def test_a_record_has_rewards_tests_and_shares_of_each_trial(measured: Mea
     assert each.calibration.passes_fresh is True
 
 
-async def test_what_is_known_is_not_run_again_and_what_lacks_is_added(measured: Measured, make_task: MakeTask) -> None:
+async def test_stored_trials_are_not_run_again_and_missing_ones_are_added(
+    measured: Measured, make_task: MakeTask
+) -> None:
     path = make_task()
     await measured(path, repetitions=1)
     (again,) = await measured(path, repetitions=1)
@@ -93,7 +95,7 @@ async def test_what_is_known_is_not_run_again_and_what_lacks_is_added(measured: 
     assert measured.trials == 2
 
 
-async def test_what_was_cut_short_goes_on_where_it_was(measured: Measured, make_task: MakeTask) -> None:
+async def test_an_interrupted_calibration_continues(measured: Measured, make_task: MakeTask) -> None:
     path = make_task()
     left: list[FakeSandbox] = [Hangs(), FakeSandbox(PASS)]
     measured.fakes.make = left.pop
@@ -110,7 +112,7 @@ async def test_what_was_cut_short_goes_on_where_it_was(measured: Measured, make_
     assert measured.trials == 3 and len(of(each, "oracle")) == len(of(each, "nop")) == 2
 
 
-async def test_an_error_of_the_machine_is_told_and_not_kept(measured: Measured, make_task: MakeTask) -> None:
+async def test_an_error_of_the_machine_is_reported_and_not_stored(measured: Measured, make_task: MakeTask) -> None:
     path = make_task()
     measured.fakes.make = lambda: FakeSandbox(answers=[TrialError("sandbox_lost", "gone")])
     (each,) = await measured(path, repetitions=1)
@@ -120,7 +122,7 @@ async def test_an_error_of_the_machine_is_told_and_not_kept(measured: Measured, 
     assert [trial.reward for trial in of(each, "oracle")] == [0.0]
 
 
-async def test_an_image_that_cannot_be_had_and_a_task_without_an_oracle(
+async def test_an_unavailable_image_and_a_task_without_an_oracle(
     measured: Measured, make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, alone = make_task("bad"), make_task("alone", solve=None)

@@ -20,7 +20,7 @@ from tbench import pacing as module
 from tbench.config.document import PacedConcurrency
 from tbench.pacing import REST_SEC, NoMetrics, Pace, PaceController, ServerLoad, combined_load, initial_number
 
-# What vLLM says of its load: real answers, several engines, and what lies.
+# vLLM's metrics: real answers, several engines, and impossible values.
 
 RECORDED = Path(__file__).parents[2] / "shared" / "data" / "vllm-wire" / "A_metrics.json"
 TEXT = """\
@@ -41,7 +41,7 @@ def test_a_server_s_engines_are_taken_together() -> None:
     assert ServerLoad.read(TEXT, "tiny") == ServerLoad(0.375, 4, 2, 7, 16000)
 
 
-def test_the_cache_s_size_is_taken_as_it_is_told() -> None:
+def test_the_reported_cache_size_is_used() -> None:
     told = TEXT.replace('block_size="16"', 'block_size="16",kv_cache_size_tokens="12345"')
     assert ServerLoad.read(told, "tiny").cache_tokens == 12345
 
@@ -74,7 +74,7 @@ def test_a_recorded_answer_is_read() -> None:
         ("x" * 5_000_000, "not a text"),
     ],
 )  # fmt: skip
-def test_metrics_that_are_missing_or_lie_are_none(text: object, said: str) -> None:
+def test_missing_or_impossible_metrics_are_rejected(text: object, said: str) -> None:
     with pytest.raises(NoMetrics, match=said):
         ServerLoad.read(text)
 
@@ -104,7 +104,7 @@ def a_load(usage: float = 0.5, waiting: int = 0, preemptions: int = 0) -> Server
 
 @dataclass
 class SimulatedServer:
-    """A KV cache, and trials whose contexts grow while they go on; what does not fit is preempted, and waits."""
+    """A KV cache, and trials whose contexts grow over time; what does not fit is preempted, and waits."""
 
     cache_tokens: float
     tokens_per_sec: float = 40.0
@@ -129,7 +129,7 @@ class SimulatedServer:
 
 
 def driven(server: SimulatedServer, controller: PaceController, minutes: float, seed: int = 1) -> list[int]:
-    """The number after each look."""
+    """The number after each reading."""
     rng, numbers, now = random.Random(seed), list[int](), 0.0
     while now < minutes * 60:
         load = server.pass_time(POLL_SEC, controller.number, rng)
@@ -141,7 +141,7 @@ def driven(server: SimulatedServer, controller: PaceController, minutes: float, 
 
 @pytest.mark.parametrize("first", [1, 8, 200])
 @pytest.mark.parametrize("fitting", [10, 60])
-def test_it_finds_what_a_server_can_take_from_below_and_from_above(first: int, fitting: int) -> None:
+def test_the_number_converges_from_below_and_from_above(first: int, fitting: int) -> None:
     # A trial holds 40 tokens/s for 390 s in the mean: half of that at a time.
     server = SimulatedServer(cache_tokens=fitting * 40 * 390 / 2)
     numbers = driven(server, PaceController(first, most=512), minutes=120)
@@ -172,7 +172,7 @@ def test_it_grows_after_a_turnover_and_only_where_the_number_binds() -> None:
     ("load", "number"),
     [(a_load(usage=0.7), 100), (a_load(usage=0.9), 77), (a_load(preemptions=3), 80), (a_load(usage=1.0), 70)],
 )
-def test_it_is_cut_at_once_and_then_has_time_to_show(load: ServerLoad, number: int) -> None:
+def test_the_number_is_cut_at_once_and_then_rests(load: ServerLoad, number: int) -> None:
     controller = PaceController(100, most=100)
     controller.observe(0, load, under_way=100, ended=0)
     assert controller.number == number
@@ -191,13 +191,13 @@ def test_a_queue_counts_when_it_is_seen_twice() -> None:
     assert controller.number == 90
 
 
-def test_a_cut_goes_from_what_is_under_way() -> None:
+def test_a_cut_is_relative_to_the_running_trials() -> None:
     controller = PaceController(100, most=100)
     controller.observe(0, a_load(preemptions=1), under_way=20, ended=0)
     assert controller.number == 16
 
 
-def test_without_metrics_nothing_changes_and_growth_begins_anew() -> None:
+def test_without_metrics_nothing_changes_and_growth_starts_over() -> None:
     controller = PaceController(8, most=100)
     controller.observe(0, a_load(), under_way=8, ended=0)
     for now in range(5, 100, 5):
@@ -230,7 +230,7 @@ def test_it_stays_within_its_bounds_and_changes_only_with_a_reason(first: int, d
         assert controller.number <= max(before * 2, before + 1)
 
 
-def test_it_begins_with_what_fits_the_cache() -> None:
+def test_the_initial_number_fits_the_cache() -> None:
     assert initial_number(320_000, 32_000, 512, 16) == 10
     assert initial_number(10_000, 32_000, 512, 16) == 1
     assert initial_number(10**9, 1000, 512, 16) == 512
@@ -250,7 +250,7 @@ def metrics(usage: float = 0.1, waiting: int = 0, preempted: int = 0, blocks: in
 
 @dataclass
 class Server:
-    """A server that says what it is told to."""
+    """A server with the given metrics."""
 
     tell: Callable[[], object]
     url: str = "http://gpu1:8000/v1"
@@ -268,7 +268,7 @@ class Server:
 
 @dataclass
 class Run:
-    """A run as its pace sees it."""
+    """A run as the pacing sees it."""
 
     number: int
     was_resized: bool = False
@@ -300,7 +300,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_it_begins_with_what_fits_and_is_cut_when_the_server_preempts() -> None:
+async def test_the_initial_number_is_cut_when_the_server_preempts() -> None:
     said, state = list[str](), {"preempted": 5}
     pace = a_pace(said, Server(lambda: metrics(preempted=state["preempted"])))
     run = Run(await pace.begin())
@@ -332,7 +332,7 @@ async def test_a_configured_context_fits_more_often() -> None:
         ("<html>", "http://gpu1:8000/metrics: has no vllm:kv_cache_usage_perc"),
     ],
 )
-async def test_without_metrics_it_stays_at_a_fixed_number_and_says_so_once(told: object, words: str) -> None:
+async def test_without_metrics_the_number_is_fixed_and_reported_once(told: object, words: str) -> None:
     said = list[str]()
     pace = a_pace(said, Server(lambda: told))
     run = Run(await pace.begin())
@@ -347,7 +347,7 @@ async def test_without_metrics_it_stays_at_a_fixed_number_and_says_so_once(told:
     assert pace.recorded == PacedConcurrency(first=16, min=16, median=16, max=16)
 
 
-async def test_metrics_that_go_away_on_the_way_are_said_once_and_hold_the_number() -> None:
+async def test_metrics_that_vanish_are_reported_once_and_keep_the_number() -> None:
     said, told = list[str](), [metrics()]
     pace = a_pace(said, Server(lambda: told[0]))
     run = Run(await pace.begin())
@@ -358,7 +358,7 @@ async def test_metrics_that_go_away_on_the_way_are_said_once_and_hold_the_number
     assert run.paced == [] and said[1:] == ["-n auto: http://gpu1:8000/metrics: has no vllm:kv_cache_usage_perc"]
 
 
-async def test_a_server_that_is_gone_leaves_the_word_to_the_others() -> None:
+async def test_without_one_server_the_others_decide() -> None:
     said, usage = list[str](), [0.1]
     gone = Server(lambda: EndpointUnavailable("cannot connect"), url="http://gpu2:8000/v1")
     pace = a_pace(said, Server(lambda: metrics(usage[0])), gone)
@@ -369,7 +369,7 @@ async def test_a_server_that_is_gone_leaves_the_word_to_the_others() -> None:
     assert run.paced[0] == 5 and len(said) == 2
 
 
-async def test_a_person_s_word_holds() -> None:
+async def test_a_number_set_by_a_person_stays() -> None:
     said = list[str]()
     pace = a_pace(said, Server(lambda: metrics(usage=1.0)))
     run = Run(await pace.begin())

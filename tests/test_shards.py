@@ -1,4 +1,4 @@
-"""Putting shards together: the whole is what one process would have written, and what does not fit is named."""
+"""Merging shards: the result is what one process would have written; what does not fit is refused."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def test_shards_of_one_division_have_its_digest_and_others_do_not() -> None:
 
 
 @pytest.mark.parametrize("text", ["4/4", "1", "1/0", "-1/4", "1/4 ", "a/b", "0/1000000", "", "1/2/3", "٠/٤"])
-def test_what_is_no_shard_is_refused(text: str) -> None:
+def test_a_directory_that_is_not_a_shard_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be I/N with I from 0 to N-1"):
         checked_shard(text)
 
 
-def test_a_shard_is_said_in_one_way() -> None:
+def test_a_shard_has_one_spelling() -> None:
     assert checked_shard("00/04") == "0/4" and checked_shard(None) is None
 
 
@@ -112,7 +112,7 @@ def test_the_mean_is_over_all_trials_of_all_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [{"human_touched": True}, {"reward": None}, {"task": "of another dataset"}])
-def test_a_run_that_tells_nothing_of_the_tasks_is_refused(tmp_path: Path, more: dict[str, object]) -> None:
+def test_a_run_without_durations_of_the_tasks_is_refused(tmp_path: Path, more: dict[str, object]) -> None:
     run = a_run(tmp_path / "one", {"a": [10.0]}, **more)
     with pytest.raises(UsageError, match=r"^--durations .*one: has no durations for the 1 tasks"):
         mean_durations([run], ["a"])
@@ -190,7 +190,7 @@ def test_a_shard_has_no_score_of_its_own_and_says_what_it_is(shards: list[Path])
     assert summary.score_line.startswith(f"no score of its own: shard 0/3 has {summary.shard.trials} of 8 trials")
 
 
-def test_a_shard_is_compared_only_if_somebody_insists(shards: list[Path]) -> None:
+def test_a_shard_is_compared_only_on_request(shards: list[Path]) -> None:
     runs = read_runs(shards[:2])
     (one, other) = obstacles(shards[:2], runs, sides_of(shards[:2], runs))
     assert one == f"{shards[0]}: is shard 0/3 of a run; combine the shards with tbench merge"
@@ -218,7 +218,7 @@ async def test_an_empty_shard_is_a_run_of_nothing(tmp_path: Path, tasks: TaskSet
     assert summary_of(read_run(tmp_path / "whole")).counts.scored == 8
 
 
-async def test_what_is_missing_is_named_and_may_be_done_later(
+async def test_missing_shards_are_named_and_may_be_run_later(
     tmp_path: Path, tasks: TaskSet, shards: list[Path]
 ) -> None:
     with pytest.raises(UsageError, match=r"^shard 1/3 is missing; "):
@@ -284,7 +284,7 @@ def test_a_document_that_does_not_fit_is_refused(
         merge(shards, tmp_path / "whole")
 
 
-def test_trials_of_two_shards_or_of_nobody_are_refused_by_name(tmp_path: Path, shards: list[Path]) -> None:
+def test_trials_of_two_shards_or_of_none_are_refused_by_name(tmp_path: Path, shards: list[Path]) -> None:
     first = json.loads((shards[0] / "run.json").read_text())["shard"]["trials"][0]
     named = f"{first[0]} seed {first[1]}"
     foreign = (shards[0] / "results.jsonl").read_text().splitlines(keepends=True)
@@ -314,7 +314,9 @@ def test_a_shard_under_way_is_waited_for(tmp_path: Path, shards: list[Path]) -> 
         store.close()
 
 
-async def test_tasks_may_lie_elsewhere_on_each_machine(tmp_path: Path, tasks: TaskSet, shards: list[Path]) -> None:
+async def test_tasks_may_be_at_different_paths_on_each_machine(
+    tmp_path: Path, tasks: TaskSet, shards: list[Path]
+) -> None:
     moved = shutil.copytree(tasks.tasks[0].path.parent, tmp_path / "mounted")
     shutil.rmtree(shards[1])
     edited = plan_of(read_tasks(str(moved)), "1/3", "part-1", source=str(moved))

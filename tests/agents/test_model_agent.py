@@ -1,4 +1,4 @@
-"""What an agent is told at its place, on the real engine; its files come from environment/ without a Dockerfile."""
+"""model_agent: an agent's instruction, on a real engine; files come from environment/ without a Dockerfile."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def told(path: Path, start: Start, directory: Path) -> str:
 
 
 @pytest.mark.parametrize("folder", ["/work/here/skills", "skills"])
-async def test_skills_one_folder_down_that_the_agent_can_read_are_told(
+async def test_readable_skills_one_folder_down_are_in_the_instruction(
     make_task: MakeTask, start_sandbox: Start, tmp_path: Path, folder: str
 ) -> None:
     words = await told(loose(make_task, folder), start_sandbox, tmp_path)
@@ -70,9 +70,7 @@ async def test_skills_one_folder_down_that_the_agent_can_read_are_told(
     ]  # fmt: skip
 
 
-async def test_a_folder_of_skills_that_is_not_there_is_no_word(
-    make_task: MakeTask, start_sandbox: Start, tmp_path: Path
-) -> None:
+async def test_a_missing_skills_folder_adds_nothing(make_task: MakeTask, start_sandbox: Start, tmp_path: Path) -> None:
     assert await told(loose(make_task, "/nowhere"), start_sandbox, tmp_path) == "Do it.\n"
 
 

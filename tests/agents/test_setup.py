@@ -1,4 +1,4 @@
-"""setup: what a configuration's agent resolves to, and what is refused in one line before anything starts."""
+"""setup: resolving a configuration's agent, and refusals in one line before anything starts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_oracle_and_nop_need_no_model(name: str) -> None:
           for name in PROTOCOLS if load_protocol(name).tools),
     ],
 )  # fmt: skip
-def test_a_choice_that_cannot_be_is_one_clear_line(agent: str, settings: dict[str, Any], said: str) -> None:
+def test_an_impossible_choice_is_refused_in_one_line(agent: str, settings: dict[str, Any], said: str) -> None:
     assert said in refusal(agent, **settings)
 
 
@@ -71,7 +71,7 @@ def test_the_name_of_a_harness_leads_to_its_preset(name: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", BASH)
-def test_a_bash_protocol_keeps_its_shell_unless_told_otherwise(protocol: str) -> None:
+def test_a_bash_protocol_keeps_its_shell_unless_set_otherwise(protocol: str) -> None:
     assert setup(protocol=protocol).shell_state == "persistent"
     assert setup(protocol=protocol, shell_state="fresh").shell_state == "fresh"
 
@@ -152,7 +152,7 @@ def test_a_class_in_a_package_is_found(write: Write) -> None:
 
 
 @pytest.mark.parametrize("name", [":Agent", "a:", "a b:Agent", "a/b.py:Agent", "a:B:C", "a..b:C"])
-def test_a_name_that_is_none_says_how_it_must_look(name: str) -> None:
+def test_a_malformed_class_name_is_refused_with_the_form(name: str) -> None:
     with pytest.raises(UsageError, match="must look like package"):
         load_agent_class(name)
 
@@ -175,7 +175,7 @@ def test_a_name_that_is_none_says_how_it_must_look(name: str) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(write: Write, code: str, said: str) -> None:
+def test_an_unusable_class_is_refused_in_one_line(write: Write, code: str, said: str) -> None:
     module = f"ua_case_{abs(hash(code))}"
     write(f"{module}.py", code)
     with pytest.raises(UsageError, match=said) as caught:
@@ -183,7 +183,7 @@ def test_what_is_wrong_is_said_in_one_line(write: Write, code: str, said: str) -
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_module_is_told_with_where_it_was_looked_for(write: Write, tmp_path: Path) -> None:
+def test_a_missing_module_is_named_with_the_searched_places(write: Write, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"there is no module 'ua_nowhere' in {tmp_path}"):
         load_agent_class("ua_nowhere:Agent")
     write("ua_half/__init__.py", "")

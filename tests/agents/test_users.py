@@ -1,4 +1,4 @@
-"""Who works in a sandbox, on the real engine: the agent's user solves, the verifier's user tests."""
+"""Users in a sandbox, on a real engine: the agent's user solves, the verifier's user tests."""
 
 from __future__ import annotations
 

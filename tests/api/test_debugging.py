@@ -35,7 +35,7 @@ def bundled() -> dict[str, tbench.Task]:
     return {task.name: task for task in tbench.read_tasks("bundled").tasks}
 
 
-async def test_a_trial_is_decided_about_step_by_step(
+async def test_a_trial_is_debugged_step_by_step(
     bundled: dict[str, tbench.Task], endpoint: str, engine: Engine, tools_volume: str, tmp_path: Path
 ) -> None:
     run = tmp_path / f"debugged-{uuid.uuid4().hex[:8]}"
@@ -88,13 +88,13 @@ async def test_leaving_ends_the_trial_and_removes_its_container(
     assert engine.api.containers(all=True, filters={"label": f"{LABEL_RUN}={run.name}"}) == []
 
 
-async def test_what_cannot_be_debugged_is_told_before_anything_is_started(tmp_path: Path) -> None:
+async def test_impossible_debugging_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(tbench.UsageError, match=r"task\.toml"):
         async with tbench.debug(tmp_path):
             pass
 
 
-async def test_a_trial_goes_back_to_a_step_and_its_replies_are_played_again(
+async def test_a_trial_is_rewound_to_a_step_and_its_replies_are_replayed(
     bundled: dict[str, tbench.Task], endpoint: str, engine: Engine, tools_volume: str, tmp_path: Path
 ) -> None:
     run = tmp_path / f"rewound-{uuid.uuid4().hex[:8]}"
@@ -138,7 +138,7 @@ async def test_a_trial_goes_back_to_a_step_and_its_replies_are_played_again(
     assert "message 5 differs" in played.result.error.message
 
 
-async def test_what_the_terminal_shows_otherwise_is_told_after_going_back(
+async def test_a_rewind_reports_where_the_terminal_differs(
     bundled: dict[str, tbench.Task], engine: Engine, tools_volume: str, tmp_path: Path
 ) -> None:
     shown = ("date; echo same", "head -c 9 /dev/urandom | base64 | tr a-z A-Z | sed s/^/word-/", "ls")

@@ -1,4 +1,4 @@
-"""forking and blaming: stored trials done again up to a step, with another end."""
+"""forking: stored trials replayed up to a step and continued differently; blame."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def server() -> Iterator[FaultServer]:
 def failed(
     server: FaultServer, make_task: MakeTask, engine: Engine, tools_volume: str, tmp_path: Path
 ) -> Callable[[], Any]:
-    """Runs a trial that fails by its third step, and gives its name."""
+    """Runs a trial that fails by its third step, and returns its name."""
 
     async def run(*, varies: bool = False) -> str:
         return await lost_trial(server, make_task, tmp_path / f"failed-{uuid.uuid4().hex[:8]}", varies=varies)
@@ -75,7 +75,7 @@ async def test_a_trial_of_a_killed_run_is_forked(
 
 
 @pytest.mark.engine
-async def test_what_differs_is_told_once_and_the_fork_goes_on(failed: Callable[..., Any], tmp_path: Path) -> None:
+async def test_a_difference_is_reported_once_and_the_fork_goes_on(failed: Callable[..., Any], tmp_path: Path) -> None:
     trial = await failed(varies=True)
     told: list[str] = []
     done = await fork(trial, 5, directory=tmp_path / "fork", say=told.append)
@@ -115,7 +115,7 @@ async def test_halving_finds_every_step(steps: int) -> None:
 
 
 @pytest.mark.engine
-async def test_what_cannot_be_forked_or_blamed_is_one_line(failed: Callable[[], Any], tmp_path: Path) -> None:
+async def test_impossible_forks_and_blames_are_refused_in_one_line(failed: Callable[[], Any], tmp_path: Path) -> None:
     trial = await failed()
     with pytest.raises(tbench.UsageError, match=r"small-task/0: has 7 steps, so there is no step 8"):
         await fork(trial, 8)

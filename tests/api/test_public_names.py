@@ -1,4 +1,4 @@
-"""The public face: its names, what their import costs, and what is said where they are hidden."""
+"""The public interface: its names, the cost of their import, and the error if they are hidden."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def python(code: str, where: Path, *arguments: str) -> subprocess.CompletedProce
     )  # fmt: skip
 
 
-def test_every_public_name_is_there_and_says_what_it_is() -> None:
+def test_every_public_name_exists_and_has_a_docstring() -> None:
     assert tbench.__all__ == sorted(tbench.__all__) == dir(tbench)
     for name in tbench.__all__:
         assert name == "__version__" or (getattr(tbench, name).__doc__ or "").strip(), name
@@ -36,7 +36,7 @@ def test_these_names_are_promised() -> None:
     assert promised <= set(tbench.__all__)
 
 
-def test_a_name_that_is_none_is_said_so() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'tbench' has no attribute 'Runnner'"):
         tbench.Runnner  # type: ignore[attr-defined]  # noqa: B018
 

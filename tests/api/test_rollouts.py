@@ -1,4 +1,4 @@
-"""Rollouts: what a trainer gets of a trial, token by token, and what is raised instead of a reward of 0."""
+"""Rollouts: a trial token by token, and errors instead of a reward of 0."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ async def test_an_infrastructure_fault_is_raised_and_no_reward(
     assert fakes.backends[0].left == []
 
 
-async def test_an_endpoint_without_token_ids_is_refused_unless_none_are_wanted(
+async def test_an_endpoint_without_token_ids_is_refused_unless_not_needed(
     fakes: Fakes, endpoint: FaultServer, make_task: Any
 ) -> None:
     endpoint.answer_by(lambda _: answer(200, completion(CLAIM)))
@@ -219,7 +219,7 @@ async def test_an_endpoint_without_token_ids_is_refused_unless_none_are_wanted(
     ("sampling", "said"),
     [({"temprature": 1}, "sampling: temprature: no such field"), ({"temperature": -1}, r"model\.temperature: ")],
 )
-async def test_sampling_that_cannot_be_is_one_line(
+async def test_impossible_sampling_is_refused_in_one_line(
     fakes: Fakes, endpoint: FaultServer, make_task: Any, sampling: dict[str, Any], said: str
 ) -> None:
     async with tbench.Runner(config(endpoint), backend=fakes) as runner:

@@ -1,4 +1,4 @@
-"""runner: trials one by one over fake sandboxes; what is no verdict is raised, and nothing is counted twice."""
+"""runner: single trials over fake sandboxes; trials without a verdict raise, and no trial counts twice."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_the_same_task_and_seed_are_counted_once(runner: tbench.Runner, ma
         await runner.trial(path, seed=1)
 
 
-async def test_so_many_are_under_way_as_the_configuration_says(fakes: Fakes, make_task: MakeTask) -> None:
+async def test_the_configured_number_of_trials_runs_at_once(fakes: Fakes, make_task: MakeTask) -> None:
     under_way, most = 0, 0
 
     class Slow(FakeSandbox):
@@ -161,7 +161,7 @@ async def test_a_cancelled_trial_leaves_no_sandbox_and_may_be_run_again(
     assert (await runner.trial(make_task("alpha"))).reward == 1.0
 
 
-async def test_what_is_under_way_at_the_end_of_the_block_is_cancelled(fakes: Fakes, make_task: MakeTask) -> None:
+async def test_running_trials_are_cancelled_at_the_end_of_the_block(fakes: Fakes, make_task: MakeTask) -> None:
     begun = asyncio.Event()
     fakes.make = lambda: Stuck(begun)
     async with tbench.Runner(config(), backend=fakes) as runner:
@@ -171,9 +171,7 @@ async def test_what_is_under_way_at_the_end_of_the_block_is_cancelled(fakes: Fak
     assert fakes.backends[0].left == []
 
 
-async def test_what_the_caller_has_to_change_is_said_in_one_line(
-    fakes: Fakes, make_task: MakeTask, tmp_path: Path
-) -> None:
+async def test_errors_of_the_caller_are_one_line(fakes: Fakes, make_task: MakeTask, tmp_path: Path) -> None:
     async with tbench.Runner(backend=fakes) as runner:
         with pytest.raises(tbench.UsageError, match="no endpoint"):
             await runner.trial(make_task("alpha"))
@@ -189,7 +187,7 @@ async def test_what_the_caller_has_to_change_is_said_in_one_line(
             await runner.trial(make_task("alpha"))
 
 
-async def test_another_model_wants_another_runner(endpoint: FaultServer, fakes: Fakes, make_task: MakeTask) -> None:
+async def test_another_model_needs_another_runner(endpoint: FaultServer, fakes: Fakes, make_task: MakeTask) -> None:
     names = iter(["tiny", "large"])
     endpoint.answer_by(lambda seen: answer(200, {"object": "list", "data": [{"id": next(names), "object": "model"}]}))
     fakes.make = lambda: FakeSandbox(logs={})

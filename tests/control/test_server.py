@@ -1,4 +1,4 @@
-"""server and client: a run under way is spoken to on a socket in its directory."""
+"""server and client: control of a running run by a socket in its directory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def heard(directory: Path, controls: ControlHandler, say: Callable[[str], None])
 
 
 class Looking:
-    """An onlooker who is sent what a test says."""
+    """A viewer that receives what the test sends."""
 
     def __init__(self) -> None:
         self.shown: asyncio.Queue[bytes] = asyncio.Queue()
@@ -62,7 +62,7 @@ class Looking:
 
 
 class Noted:
-    """Controls that note what they are asked."""
+    """A handler that records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[object, ...]] = []
@@ -137,12 +137,12 @@ async def test_each_request_has_its_answer(tmp_path: Path, controls: Noted) -> N
     ]
 
 
-async def test_what_cannot_be_done_is_told_in_one_line(tmp_path: Path, controls: Noted) -> None:
+async def test_an_impossible_request_is_refused_in_one_line(tmp_path: Path, controls: Noted) -> None:
     with pytest.raises(UsageError, match=r"^b/1: no such trial is under way$"):
         await asked(tmp_path, Abort(trial="b/1"))
 
 
-async def test_who_is_attached_gets_bytes_and_sends_keys_until_they_leave(tmp_path: Path, controls: Noted) -> None:
+async def test_an_attached_client_gets_bytes_and_sends_keys_until_it_leaves(tmp_path: Path, controls: Noted) -> None:
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET_NAME))
     writer.write(as_line(Attach(trial="b/0")))
     assert not Answer.model_validate_json(await reader.readline()).ok
@@ -158,7 +158,7 @@ async def test_who_is_attached_gets_bytes_and_sends_keys_until_they_leave(tmp_pa
     assert controls.asked == [("attach", "a/0", True, False)]
 
 
-async def test_who_is_attached_is_let_go_where_the_terminal_is_closed(tmp_path: Path, controls: Noted) -> None:
+async def test_an_attached_client_is_disconnected_when_the_terminal_closes(tmp_path: Path, controls: Noted) -> None:
     controls.looking.shown.put_nowait(as_line(Answer(ok=True, screen=SCREEN)))
     async with attached(tmp_path, Attach(trial="a/0", drawn=True)) as way:
         assert way.first.screen == SCREEN
@@ -169,7 +169,7 @@ async def test_who_is_attached_is_let_go_where_the_terminal_is_closed(tmp_path: 
     assert controls.looking.has_left.is_set()
 
 
-async def test_a_run_that_ends_takes_those_along_who_are_attached(tmp_path: Path) -> None:
+async def test_a_run_that_ends_disconnects_attached_clients(tmp_path: Path) -> None:
     noted = Noted()
     noted.looking.shown.put_nowait(as_line(Answer(ok=True, screen=SCREEN)))
     async with contextlib.AsyncExitStack() as stack:
@@ -183,7 +183,7 @@ async def test_a_run_that_ends_takes_those_along_who_are_attached(tmp_path: Path
 
 
 @pytest.mark.slow
-async def test_who_takes_nothing_is_let_go(tmp_path: Path, controls: Noted) -> None:
+async def test_a_client_that_reads_nothing_is_disconnected(tmp_path: Path, controls: Noted) -> None:
     _, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET_NAME))
     writer.write(as_line(Attach(trial="a/0")))
     for _ in range(64):
@@ -193,7 +193,7 @@ async def test_who_takes_nothing_is_let_go(tmp_path: Path, controls: Noted) -> N
     writer.close()
 
 
-async def test_nobody_else_may_speak_to_a_run(tmp_path: Path, controls: Noted) -> None:
+async def test_only_the_owner_can_connect_to_a_run(tmp_path: Path, controls: Noted) -> None:
     assert stat.S_IMODE((tmp_path / SOCKET_NAME).stat().st_mode) == 0o600
 
 
@@ -206,7 +206,7 @@ async def test_runs_are_found_in_their_folder(tmp_path: Path) -> None:
     assert runs_under_way(tmp_path / "nothing") == []
 
 
-async def test_what_is_no_request_is_answered_and_the_next_one_is_heard(tmp_path: Path, controls: Noted) -> None:
+async def test_a_malformed_request_is_answered_and_the_next_one_served(tmp_path: Path, controls: Noted) -> None:
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET_NAME))
     for line, words in [
         (b"{not json\n", "JSON"),
@@ -245,7 +245,7 @@ async def test_the_socket_goes_with_the_run_and_takes_its_clients_along(tmp_path
         await asked(tmp_path, ListTrials())
 
 
-async def test_a_run_of_a_long_path_can_be_spoken_to(tmp_path: Path) -> None:
+async def test_a_run_with_a_long_path_can_be_controlled(tmp_path: Path) -> None:
     directory = tmp_path / ("long" * 30) / ("path" * 30)
     directory.mkdir(parents=True)
     async with heard(directory, Noted(), print):
@@ -253,7 +253,7 @@ async def test_a_run_of_a_long_path_can_be_spoken_to(tmp_path: Path) -> None:
     assert list(directory.iterdir()) == []
 
 
-async def test_a_socket_that_a_killed_run_has_left_is_told_and_removed(tmp_path: Path) -> None:
+async def test_a_stale_socket_of_a_killed_run_is_reported_and_removed(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / SOCKET_NAME))
     with pytest.raises(UsageError, match=r"its run was killed \(removed a stale socket\); .*tbench resume"):

@@ -1,4 +1,4 @@
-"""The executed reward: completions and agents in trials, over pretend containers, and in two tests over real ones."""
+"""The executed reward: completions and agents in trials, over fake containers, and in two tests over real ones."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_a_trainer_s_column_names_the_tasks(make_task: MakeTask) -> None:
         make_executed_reward("/nowhere")
 
 
-async def test_what_cannot_be_run_is_refused_before_anything_starts(make_task: MakeTask, tmp_path: Path) -> None:
+async def test_unusable_tasks_are_refused_before_anything_starts(make_task: MakeTask, tmp_path: Path) -> None:
     where, sandboxes = live()
     with pytest.raises(ValueError, match="2 completions, but 1 tasks"):
         await executed_reward([reply("ls")] * 2, task=[make_task()], live=where)

@@ -1,4 +1,4 @@
-"""Command words: what names a command in a piece of shell text, and what does not."""
+"""Command words: which words of a shell text are commands, and which are not."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_any_text_has_command_words_without_blanks_in_their_names(script: str) -
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_eight_times_the_text_takes_eight_times_the_calls(unit: str) -> None:
-    """Counted, since a clock says little on a busy machine: calls of functions, and steps of generators."""
+    """Counts calls of functions and steps of generators, because timing is unreliable on a busy machine."""
 
     def calls(length: int) -> int:
         count = 0

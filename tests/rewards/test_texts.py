@@ -1,4 +1,4 @@
-"""The rewards read off a text: equal to their definitions, bounded in time, no exception whatever a model says."""
+"""The rewards of a text: equal to their definitions, bounded in time, no exception for any completion."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ NO_TEXT: list[Any] = [None, 7, b"ls", {}, [], [None], [{}], [{"role": "assistant
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-def test_what_is_no_text_gets_0(function: RewardFunction) -> None:
+def test_a_completion_without_text_gets_0(function: RewardFunction) -> None:
     assert function(NO_TEXT, ["Find it."] * len(NO_TEXT)) == [0.0] * len(NO_TEXT)
     assert function([], []) == []
 
@@ -236,7 +236,7 @@ def test_whatever_a_model_writes_each_reward_is_a_finite_number(text: str, reque
         assert isinstance(reward, float) and math.isfinite(reward)
 
 
-def test_prompts_that_are_no_text_ask_for_nothing() -> None:
+def test_prompts_without_text_ask_for_nothing() -> None:
     assert execution_relevance([reply("find .")] * 3, [None, 3, []]) == [0.0, 0.0, 0.0]
 
 
@@ -245,7 +245,7 @@ def test_prompts_that_are_no_text_ask_for_nothing() -> None:
 )
 @pytest.mark.parametrize("size", [MB, 60_000])
 def test_a_megabyte_of_anything_costs_milliseconds(unit: str, size: int) -> None:
-    """The bound is ten times what was promised, for a busy machine; the printed pattern would take minutes or more."""
+    """The bound is ten times the promised one, for a busy machine; the printed pattern would take minutes or more."""
     execution_relevance([reply("ls")], ["Find it."])  # the first call imports the protocols
     text = FRONT + unit * (size // len(unit)) + "\n```"
     for function in (formatting, execution_relevance, conciseness):
@@ -287,7 +287,7 @@ def test_equal_rewards_have_no_advantage_at_all(reward: float, size: int) -> Non
 
 
 @given(st.lists(rewards, min_size=4, max_size=4))
-def test_advantages_sum_up_to_nothing(group: list[float]) -> None:
+def test_advantages_sum_to_zero(group: list[float]) -> None:
     assert sum(group_advantages(group)) == pytest.approx(0, abs=1e-6)
 
 
@@ -299,7 +299,7 @@ def test_advantages_sum_up_to_nothing(group: list[float]) -> None:
         (([1.0, math.nan], 2), "not a finite number"),
     ],
 )
-def test_what_cannot_be_grouped_is_refused(arguments: tuple[list[float], int], said: str) -> None:
+def test_rewards_that_cannot_be_grouped_are_refused(arguments: tuple[list[float], int], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         group_advantages(*arguments)
     with pytest.raises(ValueError, match="ddof"):

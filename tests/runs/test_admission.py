@@ -1,4 +1,4 @@
-"""Who may start when: a budget of cpus and memory, first come, first served."""
+"""admission: a budget of CPUs and memory, first come, first served."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = Demand(1, 100)
 
 
 class Guest:
-    """A trial that stays until it is told to leave."""
+    """A trial that stays until it is released."""
 
     def __init__(self, admission: Admission, demand: Demand, log: list[str], name: str) -> None:
         self.demand = demand
@@ -102,7 +102,7 @@ async def test_a_demand_above_the_budget_runs_alone(big: Demand) -> None:
     await all_leave(made)
 
 
-async def test_who_is_cancelled_while_waiting_makes_room_for_the_next() -> None:
+async def test_a_trial_cancelled_while_waiting_makes_room_for_the_next() -> None:
     made = await guests(Admission([MachineBudget(2, 1000)]), [SMALL, Demand(2, 1), SMALL], [])
     made[1].task.cancel()
     await settle()
@@ -111,7 +111,7 @@ async def test_who_is_cancelled_while_waiting_makes_room_for_the_next() -> None:
     await all_leave([made[0], made[2]])
 
 
-async def test_who_is_cancelled_just_when_admitted_gives_it_back() -> None:
+async def test_a_trial_cancelled_just_when_admitted_gives_its_room_back() -> None:
     made = await guests(Admission([MachineBudget(1, 1000)]), [SMALL, SMALL, SMALL], [])
     made[0].leave.set()
     # The first has left and handed its place on, but the second has not run since.
@@ -126,7 +126,7 @@ async def test_who_is_cancelled_just_when_admitted_gives_it_back() -> None:
     await all_leave([made[0], made[2]])
 
 
-async def test_who_leaves_while_the_next_is_being_cancelled_hands_over_to_the_one_behind() -> None:
+async def test_room_freed_while_the_next_is_cancelled_goes_to_the_one_behind() -> None:
     made = await guests(Admission([MachineBudget(1, 1000)]), [SMALL, SMALL, SMALL], [])
     # Both in one turn of the loop, as when a run is interrupted.
     made[0].task.cancel()
@@ -137,7 +137,7 @@ async def test_who_leaves_while_the_next_is_being_cancelled_hands_over_to_the_on
 
 
 @pytest.mark.parametrize("closed_first", [True, False])
-async def test_who_is_cancelled_just_when_nobody_is_admitted_any_more_is_cancelled(closed_first: bool) -> None:
+async def test_a_cancellation_just_as_admission_closes_is_a_cancellation(closed_first: bool) -> None:
     admission = Admission([MachineBudget(1, 1000)])
     made = await guests(admission, [SMALL, SMALL], [])
     acts = [admission.close, made[1].task.cancel]
@@ -148,7 +148,7 @@ async def test_who_is_cancelled_just_when_nobody_is_admitted_any_more_is_cancell
     await all_leave(made[:1])
 
 
-async def test_an_error_inside_gives_the_place_back() -> None:
+async def test_an_error_inside_gives_the_room_back() -> None:
     admission = Admission([MachineBudget(1, 1000)])
     with pytest.raises(ZeroDivisionError):
         async with admission.admit(SMALL):
@@ -158,7 +158,7 @@ async def test_an_error_inside_gives_the_place_back() -> None:
 
 
 class Busyness:
-    """A load that a test sets, and whether anybody has looked at it."""
+    """A load that a test sets, and whether it was read."""
 
     def __init__(self, load: float | None) -> None:
         self.load = load
@@ -203,7 +203,7 @@ async def test_a_busy_machine_never_stops_a_run_altogether() -> None:
     await all_leave(made)
 
 
-async def test_who_waits_for_a_calm_machine_can_be_cancelled() -> None:
+async def test_waiting_for_a_calm_machine_can_be_cancelled() -> None:
     made = await guests(Busyness(99.0).admission(2.0), [SMALL, SMALL, SMALL], [])
     made[1].task.cancel()
     await settle()
@@ -215,7 +215,9 @@ async def test_who_waits_for_a_calm_machine_can_be_cancelled() -> None:
 
 
 @pytest.mark.parametrize(("load", "max_load"), [(99.0, None), (None, 2.0), (2.0, 2.0)])
-async def test_without_a_limit_or_a_known_load_nobody_waits_for_it(load: float | None, max_load: float | None) -> None:
+async def test_without_a_limit_or_a_known_load_no_trial_waits_for_it(
+    load: float | None, max_load: float | None
+) -> None:
     made = await guests(Busyness(load).admission(max_load), [SMALL, SMALL], [])
     assert [guest.inside for guest in made] == [True, True]
     await all_leave(made)
@@ -293,7 +295,7 @@ async def test_a_demand_waits_for_a_machine_that_is_large_enough_though_a_small_
     await all_leave(made)
 
 
-async def test_what_is_too_large_for_every_machine_runs_alone_on_an_idle_one() -> None:
+async def test_a_demand_too_large_for_every_machine_runs_alone_on_an_idle_one() -> None:
     budgets, admission = machines(1, 4)
     made = await guests(admission, [Demand(9, 10)] * 3, [])
     assert [guest.inside for guest in made] == [True, True, False]
@@ -301,7 +303,7 @@ async def test_what_is_too_large_for_every_machine_runs_alone_on_an_idle_one() -
     await all_leave(made)
 
 
-async def test_a_machine_that_is_away_gets_nothing_and_one_that_comes_takes_who_waits() -> None:
+async def test_an_unavailable_machine_gets_nothing_and_a_new_one_takes_waiting_trials() -> None:
     (one,), admission = machines(1)
     assert one.node is not None
     one.node.lose("unplugged")
@@ -318,7 +320,7 @@ async def test_a_machine_that_is_away_gets_nothing_and_one_that_comes_takes_who_
     await all_leave(made)
 
 
-async def test_who_waits_for_a_machine_that_is_away_is_in_nobodys_way() -> None:
+async def test_a_trial_that_waits_for_an_unavailable_machine_blocks_no_other() -> None:
     (small, large), admission = machines(1, 4)
     assert large.node is not None
     large.node.lose("unplugged")
@@ -332,7 +334,7 @@ async def test_who_waits_for_a_machine_that_is_away_is_in_nobodys_way() -> None:
     await all_leave(made)
 
 
-async def test_nobody_waits_for_a_machine_that_is_gone_for_good() -> None:
+async def test_no_trial_waits_for_a_lost_machine() -> None:
     (small, large), admission = machines(1, 4)
     assert large.node is not None
     large.node.lose("unplugged")
@@ -344,7 +346,7 @@ async def test_nobody_waits_for_a_machine_that_is_gone_for_good() -> None:
     await all_leave(made)
 
 
-async def test_a_machine_that_is_set_aside_keeps_who_is_there_and_gets_nobody_else() -> None:
+async def test_a_machine_set_aside_keeps_its_trials_and_gets_no_more() -> None:
     (one,), admission = machines(2)
     assert one.node is not None
     made = await guests(admission, [SMALL], [])
@@ -356,7 +358,7 @@ async def test_a_machine_that_is_set_aside_keeps_who_is_there_and_gets_nobody_el
     await all_leave(made)
 
 
-async def test_a_machine_that_is_avoided_is_taken_only_where_no_other_is_there() -> None:
+async def test_an_avoided_machine_is_used_only_without_an_alternative() -> None:
     (one, other), admission = machines(1, 1)
     assert one.node is not None and other.node is not None
     async with admission.admit(SMALL, avoided=one.node) as budget:
@@ -375,7 +377,7 @@ async def enter(admission: Admission, avoided: Node) -> MachineBudget:
         return budget
 
 
-async def test_what_is_liked_decides_between_machines_with_equal_shares() -> None:
+async def test_the_preference_decides_between_machines_with_equal_shares() -> None:
     (one, other), admission = machines(3, 3)
     async with admission.admit(SMALL, lambda budget: 0.1 * (budget is other)) as budget:
         assert budget is other
@@ -383,7 +385,7 @@ async def test_what_is_liked_decides_between_machines_with_equal_shares() -> Non
             assert budget is one
 
 
-async def test_nobody_is_admitted_once_it_is_closed_nor_waits_any_longer() -> None:
+async def test_closed_admission_admits_no_trial_and_lets_none_wait() -> None:
     admission = Admission([MachineBudget(1, 1000)])
     made = await guests(admission, [SMALL, SMALL], [])
     admission.close()
@@ -455,7 +457,7 @@ def test_a_machine_on_which_nothing_started_is_avoided_once(type_: str, is_avoid
     assert retries.avoided is None
 
 
-def test_another_machine_is_liked_more_than_an_image_that_is_there() -> None:
+def test_another_machine_is_preferred_to_one_that_has_the_image() -> None:
     node, other = a_node("a"), a_node("b")
     node.backend.image_ids["task"] = "sha256:1"  # type: ignore[index]
     first, second = (MachineBudget(1, 1, node=each) for each in (node, other))
@@ -486,7 +488,7 @@ def test_only_errors_of_the_chosen_types_have_another_attempt(
     assert found == again
 
 
-def test_what_was_rewound_goes_on_whatever_is_tried_again() -> None:
+def test_a_rewound_trial_goes_on_whatever_is_retried() -> None:
     retries = RetryBudget(2, RetryChoice(frozenset({"sandbox_failed"})))
     retries.start_on(a_node())
     assert not retries.is_last(an_error("rewound"))

@@ -1,4 +1,4 @@
-"""Whole trials of a task of two containers: the oracle solves it, nobody does not, and nothing is left."""
+"""Whole trials of a task with two containers: the oracle passes, nop fails, and nothing is left over."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ while (my $client = $server->accept) { print $client "$ENV{LETTER}\n"; close $cl
 
 @pytest.fixture
 def letter(make_task: Any) -> Path:
-    """A task: bring the word that the service `mailbox` gives out into a file."""
+    """A task: write the word that the service `mailbox` returns into a file."""
     path: Path = make_task(
         "letter",
         toml='[environment]\nmemory_mb = 256\nallow_internet = false\nenv = { LETTER = "tangerine" }\n',
@@ -74,7 +74,7 @@ services:
 
 @pytest.fixture
 def judged(make_task: Any) -> Path:
-    """A task whose verifier's own container has a service beside it, which knows the answer."""
+    """A task whose separate verifier container has a service that knows the answer."""
     path: Path = make_task(
         "judged",
         toml='artifacts = ["/app/letter"]\n[environment]\nmemory_mb = 256\nallow_internet = false\n'

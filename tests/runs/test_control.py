@@ -1,4 +1,4 @@
-"""control: what becomes of a run and its trials when somebody speaks to them."""
+"""control: pausing, messaging, ending and watching trials of a running run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MakeTask = Any
 
 
 class Asking(NopAgent):
-    """Asks before each of three steps, and is told so much."""
+    """Asks before each of three steps, and records the messages."""
 
     def __init__(self, told: dict[str, list[str]], at: dict[str, int]) -> None:
         self._told, self._at = told, at
@@ -65,7 +65,7 @@ class Stuck(NopAgent):
 
 
 class Spoken:
-    """A run that a test speaks to."""
+    """A running run, controlled by a test."""
 
     def __init__(self, run: Run, task: asyncio.Task[RunOutcome]) -> None:
         self.run, self.control, self.task = run, LiveControl(run.control), task
@@ -149,7 +149,7 @@ async def test_a_trial_is_held_at_its_next_model_call_while_others_go_on(
         assert len(await spoken.results()) == 4
 
 
-async def test_what_is_said_reaches_its_trial_and_that_trial_does_not_count(
+async def test_a_message_reaches_its_trial_which_no_longer_counts(
     tasks: TaskSet, store: RunStore, told: dict[str, list[str]], at: dict[str, int]
 ) -> None:
     async with running(tasks, store, lambda: Asking(told, at), concurrency=4) as spoken:
@@ -209,7 +209,7 @@ async def test_more_slots_let_more_trials_begin(tasks: TaskSet, store: RunStore)
         assert spoken.control.state().concurrency == 3
 
 
-async def test_an_unknown_trial_is_told_with_those_that_are_like_it(tasks: TaskSet, store: RunStore) -> None:
+async def test_an_unknown_trial_is_refused_with_similar_names(tasks: TaskSet, store: RunStore) -> None:
     async with running(tasks, store, Stuck, concurrency=4) as spoken:
         spoken.control.go_on(None)
         await spoken.until(lambda: len(spoken.control.state().trials) == 4)
@@ -225,7 +225,7 @@ def a_run(planned: int) -> RunControl:
     return RunControl("r", planned, 1, attend=partial(attend, waits=False, asks=False))
 
 
-async def test_an_agent_that_has_ended_can_be_told_nothing(tasks: TaskSet, store: RunStore) -> None:
+async def test_an_agent_that_has_ended_gets_no_message(tasks: TaskSet, store: RunStore) -> None:
     run = a_run(planned=1)
     (plan, *_) = plan_trials(tasks, a_plan(seeds=(0,), agent="nop"))
     with run.trial(plan):
@@ -241,7 +241,7 @@ def test_a_run_without_trials_says_so() -> None:
     assert control.state().paused == "starting nothing"
 
 
-def test_a_run_that_nobody_speaks_to_does_without_what_serves_them() -> None:
+def test_a_run_without_clients_does_not_import_live_control() -> None:
     code = "import sys, tbench.runs.run, tbench.runs.trial; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "tbench.runs.control" in loaded
@@ -255,7 +255,7 @@ CLAIM = '{"analysis": "a", "plan": "p", "commands": [], "task_complete": true}'
 
 
 class AtTerminal(NopAgent):
-    """A scripted model at a pretend terminal."""
+    """A scripted model at a fake terminal."""
 
     def __init__(self, script: list[Any]) -> None:
         self.model = ScriptedModel(script)
@@ -352,7 +352,7 @@ async def test_bytes_follow_a_drawing_and_keys_reach_only_a_trial_that_is_held(t
                     pass
 
 
-async def test_what_has_no_terminal_or_is_not_held_is_told(tasks: TaskSet, store: RunStore) -> None:
+async def test_typing_without_a_terminal_or_a_pause_is_refused(tasks: TaskSet, store: RunStore) -> None:
     async with running(tasks, store, Stuck, concurrency=4) as spoken:
         spoken.control.go_on(None)
         await spoken.until(lambda: [each.phase for each in spoken.control.state().trials] == ["agent"] * 4)
@@ -374,7 +374,7 @@ async def test_what_has_no_terminal_or_is_not_held_is_told(tasks: TaskSet, store
             trial.terminal = None
 
 
-async def test_a_trial_that_has_ended_says_what_came_of_it(tasks: TaskSet, store: RunStore) -> None:
+async def test_a_request_to_an_ended_trial_names_its_outcome(tasks: TaskSet, store: RunStore) -> None:
     async with running(tasks, store, NopAgent, seeds=(0,), concurrency=1) as spoken:
         spoken.control.go_on(None)
         results = await spoken.results()

@@ -1,6 +1,6 @@
-"""Whole trials and runs against an endpoint on its worst days: a verdict, or an error with a name; never a false 0.
+"""Whole trials and runs against a faulty endpoint: a verdict, or a named error; never a false 0.
 
-What the client makes of each single answer is in tests/harness/test_chat.py.
+How the client treats each single answer is tested in tests/harness/endpoint.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ REPLY = answer(200, completion(CLAIM))
 ENDLESS = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n"
 CUT = REPLY[:-20]
 DEADLINE_SEC = 0.3
-"""For one request, where the fault is to be waited out."""
+"""For one request, if the fault is to be waited out."""
 
 
 @pytest.fixture
 def make_run(endpoint: FaultServer, tmp_path: Path) -> Callable[..., EndpointRun]:
-    """Makes a run against the endpoint, which lists its model at any time."""
+    """Makes a run against the endpoint, which always lists its model."""
     endpoint.always_list({"id": "tiny"})
     return lambda **options: EndpointRun(endpoint.base_url, tmp_path / "run", **options)
 
@@ -64,7 +64,7 @@ def many(make_task: MakeTask, number: int, toml: str = "") -> TaskSet:
 
 
 def check_recovered(run: EndpointRun, result: TrialResult) -> None:
-    """A verdict, the fault in the record, and nothing of it charged to the agent."""
+    """Check for a verdict, a record of the fault, and no time charged to the agent."""
     assert (result.reward, result.error, result.outcome) == (1.0, None, Outcome.SUBMITTED)
     assert result.steps == 2
     waited = [step.reply.waited_sec for step in run.trajectory(result).steps]
@@ -129,7 +129,7 @@ class TestTrials:
         assert (result.reward, result.steps) == (1.0, 2)
 
     async def test_an_idle_connection_that_the_server_closes_between_steps_costs_nothing(self, endpoint, make_run, one):
-        """Its answers promise to keep the connection, and every one of them is closed afterwards."""
+        """Answers promise to keep the connection, which is then closed after each of them."""
         endpoint.will_send(answer(200, completion(CLAIM), {"connection": "keep-alive"}))
         run = make_run()
         (result,) = (await run.execute(one)).results
@@ -171,7 +171,7 @@ class TestTrials:
 
 
 def replay_live(endpoint: FaultServer, name: str) -> None:
-    """What the client of a recorded event got."""
+    """The answers that the client of a recorded event got."""
     client = json.loads((RECORDED / f"{name}.json").read_text())["client"]
     kind = client["headers"]["content-type"]
     body: Any = client["body"].encode() if "event-stream" in kind else ast.literal_eval(client["body"])
@@ -196,7 +196,7 @@ class TestRecorded:
         run = make_run()
         check_recovered(run, (await run.execute(one)).results[0])
 
-    async def test_a_stream_that_nobody_asked_for_is_no_answer(self, recorded, make_run, one):
+    async def test_an_unrequested_stream_is_no_answer(self, recorded, make_run, one):
         recorded.will_answer(
             200, json.loads((RECORDED / "A_stream.json").read_text())["response"]["text"].encode(), SSE
         )
@@ -226,7 +226,7 @@ class TestRecorded:
 
 
 class TestSmallContexts:
-    """The list of models tells no length, and all settings are the defaults."""
+    """The list of models has no context length, and all settings are defaults."""
 
     @pytest.mark.parametrize("style", ["vllm", "vllm-old", "litellm", "halving", "500"])
     async def test_trials_are_judged_and_the_first_alone_pays(self, endpoint, make_run, make_task, style):
@@ -291,11 +291,11 @@ async def until(is_so: Callable[[], bool]) -> None:
 class TestOutages:
     @pytest.mark.slow
     async def test_a_restart_costs_no_trial_and_no_agents_time_and_starts_none(self, endpoint, make_run, make_task):
-        """Refused, then 503, then fine: longer than the retry budget, and than the agents' own time."""
+        """Refuses, then returns 503, then works: for longer than the retry budget and the agents' own time."""
         verifying, may_verify = asyncio.Event(), asyncio.Event()
 
         class HeldUp(FakeSandbox):
-            """Its verifier holds its place in the run until the endpoint is away."""
+            """The verifier keeps its slot in the run until the endpoint is unavailable."""
 
             async def shell(self, script: str, **options: Any) -> ExecResult:
                 verifying.set()
@@ -392,7 +392,7 @@ class TestOutages:
 async def test_a_replica_that_is_killed_under_a_run_costs_no_verdict(
     endpoint: FaultServer, tmp_path: Path, one: TaskSet
 ) -> None:
-    """Half of the trials are at a server that goes away in the middle of their requests, and never comes back."""
+    """Half of the trials use a server that vanishes during their requests, and never returns."""
     with contextlib.closing(FaultServer()) as other:
         for server in (endpoint, other):
             server.always_list({"id": "tiny"})

@@ -1,4 +1,4 @@
-"""What a machine goes through during a trial, and that suspending it is nobody's time."""
+"""host: readings of a machine during a trial; suspension is not charged to any trial."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_trial_gets_the_extremes() -> None:
     assert sample == HostSample(load_max=3.46, memory_available_min_mb=10, memory_stall_max=0.25, clock_jump_sec=0)
 
 
-async def test_what_went_before_a_trial_is_not_its_own() -> None:
+async def test_readings_before_a_trial_do_not_count() -> None:
     watch = HostWatch(Played(replace(CALM, load=9.0, clock_ahead_sec=0), CALM, CALM))
     assert watch.observe().sample() == HostSample(load_max=0.5, memory_available_min_mb=4000, memory_stall_max=0.0)
 
@@ -69,13 +69,13 @@ async def test_a_clock_that_is_set_back_is_a_jump_and_one_that_is_adjusted_is_no
     assert watched(CALM, replace(CALM, clock_ahead_sec=1e9 + 0.2)).clock_jump_sec == 0
 
 
-async def test_what_a_machine_does_not_tell_is_null() -> None:
+async def test_values_that_a_machine_does_not_report_are_null() -> None:
     silent = Reading(None, None, None, 0, 0)
     assert watched(silent, silent) == HostSample()
     assert watched(silent, replace(silent, load=1.0)).load_max == 1.0
 
 
-async def test_it_looks_now_and_then_while_it_is_entered_and_no_longer() -> None:
+async def test_it_takes_readings_only_while_entered() -> None:
     machine = Played(CALM)
     async with HostWatch(machine, every_sec=0.01):
         async with asyncio.timeout(20):
@@ -85,7 +85,7 @@ async def test_it_looks_now_and_then_while_it_is_entered_and_no_longer() -> None
 
 
 class Api:
-    """As much of the SDK's client as tells where an engine is."""
+    """The part of the SDK's client that shows where an engine is."""
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url
@@ -129,7 +129,7 @@ def test_pressure_is_a_share_and_an_old_kernel_has_none(tmp_path: Path) -> None:
 
 
 async def test_deadlines_are_counted_on_a_clock_that_stands_still_in_a_suspend() -> None:
-    """So that an agent is not charged for it: the event loop's clock is CLOCK_MONOTONIC."""
+    """The event loop's clock is CLOCK_MONOTONIC, so an agent is not charged for a suspension."""
     assert time.get_clock_info("monotonic").implementation == "clock_gettime(CLOCK_MONOTONIC)"
     before = time.monotonic()
     assert before <= asyncio.get_running_loop().time() <= time.monotonic()

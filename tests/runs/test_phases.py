@@ -1,4 +1,4 @@
-"""Networks of phases over whole trials: tasks of which each phase looks what it reaches."""
+"""Networks of phases over whole trials: tasks that check which hosts each phase reaches."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ PHASES = [
     ("agent-allowlist", EVERYBODY, ONE, NOBODY),
     ("allowlist", ONE, ONE, ONE),
 ]
-"""Who is reached at the start, by the agent and by the verifier."""
+"""Hosts reached at the start, by the agent and by the verifier."""
 PHASES_OF_SERVICES = [
     ("services-agent-closed", EVERYBODY, NOBODY, EVERYBODY),
     ("services-agent-allowlist", NOBODY, ONE, EVERYBODY),
 ]
-"""The same of tasks with services, who reach each other in all phases."""
+"""The same for tasks with services, which reach each other in all phases."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
 
 
 def a_task(make_task: Any, name: str, start: str, agent: str, verifier: str) -> Task:
-    """A task whose healthcheck and oracle write down whom they reach; 1 where each phase reached whom it should."""
+    """A task whose healthcheck and oracle record the hosts they reach; reward 1 if these are the right ones."""
     has_services = name.startswith("services")
     # As in Harbor a service on the network of main answers on localhost as well.
     look = "all_look" + ("; ask server; ask localhost; ask apart" if has_services else "")
@@ -102,7 +102,7 @@ def a_task(make_task: Any, name: str, start: str, agent: str, verifier: str) -> 
         pytest.param(NopAgent, 0.0, [*PHASES, *PHASES_OF_SERVICES], id="nop", marks=pytest.mark.slow),
     ],
 )
-async def test_each_phase_reaches_whom_it_should(
+async def test_each_phase_reaches_the_right_hosts(
     engine: Engine,
     tools_volume: str,
     make_task: Any,
@@ -138,7 +138,7 @@ async def test_a_fresh_container_has_the_network_of_the_verifier(
 @pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.parametrize("kept", [{"keep": "all"}, {"snapshot": True}], ids=["kept", "snapshot"])
-async def test_what_was_kept_is_verified_again_on_the_verifiers_network(
+async def test_a_kept_container_is_verified_again_on_the_verifiers_network(
     engine: Engine, tools_volume: str, make_task: Any, tmp_path: Path, world: Internet, kept: dict[str, Any]
 ) -> None:
     task = a_task(make_task, *PHASES[0])
@@ -170,7 +170,7 @@ async def test_what_was_kept_is_verified_again_on_the_verifiers_network(
 async def test_the_network_of_the_run_is_that_of_all_phases(
     engine: Engine, tools_volume: str, make_task: Any, tmp_path: Path, world: Internet, network: str, reached: str
 ) -> None:
-    """Without names: those are asked of the engine's own name server then."""
+    """Uses no names: these would be resolved by the engine's own name server."""
     task = a_task(make_task, *PHASES[3])
     plan = a_plan("phases", network=network, verify="shared")
     backend = DockerBackend(engine, sandbox_settings(plan), name_servers=(world.name_server,))

@@ -1,4 +1,4 @@
-"""plan: which settings make another measurement, and which runs may go on."""
+"""plan: which settings make another measurement, and which runs may be resumed."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def another(setting: Any) -> Any:
     return values.get(setting.kind, 300)
 
 
-def test_what_is_locked_makes_another_trial() -> None:
+def test_other_locked_values_make_another_trial() -> None:
     for change in (
         {"model": "n"},
         {"prompt_hash": "q"},
@@ -236,7 +236,7 @@ def test_resources_replace_those_of_the_task() -> None:
     assert (environment.cpus, environment.memory_mb) == (0.5, 512)
 
 
-def test_what_is_overridden_twice_is_overridden_once_and_the_hash_is_of_what_is_written(make_task: MakeTask) -> None:
+def test_overrides_apply_once_and_the_hash_is_of_the_written_task(make_task: MakeTask) -> None:
     task = Task.read(make_task(toml="[agent]\ntimeout_sec = 10\n"))
     config = a_config(timeout_multiplier=2)
     once = as_configured(task, config)
@@ -246,7 +246,7 @@ def test_what_is_overridden_twice_is_overridden_once_and_the_hash_is_of_what_is_
     assert as_configured(twice, a_config()).file == task.file
 
 
-def test_admission_counts_what_is_overridden(make_task: MakeTask) -> None:
+def test_admission_counts_overridden_resources(make_task: MakeTask) -> None:
     task = as_configured(Task.read(make_task()), a_config(cpus=3, memory_mb=1000))
     assert (demand_of_task(task, "shared").cpus, demand_of_task(task, "both").memory_mb) == (3, 2000)
 

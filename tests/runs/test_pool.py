@@ -18,7 +18,7 @@ BOUND_SEC = 20
 
 @pytest.fixture(autouse=True)
 async def tidy(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
-    """No test leaves a task behind, and asyncio has nothing to complain about."""
+    """Check that no test leaves an asyncio task, or an asyncio error message."""
     # What the worker has loaded and kept until now is left out of the collection: it takes half a second otherwise.
     gc.freeze()
     try:
@@ -33,7 +33,7 @@ async def tidy(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
 
 
 class Work:
-    """Counts what begins, ends and is cut; every item waits for `gate`."""
+    """Counts items that begin, end and are cancelled; every item waits for `gate`."""
 
     def __init__(self, *, open_: bool = False) -> None:
         self.gate = asyncio.Event()
@@ -120,7 +120,7 @@ async def test_a_pool_cancelled_when_some_are_done_keeps_them_and_starts_no_more
     assert done == [0, 1, 2]
 
 
-async def test_a_bug_in_what_is_stopped_by_another_bug_is_told_of_too() -> None:
+async def test_a_second_bug_during_the_stop_is_reported_too() -> None:
     async def buggy(item: int) -> None:
         try:
             await ticks(3 if item == 0 else 100)
@@ -204,7 +204,7 @@ async def test_a_cancellation_during_cleanup_still_waits_for_it() -> None:
 
 
 class Crowd:
-    """Counts who is in."""
+    """Counts the holders."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -228,7 +228,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_larger_number_lets_in_those_who_wait_in_their_order() -> None:
+async def test_a_larger_number_admits_the_waiting_in_order() -> None:
     slots = Slots(1)
     crowd = Crowd(slots)
     tasks = [asyncio.create_task(crowd.come(number)) for number in range(5)]
@@ -242,7 +242,7 @@ async def test_a_larger_number_lets_in_those_who_wait_in_their_order() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_a_smaller_number_turns_nobody_out_and_lets_in_nobody_before_enough_have_left() -> None:
+async def test_a_smaller_number_evicts_no_holder_and_admits_none_before_enough_have_left() -> None:
     slots = Slots(3)
     crowd = Crowd(slots)
     tasks = [asyncio.create_task(crowd.come(number)) for number in range(5)]
@@ -262,7 +262,7 @@ async def test_a_smaller_number_turns_nobody_out_and_lets_in_nobody_before_enoug
     await asyncio.gather(*tasks)
 
 
-async def test_a_smaller_number_counts_also_where_nobody_is_in() -> None:
+async def test_a_smaller_number_holds_for_free_slots_too() -> None:
     slots = Slots(4)
     slots.resize(1)
     crowd = Crowd(slots)
@@ -275,9 +275,7 @@ async def test_a_smaller_number_counts_also_where_nobody_is_in() -> None:
 
 
 @given(sizes=st.lists(st.integers(1, 6), max_size=8), cancelled=st.sets(st.integers(0, 11)))
-def test_whatever_becomes_of_the_number_and_of_those_who_wait_the_last_number_holds(
-    sizes: list[int], cancelled: set[int]
-) -> None:
+def test_after_any_resizing_and_cancelling_the_last_number_holds(sizes: list[int], cancelled: set[int]) -> None:
     async def play() -> None:
         slots = Slots(2)
         crowd = Crowd(slots)

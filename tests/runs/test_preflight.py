@@ -1,4 +1,4 @@
-"""Preflight: what cannot come to a verdict has its error before anything starts, and is told in one line."""
+"""preflight: tasks that cannot get a verdict fail before anything starts, with one line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def notes(seen: list[Event]) -> list[str]:
     ("table", "refused_agents"),
     [("environment", ["model", "nop", "oracle"]), ("verifier", ["model", "nop", "oracle"]), ("solution", ["oracle"])],
 )
-def test_a_missing_variable_refuses_whoever_would_miss_it(
+def test_a_missing_variable_refuses_the_agents_that_need_it(
     make_task: MakeTask, table: str, refused_agents: list[str]
 ) -> None:
     path = make_task(toml=WANTS.format(table=table))
@@ -75,7 +75,7 @@ def test_a_variable_has_to_be_allowed_and_set_and_all_that_are_missing_are_named
     assert why(path, allowed=both) is None
 
 
-def test_the_oracle_needs_a_solution_and_nobody_else_does(make_task: MakeTask) -> None:
+def test_only_the_oracle_needs_a_solution(make_task: MakeTask) -> None:
     path = make_task(solve=None)
     assert why(path) == why(path, "my.module:Agent") is None
     assert why(path, "oracle") == (
@@ -114,7 +114,7 @@ def test_a_run_of_nothing_that_can_run_is_refused_in_one_line(make_task: MakeTas
 
 
 class Counting(NopAgent):
-    """Notes in which tasks it worked."""
+    """Records the tasks that it worked on."""
 
     def __init__(self, worked: list[str]) -> None:
         self._worked = worked
@@ -193,7 +193,7 @@ LAPTOP = Capacity(2, 8192)
         ),
     ],
 )
-def test_what_is_larger_than_the_machine_is_said_in_one_line(
+def test_a_task_larger_than_the_machine_is_reported_in_one_line(
     demands: list[tuple[str, Demand]], overcommit: float, said: str | None
 ) -> None:
     assert words_about_size(demands, [LAPTOP], overcommit) == said
@@ -205,7 +205,7 @@ def test_of_many_large_tasks_a_few_are_named() -> None:
 
 
 @pytest.mark.parametrize(("overrides", "told"), [({}, 1), ({"cpus": 1, "memory_mb": 512}, 0)])
-async def test_a_task_larger_than_the_machine_is_told_once_and_runs(
+async def test_a_task_larger_than_the_machine_is_reported_once_and_runs(
     make_task: MakeTask, tmp_path: Path, overrides: dict[str, Any], told: int
 ) -> None:
     plan, path = a_plan(seeds=(0, 1), **overrides), make_task(toml="[environment]\ncpus = 4\nmemory_mb = 65536\n")
@@ -252,7 +252,7 @@ def test_a_verifier_of_its_own_is_refused_gpus_by_its_key(make_task: MakeTask) -
 
 
 class Imaging(FakeBackend):
-    """Keeps account of what is asked about images, beside the sandboxes that were removed by then."""
+    """Records requests about images, and the sandboxes removed by then."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -292,14 +292,14 @@ async def run(
     make_agent: Callable[[], TrialAgent] = NopAgent,
     **settings: Any,
 ) -> tuple[RunOutcome, list[str]]:
-    """The outcome, and what was said."""
+    """The outcome, and the messages."""
     seen: list[Event] = []
     plan = a_plan(**{"seeds": (0, 1), "agent": "nop", "concurrency": 2} | settings)
     outcome = await execute_run(plan, tasks, directory / "run", make_agent, Events(seen.append), backend=backend)
     return outcome, [event.text for event in seen if isinstance(event, Note)]
 
 
-async def test_a_run_says_before_it_begins_what_has_to_be_pulled(tasks: TaskSet, tmp_path: Path) -> None:
+async def test_a_run_reports_the_images_to_pull_before_it_begins(tasks: TaskSet, tmp_path: Path) -> None:
     backend = Imaging()
     _, said = await run(tasks, tmp_path, backend)
     assert said[:2] == ["3 images to be pulled", "the images may not fit"]
@@ -312,9 +312,7 @@ async def test_offline_no_registry_is_asked(tasks: TaskSet, tmp_path: Path) -> N
     assert backend.asked == [(["alpha", "beta"], False)]
 
 
-async def test_prefetch_gets_all_images_before_the_first_trial_and_one_that_fails_stops_nobody(
-    tasks: TaskSet, tmp_path: Path
-) -> None:
+async def test_prefetch_gets_all_images_first_and_a_failed_one_stops_no_other(tasks: TaskSet, tmp_path: Path) -> None:
     backend = Imaging()
     backend.failing = {"beta": TrialError("image_denied", "HOST wants a login")}
     outcome, said = await run(tasks, tmp_path, backend, prefetch=True)
@@ -347,7 +345,7 @@ async def test_an_attempt_that_another_follows_is_not_the_last(tasks: TaskSet, t
 
 
 class HoldPoint(NopAgent):
-    """Works until it is cancelled, where the task is called beta."""
+    """Works until it is cancelled, in the task beta."""
 
     begun = asyncio.Event()
 
@@ -371,7 +369,7 @@ async def test_a_run_that_is_cut_short_keeps_the_images_of_trials_that_are_still
     assert running.cancelled() and backend.dropped == ["alpha"]
 
 
-async def test_what_cannot_be_dropped_is_not_counted(tasks: TaskSet) -> None:
+async def test_images_that_cannot_be_removed_are_not_counted(tasks: TaskSet) -> None:
     class Keeping(Imaging):
         async def drop_image(self, environment: Environment, others: Sequence[Environment]) -> int:
             return 0
@@ -384,7 +382,7 @@ async def test_what_cannot_be_dropped_is_not_counted(tasks: TaskSet) -> None:
 
 
 @pytest.mark.parametrize("option", ["prefetch", "drop_images"])
-async def test_a_backend_without_images_refuses_what_is_about_them(tasks: TaskSet, tmp_path: Path, option: str) -> None:
+async def test_a_backend_without_images_refuses_image_options(tasks: TaskSet, tmp_path: Path, option: str) -> None:
     class Without:
         def __init__(self) -> None:
             self._backend = FakeBackend()

@@ -1,4 +1,4 @@
-"""Secrets do not get into messages and tracebacks, and words that only look alike stay."""
+"""redaction: secrets are removed from messages and tracebacks, similar words are not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_password_in_a_url_is_hidden_and_an_address_is_not() -> None:
         assert hide(text, host={}) == text
 
 
-def test_what_a_task_takes_from_the_environment_is_hidden_in_its_own_messages(make_task: Any) -> None:
+def test_a_tasks_variables_are_hidden_in_its_own_messages(make_task: Any) -> None:
     task = Task.read(make_task(toml=TOML))
     host = {
         "PLANTED_TOKEN": "token-value-1", "PLANTED_PASSWORD": "token-value-1-longer", "PLANTED_OTHER": "solution-value",
@@ -53,7 +53,7 @@ def test_what_a_task_takes_from_the_environment_is_hidden_in_its_own_messages(ma
     assert hide(text, None, host=host) == text
 
 
-def test_what_any_of_several_tasks_takes_from_the_environment_is_hidden(make_task: Any) -> None:
+def test_the_variables_of_all_tasks_are_hidden(make_task: Any) -> None:
     toml = '[environment.env]\nTOKEN = "${%s}"\n'
     tasks = [Task.read(make_task(name.lower(), toml=toml % name)) for name in ("ONE", "TWO")]
     host = {"ONE": "first-value", "TWO": "second-value", "THREE": "third-value"}

@@ -31,7 +31,7 @@ async def followed(replay_log: ReplayLog, model: ScriptedModel, step: int, *mess
     return reply
 
 
-async def test_what_was_answered_is_not_asked_again() -> None:
+async def test_replayed_replies_are_not_requested_again() -> None:
     model, first = ScriptedModel(["one", "two", "three"]), ReplayLog()
     a, b, c = said("a"), said("b"), said("c")
     replies = [
@@ -75,7 +75,7 @@ async def test_the_step_that_waits_is_known_up_to_its_reply_only() -> None:
     assert (now.decided, len(now.queries)) == (Declined("no"), 2)
 
 
-async def test_a_terminal_that_shows_something_else_is_told() -> None:
+async def test_a_different_observation_is_reported() -> None:
     model, first = ScriptedModel(["one", "two"]), ReplayLog()
     await followed(first, model, 1, said("a"))
     await followed(first, model, 2, said("b"))

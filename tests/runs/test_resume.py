@@ -1,4 +1,4 @@
-"""Going on with a run: what stands, what is left, which attempt it is, and what must not have changed."""
+"""resume: which results stand, which trials are left, attempt numbers, and what must not have changed."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def lost() -> TrialError:
 
 
 class Failing(NopAgent):
-    """Has the errors of a list, one per attempt; then works."""
+    """Raises the errors of a list, one per attempt; then works."""
 
     def __init__(self, errors: list[TrialError]) -> None:
         self._errors = errors
@@ -141,7 +141,7 @@ async def test_a_retryable_error_has_another_attempt_and_both_are_kept(bench: Be
     assert json.loads((directory / "attempt-2" / "result.json").read_text())["reward"] == 1.0
 
 
-async def test_the_last_attempt_is_final_whatever_comes_of_it(bench: Bench) -> None:
+async def test_the_last_attempt_is_final_whatever_its_outcome(bench: Bench) -> None:
     await bench.run(agent=lambda: Failing([lost()]), seeds=(0,), retries=2)
     assert [(line.attempt, line.final) for line in bench.lines if line.task == "alpha"] == [
         (1, False),
@@ -192,7 +192,7 @@ async def test_other_errors_stand_until_they_are_named(bench: Bench) -> None:
     assert {line.attempt for line in bench.finals.values()} == {3}
 
 
-async def test_what_is_never_tried_again_is_not_by_a_resume_either_unless_it_is_named(bench: Bench) -> None:
+async def test_errors_never_retried_are_not_retried_on_resume_unless_named(bench: Bench) -> None:
     never = {"retries": 1, "retry_never": ["sandbox_lost"]}
     choice = plan_of(**never).config.schedule.retry_choice
     await bench.run(agent=lambda: Failing([lost()]), seeds=(0,), **never)
@@ -217,7 +217,7 @@ async def test_what_is_never_tried_again_is_not_by_a_resume_either_unless_it_is_
         ),
     ],
 )
-def test_a_choice_that_cannot_be_obeyed_is_refused(schedule: dict[str, Any], said: str) -> None:
+def test_contradictory_retry_options_are_refused(schedule: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         RunConfig.model_validate({"schedule": schedule})
 
@@ -349,7 +349,7 @@ async def test_limits_that_did_not_hold_are_known_during_the_run_and_when_it_goe
     make_task: MakeTask, tmp_path: Path
 ) -> None:
     class Engine(FakeBackend):
-        """Says of its limits, once it is open."""
+        """Reports its limits once it is open."""
 
         memory = "not in force"
 

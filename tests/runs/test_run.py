@@ -1,4 +1,4 @@
-"""Runs over fake sandboxes: plans and their ids, one failure among successes, interruption, what is on disk."""
+"""run: plans and ids, failures among successes, interruption and files on disk, over fake sandboxes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def tasks(make_task: MakeTask) -> TaskSet:
 
 @dataclass
 class Finished:
-    """A run that is over, and what it left."""
+    """A finished run and its files."""
 
     outcome: RunOutcome
     directory: Path
@@ -137,7 +137,7 @@ async def test_each_result_has_what_the_machine_went_through(bench: Bench, tasks
 
 
 class StuckIn(NopAgent):
-    """Works on every task at once but on some for ever."""
+    """Works on every task at once, but forever on some."""
 
     def __init__(self, names: set[str], reached: asyncio.Semaphore) -> None:
         self._names = names
@@ -263,7 +263,7 @@ async def test_a_line_has_exactly_the_keys_of_the_design(bench: Bench, tasks: Ta
     assert errors == 2
 
 
-async def test_the_journal_tells_the_life_of_every_trial_in_order(bench: Bench, tasks: TaskSet) -> None:
+async def test_the_journal_has_the_life_of_every_trial_in_order(bench: Bench, tasks: TaskSet) -> None:
     done = await bench.execute(tasks)
     assert done.journal[0] == {"kind": "run_started", "run": "r", "trials": 6}
     assert done.journal[-1] == {"kind": "run_ended", "interrupted": False}
@@ -308,7 +308,7 @@ async def test_one_failure_of_each_kind_leaves_the_other_trials_alone(
 
 
 async def test_all_seeds_are_judged_by_the_tests_that_the_hash_names(bench: Bench, tasks: TaskSet) -> None:
-    """Somebody edits them on the host after the first verdict."""
+    """The tests are edited on the host after the first verdict."""
 
     class Editing(NopAgent):
         async def work(self, place: Workplace) -> AgentReport:
@@ -536,11 +536,11 @@ async def test_no_bug_at_a_trials_end_hides_another(bench: Bench, tasks: TaskSet
 
 
 class Plain:
-    """A sandbox that has only what every one has."""
+    """A sandbox with the mandatory methods only."""
 
 
 class PlainBackend(FakeBackend):
-    """A backend whose sandboxes can do nothing optional."""
+    """A backend whose sandboxes have no optional capability."""
 
     name = "the plain backend"
     sandbox_type = Plain
@@ -569,7 +569,7 @@ async def test_a_mode_that_the_backend_cannot_do_is_refused_before_anything_star
 
 
 class NeverReady(FakeBackend):
-    """A backend that is opened for ever."""
+    """A backend whose opening never ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -641,7 +641,7 @@ async def test_run_json_says_where_the_sandboxes_were(tasks: TaskSet, tmp_path: 
 
 
 def images_in(directory: Path) -> tuple[list[Any], list[Any]]:
-    """What run.json says of the images of tasks, and what results say of them, with how they came there."""
+    """Return the images in run.json and in the results, with their origins."""
     tasks = json.loads((directory / "run.json").read_text())["tasks"]
     lines = [json.loads(line) for line in (directory / "results.jsonl").read_text().splitlines()]
     shown = [[(each["image_id"], (each["image_origin"] or {}).get("how")) for each in kind] for kind in (tasks, lines)]
@@ -669,10 +669,8 @@ async def test_results_and_run_json_say_where_images_came_from_and_a_later_start
     assert results[2:] == [(None, None), ("fake", "present")]
 
 
-async def test_what_an_ended_trial_has_yielded_is_not_left_to_the_garbage_collector(
-    bench: Bench, tasks: TaskSet
-) -> None:
-    """A history has megabytes, and full collections are rare, as each stops all the other trials."""
+async def test_the_data_of_an_ended_trial_is_freed_without_the_garbage_collector(bench: Bench, tasks: TaskSet) -> None:
+    """A history has megabytes, and full collections are rare, because each stops all other trials."""
     done = '{"analysis": "", "plan": "", "commands": [], "task_complete": true}'
     made: list[weakref.ref[Any]] = []
 

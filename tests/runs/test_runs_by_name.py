@@ -1,4 +1,4 @@
-"""Runs of a dataset: what run.json, the summary and the page say of it, and that a run goes on with the same one."""
+"""Runs of a dataset: run.json, summary and page, and resuming with the same dataset."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def config_of(tmp_path: Path, **tasks: object) -> RunConfig:
 
 
 async def run(config: RunConfig, tasks: TaskSet, directory: Path, earlier: EarlierRun | None = None) -> list[str]:
-    """Execute a run in fakes, and give its notes."""
+    """Execute a run over fakes, and return its notes."""
     seen: list[Event] = []
     plan = a_plan(agent="nop", seeds=config.tasks.planned_seeds).model_copy(update={"config": stored_config(config)})
     if earlier is not None:
@@ -53,7 +53,7 @@ async def run(config: RunConfig, tasks: TaskSet, directory: Path, earlier: Earli
     return [event.text for event in seen if isinstance(event, Note)]
 
 
-async def test_a_run_of_a_name_says_what_it_was_and_which_rules_it_breaks(
+async def test_a_run_of_a_named_dataset_records_it_and_the_rules_it_breaks(
     mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = config_of(tmp_path, include=["alpha", "beta"])

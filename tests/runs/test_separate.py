@@ -1,4 +1,4 @@
-"""Trials with a verifier of its own over fake sandboxes: what happens in which order, and what failures come to."""
+"""Trials with a separate verifier over fake sandboxes: the order of events, and failures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Agent:
 
 
 class WithServices(FakeSandbox):
-    """A fake of two containers that tells what was done to it, in order."""
+    """A fake of two containers that records calls in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ command = "main-hook"
     assert "service: there is no service 'no'" in result.integrity.remarks
 
 
-async def test_without_services_what_names_one_is_a_failed_entry(tmp_path: Path, make_task: MakeTask) -> None:
+async def test_without_services_an_entry_that_names_one_fails(tmp_path: Path, make_task: MakeTask) -> None:
     path = make_task(toml='artifacts = [{ source = "/log", service = "api" }]\n' + SEPARATE)
     (path / "environment" / "docker-compose.yaml").write_text("services: {}\n")
     task = Task.read(path)
@@ -200,7 +200,7 @@ def an_archive(*names: str) -> bytes:
     return buffer.getvalue()[:end] + bytes(1024)
 
 
-async def test_what_changes_while_it_is_read_is_asked_for_again_and_costs_no_other(
+async def test_a_file_that_changes_while_read_is_read_again_and_costs_no_other(
     tmp_path: Path, make_task: MakeTask
 ) -> None:
     empty = bytes(1024)
@@ -237,7 +237,7 @@ def test_a_trial_needs_the_larger_of_both_containers_as_they_never_run_at_once(m
     assert {demand_of_task(task, mode) for mode in ("shared", "both", "isolated")} == {Demand(2, 300)}
 
 
-def test_what_is_overridden_is_so_for_the_verifiers_container_too(make_task: MakeTask) -> None:
+def test_overrides_apply_to_the_verifiers_container_too(make_task: MakeTask) -> None:
     toml = "[verifier.environment]\ncpus = 8\nmemory_mb = 9\n[verifier.environment.healthcheck]\ncommand = 'true'\n"
     config = a_config(cpus=3, memory_mb=77, timeout_multiplier=2)
     own = verifier_environment(as_configured(Task.read(make_task(toml=toml)), config))

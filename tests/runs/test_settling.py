@@ -1,4 +1,4 @@
-"""What becomes of a stored verdict beside the oracle's passes, whenever those were measured, and however often."""
+"""Settling: stored verdicts beside the oracle's passes, whenever and however often these were measured."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def a_pass(*tamper: str, verify: Any = "both", reward: float = 1.0, **more: Any)
 
 @pytest.fixture
 def settle(make_task: MakeTask, tmp_path: Path) -> Any:
-    """Settles a result, whose verifiers have left these files; twice, which must be as once."""
+    """Settles a result with these verifier files; twice, which must make no difference."""
     task = Task.read(make_task())
 
     def settle(result: TrialResult, known: Calibration, files: dict[str, str] | None = None) -> TrialResult:

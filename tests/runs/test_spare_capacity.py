@@ -1,4 +1,4 @@
-"""The room that a run's trials cannot use, what is measured there, and what that does to the run and its results."""
+"""spare_capacity: calibration in a run's spare capacity, and its effect on the run and its results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PASS = {"verifier/reward.txt": b"1", "verifier/stdout.txt": b"tests/t.py::test_a
 
 
 class Held(NopAgent):
-    """Works on a task until it is let go, and tells that it has begun."""
+    """Works on a task until it is released, and reports that it has begun."""
 
     name = "held"
 
@@ -71,7 +71,7 @@ class Measures:
 
 
 class Runs:
-    """Runs of two tasks, of a cpu each, with a calibration beside them."""
+    """Runs of two tasks with one CPU each, with a calibration beside them."""
 
     def __init__(self, tasks: Path, directory: Path) -> None:
         self.tasks, self.directory = read_tasks(str(tasks)), directory
@@ -130,7 +130,7 @@ def runs(make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (0.5, 1, 1, 1, 0),
     ],
 )
-async def test_trials_beside_a_run_begin_with_it_and_have_what_no_trial_of_it_can_use(
+async def test_calibration_trials_begin_with_the_run_and_use_its_spare_capacity(
     runs: Runs, cpus: float, overcommit: float, seeds: int, concurrency: int, room: int
 ) -> None:
     held = list[int]()
@@ -175,7 +175,7 @@ async def test_a_task_is_measured_once_a_trial_has_its_image(runs: Runs) -> None
 
 
 @pytest.mark.parametrize("failure", [UsageError("no cache"), NoMachine(), OSError("no disk")])
-async def test_one_that_fails_costs_the_run_nothing(runs: Runs, failure: Exception) -> None:
+async def test_a_failed_calibration_costs_the_run_nothing(runs: Runs, failure: Exception) -> None:
     async def how(_: SpareCapacity) -> None:
         raise failure
 
@@ -187,7 +187,7 @@ async def test_one_that_fails_costs_the_run_nothing(runs: Runs, failure: Excepti
 
 
 @pytest.mark.parametrize("cut_short", [False, True])
-async def test_a_run_does_not_wait_for_what_nobody_asked_for_and_says_what_is_left(runs: Runs, cut_short: bool) -> None:
+async def test_a_run_does_not_wait_for_missing_calibrations_and_reports_the_rest(runs: Runs, cut_short: bool) -> None:
     waiting, ended = asyncio.Event(), list[str]()
 
     async def how(_: SpareCapacity) -> None:
@@ -209,7 +209,7 @@ async def test_a_run_does_not_wait_for_what_nobody_asked_for_and_says_what_is_le
     assert ended == ["yes"] and "calibration: something is left" in runs.notes
 
 
-async def test_what_was_asked_for_is_waited_for_and_cutting_it_short_leaves_a_finished_run(runs: Runs) -> None:
+async def test_a_requested_calibration_is_awaited_and_cutting_it_short_leaves_a_finished_run(runs: Runs) -> None:
     waiting, go_on = asyncio.Event(), asyncio.Event()
 
     async def how(spare: SpareCapacity) -> None:
@@ -243,7 +243,7 @@ async def test_unhealthy_tasks_stand_beside_the_score(runs: Runs) -> None:
 
 
 def knows(runs: Runs, name: str, **tests: str) -> None:
-    """Have it that the oracle passes this task, with these tests."""
+    """Store a calibration in which the oracle passes this task with these tests."""
     (task,) = (task for task in runs.tasks.tasks if task.name == name)
     trials = [
         MeasuredTrial.model_validate({"agent": "oracle", "repetition": each, "reward": 1.0, "tests": {"": tests}})
@@ -255,7 +255,7 @@ def knows(runs: Runs, name: str, **tests: str) -> None:
     keep(begun.model_copy(update={"trials": tuple(trials)}))
 
 
-async def test_passes_are_held_to_what_was_found_out_after_them_before_the_run_has_ended(runs: Runs) -> None:
+async def test_passes_are_settled_by_later_calibrations_before_the_run_ends(runs: Runs) -> None:
     async def how(spare: SpareCapacity) -> None:
         await spare.image("beta")
         with contextlib.suppress(asyncio.CancelledError):
@@ -277,7 +277,7 @@ async def test_passes_are_held_to_what_was_found_out_after_them_before_the_run_h
     assert "calibration: 1 result changed by comparison with the oracle's: beta/0" in runs.notes
 
 
-async def test_going_on_holds_results_that_stand_to_it_once(runs: Runs) -> None:
+async def test_a_resume_settles_standing_results_once(runs: Runs) -> None:
     runs.go.set()
     await runs()
     knows(runs, "alpha", **{"t::test_b": "passed"})

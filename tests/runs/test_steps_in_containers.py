@@ -1,4 +1,4 @@
-"""Tasks of several steps in real containers: original tasks, what passes from step to step, and what does not."""
+"""Tasks with several steps in real containers: what passes from step to step, and what does not."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ Execute = Callable[..., Any]
 
 @pytest.fixture
 def execute(engine: Engine, tmp_path: Path) -> Execute:
-    """Runs all tasks of a directory; gives their results by name, and the directory of the run."""
+    """Runs all tasks of a directory; returns their results by name, and the run's directory."""
 
     async def run(source: Path, make_agent: Callable[[], TrialAgent], **settings: Any) -> dict[str, TrialResult]:
         plan = a_plan(
@@ -162,7 +162,7 @@ async def test_the_oracle_solves_every_step(execute: Execute, make_task: MakeTas
 
 
 @pytest.mark.slow
-async def test_what_steps_handed_over_is_judged_again_without_the_agents_container(
+async def test_handovers_of_steps_are_verified_again_without_the_agents_container(
     engine: Engine, execute: Execute, make_task: MakeTask, tmp_path: Path
 ) -> None:
     await execute(originals(make_task) / "survey", OracleAgent)
@@ -252,7 +252,7 @@ async def test_the_next_agent_has_a_new_shell_and_finds_what_runs_and_no_tests(
 async def test_a_step_of_another_user_has_a_terminal_of_that_users(
     execute: Execute, make_task: MakeTask, tmp_path: Path, protocol: str, say: Callable[..., str], end: list[str]
 ) -> None:
-    """And a step that is the first user's again has one of theirs, in which nothing of its first is left."""
+    """A later step of the first user has that user's terminal, without the content of the first step's."""
     scripts = iter(
         [
             [say("export LEFT=over; cd /tmp; sleep 1000 & touch /app/one", "echo $(id -un) $HOME"), *end],
@@ -280,7 +280,7 @@ async def test_a_step_of_another_user_has_a_terminal_of_that_users(
 
 
 async def until_nothing_starts(sandbox: Sandbox) -> None:
-    """Wait until the same shells are there twice: one that was stopped and goes on may have a successor."""
+    """Wait until the same shells are seen twice: a stopped one that continues may have a successor."""
     seen: list[bytes] = []
     while len(seen) < 2 or seen[-1] != seen[-2]:
         assert len(seen) < 20
@@ -288,7 +288,7 @@ async def until_nothing_starts(sandbox: Sandbox) -> None:
         seen.append(listed.output)
 
 
-async def test_terminals_of_earlier_steps_are_nothing_that_the_agent_left(
+async def test_terminals_of_earlier_steps_do_not_count_as_leftovers(
     make_task: MakeTask, start_sandbox: Callable[[Path], Any]
 ) -> None:
     path = step_task(make_task, "one", "two")
@@ -307,7 +307,7 @@ async def test_terminals_of_earlier_steps_are_nothing_that_the_agent_left(
 
 
 class Shell:
-    """An agent that runs the next of some scripts as its user, and keeps what they said."""
+    """An agent that runs the next of several scripts as its user, and records their output."""
 
     name = "shell"
 

@@ -1,4 +1,4 @@
-"""stopping: a run whose endpoint is gone, or never answered, starts nothing more and says why."""
+"""stopping: a run whose endpoint is gone, or never answered, starts no more trials and reports why."""
 
 from __future__ import annotations
 

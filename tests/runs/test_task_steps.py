@@ -1,4 +1,4 @@
-"""Trials of tasks of several steps over a fake sandbox: who works when, which steps follow, what rewards come to."""
+"""Trials of tasks with several steps over a fake sandbox: order, which steps follow, and rewards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TOKENS = Usage(prompt_tokens=7, completion_tokens=3)
 
 
 class JudgedSandbox(FakeSandbox):
-    """A sandbox in which each verifier leaves the next of these files, or raises the next of these errors."""
+    """A sandbox in which each verifier writes the next of these files, or raises the next of these errors."""
 
     def __init__(self, *verdicts: Mapping[str, bytes] | Exception, setup: int = 0) -> None:
         super().__init__(connect=FakeTmux().connect)
@@ -80,7 +80,7 @@ def metrics(**numbers: float) -> dict[str, bytes]:
 
 
 class Worker:
-    """One agent of a trial, which notes where it works."""
+    """One agent of a trial, which records where it works."""
 
     name = "worker"
 
@@ -104,7 +104,7 @@ class Worker:
 
 
 class Bench:
-    """Trials of one task, and what they left."""
+    """Trials of one task, and their files."""
 
     def __init__(self, directory: Path) -> None:
         self.store = RunStore.create(directory, a_document())
@@ -175,7 +175,7 @@ async def test_the_result_has_the_sum_of_the_steps_and_each_of_them(bench: Bench
     assert stored.task_steps == result.task_steps
 
 
-async def test_the_files_of_each_step_lie_in_its_own_directory(bench: Bench, make_task: MakeTask) -> None:
+async def test_the_files_of_each_step_are_in_its_own_directory(bench: Bench, make_task: MakeTask) -> None:
     one, two = text(1) | {"agent/notes.txt": b"1"}, text(1) | {"agent/notes.txt": b"2"}
     await bench.run(step_task(make_task, "one", "two"), JudgedSandbox(one, two))
     files = ("steps.jsonl", "trajectory.json", "verifier/reward.txt", "agent/notes.txt")
@@ -185,7 +185,7 @@ async def test_the_files_of_each_step_lie_in_its_own_directory(bench: Bench, mak
     assert [step.reply.content for step in read_steps(bench.directory / "steps" / "two")] == ["reply 2"]
 
 
-async def test_conversations_about_steps_begin_anew_and_are_seeded_apart(bench: Bench, make_task: MakeTask) -> None:
+async def test_each_task_step_has_a_new_conversation_with_its_own_seeds(bench: Bench, make_task: MakeTask) -> None:
     claim = '{"analysis": "a", "plan": "p", "commands": [], "task_complete": true}'
     models: list[ScriptedModel] = []
 
@@ -201,7 +201,7 @@ async def test_conversations_about_steps_begin_anew_and_are_seeded_apart(bench: 
     assert ["Make /app/two" in str(each) for each in first] == [False, True]
 
 
-async def test_what_lies_there_of_the_step_before_is_removed_before_the_next(bench: Bench, make_task: MakeTask) -> None:
+async def test_leftovers_of_the_step_before_are_removed_before_the_next(bench: Bench, make_task: MakeTask) -> None:
     sandbox = JudgedSandbox(text(1), text(1))
     await bench.run(step_task(make_task, "one", "two"), sandbox)
     prepared = [
@@ -329,14 +329,14 @@ async def test_a_step_without_a_verdict_is_an_error_of_the_trial_and_no_number(
     assert (one.reward, two.reward, two.error, three.begun) == (1.0, None, result.error, False)
 
 
-async def test_a_setup_that_fails_says_its_last_words(bench: Bench, make_task: MakeTask) -> None:
+async def test_a_failed_setup_is_reported_with_its_last_output(bench: Bench, make_task: MakeTask) -> None:
     path = step_task(make_task, "one", files={"steps/one/workdir/setup.sh": "exit 1"})
     result = await bench.run(path, JudgedSandbox(text(1), setup=100))
     assert result.error is not None and result.error.retryable
     assert result.error.message == "setup.sh of step one ended with 100: apt-get: no such mirror"
 
 
-async def test_what_the_integrity_rests_on_names_its_step(bench: Bench, make_task: MakeTask) -> None:
+async def test_signs_and_remarks_name_their_step(bench: Bench, make_task: MakeTask) -> None:
     both = text(1) | metrics(reward=0.5)
     result = await bench.run(step_task(make_task, "one", "two"), JudgedSandbox(both, both))
     kinds = [sign.partition(": ")[0] for sign in result.integrity.tamper]
@@ -347,7 +347,7 @@ async def test_what_the_integrity_rests_on_names_its_step(bench: Bench, make_tas
 # -- what is told --------------------------------------------------------------------------------
 
 
-async def test_each_step_of_the_task_is_told_when_it_begins(
+async def test_each_task_step_is_reported_when_it_begins(
     bench: Bench, make_task: MakeTask, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await bench.run(step_task(make_task, "one", "two"), JudgedSandbox(text(1), text(1)))
@@ -407,7 +407,7 @@ async def test_each_step_has_a_snapshot_and_the_last_stands_for_the_trial(bench:
 
 
 class Reopening(FakeBackend):
-    """A backend that finds nothing again; it only has the methods."""
+    """A backend that reopens nothing; it only has the methods."""
 
     async def reopen(self, *_: object) -> FakeSandbox:
         raise AssertionError
@@ -434,7 +434,7 @@ async def test_steps_that_were_judged_in_the_agents_own_container_are_not_verifi
 APART = dict.fromkeys(("one", "two", "three"), 'verifier = { environment_mode = "separate" }\n')
 
 
-async def test_what_each_step_handed_over_is_judged_again_without_the_agents_sandbox(
+async def test_the_handover_of_each_step_is_verified_again_without_the_agents_sandbox(
     tmp_path: Path, make_task: MakeTask
 ) -> None:
     path = step_task(make_task, "one", "two", "three", **APART | {"two": f"min_reward = 1.0\n{APART['two']}"})

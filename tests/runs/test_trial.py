@@ -1,4 +1,4 @@
-"""One trial over a fake sandbox: verdicts, every kind of failure, and what is left behind."""
+"""trial: verdicts, every kind of failure and the files left behind, over a fake sandbox."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STEPS = Trajectory(
 
 
 class ScriptedAgent:
-    """Does one thing."""
+    """Takes one action."""
 
     name = "scripted"
 
@@ -70,7 +70,7 @@ def logs(reward: bytes, **more: bytes) -> dict[str, bytes]:
 
 
 def edit_the_tests(place: Workplace, script: bytes) -> AgentReport:
-    """What a user may do on the host while a run goes on."""
+    """Changes that a user may make on the host during a run."""
     (place.task.path / "tests" / "test.sh").write_bytes(script)
     return AgentReport(Outcome.FINISHED)
 
@@ -144,14 +144,14 @@ async def test_the_task_says_which_rewards_it_gives(bench: MakeBench, make_task:
     assert (await bench(FakeSandbox(logs(b"2.5"))).run(task)).reward == 2.5
 
 
-async def test_a_reward_outside_of_the_range_is_none(bench: MakeBench, make_task: MakeTask) -> None:
+async def test_a_reward_out_of_range_is_an_error(bench: MakeBench, make_task: MakeTask) -> None:
     result = await bench(FakeSandbox(logs(b"2.5"))).run(Task.read(make_task()))
     assert result.reward is None and result.error is not None
     assert result.error.type == "verifier_bad_reward"
     assert "'2.5', which is outside of the range from 0 to 1 ([verifier] reward_range" in result.error.message
 
 
-async def test_the_verifiers_files_lie_beside_the_result(bench: MakeBench, make_task: MakeTask) -> None:
+async def test_the_verifiers_files_are_stored_beside_the_result(bench: MakeBench, make_task: MakeTask) -> None:
     files = logs(b"1", stdout=b"fine", ctrf=b"{}") | {"agent/notes.txt": b"n", "artifacts/a/b": b"\xff"}
     made = bench(FakeSandbox(files))
     await made.run(Task.read(make_task()))
@@ -177,7 +177,7 @@ async def test_steps_tokens_and_times_come_from_the_trajectory(bench: MakeBench,
 
 
 class Watching(ScriptedModel):
-    """Looks, at each query, at what is on disk by then."""
+    """Reads, at each query, the files on disk by then."""
 
     def __init__(self, replies: Sequence[str], directory: Path) -> None:
         super().__init__(replies, context_tokens=1 << 20)
@@ -445,7 +445,7 @@ async def test_a_zero_beside_a_failed_tool_stands_with_a_remark(bench: MakeBench
     assert made.stored.integrity.remarks == ("tool-failure: a tool of the verifier is missing",)
 
 
-async def test_what_was_seen_of_tampering_is_in_the_result_with_and_without_a_verdict(
+async def test_signs_of_tampering_are_in_the_result_with_and_without_a_verdict(
     bench: MakeBench, make_task: MakeTask
 ) -> None:
     report = b"%b\n\n%b\ncode\t0\nevidence\t/tests/test.sh\nrepair\tcwd: made again\n%b end\n" % ((b"0" * 36,) * 3)
@@ -465,7 +465,7 @@ async def test_all_metrics_are_kept_and_the_one_that_the_run_names_counts(
     assert (result.reward, result.metrics) == (0.25, {"accuracy": 0.25, "speed": 12.0})
 
 
-async def test_what_an_entry_point_printed_is_kept(bench: Callable[..., Bench], make_task: MakeTask) -> None:
+async def test_the_output_of_an_entry_point_is_kept(bench: Callable[..., Bench], make_task: MakeTask) -> None:
     made = bench(FakeSandbox(printed=b"up at last\n"))
     await made.run(Task.read(make_task()))
     assert (made.directory / "entrypoint.log").read_bytes() == b"up at last\n"

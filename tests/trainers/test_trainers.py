@@ -1,4 +1,4 @@
-"""Rollouts as trainers call them: against their packages where those are installed, else their published signatures."""
+"""Rollouts as trainers call them: against their packages if installed, else their published signatures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T, U = TypeVar("T"), TypeVar("U")
 
 @pytest.fixture
 def config(endpoint: FaultServer, monkeypatch: pytest.MonkeyPatch) -> tbench.RunConfig:
-    """A configuration whose trials take a command and then claim; each prompt goes on from the turn before it."""
+    """A configuration whose trials run a command and then finish; each prompt continues the turn before it."""
     endpoint.always_list({"id": "tiny"})
 
     def reply(request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""debugged: what a debugger sees and does of a trial, beside its decisions."""
+"""debugged_trial: what clients see and do, apart from decisions about replies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_news_come_with_a_change(debugged: DebuggedTrial) -> None:
     await debugged.news(version)
 
 
-async def test_what_cannot_be_tried_beside_the_work_is_refused(debugged: DebuggedTrial, trial: TrialControl) -> None:
+async def test_impossible_actions_on_a_debugged_trial_are_refused(debugged: DebuggedTrial, trial: TrialControl) -> None:
     with pytest.raises(UsageError, match="is at work; pause it first"):
         await debugged.decide(VerifyNow(trial="t"))
     with trial.idling():

@@ -1,4 +1,4 @@
-"""stepping: what becomes of replies that wait for a decision."""
+"""stepping: decisions about waiting replies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tbench.runs.live.stepping import ReplyDecisions, editable, with_text
 
 
 class Resting:
-    """Notes whether the agent rests."""
+    """Records whether the agent is idle."""
 
     def __init__(self) -> None:
         self.rests = False
@@ -31,7 +31,7 @@ class Resting:
 
 
 class Trial:
-    """Decisions, and what a trial would notice of them."""
+    """Decisions, and the calls that a trial gets from them."""
 
     def __init__(self) -> None:
         self.screen, self.changed, self.touched, self.idling = "", asyncio.Event(), False, Resting()
@@ -47,7 +47,7 @@ class Trial:
         self.changed.set()
 
     async def quiet(self) -> None:
-        """Return when no further reply is asked for."""
+        """Wait until no further reply is being requested."""
         while self.decisions.asking:
             self.changed.clear()
             await self.changed.wait()
@@ -56,7 +56,7 @@ class Trial:
         self.touched = True
 
     async def asks(self, step: int, content: str = "ls") -> asyncio.Task[Reply | Declined]:
-        """What is decided about the reply of a step, when the trial has asked."""
+        """Return the decision about a step's reply."""
         asking = asyncio.create_task(self.decisions.decide(a_draft(step, content)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -85,7 +85,7 @@ def a_draft(step: int, content: str = "ls", sample: Sampler = another) -> Draft:
     return Draft(step, reply, read(reply), sample, read)
 
 
-async def test_a_reply_is_followed_at_once_where_nobody_decides() -> None:
+async def test_without_stepping_a_reply_is_followed_at_once() -> None:
     trial = Trial()
     trial.decisions.is_stepping = False
     draft = a_draft(1)
@@ -156,7 +156,7 @@ async def test_an_edited_reply_is_followed_and_touches_the_trial() -> None:
     assert (decided.content, trial.touched) == ("ls -l", True)
 
 
-async def test_what_is_dropped_is_not_done() -> None:
+async def test_a_dropped_reply_is_not_followed() -> None:
     trial = Trial()
     asking = await trial.asks(1)
     trial.decisions.drop("Not now.")
@@ -186,7 +186,7 @@ async def test_other_replies_are_asked_for_and_chosen_from() -> None:
     assert (decided.content, trial.touched) == ("seed 7 at 1.5", True)
 
 
-async def test_a_reply_that_does_not_come_is_told_and_the_others_stay() -> None:
+async def test_a_failed_sample_is_reported_and_the_others_stay() -> None:
     trial = Trial()
     asking = asyncio.create_task(trial.decisions.decide(a_draft(1, sample=none_comes)))
     await asyncio.sleep(0)
@@ -199,7 +199,7 @@ async def test_a_reply_that_does_not_come_is_told_and_the_others_stay() -> None:
     assert trial.decisions.samples == ()
 
 
-def test_of_a_tool_call_its_command_is_edited() -> None:
+def test_the_command_of_a_tool_call_is_edited() -> None:
     call = ToolCall(id="1", name="bash", arguments='{"command": "ls"}')
     reply = Reply(content="I look.", tool_calls=(call,), cut=True)
     assert editable(reply) == "ls"
