@@ -42,8 +42,8 @@ def test_a_server_s_engines_are_taken_together() -> None:
 
 
 def test_the_reported_cache_size_is_used() -> None:
-    told = TEXT.replace('block_size="16"', 'block_size="16",kv_cache_size_tokens="12345"')
-    assert ServerLoad.read(told, "tiny").cache_tokens == 12345
+    body = TEXT.replace('block_size="16"', 'block_size="16",kv_cache_size_tokens="12345"')
+    assert ServerLoad.read(body, "tiny").cache_tokens == 12345
 
 
 def test_other_models_of_a_server_are_left_out() -> None:
@@ -237,7 +237,7 @@ def test_the_initial_number_fits_the_cache() -> None:
     assert initial_number(None, 32_000, 512, 16) == initial_number(320_000, None, 512, 16) == 16
 
 
-# Watching servers while a run goes on: it adapts, tells why, and leaves it where a person has said a number.
+# Pacing a run: it adapts, reports why, and stops when a person has set a number.
 
 
 def metrics(usage: float = 0.1, waiting: int = 0, preempted: int = 0, blocks: int = 1000) -> str:
@@ -252,18 +252,18 @@ def metrics(usage: float = 0.1, waiting: int = 0, preempted: int = 0, blocks: in
 class Server:
     """A server with the given metrics."""
 
-    tell: Callable[[], object]
+    body: Callable[[], object]
     url: str = "http://gpu1:8000/v1"
     model: str | None = "m"
     context_tokens: int | None = 2000
 
     async def metrics(self) -> object:
-        told = self.tell()
-        if isinstance(told, Exception):
-            raise told
-        if told is None:
+        body = self.body()
+        if isinstance(body, Exception):
+            raise body
+        if body is None:
             await asyncio.Future()
-        return told
+        return body
 
 
 @dataclass
@@ -324,7 +324,7 @@ async def test_a_configured_context_fits_more_often() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("body", "words"),
     [
         (EndpointUnavailable("HTTP 404"), "http://gpu1:8000/metrics: HTTP 404"),
         (None, "http://gpu1:8000/metrics: no answer within 0.05 s"),
@@ -332,9 +332,9 @@ async def test_a_configured_context_fits_more_often() -> None:
         ("<html>", "http://gpu1:8000/metrics: has no vllm:kv_cache_usage_perc"),
     ],
 )
-async def test_without_metrics_the_number_is_fixed_and_reported_once(told: object, words: str) -> None:
+async def test_without_metrics_the_number_is_fixed_and_reported_once(body: object, words: str) -> None:
     said = list[str]()
-    pace = a_pace(said, Server(lambda: told))
+    pace = a_pace(said, Server(lambda: body))
     run = Run(await pace.begin())
     async with pace.keeping(run):
         await asyncio.sleep(0.05)
@@ -348,11 +348,11 @@ async def test_without_metrics_the_number_is_fixed_and_reported_once(told: objec
 
 
 async def test_metrics_that_vanish_are_reported_once_and_keep_the_number() -> None:
-    said, told = list[str](), [metrics()]
-    pace = a_pace(said, Server(lambda: told[0]))
+    said, body = list[str](), [metrics()]
+    pace = a_pace(said, Server(lambda: body[0]))
     run = Run(await pace.begin())
     async with pace.keeping(run):
-        told[0] = "gone"
+        body[0] = "gone"
         await until(lambda: len(said) == 2)
         await asyncio.sleep(0.05)
     assert run.paced == [] and said[1:] == ["-n auto: http://gpu1:8000/metrics: has no vllm:kv_cache_usage_perc"]

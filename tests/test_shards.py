@@ -33,7 +33,7 @@ from tbench.storage.run_store import RunStore
 from tbench.storage.summaries import summary_of
 from tbench.tasks.sources import TaskSet, read_tasks
 
-# Dividing trials among shards: everybody finds the same division, nobody does a trial twice, and loads are even.
+# Dividing trials among shards: alike on every machine, no trial twice, and balanced.
 
 seconds = st.one_of(st.sampled_from([0.0, 900.0, 3600.0]), st.floats(0, 1e5))
 trials = st.lists(

@@ -228,7 +228,7 @@ async def find_lost_step(steps: int, share_from: Callable[[int], Awaitable[float
     if whole == 0:
         return None
     good, bad = 1, steps + 1
-    """Steps between which the trial was lost: not before `good`, but by `bad`."""
+    """Bounds for the lost step: forks still succeed from `good`, and no longer from `bad`."""
     while bad - good > 1:
         middle = (good + bad) // 2
         if await share_from(middle) >= whole / 2:

@@ -26,7 +26,7 @@ class Debug(Frozen):
     do: Literal["debug"] = "debug"
     trial: str
     after: int = 0
-    """Number of the step after which steps are wanted."""
+    """Number of the last step that the client already has."""
     version: int | None = None
 
 

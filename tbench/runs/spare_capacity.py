@@ -49,7 +49,7 @@ class SpareCapacity:
         self._images = {name: asyncio.Event() for name in self._trials}
         self._held: list[Demand] = []
         self._reserved: tuple[int, Demand] | None = None
-        """Concurrency, and the resources that so many of the largest remaining trials need."""
+        """Concurrency, and the total demand of that many of the largest remaining trials."""
         self._changed = asyncio.Event()
         admission.on_spare_room = self._changed.set
 

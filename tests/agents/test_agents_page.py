@@ -66,8 +66,8 @@ async def test_the_example_does_a_task_in_a_container(
     assert [step for step, _ in steps] == [1, 2, 3]
     assert (await sandbox.shell("test -e /app/done", timeout_sec=10)).exit_code == 0
     lines = (tmp_path / "trial" / "session.cast").read_text().splitlines()
-    told = [event[2] for event in map(json.loads, lines[1:]) if event[1] in "im"]
-    assert told == ["step 1", "pwd", "step 2", "touch done && ls", "step 3"]
+    events = [event[2] for event in map(json.loads, lines[1:]) if event[1] in "im"]
+    assert events == ["step 1", "pwd", "step 2", "touch done && ls", "step 3"]
 
 
 @pytest.mark.engine

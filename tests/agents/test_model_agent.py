@@ -52,7 +52,7 @@ def loose(make_task: MakeTask, folder: str = "/work/here/skills") -> Path:
     return path
 
 
-async def told(path: Path, start: Start, directory: Path) -> str:
+async def instruction_of(path: Path, start: Start, directory: Path) -> str:
     sandbox = await start(path)
     return await full_instruction(Workplace(Task.read(path), sandbox, 0, directory, 60.0, lambda *_: None))
 
@@ -61,9 +61,9 @@ async def told(path: Path, start: Start, directory: Path) -> str:
 async def test_readable_skills_one_folder_down_are_in_the_instruction(
     make_task: MakeTask, start_sandbox: Start, tmp_path: Path, folder: str
 ) -> None:
-    words = await told(loose(make_task, folder), start_sandbox, tmp_path)
-    names = [line.strip() for line in words.splitlines() if "<name>" in line or "<location>" in line]
-    assert words.startswith("Do it.\n\n<available_skills>")
+    instruction = await instruction_of(loose(make_task, folder), start_sandbox, tmp_path)
+    names = [line.strip() for line in instruction.splitlines() if "<name>" in line or "<location>" in line]
+    assert instruction.startswith("Do it.\n\n<available_skills>")
     assert names == [
         "<name>first</name>", f"<location>{folder}/a/SKILL.md</location>",
         "<name>second</name>", f"<location>{folder}/b c/SKILL.md</location>",
@@ -71,7 +71,7 @@ async def test_readable_skills_one_folder_down_are_in_the_instruction(
 
 
 async def test_a_missing_skills_folder_adds_nothing(make_task: MakeTask, start_sandbox: Start, tmp_path: Path) -> None:
-    assert await told(loose(make_task, "/nowhere"), start_sandbox, tmp_path) == "Do it.\n"
+    assert await instruction_of(loose(make_task, "/nowhere"), start_sandbox, tmp_path) == "Do it.\n"
 
 
 async def test_loose_files_are_roots_and_in_every_sandbox_of_the_task(

@@ -132,7 +132,7 @@ async def test_a_trial_is_rewound_to_a_step_and_its_replies_are_replayed(
         async with tbench.debug(bundled[TASK], player.base_url, directory=tmp_path / "played") as played:
             await played.step(2)
     assert [step.actions for step in played.steps][1] == ("echo edited\n",)
-    # Nobody has told this model to mind the dates.
+    # This model got no hint about the dates.
     assert played.result is not None
     assert played.result.error is not None
     assert "message 5 differs" in played.result.error.message

@@ -77,15 +77,17 @@ async def test_a_trial_of_a_killed_run_is_forked(
 @pytest.mark.engine
 async def test_a_difference_is_reported_once_and_the_fork_goes_on(failed: Callable[..., Any], tmp_path: Path) -> None:
     trial = await failed(varies=True)
-    told: list[str] = []
-    done = await fork(trial, 5, directory=tmp_path / "fork", say=told.append)
+    messages: list[str] = []
+    done = await fork(trial, 5, directory=tmp_path / "fork", say=messages.append)
     assert done.differs.startswith("step 2: ")
-    assert [line for line in told if "differs at" in line] == [f"small-task/0: differs at {done.differs}"]
+    assert [line for line in messages if "differs at" in line] == [
+        f"small-task/0: the replay differs at {done.differs}"
+    ]
     assert done.trials[0].result.reward == 0.0
     # The same with another instruction: the task has changed, which is said first.
     (tmp_path / "tasks/small-task/instruction.md").write_text("Do something else.\n")
-    await fork(trial, 2, directory=tmp_path / "changed", say=told.append)
-    assert f"small-task: has changed since {trial}, so the replay may differ" in told
+    await fork(trial, 2, directory=tmp_path / "changed", say=messages.append)
+    assert f"small-task: has changed since {trial}, so the replay may differ" in messages
 
 
 @pytest.mark.engine

@@ -32,8 +32,8 @@ def fakes() -> Fakes:
 
 
 def tokens(prompt: list[int], completed: list[int], logprobs: list[float] | None = None) -> ReplyTokens:
-    told = [-0.5] * len(completed) if logprobs is None else logprobs
-    return ReplyTokens(prompt=tuple(prompt), completion=tuple(completed), logprobs=tuple(told))
+    values = [-0.5] * len(completed) if logprobs is None else logprobs
+    return ReplyTokens(prompt=tuple(prompt), completion=tuple(completed), logprobs=tuple(values))
 
 
 # -- tokens --------------------------------------------------------------------------------------

@@ -181,7 +181,7 @@ async def test_on_a_busy_machine_all_but_the_first_wait_until_it_is_calm() -> No
     assert [guest.inside for guest in made] == [True, False, False]
     busy.looked.clear()
     async with asyncio.timeout(20):
-        await busy.looked.wait()  # of its own accord: nobody has left
+        await busy.looked.wait()  # by itself: no trial has left
     assert not made[1].inside
     busy.load = 1.0
     for guest in made[1:]:

@@ -42,16 +42,16 @@ MakeTask = Any
 class Asking(NopAgent):
     """Asks before each of three steps, and records the messages."""
 
-    def __init__(self, told: dict[str, list[str]], at: dict[str, int]) -> None:
-        self._told, self._at = told, at
+    def __init__(self, received: dict[str, list[str]], at: dict[str, int]) -> None:
+        self._received, self._at = received, at
 
     async def work(self, place: Workplace) -> AgentReport:
         assert place.oversight is not None
-        called = f"{place.task.name}/{place.seed}"
+        name = f"{place.task.name}/{place.seed}"
         for step in range(1, 4):
             place.on_step(step, f"line {step}")
-            self._at[called] = step
-            self._told.setdefault(called, []).extend(await place.oversight.before_query(step))
+            self._at[name] = step
+            self._received.setdefault(name, []).extend(await place.oversight.before_query(step))
             await asyncio.sleep(0)
         return AgentReport(Outcome.FINISHED)
 
@@ -110,7 +110,7 @@ async def running(tasks: TaskSet, store: RunStore, agent: Callable[[], NopAgent]
 
 
 @pytest.fixture
-def told() -> dict[str, list[str]]:
+def received() -> dict[str, list[str]]:
     return {}
 
 
@@ -120,46 +120,46 @@ def at() -> dict[str, int]:
 
 
 async def test_a_paused_run_starts_nothing_until_it_goes_on(
-    tasks: TaskSet, store: RunStore, told: dict[str, list[str]], at: dict[str, int]
+    tasks: TaskSet, store: RunStore, received: dict[str, list[str]], at: dict[str, int]
 ) -> None:
-    async with running(tasks, store, lambda: Asking(told, at)) as spoken:
+    async with running(tasks, store, lambda: Asking(received, at)) as live:
         await asyncio.sleep(0.05)
         assert at == {}
-        assert spoken.control.state().paused == "holding all"
-        spoken.control.go_on(None)
-        assert len(await spoken.results()) == 4
-        assert spoken.control.state().ended == 4
+        assert live.control.state().paused == "holding all"
+        live.control.go_on(None)
+        assert len(await live.results()) == 4
+        assert live.control.state().ended == 4
 
 
 async def test_a_trial_is_held_at_its_next_model_call_while_others_go_on(
-    tasks: TaskSet, store: RunStore, told: dict[str, list[str]], at: dict[str, int]
+    tasks: TaskSet, store: RunStore, received: dict[str, list[str]], at: dict[str, int]
 ) -> None:
-    async with running(tasks, store, lambda: Asking(told, at), concurrency=4) as spoken:
-        control = spoken.control
-        spoken.run.control.start_gate.open()
-        await spoken.until(lambda: sum(each.held for each in control.state().trials) == 4)
+    async with running(tasks, store, lambda: Asking(received, at), concurrency=4) as live:
+        control = live.control
+        live.run.control.start_gate.open()
+        await live.until(lambda: sum(each.held for each in control.state().trials) == 4)
         assert {each.step for each in control.state().trials} == {1}
         assert {each.line for each in control.state().trials} == {"line 1"}
         assert control.pause("beta/1", now=False) == "beta/1: will be held at its next model call"
         assert "beta/1" in control.go_on(None)
-        await spoken.until(lambda: control.state().ended == 3)
+        await live.until(lambda: control.state().ended == 3)
         (left,) = control.state().trials
         assert (left.task, left.seed, left.paused, left.held, left.phase) == ("beta", 1, True, True, "agent")
         control.go_on("beta")
-        assert len(await spoken.results()) == 4
+        assert len(await live.results()) == 4
 
 
 async def test_a_message_reaches_its_trial_which_no_longer_counts(
-    tasks: TaskSet, store: RunStore, told: dict[str, list[str]], at: dict[str, int]
+    tasks: TaskSet, store: RunStore, received: dict[str, list[str]], at: dict[str, int]
 ) -> None:
-    async with running(tasks, store, lambda: Asking(told, at), concurrency=4) as spoken:
-        spoken.run.control.start_gate.open()
-        await spoken.until(lambda: len(at) == 4)
-        spoken.control.say("alpha/0", "Look at the log.")
-        spoken.control.go_on(None)
-        results = await spoken.results()
-    assert told["alpha/0"] == ["Look at the log."]
-    assert told["beta/0"] == []
+    async with running(tasks, store, lambda: Asking(received, at), concurrency=4) as live:
+        live.run.control.start_gate.open()
+        await live.until(lambda: len(at) == 4)
+        live.control.say("alpha/0", "Look at the log.")
+        live.control.go_on(None)
+        results = await live.results()
+    assert received["alpha/0"] == ["Look at the log."]
+    assert received["beta/0"] == []
     assert {name for name, result in results.items() if result.human_touched} == {"alpha/0"}
     summary = summarise(results.values(), ["alpha", "beta"], [0, 1])
     assert summary.counts.scored == 3
@@ -170,16 +170,16 @@ async def test_a_message_reaches_its_trial_which_no_longer_counts(
 
 
 async def test_a_trial_that_is_ended_has_an_error_and_no_verdict(
-    tasks: TaskSet, store: RunStore, told: dict[str, list[str]], at: dict[str, int]
+    tasks: TaskSet, store: RunStore, received: dict[str, list[str]], at: dict[str, int]
 ) -> None:
-    async with running(tasks, store, lambda: Asking(told, at), concurrency=4) as spoken:
-        spoken.run.control.start_gate.open()
-        await spoken.until(lambda: len(at) == 4)
-        assert spoken.control.abort("beta/0") == "beta/0: is ended without a verdict"
+    async with running(tasks, store, lambda: Asking(received, at), concurrency=4) as live:
+        live.run.control.start_gate.open()
+        await live.until(lambda: len(at) == 4)
+        assert live.control.abort("beta/0") == "beta/0: is ended without a verdict"
         with pytest.raises(UsageError, match=r"beta/0: already has a verdict, or is being ended"):
-            spoken.control.abort("beta/0")
-        spoken.control.go_on(None)
-        results = await spoken.results()
+            live.control.abort("beta/0")
+        live.control.go_on(None)
+        results = await live.results()
     ended = results.pop("beta/0")
     assert ended.reward is None
     assert ended.error is not None
@@ -190,35 +190,35 @@ async def test_a_trial_that_is_ended_has_an_error_and_no_verdict(
 async def test_ctrl_c_ends_a_run_that_is_held_and_one_whose_trial_is_being_ended(
     tasks: TaskSet, store: RunStore
 ) -> None:
-    async with running(tasks, store, Stuck, concurrency=4) as spoken:
-        spoken.control.go_on(None)
-        await spoken.until(lambda: [each.phase for each in spoken.control.state().trials] == ["agent"] * 4)
-        spoken.control.abort("beta/0")
-        spoken.task.cancel()
+    async with running(tasks, store, Stuck, concurrency=4) as live:
+        live.control.go_on(None)
+        await live.until(lambda: [each.phase for each in live.control.state().trials] == ["agent"] * 4)
+        live.control.abort("beta/0")
+        live.task.cancel()
         async with asyncio.timeout(20):
-            await asyncio.wait({spoken.task})
-    assert spoken.task.cancelled() and spoken.run.outcome.interrupted
+            await asyncio.wait({live.task})
+    assert live.task.cancelled() and live.run.outcome.interrupted
 
 
 async def test_more_slots_let_more_trials_begin(tasks: TaskSet, store: RunStore) -> None:
-    async with running(tasks, store, Stuck, concurrency=1) as spoken:
-        spoken.control.go_on(None)
-        await spoken.until(lambda: len(spoken.control.state().trials) == 1)
-        assert spoken.control.resize(3) == "concurrency 3, was 1"
-        await spoken.until(lambda: len(spoken.control.state().trials) == 3)
-        assert spoken.control.state().concurrency == 3
+    async with running(tasks, store, Stuck, concurrency=1) as live:
+        live.control.go_on(None)
+        await live.until(lambda: len(live.control.state().trials) == 1)
+        assert live.control.resize(3) == "concurrency 3, was 1"
+        await live.until(lambda: len(live.control.state().trials) == 3)
+        assert live.control.state().concurrency == 3
 
 
 async def test_an_unknown_trial_is_refused_with_similar_names(tasks: TaskSet, store: RunStore) -> None:
-    async with running(tasks, store, Stuck, concurrency=4) as spoken:
-        spoken.control.go_on(None)
-        await spoken.until(lambda: len(spoken.control.state().trials) == 4)
+    async with running(tasks, store, Stuck, concurrency=4) as live:
+        live.control.go_on(None)
+        await live.until(lambda: len(live.control.state().trials) == 4)
         with pytest.raises(UsageError, match=r"^alpa/0: no such trial is running; did you mean alpha/0"):
-            spoken.control.abort("alpa/0")
+            live.control.abort("alpa/0")
         with pytest.raises(UsageError, match=r"^alpha: several trials of this task are running: alpha/0, alpha/1$"):
-            spoken.control.pause("alpha", now=False)
+            live.control.pause("alpha", now=False)
         with pytest.raises(UsageError, match=r"tbench ps lists running trials"):
-            spoken.control.say("zzzzzz", "x")
+            live.control.say("zzzzzz", "x")
 
 
 def a_run(planned: int) -> RunControl:
@@ -292,34 +292,34 @@ async def screens_until(person: Any, shown: str) -> Answer:
 
 async def test_a_terminal_is_seen_taken_typed_into_and_given_back(tasks: TaskSet, store: RunStore) -> None:
     agent = AtTerminal([LS, CLAIM, CLAIM])
-    async with running(tasks, store, lambda: agent, seeds=(0,), concurrency=1) as spoken:
-        control = spoken.control
-        spoken.run.control.start_gate.open()
-        await spoken.until(lambda: [each.held for each in control.state().trials] == [True])
+    async with running(tasks, store, lambda: agent, seeds=(0,), concurrency=1) as live:
+        control = live.control
+        live.run.control.start_gate.open()
+        await live.until(lambda: [each.held for each in control.state().trials] == [True])
         (trial,) = control.state().trials
-        called = f"{trial.task}/0"
-        assert (await control.screen(called)).lines[0] == "root@fake:/app# "
+        name = f"{trial.task}/0"
+        assert (await control.screen(name)).lines[0] == "root@fake:/app# "
         async with (
-            control.attach(called, take=False, drawn=True) as other,
-            control.attach(called, take=True, drawn=True) as person,
+            control.attach(name, take=False, drawn=True) as other,
+            control.attach(name, take=True, drawn=True) as person,
         ):
             control.go_on(None)
             assert (await screens_until(other, "")).yours is False
             assert (await screens_until(person, "")).yours is True
             await other.type(b"nothing")
-            with pytest.raises(UsageError, match=rf"^{called}: another client has taken its terminal"):
-                async with control.attach(called, take=True, drawn=True):
+            with pytest.raises(UsageError, match=rf"^{name}: another client has taken its terminal"):
+                async with control.attach(name, take=True, drawn=True):
                     raise AssertionError
-            with pytest.raises(UsageError, match=rf"^{called}: another client has taken its terminal"):
-                await control.type(called, "x")
+            with pytest.raises(UsageError, match=rf"^{name}: another client has taken its terminal"):
+                await control.type(name, "x")
             await person.type(b"echo by hand\r")
             await screens_until(other, "\nby hand\n")
             assert agent.model.requests == []
             assert trial.touched is False
-        await spoken.until(lambda: control.state().ended >= 1)
+        await live.until(lambda: control.state().ended >= 1)
         assert control.state().trials == () or control.state().trials[0].task != trial.task
-    told = agent.model.requests[0].messages[-1].content
-    assert told.endswith(
+    content = agent.model.requests[0].messages[-1].content
+    assert content.endswith(
         f"{TYPED_BY_A_PERSON}\necho by hand\n\n[The screen now:]\n"
         "root@fake:/app# echo by hand\nby hand\nroot@fake:/app#"
     )
@@ -329,10 +329,10 @@ async def test_a_terminal_is_seen_taken_typed_into_and_given_back(tasks: TaskSet
 
 async def test_bytes_follow_a_drawing_and_keys_reach_only_a_trial_that_is_held(tasks: TaskSet, store: RunStore) -> None:
     agent = AtTerminal([LS, CLAIM, CLAIM])
-    async with running(tasks, store, lambda: agent, seeds=(0,), concurrency=1) as spoken:
-        control = spoken.control
-        spoken.run.control.start_gate.open()
-        await spoken.until(lambda: [each.held for each in control.state().trials] == [True])
+    async with running(tasks, store, lambda: agent, seeds=(0,), concurrency=1) as live:
+        control = live.control
+        live.run.control.start_gate.open()
+        await live.until(lambda: [each.held for each in control.state().trials] == [True])
         name = control.state().trials[0].task
         control.pause(name, now=False)
         control.go_on(None)
@@ -353,31 +353,31 @@ async def test_bytes_follow_a_drawing_and_keys_reach_only_a_trial_that_is_held(t
 
 
 async def test_typing_without_a_terminal_or_a_pause_is_refused(tasks: TaskSet, store: RunStore) -> None:
-    async with running(tasks, store, Stuck, concurrency=4) as spoken:
-        spoken.control.go_on(None)
-        await spoken.until(lambda: [each.phase for each in spoken.control.state().trials] == ["agent"] * 4)
+    async with running(tasks, store, Stuck, concurrency=4) as live:
+        live.control.go_on(None)
+        await live.until(lambda: [each.phase for each in live.control.state().trials] == ["agent"] * 4)
         with pytest.raises(UsageError, match=r"^alpha/0: its agent has no terminal now; the oracle never has one"):
-            await spoken.control.screen("alpha/0")
+            await live.control.screen("alpha/0")
         with pytest.raises(UsageError, match=r"^alpa/0: no such trial is running; did you mean alpha/0"):
-            await spoken.control.type("alpa/0", "x")
-        (trial, *_) = spoken.run.control.trials.values()
+            await live.control.type("alpa/0", "x")
+        (trial, *_) = live.run.control.trials.values()
         async with contextlib.AsyncExitStack() as stack:
             terminal = trial.terminal = Terminal(FakeTmux().connect)
             await terminal.open()
             stack.push_async_callback(terminal.close)
             with pytest.raises(UsageError, match=r"/0: is at work; pause it \(tbench pause TRIAL\)"):
-                await spoken.control.type(trial.plan.trial, "x")
+                await live.control.type(trial.plan.trial, "x")
             trial.step = 1
             with pytest.raises(UsageError, match=r"/0: its agent cannot be paused, so its terminal cannot be taken"):
-                async with spoken.control.attach(trial.plan.trial, take=True, drawn=True):
+                async with live.control.attach(trial.plan.trial, take=True, drawn=True):
                     raise AssertionError
             trial.terminal = None
 
 
 async def test_a_request_to_an_ended_trial_names_its_outcome(tasks: TaskSet, store: RunStore) -> None:
-    async with running(tasks, store, NopAgent, seeds=(0,), concurrency=1) as spoken:
-        spoken.control.go_on(None)
-        results = await spoken.results()
+    async with running(tasks, store, NopAgent, seeds=(0,), concurrency=1) as live:
+        live.control.go_on(None)
+        results = await live.results()
         for said, result in results.items():
             with pytest.raises(UsageError, match=rf"^{said}: has ended with reward {result.reward:g}$"):
-                await spoken.control.screen(said)
+                await live.control.screen(said)

@@ -119,7 +119,7 @@ async def test_each_phase_reaches_the_right_hosts(
     assert {result.task: (result.reward, result.error) for result in outcome.results} == {
         name: (reward, None) for name, *_ in phases
     }
-    # Names of services, and the router as the name server, are nobody's doing.
+    # Names of services, and the router as the name server, do not count.
     assert {result.task: result.integrity.tamper for result in outcome.results if result.integrity.tamper} == {}
 
 

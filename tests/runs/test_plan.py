@@ -41,7 +41,7 @@ def test_the_longest_trials_come_first_where_that_is_asked_for(make_task: Any, t
     tasks = read_tasks(str(tmp_path / "tasks"))
     plain = a_plan(agent="nop", seeds=(0, 1))
     longest = plain.model_copy(update={"config": plain.config.with_values(schedule={"order": "longest"})})
-    # Of a task that nobody knows the time limit counts; those that are equal go seed by seed.
+    # A task without a known duration counts with its time limit; equal ones go seed by seed.
     assert [(each.task_name, each.seed) for each in plan_trials(tasks, longest, {"a": 900.0, "c": 30.0})] == [
         ("a", 0), ("a", 1), ("b", 0), ("d", 0), ("b", 1), ("d", 1), ("c", 0), ("c", 1)
     ]  # fmt: skip

@@ -204,9 +204,9 @@ def test_of_many_large_tasks_a_few_are_named() -> None:
     assert re.search(r": t0 \(.*, t4 \(3 cpus, 1.0 GB\) and 2 more; each", words_about_size(demands, [LAPTOP], 1) or "")
 
 
-@pytest.mark.parametrize(("overrides", "told"), [({}, 1), ({"cpus": 1, "memory_mb": 512}, 0)])
+@pytest.mark.parametrize(("overrides", "reported"), [({}, 1), ({"cpus": 1, "memory_mb": 512}, 0)])
 async def test_a_task_larger_than_the_machine_is_reported_once_and_runs(
-    make_task: MakeTask, tmp_path: Path, overrides: dict[str, Any], told: int
+    make_task: MakeTask, tmp_path: Path, overrides: dict[str, Any], reported: int
 ) -> None:
     plan, path = a_plan(seeds=(0, 1), **overrides), make_task(toml="[environment]\ncpus = 4\nmemory_mb = 65536\n")
     seen: list[Event] = []
@@ -219,7 +219,7 @@ async def test_a_task_larger_than_the_machine_is_reported_once_and_runs(
         backend=FakeBackend(capacity=LAPTOP),
     )
     assert [result.reward for result in outcome.results] == [1.0, 1.0]
-    assert sum("larger than the machine" in note for note in notes(seen)) == told
+    assert sum("larger than the machine" in note for note in notes(seen)) == reported
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_verifier_of_its_own_is_refused_gpus_by_its_key(make_task: MakeTask) -
     assert refusal(task, "", "nop", 1) is None
 
 
-# The images of a run: told of and got before it, dropped when the last trial of a task is over.
+# The images of a run: reported and prefetched before it, removed after the last trial of a task.
 
 
 class Imaging(FakeBackend):

@@ -269,8 +269,8 @@ async def test_the_journal_has_the_life_of_every_trial_in_order(bench: Bench, ta
     assert done.journal[-1] == {"kind": "run_ended", "interrupted": False}
     for trial in {line["trial"] for line in done.lines}:
         own = [entry for entry in done.journal if trial in (entry.get("trial"), entry.get("result", {}).get("trial"))]
-        told = [entry.get("phase") or entry["kind"] for entry in own]
-        assert told == [
+        entries = [entry.get("phase") or entry["kind"] for entry in own]
+        assert entries == [
             "queued", "sandbox", "agent", "verifier", "trial_verdict", "teardown", "trial_finished", "done",
         ]  # fmt: skip
 
@@ -452,10 +452,10 @@ async def test_an_attempt_is_seen_and_paused_while_the_one_before_it_is_still_to
         written.begin("alpha", 0, attempt=2)
         written.judge("alpha", 0, 1.0)
         written.end()
-    assert told_by(tmp_path / "written") == told_by(bench.directory)
+    assert entries_of(tmp_path / "written") == entries_of(bench.directory)
 
 
-def told_by(run: Path) -> list[tuple[str, int | None, str | None]]:
+def entries_of(run: Path) -> list[tuple[str, int | None, str | None]]:
     """The events of a journal: their kinds, attempts and phases, in order."""
     events = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
     return [(each["kind"], each.get("result", each).get("attempt"), each.get("phase")) for each in events]
@@ -528,8 +528,8 @@ async def test_no_bug_at_a_trials_end_hides_another(bench: Bench, tasks: TaskSet
     async with asyncio.timeout(20):
         with pytest.raises(LookupError) as raised:
             await run.execute()
-    told = [str(raised.value), *(note.rpartition(": ")[2] for note in raised.value.__notes__)]
-    assert sorted(told) == ["alpha", "beta", "gamma"]
+    bugs = [str(raised.value), *(note.rpartition(": ")[2] for note in raised.value.__notes__)]
+    assert sorted(bugs) == ["alpha", "beta", "gamma"]
 
 
 # -- the backend ----------------------------------------------------------------------------------
@@ -587,8 +587,8 @@ async def test_a_run_that_is_cancelled_before_its_first_trial_is_interrupted(tas
         execute_run(plan_of(), tasks, tmp_path / "run", NopAgent, Events(), backend=backend, on_end=ended.append)
     )
     await backend.opening.wait()
-    told = (tmp_path / "run" / "journal.jsonl").read_text().splitlines()
-    assert list(map(json.loads, told)) == [{"kind": "run_started", "run": "r", "trials": 6}]
+    lines = (tmp_path / "run" / "journal.jsonl").read_text().splitlines()
+    assert list(map(json.loads, lines)) == [{"kind": "run_started", "run": "r", "trials": 6}]
     running.cancel()
     await asyncio.wait({running})
     assert running.cancelled() and [(each.results, each.interrupted) for each in ended] == [([], True)]

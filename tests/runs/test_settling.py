@@ -59,7 +59,7 @@ def settle(make_task: MakeTask, tmp_path: Path) -> Any:
         (a_pass(NOBODY_KNOWS, rewards=NOT_FRESH), oracle(rewards=NOT_FRESH), 1.0, (NEEDS,)),
         (a_pass(NOBODY_KNOWS, rewards=NOT_FRESH), oracle(reward=0.0, rewards={}), 1.0, (NOBODY_KNOWS,)),
         (a_pass(NOBODY_KNOWS, rewards=NOT_FRESH), oracle(rewards={}), 1.0, (NOBODY_KNOWS,)),
-        # What was decided beside fewer of its passes is decided anew.
+        # A decision based on fewer of its passes is made again.
         (a_pass(DISAGREES, rewards=NOT_FRESH, reward=0.0), oracle(rewards=NOT_FRESH), 1.0, (NEEDS,)),
         (a_pass(NEEDS, rewards=NOT_FRESH), oracle(), 0.0, (DISAGREES,)),
         (

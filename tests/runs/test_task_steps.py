@@ -344,15 +344,15 @@ async def test_signs_and_remarks_name_their_step(bench: Bench, make_task: MakeTa
     assert [sign.rpartition(" (step ")[2] for sign in result.integrity.tamper] == ["one)", "one)", "two)", "two)"]
 
 
-# -- what is told --------------------------------------------------------------------------------
+# -- events -------------------------------------------------------------------------------------
 
 
 async def test_each_task_step_is_reported_when_it_begins(
     bench: Bench, make_task: MakeTask, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await bench.run(step_task(make_task, "one", "two"), JudgedSandbox(text(1), text(1)))
-    told = [(each.number, each.count, each.name) for each in bench.seen if isinstance(each, TrialTaskStep)]
-    assert told == [(1, 2, "one"), (2, 2, "two")]
+    begun = [(each.number, each.count, each.name) for each in bench.seen if isinstance(each, TrialTaskStep)]
+    assert begun == [(1, 2, "one"), (2, 2, "two")]
     lines, view, names = PlainLines(verbose=True), LiveView(), set[str]()
     for event in bench.seen:
         lines(event)

@@ -230,8 +230,8 @@ async def test_a_secret_of_the_task_is_hidden_in_the_line_of_a_step(
     made = bench()
     toml = '[environment]\nallow_internet = false\n[environment.env]\nTOKEN = "${PLANTED}"\n'
     await made.run(Task.read(make_task(toml=toml)).allowing(["PLANTED"]), ScriptedAgent(shows))
-    (told,) = [event.line for event in made.seen if isinstance(event, TrialStep)]
-    assert "[PLANT" in told and "open-" not in told and len(told) < 210
+    (line,) = [event.line for event in made.seen if isinstance(event, TrialStep)]
+    assert "[PLANT" in line and "open-" not in line and len(line) < 210
 
 
 async def test_every_timing_is_a_duration(bench: MakeBench, make_task: MakeTask) -> None:

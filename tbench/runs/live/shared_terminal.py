@@ -112,7 +112,7 @@ class AttachedViewer:
         self._shared, self._trial, self._terminal, self._tap = shared, trial, trial.terminal, tap
         self._take, self._drawn = take, drawn
         self._answered = False
-        """Whether the answer was sent after which bytes of the terminal follow."""
+        """Whether the answer was sent; bytes of the terminal follow it."""
         self._drawn_at = 0.0
 
     async def next(self) -> bytes:
