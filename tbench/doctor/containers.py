@@ -16,7 +16,7 @@ from tbench.doctor.connection import Surroundings, cannot_start
 from tbench.sandbox.backend import TOOLS
 from tbench.sandbox.docker.create import ContainerLimits, host_config_of
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.limits import SCRIPT, limit_states, read_limits
+from tbench.sandbox.docker.limits import READ_LIMITS, limit_states, read_limits
 from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN, NETWORK, owner
 from tbench.sandbox.docker.tools import base_images, tools_volume_name
 from tbench.text import one_line
@@ -94,7 +94,7 @@ _SLOW_DRIVERS = {
     "aufs": "it is deprecated",
 }
 # What the limits are said to be, then what really happens beyond each.
-LIMITS_SCRIPT = f"""{SCRIPT}
+LIMITS_SCRIPT = f"""{READ_LIMITS}
 echo hog $(head -c {3 * _MEMORY_MB}M /dev/zero | tail -c {3 * _MEMORY_MB - 8}M 2>/dev/null | wc -c)
 echo forks $( (i=0; while [ $i -lt {3 * _PIDS} ]; do sleep 30 & i=$((i+1)); done >/dev/null; echo all) 2>/dev/null)
 """

@@ -64,7 +64,7 @@ class EngineMachine:
         self._way = way
 
     async def answers(self) -> str:
-        return await self._way.mend() or await self.engine.answers(PROBE_SEC)
+        return await self._way.mend() or await self.engine.ping(PROBE_SEC)
 
     def give_up(self) -> None:
         self.engine.give_up()

@@ -1,1 +1,1 @@
-"""Sandboxes of trials: what a backend and its sandboxes can do, files on their way in and out, and a fake."""
+"""Sandboxes of trials: interfaces of backends and sandboxes, file transfer, and a fake backend for tests."""

@@ -1,4 +1,4 @@
-"""Files as tar archives in memory, and their sums: what goes into a sandbox and what comes out. Pure, no I/O."""
+"""Tar archives of files on their way into and out of a sandbox, and their checksums."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class FileEntry:
     data: bytes | None
     mode: int = 0o644
     owner: tuple[int, int] = (0, 0)
-    """Numbers of user and group; root's where nothing is said."""
+    """User id and group id; root by default."""
 
 
 def tree_at(target: str, tree: Mapping[str, TreeEntry]) -> dict[str, FileEntry]:
-    """Entries that put a task's folder at the directory `target`, which comes first."""
+    """Return entries that place a task's folder at the directory `target`, which comes first."""
     entries = {target: FileEntry(None, 0o755)}
     return entries | {f"{target}/{name}": FileEntry(entry.data, entry.mode) for name, entry in tree.items()}
 
 
 def pack(files: Mapping[str, FileEntry]) -> bytes:
-    """A tar archive of `files` by absolute path."""
+    """Return a tar archive of `files` by absolute path."""
     buffer = io.BytesIO()
-    # Busybox does not read the extended headers of other formats, in which long and foreign names would be.
+    # Busybox cannot read the extended headers in which other formats store long and non-ASCII names.
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path, entry in files.items():
             member = tarfile.TarInfo(path.lstrip("/"))
@@ -55,10 +55,10 @@ def pack(files: Mapping[str, FileEntry]) -> bytes:
 
 
 def unpack(stream: IO[bytes], limit_bytes: int, *, whole_names: bool = False) -> dict[str, bytes]:
-    """Regular files of an archive, by path without its first part unless `whole_names`; cut where the limit ends.
+    """Read the regular files of concatenated archives, by path without its first part unless `whole_names`.
 
-    Several archives may follow each other.
-    A truncated archive gives the files before the break; of a file that comes twice the first counts.
+    Content beyond the limit is cut. A truncated archive gives the files before the break; of two files with the same
+    path the first counts.
     """
     found: dict[str, bytes] = {}
     try:
@@ -78,12 +78,12 @@ def unpack(stream: IO[bytes], limit_bytes: int, *, whole_names: bool = False) ->
 
 
 def sums_by_path(listing: str) -> dict[str, str]:
-    """The sums that `sha256sum` printed, by path: 64 characters, two blanks, the path."""
+    """Parse the output of `sha256sum` (64 characters, two blanks, the path) into sums by path."""
     return {line[66:]: line[:64] for line in listing.split("\n") if len(line) > 66}
 
 
 class ChunkReader(io.RawIOBase):
-    """An iterator of bytes as a raw stream, to be wrapped in io.BufferedReader."""
+    """A raw stream over an iterator of bytes, to be wrapped in io.BufferedReader."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -105,37 +105,37 @@ class ChunkReader(io.RawIOBase):
         return size
 
 
-# Files of environment/ of which no image is built: as in Harbor they are copied into the working directory.
+# Files of environment/ when no image is built from it: as in Harbor they are copied into the working directory.
 
-_NO_FILES = {".gitkeep"}
+_IGNORED = {".gitkeep"}
 
 
 @dataclass(frozen=True)
 class LooseFiles:
-    """The files beside a published image that belong into the sandbox."""
+    """Files that are copied into the sandbox of a published image."""
 
     root: Path
     paths: tuple[Path, ...]
 
     def pack(self, file: IO[bytes]) -> None:
-        """Write an archive of them to a file. Raises OSError."""
+        """Write a tar archive of the files to `file`. Raises OSError."""
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for path in self.paths:
                 add_path(archive, path.relative_to(self.root).as_posix(), path)
 
 
 def loose_files(environment: Environment) -> LooseFiles | None:
-    """What belongs into the sandbox beside a published image; None without any."""
+    """Return the files to copy into the sandbox of a published image; None if there are none."""
     folder = environment.path
     if environment.folder != "environment" or not environment.settings.docker_image or not folder.is_dir():
         return None
     paths = tuple(environment.context_paths())
     names = {path.name for path in paths if path.parent == folder}
-    return LooseFiles(folder, paths) if names - _NO_FILES and names.isdisjoint(IMAGE_FILES) else None
+    return LooseFiles(folder, paths) if names - _IGNORED and names.isdisjoint(IMAGE_FILES) else None
 
 
 def add_path(archive: tarfile.TarFile, name: str, path: Path) -> None:
-    """Add a file, folder or link to an archive: owned by root, with a mode as git has it. Others are left out."""
+    """Add a file, folder or link to an archive, owned by root and with git's mode. Other kinds are skipped."""
     member = tarfile.TarInfo(name)
     member.mtime = int(path.lstat().st_mtime)
     if path.is_symlink():

@@ -1,7 +1,7 @@
-"""The seam between runs and whatever holds their containers: what a backend and its sandboxes can do.
+"""Interfaces of backends, which make sandboxes, and of sandboxes.
 
-Every backend implements `Backend` and `Sandbox`. What only some can do (copying, keeping, making room, a tty) is a
-protocol of its own: a mode asks for it with `require` before anything is started; a missing one is a UsageError.
+Every backend implements `Backend` and `Sandbox`. Optional abilities (copying, keeping, making room, a tty) are
+separate protocols. Code that needs one calls `require` before anything starts; if it is missing, that is a UsageError.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from tbench.tasks.network import NetworkPolicy
 
 TOOLS = "/opt/tbench"
 BUSYBOX = f"{TOOLS}/bin/busybox"
-"""Path of busybox in every sandbox: shell and utilities of our own, as images need not have any."""
+"""Path of busybox in every sandbox: our own shell and utilities, since images need not have any."""
 NOT_STAGED = 97
-"""Exit code of our scripts when their files could not be put into the sandbox."""
+"""Exit code of our scripts when their files could not be copied into the sandbox."""
 
 LOG_DIRECTORIES = {
     path: FileEntry(None, 0o777) for path in ("/logs", "/logs/agent", "/logs/verifier", "/logs/artifacts")
 }
-"""Directories for logs that every task may rely on."""
+"""Log directories that every sandbox has."""
 
 Say = Callable[[str], None]
-"""Called with one line of text about something that takes long: a build, a pull."""
+"""Shows one line of progress about a slow operation, such as a build or a pull."""
 
 
 @dataclass(frozen=True)
 class ExecResult:
-    """How a command in the sandbox ended."""
+    """Outcome of a command in a sandbox."""
 
     exit_code: int | None
     output: bytes = b""
     timed_out: bool = False
     was_cut: bool = False
-    """Whether it printed more than it was allowed to, so that nobody waited for its end."""
+    """Whether its output exceeded the limit, so that its end was not awaited."""
 
 
 class Sandbox(Protocol):
@@ -62,14 +62,14 @@ class Sandbox(Protocol):
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it was made beside the agent's, so that the agent never was in it."""
+        """Whether the agent never worked in it."""
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel has ended one of its processes because it was out of memory, as far as is known."""
+        """Whether the kernel is known to have killed one of its processes for lack of memory."""
 
     async def connect(self, argv: Sequence[str], environment: Mapping[str, str], user: str | None = None) -> ByteStream:
-        """Start `argv` as `user`, or else that of the task's agent; returns its standard streams."""
+        """Start `argv` as `user` (default: the task's agent user) and return its standard streams."""
 
     async def shell(
         self,
@@ -86,7 +86,7 @@ class Sandbox(Protocol):
         """Write files by absolute path, with their modes and owners."""
 
     async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
-        """Read the regular files below `directory`, by relative path; files that would exceed the limit are cut."""
+        """Read the regular files below `directory`, by relative path; content beyond the limit is cut."""
 
     async def remove(self) -> None:
         """Remove the sandbox by force, in bounded time. Never raises."""
@@ -94,16 +94,16 @@ class Sandbox(Protocol):
 
 @dataclass(frozen=True)
 class GivenNames:
-    """What a backend itself writes into the files of a sandbox that say where servers are, and where it mounts."""
+    """Parts of a sandbox that come from its backend instead of its image: name servers, host names, mounts."""
 
     servers: frozenset[str] = frozenset()
     """Addresses of name servers."""
     hosts: frozenset[tuple[str, str]] = frozenset()
-    """Addresses with one name each, as in /etc/hosts."""
+    """Pairs of address and name, as in /etc/hosts."""
     volumes: frozenset[str] = frozenset()
-    """Directories that are volumes: what lies there is not compared with the image."""
+    """Directories that are volumes; their content is not compared with the image."""
     began_at: float = 0.0
-    """When the sandbox was made, in seconds by its machine's clock: what changed later is not the image's."""
+    """Time when the sandbox was made, in seconds of its machine's clock; later changes are not the image's."""
 
 
 @runtime_checkable
@@ -111,39 +111,38 @@ class Compares(Protocol):
     """A sandbox whose files can be compared with those of its image."""
 
     def image_id(self) -> str:
-        """What tells the content of its image from that of all others, on any day; empty where nothing does."""
+        """Return an id of its image's content that is unique at all times; empty if unknown."""
 
     async def given_names(self) -> GivenNames:
-        """The names that the backend gives this sandbox, and not to `original`: nobody inside is asked."""
+        """Return what the backend adds to this sandbox but not to `original`, without asking processes inside."""
 
     async def original(self) -> Sandbox:
-        """The image as it is, to be read only: a sandbox in which nothing else ever runs, shared by all of its kind."""
+        """Return a read-only sandbox of the unchanged image, shared by all sandboxes of that image."""
 
 
 @runtime_checkable
 class Copies(Protocol):
-    """A sandbox beside which others of the same image can be made."""
+    """A sandbox that can make other sandboxes of its image."""
 
     async def copy(self, paths: Collection[str], removed: Collection[str]) -> Sandbox:
         """Make a sandbox of the same image on this one's network, with some of its files but none of its processes.
 
-        The `paths` are brought as they are in this one, directories without what lies in them; the `removed` are
-        removed. Raises TrialError.
+        The `paths` are copied, directories without their content; the `removed` are removed. Raises TrialError.
         """
 
     async def start_copy(self) -> Sandbox:
-        """Begin a copy: a sandbox of the same image on this one's network, with none of its files. Raises as `copy`."""
+        """Start a sandbox of the same image on this one's network, without its files. Raises TrialError."""
 
     async def bring(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
-        """Bring files into a copy that was begun, as `copy` says. Raises TrialError."""
+        """Copy files into the sandbox made by `start_copy`; parameters as in `copy`. Raises TrialError."""
 
     async def anew(self) -> Sandbox:
-        """Make a sandbox of the same image with nothing of this one. Raises TrialError."""
+        """Make a sandbox of the same image that shares nothing with this one. Raises TrialError."""
 
 
 @runtime_checkable
 class Streams(Protocol):
-    """A sandbox whose commands can read from files and print into them: what they pass on need not fit into memory."""
+    """A sandbox that can stream a command's input and output from and to files, so it need not fit into memory."""
 
     async def stream(
         self,
@@ -155,19 +154,19 @@ class Streams(Protocol):
         sink: IO[bytes] | None = None,
         limit_bytes: int = 64 << 20,
     ) -> ExecResult:
-        """Run a script as `shell` does, with the file `source` as its input; what it prints goes into `sink`.
+        """Run a script as `shell` does, with standard input from `source` and output written to `sink`.
 
-        Beyond `limit_bytes` of output nothing more is read, and the result is `was_cut`. Raises OSError where the disk
-        under `sink` is full, TrialError else.
+        After `limit_bytes` of output reading stops, and the result is `was_cut`. Raises TrialError, and OSError if the
+        disk of `sink` is full.
         """
 
 
 @runtime_checkable
 class Snapshots(Protocol):
-    """A sandbox whose files can be kept as an image."""
+    """A sandbox that can be saved as an image."""
 
     async def snapshot(self) -> str:
-        """Save the current files as an image that stays; returns its id."""
+        """Save the current files as a permanent image and return its id."""
 
 
 @runtime_checkable
@@ -175,7 +174,7 @@ class Keeps(Protocol):
     """A sandbox that can outlive its run."""
 
     async def keep(self) -> str:
-        """Let the sandbox outlive this process, safe from cleaning; returns the id for `Reopens.reopen`."""
+        """Exempt the sandbox from removal, also after this process; returns the id for `Reopens.reopen`."""
 
 
 @runtime_checkable
@@ -183,50 +182,50 @@ class HasServices(Protocol):
     """A sandbox of several containers."""
 
     def service(self, name: str) -> Sandbox:
-        """The container of a service by its name in the compose file.
+        """Return the container of a service by its name in the compose file.
 
-        Raises TrialError (sandbox_failed) for a name that there is not.
+        Raises TrialError(sandbox_failed) for an unknown name.
         """
 
     async def stop_main(self) -> None:
-        """Stop the container in which the agent worked, and leave its services running."""
+        """Stop the agent's container but leave its services running."""
 
 
 @runtime_checkable
 class HasLogs(Protocol):
-    """A sandbox in which others than the agent write something."""
+    """A sandbox with logs of its entry point and services."""
 
     async def logs(self) -> Mapping[str, bytes]:
-        """The last megabyte of each: `entrypoint.log`, and `services/NAME.log` of services. Never raises."""
+        """Return the last megabyte of each log: `entrypoint.log`, and `services/NAME.log`. Never raises."""
 
 
 @runtime_checkable
 class HidesSecrets(Protocol):
-    """A sandbox that was told secrets, such as a proxy's password, which nobody else is told."""
+    """A sandbox that knows secrets, such as a proxy's password, and can redact them."""
 
     def hide(self, text: str) -> str:
-        """A text without them, of which pieces may have come one by one."""
+        """Redact the secrets in `text`."""
 
 
 @runtime_checkable
 class MakesRoom(Protocol):
-    """A sandbox whose limits can be lifted from outside."""
+    """A sandbox whose limits can be raised from outside."""
 
     async def make_room(self) -> tuple[str, ...]:
-        """Make it possible to start a command again where processes or memory are used up.
+        """Free processes or memory if they are used up, so that commands can be started again.
 
-        Returns what was done, `kind: what` each; empty where nothing was used up.
+        Returns the actions taken as `kind: what`; empty if nothing was used up.
         """
 
 
 @runtime_checkable
 class SwitchesNetwork(Protocol):
-    """A sandbox whose network can be another for each phase of a trial."""
+    """A sandbox that can change its network for each phase of a trial."""
 
     async def use_network(self, policy: NetworkPolicy) -> None:
-        """Put the network of a phase in force; what it does not allow ends, also what is under way. Raises TrialError.
+        """Apply the network policy of a phase, and end connections that it forbids. Raises TrialError.
 
-        Where one network is right for all phases of the task, or the run has chosen it, this does nothing.
+        Does nothing if all phases of the task have the same network, or the run has chosen it.
         """
 
 
@@ -234,33 +233,33 @@ class TtyStream(ByteStream, Protocol):
     """Both ends of a terminal in the sandbox."""
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Set the terminal's size to that of the window that shows it."""
+        """Set the terminal's size."""
 
 
 @runtime_checkable
 class HasTty(Protocol):
-    """A sandbox in which a human can sit at a terminal."""
+    """A sandbox in which a person can use a terminal."""
 
     async def open_tty(
         self, argv: Sequence[str], environment: Mapping[str, str], rows: int, columns: int, user: str | None = None
     ) -> TtyStream:
-        """Start `argv` as `user`, or else that of the task's agent, on a terminal of its own."""
+        """Start `argv` as `user` (default: the task's agent user) on a new terminal."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The cpus and memory that the sandboxes of a backend may use together."""
+    """Total resources of a backend's sandboxes."""
 
     cpus: float
     memory_mb: float
     is_this_machine: bool = False
-    """Whether the sandboxes run on the machine of this process, so that its load is theirs."""
+    """Whether the sandboxes run on the machine of this process and share its load."""
     gpus: int | None = 0
-    """GPUs that sandboxes can have; None where there are some, and it is not known how many."""
+    """Number of GPUs; None if there are some but their number is unknown."""
 
 
 class Backend(Protocol):
-    """Where the sandboxes of one run live: a container engine, or a fake. Opened once, and closed."""
+    """Makes the sandboxes of one run, on a container engine or as fakes. Opened once, then closed."""
 
     @property
     def name(self) -> str:
@@ -268,32 +267,32 @@ class Backend(Protocol):
 
     @property
     def sandbox_type(self) -> type:
-        """The class of its sandboxes, which tells the optional protocols that they implement."""
+        """Class of its sandboxes, which implements the optional protocols that they support."""
 
     @property
     def image_ids(self) -> Mapping[str, str]:
-        """Image id by name of the environment; filled in as images are resolved."""
+        """Image ids by name of the environment; filled in as images are resolved."""
 
     @property
     def image_origins(self) -> Mapping[str, ImageOrigin]:
-        """Where these images came from, by name of the environment."""
+        """Origins of these images, by name of the environment."""
 
     async def open(self, say: Say) -> None:
-        """Get ready to make sandboxes, and remove what dead runs left. Raises UsageError."""
+        """Prepare the backend, and remove leftovers of dead runs. Raises UsageError."""
 
     async def sandbox(
         self, environment: Environment, trial: str, on_phase: Callable[[Phase], None] = lambda _: None
     ) -> Sandbox:
-        """Start a sandbox for a trial and wait until it is healthy. Raises TrialError; then nothing is left behind."""
+        """Start a trial's sandbox and wait until it is healthy. Raises TrialError, and leaves nothing behind then."""
 
     async def prepare(self, environment: Environment) -> None:
-        """Pull or build its image, so that `sandbox` need not. Raises TrialError."""
+        """Pull or build the environment's image ahead of `sandbox`. Raises TrialError."""
 
     def capacity(self) -> Capacity:
-        """The cpus and memory that all sandboxes may use together."""
+        """Return the total resources of all sandboxes."""
 
     def describe(self) -> dict[str, Any]:
-        """What run.json stores about the backend, as plain JSON."""
+        """Return the backend's entry in run.json, as plain JSON."""
 
     async def close(self) -> None:
         """Release everything but the sandboxes. Never raises."""
@@ -304,7 +303,7 @@ class Reopens(Protocol):
     """A backend that can find kept sandboxes and snapshots again."""
 
     async def reopen(self, environment: Environment, trial: str, kept: str) -> Sandbox:
-        """Find a kept sandbox by its id `kept`. Raises TrialError (sandbox_lost) when it is gone."""
+        """Find a kept sandbox by its id `kept`. Raises TrialError(sandbox_lost) if it is gone."""
 
     async def from_snapshot(self, environment: Environment, trial: str, image_id: str) -> Sandbox:
         """Start a sandbox with the files of a snapshot. Raises TrialError."""
@@ -312,43 +311,43 @@ class Reopens(Protocol):
 
 @runtime_checkable
 class HoldsImages(Protocol):
-    """A backend that can get images before there is a trial, and remove them when there is none any more."""
+    """A backend that can fetch images before their trials, and remove them afterwards."""
 
     async def about_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
-        """Lines about what has to be pulled and whether there is room for it; `ask` lets it ask registries for sizes.
+        """Describe the pulls ahead and whether they fit on the disk; `ask` allows asking registries for sizes.
 
-        Bounded, in seconds. Raises nothing.
+        Takes a few seconds at most. Never raises.
         """
 
     async def prefetch(self, environments: Sequence[Environment]) -> Mapping[str, TrialError]:
-        """Get the images of these; returns by name what keeps one from being had."""
+        """Fetch the images of these environments; returns the errors by name."""
 
     async def drop_image(self, environment: Environment, others: Sequence[Environment]) -> int:
-        """Remove an image that came with this run and that none of the `others` needs, nor anybody else on the backend.
+        """Remove an image that this run has fetched unless the `others` or other users of the backend need it.
 
-        Returns the bytes that it had, 0 where it stays. Raises nothing.
+        Returns the bytes freed, 0 if it stays. Never raises.
         """
 
 
 @runtime_checkable
 class Doubts(Protocol):
-    """A backend that keeps something for all sandboxes, which may break under a run."""
+    """A backend with files shared by all sandboxes, which may break during a run."""
 
     def doubt(self) -> None:
-        """Have it look, before the next sandbox, whether that is whole: an attempt has failed by the infrastructure."""
+        """Request a check of the shared files before the next sandbox, because of an infrastructure failure."""
 
 
 @dataclass(frozen=True)
 class SandboxSettings:
-    """How the sandboxes of one run are made."""
+    """Settings of the sandboxes of one run."""
 
     run: str
     asked: SandboxConfig = field(default_factory=SandboxConfig)
-    """What the configuration says of them."""
+    """The configuration's sandbox settings."""
     container_proxy: ContainerProxy = WITHOUT_PROXY
-    """Of which proxy sandboxes and builds with a network are told."""
+    """Proxy for sandboxes and builds that have a network."""
     endpoints: tuple[str, ...] = ()
-    """URLs of the endpoint's servers, which `block_host` closes."""
+    """URLs of the endpoint's servers, which `block_host` makes unreachable."""
     image_logs: Path | None = None
     """Directory for the output of builds."""
 
@@ -356,46 +355,46 @@ class SandboxSettings:
 MakeBackend = Callable[[SandboxSettings], Backend]
 """Makes the backend for a run."""
 Opened = TypeVar("Opened", bound=Backend)
-_LACKING: dict[type, str] = {
+_MISSING: dict[type, str] = {
     Compares: "cannot compare a sandbox with its image",
     Copies: "cannot copy a sandbox",
-    Streams: "cannot pass files on",
+    Streams: "cannot stream files",
     Snapshots: "cannot take snapshots",
     Keeps: "cannot keep a sandbox beyond its run",
-    MakesRoom: "cannot make room in a sandbox",
+    MakesRoom: "cannot raise a sandbox's limits",
     SwitchesNetwork: "cannot change a sandbox's network",
-    HasTty: "has no terminal for a human",
+    HasTty: "has no interactive terminal",
 }
 
 
 def require(backend: Backend, capability: type, wanted: str) -> None:
-    """Check that the backend's sandboxes have what `wanted` (an option, a command) needs. Raises UsageError."""
+    """Check that the backend's sandboxes have the capability that `wanted` (an option, a command) needs.
+
+    Raises UsageError.
+    """
     if not issubclass(backend.sandbox_type, capability):
-        raise UsageError(f"{wanted}: {backend.name} {_LACKING[capability]}; leave it out, or use another backend")
+        raise UsageError(f"{wanted}: {backend.name} {_MISSING[capability]}; omit it or use another backend")
 
 
 async def use_network(sandbox: Sandbox, environment: Environment, phase: Literal["start", "agent", "verifier"]) -> None:
-    """Put the network of a phase in force in a sandbox of `environment`. Raises TrialError.
-
-    It begins with that of the start, and the others are for the time in which agent and verifier work.
-    """
+    """Apply the network policy of a phase to a sandbox of `environment`. Raises TrialError."""
     networks = environment.networks
     if networks.is_plain:
         return
     if not isinstance(sandbox, SwitchesNetwork):
-        needed = "it has another network for each phase, or one of some hosts only"
-        raise TrialError("task_unsupported", f"{needed}, and this backend {_LACKING[SwitchesNetwork]}")
+        needed = "its network changes between phases, or allows only some hosts"
+        raise TrialError("task_unsupported", f"{needed}, and this backend {_MISSING[SwitchesNetwork]}")
     await sandbox.use_network(getattr(networks, phase))
 
 
 async def output_of(sandbox: Sandbox, script: str, *, timeout_sec: float, stdin: bytes = b"") -> bytes:
-    """What a script prints that root runs. Raises TrialError, also where the script does not come to a good end."""
+    """Run a script as root and return its output. Raises TrialError, also if the script fails."""
     ended = await sandbox.shell(script, timeout_sec=timeout_sec, user="root", stdin=stdin)
     if ended.exit_code == 0 and not ended.timed_out and not ended.was_cut:
         return ended.output
     how = f"took longer than {timeout_sec:g} s" if ended.timed_out else f"ended with {ended.exit_code}"
-    words = f"a script that looks at the container {how}"
-    raise TrialError("verifier_failed", words, origin=Origin("exec", sandbox.is_fresh, ran=True))
+    message = f"a script that inspects the container {how}"
+    raise TrialError("verifier_failed", message, origin=Origin("exec", sandbox.is_fresh, ran=True))
 
 
 @contextlib.asynccontextmanager
@@ -410,7 +409,7 @@ async def opened(backend: Opened, say: Say = lambda _: None) -> AsyncIterator[Op
 
 @contextlib.asynccontextmanager
 async def removed_afterwards(sandbox: Sandbox) -> AsyncIterator[Sandbox]:
-    """A sandbox that lasts for the block."""
+    """Remove the sandbox at the end of the block."""
     try:
         yield sandbox
     finally:
@@ -418,7 +417,7 @@ async def removed_afterwards(sandbox: Sandbox) -> AsyncIterator[Sandbox]:
 
 
 async def _removed(sandbox: Sandbox) -> None:
-    """Remove a sandbox: whoever is cancelled leaves nothing behind, nor a removal that nobody waits for."""
+    """Remove a sandbox, and finish the removal even when cancelled."""
     removing = asyncio.ensure_future(sandbox.remove())
     try:
         await asyncio.shield(removing)
@@ -428,16 +427,16 @@ async def _removed(sandbox: Sandbox) -> None:
 
 
 Fill = Callable[[Collection[str], Collection[str]], Awaitable[Sandbox]]
-"""Makes a copy, as `Copies.copy` says: whoever calls it removes that."""
+"""Makes a copy with the parameters of `Copies.copy`; the caller removes the copy."""
 
 
 @contextlib.asynccontextmanager
 async def copy_begun(sandbox: Copies) -> AsyncIterator[Fill]:
-    """A copy that is started while the block does something else, and is filled by the first call of what is given.
+    """Start a copy of `sandbox` in the background, to be filled by the first call of the yielded function.
 
-    Where nobody fills it, it is removed at the block's end.
+    A copy that was not filled is removed at the end of the block.
     """
-    begun = [asyncio.create_task(sandbox.start_copy(), name="a copy is started")]
+    begun = [asyncio.create_task(sandbox.start_copy(), name="starting a copy")]
 
     async def fill(paths: Collection[str], removed: Collection[str]) -> Sandbox:
         if not begun:

@@ -1,7 +1,7 @@
-"""The proxy that containers and builds are told of, and its password hidden in what comes out of them.
+"""The proxy for containers and builds, and the redaction of its password in their output.
 
-`inherit` is what Docker's own configuration says under `proxies`, which is meant for containers, or else what the
-environment of this process names.
+`inherit` stands for `proxies` in Docker's own configuration, which is meant for containers, or else for the proxy
+variables of this process.
 """
 
 from __future__ import annotations
@@ -19,69 +19,68 @@ from urllib.parse import quote, unquote
 from tbench.config.values import HIDDEN, INHERIT, NONE, is_loopback_proxy, shown_proxy
 from tbench.errors import UsageError
 
-# Hides secrets in what comes out of a sandbox, byte by byte: columns of a screen and sizes of an archive stay.
+# Secrets are masked byte by byte, so that columns of a screen and sizes in an archive do not change.
 
 _BETWEEN = rb"(?:\r?\n(?:%(?:extended-)?output %\d+ (?:\d+ : )?)?)?"
-"""What may stand in the midst of a secret: a line break, as of a screen that is too narrow, and a new piece of what
-tmux passes on."""
+"""Pattern of a break within a secret: a line break, as on a narrow screen, and the prefix of tmux's next output."""
 
 
 class Masks:
-    """The secrets that are hidden; each byte of one becomes a star."""
+    """Masks secrets: each of their bytes becomes a star."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        # The longest first: one may hold another.
+        # The longest first: a secret may contain another.
         found = sorted({each.encode() for each in secrets if each}, key=lambda each: -len(each))
         self.secrets = tuple(found)
-        # Of one that a line break cuts, half is whole: to look for these takes a hundredth of the time.
+        # A line break leaves one half of a secret intact: searching for halves first takes a hundredth of the time.
         halves = {half for each in found for half in (each[: len(each) // 2], each[len(each) // 2 :])}
         self._halves = [half for half in halves if not any(other in half for other in halves - {half})]
         one = (_BETWEEN.join(re.escape(each[at : at + 1]) for at in range(len(each))) for each in found)
         self._pattern = re.compile(b"|".join(one)) if found else None
 
     def masked(self, data: bytes) -> bytes:
-        """`data` with all secrets hidden."""
+        """Return `data` with all secrets masked."""
         if self._pattern is None or not any(half in data for half in self._halves):
             return data
         return self._pattern.sub(_stars, data)
 
     def masked_text(self, text: str) -> str:
-        """The same of a text."""
+        """Return `text` with all secrets masked."""
         if self._pattern is None:
             return text
         return self.masked(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def stream(self) -> MaskedStream:
-        """What hides them in output that comes in pieces."""
+        """Return a masker for output that arrives in pieces."""
         return MaskedStream(self)
 
 
 class MaskedStream:
-    """Hides secrets in one stream; what may be the beginning of one is held back until more comes."""
+    """Masks secrets in one stream; holds back bytes that may be the beginning of a secret."""
 
     def __init__(self, masks: Masks) -> None:
         self._masks = masks
         self._held = b""
 
     def take(self, data: bytes) -> bytes:
-        """The next piece that is to be told."""
+        """Take the next piece of output and return the masked bytes that can be passed on."""
         data = self._masks.masked(self._held + data)
-        kept = max((_begun(data, secret) for secret in self._masks.secrets), default=0)
+        kept = max((_possible_start(data, secret) for secret in self._masks.secrets), default=0)
         self._held = data[len(data) - kept :]
         return data[: len(data) - kept]
 
-    def rest(self) -> bytes:
-        """What was held back, where nothing more comes."""
+    def flush(self) -> bytes:
+        """Return the bytes held back, at the end of the stream."""
         held, self._held = self._held, b""
         return held
 
 
 _BREAK = re.compile(_BETWEEN[: -len(b"?")])
-_BEGUN_BREAK = re.compile(rb"\r?(?:\n(?:%[^\r\n]{0,40})?)?")
-"""A break, or the beginning of one, at the end of what there is."""
+_BREAK_PREFIX = re.compile(rb"\r?(?:\n(?:%[^\r\n]{0,40})?)?")
+"""A break, or the beginning of one, at the end of the data."""
 _LONGEST_BREAK = 44
-_FEWEST_BEFORE_A_BREAK = 4
-"""Bytes of a secret before a break that are held back with it in any line: an answer of tmux may end in fewer."""
+_MIN_BEFORE_BREAK = 4
+"""Bytes of a secret before a break that are always held back; fewer may be the end of one of tmux's answers."""
 
 
 def _stars(found: re.Match[bytes]) -> bytes:
@@ -94,24 +93,24 @@ def _stars(found: re.Match[bytes]) -> bytes:
     return b"".join([*parts, b"*" * (len(found[0]) - at)])
 
 
-def _begun(data: bytes, secret: bytes) -> int:
-    """How many bytes at the end of `data` may be the beginning of a secret, all of which is not there yet."""
+def _possible_start(data: bytes, secret: bytes) -> int:
+    """Return the number of bytes at the end of `data` that may begin an incomplete secret."""
     at = max(0, len(data) - len(secret) * _LONGEST_BREAK)
     while (at := data.find(secret[:1], at)) >= 0:
-        if _goes_on_to_the_end(data, at, secret):
+        if _is_prefix_to_end(data, at, secret):
             return len(data) - at
         at += 1
     return 0
 
 
-def _goes_on_to_the_end(data: bytes, start: int, secret: bytes) -> bool:
-    """Whether `data` from `start` on is the beginning of the secret, perhaps with breaks in its midst or behind it."""
+def _is_prefix_to_end(data: bytes, start: int, secret: bytes) -> bool:
+    """Whether `data` from `start` to its end is a prefix of the secret, ignoring breaks."""
     at = start
     for number in range(len(secret)):
         if at == len(data):
             return True
-        if number and _BEGUN_BREAK.fullmatch(data, at):
-            return number >= _FEWEST_BEFORE_A_BREAK or _is_output(data, start)
+        if number and _BREAK_PREFIX.fullmatch(data, at):
+            return number >= _MIN_BEFORE_BREAK or _is_output(data, start)
         if number and (between := _BREAK.match(data, at)) is not None:
             at = between.end()
         if data[at] != secret[number]:
@@ -121,7 +120,7 @@ def _goes_on_to_the_end(data: bytes, start: int, secret: bytes) -> bool:
 
 
 def _is_output(data: bytes, at: int) -> bool:
-    """Whether the line at `at` is known to be output, and none that tmux answers with, for which somebody waits."""
+    """Whether the line at `at` is known to be output, and not an answer of tmux that is being waited for."""
     begins_at = data.rfind(b"\n", 0, at) + 1
     is_output = data.startswith((b"%output ", b"%extended-output "), begins_at)
     return is_output or (begins_at > 0 and not data.startswith(b"%", begins_at))
@@ -134,28 +133,28 @@ _KEYS = {
     "ALL_PROXY": "allProxy",
     "NO_PROXY": "noProxy",
 }
-"""Names in Docker's configuration by variable; programs read the variables in small or in capital letters."""
+"""Keys in Docker's configuration by variable; programs read the variables in lower or upper case."""
 _EXCEPTIONS = "NO_PROXY"
 PROXY_VARIABLES = tuple(name for each in _KEYS for name in (each, each.lower()))
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_GIVEN = "TBENCH_SANDBOX_CONTAINER_PROXY"
-_SHORTEST = 8
-"""Fewest bytes of what is hidden wherever it stands: a shorter password may be an ordinary word."""
+_SETTING = "TBENCH_SANDBOX_CONTAINER_PROXY"
+_MIN_SECRET_BYTES = 8
+"""Minimum length of a secret that is masked everywhere: a shorter password may be an ordinary word."""
 
 
 @dataclass(frozen=True)
 class ContainerProxy:
-    """Variables about a proxy, by their names in capital letters; without any there is no proxy."""
+    """Proxy variables by their upper-case names; empty if there is no proxy."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     remark: str = ""
-    """What keeps a proxy from being used that there is."""
+    """Explanation why a configured proxy cannot be used."""
 
-    def told(self, *, own: Mapping[str, str], direct: Iterable[str | None] = ()) -> dict[str, str]:
-        """The variables for a container, or for a build, that has a network.
+    def variables_for(self, *, own: Mapping[str, str], direct: Iterable[str | None] = ()) -> dict[str, str]:
+        """Return the variables for a container or build that has a network.
 
-        `own` are those that it has anyway: where one of them is about a proxy, also to name none, it is told of no
-        other. Hosts in `direct` are reached straight, as this machine itself is.
+        `own` are its own variables: if one of them sets a proxy, even to none, the result is empty. Hosts in `direct`
+        are reached without the proxy, as is this machine.
         """
         has = {name.upper(): value for name, value in own.items()}
         if not self.variables or any(name in has for name in _KEYS if name != _EXCEPTIONS):
@@ -163,25 +162,25 @@ class ContainerProxy:
         exceptions = [*has.get(_EXCEPTIONS, "").split(","), *self.variables.get(_EXCEPTIONS, "").split(",")]
         exceptions += [*_LOCAL, *(host for host in direct if host)]
         listed = dict.fromkeys(filter(None, (each.strip() for each in exceptions)))
-        # Not everybody finds the star among others.
-        told = {**self.variables, _EXCEPTIONS: "*" if "*" in listed else ",".join(listed)}
-        return {name: told[name.upper()] for name in PROXY_VARIABLES if name.upper() in told}
+        # Some programs understand the star only when it is alone.
+        given = {**self.variables, _EXCEPTIONS: "*" if "*" in listed else ",".join(listed)}
+        return {name: given[name.upper()] for name in PROXY_VARIABLES if name.upper() in given}
 
     @property
     def shown(self) -> dict[str, str]:
-        """The variables as they may be stored and shown."""
+        """The variables without passwords, to be stored and shown."""
         return {name: value if name == _EXCEPTIONS else shown_proxy(value) for name, value in self.variables.items()}
 
     @property
-    def words(self) -> str:
-        """What a user is told of it before the first container is made; empty where there is nothing to tell."""
+    def notice(self) -> str:
+        """Line for the user before the first container is made; empty if there is nothing to say."""
         urls = {value: None for name, value in self.shown.items() if name != _EXCEPTIONS}
-        told = f"containers and builds that have a network use the proxy {', '.join(urls)}" if urls else ""
-        return "; ".join(filter(None, (told, self.remark)))
+        use = f"containers and builds with a network use the proxy {', '.join(urls)}" if urls else ""
+        return "; ".join(filter(None, (use, self.remark)))
 
     @cached_property
     def masks(self) -> Masks:
-        """What hides its passwords, in all forms in which programs write them."""
+        """Masks of its passwords, in all forms in which programs write them."""
         return Masks(form for name, url in self.variables.items() if name != _EXCEPTIONS for form in _forms(url))
 
 
@@ -189,7 +188,7 @@ WITHOUT_PROXY = ContainerProxy()
 
 
 def container_proxy(choice: str, variables: Mapping[str, str] = os.environ) -> ContainerProxy:
-    """The proxy that a choice stands for on this machine. Raises UsageError where its password is not known."""
+    """Return the proxy that the setting `choice` means on this machine. Raises UsageError if a password is missing."""
     if choice == NONE:
         return WITHOUT_PROXY
     configured, named = _configured(variables), _of_environment(variables)
@@ -203,24 +202,24 @@ def container_proxy(choice: str, variables: Mapping[str, str] = os.environ) -> C
     usable = {name: value for name, value in inherited.items() if name not in (*local, _EXCEPTIONS)}
     remark = ""
     if local:
-        remark = f"{', '.join(local)} names localhost, where no container finds this machine's proxy; it is left out"
+        remark = f"{', '.join(local)} ignored: containers cannot reach a proxy on this machine's localhost"
     return ContainerProxy({**usable, **exceptions} if usable else {}, remark)
 
 
 def config_file(variables: Mapping[str, str] = os.environ) -> Path:
-    """Path of Docker's own configuration: below DOCKER_CONFIG, else below ~/.docker."""
+    """Return the path of Docker's own configuration, in DOCKER_CONFIG or ~/.docker."""
     directory = variables.get("DOCKER_CONFIG")
     return (Path(directory) if directory else Path.home() / ".docker") / "config.json"
 
 
 def _configured(variables: Mapping[str, str]) -> dict[str, str]:
-    """The proxies of Docker's own configuration, those for the engine's address before the `default`."""
+    """Return the proxies in Docker's own configuration for the engine's address, or else the `default`."""
     try:
         tables = json.loads(config_file(variables).read_bytes())["proxies"]
         table = tables.get(variables.get("DOCKER_HOST", "")) or tables.get("default") or {}
         return {name: str(table[key]).strip() for name, key in _KEYS.items() if table.get(key)}
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return {}  # what is broken there is said where an engine is connected
+        return {}  # a broken file is reported when an engine is connected
 
 
 def _of_environment(variables: Mapping[str, str]) -> dict[str, str]:
@@ -229,29 +228,29 @@ def _of_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_password(choice: str, variables: Mapping[str, str]) -> str:
-    """A proxy that was given, also where it was stored since. Raises UsageError."""
+    """Return a proxy URL with its password, looked up if the stored URL hides it. Raises UsageError."""
     if f"{HIDDEN}@" not in choice:
         return choice
-    known = [variables.get(_GIVEN, ""), *_configured(variables).values(), *_of_environment(variables).values()]
+    known = [variables.get(_SETTING, ""), *_configured(variables).values(), *_of_environment(variables).values()]
     for url in known:
         if shown_proxy(url) == choice != url:
             return url
-    raise UsageError(f"--container-proxy: the password for {choice} is stored nowhere; give its URL as {_GIVEN}")
+    raise UsageError(f"--container-proxy: the password for {choice} is not stored; set {_SETTING} to the whole URL")
 
 
 def _forms(url: str) -> Iterator[str]:
-    """What must not be told of a proxy: its user and password, as they are written, decoded, and in a header."""
+    """Yield the secrets of a proxy URL: user and password as written, decoded, and as in a header."""
     user_and_password, at, _ = url.rpartition("://")[2].rpartition("@")
     if not at or not user_and_password:
         return
     user, colon, password = user_and_password.partition(":")
     encoded = quote(unquote(user), "") + colon + quote(unquote(password), "")
     written = {user_and_password, unquote(user_and_password), encoded}
-    yield from (f"{each}@" for each in written if len(each) < _SHORTEST)
+    yield from (f"{each}@" for each in written if len(each) < _MIN_SECRET_BYTES)
     plain = f"{unquote(user)}:{unquote(password)}"
     secret = password if colon else user
     bare: Collection[str] = (
         *written, secret, unquote(secret), quote(unquote(secret), ""),
         *(b64encode(each.encode()).decode() for each in (plain, user_and_password)),
     )  # fmt: skip
-    yield from (each for each in bare if len(each) >= _SHORTEST)
+    yield from (each for each in bare if len(each) >= _MIN_SECRET_BYTES)

@@ -1,4 +1,4 @@
-"""A backend without containers, whose sandboxes answer from a script. For tests of everything above the seam."""
+"""A backend without containers, whose sandboxes give scripted answers. For tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AMPLE = Capacity(1e6, 1e9)
 
 @dataclass(frozen=True)
 class Call:
-    """One command that the sandbox was asked to run."""
+    """A command run in the sandbox."""
 
     script: str
     user: str | None
@@ -36,9 +36,8 @@ class Call:
 class FakeSandbox:
     """A `Sandbox` without a container, with all optional protocols but a tty.
 
-    `logs` is what lies below /logs whenever it is fetched; `answers` are given to `shell` one by one, exceptions
-    among them raised, and when they are used up every command ends with 0. `calls`, `files` and `removed` tell
-    what was done to it.
+    `logs` is the content of /logs. `shell` returns the `answers` in turn, or raises them if they are exceptions; after
+    the last, every command ends with 0. `calls`, `files` and `removed` record what was done to the sandbox.
     """
 
     def __init__(
@@ -65,9 +64,9 @@ class FakeSandbox:
         self.is_fresh = False
         self.ran_out_of_memory = False
         self.networks: list[NetworkPolicy] = []
-        """The networks that were put in force, in order."""
+        """Network policies applied so far, in order."""
         self.repairs: tuple[str, ...] = ()
-        """What the next `make_room` says that it did."""
+        """Result of the next `make_room`."""
         self._logs = logs
         self._connect = connect
 
@@ -111,7 +110,7 @@ class FakeSandbox:
     ) -> ExecResult:
         packs = sum(line.startswith(("pack ", "pack_small ")) for line in script.splitlines())
         if sink is not None and not self.answers:
-            # Nothing of what is asked for is there: an empty archive each.
+            # None of the requested files exist: an empty archive each.
             self.answers.append(ExecResult(0, bytes(1024 * packs)))
         ended = await self.shell(script, timeout_sec=timeout_sec, user=user, stdin=source.read() if source else b"")
         if sink is None:
@@ -120,12 +119,12 @@ class FakeSandbox:
         return ExecResult(ended.exit_code, b"", ended.timed_out, was_cut=len(ended.output) > limit_bytes)
 
     def _default_answer(self, script: str) -> ExecResult:
-        """A success for every command; the verifier's script also gets a report, as tbench.verify expects it."""
+        """Let every command succeed; the verifier's script also gets the report that tbench.verify expects."""
         is_verifier = "/tests/test.sh" in script
         if "/bin/changed -a" in script and not is_verifier:
             listed = "".join(f"0{path}\0" for path in ("/", *self.files)).encode()
-            looked = b"%b\0%b\0end" % (listed, bytes(6)) if "look_paths" in script else listed
-            return ExecResult(0, listed + b"\0/usr/bin:/bin" if "$PATH" in script else looked)
+            inspected = b"%b\0%b\0end" % (listed, bytes(6)) if "look_paths" in script else listed
+            return ExecResult(0, listed + b"\0/usr/bin:/bin" if "$PATH" in script else inspected)
         if not is_verifier and "tar -cf -" not in script:
             return ExecResult(0)
         mark = b"0" * 36
@@ -184,7 +183,7 @@ class FakeSandbox:
 
 
 class FakeBackend:
-    """A `Backend` whose sandboxes `make` makes (it may raise what an engine would); `made` keeps them by trial."""
+    """A `Backend` that gets its sandboxes from `make`, which may raise an engine's errors; `made` has them by trial."""
 
     name = "the fake backend"
     sandbox_type: type = FakeSandbox
@@ -239,5 +238,5 @@ class FakeBackend:
 
     @property
     def left(self) -> list[str]:
-        """Trials whose sandbox nobody has removed."""
+        """Trials whose sandboxes were not removed."""
         return [trial for trial, sandbox in self.made.items() if not (sandbox.removed or sandbox.kept)]

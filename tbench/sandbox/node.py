@@ -1,4 +1,4 @@
-"""A machine of several that a run has its sandboxes on: it may go away under its trials, and come back."""
+"""One of the machines of a run: it may be lost while trials run on it, and come back."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from tbench.errors import TbenchError, TrialError
 from tbench.results import Blame, ErrorInfo, Stage
 from tbench.sandbox.backend import Backend, Doubts
 
-_ITS_OWN = (Stage.IMAGE, Stage.SANDBOX)
-"""Stages whose errors of the infrastructure are a machine's: nothing has begun to work in a sandbox of it."""
+_MACHINE_STAGES = (Stage.IMAGE, Stage.SANDBOX)
+"""Stages before the agent starts, whose infrastructure errors are the machine's fault."""
 
 
 def is_of_machine(error: ErrorInfo) -> bool:
-    """Whether an attempt has failed by its machine, so that another one might do better."""
-    return error.blame is Blame.INFRA and error.stage in _ITS_OWN
+    """Whether an attempt failed because of its machine, so that another machine may succeed."""
+    return error.blame is Blame.INFRA and error.stage in _MACHINE_STAGES
 
 
 class Node:
-    """A machine by its name, empty for an only one, and the backend that makes sandboxes on it."""
+    """A machine and its backend. The name of a run's only machine is empty."""
 
     def __init__(self, name: str, backend: Backend) -> None:
         self.name = name
         self.backend = backend
         self.why_lost: str | None = None
-        """Why it makes no sandboxes; None while it does."""
+        """Reason why the machine is lost; None while it is up."""
         self.why_aside: str | None = None
-        """Why nothing is placed on it, while what is there goes on; None while trials are."""
+        """Reason why no new trials are placed on it, while running ones continue; None if they are."""
         self.is_gone = False
-        """Whether nobody waits for it any more while it is lost."""
+        """Whether the lost machine is not expected back."""
         self.failures = 0
-        """How many attempts have failed on it since one had a sandbox."""
+        """Number of attempts that failed on it since the last one that got a sandbox."""
         self.on_failure: Callable[[str], None] = lambda _: None
-        """Called with the newest error after each of them."""
+        """Called with the error after each such failure."""
         self._hosted: dict[asyncio.Task[object], str | None] = {}
-        """Trials that are on it, each with the reason for which it was taken from it."""
+        """Tasks of the trials on it, each with the reason why it was cancelled, if it was."""
 
     @property
     def is_up(self) -> bool:
-        """Whether it makes sandboxes."""
+        """Whether it can make sandboxes."""
         return self.why_lost is None
 
     @property
@@ -51,9 +51,9 @@ class Node:
 
     @contextlib.contextmanager
     def hosting(self) -> Iterator[None]:
-        """A block that ends when the machine is lost. Raises TrialError (engine_unreachable) there.
+        """Cancel the block when the machine is lost, and raise TrialError(engine_unreachable) then.
 
-        So it does where what was asked of the lost machine ends in another way, which says nothing about the trial.
+        Any other outcome of the block on a lost machine is replaced by this error: it says nothing about the trial.
         """
         if self.why_lost is not None:
             raise self._error(self.why_lost)
@@ -79,7 +79,7 @@ class Node:
         return TrialError("engine_unreachable", f"{self.name}: {why}")
 
     def lose(self, why: str) -> int:
-        """Have it that the machine is gone, and end the trials on it; how many those were."""
+        """Mark the machine as lost and cancel the trials on it; returns their number."""
         self.why_lost = why
         ended = [task for task, before in self._hosted.items() if before is None]
         for task in ended:
@@ -88,16 +88,16 @@ class Node:
         return len(ended)
 
     def come_back(self) -> None:
-        """Have it that the machine makes sandboxes again."""
+        """Mark the machine as up again."""
         self.why_lost = self.why_aside = None
         self.is_gone, self.failures = False, 0
 
     def attempted(self, error: ErrorInfo | None) -> None:
-        """Notice how an attempt on it has ended."""
+        """Count the outcome of an attempt on this machine."""
         is_in_sandbox = error is not None and error.blame is Blame.INFRA and error.stage is not Stage.IMAGE
         if is_in_sandbox and isinstance(self.backend, Doubts):
             self.backend.doubt()
-        if error is None or error.stage not in (Stage.PLAN, *_ITS_OWN):
+        if error is None or error.stage not in (Stage.PLAN, *_MACHINE_STAGES):
             self.failures = 0
         elif is_of_machine(error) and self.is_up:
             self.failures += 1
@@ -110,16 +110,16 @@ class HasNodes(Protocol):
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """All machines that there have been, whether they are up or not; others may come."""
+        """All machines so far, up or lost; more may join."""
 
     @property
     def gave_up(self) -> str | None:
-        """Why no machine will be up any more; None while one is, or may come."""
+        """Reason why no machine is expected to be up again; None while one is, or may come."""
 
     def on_change(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called whenever a machine comes, goes, or is back."""
+        """Call `tell` whenever a machine joins, is lost, or comes back."""
 
 
 def nodes_of(backend: Backend) -> Sequence[Node]:
-    """The machines of a backend; one that says nothing of them is a machine itself."""
+    """Return the machines of a backend; a backend without `nodes` counts as one machine."""
     return backend.nodes if isinstance(backend, HasNodes) else (Node("", backend),)

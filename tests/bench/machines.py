@@ -178,7 +178,7 @@ class SimulatedNode(FakeMachine):
         self.backend = FakeBackend(make, Capacity(TRIALS_PER_NODE, 1e9))  # type: ignore[assignment]
 
     async def answers(self) -> str:
-        return await self._named.engine.answers(10.0)
+        return await self._named.engine.ping(10.0)
 
 
 def cpu_sec(pid: int) -> float:

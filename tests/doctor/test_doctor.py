@@ -200,7 +200,7 @@ def test_tls_problems_are_told_from_each_other(certificate: Path, tmp_path: Path
     with listening(PONG, tls=certificate) as (_, port):
         secure = {"host": f"tcp://localhost:{port}", "verifies_tls": True}
         assert at(**secure, certificates=str(certificate)).status is CheckStatus.OK
-        assert "TLS files of /nowhere cannot be used" in at(**secure, certificates="/nowhere").what
+        assert "TLS files in /nowhere cannot be used" in at(**secure, certificates="/nowhere").what
         foreign = make_certificate(tmp_path / "foreign", "other")
         assert "TLS failed: " in at(**secure, certificates=str(foreign)).what
     with listening(NO_TLS) as (host, port):

@@ -202,7 +202,7 @@ async def test_a_trial_asks_for_the_network_of_each_phase(make_task: Any, tmp_pa
 
 async def test_where_a_network_cannot_be_changed_such_a_task_is_unsupported(make_task: Any) -> None:
     environment = agent_environment(Task.read(make_task(toml=AGENT_CLOSED)))
-    with pytest.raises(TrialError, match=r"another network for each phase.*cannot change") as caught:
+    with pytest.raises(TrialError, match=r"network changes between phases.*cannot change") as caught:
         await use_network(cast("Sandbox", object()), environment, "agent")
     assert caught.value.type == "task_unsupported"
     plain = agent_environment(Task.read(make_task()))

@@ -219,9 +219,9 @@ async def test_a_file_that_changes_while_read_is_read_again_and_costs_no_other(
 
 async def test_a_container_that_is_used_up_is_given_room_to_hand_over(tmp_path: Path, make_task: MakeTask) -> None:
     agents = FakeSandbox(answers=[TrialError("sandbox_failed", "no command can be started")])
-    agents.repairs = ("processes: 500 of 500 ran; all were ended",)
+    agents.repairs = ("processes: 500 of 500 were running; all were killed",)
     result = await run(tmp_path, Task.read(make_task(toml=SEPARATE)), FakeBackend(in_turn(agents, FakeSandbox())))
-    assert (result.reward, result.integrity.remarks) == (1.0, ("processes: 500 of 500 ran; all were ended",))
+    assert (result.reward, result.integrity.remarks) == (1.0, ("processes: 500 of 500 were running; all were killed",))
 
 
 async def test_a_kept_sandbox_is_the_agents(tmp_path: Path, make_task: MakeTask) -> None:

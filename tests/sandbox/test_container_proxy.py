@@ -53,24 +53,26 @@ def test_a_proxy_on_localhost_is_left_out_and_said(tmp_path: Path) -> None:
     docker = configured(tmp_path)
     proxy = container_proxy("inherit", {**docker, "http_proxy": "127.0.0.1:3128", "NO_PROXY": "x"})
     assert proxy.variables == {}
-    assert "HTTP_PROXY" in proxy.words
+    assert "HTTP_PROXY" in proxy.notice
     kept = container_proxy("inherit", {**docker, "http_proxy": "http://[::1]:1", "https_proxy": "http://p:1"})
     assert kept.variables == {"HTTPS_PROXY": "http://p:1"}
 
 
 def test_both_spellings_are_told_and_own_services_are_reached_straight() -> None:
-    told = ContainerProxy({"HTTP_PROXY": URL, "NO_PROXY": ".corp"}).told(own={"no_proxy": "own"}, direct=("db", None))
-    assert told["HTTP_PROXY"] == told["http_proxy"] == URL
-    assert told["NO_PROXY"] == told["no_proxy"] == "own,.corp,localhost,127.0.0.1,::1,db"
-    assert set(told) <= set(PROXY_VARIABLES)
-    assert ContainerProxy({"HTTP_PROXY": URL, "NO_PROXY": "*"}).told(own={})["NO_PROXY"] == "*"
+    given = ContainerProxy({"HTTP_PROXY": URL, "NO_PROXY": ".corp"}).variables_for(
+        own={"no_proxy": "own"}, direct=("db", None)
+    )
+    assert given["HTTP_PROXY"] == given["http_proxy"] == URL
+    assert given["NO_PROXY"] == given["no_proxy"] == "own,.corp,localhost,127.0.0.1,::1,db"
+    assert set(given) <= set(PROXY_VARIABLES)
+    assert ContainerProxy({"HTTP_PROXY": URL, "NO_PROXY": "*"}).variables_for(own={})["NO_PROXY"] == "*"
 
 
 @pytest.mark.parametrize(
     "own", [{"http_proxy": "http://proxy-of-the-task:1"}, {"ALL_PROXY": "socks5://x:1"}, {"HTTPS_PROXY": ""}]
 )
 def test_who_has_a_proxy_of_its_own_is_told_of_no_other(own: dict[str, str]) -> None:
-    assert ContainerProxy({"HTTP_PROXY": URL, "HTTPS_PROXY": URL}).told(own=own) == {}
+    assert ContainerProxy({"HTTP_PROXY": URL, "HTTPS_PROXY": URL}).variables_for(own=own) == {}
 
 
 def test_a_password_is_in_nothing_that_is_stored_and_found_again_where_it_is_known(tmp_path: Path) -> None:
@@ -136,7 +138,7 @@ def test_it_does_not_matter_where_output_is_cut(text: str, cuts: list[int]) -> N
     for cut in [*sorted(each for each in cuts if each < len(data)), len(data)]:
         told += stream.take(data[at:cut])
         at = cut
-    told += stream.rest()
+    told += stream.flush()
     assert len(told) == len(data)
     assert not any(secret.encode() in told for secret in SECRETS)
     assert all(new in (old, ord("*")) for old, new in zip(data, told, strict=True))
@@ -161,7 +163,7 @@ def test_a_secret_across_lines_is_found_wherever_it_is_cut(between: str) -> None
     data = f"\nat pa%40{between}ss-w0rd.\n".encode()
     for cut in range(len(data) + 1):
         stream = Masks(SECRETS).stream()
-        assert stream.take(data[:cut]) + stream.take(data[cut:]) + stream.rest() == (
+        assert stream.take(data[:cut]) + stream.take(data[cut:]) + stream.flush() == (
             f"\nat *****{between}*******.\n".encode()
         )
 

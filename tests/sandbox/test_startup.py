@@ -8,7 +8,7 @@ import pytest
 
 from tbench.sandbox.startup import Startup
 
-STAYS = ("sh", "-c", "sleep infinity")
+IDLE_COMMAND = ("sh", "-c", "sleep infinity")
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,9 @@ STAYS = ("sh", "-c", "sleep infinity")
         ([], ()),
         (["/usr/bin/tini", "-s", "--"], ()),
         (["dumb-init"], ()),
-        (["tini", "--", "/serve"], ("tini", "--", "/serve", *STAYS)),
-        (["/run"], ("/run", *STAYS)),
-        (["/bin/sh", "-c", "serve"], ("/bin/sh", "-c", "serve", *STAYS)),
+        (["tini", "--", "/serve"], ("tini", "--", "/serve", *IDLE_COMMAND)),
+        (["/run"], ("/run", *IDLE_COMMAND)),
+        (["/bin/sh", "-c", "serve"], ("/bin/sh", "-c", "serve", *IDLE_COMMAND)),
     ],
 )
 def test_an_entry_point_has_harbors_arguments_and_an_init_alone_is_none(entrypoint: Any, started: Any) -> None:

@@ -1,4 +1,4 @@
-"""Docker, or Podman, as the backend of one run: image, network, container and healthcheck of each trial."""
+"""The Docker and Podman backend of one run: images, networks, containers and healthchecks of its trials."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tbench.sandbox.archive import loose_files
 from tbench.sandbox.backend import Capacity, SandboxSettings, Say
 from tbench.sandbox.docker.cleaning import reap, remove_own
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
-from tbench.sandbox.docker.create import Originals, engine_errors, ensure_nothing, lacks_quota, run_helper
+from tbench.sandbox.docker.create import Originals, engine_errors, ensure_scratch_image, lacks_quota, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
-from tbench.sandbox.docker.limits import SCRIPT, SMALL, MemoryWatch, limit_states, read_limits
+from tbench.sandbox.docker.limits import PROBE_LIMITS, READ_LIMITS, MemoryWatch, limit_states, read_limits
 from tbench.sandbox.docker.manifest import about_pulls
 from tbench.sandbox.docker.networks import (
     closed_network,
@@ -36,22 +36,22 @@ from tbench.sandbox.docker.networks import (
 from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
 from tbench.sandbox.docker.pulls import Pulls
 from tbench.sandbox.docker.removing import remove_refused
-from tbench.sandbox.docker.tools import base_images, tools_of, whole_tools
-from tbench.sandbox.pinning import Lease, Shares, parse_ranges
+from tbench.sandbox.docker.tools import base_images, checked_tools, repair_tools
+from tbench.sandbox.pinning import Lease, UnitPool, parse_ranges
 from tbench.tasks.environment import Environment
 
 if TYPE_CHECKING:
-    # Loaded for tasks of several containers only.
+    # Only loaded for tasks with services.
     from tbench.sandbox.docker.compose.starting import ComposeContainer
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _REAP_FIRST_SEC = 10.0
-"""How long a run waits until what killed runs left is removed, before that goes on beside its trials."""
+"""Seconds to wait for the removal of killed runs' leftovers before the trials start; it continues in the background."""
 _Made = TypeVar("_Made", bound=Container)
 
 
 class DockerBackend:
-    """A `Backend` that makes the containers of one run on an engine, and finds kept ones again."""
+    """A `Backend` that makes the containers of one run on an engine, and reopens kept ones."""
 
     sandbox_type: type = Container
 
@@ -63,9 +63,9 @@ class DockerBackend:
         owns_engine: bool = False,
         name_servers: tuple[str, ...] = (),
     ) -> None:
-        """`owns_engine` says that closing this backend closes the connection, too.
+        """`owns_engine`: closing this backend also closes the engine's connection.
 
-        `name_servers` are addresses of those that networks of only some hosts ask, by default the engine's.
+        `name_servers` are addresses of name servers for networks with an allowlist, by default the engine's.
         """
         self._name_servers = name_servers
         self.image_ids: dict[str, str] = {}
@@ -80,12 +80,12 @@ class DockerBackend:
         self._closed_to: tuple[str, ...] = ()
         self._finding_addresses = asyncio.Lock()
         self._unchanged: set[str] = set()
-        """Names of environments with services whose files are those that the task's hash names."""
-        self._cpus, self._gpus = Shares(()), Shares(())
+        """Names of environments with services whose files were checked against the task's hash."""
+        self._cpus, self._gpus = UnitPool(()), UnitPool(())
         self._limits_disk = engine.info.may_limit_disk
         self._limits: dict[str, LimitState] = {}
-        """Whether limits hold, by name, as far as that is known."""
-        self._looking = asyncio.Lock()
+        """States of limits by name, as far as they are known."""
+        self._checking_tools = asyncio.Lock()
         self._times_filled = 0
         self._is_in_doubt = False
         self._say: Say = lambda _: None
@@ -93,7 +93,7 @@ class DockerBackend:
 
     @classmethod
     def connect(cls, settings: SandboxSettings, *, concurrency: int = 8, host: str | None = None) -> DockerBackend:
-        """Connect to the engine at `host`, by default where DOCKER_HOST says. Raises EngineUnavailable with advice."""
+        """Connect to the engine at `host` (default: DOCKER_HOST). Raises EngineUnavailable with advice."""
         return cls(Engine.connect(concurrency, host), settings, owns_engine=True)
 
     @property
@@ -115,58 +115,57 @@ class DockerBackend:
         )
         self._reaping = asyncio.create_task(self._reap(say))
         try:
-            tools, _, _ = await asyncio.gather(
-                tools_of(engine, say), ensure_network(engine), asyncio.wait({self._reaping}, timeout=_REAP_FIRST_SEC)
-            )
+            waiting = asyncio.wait({self._reaping}, timeout=_REAP_FIRST_SEC)
+            tools, _, _ = await asyncio.gather(checked_tools(engine, say), ensure_network(engine), waiting)
         except EngineError as error:
             raise UsageError(f"{self.name} cannot be made ready: {error}; 'tbench doctor' may say more") from error
-        if settings.container_proxy.words:
-            say(settings.container_proxy.words)
+        if settings.container_proxy.notice:
+            say(settings.container_proxy.notice)
         self._tools_volume = tools.volume
         self._say = say
-        states = limit_states(tools.limits, SMALL)
+        states = limit_states(tools.limits, PROBE_LIMITS)
         if asked.pin_cpus:
-            numbers, states["pinned cpus"] = await self._numbers_of_cpus(tools.limits.get("cpuset", ""))
-            self._cpus = Shares(numbers)
+            numbers, states["pinned cpus"] = await self._usable_cpus(tools.limits.get("cpuset", ""))
+            self._cpus = UnitPool(numbers)
         self._note_limits(states)
         self._memory_watch = MemoryWatch(engine, settings.run)
-        self._gpus = Shares(range(self.capacity().gpus or 0))
+        self._gpus = UnitPool(range(self.capacity().gpus or 0))
 
     async def _reap(self, say: Say) -> None:
-        """Remove what killed runs left: an engine may take minutes over a single container."""
+        """Remove leftovers of killed runs. An engine may take minutes for a single container."""
         for line in await reap(self._engine):
             say(line)
 
     def _note_limits(self, seen: Mapping[str, LimitState]) -> None:
-        """Say which limits do not hold, where that is news. Raises UsageError where that is no run.
+        """Record and report limits that are not enforced. Raises UsageError if the run requires them.
 
-        What once did not hold stays noted: trials have run without it.
+        A limit that was once not enforced stays recorded as such, since trials have run without it.
         """
         before = limit_words(self._limits)
         held = {name for name, state in self._limits.items() if state == LimitState.IN_FORCE}
         self._limits |= {name: state for name, state in seen.items() if name not in self._limits or name in held}
         if (words := limit_words(self._limits)) and self._settings.asked.require_limits:
-            raise UsageError(f"--require-limits: {self.name}'s containers have {words}; 'tbench doctor' says more")
+            raise UsageError(f"--require-limits: {self.name}'s containers have {words}; see 'tbench doctor'")
         if words != before:
-            self._say(f"limits: {words}: trials may use more than their tasks allow (--require-limits refuses that)")
+            self._say(f"limits: {words}: trials may exceed their tasks' limits (--require-limits forbids that)")
 
     async def recover(self) -> int:
-        """Get ready again after the engine was away, when no trial is on it; returns how many containers were left.
+        """Prepare again after the engine was away, while no trial is on it; returns the number of leftover containers.
 
-        Raises UsageError, or EngineError and TrialError where the engine goes away again.
+        Raises UsageError, or EngineError and TrialError if the engine is lost again.
         """
         left = await remove_own(self._engine, self._settings.run)
-        tools, _ = await asyncio.gather(whole_tools(self._engine, self._say), ensure_network(self._engine))
-        self._note_limits(limit_states(tools.limits, SMALL))
+        tools, _ = await asyncio.gather(repair_tools(self._engine, self._say), ensure_network(self._engine))
+        self._note_limits(limit_states(tools.limits, PROBE_LIMITS))
         return left
 
     def doubt(self) -> None:
         self._is_in_doubt = True
 
-    async def _look_at_tools(self) -> None:
-        """Look whether the tools volume is whole, and fill it again where it is not. Raises TrialError."""
+    async def _repair_tools(self) -> None:
+        """Check the tools volume, and repair it if necessary. Raises TrialError."""
         try:
-            tools = await whole_tools(self._engine, self._say)
+            tools = await repair_tools(self._engine, self._say)
         except (UsageError, EngineError) as error:
             raise TrialError("sandbox_failed", str(error)) from error
         self._is_in_doubt = False
@@ -176,8 +175,8 @@ class DockerBackend:
         if self._reaping is not None:
             await cancel(self._reaping)
         await self._originals.close()
-        if words := await remove_refused(self._engine):
-            self._say(words)
+        if failures := await remove_refused(self._engine):
+            self._say(failures)
         if self._memory_watch is not None:
             self._memory_watch.close()
         if self._owns_engine:
@@ -188,20 +187,17 @@ class DockerBackend:
         gpus = _count_gpus(self._engine) if info.has_gpus else 0
         return Capacity(info.cpus, info.memory_mb, is_this_machine=self._engine.shares_kernel, gpus=gpus)
 
-    async def _numbers_of_cpus(self, told: str) -> tuple[list[int], LimitState]:
-        """Numbers of the cpus that containers may use, as one has told, and whether one keeps to what it is given.
-
-        Raises UsageError.
-        """
+    async def _usable_cpus(self, cpuset: str) -> tuple[list[int], LimitState]:
+        """Parse the CPU numbers that containers may use, and test whether pinning works. Raises UsageError."""
         try:
-            numbers = parse_ranges(told)
-            nothing = await ensure_nothing(self._engine)
+            numbers = parse_ranges(cpuset)
+            scratch = await ensure_scratch_image(self._engine)
             seen = await run_helper(
-                self._engine, nothing, self._tools_volume, SCRIPT, labels=self._labels, network_mode="none",
+                self._engine, scratch, self._tools_volume, READ_LIMITS, labels=self._labels, network_mode="none",
                 cpuset_cpus=str(numbers[0]),
             )  # fmt: skip
         except (EngineError, ValueError, LookupError) as error:
-            raise UsageError(f"--pin-cpus: the cpus of {self.name} cannot be told: {error}") from error
+            raise UsageError(f"--pin-cpus: the CPUs of {self.name} cannot be determined: {error}") from error
         is_pinned = read_limits(seen).get("cpuset") == str(numbers[0])
         return numbers, LimitState.IN_FORCE if is_pinned else LimitState.NOT_IN_FORCE
 
@@ -239,7 +235,7 @@ class DockerBackend:
 
     @staticmethod
     async def _healthy(container: _Made, environment: Environment) -> _Made:
-        """The container when the task's own healthcheck, if there is one, has succeeded; else it is removed."""
+        """Wait for the task's own healthcheck, if it has one; remove the container if it fails."""
         if (healthcheck := environment.settings.healthcheck) is not None:
             try:
                 await container.wait_until_healthy(healthcheck)
@@ -264,13 +260,13 @@ class DockerBackend:
         on_phase: Callable[[Phase], None],
         snapshot: Image | None = None,
     ) -> ComposeContainer:
-        """Start all services of a compose file; with a snapshot, `main` has its files. Raises TrialError."""
-        from tbench.sandbox.docker.compose.starting import ComposeContainer, Starting
+        """Start all services of a compose file, `main` from a snapshot if one is given. Raises TrialError."""
+        from tbench.sandbox.docker.compose.starting import ComposeContainer, ServiceStarter
 
         for service in project.services.values() if self._settings.asked.block_host else ():
             if service.privileged or PAST_CLOSED_ADDRESSES & set(service.cap_add):
-                why = f"the service {service.name} has capabilities that go past what --block-host closes"
-                raise TrialError("task_unsupported", f"{environment.name}: {why}; leave out one of both")
+                why = f"the service {service.name} has capabilities that bypass --block-host"
+                raise TrialError("task_unsupported", f"{environment.name}: {why}; remove one of the two")
         if environment.name not in self._unchanged:
             await asyncio.to_thread(environment.require_unchanged)
             self._unchanged.add(environment.name)
@@ -291,22 +287,22 @@ class DockerBackend:
 
         folder = environment.task.path / environment.folder
         networks = environment.networks
-        starting = Starting(
+        starter = ServiceStarter(
             self._engine,
             project,
             recipes,
             folder=folder,
             pool=self._settings.asked.network_pool,
             start_main=start_main,
-            wants_none=networks.is_plain and networks.start.mode == "no-network",
+            is_offline=networks.is_plain and networks.start.mode == "no-network",
         )
-        made = await starting.start()
-        return ComposeContainer(started[0], made, {name: recipes[name] for name in recipes if name != MAIN})
+        resources = await starter.start()
+        return ComposeContainer(started[0], resources, {name: recipes[name] for name in recipes if name != MAIN})
 
     async def _recipe_of_service(
         self, environment: Environment, part: Environment, service: Service, trial: str, image: Image
     ) -> Recipe:
-        """The recipe of a service's container, but for what is known of its networks and volumes later."""
+        """Return the recipe of a service's container, still without networks and volumes."""
         from tbench.sandbox.docker.compose.options import startup_of
 
         is_main = service.name == MAIN
@@ -315,7 +311,7 @@ class DockerBackend:
         recipe = await self._recipe(part, trial, image, variables)
         return dataclasses.replace(
             recipe,
-            # The engine starts what others do, as their images and the file say.
+            # Other services' programs are started by the engine itself.
             starts=is_main,
             loose=None,
             has_internet=recipe.has_internet and recipe.network is None,
@@ -352,7 +348,7 @@ class DockerBackend:
         return await self._images.drop(environment, image)
 
     async def _start(self, recipe: Recipe) -> Container:
-        """Start a container on cpus and GPUs of its own, if that is asked for. Raises TrialError."""
+        """Start a container, on reserved CPUs and GPUs if requested. Raises TrialError."""
         lease = self._lease(recipe)
         recipe = dataclasses.replace(recipe, cpuset=lease.cpus, gpu_ids=lease.gpus)
         try:
@@ -370,12 +366,13 @@ class DockerBackend:
             self._cpus.give_back(cpus, recipe.limits.cpus)
             self._gpus.give_back(gpus, recipe.gpus)
 
-        # Fewer than are asked for: the engine says so.
+        # If there are too few GPUs, the engine reports it.
         return Lease(cpus, gpus if len(gpus) == recipe.gpus else (), release)
 
     async def _start_with_quota(self, recipe: Recipe) -> Container:
         if recipe.storage_mb is not None and not self._limits_disk:
-            self._leave_disk_unlimited(f"the engine's {self._engine.info.storage_driver} cannot, on this file system")
+            driver = self._engine.info.storage_driver
+            self._leave_disk_unlimited(f"the engine's {driver} driver cannot limit it on this file system")
             recipe = dataclasses.replace(recipe, storage_mb=None)
         try:
             container = await self._start_with_tools(recipe)
@@ -395,25 +392,25 @@ class DockerBackend:
             self._say(f"storage_mb is not enforced: {why}")
 
     async def _start_with_tools(self, recipe: Recipe) -> Container:
-        """Start a container, again where the tools volume had gone or was damaged. Raises TrialError."""
+        """Start a container, a second time if the tools volume was missing or damaged. Raises TrialError."""
         times_filled = self._times_filled
         try:
             return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
         except TrialError as error:
             if error.type != "sandbox_failed" or lacks_quota(error):
                 raise
-            async with self._looking:
+            async with self._checking_tools:
                 if self._times_filled == times_filled:
-                    await self._look_at_tools()
+                    await self._repair_tools()
             if self._times_filled == times_filled:
                 raise
         return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
 
     async def _recipe(self, environment: Environment, trial: str, image: Image, variables: Mapping[str, str]) -> Recipe:
         if self._is_in_doubt:
-            async with self._looking:
+            async with self._checking_tools:
                 if self._is_in_doubt:
-                    await self._look_at_tools()
+                    await self._repair_tools()
         asked, settings = environment.settings, self._settings
         networks = networks_of(settings.asked.network, environment.networks)
         return Recipe(
@@ -435,7 +432,7 @@ class DockerBackend:
             is_fresh=environment.role != "agent",
             loose=loose_files(environment),
             gpus=asked.gpus,
-            # The schema's own number is no wish of the task.
+            # Only if the task sets it: the schema's default is no request.
             storage_mb=asked.storage_mb if "storage_mb" in asked.model_fields_set else None,
             no_new_privileges=settings.asked.no_new_privileges,
             cap_add=settings.asked.cap_add,
@@ -443,42 +440,42 @@ class DockerBackend:
         )
 
     async def reopen(self, environment: Environment, trial: str, kept: str) -> Container:
-        with engine_errors(f"the kept container {kept[:12]}: looking for it", "sandbox_lost"):
+        with engine_errors(f"finding the kept container {kept[:12]}", "sandbox_lost"):
             state = await self._engine.call(self._engine.api.inspect_container, kept)
             image = Image.from_inspection(
                 "kept", await self._engine.call(self._engine.api.inspect_image, state["Image"])
             )
         if not any(mount.get("Name") == self._tools_volume for mount in state["Mounts"]):
-            what = f"the kept container {kept[:12]} has the tools of another version of tbench"
-            raise TrialError("sandbox_lost", f"{what}; use the one that kept it")
+            what = f"the kept container {kept[:12]} was made by another version of tbench"
+            raise TrialError("sandbox_lost", f"{what}; use that version")
         recipe = await self._recipe(environment, trial, image, environment.variables())
         if not state["HostConfig"].get("StorageOpt"):
-            recipe = dataclasses.replace(recipe, storage_mb=None)  # a copy has as little of a limit as it has
+            recipe = dataclasses.replace(recipe, storage_mb=None)  # copies have no limit either
         container = Container(self._engine, kept, recipe, originals=self._originals)
         await container.find_router()
         project = state["Config"]["Labels"].get(LABEL_PROJECT)
         return container if project is None else await self._with_services(container, recipe, project)
 
     async def _with_services(self, main: Container, recipe: Recipe, project: str) -> ComposeContainer:
-        """A kept container with the services that were kept with it. Raises TrialError."""
-        from tbench.sandbox.docker.compose.starting import ComposeContainer, find_made
+        """Find the services that were kept with a container. Raises TrialError."""
+        from tbench.sandbox.docker.compose.starting import ComposeContainer, find_kept_services
 
         with engine_errors("finding the kept services", "sandbox_lost"):
-            made, images = await find_made(self._engine, project)
+            resources, images = await find_kept_services(self._engine, project)
             inspect = self._engine.api.inspect_image
             found = {name: await self._engine.call(inspect, image) for name, image in images.items() if name != MAIN}
         recipes = {
             name: dataclasses.replace(recipe, image=Image.from_inspection(name, image), workdir=None, agent_user=None)
             for name, image in found.items()
         }
-        return ComposeContainer(main, made, recipes)
+        return ComposeContainer(main, resources, recipes)
 
     async def from_snapshot(self, environment: Environment, trial: str, image_id: str) -> Container:
         image = await self._images.find(image_id)
         if image is None:
             raise TrialError("image_unavailable", f"the snapshot {image_id[:19]} is gone")
         if (project := environment.project) is not None:
-            # The snapshot is of `main`; the others begin anew.
+            # The snapshot only contains `main`; the other services start from their images.
             return await self._start_services(environment, project, trial, lambda _: None, image)
         recipe = await self._recipe(environment, trial, image, environment.variables())
         original = await self._images.find(image.original) or await self._images.get(environment)
@@ -496,12 +493,12 @@ class DockerBackend:
         return {LABEL_RUN: self._settings.run, LABEL_OWNER: self._engine.owner}
 
     async def _closed_addresses(self) -> tuple[str, ...]:
-        """Addresses that no trial and no build may reach; they are found out once."""
+        """Return the addresses that trials and builds must not reach; determined once."""
         async with self._finding_addresses:
             if not self._closed_to:
                 try:
-                    nothing = await ensure_nothing(self._engine)
-                    host = await host_addresses(self._engine, nothing, self._tools_volume, self._labels)
+                    scratch = await ensure_scratch_image(self._engine)
+                    host = await host_addresses(self._engine, scratch, self._tools_volume, self._labels)
                     found = [await endpoint_addresses(url) for url in self._settings.endpoints]
                     self._closed_to = (*host, *(address for addresses in found for address in addresses))
                 except (EngineError, UsageError) as error:
@@ -510,7 +507,7 @@ class DockerBackend:
 
 
 def _count_gpus(engine: Engine) -> int | None:
-    """The GPUs of the engine's machine: as somebody has told, or NVIDIA's driver here; None where nobody knows."""
+    """Return the number of GPUs on the engine's machine, as reported or from NVIDIA's driver; None if unknown."""
     if engine.info.gpus is not None:
         return engine.info.gpus
     found = list(_GPUS.iterdir()) if engine.shares_kernel and _GPUS.is_dir() else []
@@ -518,9 +515,9 @@ def _count_gpus(engine: Engine) -> int | None:
 
 
 def _hostname(task: str) -> str:
-    """A name for the machine of every trial of a task.
+    """Return the host name for all trials of a task.
 
-    It stands in the first prompt, which has to be the same for equal trials. It looks as the engine's own would, and
-    tells the agent nothing.
+    It is part of the first prompt, which has to be the same for equal trials. It looks like the engine's default, and
+    gives the agent no information.
     """
     return hashlib.sha256(task.encode()).hexdigest()[:12]

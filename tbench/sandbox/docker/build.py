@@ -1,4 +1,4 @@
-"""Builds an image of a build context, by BuildKit or the engine's own builder, and names it by what it is built of."""
+"""Builds images with BuildKit or the engine's classic builder, and tags them with a hash of their build context."""
 
 from __future__ import annotations
 
@@ -25,40 +25,38 @@ from tbench.sandbox.archive import add_path
 from tbench.sandbox.container_proxy import Masks
 from tbench.sandbox.docker.dockerfile import directive, without_syntax
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.sdk import asking_always
+from tbench.sandbox.docker.sdk import with_parameters
 from tbench.tasks.dockerfile import copied_paths, takes
 from tbench.tasks.environment import Environment
 from tbench.tasks.files import mode_of
 from tbench.text import one_line
 
-# What a builder gets: the files of a build context that the task's hash names, as an archive with the Dockerfile.
-
 _IGNORE = ".dockerignore"
-_NOTHING = re.compile(r"(?!)")
+_MATCHES_NOTHING = re.compile(r"(?!)")
 _NAME = ".tbench.Dockerfile"
-"""Name in the archive of a Dockerfile that is not among the files of the context."""
+"""Name in the archive of a Dockerfile that is not a file of the context."""
 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """A build context. What its .dockerignore leaves out is not among its paths."""
+    """A build context: the files covered by the task's hash, without those that its .dockerignore excludes."""
 
     root: Path
     paths: tuple[Path, ...]
     dockerfile: str
     """Path of the Dockerfile in the archive."""
     text: str
-    """Content of the Dockerfile; bytes that are no UTF-8 are surrogates."""
+    """Content of the Dockerfile; invalid UTF-8 is kept as surrogates."""
     is_visible: bool
-    """Whether COPY sees the Dockerfile, as one file of the context."""
+    """Whether the Dockerfile is a file of the context that COPY can see."""
     ignored: str = ""
     """Content of the .dockerignore."""
     is_edited: bool = False
-    """Whether the Dockerfile is other than its file."""
+    """Whether `text` differs from the file."""
 
     @classmethod
     def of(cls, environment: Environment) -> BuildContext:
-        """The context of a task's folder. Raises OSError, and TrialError where the hash leaves the Dockerfile out."""
+        """Read the context of a task's folder. Raises OSError, and TrialError if the hash excludes the Dockerfile."""
         build, root = environment.build or ImageBuild("."), environment.path
         listed = environment.context_paths()
         within = {path.relative_to(root).as_posix(): path for path in listed}
@@ -67,44 +65,44 @@ class BuildContext:
             name = os.path.relpath(name, root)
         is_own = build.inline is None and not name.startswith("../")
         if is_own and name not in within and (root / name).exists():
-            why = f"{environment.dockerfile}: an ignore file keeps it out of the task's hash, so nothing is built of it"
+            why = f"{environment.dockerfile}: excluded from the task's hash by an ignore file, so it cannot be built"
             raise TrialError("image_build_failed", why)
         ignore = next((each for each in (f"{name}{_IGNORE}" if is_own else _IGNORE, _IGNORE) if each in within), None)
         ignored = "" if ignore is None else _text(within[ignore])
         try:
-            leaves_out = _matcher(ignored)
+            is_ignored = _matcher(ignored)
         except re.error as error:
             raise TrialError("image_build_failed", f"{root / str(ignore)}: {error}") from None
         return cls(
             root,
-            tuple(path for each, path in within.items() if not leaves_out(each)),
+            tuple(path for each, path in within.items() if not is_ignored(each)),
             name if is_own else _NAME,
             _text(environment.dockerfile) if build.inline is None else build.inline,
-            is_own and not leaves_out(name),
+            is_own and not is_ignored(name),
             ignored,
         )
 
     @classmethod
     def of_folder(cls, folder: Path) -> BuildContext:
-        """The context of a folder of tbench's own, whole."""
+        """Return all of a folder of tbench's own as context."""
         paths = tuple(sorted(folder.rglob("*")))
         return cls(folder, paths, "Dockerfile", _text(folder / "Dockerfile"), is_visible=True)
 
     @property
-    def may_show_dockerfile(self) -> bool:
-        """Whether a COPY of it could take the Dockerfile along, though it is none of the context's files."""
+    def may_copy_dockerfile(self) -> bool:
+        """Whether a COPY could include the Dockerfile although it is excluded from the context."""
         takes_any = "--mount" in self.text or any("$" in each for each in copied_paths(self.text))
         return not self.is_visible and (takes_any or takes(self.text, self.dockerfile))
 
     def without_syntax(self) -> BuildContext:
-        """The same context, but for the line of the Dockerfile that names a frontend."""
+        """Return this context without the Dockerfile's `syntax` directive."""
         return replace(self, text=without_syntax(self.text), is_edited=True)
 
     def pack(self, file: IO[bytes], *, uses_buildkit: bool) -> None:
-        """Write the archive. Owners are root, modes those of git."""
+        """Write the context as a tar archive, owned by root and with git's modes."""
         added = {self.dockerfile: self.text} if self.is_edited or not self.is_visible else {}
         if not self.is_visible and not uses_buildkit:
-            # What is said here, other builders take out of what COPY sees.
+            # The classic builders hide from COPY what this file excludes.
             added[_IGNORE] = f"{self.ignored or _IGNORE}\n{_NAME}\n" if self.dockerfile == _NAME else self.ignored
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for path in self.paths:
@@ -121,27 +119,27 @@ def _text(path: Path) -> str:
     return path.read_bytes().decode("utf-8", "surrogateescape")
 
 
-def _matcher(ignored: str) -> Callable[[str], bool]:
-    """Whether a .dockerignore leaves a path out: the last line that matches it, or a folder above it, decides."""
-    lines = [line.strip() for line in ignored.removeprefix("\ufeff").splitlines() if not line.startswith("#")]
+def _matcher(dockerignore: str) -> Callable[[str], bool]:
+    """Return a predicate for paths excluded by a .dockerignore: the last line that matches a path or parent decides."""
+    lines = [line.strip() for line in dockerignore.removeprefix("\ufeff").splitlines() if not line.startswith("#")]
     rules = [(line.startswith("!"), _pattern(line.removeprefix("!").strip())) for line in lines]
 
-    def leaves_out(path: str) -> bool:
+    def is_ignored(path: str) -> bool:
         parts = path.split("/")
         heads = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
-        is_out = False
-        for takes_back, pattern in rules:
-            if takes_back == is_out and any(map(pattern.fullmatch, heads)):
-                is_out = not takes_back
-        return is_out
+        ignored = False
+        for is_exception, pattern in rules:
+            if is_exception == ignored and any(map(pattern.fullmatch, heads)):
+                ignored = not is_exception
+        return ignored
 
-    return leaves_out
+    return is_ignored
 
 
 def _pattern(line: str) -> re.Pattern[str]:
-    """What a line of a .dockerignore matches, by Docker's own rules. Raises re.error."""
+    """Translate a line of a .dockerignore into a regular expression, by Docker's rules. Raises re.error."""
     if not line or (cleaned := posixpath.normpath(line).lstrip("/")) in ("", "."):
-        return _NOTHING
+        return _MATCHES_NOTHING
 
     def part(found: re.Match[str]) -> str:
         token = found[0]
@@ -152,24 +150,23 @@ def _pattern(line: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\*\*/?|\\.|.", part, cleaned), re.DOTALL)
 
 
-_TRIES = 3
-"""How often an image is built whose cached steps are removed meanwhile."""
+_ATTEMPTS = 3
+"""Attempts at a build whose cached images are removed meanwhile."""
 _TRACE = "moby.buildkit.trace"
 _VERTEX, _LOG = 1, 3
 _STEP = re.compile(rb"\[(?!internal\])")
-_SECRET = 8
-"""How long a value of a build argument is at least that is not shown: a shorter one is no secret, and may be in any
-word."""
+_MIN_SECRET_LENGTH = 8
+"""Minimum length of a build argument's value to be hidden; a shorter one is no secret, and may occur in any word."""
 _IMAGE_GONE = re.compile(r"(?<!@)sha256:[0-9a-f]{64}|layer does not exist")
-"""In an error: an id that no Dockerfile names, so one that the builder had of the engine a moment before."""
+"""Matches an error about an image id, which no Dockerfile contains, so the builder took it from its cache."""
 
 
 class BuildFailed(Exception):
-    """A build ended without an image; the message is the builder's last word."""
+    """A build ended without an image; the message is the builder's."""
 
 
 class BuildLog(list[str]):
-    """What a builder says, piece by piece, without passwords."""
+    """Output of a builder in pieces, with passwords masked."""
 
     def __init__(self, masks: Masks) -> None:
         super().__init__()
@@ -180,11 +177,11 @@ class BuildLog(list[str]):
 
 
 class CacheGone(BuildFailed):
-    """A build went on from an image of the cache that somebody else removed under it, such as another run."""
+    """A cached image that a build needed was removed meanwhile, for example by another run."""
 
 
 def has_buildkit(engine: Engine) -> bool:
-    """Whether the engine brings BuildKit, which is Docker's own; Podman's builder knows of itself what it does."""
+    """Whether the engine has BuildKit. Podman does not; its own builder supports most of BuildKit's features."""
     return not engine.info.is_podman and tuple(map(int, engine.api.api_version.split("."))) >= (1, 39)
 
 
@@ -202,17 +199,17 @@ def build(
     no_cache: bool = False,
     uses_buildkit: bool = False,
 ) -> None:
-    """Build through the SDK, with BuildKit or else the engine's own builder. Raises BuildFailed, TimeoutError.
+    """Build an image with BuildKit or the engine's classic builder. Raises BuildFailed, TimeoutError.
 
-    Output goes to `log`. Steps are on `network`, by default on the engine's own bridge; with `no_cache` every one is
-    done. What the builder lost of its cache under it is built again, within the same limit.
+    Output is appended to `log`. Steps use `network` (default: the engine's own bridge); `no_cache` runs all of them.
+    If cached images vanish during the build, it is repeated within the same time limit.
     """
     ends = time.monotonic() + limit_sec
-    client = asking_always(api, version="2") if uses_buildkit else api
+    client = with_parameters(api, version="2") if uses_buildkit else api
     options = {"tag": tag, "labels": labels, "network_mode": network, "nocache": no_cache, "target": target}
 
     def attempt(context: BuildContext) -> None:
-        retrying = Retrying(retry=retry_if_exception_type(CacheGone), stop=stop_after_attempt(_TRIES), reraise=True)
+        retrying = Retrying(retry=retry_if_exception_type(CacheGone), stop=stop_after_attempt(_ATTEMPTS), reraise=True)
         with tempfile.TemporaryFile() as packed:
             context.pack(packed, uses_buildkit=uses_buildkit)
             named = {**options, "dockerfile": context.dockerfile, "buildargs": dict(args or {})}
@@ -223,12 +220,12 @@ def build(
     except BuildFailed as error:
         if not uses_buildkit or not _lacks_frontend(context.text, str(error)):
             raise
-        log.append(f"{error}; the engine's own frontend builds instead\n")
+        log.append(f"{error}; building with the engine's own frontend instead\n")
         attempt(context.without_syntax())
 
 
 def _lacks_frontend(dockerfile: str, error: str) -> bool:
-    """Whether a build failed as Docker's own frontend, which the Dockerfile names, cannot be pulled."""
+    """Whether a build failed because Docker's frontend, named in the Dockerfile, cannot be pulled."""
     name = (directive(dockerfile, "syntax") or "").partition("@")[0].partition(":")[0]
     is_docker = name in ("docker/dockerfile", "docker.io/docker/dockerfile")
     return is_docker and "docker/dockerfile" in error and "parse error" not in error
@@ -236,21 +233,21 @@ def _lacks_frontend(dockerfile: str, error: str) -> bool:
 
 def _build(client: Any, packed: IO[bytes], limit_sec: float, ends: float, log: list[str], **options: Any) -> None:
     packed.seek(0)
-    # The request's timeout bounds a silent step; a client that goes away makes the engine stop.
+    # The request's timeout limits a silent step; the engine stops when the client disconnects.
     left_sec = max(int(ends - time.monotonic()), 0) + 1
     stream = client.build(
         fileobj=packed, custom_context=True, rm=True, forcerm=True, decode=True, timeout=left_sec, **options
     )
-    trace = _Trace([value for value in options["buildargs"].values() if len(value) >= _SECRET])
+    trace = _Trace([value for value in options["buildargs"].values() if len(value) >= _MIN_SECRET_LENGTH])
     try:
         for message in stream:
             if message.get("id") == _TRACE:
-                with suppress(IndexError, KeyError, ValueError):  # of one that cannot be read there are no words
+                with suppress(IndexError, KeyError, ValueError):  # unreadable messages are skipped
                     for line in trace.lines(b64decode(message["aux"])):
                         log.append(line)
             else:
                 log.append(message.get("stream") or f"{message.get('status', '')}\n")
-            # Without a build there is but a message.
+            # If the build does not even start, there is only a message.
             if (failed := message.get("error") or message.get("message")) is not None:
                 raise (CacheGone if _IMAGE_GONE.search(failed) else BuildFailed)(failed)
             if time.monotonic() > ends:
@@ -260,10 +257,10 @@ def _build(client: Any, packed: IO[bytes], limit_sec: float, ends: float, log: l
 
 
 class _Trace:
-    """Reads what BuildKit tells of a build, messages of its protocol: the steps that begin, and what they print."""
+    """Parses BuildKit's trace messages into lines: the steps that begin, and their output."""
 
     def __init__(self, secrets: list[str]) -> None:
-        """`secrets` are values that the names of steps show, but that are not to be seen."""
+        """`secrets` are values to be hidden in the names of steps."""
         self._begun: set[bytes] = set()
         self._secrets = secrets
 
@@ -283,7 +280,7 @@ class _Trace:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a message in the encoding of Protocol Buffers, but for plain numbers: their numbers and bytes."""
+    """Parse a Protocol Buffers message; yields number and bytes of each field except plain integers."""
     at = 0
 
     def number() -> int:
@@ -306,21 +303,21 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def last_lines(log: list[str]) -> str:
-    """The builder's last words, to go at the end of a message; empty where there are none."""
+    """Return the builder's last lines as the end of a message; empty if there are none."""
     chatter = (" --->", "Removing intermediate container")
     last = [line for line in "".join(log).splitlines() if line.strip() and not line.startswith(chatter)][-2:]
     return f"; last lines: {one_line(' | '.join(last), 200)}" if last else ""
 
 
 def tag_of_unchanged(environment: Environment) -> str:
-    """The build tag of the files that the task's hash names. Raises TrialError(task_changed)."""
+    """Return the build tag, after a check that the files match the task's hash. Raises TrialError(task_changed)."""
     tag = build_tag(environment)
     environment.require_unchanged()
     return tag
 
 
 def build_tag(environment: Environment) -> str:
-    """The tag `tbench/<task>:<hash>` of paths, modes and bytes of environment/: the same content is built once."""
+    """Return the tag `tbench/<task>:<hash>`, with a hash of paths, modes and bytes of environment/."""
     digest = hashlib.sha256()
     root = environment.path
     for path in environment.context_paths():

@@ -1,10 +1,9 @@
-"""Finds and removes what runs left on the engine, by label; never anything of a process that still lives.
+"""Finds and removes leftovers of runs on the engine, by label, but nothing of processes that still run.
 
 As a program (`python -m tbench.sandbox.docker.cleaning OWNER`) it removes the containers of a process that did not
 wait for their removal.
 
-One thing that cannot be removed does not stop the rest: what vanished meanwhile is as good as removed, and any other
-failure is reported with the rest.
+A failed removal does not stop the others, and is reported. Items that have vanished meanwhile count as removed.
 """
 
 from __future__ import annotations
@@ -33,79 +32,79 @@ from tbench.sandbox.docker.removing import Kind, force_remove, remove, remove_un
 _AT_ONCE = 4
 _REAP_SEC = 120.0
 _SEARCHES, _BETWEEN_SEARCHES_SEC = 10, 0.5
-"""How often a gone process's containers are searched for: the engine may still be creating some for it."""
+"""Number of searches for a dead process's containers, since the engine may still be creating some."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What may be removed: by default the leftovers of runs whose process is gone, and what nobody uses."""
+    """What to remove; by default leftovers of runs whose process is gone, and unused images."""
 
     everything: bool = False
-    """Whether to remove also what is shared or kept, and what belongs to owners that cannot be seen from here."""
+    """Whether to include shared and kept items, and those of owners that cannot be seen from here."""
     kept: bool = False
-    """Whether to remove also containers and snapshots that were kept on purpose."""
+    """Whether to include containers and snapshots that were kept on purpose."""
     run: str | None = None
-    """Name of the one run whose leftovers are removed; None for all runs."""
+    """Name of the only run to clean up after; None for all runs."""
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """A container, network, volume or image of ours on the engine."""
+    """A container, network, volume or image of tbench on the engine."""
 
     kind: Kind
     identity: str
-    words: str
+    description: str
     run: str = ""
     why_kept: str = ""
-    """The reason to keep it; empty for what is to be removed."""
+    """Reason to keep it; empty if it is to be removed."""
     live: bool = False
-    """Whether it belongs to a process that runs, or may run."""
+    """Whether its process runs, or may run."""
 
 
 @dataclass
 class Cleaned:
-    """The outcome of cleaning: one line per thing that was removed, kept or could not be removed."""
+    """Outcome of cleaning, with one line per item."""
 
     removed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
-    """Lines that end with the reason."""
+    """Items that were kept, with the reason."""
     failed: list[str] = field(default_factory=list)
-    """Lines that end with the engine's message."""
+    """Items that could not be removed, with the engine's message."""
 
 
 async def clean(engine: Engine, scope: Scope, *, dry_run: bool = False) -> Cleaned:
-    """Remove what `scope` allows; with `dry_run` only say what that would be. Raises no EngineError."""
+    """Remove what `scope` allows, or with `dry_run` only report it. Raises no EngineError."""
     cleaned = Cleaned()
     found = await _find(engine, scope, cleaned)
     for item in found:
         if item.why_kept:
-            cleaned.kept.append(f"{item.words}: {item.why_kept}")
+            cleaned.kept.append(f"{item.description}: {item.why_kept}")
     await _remove(engine, [item for item in found if not item.why_kept], cleaned, dry_run=dry_run)
     return cleaned
 
 
 async def reap(engine: Engine) -> list[str]:
-    """Remove what killed runs left, at the start of a run; returns one sentence per thing. Bounded; raises nothing.
+    """Remove leftovers of killed runs, at the start of a run; returns one line per item. Bounded; never raises.
 
-    Only what names an owner that is gone for certain is removed; nothing that was kept, is shared or is only unused.
+    Removes only items whose owner is certainly gone, and none that are kept, shared or merely unused.
     """
     cleaned = Cleaned()
     try:
         async with asyncio.timeout(_REAP_SEC):
-            listed = await asyncio.gather(*(list_kind(engine, Scope()) for list_kind in _OF_RUNS))
+            listed = await asyncio.gather(*(list_kind(engine, Scope()) for list_kind in _RUN_LISTERS))
             found = [item for items in listed for item in items if not item.why_kept]
             await _remove(engine, found, cleaned)
     except (EngineError, TimeoutError) as error:
-        cleaned.failed.append(f"what killed runs left: {error or f'not done within {_REAP_SEC:.0f} s'}")
+        cleaned.failed.append(f"leftovers of killed runs: {error or f'not done within {_REAP_SEC:.0f} s'}")
     return [f"removed {line}, whose process is gone" for line in cleaned.removed] + [
         f"could not remove {line}" for line in cleaned.failed
     ]
 
 
 async def _find(engine: Engine, scope: Scope, cleaned: Cleaned) -> list[Leftover]:
-    """All leftovers in the order in which they can be removed: containers before what they use."""
+    """List all leftovers in the order of their removal, containers first."""
     found: list[Leftover] = []
-    for list_kind in _OF_RUNS:
+    for list_kind in _RUN_LISTERS:
         found += await _list_or_report(list_kind(engine, scope), cleaned)
     if scope.run is not None:
         return found
@@ -113,8 +112,8 @@ async def _find(engine: Engine, scope: Scope, cleaned: Cleaned) -> list[Leftover
     if scope.everything:
         shared += await _list_or_report(_list_shared(engine), cleaned)
     if any(item.live for item in found):
-        # The engine refuses only what a container uses at this moment, and the next trial is still to come.
-        shared = [replace(item, why_kept="a run is under way that may need it") for item in shared]
+        # The engine protects only what a container uses right now, but the run's next trial may need it.
+        shared = [replace(item, why_kept="a run in progress may need it") for item in shared]
     return found + shared
 
 
@@ -122,25 +121,25 @@ async def _list_or_report(finding: Awaitable[list[Leftover]], cleaned: Cleaned) 
     try:
         return await finding
     except EngineError as error:
-        cleaned.failed.append(f"a list of what there is: {error}")
+        cleaned.failed.append(f"listing leftovers: {error}")
         return []
 
 
 def is_kept(container: Mapping[str, Any]) -> bool:
-    """Whether an entry of the engine's list of containers was kept on purpose."""
+    """Whether a container in the engine's list was kept on purpose."""
     return any(name.lstrip("/").startswith(KEPT_PREFIX) for name in container.get("Names") or ())
 
 
 async def _list_containers(engine: Engine, scope: Scope) -> list[Leftover]:
-    """Containers of trials, and helpers that fill volumes."""
+    """List containers of trials, and helpers that fill volumes."""
     api = engine.api
     found: dict[str, Leftover] = {}
     for label in (LABEL_RUN, LABEL_SHARED):
         for container in await engine.call(api.containers, all=True, filters={"label": label}):
             labels = container["Labels"] or {}
             whose = f"of run {labels[LABEL_RUN]}" if LABEL_RUN in labels else "that filled a volume"
-            words = f"container {container['Id'][:12]} {whose}"
-            item = Leftover("container", container["Id"], words, labels.get(LABEL_RUN, ""))
+            description = f"container {container['Id'][:12]} {whose}"
+            item = Leftover("container", container["Id"], description, labels.get(LABEL_RUN, ""))
             found.setdefault(container["Id"], _with_reason_to_keep(item, labels, scope, kept=is_kept(container)))
     return _in_scope(found.values(), scope)
 
@@ -157,7 +156,7 @@ async def _list_networks(engine: Engine, scope: Scope) -> list[Leftover]:
 
 
 async def _list_volumes(engine: Engine, scope: Scope) -> list[Leftover]:
-    """Volumes of trials' services."""
+    """List volumes of trials' services."""
     found = []
     for volume in (await engine.call(engine.api.volumes, filters={"label": LABEL_RUN}))["Volumes"] or []:
         labels = volume["Labels"] or {}
@@ -168,7 +167,7 @@ async def _list_volumes(engine: Engine, scope: Scope) -> list[Leftover]:
 
 
 async def _list_snapshots(engine: Engine, scope: Scope) -> list[Leftover]:
-    """Images committed from trials, by their own label: a user's own commit inherits the other ones."""
+    """List images committed from trials, by a separate label: a user's own commit inherits the other labels."""
     found = []
     for image in await engine.call(engine.api.images, filters={"label": LABEL_SNAPSHOT}):
         labels = image["Labels"] or {}
@@ -179,11 +178,11 @@ async def _list_snapshots(engine: Engine, scope: Scope) -> list[Leftover]:
     return _in_scope(found, scope)
 
 
-_OF_RUNS = (_list_containers, _list_networks, _list_volumes, _list_snapshots)
+_RUN_LISTERS = (_list_containers, _list_networks, _list_volumes, _list_snapshots)
 
 
 async def _list_shared(engine: Engine) -> list[Leftover]:
-    """The bridge and the tools volumes."""
+    """List the bridge and the tools volumes."""
     labelled = {"label": LABEL_SHARED}
     networks = await engine.call(engine.api.networks, filters=labelled)
     volumes = (await engine.call(engine.api.volumes, filters=labelled))["Volumes"] or []
@@ -193,12 +192,12 @@ async def _list_shared(engine: Engine) -> list[Leftover]:
 
 
 async def _list_images(engine: Engine, scope: Scope) -> list[Leftover]:
-    """Images that we built: with `everything` all, else the nameless ones, whose place a later build has taken."""
+    """List images built by tbench: with `everything` all, otherwise nameless ones, which a later build has replaced."""
     found: dict[str, Leftover] = {}
     for label in (LABEL_SHARED, LABEL_IMAGE):
         for image in await engine.call(engine.api.images, filters={"label": label}):
             if (image["Labels"] or {}).get(LABEL_SNAPSHOT):
-                continue  # inherited from the image that it was committed from
+                continue  # a snapshot inherits the labels of its image
             if scope.everything or not _tags(image):
                 for name in _names(image):
                     found.setdefault(name, Leftover("image", name, f"image {_short(name)}"))
@@ -206,14 +205,14 @@ async def _list_images(engine: Engine, scope: Scope) -> list[Leftover]:
 
 
 def _with_reason_to_keep(item: Leftover, labels: dict[str, str], scope: Scope, *, kept: bool) -> Leftover:
-    """Copy of `item` with the reason to keep it, if there is one."""
-    life, words = life_of(labels.get(LABEL_OWNER, ""))
+    """Return `item` with the reason to keep it, if there is one."""
+    life, why = life_of(labels.get(LABEL_OWNER, ""))
     if life is Life.ALIVE:
-        return replace(item, why_kept=words, live=True)
+        return replace(item, why_kept=why, live=True)
     if kept and not (scope.everything or scope.kept):
         return replace(item, why_kept="kept on purpose; --kept removes it")
     if life is Life.UNKNOWN and not scope.everything:
-        return replace(item, why_kept=f"{words}; --all removes it", live=True)
+        return replace(item, why_kept=f"{why}; --all removes it", live=True)
     return item
 
 
@@ -222,33 +221,33 @@ def _in_scope(items: Iterable[Leftover], scope: Scope) -> list[Leftover]:
 
 
 async def _remove(engine: Engine, items: list[Leftover], cleaned: Cleaned, *, dry_run: bool = False) -> None:
-    """Remove `items`, one kind after the other, a few at once; what came of each goes into `cleaned`."""
+    """Remove `items`, kind by kind and a few at once, and record the outcomes in `cleaned`."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def remove_one(item: Leftover) -> None:
         async with turns:
             trouble = "" if dry_run else await _try_to_remove(engine, item)
         if not trouble:
-            cleaned.removed.append(item.words)
+            cleaned.removed.append(item.description)
         elif trouble.startswith("in use"):
-            cleaned.kept.append(f"{item.words}: {trouble}")
+            cleaned.kept.append(f"{item.description}: {trouble}")
         else:
-            cleaned.failed.append(f"{item.words}: {trouble}")
+            cleaned.failed.append(f"{item.description}: {trouble}")
 
     for kind in ("container", "network", "volume", "image"):
         await asyncio.gather(*(remove_one(item) for item in items if item.kind == kind))
 
 
 async def _try_to_remove(engine: Engine, item: Leftover) -> str:
-    """Remove one thing; returns why it is still there, or an empty text."""
+    """Remove one item; returns the reason if it still exists, otherwise an empty text."""
     if item.kind == "container":
-        # Nothing but another removal is in the way of one by force.
+        # Only another removal can block a forced one.
         left = await remove(engine, "container", item.identity, force=True, v=True)
-        return left.words if left is not None else ""
-    # Below a snapshot lies a task's image, nameless or not; below that, only what its build left.
+        return left.engine_message if left is not None else ""
+    # A snapshot's parent is a task's image and has to stay; a task's image has only parents left by its build.
     more: dict[str, Any] = {"noprune": bool(item.run)} if item.kind == "image" else {}
-    left = await remove(engine, item.kind, item.identity, going_sec=0, **more)
-    return f"{'in use: ' if left.is_in_use else ''}{left.words}" if left is not None else ""
+    left = await remove(engine, item.kind, item.identity, in_use_sec=0, **more)
+    return f"{'in use: ' if left.is_in_use else ''}{left.engine_message}" if left is not None else ""
 
 
 def _tags(image: dict[str, Any]) -> list[str]:
@@ -256,7 +255,7 @@ def _tags(image: dict[str, Any]) -> list[str]:
 
 
 def _names(image: dict[str, Any]) -> list[str]:
-    """Names of an image, each of which is to be removed; its id where it has none."""
+    """Return the names of an image, or its id if it has none."""
     return _tags(image) or [image["Id"]]
 
 
@@ -265,9 +264,9 @@ def _short(name: str) -> str:
 
 
 def leave_removing_to_a_child(program: str = "tbench.sandbox.docker.cleaning", *where: str) -> None:
-    """Start a process that removes the containers of this one, which may then end at once.
+    """Start a child process that removes this process's containers, so that this one can end at once.
 
-    `program` is a module that does so, given the owner and `where` it is done.
+    `program` is a module to run with the owner and `where` as arguments.
     """
     subprocess.Popen(
         [sys.executable, "-m", program, owner(), *where],
@@ -279,10 +278,7 @@ def leave_removing_to_a_child(program: str = "tbench.sandbox.docker.cleaning", *
 
 
 async def remove_containers_of(of: str, engine: Engine) -> None:
-    """Remove all containers with the owner label `of`, and what they used, searched for several times.
-
-    Raises EngineError.
-    """
+    """Remove containers, networks and volumes with the owner label `of`, in several searches. Raises EngineError."""
     owned = {"label": f"{LABEL_OWNER}={of}"}
     for _ in range(_SEARCHES):
         found = await engine.call(engine.api.containers, all=True, filters=owned)
@@ -292,9 +288,9 @@ async def remove_containers_of(of: str, engine: Engine) -> None:
 
 
 async def remove_own(engine: Engine, run: str) -> int:
-    """Remove what the owner of this connection has left of a run, while nothing of it is under way.
+    """Remove leftovers of a run by the owner of this connection, while none of its trials is in progress.
 
-    Returns the number of containers. Raises EngineError.
+    Returns the number of containers removed. Raises EngineError.
     """
     own = {"label": [f"{LABEL_OWNER}={engine.owner}", f"{LABEL_RUN}={run}"]}
     listed = await engine.call(engine.api.containers, all=True, filters=own)
@@ -308,7 +304,7 @@ async def _remove_networks_and_volumes(engine: Engine, owned: Mapping[str, Any])
     networks = await engine.call(engine.api.networks, filters=owned)
     volumes = (await engine.call(engine.api.volumes, filters=owned))["Volumes"] or []
     for network in networks:
-        await remove_unless_in_use(engine, "network", network["Id"])  # what kept containers use stays
+        await remove_unless_in_use(engine, "network", network["Id"])  # kept containers may use it
     for volume in volumes:
         await remove_unless_in_use(engine, "volume", volume["Name"])
 

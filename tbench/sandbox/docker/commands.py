@@ -1,4 +1,4 @@
-"""Commands in one container: an exec with a stream each, what it prints, and whose end its end was."""
+"""Commands in one container: each is an exec with a stream, whose output and end are checked."""
 
 from __future__ import annotations
 
@@ -21,35 +21,33 @@ from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.stream import ExecStream
 from tbench.text import one_line
 
-# What a command in a container prints: kept in memory, or written into a file, up to a limit.
-
 BEGAN = b"\1"
-"""Output before that of a command; without it, not even a shell could be started."""
+"""First byte of a command's output; if it is missing, not even a shell could be started."""
 END = "TBENCH_END"
-"""Variable with what is printed behind the output of a command (images/tools/limit.c)."""
+"""Variable with the mark that is printed after a command's output (images/tools/limit.c)."""
 
 
 class EndOfOutput:
-    """Finds the end of a command's output, which is a mark: where a connection was cut, there is none.
+    """Finds the mark at the end of a command's output; it is missing if the connection was cut.
 
-    Behind the mark is one byte, which says whether the command had reached its limit.
+    The byte after the mark tells whether the command reached its time limit.
     """
 
     def __init__(self) -> None:
-        # No beginning of it is an end of it as well, so that it is found behind a part of itself.
+        # The first byte occurs only once, so that the mark is found even after an incomplete one.
         self.mark = f"\4{secrets.token_hex(12)}"
         self._mark = self.mark.encode()
         self._held = b""
         self.at_limit: bool | None = None
-        """Whether the command had reached its limit; None where the end has not come."""
+        """Whether the command reached its time limit; None before the end."""
 
     @property
     def is_missing(self) -> bool:
-        """Whether the end should have come, but has not."""
+        """Whether the mark has not been found."""
         return self.at_limit is None
 
     def strip(self, data: bytes) -> bytes:
-        """The output in the next piece of what has come, without the mark, and without what may be its beginning."""
+        """Return the output in the next piece of data, without the mark or what may be its beginning."""
         if not self.is_missing:
             return data
         data = self._held + data
@@ -57,26 +55,26 @@ class EndOfOutput:
         if behind:
             self.at_limit, self._held = behind.startswith(b"1"), b""
             return before + behind[1:]
-        # It begins with a byte that is not in it again.
+        # The mark's first byte occurs in it only once.
         at = data.rfind(self._mark[:1], max(0, len(data) - len(self._mark)))
         if at < 0 or not self._mark.startswith(data[at:]):
             at = len(data)
         self._held = data[at:]
         return data[:at]
 
-    def rest(self) -> bytes:
-        """What was held back, where nothing more comes."""
+    def flush(self) -> bytes:
+        """Return the bytes held back, at the end of the stream."""
         held, self._held = self._held, b""
         return held
 
 
 class CommandOutput:
-    """Takes the output of one command. What comes before the command has begun is the engine's own, and is kept."""
+    """Collects the output of one command, or writes it to a file. Output before BEGAN is the engine's, and is kept."""
 
     def __init__(self, sink: IO[bytes] | None, limit_bytes: int, end: EndOfOutput) -> None:
         self.has_begun = False
         self.was_cut = False
-        """Whether there was more than the limit."""
+        """Whether the output exceeded the limit."""
         self._sink = sink
         self._left = limit_bytes
         self._end = end
@@ -87,12 +85,12 @@ class CommandOutput:
         return bytes(self._kept)
 
     async def take(self, data: bytes) -> bool:
-        """Take a piece of output; returns whether more is wanted. Raises OSError where the file cannot be written."""
+        """Take a piece of output; returns whether to read on. Raises OSError if the file cannot be written."""
         return await self._take(self._end.strip(data))
 
     async def finish(self) -> None:
-        """Take it that nothing more comes. Raises OSError as `take` does."""
-        await self._take(self._end.rest())
+        """Mark the output as ended. Raises OSError as `take` does."""
+        await self._take(self._end.flush())
 
     async def _take(self, data: bytes) -> bool:
         if not self.has_begun and not self._kept and data.startswith(BEGAN):
@@ -108,11 +106,9 @@ class CommandOutput:
         return not self.was_cut
 
 
-# Commands in one container: each is an exec with a stream of its own, whose end is told from the container's end.
-
 OUTPUT_BYTES = 64 << 20
 _EXEC_SEC = 60.0
-_ENDS_SEC = 2
+_END_SEC = 2
 _SIGNALLED = 128
 
 
@@ -127,10 +123,7 @@ class Commands:
         is_fresh: bool = False,
         masks: Masks | None = None,
     ) -> None:
-        """`is_fresh` says that the agent never is in the container.
-
-        What `masks` hide does not come out, but on a terminal for somebody.
-        """
+        """`is_fresh`: the agent never works in the container. `masks` apply to output, except on terminals."""
         self._masks = masks
         self._engine = engine
         self._container = container
@@ -147,10 +140,10 @@ class Commands:
         sink: IO[bytes] | None,
         limit_bytes: int,
     ) -> ExecResult:
-        """Run a shell script to its end, with `source` as its input; its output goes into `sink`, or is kept.
+        """Run a shell script to its end, with `source` as its input; output is written to `sink`, or returned.
 
-        Raises TrialError (sandbox_lost, sandbox_failed, task_invalid, engine_unreachable), and OSError where the disk
-        of `sink` is full.
+        Raises TrialError (sandbox_lost, sandbox_failed, task_invalid, engine_unreachable), and OSError if the disk of
+        `sink` is full.
         """
         limit = max(1, round(timeout_sec))
         stream, end = await self.script(f"printf '\\1'\n{script}", limit_sec=limit, user=user, environment=environment)
@@ -176,30 +169,30 @@ class Commands:
         if timed_out is None:
             timed_out = time.monotonic() - started >= limit and code in (None, 124, 137, 143)
         if (code in (None, 137) or not output.has_begun) and not timed_out and await self._has_ended():
-            raise TrialError("sandbox_lost", "the container ended under a command")
+            raise TrialError("sandbox_lost", "the container ended while a command was running")
         if end.is_missing and not timed_out and (code is None or (output.has_begun and code < _SIGNALLED)):
-            # What limits it holds the output open to the end, and tells that, unless it was killed itself.
-            raise TrialError("engine_unreachable", "the connection to the engine was cut under a command")
-        # One that ended well has begun, whatever somebody else printed before it.
+            # The limit program keeps the output open and prints the mark at the end, unless it was killed itself.
+            raise TrialError("engine_unreachable", "the connection to the engine was cut while a command was running")
+        # A successful command has begun, even if other output came before its first byte.
         if not output.has_begun and not timed_out and code != 0:
-            words = one_line((output.kept.decode("utf-8", "replace") + stream.errors).strip(), 200)
-            if "unable to find user" in words:
-                raise TrialError("task_invalid", f"{words}: the image has no user {user!r}", stage=Stage.SANDBOX)
-            why = f"no command can be started in the container ({code}): {words}"
+            message = one_line((output.kept.decode("utf-8", "replace") + stream.errors).strip(), 200)
+            if "unable to find user" in message:
+                raise TrialError("task_invalid", f"{message}: the image has no user {user!r}", stage=Stage.SANDBOX)
+            why = f"no command can be started in the container ({code}): {message}"
             raise TrialError("sandbox_failed", why, origin=Origin("exec", self._is_fresh, ran=True))
         return ExecResult(code, output.kept, timed_out)
 
     async def script(
         self, script: str, *, limit_sec: int, user: str, environment: Mapping[str, str]
     ) -> tuple[ExecStream, EndOfOutput]:
-        """Start a shell script that ends by itself; its stream, and what finds the end in that. Raises as `open`."""
-        # The limit holds inside, as there is no API to end an exec; whoever reads has one of his own, with a margin.
+        """Start a shell script with a time limit; returns its stream and the finder of its end. Raises as `open`."""
+        # Enforced inside the container, since the API cannot end an exec; readers add their own limit with a margin.
         argv = [f"{TOOLS}/bin/limit", str(limit_sec), BUSYBOX, "sh", "-c", script]
         end = EndOfOutput()
         return await self.open(argv, user=user, workdir="/", environment={**environment, END: end.mark}), end
 
     async def tty(self, argv: Sequence[str], environment: Mapping[str, str], *, user: str, workdir: str) -> TtyStream:
-        """Start a command on a terminal of its own. Raises TrialError as `open` does."""
+        """Start a command on a new terminal. Raises TrialError as `open` does."""
         stream = await self.open(argv, user=user, workdir=workdir, environment=environment, tty=True)
         return _Tty(self._engine, stream)
 
@@ -214,7 +207,7 @@ class Commands:
         outage_sec: float | None = None,
         tty: bool = False,
     ) -> ExecStream:
-        """Start a command, and give its stream; outages of the engine are waited out for `outage_sec`.
+        """Start a command and return its stream; waits up to `outage_sec` for an engine that is away.
 
         Raises TrialError (sandbox_lost, sandbox_failed, engine_unreachable).
         """
@@ -238,17 +231,17 @@ class Commands:
             status = getattr(error, "status", None)
             if status in (404, 409) or "container state improper" in str(error):  # Podman's 500
                 raise TrialError("sandbox_lost", f"the container is gone or ended: {error}") from error
-            if status is not None and await self._has_ended():  # in some moments of a removal it is a 500
+            if status is not None and await self._has_ended():  # a 500 during a removal
                 raise TrialError("sandbox_lost", f"the container ended: {error}") from error
             raise engine_error(error, f"starting {shlex.join(argv[:3])}", "sandbox_failed") from error
 
     async def _exit_code(self, exec_id: str) -> int | None:
-        """Exit code of a command whose stream has ended; None where it runs on."""
-        # The stream may end a moment before the engine knows of the process's end.
-        ends_at = time.monotonic() + _ENDS_SEC
+        """Return the exit code of a command whose stream has ended; None if it is still running."""
+        # The stream may end a moment before the engine notices the end of the process.
+        ends_at = time.monotonic() + _END_SEC
         while True:
-            # An exec is forgotten when its container is gone, and when the engine restarted.
-            with engine_errors("looking at a command", "sandbox_lost"):
+            # The engine forgets an exec when its container is gone and when the engine restarts.
+            with engine_errors("inspecting a command", "sandbox_lost"):
                 state = await self._engine.call(self._engine.api.exec_inspect, exec_id)
             if not state["Running"] or time.monotonic() > ends_at:
                 code: int | None = state["ExitCode"]
@@ -256,9 +249,9 @@ class Commands:
             await asyncio.sleep(0.02)
 
     async def _has_ended(self) -> bool:
-        """Whether the container has just ended: its processes die a moment before the engine knows."""
+        """Whether the container has ended; waits briefly, since its processes die before the engine notices."""
         try:
-            await self._engine.call(self._engine.api.wait, self._container, timeout=_ENDS_SEC)
+            await self._engine.call(self._engine.api.wait, self._container, timeout=_END_SEC)
         except EngineError as error:
             return error.status == 404
         return True
@@ -269,7 +262,7 @@ def _start_exec(api: Any, exec_id: str, tty: bool, masks: Masks | None) -> ExecS
 
 
 class _Tty(TtyStream):
-    """A command on a terminal of its own."""
+    """A command on a terminal."""
 
     def __init__(self, engine: Engine, stream: ExecStream) -> None:
         self._engine = engine
@@ -282,7 +275,7 @@ class _Tty(TtyStream):
         await self._stream.write(data)
 
     async def resize(self, rows: int, columns: int) -> None:
-        # A process that has ended has no window: whoever reads hears of its end.
+        # Fails if the process has ended, which its reader notices anyway.
         with contextlib.suppress(EngineError):
             await self._engine.call(self._engine.api.exec_resize, self._stream.exec_id, height=rows, width=columns)
 

@@ -1,4 +1,4 @@
-"""A sandbox in one container: created with the task's limits and our labels, removed by force."""
+"""A sandbox in one container, with the task's limits and tbench's labels."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from tbench.sandbox.docker.create import (
     ContainerLimits,
     Originals,
     Recipe,
-    asking,
     container_error,
     create,
     create_arguments,
     engine_errors,
     last_output,
     run_helper,
+    with_origin,
 )
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.limits import MemoryWatch
@@ -65,24 +65,24 @@ from tbench.tasks.network import NetworkPolicy
 __all__ = ["Container", "ContainerLimits", "Recipe"]
 
 _COMMIT_SEC = 900.0
-_OF_NETWORKS = "127.0.0.11"
-"""The name server that the engine gives to containers on networks other than its default bridge."""
+_EMBEDDED_DNS = "127.0.0.11"
+"""The engine's name server for containers on networks other than its default bridge."""
 _EXEC_SEC = 60.0
-_LISTENS_SEC = 60.0
-_LISTENS = (
+_INIT_READY_SEC = 60.0
+_INIT_READY = (
     f"until [ $({BUSYBOX} grep -c -e '^Name:.init$' -e '^State:.S' /proc/1/status) = 2 ]; "
     f"do {BUSYBOX} usleep 5000; done"
 )
-"""Ends when PID 1 is our init, and sleeps, which it does nowhere but where it waits for signals."""
+"""Script that waits until PID 1 is our init and sleeps, which it only does when it waits for signals."""
 _LOOSE_SEC = 600.0
 _CONNECT_SEC = 30.0
-"""Deadline for connecting; shorter than a terminal waits for tmux, so that a hanging engine is told from it."""
+"""Deadline for connecting; shorter than a terminal waits for tmux, to tell a hanging engine from a hanging tmux."""
 _ROOT = "0:0"
-"""Root by number: the accounts in the container may be gone, or changed."""
+"""Root by number, since the accounts in the container may have changed."""
 _FULL = 0.9
-"""Share of a limit from which on it counts as used up."""
-_LEAST_PIDS = 16
-"""Free processes without which a verifier can hardly work."""
+"""Share of a limit above which it counts as used up."""
+_MIN_FREE_PIDS = 16
+"""Number of free process ids that a verifier needs."""
 _MORE_MEMORY_MB = 512.0
 
 
@@ -97,7 +97,7 @@ class Container:
         memory_watch: MemoryWatch | None = None,
         originals: Originals | None = None,
     ) -> None:
-        """`container_id` names a container that was made of `recipe`."""
+        """`container_id` is the id of a container that was made from `recipe`."""
         self.container_id = container_id
         self.workdir = recipe.workdir or recipe.image.workdir
         self._engine = engine
@@ -113,7 +113,7 @@ class Container:
         self._router: Router | None = None
         self._network = recipe.network
         self.lease = Lease()
-        """What it has of the machine's units, released when it is removed or kept."""
+        """CPUs and GPUs reserved for it, released when it is removed or kept."""
 
     @classmethod
     async def start(
@@ -123,17 +123,17 @@ class Container:
         memory_watch: MemoryWatch | None = None,
         originals: Originals | None = None,
     ) -> Container:
-        """Create and start a container.
+        """Create and start a container, and wait for the image's own healthcheck.
 
-        Waits until it is healthy by the image's own check. Raises TrialError (sandbox_failed, engine_unreachable,
-        image_no_space, healthcheck_failed); leaves nothing behind when it does.
+        Raises TrialError (sandbox_failed, engine_unreachable, image_no_space, healthcheck_failed), and then leaves
+        nothing behind.
         """
         arguments = create_arguments(engine, recipe)
         if recipe.has_router:
             arguments["labels"][LABEL_ROUTER] = uuid.uuid4().hex
-        with asking("create", recipe.is_fresh):
+        with with_origin("create", recipe.is_fresh):
             container = cls(engine, await create(engine, arguments), recipe, memory_watch, originals)
-        with asking("start", recipe.is_fresh):
+        with with_origin("start", recipe.is_fresh):
             await container._start(arguments["labels"])
         return container
 
@@ -141,9 +141,9 @@ class Container:
         engine, recipe = self._engine, self._recipe
         try:
             if not self.runs_as_root or recipe.agent_user is not None or recipe.startup.entrypoint:
-                # As root the agent's and the verifier's own scripts make them, which is far cheaper.
+                # Otherwise the agent's and the verifier's scripts make them as root, which is far cheaper.
                 await self.put(LOG_DIRECTORIES)
-            if recipe.options is not None and not recipe.beside:
+            if recipe.options is not None and not recipe.shares_with:
                 await prepare(engine, self.container_id, recipe.options)
             starting = engine.call(engine.api.start, self.container_id)
             if recipe.has_router:
@@ -151,10 +151,12 @@ class Container:
                 await self._link_with_router()
             else:
                 await starting
-            if recipe.has_internet and recipe.closed_to and not (recipe.beside or recipe.has_router):
+            if recipe.has_internet and recipe.closed_to and not (recipe.shares_with or recipe.has_router):
                 # Nothing of the image runs yet: PID 1 is our own init, which holds the entry point back.
                 network_mode = f"container:{self.container_id}"
-                await self._beside(closing_script(recipe.closed_to), network_mode=network_mode, cap_add=["NET_ADMIN"])
+                await self._run_helper(
+                    closing_script(recipe.closed_to), network_mode=network_mode, cap_add=["NET_ADMIN"]
+                )
             if recipe.is_held:
                 await self._wait_for_init()
                 await engine.call(engine.api.kill, self.container_id, "SIGUSR1")
@@ -170,10 +172,10 @@ class Container:
             raise
 
     async def _wait_for_init(self) -> None:
-        """Wait until our init waits for signals: one that comes before is lost, and with it the entry point."""
-        ended = await self.shell(_LISTENS, timeout_sec=_LISTENS_SEC, user="root")
+        """Wait until our init handles signals: an earlier signal would be lost and the entry point never start."""
+        ended = await self.shell(_INIT_READY, timeout_sec=_INIT_READY_SEC, user="root")
         if ended.exit_code != 0:
-            raise TrialError("sandbox_failed", f"the container's init was not ready after {_LISTENS_SEC:.0f} s")
+            raise TrialError("sandbox_failed", f"the container's init was not ready after {_INIT_READY_SEC:.0f} s")
 
     async def _start_router(self, labels: Mapping[str, str]) -> None:
         recipe = self._recipe
@@ -185,11 +187,11 @@ class Container:
         await self._router.link(self.container_id, recipe.closed_to)
         await self._router.use(recipe.network)
         if self._engine.info.is_podman:
-            # It names no servers to a container that has no network of its own.
+            # Podman writes no name servers for a container without a network.
             await self.shell(f"echo nameserver {ROUTER} >/etc/resolv.conf", timeout_sec=_EXEC_SEC, user="root")
 
     async def find_router(self) -> None:
-        """Find the router of a container that another process has started. Raises EngineError."""
+        """Find the router of a container that another process started. Raises EngineError."""
         self._router = await Router.find(self._engine, self._recipe.tools_volume, self.container_id)
 
     async def use_network(self, policy: NetworkPolicy) -> None:
@@ -199,9 +201,9 @@ class Container:
 
     @property
     def _proxy_of_phase(self) -> Mapping[str, str]:
-        """The variables about the proxy for a command that is started now, if the network is open to all.
+        """Proxy variables for a command started now, if its network is public.
 
-        A list of hosts is no such network: a proxy would lead past it. Services have theirs already.
+        With a list of allowed hosts there are none, since a proxy would bypass the list. Services have theirs already.
         """
         is_open = self._recipe.is_proxied or (self._network is not None and self._network.mode == "public")
         return self._recipe.proxy_variables() if is_open and self._recipe.starts else {}
@@ -223,7 +225,7 @@ class Container:
             make = f"{BUSYBOX} mkdir -p {' '.join(LOG_DIRECTORIES)}"
             argv = [BUSYBOX, "sh", "-c", f'{make}; exec "$@"', "sh", *argv]
         try:
-            # Not waited for: a terminal does so itself, and is not charged for it.
+            # No waiting for the engine: a terminal waits itself, and that time is not charged to the agent.
             return await self._commands.open(
                 argv,
                 user=user or "",
@@ -265,9 +267,9 @@ class Container:
         if user in ("root", "0"):
             user = _ROOT
             if not self._image.has_home:
-                # Else the engine takes it from the accounts.
+                # Otherwise the engine takes HOME from the accounts.
                 environment.setdefault("HOME", "/root")
-        with asking("exec", self.is_fresh):
+        with with_origin("exec", self.is_fresh):
             return await self._commands.run(
                 script,
                 timeout_sec=timeout_sec,
@@ -288,7 +290,7 @@ class Container:
         return tty
 
     async def put(self, files: Mapping[str, FileEntry]) -> None:
-        with asking("put_archive", self.is_fresh, "copying files into the container", "sandbox_failed"):
+        with with_origin("put_archive", self.is_fresh, "copying files into the container", "sandbox_failed"):
             await self._engine.call(self._engine.api.put_archive, self.container_id, "/", pack(files))
 
     async def _put_loose(self, loose: LooseFiles) -> None:
@@ -306,7 +308,7 @@ class Container:
             found = unpack(io.BufferedReader(ChunkReader(chunks), 1 << 20), limit_bytes)
             return {path: self._masks.masked(content) for path, content in found.items()}
 
-        with asking("get_archive", self.is_fresh, f"reading {directory}"):
+        with with_origin("get_archive", self.is_fresh, f"reading {directory}"):
             try:
                 return await self._engine.call(read, again=True)
             except EngineError as error:
@@ -316,18 +318,18 @@ class Container:
 
     @property
     def _original_recipe(self) -> Recipe:
-        """The recipe with the task's own image, also where this container was made of a snapshot."""
+        """The recipe with the task's own image, even if this container was made from a snapshot."""
         return dataclasses.replace(self._recipe, image=self._recipe.original or self._image, original=None)
 
     def image_id(self) -> str:
         return self._original_recipe.image.id
 
     async def given_names(self) -> GivenNames:
-        with asking("inspect", self.is_fresh, "telling what names the engine gave"):
+        with with_origin("inspect", self.is_fresh, "reading the container's name servers and mounts"):
             given = await given_names(self._engine, self.container_id)
         if self._recipe.network is not None:
             return dataclasses.replace(given, servers=frozenset({ROUTER}))
-        own = () if self._recipe.options is None else (_OF_NETWORKS,)
+        own = () if self._recipe.options is None else (_EMBEDDED_DNS,)
         return dataclasses.replace(given, servers=given.servers.union(own))
 
     async def original(self) -> Sandbox:
@@ -339,7 +341,7 @@ class Container:
 
     async def start_copy(self) -> Container:
         recipe = self._original_recipe
-        return await self._another(dataclasses.replace(recipe, beside=self.container_id, network=self._network))
+        return await self._another(dataclasses.replace(recipe, shares_with=self.container_id, network=self._network))
 
     async def bring(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
         assert isinstance(copy, Container)
@@ -347,7 +349,7 @@ class Container:
 
     async def anew(self) -> Sandbox:
         recipe = self._original_recipe
-        options = recipe.options.nameless() if recipe.options is not None else None
+        options = recipe.options.without_aliases() if recipe.options is not None else None
         return await self._another(dataclasses.replace(recipe, options=options, network=self._network))
 
     async def _another(self, recipe: Recipe) -> Container:
@@ -355,12 +357,12 @@ class Container:
         return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
 
     async def _open_as_root(self, script: str, limit_sec: int) -> tuple[ExecStream, EndOfOutput]:
-        # From one container into another files go as they are.
+        # Without masks: files are transferred unchanged.
         commands = Commands(self._engine, self.container_id)
         return await commands.script(script, limit_sec=limit_sec, user=_ROOT, environment={})
 
     async def wait_until_healthy(self, check: Healthcheck) -> None:
-        """Wait for a healthcheck. Raises TrialError, with what entry point and services have written."""
+        """Wait for a healthcheck. Raises TrialError with the logs of entry point and services."""
         try:
             await wait_until_healthy(self, check)
         except TrialError as error:
@@ -377,10 +379,11 @@ class Container:
         return {"entrypoint.log": self._masks.masked(printed)} if printed else {}
 
     async def snapshot(self) -> str:
-        # Processes stand still meanwhile, as files that change would be torn. The container's labels come along: run,
-        # trial and owner. What changed before the snapshot differs from the original's image all the same.
-        with asking("inspect", self.is_fresh, "telling when it was made"):
+        # Processes are paused meanwhile, so that files are consistent. The image gets the container's labels (run,
+        # trial, owner) and its time of creation, since earlier changes still count as changes of the original image.
+        with with_origin("inspect", self.is_fresh, "reading its time of creation"):
             began_at = (await given_names(self._engine, self.container_id)).began_at
+        variables = self._recipe.proxy_variables() if self._recipe.has_proxy_variables else ()
         committing = asyncio.ensure_future(
             self._engine.call(
                 self._engine.api.commit,
@@ -388,17 +391,17 @@ class Container:
                 changes=[
                     f"LABEL {LABEL_SNAPSHOT}={SNAPSHOT_KEPT} {LABEL_ORIGINAL}={self._original_recipe.image.id}"
                     f" {LABEL_BEGAN}={datetime.fromtimestamp(began_at, UTC).isoformat()}",
-                    # The engine makes the container's variables the image's.
-                    *(f"ENV {name}=" for name in (self._recipe.proxy_variables() if self._recipe.starts_told else ())),
+                    # The engine would store the container's variables in the image.
+                    *(f"ENV {name}=" for name in variables),
                 ],
                 deadline_sec=_COMMIT_SEC,
             )
         )
         try:
-            with asking("commit", self.is_fresh, "copying the sandbox", "verifier_failed"):
+            with with_origin("commit", self.is_fresh, "copying the sandbox", "verifier_failed"):
                 committed = await asyncio.shield(committing)
         except asyncio.CancelledError:
-            # The engine goes on: wait for its answer, or the image would be nobody's. Its parent stays.
+            # The engine goes on: wait for its answer, or the image would never be removed. Its parent stays.
             with contextlib.suppress(EngineError):
                 await remove_or_remember(self._engine, "image", (await committing)["Id"], noprune=True)
             raise
@@ -417,13 +420,13 @@ class Container:
 
     async def make_room(self) -> tuple[str, ...]:
         repairs = []
-        with asking("make_room", self.is_fresh, "making room in the container", "sandbox_failed"):
+        with with_origin("make_room", self.is_fresh, "making room in the container", "sandbox_failed"):
             used = await self._engine.call(self._engine.api.stats, self.container_id, stream=False, again=True)
             processes = used.get("pids_stats", {}).get("current", 0)
-            if processes >= min(_FULL * self._limits.pids, self._limits.pids - _LEAST_PIDS):
-                # From a cgroup of its own, and all at once: a bomb has no time to refill.
-                await self._beside("kill -9 -1", network_mode="none", pid_mode=f"container:{self.container_id}")
-                repairs.append(f"processes: {processes} of {self._limits.pids} ran; all were ended")
+            if processes >= min(_FULL * self._limits.pids, self._limits.pids - _MIN_FREE_PIDS):
+                # From another cgroup, and all at once, so that a fork bomb cannot refill.
+                await self._run_helper("kill -9 -1", network_mode="none", pid_mode=f"container:{self.container_id}")
+                repairs.append(f"processes: {processes} of {self._limits.pids} were running; all were killed")
             if _held_mb(used.get("memory_stats", {})) >= _FULL * self._limits.memory_mb:
                 limit_mb = self._limits.memory_mb + _MORE_MEMORY_MB
                 limit = int(limit_mb * (1 << 20))
@@ -435,7 +438,7 @@ class Container:
                 )
         return tuple(repairs)
 
-    async def _beside(self, script: str, **host_config: Any) -> None:
+    async def _run_helper(self, script: str, **host_config: Any) -> None:
         recipe = self._recipe
         await run_helper(self._engine, self._image.id, recipe.tools_volume, script, labels=recipe.labels, **host_config)
 
@@ -448,7 +451,7 @@ class Container:
 
 
 async def _all_of(*doing: Awaitable[None]) -> None:
-    """Do all of it, and raise what failed only when nothing of it goes on."""
+    """Await all, and raise the first error only when all have ended."""
     for failed in await asyncio.gather(*doing, return_exceptions=True):
         if isinstance(failed, BaseException):
             raise failed
@@ -456,7 +459,7 @@ async def _all_of(*doing: Awaitable[None]) -> None:
 
 async def _is_running(sandbox: Sandbox) -> bool:
     assert isinstance(sandbox, Container)
-    with engine_errors("looking at a container", "engine_unreachable"):
+    with engine_errors("inspecting a container", "engine_unreachable"):
         try:
             state = await sandbox._engine.call(sandbox._engine.api.inspect_container, sandbox.container_id)
         except EngineError as error:
@@ -467,7 +470,7 @@ async def _is_running(sandbox: Sandbox) -> bool:
 
 
 def _held_mb(memory: Mapping[str, Any]) -> float:
-    """Megabytes that the kernel cannot take back: processes and tmpfs, but not the cache of files."""
+    """Return the megabytes that the kernel cannot reclaim: processes and tmpfs, without the file cache."""
     details = memory.get("stats") or {}
     cache = sum(details.get(f"total_{name}", details.get(name, 0)) for name in ("active_file", "inactive_file"))
     return float(memory.get("usage", 0) - cache) / (1 << 20)

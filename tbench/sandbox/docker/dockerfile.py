@@ -1,7 +1,6 @@
-"""What a Dockerfile asks of its builder, as far as it matters which builder that is and what it can reach.
+"""Analyses Dockerfiles: which builder they need, and what their builds can reach.
 
-A Dockerfile is somebody else's: where it cannot be told what the builder would make of a line, the answer is the
-careful one.
+Dockerfiles are untrusted: if a line may be read in several ways, the cautious answer is given.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _DIRECTIVE = re.compile(r"#\s*([a-z][a-z0-9]*)\s*=\s*(.+?)\s*", re.IGNORECASE)
 _ESCAPE_DIRECTIVE = re.compile(r"^\s*#\s*escape\s*=", re.MULTILINE | re.IGNORECASE)
 _ADD = re.compile(r"(?:ONBUILD\s+)*ADD\s+(?:--\S+\s+)*(.*)", re.IGNORECASE | re.DOTALL)
 _MAY_BE_A_URL = re.compile(r"[:$\\]")
-"""Without a colon, also a hidden one, there is no URL."""
+"""A URL contains a colon, which a variable or an escape may hide."""
 _FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
 _ARG = re.compile(r"ARG\s+(.*)", re.IGNORECASE)
 _ON_PLATFORM = re.compile(r"FROM\s+--platform=\S*?\$\{?((?:TARGET|BUILD)[A-Z]+)", re.IGNORECASE)
@@ -38,25 +37,25 @@ _REFERENCE = re.compile(r"[\w./:@-]+", re.ASCII)
 
 
 def read_dockerfile(path: Path) -> str:
-    """The text of the Dockerfile at `path`, whatever its bytes are."""
+    """Read the Dockerfile at `path`; invalid UTF-8 is replaced."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 
 @dataclass(frozen=True)
 class _Instruction:
-    """An instruction on one line, without the bodies of its heredocs."""
+    """An instruction joined into one line, without the bodies of its heredocs."""
 
     text: str
     line: int
-    """Number of the line that it begins in."""
+    """Number of its first line."""
     heredocs: tuple[str, ...]
-    """Names of its heredocs, as they are ended by."""
+    """Delimiters of its heredocs."""
     bodies: range
-    """Numbers of the lines of their bodies."""
+    """Line numbers of the heredocs' bodies."""
 
 
 def needs_buildkit(dockerfile: str) -> str | None:
-    """What only BuildKit can build, by name and line; None where any builder can build this."""
+    """Return the first feature that only BuildKit supports, with its line; None if any builder will do."""
     declared = platform_args(dockerfile)
     for each in _instructions(dockerfile):
         if each.heredocs:
@@ -69,7 +68,7 @@ def needs_buildkit(dockerfile: str) -> str | None:
 
 
 def heredoc_around(dockerfile: str, line: int | None) -> str | None:
-    """The heredoc that has a line in its body, by name and line; the first one where no line is given."""
+    """Describe the heredoc whose body contains `line`, or the first heredoc if `line` is None."""
     for each in _instructions(dockerfile):
         if each.heredocs and (line is None or line in each.bodies):
             return _named(each)
@@ -81,7 +80,7 @@ def _named(instruction: _Instruction) -> str:
 
 
 def without_syntax(dockerfile: str) -> str:
-    """The Dockerfile without its directive `syntax`, each other instruction in the line that it was in."""
+    """Return the Dockerfile without its `syntax` directive; line numbers of instructions do not change."""
     lines = dockerfile.split("\n")
     count = next(at for at, line in enumerate([*lines, ""]) if not _DIRECTIVE.fullmatch(line.lstrip("\ufeff").strip()))
     kept = [line for line in lines[:count] if directive(line, "syntax") is None]
@@ -89,7 +88,7 @@ def without_syntax(dockerfile: str) -> str:
 
 
 def directive(dockerfile: str, name: str) -> str | None:
-    """The value of a directive, such as `syntax`, which comments at the very top give."""
+    """Return the value of a parser directive such as `syntax`, from the comments at the top."""
     for line in dockerfile.removeprefix("\ufeff").split("\n"):
         if (found := _DIRECTIVE.fullmatch(line.strip())) is None:
             return None
@@ -99,49 +98,49 @@ def directive(dockerfile: str, name: str) -> str | None:
 
 
 def platform_args(dockerfile: str) -> set[str]:
-    """Variables of the platform that it declares without a value, and that BuildKit alone sets by itself."""
+    """Return the platform variables declared without a value, which only BuildKit sets automatically."""
     declared = (_ARG.match(each.text) for each in _instructions(dockerfile))
     return {word for found in declared if found for word in found[1].split() if _PLATFORM.fullmatch(word)}
 
 
 def why_not_closed(dockerfile: str, args: Mapping[str, str] = NO_ARGS) -> str | None:
-    """Why a build of this cannot be kept from the engine's host, whatever its steps can reach; None where it can.
+    """Explain why the build could reach the engine's host despite a closed network; None if it cannot.
 
-    The images of its stages may still bring such instructions along: `base_images`, `fetches_by_itself`.
+    Base images may add such instructions: check `base_images` with `find_remote_add`.
     """
     if what := needs_buildkit(dockerfile):
-        return f"it needs BuildKit ({what}), which builds on a network of its own choice"
+        return f"it needs BuildKit ({what}), which chooses its network itself"
     if _ESCAPE_DIRECTIVE.search(dockerfile):
-        return "it sets another escape character, with which it cannot be told what it fetches"
+        return "it sets another escape character, so its downloads cannot be determined"
     for lines in _readings(dockerfile):
-        if (line := fetches_by_itself(lines)) is not None:
-            return f"{line!r} may let the engine itself fetch a URL, over the network of its host; RUN can fetch it"
+        if (line := find_remote_add(lines)) is not None:
+            return f"{line!r} may make the engine itself fetch a URL over its host's network; fetch it with RUN instead"
     if None in base_images(dockerfile, args):
-        return "it cannot be told what image it begins FROM"
+        return "its image in FROM cannot be determined"
     return None
 
 
-def fetches_by_itself(lines: Iterable[str]) -> str | None:
-    """The first of these instructions that may let the engine itself fetch a URL."""
+def find_remote_add(lines: Iterable[str]) -> str | None:
+    """Return the first ADD instruction that may make the engine itself fetch a URL."""
     return next((line for line in lines if (added := _ADD.fullmatch(line)) and _MAY_BE_A_URL.search(added[1])), None)
 
 
 def base_images(dockerfile: str, args: Mapping[str, str] = NO_ARGS) -> set[str | None]:
-    """The images that stages begin from, but for other stages and `scratch`; None for one that cannot be told.
+    """Return the images in FROM, without other stages and `scratch`; includes None if one cannot be determined.
 
-    `args` are what the build gives to its variables.
+    `args` are the build arguments.
     """
     return {name for lines in _readings(dockerfile) for name in _base_images(lines, args)}
 
 
 def _readings(dockerfile: str) -> tuple[list[str], list[str]]:
-    """The instructions as old and as new engines read them: they differ in indented comments within an instruction."""
+    """Parse the instructions as old and as new engines do, which differ in indented comments inside instructions."""
     old, new = _instructions(dockerfile, str), _instructions(dockerfile)
     return [each.text for each in old], [each.text for each in new]
 
 
 def _instructions(dockerfile: str, comment_of: Callable[[str], str] = str.lstrip) -> Iterator[_Instruction]:
-    """The instructions; a line that goes on with one is a comment if `comment_of` it begins so."""
+    """Yield the instructions; a continuation line is a comment if `comment_of(line)` begins with #."""
     escape = re.escape("`" if directive(dockerfile, "escape") == "`" else "\\")
     continued = re.compile(rf"(?:^|(?<=[^{escape}])){escape}[ \t]*$")
     lines = dockerfile.removeprefix("\ufeff").split("\n")
@@ -150,7 +149,7 @@ def _instructions(dockerfile: str, comment_of: Callable[[str], str] = str.lstrip
     for number, raw in numbered:
         line = raw.rstrip("\r") if begun else raw.strip()
         if comment_of(line).startswith("#") or not line.strip():
-            continue  # also within an instruction
+            continue  # even inside an instruction
         line, goes_on = continued.subn("", line)
         begun, first = begun + line, first or number
         if not goes_on:
@@ -163,7 +162,7 @@ def _instructions(dockerfile: str, comment_of: Callable[[str], str] = str.lstrip
 
 
 def _heredocs(instruction: str, following: Sequence[str]) -> tuple[tuple[str, ...], int]:
-    """The heredocs of an instruction, and how many of the following lines are theirs; none where one has no end."""
+    """Return the heredocs of an instruction and the number of their lines; none if one is not terminated."""
     names, length = [], 0
     for is_chomped, name in _heredoc_words(instruction):
         lines = (line.rstrip("\r") for line in following[length:])
@@ -178,7 +177,7 @@ def _heredocs(instruction: str, following: Sequence[str]) -> tuple[tuple[str, ..
 
 
 def _heredoc_words(instruction: str) -> Iterator[tuple[bool, str]]:
-    """The heredocs that an instruction begins: whether tabs before their lines do not count, and their names."""
+    """Yield the heredocs of an instruction: whether leading tabs are stripped, and the delimiter."""
     arguments = _MAY_HAVE_HEREDOC.fullmatch(instruction)
     if arguments is None or _is_json_list(arguments[1]):
         return
@@ -196,9 +195,9 @@ def _is_json_list(text: str) -> bool:
 
 
 def _words(text: str, *, is_raw: bool) -> list[str]:
-    """Words as Docker's own lexer has them, in which blanks may follow `<<`. None where a quote has no end.
+    """Split text into words as Docker's lexer does, with blanks allowed after `<<`; empty if a quote is not closed.
 
-    If `is_raw`, they have their quotes and escapes.
+    If `is_raw`, quotes and escapes are kept.
     """
     words, at = [""], 0
     while at < len(text):
@@ -231,7 +230,7 @@ def _base_images(lines: Iterable[str], args: Mapping[str, str]) -> Iterator[str 
 
 
 def _declare(words: str, defaults: dict[str, str], args: Mapping[str, str]) -> None:
-    """Take note of the variables of an ARG; one without a value takes an earlier value away."""
+    """Record the variables of an ARG; one without a value removes an earlier value."""
     for word in words.split():
         name, equals, value = word.partition("=")
         if name in args:

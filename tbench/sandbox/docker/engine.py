@@ -1,7 +1,7 @@
-"""The container engine: connecting to it, calling Docker's SDK with deadlines, and what its errors mean.
+"""The container engine: connects to it, calls Docker's SDK with deadlines, and interprets its errors.
 
-All calls run in threads of their own and have a deadline from outside: the SDK's stream sockets ignore its own
-timeout. An engine that is away for a while (a restart, an upgrade) is waited for here, in one place.
+Every call runs in a thread and has a deadline outside of it, since the SDK's stream sockets ignore the SDK's timeout.
+This is also the one place that waits for an engine that is away for a while (a restart, an upgrade).
 """
 
 from __future__ import annotations
@@ -35,50 +35,51 @@ from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, TlsForward, tls_cont
 from tbench.text import one_line
 from tbench.threads import DaemonThreads
 
-# What errors of the SDK say about an engine that does not answer; the libraries below it wrap them several times.
+# The libraries below the SDK wrap an error several times, so that its causes have to be searched.
 
 DEFAULT = "unix:///var/run/docker.sock"
-"""Where an engine is looked for if nothing says where."""
-_MINE = "start Docker (or run 'tbench setup', which can as root on Debian)"
+"""Default address of the engine."""
+_START_LOCAL = "start Docker (or run 'tbench setup' as root, which can do it on Debian)"
 
 
 def is_cut_off(error: BaseException) -> bool:
-    """Whether the connection broke or could not be made; an answer that takes too long does not count."""
+    """Whether the connection broke or could not be made; timeouts do not count."""
     if any(isinstance(cause, urllib3.exceptions.ReadTimeoutError | TimeoutError) for cause in _causes(error)):
         return False
     return isinstance(error, requests.ConnectionError | urllib3.exceptions.ProtocolError | ConnectionError)
 
 
 def was_refused(error: BaseException) -> bool:
-    """Whether the engine cannot have received the call."""
+    """Whether the engine certainly did not receive the call."""
     refusals = ConnectionRefusedError | FileNotFoundError | urllib3.exceptions.NewConnectionError
     return any(isinstance(cause, refusals) for cause in _causes(error))
 
 
-def why_unavailable(error: BaseException, host: str | None, waited_sec: float, of_way: str = "") -> str:
-    """Why an engine at `host`, or else where DOCKER_HOST says, cannot be connected to, and what to do about it.
+def why_unavailable(error: BaseException, host: str | None, waited_sec: float, forward_error: str = "") -> str:
+    """Explain why no engine can be reached at `host` (default: DOCKER_HOST), and what to do about it.
 
-    `of_way` is what went wrong on the way to it, where something leads there.
+    `forward_error` is the error of a forward to the engine, if there is one.
     """
     where = host or os.environ.get("DOCKER_HOST") or DEFAULT
     causes = _causes(error)
-    nobody = f"no container engine answers at {where}"
-    closer = f"'tbench doctor{'' if host is None else f' --engine {host}'}' looks closer"
-    if of_way:
-        return f"{nobody}: {one_line(of_way, 200)}; {closer}"
+    silent = f"no container engine answers at {where}"
+    doctor = f"'tbench doctor{'' if host is None else f' --engine {host}'}' may say more"
+    if forward_error:
+        return f"{silent}: {one_line(forward_error, 200)}; {doctor}"
     if any(isinstance(cause, PermissionError) for cause in causes):
         return (
             f"no permission on {where}: join its group ('sudo usermod -aG docker $USER', log in again) or run as root"
         )
     if any(isinstance(cause, FileNotFoundError | ConnectionRefusedError) for cause in causes):
-        return f"{nobody}: {_MINE if where.startswith('unix://') else 'start one there, or name another address'}"
+        remedy = _START_LOCAL if where.startswith("unix://") else "start one there, or use another address"
+        return f"{silent}: {remedy}"
     if any(isinstance(cause, requests.Timeout | TimeoutError) for cause in causes):
-        return f"{nobody} within {waited_sec:.0f} s; {closer}"
-    return f"{nobody}: {one_line(_words(error, causes), 200)}; {closer}"
+        return f"{silent} within {waited_sec:.0f} s; {doctor}"
+    return f"{silent}: {one_line(_root_cause(error, causes), 200)}; {doctor}"
 
 
-def _words(error: BaseException, causes: list[BaseException]) -> str:
-    """What another service answers, or the innermost reason, such as that of a name that nobody knows."""
+def _root_cause(error: BaseException, causes: list[BaseException]) -> str:
+    """Return the HTTP status of another service, or the innermost error, such as an unknown host."""
     of_requests = [cause for cause in causes if isinstance(cause, requests.RequestException)]
     for each in of_requests:
         if each.response is not None:
@@ -96,27 +97,26 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 T = TypeVar("T")
-FIRST_SEC = 30.0
-"""How long each of the first answers of an engine may take."""
+CONNECT_SEC = 30.0
+"""Time limit of each of the first calls."""
 _CALL_SEC = 120.0
 OUTAGE_SEC = 120.0
-"""How long an engine that does not answer is waited for; as long as a terminal waits for its session."""
+"""Seconds to wait for an engine that does not answer; as long as a terminal waits for its session."""
 _LONGEST_PAUSE_SEC = 2.0
-_AGAIN_SEC = 30.0
-"""How long something is left alone that the engine has refused to remove."""
+_RETRY_REMOVAL_SEC = 30.0
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""What kernels and images call the same."""
+"""Names of architectures in images, by the kernel's names."""
 _DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _REPEATABLE = {
     *("inspect_container", "inspect_image", "inspect_volume", "exec_inspect", "containers", "images", "networks"),
     *("volumes", "info", "start", "put_archive", "exec_create", "update_container"),
     *("remove_container", "remove_image", "remove_network", "remove_volume"),
 }
-"""Names of SDK calls that can be repeated when one went through and only its answer was lost."""
+"""SDK calls that can be repeated safely if only the answer was lost."""
 
 
 class EngineError(TbenchError):
-    """The engine refused or failed a call; the message is its own. `status` is None where there was no answer."""
+    """A failed call, with the engine's message and HTTP status; the status is None if there was no answer."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -124,7 +124,7 @@ class EngineError(TbenchError):
 
 
 class EngineUnreachable(EngineError):
-    """No engine answers. `sent` says that the call may have gone through, and only its answer was lost."""
+    """No engine answers. `sent`: the call may have been executed, with only its answer lost."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -133,7 +133,7 @@ class EngineUnreachable(EngineError):
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What the engine reports about its machine, which may be another than ours."""
+    """Facts that the engine reports about itself and its machine."""
 
     name: str
     version: str
@@ -144,43 +144,42 @@ class EngineInfo:
     kernel: str = ""
     is_podman: bool = False
     root: str = ""
-    """Directory of the engine's data, on its machine."""
+    """Directory of the engine's data on its machine."""
     architecture: str = "amd64"
-    """Of its containers, as images call it."""
+    """Architecture of its containers, by the name used for images."""
     has_gpus: bool = False
-    """Whether it can give NVIDIA's GPUs to containers."""
+    """Whether containers can use NVIDIA GPUs."""
     gpus: int | None = None
-    """How many, where somebody else than the engine knows."""
+    """Number of GPUs, if known from another source than the engine."""
     identity: str = ""
-    """What tells it from every other engine, whatever its address; empty where it does not say."""
+    """Unique id of the engine, independent of its address; empty if unknown."""
     may_limit_disk: bool = False
     """Whether its storage driver can limit a container's disk, if the file system below is set up for it."""
 
 
 @dataclass(frozen=True)
 class RefusedRemoval:
-    """Something that the engine has refused to remove."""
+    """A removal that the engine has refused."""
 
-    words: str
-    """The engine's."""
+    engine_message: str
     options: dict[str, Any]
-    """Those of its removal."""
+    """Options of the removal."""
     at: float = field(default_factory=time.monotonic)
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to try again."""
-        return time.monotonic() - self.at > _AGAIN_SEC
+        return time.monotonic() - self.at > _RETRY_REMOVAL_SEC
 
 
 @dataclass(frozen=True)
 class PullStream:
-    """What an engine says while it pulls. It stops pulling when the stream is closed."""
+    """Progress messages of a pull. Closing the stream stops the pull."""
 
     messages: Iterator[dict[str, Any]]
-    """They raise what the connection raises; an engine that goes away does not look like one that is done."""
+    """Raises the connection's errors, so that a lost engine is not taken for a finished pull."""
     close: Callable[[], None]
-    """May be called from another thread, while one waits for a message. Never raises."""
+    """May be called from another thread while one waits for a message. Never raises."""
 
 
 class Engine:
@@ -195,29 +194,29 @@ class Engine:
         outage_sec: float = OUTAGE_SEC,
         is_forwarded: bool = False,
         owner: str = "",
-        way: TlsForward | None = None,
+        forward: TlsForward | None = None,
     ) -> None:
-        """`is_forwarded` says that behind its socket is another machine; `owner` is the label of what is made there.
+        """`is_forwarded`: the socket leads to another machine; `owner`: owner label of all that is created.
 
-        `way` leads to that machine, and is closed with the rest.
+        `forward` leads to that machine, and is closed with the engine.
         """
         self.api = api
         self.info = info
         self.outage_sec = outage_sec
-        """How long the engine is waited for when it does not answer."""
+        """Seconds to wait when the engine does not answer."""
         self.owner = owner or owner_of_this_process()
         self.refused: dict[tuple[str, str], RefusedRemoval] = {}
-        """What could not be removed yet, by kind and name."""
+        """Removals to try again, by kind and name."""
         self.calls: Counter[str] = Counter()
-        """How often it was called, by name of the call."""
+        """Number of calls by name."""
         self._executor = executor
         self._is_forwarded = is_forwarded
         self._is_given_up = False
-        self._way = way
+        self._forward = forward
 
     @property
     def is_local(self) -> bool:
-        """Whether the engine is this machine's own, so that its paths are ours."""
+        """Whether the engine runs on this machine, with the same paths as this process."""
         if self._is_forwarded:
             return False
         return self.info.name == socket.gethostname() and self.api.base_url.startswith(
@@ -234,44 +233,48 @@ class Engine:
         is_forwarded: bool = False,
         owner: str = "",
     ) -> Engine:
-        """Connect to the engine at `host`, by default where DOCKER_HOST says; the rest is that of the class.
+        """Connect to the engine at `host` (default: DOCKER_HOST); the other parameters are those of the class.
 
-        Raises EngineUnavailable with advice, and LoginUnreadable where Docker's own configuration is broken.
+        Raises EngineUnavailable with advice, and LoginUnreadable if Docker's own configuration is broken.
         """
-        read_docker_config()  # of which the SDK would make a traceback
+        read_docker_config()  # reports problems for which the SDK would raise a traceback
         # A trial can hold one connection in an exec while its removal and another's start need their own.
         connections = 3 * concurrency + 4
         environment = {**os.environ, **({} if host is None else {"DOCKER_HOST": host})}
-        way = _way(environment)
+        forward = _tls_forward(environment)
         with contextlib.ExitStack() as stack:
-            if way is not None:
-                stack.callback(way.close)
-                environment["DOCKER_HOST"], is_forwarded = way.host, True
+            if forward is not None:
+                stack.callback(forward.close)
+                environment["DOCKER_HOST"], is_forwarded = forward.host, True
             try:
-                # from_env() is the documented way to honour DOCKER_HOST.
-                client = docker.from_env(timeout=int(FIRST_SEC), max_pool_size=connections, environment=environment)
-                sdk.forget_proxies(client.api)  # it would add them to every container, whatever network that has
-                raw = client.api.info()
-                told = client.api.version()
+                client = docker.from_env(timeout=int(CONNECT_SEC), max_pool_size=connections, environment=environment)
+                sdk.forget_proxies(client.api)  # they would be added to every container, regardless of its network
+                raw, version = client.api.info(), client.api.version()
                 client.api.timeout = int(_CALL_SEC)
             except (DockerException, requests.RequestException) as error:
-                of_way = "" if way is None else way.why
-                raise EngineUnavailable(why_unavailable(error, host, FIRST_SEC, of_way=of_way)) from None
-            info = _info(raw, told)
+                forward_error = "" if forward is None else forward.why
+                raise EngineUnavailable(why_unavailable(error, host, CONNECT_SEC, forward_error)) from None
+            info = _info(raw, version)
             stack.pop_all()
         return cls(
-            client.api, DaemonThreads(), info, outage_sec=outage_sec, is_forwarded=is_forwarded, owner=owner, way=way
+            client.api,
+            DaemonThreads(),
+            info,
+            outage_sec=outage_sec,
+            is_forwarded=is_forwarded,
+            owner=owner,
+            forward=forward,
         )
 
     @property
     def shares_kernel(self) -> bool:
-        """Whether containers run on this process's own kernel: not behind TCP or SSH, nor in a virtual machine.
+        """Whether containers share this process's kernel: not behind TCP or SSH, nor in a virtual machine.
 
-        This process may itself be in a container: load and memory are the same for both, paths need not be.
+        Then load and memory are shared, but not necessarily paths, since this process may itself be in a container.
         """
         if self._is_forwarded:
             return False
-        # The SDK's own name for a socket of this machine.
+        # The SDK's name for a local socket.
         return self.api.base_url.startswith("http+docker://localhost") and self.info.kernel == platform.release()
 
     async def call(
@@ -286,9 +289,9 @@ class Engine:
     ) -> T:
         """Run a blocking SDK call in the executor. Raises EngineError, also when the deadline passes.
 
-        Where nobody answers, it is tried for `outage_sec` (by default the engine's own), then EngineUnreachable is
-        raised. A call whose answer was lost is repeated where `again` says so, by default where that does no harm.
-        `dispose` is given a result that comes after its caller was cancelled or the deadline had passed.
+        If the engine does not answer, the call is retried for `outage_sec` (default: `Engine.outage_sec`) before
+        EngineUnreachable is raised. `again` allows repeating a call whose answer was lost (default: if that is safe).
+        `dispose` gets a result that arrives after cancellation or the deadline.
         """
         if self._is_given_up:
             raise EngineUnreachable(f"{_name(function)}: the engine's machine is gone", sent=False)
@@ -325,18 +328,18 @@ class Engine:
             raise EngineError(f"the engine did not answer {name} within {deadline_sec:.0f} s") from None
         except APIError as error:
             raise EngineError(_api_message(error), error.status_code) from error
-        # urllib3's own come through where the SDK reads a response in pieces (build, pull, logs).
+        # The SDK does not wrap urllib3's errors when it reads a response in pieces (build, pull, logs).
         except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            words = f"{name}: {one_line(str(error))}"
+            message = f"{name}: {one_line(str(error))}"
             if is_cut_off(error):
-                raise EngineUnreachable(words, sent=not was_refused(error)) from error
-            raise EngineError(words) from error
+                raise EngineUnreachable(message, sent=not was_refused(error)) from error
+            raise EngineError(message) from error
 
     def open_pull(self, repository: str, version: str, login: str | None, silence_sec: float) -> PullStream:
-        """Begin to pull an image; `version` is a tag or a digest, `login` what goes into X-Registry-Auth.
+        """Start pulling an image; `version` is a tag or digest, `login` the value of X-Registry-Auth.
 
-        Blocks until the engine says something, and raises what the SDK raises, also where it then says nothing for
-        `silence_sec`. The SDK's own `pull` cannot be ended, and looks for logins by itself, helpers without a deadline.
+        Blocks until the first message. Raises the SDK's errors, also if no message arrives for `silence_sec`. The SDK's
+        own `pull` cannot be stopped, and calls credential helpers without a deadline.
         """
         response = self.api.post(
             f"{self.api.base_url}/v{self.api.api_version}/images/create",
@@ -349,10 +352,10 @@ class Engine:
             response.raise_for_status()
         except requests.HTTPError as error:
             raise create_api_error_from_http_exception(error) from error
-        return PullStream(_messages(response), partial(_end, response))
+        return PullStream(_messages(response), partial(_close_response, response))
 
-    async def answers(self, deadline_sec: float) -> str:
-        """Look whether somebody answers; what is wrong, empty where nothing is. Raises nothing."""
+    async def ping(self, deadline_sec: float) -> str:
+        """Check that the engine answers; returns the problem, or an empty text. Never raises."""
         try:
             await self._call_once(self.api.ping, (), {}, deadline_sec, None)
         except EngineUnreachable as error:
@@ -362,23 +365,23 @@ class Engine:
         return ""
 
     def give_up(self) -> None:
-        """Take it that the engine's machine is gone: calls fail at once from now on, until it is taken up again."""
+        """Mark the engine as lost: calls fail at once until `take_up`."""
         self._is_given_up = True
 
     def take_up(self) -> None:
-        """Call the engine again."""
+        """Mark the engine as available again."""
         self._is_given_up = False
 
     def close(self) -> None:
-        """Close the connections; calls under way are not waited for."""
+        """Close the connections without waiting for calls in progress."""
         with contextlib.suppress(Exception):
             self.api.close()
-        if self._way is not None:
-            self._way.close()
+        if self._forward is not None:
+            self._forward.close()
 
 
-def _way(environment: dict[str, str]) -> TlsForward | None:
-    """What leads to an engine that wants TLS, of which nothing is left in the environment. Raises EngineUnavailable."""
+def _tls_forward(environment: dict[str, str]) -> TlsForward | None:
+    """Start a forward if the engine requires TLS, and remove the TLS variables. Raises EngineUnavailable."""
     host = environment.get("DOCKER_HOST", "")
     context = tls_context(environment) if host.startswith(("tcp://", "https://")) else None
     for name in (VERIFY, CERTIFICATES):
@@ -386,21 +389,21 @@ def _way(environment: dict[str, str]) -> TlsForward | None:
     return None if context is None else TlsForward(host, context)
 
 
-def _end(response: requests.Response) -> None:
-    """Close an answer that may be still under way, and that another thread may wait for. Never raises."""
+def _close_response(response: requests.Response) -> None:
+    """Close a response that another thread may still be reading. Never raises."""
     with contextlib.suppress(Exception):
-        CancellableStream(iter(()), response).close()  # which wakes that thread; it leaves the descriptor open
+        CancellableStream(iter(()), response).close()  # wakes up that thread, but leaves the descriptor open
     with contextlib.suppress(Exception):
         response.close()
 
 
-def is_disk_full(said: object) -> bool:
-    """Whether the engine's words say that its disk is full."""
-    return _DISK_FULL.search(str(said)) is not None
+def is_disk_full(message: object) -> bool:
+    """Whether the engine's message reports a full disk."""
+    return _DISK_FULL.search(str(message)) is not None
 
 
 def _messages(response: requests.Response) -> Iterator[dict[str, Any]]:
-    """The JSON objects of an answer, which come one in a line."""
+    """Parse the response's JSON objects, one per line."""
     rest = b""
     for piece in response.raw.stream(decode_content=True):
         *lines, rest = (rest + piece).split(b"\n")
@@ -409,12 +412,12 @@ def _messages(response: requests.Response) -> Iterator[dict[str, Any]]:
         yield json.loads(rest)
 
 
-def _info(raw: dict[str, Any], told: dict[str, Any]) -> EngineInfo:
-    """What an engine says of itself, in its answers to /info and /version."""
+def _info(raw: dict[str, Any], version: dict[str, Any]) -> EngineInfo:
+    """Parse the engine's answers to /info and /version."""
     return EngineInfo(
         name=raw.get("Name", "?"),
-        version=told["Version"],
-        is_podman=any("podman" in part.get("Name", "").lower() for part in told.get("Components") or ()),
+        version=version["Version"],
+        is_podman=any("podman" in part.get("Name", "").lower() for part in version.get("Components") or ()),
         cpus=raw.get("NCPU", 1),
         memory_mb=raw.get("MemTotal", 0) / (1 << 20),
         storage_driver=raw.get("Driver", "?"),
@@ -424,7 +427,7 @@ def _info(raw: dict[str, Any], told: dict[str, Any]) -> EngineInfo:
         architecture=_ARCHITECTURES.get(raw.get("Architecture", ""), raw.get("Architecture", "")),
         has_gpus=_has_gpus(raw),
         may_limit_disk=_may_limit_disk(raw),
-        # Engines beside each other on a machine may share the id, but not the directory.
+        # Several engines on one machine may share the id, but not the directory.
         identity=f"{raw['ID']} {raw.get('DockerRootDir', '')}" if raw.get("ID") else "",
     )
 
@@ -435,7 +438,7 @@ def _has_gpus(info: dict[str, Any]) -> bool:
 
 
 def _may_limit_disk(info: dict[str, Any]) -> bool:
-    """Btrfs and ZFS have quotas; overlay has them over XFS that is mounted with pquota, of which nothing is told."""
+    """Whether the driver has quotas: btrfs, zfs, and overlay on XFS if it is mounted with pquota (not reported)."""
     below = dict(pair for pair in info.get("DriverStatus") or () if len(pair) == 2).get("Backing Filesystem", "")
     driver = info.get("Driver", "")
     return driver in ("btrfs", "zfs") or (driver in ("overlay", "overlay2") and below == "xfs")

@@ -1,4 +1,4 @@
-"""Finds or pulls the images of tasks, or builds them, once per content of environment/."""
+"""Finds, pulls or builds the images of tasks, once per content of environment/."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tbench.sandbox.docker.build import (
 )
 from tbench.sandbox.docker.dockerfile import (
     base_images,
-    fetches_by_itself,
+    find_remote_add,
     heredoc_around,
     needs_buildkit,
     platform_args,
@@ -43,22 +43,22 @@ from tbench.sandbox.docker.manifest import free_bytes
 from tbench.sandbox.docker.owner import LABEL_IMAGE, LABEL_ORIGINAL
 from tbench.sandbox.docker.pulls import PullFailed, Pulls
 from tbench.sandbox.docker.removing import remove_unless_in_use
-from tbench.sandbox.startup import NOTHING, Startup
+from tbench.sandbox.startup import NO_STARTUP, Startup
 from tbench.tasks.environment import Environment
 from tbench.text import one_line
 
 _FREE_MB = 4096.0
-"""Free space on the engine's disk below which nothing is built or pulled. Bundled tasks' images take up to 0.6 GB,
-those of large tasks several; containers write there as well."""
+"""Free megabytes on the engine's disk below which nothing is built or pulled. Images of bundled tasks take up to
+0.6 GB, those of large tasks several; containers write there as well."""
 _BUILDS_AT_ONCE = 2
-_NO_DOCKERFILE = "there is no Dockerfile to build it of"
-_TYPES = {"denied": "image_denied", "rate-limited": "image_rate_limited", "no-space": "image_no_space"}
-"""Types of error by what keeps an image from being pulled; any other is image_unavailable."""
+_NO_DOCKERFILE = "there is no Dockerfile to build it from"
+_ERROR_TYPES = {"denied": "image_denied", "rate-limited": "image_rate_limited", "no-space": "image_no_space"}
+"""Error types by kind of pull failure; all other kinds are image_unavailable."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image that the engine has, and what its configuration says."""
+    """An image on the engine, with its configuration."""
 
     id: str
     reference: str
@@ -67,19 +67,19 @@ class Image:
     has_locale: bool
     has_home: bool = False
     size: int = 0
-    """Bytes on the engine's disk, those included that it shares with other images."""
+    """Bytes on the engine's disk, including layers shared with other images."""
     original: str = ""
-    """Id of the image that a snapshot's sandbox was made of; empty for what is no snapshot."""
+    """For a snapshot, the id of the sandbox's own image; otherwise empty."""
     triggers: tuple[str, ...] = ()
-    """Instructions that a build begins with whose FROM names this image."""
+    """ONBUILD instructions, which run in builds with this image in FROM."""
     digests: tuple[str, ...] = ()
-    """Its names in registries, with digests: `name@sha256:…`."""
+    """Names in registries with digests: `name@sha256:…`."""
     origin: ImageOrigin | None = None
-    """Where a task's image came from; None for other images."""
+    """Origin of a task's image; None for other images."""
     proxies: Mapping[str, str] = field(default_factory=dict)
-    """The variables about proxies that it sets itself."""
-    startup: Startup = NOTHING
-    """What it starts with a container; of a snapshot, that of its original counts."""
+    """Proxy variables set by the image."""
+    startup: Startup = NO_STARTUP
+    """Commands that it starts in its containers; for a snapshot, its original's are used instead."""
 
     @classmethod
     def from_inspection(cls, reference: str, inspection: dict[str, Any]) -> Image:
@@ -102,28 +102,28 @@ class Image:
         )
 
     def published(self, how: Literal["pulled", "present"]) -> Image:
-        """This image as one that a task names."""
+        """Return this image with the origin of a published one."""
         name = ImageName.parse(self.reference)
-        # The engine may know one image by several names; a short name stands there in full with Podman.
+        # The engine may know one image by several names; Podman lists short names in full.
         own = [each for each in self.digests if each.partition("@")[0].endswith(name.repository)] or list(self.digests)
         digest = name.digest or (own[0].partition("@")[2] if own else None)
         return replace(self, origin=ImageOrigin(how=how, reference=self.reference, digest=digest))
 
     def built(self, how: Literal["built", "present"]) -> Image:
-        """This image as one that was built of a task; the hash of environment/ is its tag."""
+        """Return this image with the origin of one built from a task; its tag is the hash of environment/."""
         built_from = self.reference.rpartition(":")[2]
         return replace(self, origin=ImageOrigin(how=how, reference=self.reference, built_from=built_from))
 
 
 _Key = tuple[str, str | None]
-"""What tells images of a run apart: the name of what is built, and that of the published one."""
+"""Identifies an image of a run: name of the built image, and name of the published one."""
 ImageState = Literal["present", "to be pulled", "to be built", "not to be had"]
 ClosedNetwork = Callable[[], AbstractAsyncContextManager[str]]
-"""Makes a network for one build from which the engine's host cannot be reached; gives its name on the engine."""
+"""Makes a network for one build that cannot reach the engine's host; yields its name on the engine."""
 
 
 class Images:
-    """Gives each task its image; the trials of one task wait for a single build."""
+    """Provides the image of each task; trials of the same task wait for a single build."""
 
     def __init__(
         self,
@@ -139,10 +139,9 @@ class Images:
         closed_network: ClosedNetwork | None = None,
         proxy: ContainerProxy = WITHOUT_PROXY,
     ) -> None:
-        """With `closed_network` all builds are on such a network, and what could not be kept to it is not built.
+        """With `closed_network` all builds use such a network, and Dockerfiles that would bypass it are refused.
 
-        With `build` nothing is pulled; with `no_build_cache` what is not pulled is built anew, without the engine's
-        cache.
+        With `build` nothing is pulled; with `no_build_cache` builds ignore existing images and the engine's cache.
         """
         self._engine = engine
         self._force_build = build
@@ -157,17 +156,17 @@ class Images:
         self._locks: dict[_Key, asyncio.Lock] = {}
         self._ready: dict[_Key, Image] = {}
         self._failed: dict[_Key, TrialError] = {}
-        self._told_away: set[str] = set()
+        self._reported_away: set[str] = set()
         self._building = asyncio.Semaphore(_BUILDS_AT_ONCE)
 
     async def get(self, environment: Environment) -> Image:
-        """The task's image, found, pulled or built.
+        """Find, pull or build the task's image.
 
         Raises TrialError: image_unavailable, image_denied, image_rate_limited, image_build_failed,
         image_build_timeout, image_no_space, engine_unreachable, task_changed.
 
-        A failure that another attempt would repeat is remembered for the run: the other seeds of that task fail at
-        once with the same words. One that somebody removed meanwhile, such as another run, is got anew.
+        A permanent failure is remembered for the run, so that other trials of the task fail at once with the same
+        message. An image that was removed meanwhile, for example by another run, is fetched again.
         """
         key = _key(environment)
         async with self._locks.setdefault(key, asyncio.Lock()):
@@ -194,7 +193,7 @@ class Images:
             raise TrialError("image_unavailable", f"{environment.name}: {published} is not pulled and {_NO_DOCKERFILE}")
         # In a thread: hashing some megabytes must not hold up the other trials' terminals.
         tag = await asyncio.to_thread(tag_of_unchanged, environment)
-        if not self._builds_anew and (image := await self.find(tag)) is not None:
+        if not self._rebuilds and (image := await self.find(tag)) is not None:
             return image.built("present")
         if self._closed_network is not None:
             await self._require_closable(environment)
@@ -203,28 +202,28 @@ class Images:
             return (await self._build(environment, tag)).built("built")
 
     def _is_built(self, environment: Environment) -> bool:
-        """Whether the image is to be built even where it is published; what has no Dockerfile cannot be."""
+        """Whether the image is built even if it is published."""
         return self._force_build and environment.can_be_built
 
     @property
-    def _builds_anew(self) -> bool:
-        """Whether an image that was built before is no reason not to build it."""
+    def _rebuilds(self) -> bool:
+        """Whether images are built even if they exist."""
         return self._force_build or self._no_cache
 
     async def _require_closable(self, environment: Environment) -> None:
-        """Check that nothing in the task's build goes round the network that it gets. Raises TrialError."""
+        """Check that the task's build cannot bypass its network. Raises TrialError."""
         dockerfile, args = _dockerfile(environment), environment.build.args if environment.build else {}
         why = why_not_closed(dockerfile, args)
         for name in sorted(filter(None, base_images(dockerfile, args))) if why is None else ():
             if (base := await self.find(name)) is None:
                 await self._pull_base(name, environment)
                 base = await self.find(name)
-            if base is not None and (line := fetches_by_itself(base.triggers)) is not None:
-                why = f"its {name} brings along {line!r}, with which the engine itself fetches a URL"
+            if base is not None and (line := find_remote_add(base.triggers)) is not None:
+                why = f"its {name} contributes {line!r}, for which the engine itself fetches a URL"
         if why is not None:
             raise TrialError(
                 "image_build_failed",
-                f"{environment.dockerfile}: --block-host does not build this: {why}; "
+                f"{environment.dockerfile}: cannot be built with --block-host: {why}; "
                 "build it once without --block-host",
             )
 
@@ -236,7 +235,7 @@ class Images:
             raise _pull_error(error, f"{environment.dockerfile}: FROM {name}") from error
 
     async def get_all(self, environments: Iterable[Environment]) -> dict[str, Image | TrialError]:
-        """The images of several environments by name, or what keeps them from being had."""
+        """Return the images of several environments by name, or the errors."""
 
         async def get(environment: Environment) -> Image | TrialError:
             try:
@@ -248,7 +247,7 @@ class Images:
         return dict(zip(wanted, await asyncio.gather(*map(get, wanted.values())), strict=True))
 
     async def to_pull(self, environments: Iterable[Environment]) -> list[ImageName]:
-        """Published images that the engine lacks and that `get` would pull; none where the engine cannot say."""
+        """Return the published images that `get` would pull; empty if the engine fails to answer."""
         if self._force_build or self._pull == "never":
             return []
         named = {each.settings.docker_image for each in environments}
@@ -260,31 +259,31 @@ class Images:
         return [name for name, image in zip(names, found, strict=True) if image is None]
 
     async def foresee(self, environment: Environment) -> ImageState:
-        """What `get` would do for the task's image, as far as that can be known without doing it. Raises TrialError."""
+        """Predict what `get` will do for the task's image. Raises TrialError."""
         published = environment.settings.docker_image
         if published and not self._is_built(environment):
             name = ImageName.parse(published)
-            if not self._asks_anew(name) and await self.find_published(name):
+            if not self._always_pulls(name) and await self.find_published(name):
                 return "present"
             if self._pull != "never":
-                return "to be pulled"  # where it cannot be, it is built
+                return "to be pulled"  # if the pull fails, it is built
             if not environment.can_be_built:
                 return "not to be had"
         tag = await asyncio.to_thread(build_tag, environment)
-        return "present" if not self._builds_anew and await self.find(tag) else "to be built"
+        return "present" if not self._rebuilds and await self.find(tag) else "to be built"
 
     async def _need_space(self, environment: Environment) -> None:
-        """Check the free space of the engine's disk, if it can be seen. Raises TrialError(image_no_space)."""
+        """Check the free space of the engine's disk, if it is known. Raises TrialError(image_no_space)."""
         free = await free_bytes(self._engine)
         if free is not None and free / (1 << 20) < self._free_mb:
             raise TrialError(
                 "image_no_space",
-                f"{environment.name}: {self._engine.info.root} has {free / (1 << 20):.0f} MB free, less than "
-                f"{self._free_mb:.0f}: 'tbench clean --all' and 'docker system prune' make room",
+                f"{environment.name}: {self._engine.info.root} has only {free / (1 << 20):.0f} MB free, less than "
+                f"{self._free_mb:.0f}: make room with 'tbench clean --all' and 'docker system prune'",
             )
 
     async def find(self, reference: str) -> Image | None:
-        """The image by its name or id; None if the engine lacks it."""
+        """Find an image by name or id; None if the engine does not have it."""
         try:
             return Image.from_inspection(reference, await self._engine.call(self._engine.api.inspect_image, reference))
         except EngineError as error:
@@ -294,23 +293,23 @@ class Images:
             raise TrialError(kind, f"{reference}: {error}", stage=Stage.IMAGE) from error
 
     async def find_published(self, name: ImageName) -> Image | None:
-        """The image that a task names, as `find`; one that is pinned counts under its digest alone."""
+        """Find a published image; a pinned one has to have its digest."""
         image = await self.find(name.wanted)
         if image is None or (name.digest and not any(each.endswith(f"@{name.digest}") for each in image.digests)):
             return None
         return replace(image, reference=name.text)
 
-    def _asks_anew(self, name: ImageName) -> bool:
-        """Whether the registry may have a newer one than the engine."""
+    def _always_pulls(self, name: ImageName) -> bool:
+        """Whether to pull the image even if it exists, since the registry may have a newer one."""
         return self._pull == "always" and name.digest is None
 
     async def _as_published(self, name: ImageName, environment: Environment) -> Image | None:
-        """The image that a task names, found or pulled; None where it is to be built instead. Raises TrialError."""
+        """Find or pull a published image; None if it has to be built instead. Raises TrialError."""
         found = await self.find_published(name)
-        if found is not None and not self._asks_anew(name):
+        if found is not None and not self._always_pulls(name):
             return found.published("present")
         if self._pull == "never":
-            self._build_instead(name, environment, "is not on the engine, and --pull never pulls nothing")
+            self._build_instead(name, environment, "is not on the engine, and --pull never forbids pulling it")
             return None
         await self._need_space(environment)
         try:
@@ -319,18 +318,18 @@ class Images:
             raise _pull_error(error, f"{environment.name}: {name.shown}") from error
         except PullFailed as failed:
             if found is not None:
-                words = f"{environment.name}: --pull always: {name.shown} (--pull missing takes the one that is here)"
-                raise _pull_error(failed, words) from failed
-            self._without_pull(name, environment, failed)
+                where = f"{environment.name}: --pull always: {name.shown} (--pull missing uses the existing image)"
+                raise _pull_error(failed, where) from failed
+            self._fall_back_to_build(name, environment, failed)
             return None
         image = await self.find_published(name)
         if image is None:
-            words = f"{environment.name}: {name.shown} was pulled, but the engine has no image of that name and digest"
-            raise TrialError("image_unavailable", words)
+            why = f"{environment.name}: {name.shown} was pulled, but the engine has no image with that name and digest"
+            raise TrialError("image_unavailable", why)
         return image.published("present" if found is not None and found.id == image.id else "pulled")
 
-    def _without_pull(self, name: ImageName, environment: Environment, failed: PullFailed) -> None:
-        """Say that an image is built, as it cannot be pulled. Raises TrialError where it cannot be built, either."""
+    def _fall_back_to_build(self, name: ImageName, environment: Environment, failed: PullFailed) -> None:
+        """Announce that an image is built because its pull failed. Raises TrialError if it cannot be built either."""
         where = f"{environment.name}: {name.shown} cannot be pulled"
         if failed.kind == "no-space":
             raise _pull_error(failed, where)
@@ -338,24 +337,24 @@ class Images:
             raise _pull_error(failed, f"{where} and {_NO_DOCKERFILE}")
         if failed.kind not in ("away", "silent"):
             self._build_instead(name, environment, f"cannot be pulled ({one_line(str(failed), 300)})")
-        elif name.registry not in self._told_away:
-            self._told_away.add(name.registry)
-            why = one_line(failed.said, 200)
+        elif name.registry not in self._reported_away:
+            self._reported_away.add(name.registry)
+            why = one_line(failed.engine_message, 200)
             self._say(f"registry {name.registry} cannot be reached ({why}); images are built instead")
 
     def _build_instead(self, name: ImageName, environment: Environment, why: str) -> None:
         if not environment.can_be_built:
             raise TrialError("image_unavailable", f"{environment.name}: {name.shown} {why}; {_NO_DOCKERFILE}")
-        other = ", which is another image than the pinned one" if name.digest else ""
+        other = ", which will differ from the pinned image" if name.digest else ""
         self._say(f"{environment.name}: {name.shown} {why}; building instead{other}")
 
     def _forget(self, key: _Key, image: Image) -> None:
-        """Take it that the image is gone from the engine."""
+        """Mark the image as missing from the engine."""
         self._ready.pop(key, None)
         self._pulls.forget(ImageName.parse(image.reference))
 
     def to_drop(self, environment: Environment, others: Iterable[Environment]) -> Image | None:
-        """The image of an environment, where it was pulled or built here and none of the `others` shares it."""
+        """Return the environment's image if this run has pulled or built it and none of the `others` needs it."""
         image = self._ready.get(_key(environment))
         if image is None or image.origin is None or image.origin.how not in ("pulled", "built"):
             return None
@@ -369,7 +368,7 @@ class Images:
         return None if any(map(is_shared, others)) else image
 
     async def drop(self, environment: Environment, image: Image) -> int:
-        """Remove an image unless a container or another name needs it; its bytes where it is gone. Raises nothing."""
+        """Remove an image unless a container or another name needs it. Returns the bytes freed. Never raises."""
         self._forget(_key(environment), image)
         await remove_unless_in_use(self._engine, "image", ImageName.parse(image.reference).wanted)
         try:
@@ -416,30 +415,31 @@ class Images:
             if time.monotonic() - started >= limit_sec:
                 why = f"{environment.dockerfile}: the build took longer than {limit_sec:.0f} s{last_lines(log)}"
                 raise TrialError("image_build_timeout", why) from error
-            why = f"{environment.dockerfile}: {self._words(error, context.text)}{last_lines(log)}"
+            why = f"{environment.dockerfile}: {self._build_problem(error, context.text)}{last_lines(log)}"
             raise TrialError(_why_not_built(error, log), why, stage=Stage.IMAGE) from error
         finally:
             self._keep_log(environment, log)
 
     def _uses_buildkit(self, environment: Environment, context: BuildContext) -> bool:
-        """Whether BuildKit builds, as it does where the engine has it. Raises TrialError where it must, but cannot."""
-        if not has_buildkit(self._engine) or not context.may_show_dockerfile:
+        """Whether to build with BuildKit, if the engine has it. Raises TrialError if it is needed but not usable."""
+        if not has_buildkit(self._engine) or not context.may_copy_dockerfile:
             return has_buildkit(self._engine)
         if what := needs_buildkit(context.text):
             why = (
-                f"it needs BuildKit ({what}), which cannot keep the Dockerfile out of what COPY or a mount of it takes"
+                f"it needs BuildKit ({what}), with which COPY or a mount of the context would include the Dockerfile, "
+                "although .dockerignore excludes it"
             )
-            advice = "name the files that are to be taken, or let .dockerignore leave the Dockerfile in"
+            advice = "name the files to copy, or do not exclude the Dockerfile in .dockerignore"
             raise TrialError("image_build_failed", f"{environment.dockerfile}: {why}; {advice}")
         return False
 
     async def _network_of_buildkit(self) -> str | None:
-        """None for the engine's own bridge; without one its steps have no network, as with the engine's own builder."""
+        """Return None for the engine's default bridge, or "none" if there is no bridge, as the classic builder does."""
         found = await self._engine.call(self._engine.api.networks, names=["bridge"])
         return None if any(each["Name"] == "bridge" for each in found) else "none"
 
     async def _pull_with_login(self, environment: Environment, context: BuildContext) -> None:
-        """Pull what stages begin from and registries may give to us alone: BuildKit would pull it as nobody."""
+        """Pull base images whose registries have a login: BuildKit would pull them without it."""
         args = environment.build.args if environment.build else {}
         for name in sorted(filter(None, base_images(context.text, args))):
             registry = ImageName.parse(name).registry
@@ -447,33 +447,33 @@ class Images:
                 await self._pull_base(name, environment)
 
     def _platform_args(self, context: BuildContext) -> dict[str, str]:
-        """Arguments that Docker's own builder lacks, and that BuildKit and Podman's give by themselves."""
+        """Return the platform arguments that BuildKit and Podman define but Docker's classic builder does not."""
         info = self._engine.info
         asked = set[str]() if info.is_podman else platform_args(context.text)
         values = {"PLATFORM": f"linux/{info.architecture}", "OS": "linux", "ARCH": info.architecture}
         known = {f"{role}{kind}": value for kind, value in values.items() for role in ("TARGET", "BUILD")}
         return {name: value for name, value in known.items() if name in asked}
 
-    def _words(self, error: Exception, dockerfile: str) -> str:
-        """What a builder says; of a heredoc that it takes for instructions, what it is."""
-        said = one_line(self._proxy.masks.masked_text(str(error)), 300)
-        line = re.search(r"parse error (?:on )?line (\d+)", said)
-        if line is None and "unknown instruction" not in said.lower() and "<<" not in said:
-            return said
+    def _build_problem(self, error: Exception, dockerfile: str) -> str:
+        """Return the builder's message; explain it if the builder does not support heredocs."""
+        message = one_line(self._proxy.masks.masked_text(str(error)), 300)
+        line = re.search(r"parse error (?:on )?line (\d+)", message)
+        if line is None and "unknown instruction" not in message.lower() and "<<" not in message:
+            return message
         if (heredoc := heredoc_around(dockerfile, int(line[1]) if line else None)) is None:
-            return said
+            return message
         info = self._engine.info
         builder = f"{'Podman' if info.is_podman else 'Docker'} {info.version}"
-        advice = "Docker 23 and Podman 4.8 do, with a blank after << Docker 28.2"
+        advice = "supported by Docker 23 and Podman 4.8; with a blank after << by Docker 28.2"
         if not info.is_podman:
-            advice += "; so does '# syntax=docker/dockerfile:1' in the first line, where that image can be pulled"
-        return f"{heredoc}: this engine's builder ({builder}) does not know it ({advice}): {said}"
+            advice += "; or with '# syntax=docker/dockerfile:1' as the first line, if that image can be pulled"
+        return f"{heredoc}: this engine's builder ({builder}) does not support it ({advice}): {message}"
 
     def _proxy_args(self, args: Mapping[str, str]) -> dict[str, str]:
-        """Arguments about the proxy, which the engine keeps out of image and history."""
-        # By TCP the docker client itself reads the variables that it hands on.
+        """Return the build arguments for the proxy, which the engine does not store in image or history."""
+        # Over TCP the Docker client itself uses the variables, so the engine's host has to be an exception.
         engine = urlsplit(self._engine.api.base_url).hostname
-        return self._proxy.told(own=args, direct=(engine,))
+        return self._proxy.variables_for(own=args, direct=(engine,))
 
     def _keep_log(self, environment: Environment, log: list[str]) -> None:
         if self._log_dir is not None:
@@ -488,14 +488,14 @@ def _key(environment: Environment) -> _Key:
 
 
 def _dockerfile(environment: Environment) -> str:
-    """The text of the Dockerfile."""
+    """Return the text of the Dockerfile."""
     inline = environment.build.inline if environment.build is not None else None
     return read_dockerfile(environment.dockerfile) if inline is None else inline
 
 
 def _pull_error(error: PullFailed | EngineUnreachable, where: str) -> TrialError:
-    """The error of a trial whose image cannot be pulled."""
-    kind = _TYPES.get(error.kind, "image_unavailable") if isinstance(error, PullFailed) else "engine_unreachable"
+    """Return the TrialError for an image that cannot be pulled."""
+    kind = _ERROR_TYPES.get(error.kind, "image_unavailable") if isinstance(error, PullFailed) else "engine_unreachable"
     return TrialError(kind, f"{where}: {error}", stage=Stage.IMAGE)
 
 

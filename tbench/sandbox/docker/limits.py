@@ -1,7 +1,6 @@
-"""Limits of containers: which hold, found out from inside, and who was ended because memory ran out.
+"""Limits of containers: which are enforced, as seen from inside, and which containers ran out of memory.
 
-What an engine says of itself is no help: it may take a limit and not be able to set it, as rootless ones under version
-1 do.
+The engine's own answers are no help: rootless engines with cgroup version 1 accept limits that they cannot set.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from tbench.sandbox.docker.create import ContainerLimits
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.owner import LABEL_RUN
 
-SMALL = ContainerLimits(cpus=1.0, memory_mb=64.0, pids=64)
-"""What a container is limited to that only looks whether limits hold."""
-SCRIPT = r"""
-own() {  # the path of this process in the hierarchy of a controller; that of version 2 has no name
+PROBE_LIMITS = ContainerLimits(cpus=1.0, memory_mb=64.0, pids=64)
+"""Limits of a container that only checks whether limits are enforced."""
+READ_LIMITS = r"""
+own() {  # prints the path of this process in the hierarchy of a controller; an empty name stands for version 2
     while IFS=: read -r _ names path; do
         case ",$names," in *",$1,"*) echo "$path"; return ;; esac
     done </proc/self/cgroup
 }
-place() {  # sets here to the directory of this process for a controller, point to where that hierarchy begins
+place() {  # sets here to the directory of this process for a controller, and point to the hierarchy's mount point
     names=$1 here='' path=$(own "$1")
     [ -n "$path" ] || { names='' path=$(own ''); }
     [ -n "$path" ] || return
@@ -42,7 +41,7 @@ place() {  # sets here to the directory of this process for a controller, point 
         [ -d "$point${path#"$root"}" ] && here=$point${path#"$root"} && return
     done </proc/self/mountinfo
 }
-limit() {  # prints a name with max, and with what its files say, from its own cgroup up; nothing where none is seen
+limit() {  # prints a name with max and with the values of files, from its own cgroup upwards; nothing without a cgroup
     place "$2"
     [ -n "$here" ] || return
     echo "$1 max"
@@ -64,11 +63,11 @@ limit cpu cpu 'cpu.max cpu.cfs_quota_us'
 while read -r name value _; do [ "$name" != SwapTotal: ] || echo "swap_total $value"; done </proc/meminfo
 while read -r name value; do [ "$name" != Cpus_allowed_list: ] || echo "cpuset $value"; done </proc/self/status
 """
-"""Prints what a container sees of its limits. For any POSIX shell: nothing but the shell itself is needed."""
+"""Script that prints the limits a container sees. It needs nothing but a POSIX shell."""
 
 
 def read_limits(printed: str) -> dict[str, str]:
-    """What SCRIPT has printed, by name; of the values at several levels the smallest, which is the one that holds."""
+    """Parse the output of READ_LIMITS by name; of several levels the smallest value counts, since it is effective."""
     seen: dict[str, str] = {}
     for name, _, value in (line.partition(" ") for line in printed.splitlines()):
         value = value.strip()
@@ -78,10 +77,10 @@ def read_limits(printed: str) -> dict[str, str]:
 
 
 def limit_states(seen: Mapping[str, str], asked: ContainerLimits) -> dict[str, LimitState]:
-    """Which of the limits that were asked for hold, by what a container has seen."""
+    """Return which requested limits are enforced, by what a container has seen."""
     bytes_ = asked.memory_mb * (1 << 20)
     memory = _state(seen.get("memory"), bytes_)
-    # By version 1 together with the memory, by version 2 on top of it.
+    # Cgroup version 1 limits memory and swap together, version 2 swap alone.
     swap = _state(seen.get("memsw"), bytes_)
     if _state(seen.get("swap"), 0) == LimitState.IN_FORCE or seen.get("swap_total") == "0":
         swap = memory
@@ -101,7 +100,7 @@ def _state(seen: str | None, asked: float) -> LimitState:
 
 
 def _number(value: str) -> float:
-    """A limit as a number: `quota period` as cpus, and none as infinity, however a file says it."""
+    """Parse a limit: `quota period` becomes CPUs, and any form of no limit infinity."""
     try:
         first, *rest = map(int, value.split())
     except ValueError:
@@ -111,15 +110,13 @@ def _number(value: str) -> float:
     return first / rest[0] if rest and rest[0] > 0 else first
 
 
-# Learns from the engine in which containers the kernel ended processes because they were out of memory.
-
 _PAUSE_SEC = 2.0
 
 
 class MemoryWatch:
-    """Reads one run's `oom` events in a thread of its own, also across restarts of the engine.
+    """Reads one run's `oom` events in a thread, also across restarts of the engine.
 
-    The kernel's own count lies in the container's cgroup, where only a further exec per trial could read it.
+    The kernel's own counter is in the container's cgroup, and would need another exec per trial.
     """
 
     def __init__(self, engine: Engine, run: str) -> None:
@@ -131,7 +128,7 @@ class MemoryWatch:
         Thread(target=self._listen, daemon=True, name="memory watch").start()
 
     def ran_out_of_memory(self, container_id: str) -> bool:
-        """Whether a process of the container was ended out of memory; False also where the engine does not tell."""
+        """Whether a process of the container was killed for lack of memory; False if the engine does not report it."""
         return container_id in self._out_of_memory
 
     def close(self) -> None:
@@ -143,12 +140,12 @@ class MemoryWatch:
     def _listen(self) -> None:
         since = int(time.time())
         while not self._closed.is_set():
-            with contextlib.suppress(Exception):  # whatever it was: this is a side matter, and it is tried again
+            with contextlib.suppress(Exception):  # not essential, and tried again
                 stream = self._stream = self._engine.api.events(
                     since=since, decode=True, filters={"event": "oom", "label": f"{LABEL_RUN}={self._run}"}
                 )
                 try:
-                    # Whoever closes this says so first, then ends the stream that is there: one of both sees the other.
+                    # `close` sets the event before it closes the stream, so a new stream is never missed.
                     if self._closed.is_set():
                         break
                     for event in stream:

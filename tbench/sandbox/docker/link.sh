@@ -1,15 +1,15 @@
-# Links the network that this runs in with the one of process 1: a pair of devices, one end in each.
+# Links the current network namespace with that of process 1, by a pair of devices.
 set -e
 B=/opt/tbench/bin/busybox
-# Where the engine has put its own networks there, this is one more.
+# eth0 exists already if the container is on networks of the engine.
 device=eth0
 [ ! -e /sys/class/net/eth0 ] || device=way-out
 $B ip link add name $device type veth
-# The kernel's name for the other end: there is no other of its kind here.
+# The kernel names the other end veth0: there is no other veth here.
 $B ip link set veth0 name inside
 $B ip link set inside netns 1
 $B ip addr add "$TRIAL/$PREFIX" dev $device
 $B ip link set $device up
 $B ip route replace default via "$ROUTER" dev $device
-# Containers that share a network share this file, too.
+# Containers that share a network also share this file.
 $B grep -q "^nameserver $ROUTER" /etc/resolv.conf || echo "nameserver $ROUTER" >/etc/resolv.conf

@@ -1,4 +1,4 @@
-"""Names of published images, and the login at their registry, as Docker's own configuration has it."""
+"""Names of published images, and logins at their registries from Docker's own configuration."""
 
 from __future__ import annotations
 
@@ -15,27 +15,25 @@ from typing import Any
 from tbench.errors import UsageError
 from tbench.sandbox.container_proxy import config_file as config_file
 
-# The name of a published image, taken apart: registry, repository, tag, digest.
-
 HUB = "docker.io"
-"""The registry of names that name none."""
+"""Registry of image names without a registry."""
 
 
 @dataclass(frozen=True)
 class ImageName:
-    """A name as a task gives it, such as `debian:12`, `HOST:5000/lab/tool:1` or `lab/tool:1@sha256:…`."""
+    """An image name as in a task, such as `debian:12`, `HOST:5000/lab/tool:1` or `lab/tool:1@sha256:…`."""
 
     text: str
-    """As it was given."""
+    """The whole name as given."""
     repository: str
-    """Without tag and digest, with the registry where it was given."""
+    """The name without tag and digest, with the registry if given."""
     tag: str | None
     digest: str | None
-    """`sha256:…` of an image that is pinned; None for whatever the tag stands for."""
+    """`sha256:…` of a pinned image; None otherwise."""
 
     @classmethod
     def parse(cls, text: str) -> ImageName:
-        """Take a name apart; one without tag and digest stands for its tag `latest`."""
+        """Parse a name; without tag and digest the tag is `latest`."""
         named, _, digest = text.partition("@")
         repository, colon, tag = named.rpartition(":")
         if not colon or "/" in tag:
@@ -44,17 +42,17 @@ class ImageName:
 
     @property
     def version(self) -> str:
-        """What is asked for: the digest where there is one, as engines take no tag beside it; else the tag."""
+        """The digest if there is one, since engines accept no tag with it; otherwise the tag."""
         return self.digest or self.tag or "latest"
 
     @property
     def wanted(self) -> str:
-        """The name by which the engine knows the image, and by which it is pulled."""
+        """The name by which the engine pulls and finds the image."""
         return f"{self.repository}@{self.digest}" if self.digest else f"{self.repository}:{self.version}"
 
     @property
     def shown(self) -> str:
-        """The name for a message, as it was given but for the greater part of a digest."""
+        """The name for messages: as given, with a shortened digest."""
         return f"{self.text.partition('@')[0]}@{self.digest[:19]}" if self.digest else self.text
 
     @property
@@ -76,23 +74,21 @@ class ImageName:
         return HUB, self.repository
 
 
-# Who one is at a registry, as Docker's own configuration says: config.json, and the helper programs that it names.
-#
-# A secret is in `Login.secret` and in what is sent to the engine and to the registry; no message holds one, nor
-# anything that a helper has printed.
+# Logins come from Docker's config.json and the credential helpers that it names. Secrets are only in `Login.secret`
+# and in requests to engine and registry; no message contains one, nor any output of a helper.
 
 _HUB_KEY = "https://index.docker.io/v1/"
-"""What Docker Hub is called in config.json and asked for from helpers."""
+"""Key of Docker Hub in config.json and for helpers."""
 _HUB_HOSTS = {"index.docker.io", "registry-1.docker.io", HUB}
 _TOKEN_USER = "<token>"
-"""The user name with which a helper says that its secret is an identity token."""
+"""User name with which a helper marks its secret as an identity token."""
 _HELPER_SEC = 30.0
 _UNKNOWN = "credentials not found"
-_MEND = "mend it, or let DOCKER_CONFIG name another directory"
+_REMEDY = "repair it, or set DOCKER_CONFIG to another directory"
 
 
 class LoginUnreadable(UsageError):
-    """Docker's own configuration does not tell the login that it promises; the message says where and what to do."""
+    """A login in Docker's own configuration cannot be read; the message says where and what to do."""
 
 
 @dataclass(frozen=True)
@@ -103,42 +99,42 @@ class Login:
     user: str
     secret: str = field(repr=False)
     is_token: bool = False
-    """Whether the secret is an identity token, which the registry's own server turns into access."""
+    """Whether the secret is an identity token, which the registry's server exchanges for access."""
 
     @property
     def header(self) -> str:
-        """What the engine is given with a pull, as X-Registry-Auth."""
+        """Value of X-Registry-Auth, which the engine gets with a pull."""
         who = {"identitytoken": self.secret} if self.is_token else {"username": self.user, "password": self.secret}
-        told = {**who, "serveraddress": _HUB_KEY if self.registry == HUB else self.registry}
-        return urlsafe_b64encode(json.dumps(told).encode()).decode()
+        fields = {**who, "serveraddress": _HUB_KEY if self.registry == HUB else self.registry}
+        return urlsafe_b64encode(json.dumps(fields).encode()).decode()
 
 
 def read_docker_config(path: Path | None = None) -> dict[str, Any]:
-    """The content of Docker's own configuration; empty where there is none. Raises LoginUnreadable."""
+    """Read Docker's own configuration; empty if there is none. Raises LoginUnreadable."""
     path = path or config_file()
     try:
         content = json.loads(path.read_bytes())
     except OSError:
-        return {}  # Docker's own client goes on without it, too
+        return {}  # Docker's own client also continues without it
     except (ValueError, RecursionError) as error:
-        raise LoginUnreadable(f"{path}: is no JSON ({error}); {_MEND}") from None
+        raise LoginUnreadable(f"{path}: not valid JSON ({error}); {_REMEDY}") from None
     if not isinstance(content, dict):
-        raise LoginUnreadable(f"{path}: is no JSON object; {_MEND}")
+        raise LoginUnreadable(f"{path}: not a JSON object; {_REMEDY}")
     for key in ("auths", "credHelpers", "proxies"):
         table = content.get(key)
         if table is not None and not (isinstance(table, dict) and (key == "proxies" or _is_sound(key, table))):
-            raise LoginUnreadable(f"{path}: {key!r} is not what Docker writes there; {_MEND}")
+            raise LoginUnreadable(f"{path}: {key!r} does not have Docker's format; {_REMEDY}")
     return content
 
 
 def _is_sound(key: str, table: Mapping[str, Any]) -> bool:
     if key == "credHelpers":
         return all(isinstance(name, str) for name in table.values())
-    return all(isinstance(entry, dict) and _reads(entry) for entry in table.values())
+    return all(isinstance(entry, dict) and _is_readable(entry) for entry in table.values())
 
 
-def _reads(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry of `auths` says what the SDK, too, expects of it."""
+def _is_readable(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry of `auths` has the format that the SDK expects, too."""
     if "identitytoken" in entry or "auth" not in entry:
         return True
     try:
@@ -148,7 +144,7 @@ def _reads(entry: Mapping[str, Any]) -> bool:
 
 
 def find_login(registry: str) -> Login | None:
-    """The login for a registry; None where the configuration has none. Blocks while a helper works, in bounded time.
+    """Return the login for a registry; None if the configuration has none. Blocks while a credential helper runs.
 
     Raises LoginUnreadable for a broken file, and for a helper that is missing or fails.
     """
@@ -168,20 +164,20 @@ def find_login(registry: str) -> Login | None:
 
 
 def _host(key: str) -> str:
-    """The registry that a key of `auths` means: older ones are whole URLs."""
+    """Return the registry of a key of `auths`, which may be a whole URL."""
     host = key.removeprefix("https://").removeprefix("http://").partition("/")[0]
     return HUB if host in _HUB_HOSTS else host
 
 
 def _user_and_secret(entry: Mapping[str, Any]) -> tuple[str, str] | None:
-    """User name and password of an entry of `auths`; None for one without. Raises ValueError."""
+    """Return user name and password of an entry of `auths`, or None. Raises ValueError."""
     if not (packed := entry.get("auth")):
         user, secret = entry.get("username"), entry.get("password")
         return (str(user), str(secret)) if user and secret else None
     try:
         user, colon, secret = b64decode(str(packed)).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
-        raise ValueError("no base64") from None
+        raise ValueError("not base64") from None
     if not colon:
         raise ValueError("no user and password")
     return user, secret.strip("\0")
@@ -189,22 +185,22 @@ def _user_and_secret(entry: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def _ask_helper(name: str, registry: str, key: str, path: Path) -> Login | None:
     program = f"docker-credential-{name}"
-    command, where = shutil.which(program), f"{path}: {program}, which keeps the login for {registry},"
+    command, where = shutil.which(program), f"{path}: {program}, the credential helper for {registry},"
     if command is None:
-        raise LoginUnreadable(f"{where} is not on PATH; install it, or take it out of the file")
+        raise LoginUnreadable(f"{where} is not on PATH; install it, or remove it from the file")
     try:
         done = subprocess.run([command, "get"], input=key.encode(), capture_output=True, timeout=_HELPER_SEC)
         if done.returncode and _UNKNOWN in done.stdout.decode("utf-8", "replace"):
             return None
-        # Raised without its words: they may be anything, the secret among them.
+        # Without the helper's output, which may contain the secret.
         if done.returncode:
-            raise LoginUnreadable(f"{where} ended with {done.returncode}; try 'docker login {registry}'")
-        told = json.loads(done.stdout)
-        user, secret = str(told["Username"]), str(told["Secret"])
+            raise LoginUnreadable(f"{where} failed with exit code {done.returncode}; try 'docker login {registry}'")
+        printed = json.loads(done.stdout)
+        user, secret = str(printed["Username"]), str(printed["Secret"])
     except subprocess.TimeoutExpired:
-        raise LoginUnreadable(f"{where} did not end within {_HELPER_SEC:.0f} s; call it by hand") from None
+        raise LoginUnreadable(f"{where} did not end within {_HELPER_SEC:.0f} s; run it manually") from None
     except OSError as error:
-        raise LoginUnreadable(f"{where} cannot be run: {error.strerror or error}; mend it") from None
+        raise LoginUnreadable(f"{where} cannot be run: {error.strerror or error}; repair it") from None
     except (ValueError, KeyError, TypeError):
-        raise LoginUnreadable(f"{where} did not print a login; call it by hand") from None
+        raise LoginUnreadable(f"{where} did not print a login; run it manually") from None
     return Login(registry, user, secret, is_token=user == _TOKEN_USER) if user or secret else None

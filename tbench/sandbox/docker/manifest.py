@@ -1,4 +1,4 @@
-"""Sizes of published images, as registries say them: what pulling will cost, and whether the disk has room."""
+"""Sizes of published images from their registries, to predict downloads and disk space."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from tbench.sandbox.docker.login import HUB, ImageName, Login, LoginUnreadable, 
 from tbench.text import counted, size_shown
 from tbench.web import Unanswered, WebAnswer, WebRequest, is_loopback
 
-# What a registry itself says of an image: the sizes of its layers, and how long it asks to wait.
-#
-# Neither is worth a failure: where it cannot be had within a few seconds, it is unknown. Blocks; for threads.
+# Requests to registries block, so they run in threads. Sizes and waiting times are optional: what does not arrive
+# within a few seconds is unknown.
 
 _HUB_HOST = "registry-1.docker.io"
-_KINDS = ", ".join(
+_MEDIA_TYPES = ", ".join(
     (
         "application/vnd.oci.image.index.v1+json",
         "application/vnd.oci.image.manifest.v1+json",
@@ -34,37 +33,37 @@ _KINDS = ", ".join(
 )
 _ANSWER_SEC = 4.0
 _MOST_BYTES = 4 << 20
-"""The largest manifest that registries take."""
+"""Largest manifest that registries accept."""
 
 
 class SizeUnknown(Exception):
-    """A registry does not tell how large an image is."""
+    """The size of an image cannot be determined."""
 
 
 def layer_sizes(name: ImageName, login: Login | None, architecture: str) -> dict[str, int]:
-    """Bytes of each layer as it is transferred, by digest. Raises SizeUnknown."""
+    """Return the compressed size of each layer in bytes, by digest. Raises SizeUnknown."""
     try:
-        registry = _Questions(name, login)
+        registry = _RegistryClient(name, login)
         manifest = registry.manifest(name.version)
         if (entries := manifest.get("manifests")) is not None:
             manifest = registry.manifest(_for_this_engine(entries, architecture))
         return {str(layer["digest"]): int(layer["size"]) for layer in manifest["layers"]}
     except (Unanswered, ValueError, KeyError, TypeError, AttributeError) as error:
-        # Without the words: they may quote what was sent.
+        # Without the message, which may quote the request.
         raise SizeUnknown(f"{name.text}: {type(error).__name__}") from None
 
 
-def asked_to_wait_sec(name: ImageName, login: Login | None) -> float | None:
-    """Seconds that a registry asks to wait before the next pull; None where it asks for nothing."""
+def requested_wait_sec(name: ImageName, login: Login | None) -> float | None:
+    """Return the seconds that a registry asks to wait before the next pull; None if it does not."""
     with contextlib.suppress(Unanswered, ValueError, KeyError, TypeError):
-        answer = _Questions(name, login).ask("HEAD", name.version)
+        answer = _RegistryClient(name, login).ask("HEAD", name.version)
         if answer.status in (429, 503):
             return _seconds(answer.headers.get("Retry-After", ""))
     return None
 
 
 def _seconds(retry_after: str) -> float | None:
-    """A Retry-After in seconds or as a date. Raises ValueError."""
+    """Parse a Retry-After in seconds or as a date. Raises ValueError."""
     if not retry_after:
         return None
     if retry_after.isdigit():
@@ -73,7 +72,7 @@ def _seconds(retry_after: str) -> float | None:
 
 
 def _for_this_engine(entries: Any, architecture: str) -> str:
-    """Digest of the image that an engine takes out of an index. Raises KeyError."""
+    """Return the digest of an index's image for an architecture. Raises KeyError."""
     for entry in entries:
         platform = entry.get("platform") or {}
         if (platform.get("os"), platform.get("architecture")) == ("linux", architecture):
@@ -81,24 +80,24 @@ def _for_this_engine(entries: Any, architecture: str) -> str:
     raise KeyError(architecture)
 
 
-class _Questions:
-    """A short conversation about one repository."""
+class _RegistryClient:
+    """Requests manifests of one repository."""
 
     def __init__(self, name: ImageName, login: Login | None) -> None:
         host = _HUB_HOST if name.registry == HUB else name.registry
         self._is_here = is_loopback(urlsplit(f"//{host}").hostname or "")
-        # As engines do: TLS, but for this machine's own.
+        # TLS except for registries on this machine, as engines do.
         self._repository = f"{'http' if self._is_here else 'https'}://{host}/v2/{name.path}"
         self._own = None if login is None or login.is_token else (login.user, login.secret)
         self._login: tuple[str, str] | None = None
-        self._headers = {"Accept": _KINDS}
+        self._headers = {"Accept": _MEDIA_TYPES}
 
     def manifest(self, version: str) -> dict[str, Any]:
-        """The manifest of a tag or digest. Raises Unanswered and ValueError."""
+        """Fetch the manifest of a tag or digest. Raises Unanswered and ValueError."""
         return _content(self.ask("GET", version))
 
     def ask(self, method: str, version: str) -> WebAnswer:
-        """Ask for a manifest; where the registry wants to know who asks, tell it and ask once more."""
+        """Request a manifest, a second time with credentials if the registry asks for them."""
         answer = self._send(method, version)
         if answer.status == 401:
             self._authorize(answer.headers.get("WWW-Authenticate", ""))
@@ -113,7 +112,7 @@ class _Questions:
         return request.answer()
 
     def _authorize(self, challenge: str) -> None:
-        """Do as the registry says: name and password themselves, or a token of the server that it names."""
+        """Prepare the credentials of the registry's challenge: user and password, or a token from its server."""
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic":
             self._login = self._own
@@ -124,11 +123,11 @@ class _Questions:
     def _token(self, asked: Mapping[str, str]) -> str:
         realm = asked.get("realm", "")
         if urlsplit(realm).scheme != "https" and not self._is_here:
-            raise ValueError("no TLS")  # a password does not go there
+            raise ValueError("no TLS")  # passwords are not sent unencrypted
         query = urlencode({key: asked[key] for key in ("service", "scope") if key in asked})
         url = f"{realm}{'&' if urlsplit(realm).query else '?'}{query}" if query else realm
-        told = _content(WebRequest(url, _ANSWER_SEC, login=self._own, most_bytes=_MOST_BYTES).answer())
-        return str(told.get("token") or told["access_token"])
+        granted = _content(WebRequest(url, _ANSWER_SEC, login=self._own, most_bytes=_MOST_BYTES).answer())
+        return str(granted.get("token") or granted["access_token"])
 
 
 def _content(answer: WebAnswer) -> dict[str, Any]:
@@ -136,45 +135,43 @@ def _content(answer: WebAnswer) -> dict[str, Any]:
         raise ValueError(f"HTTP {answer.status}")
     content = json.loads(answer.body)
     if not isinstance(content, dict):
-        raise TypeError("no object")
+        raise TypeError("not an object")
     return content
 
 
-# What pulling will cost: how many bytes come over the network, and whether the engine's disk has room for them.
-
 ASKING_SEC = 10.0
-"""Longest time for all registries together."""
+"""Time limit for all registries together."""
 _ASKED_AT_ONCE = 8
-_UNPACKED = 2.5
-"""Size of layers on the disk, as a multiple of what is transferred. Roughly: text packs better, models worse."""
+_UNPACKING_FACTOR = 2.5
+"""Size of layers on the disk relative to the download. A rough value: more for text, less for models."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is known before anything is pulled."""
+    """Expected download and disk space of the pulls ahead."""
 
     images: int
-    """How many are to be pulled."""
+    """Number of images to be pulled."""
     transfer_bytes: int
-    """Layers of those whose size is known, each counted once."""
+    """Total bytes of all layers of known size, each counted once."""
     unknown: int
-    """Images whose registry does not tell their size."""
+    """Number of images of unknown size."""
     free_bytes: int | None
-    """Free space on the engine's disk; None where it cannot be seen."""
+    """Free space on the engine's disk; None if unknown."""
     root: str
 
     @property
     def disk_bytes(self) -> float:
-        """Room that the known ones take on the engine's disk, by a rule of thumb."""
-        return self.transfer_bytes * _UNPACKED
+        """Estimated space on the engine's disk for the images of known size."""
+        return self.transfer_bytes * _UNPACKING_FACTOR
 
     @property
     def is_tight(self) -> bool:
-        """Whether there is less room than is needed."""
+        """Whether the free space is too small."""
         return self.free_bytes is not None and self.disk_bytes > self.free_bytes
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """One line for the user."""
         parts = [f"{counted(self.images, 'image')} to be pulled"]
         if self.unknown < self.images:
@@ -187,10 +184,10 @@ class Forecast:
 
     @property
     def warning(self) -> str:
-        """What to do where the room may not do; else empty."""
+        """Warning and advice if the space may not suffice; otherwise empty."""
         if not self.is_tight:
             return ""
-        advice = "'docker system prune' makes room, --drop-images needs less"
+        advice = "make room with 'docker system prune', or use --drop-images"
         return (
             f"the images may not fit: they need about {size_shown(self.disk_bytes)}, and {self.root} has "
             f"{size_shown(self.free_bytes or 0)} free; {advice}"
@@ -198,23 +195,23 @@ class Forecast:
 
 
 async def free_bytes(engine: Engine) -> int | None:
-    """Free space on the engine's disk; None where it cannot be seen from here."""
+    """Return the free space on the engine's disk; None if it is on another machine."""
     if not engine.is_local:
         return None
     try:
         return (await asyncio.to_thread(shutil.disk_usage, engine.info.root)).free
     except OSError:
-        return None  # the engine is elsewhere
+        return None  # not a directory of this machine
 
 
 async def forecast(engine: Engine, names: Collection[ImageName], *, ask: bool = True) -> Forecast:
-    """Find out what pulling these images will cost; without `ask` no registry is asked. Bounded; raises nothing."""
+    """Predict the pulls of these images; without `ask` no registry is asked. Bounded; never raises."""
     once = {name.wanted: name for name in names}
-    places = asyncio.Semaphore(_ASKED_AT_ONCE)
+    slots = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     async def sizes(name: ImageName) -> dict[str, int] | None:
         try:
-            async with asyncio.timeout(ASKING_SEC), places:
+            async with asyncio.timeout(ASKING_SEC), slots:
                 return await engine.call(_sizes, name, engine.info.architecture, deadline_sec=ASKING_SEC)
         except (TimeoutError, EngineError, SizeUnknown, LoginUnreadable):
             return None
@@ -228,11 +225,11 @@ async def forecast(engine: Engine, names: Collection[ImageName], *, ask: bool = 
 
 
 async def about_pulls(engine: Engine, names: Collection[ImageName], *, ask: bool) -> list[str]:
-    """What pulling these images will cost, in a line, and another where they may not fit; none without any."""
+    """Return a line about the pulls of these images, and a warning if they may not fit; empty without images."""
     if not names:
         return []
     expected = await forecast(engine, names, ask=ask)
-    return [line for line in (expected.words, expected.warning) if line]
+    return [line for line in (expected.summary, expected.warning) if line]
 
 
 def _sizes(name: ImageName, architecture: str) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Networks of trials and builds: the shared bridge, those that are closed to the host, and names in a container."""
+"""Networks of trials and builds: the shared bridge, networks that cannot reach the host, and names in a container."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from tbench.config.settings import NetworkChoice
 from tbench.errors import UsageError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS, GivenNames
-from tbench.sandbox.docker.create import create, engine_errors, ensure_nothing, run_helper
+from tbench.sandbox.docker.create import create, engine_errors, ensure_scratch_image, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.owner import LABEL_BEGAN, LABEL_SHARED, NETWORK
 from tbench.sandbox.docker.removing import force_remove
 from tbench.tasks.network import NetworkPolicy, Networks
 
-# Networks of trials, and the addresses that are closed to them.
-#
-# `--network` overrules the tasks; `--block-host` closes the engine's host and the model endpoint to trials that have a
-# network. Both change what is measured.
+# `--network` overrides the tasks' networks; `--block-host` makes the engine's host and the model endpoint unreachable
+# for trials with a network. Both change what is measured.
 
 _ICC = "com.docker.network.bridge.enable_icc"
 _CLOUD_METADATA = "169.254.169.254"
@@ -34,7 +32,7 @@ _RESOLVE_SEC = 20.0
 
 
 def networks_of(choice: NetworkChoice, networks: Networks) -> Networks:
-    """The networks of a container, by the run's choice and the task's."""
+    """Return a container's network policies: the run's choice, or else the task's."""
     if choice == "task":
         return networks
     chosen = NetworkPolicy("public" if choice == "bridge" else "no-network")
@@ -42,14 +40,15 @@ def networks_of(choice: NetworkChoice, networks: Networks) -> Networks:
 
 
 async def ensure_network(engine: Engine) -> None:
-    """Make the one bridge that all trials share; containers on it cannot reach each other.
+    """Make the bridge that all trials share; containers on it cannot reach each other.
 
-    Raises UsageError for a network of that name that is not ours, and EngineError.
+    Raises UsageError for another network of that name, and EngineError.
     """
     for network in await engine.call(engine.api.networks, names=[f"^{NETWORK}$"]):
-        if (why := _unfit(network, tells_options=not engine.info.is_podman)) is not None:
+        if (why := _why_foreign(network, shows_options=not engine.info.is_podman)) is not None:
             raise UsageError(
-                f"the engine's network '{NETWORK}' {why}: it is not ours; remove it: docker network rm {NETWORK}"
+                f"the engine's network '{NETWORK}' was not made by tbench: it {why}; "
+                f"remove it with: docker network rm {NETWORK}"
             )
         return
     # Another run may have made it in the meantime.
@@ -66,16 +65,15 @@ async def ensure_network(engine: Engine) -> None:
         if error.status == 409:
             return
         raise UsageError(
-            f"the engine cannot make the network '{NETWORK}': {error}; remove networks that nobody needs "
-            "(docker network prune)"
+            f"the engine cannot create the network '{NETWORK}': {error}; remove unused networks (docker network prune)"
         ) from error
 
 
-def _unfit(network: Mapping[str, Any], *, tells_options: bool) -> str | None:
-    """Why trials must not be put on this network; None for ours."""
+def _why_foreign(network: Mapping[str, Any], *, shows_options: bool) -> str | None:
+    """Return why trials must not use this network; None for tbench's own."""
     if LABEL_SHARED not in (network.get("Labels") or {}):
         return f"lacks the label {LABEL_SHARED}"
-    if tells_options and (network.get("Options") or {}).get(_ICC, "true") != "false":
+    if shows_options and (network.get("Options") or {}).get(_ICC, "true") != "false":
         return "lets containers reach each other"
     return None
 
@@ -83,16 +81,17 @@ def _unfit(network: Mapping[str, Any], *, tells_options: bool) -> str | None:
 async def host_addresses(
     engine: Engine, image_id: str, tools_volume: str, labels: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """IPv4 addresses of the engine's host, but for loopback, as a helper sees them there. Raises EngineError."""
-    said = await run_helper(engine, image_id, tools_volume, f"{BUSYBOX} ip -o addr", labels=labels, network_mode="host")
-    found = [address for address in _INET.findall(said) if not ipaddress.ip_address(address).is_loopback]
+    """List the IPv4 addresses of the engine's host except loopback, from a helper container. Raises EngineError."""
+    script = f"{BUSYBOX} ip -o addr"
+    output = await run_helper(engine, image_id, tools_volume, script, labels=labels, network_mode="host")
+    found = [address for address in _INET.findall(output) if not ipaddress.ip_address(address).is_loopback]
     if not found:
-        raise EngineError(f"the addresses of the engine's host cannot be told: {said[:200]!r}")
+        raise EngineError(f"the addresses of the engine's host cannot be determined: {output[:200]!r}")
     return tuple(dict.fromkeys(found))
 
 
 async def endpoint_addresses(base_url: str | None) -> tuple[str, ...]:
-    """IPv4 addresses of the endpoint as this machine resolves them; loopback is closed anyway. Raises UsageError."""
+    """Resolve the endpoint's IPv4 addresses except loopback, which containers cannot reach. Raises UsageError."""
     host = urlsplit(base_url or "").hostname
     if host is None:
         return ()
@@ -106,11 +105,11 @@ async def endpoint_addresses(base_url: str | None) -> tuple[str, ...]:
 
 
 def closing_script(addresses: Iterable[str]) -> str:
-    """A script that keeps a container's network from `addresses`, its gateway and cloud metadata; it needs NET_ADMIN.
+    """Return a script that blocks `addresses`, the gateway and cloud metadata in a container; it needs NET_ADMIN.
 
-    A route that prohibits is not enough: a socket bound to the device goes past it, as to a neighbour. So all of them
-    are neighbours at a hardware address that nobody has, and the way out goes through another name of the gateway.
-    The script fails where any of it is not in force.
+    Prohibiting routes are not enough, since a socket bound to the device bypasses them and reaches neighbours directly.
+    Therefore all blocked addresses become neighbours with an unused hardware address, and the default route uses
+    another address of the gateway. The script fails if any step fails.
     """
     listed = " ".join(str(ipaddress.IPv4Address(address)) for address in {*addresses, _CLOUD_METADATA})
     return f"""B={BUSYBOX}
@@ -120,7 +119,7 @@ gateway=$3 device=$5
 $B ping -c 1 -W 5 $gateway >/dev/null 2>&1 || true
 hardware=$($B awk -v ip=$gateway '$1 == ip && $3 != "0x0" {{print $4}}' /proc/net/arp)
 [ -n "$hardware" ]
-# The highest address of the subnet: given to containers last.
+# The highest address of the subnet, which containers get last.
 own=$($B ip -o addr show dev $device | $B awk '$3 == "inet" {{print $4}}')
 eval $($B ipcalc -b $own)
 way_out=${{BROADCAST%.*}}.$((${{BROADCAST##*.}} - 1))
@@ -131,25 +130,25 @@ for address in $gateway {listed}; do
     $B ip route replace prohibit $address/32
     $B arp -i $device -s $address 02:00:00:00:00:01
 done
-# Of IPv6 there must be none: nothing of this is about it.
+# There must be no IPv6, which is not blocked here.
 if $B grep -q " $device\\$" /proc/net/if_inet6 2>/dev/null; then exit 1; fi
 """
 
 
-# The network of a build under `--block-host`: the engine's host, cloud metadata and the endpoint are out of its reach.
+# The network of a build with `--block-host` cannot reach the engine's host, cloud metadata and the endpoint.
 #
-# The engine runs the steps of a build with NET_RAW, and nothing makes it leave that out: frames of their own would go
-# past any route of the namespace that they are in. So that one has a single link, into another namespace, where
-# nothing but our own init runs: a router that passes on what is not closed, and has no way for the rest.
+# The engine always runs build steps with NET_RAW, so that they could send frames past any route of their own
+# namespace. Therefore their namespace has a single link, into another namespace where only our init runs: a router
+# that does not forward packets to blocked addresses.
 #
 # steps of the build - inside -- eth0 ====== inside - router - outside ====== bridge of the trials
 #
-# The engine gives `inside` an address on the bridge and its name server there. Then the link to the bridge is moved to
-# the router, which answers for the address, and a pair of linked devices takes its place.
+# The engine gives `inside` an address and a name server on the bridge. Then the link to the bridge is moved to the
+# router, which answers for the address, and replaced by a pair of linked devices.
 
 _ROUTER, _ROUTER_OUTSIDE = "169.254.77.1", "169.254.77.2"
-"""The router's own addresses: of a range that nobody routes, known within these two namespaces only."""
-_MOVING = f"""B={BUSYBOX}
+"""The router's own addresses, from a range that is not routed, only known within these two namespaces."""
+_MOVE_LINK = f"""B={BUSYBOX}
 set -e
 set -- $($B ip route show default)
 gateway=$3
@@ -157,7 +156,7 @@ own=$($B ip -o addr show dev eth0 | $B awk '$3 == "inet" {{print $4}}')
 mtu=$($B cat /sys/class/net/eth0/mtu)
 $B ip link set eth0 down
 $B ip link set eth0 name outside
-# Process 1 of the router: this runs among its processes, and in the other's network.
+# Process 1 is the router's: this script runs in its pid namespace, and in the other container's network.
 $B ip link set outside netns 1
 $B ip link add name eth0 type veth
 other=$($B ls /sys/class/net | $B grep -v -e '^lo$' -e '^eth0$')
@@ -176,26 +175,26 @@ echo $gateway $own
 async def closed_network(
     engine: Engine, tools_volume: str, labels: Mapping[str, str], addresses: Iterable[str]
 ) -> AsyncIterator[str]:
-    """A network closed to `addresses`, by the name that the engine has for it. Raises TrialError."""
+    """Make a network that cannot reach `addresses`; yields its name on the engine. Raises TrialError."""
     made: list[str] = []
 
     async def start(**host_config: Any) -> str:
-        made.append(await create(engine, _container(engine, nothing, tools_volume, labels, host_config)))
+        made.append(await create(engine, _container(engine, scratch, tools_volume, labels, host_config)))
         await engine.call(engine.api.start, made[-1])
         return made[-1]
 
     async def with_net_admin(script: str, **host_config: Any) -> str:
         return await run_helper(
-            engine, nothing, tools_volume, script, labels=labels, cap_add=["NET_ADMIN"], **host_config
+            engine, scratch, tools_volume, script, labels=labels, cap_add=["NET_ADMIN"], **host_config
         )
 
     try:
         with engine_errors("--block-host: closing the network of a build", stage=Stage.IMAGE):
-            nothing = await ensure_nothing(engine)
+            scratch = await ensure_scratch_image(engine)
             router = await start(network_mode="none", sysctls={"net.ipv4.ip_forward": "1"})
             inside = await start(network_mode=NETWORK)
-            said = await with_net_admin(_MOVING, network_mode=f"container:{inside}", pid_mode=f"container:{router}")
-            gateway, own = said.split()
+            moved = await with_net_admin(_MOVE_LINK, network_mode=f"container:{inside}", pid_mode=f"container:{router}")
+            gateway, own = moved.split()
             await with_net_admin(_routing(gateway, own, addresses), network_mode=f"container:{router}")
         yield f"container:{inside}"
     finally:
@@ -205,7 +204,7 @@ async def closed_network(
 def _container(
     engine: Engine, image: str, tools_volume: str, labels: Mapping[str, str], host_config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Arguments for a container that does nothing but to hold a network."""
+    """Return the arguments for a container that only holds a network namespace."""
     return {
         "image": image,
         "entrypoint": [f"{TOOLS}/bin/init"],
@@ -218,7 +217,7 @@ def _container(
 
 
 def _routing(gateway: str, own: str, addresses: Iterable[str]) -> str:
-    """The script that makes the router, of the bridge's gateway and the address with which the build is on it."""
+    """Return the script that sets up the router, for the bridge's gateway and the build's address on the bridge."""
     return f"""B={BUSYBOX}
 set -e
 [ $($B cat /proc/sys/net/ipv4/ip_forward) = 1 ]
@@ -226,7 +225,7 @@ $B ip link set outside up
 $B ip addr add {own} dev outside
 $B ip route add default via {gateway} dev outside
 {closing_script(addresses)}
-# The address is the build's: from here on the router answers for it, and needs nobody else on the bridge.
+# From here on the router answers for the build's address, and needs no other address on the bridge.
 $B ip addr add {_ROUTER}/32 dev inside
 $B ip addr add {_ROUTER_OUTSIDE}/32 dev outside
 $B ip link set inside up
@@ -239,20 +238,18 @@ $B arp -i outside -Ds {own.partition("/")[0]} outside pub
 """
 
 
-# Names of servers that the engine was told to write into a container, when it was made: nobody inside can change that.
-#
-# They are those of the container whose network it has, which may be another: the engine is asked, as a kept container
-# has them, too.
-
 _SHARED = "container:"
-_MOST_SHARED = 8
-"""Containers that are asked for: a copy has the network of main, and main that of a container which only holds it."""
+_MAX_SHARED = 8
+"""Limit for following shared networks: a copy has that of `main`, which may have that of a holder container."""
 
 
 async def given_names(engine: Engine, container_id: str) -> GivenNames:
-    """The names of a container. Raises EngineError."""
+    """Read from the engine what it adds to a container; processes inside cannot change the answer. Raises EngineError.
+
+    Name servers and hosts are those of the container whose network it shares, if it does.
+    """
     owner, mounts, began_at = container_id, None, 0.0
-    for _ in range(_MOST_SHARED):
+    for _ in range(_MAX_SHARED):
         found = await engine.call(engine.api.inspect_container, owner, again=True)
         began_at = began_at or _began_at(found)
         config, mounts = found["HostConfig"], found.get("Mounts") if mounts is None else mounts
@@ -267,6 +264,6 @@ async def given_names(engine: Engine, container_id: str) -> GivenNames:
 
 
 def _began_at(inspected: Mapping[str, Any]) -> float:
-    """When a container was made, or the first one of which snapshots have led to it."""
+    """Return the creation time of a container, or of the first container before its snapshots."""
     labels = inspected["Config"].get("Labels") or {}
     return datetime.fromisoformat(labels.get(LABEL_BEGAN) or inspected["Created"]).timestamp()

@@ -1,6 +1,6 @@
-"""Names, labels and owners of things on the engine: ours are told from others', each process from every other.
+"""Labels and names of tbench's containers, networks, volumes and images on an engine, and the processes that own them.
 
-Whether a process still runs is seen only for those that share our boot and our pid namespace. Those of this machine's
+Whether a process still runs can only be seen within the same boot and pid namespace. Processes of this machine's
 earlier boots are gone. All others may be alive, and are left to their own machine.
 """
 
@@ -23,12 +23,12 @@ class Life(StrEnum):
     ALIVE = "alive"
     GONE = "gone"
     UNKNOWN = "unknown"
-    """The owner runs, or ran, where this process cannot look."""
+    """The owner cannot be seen from this process."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A process. The same pid with another start time, namespace, boot or machine is another process."""
+    """A process, identified by pid, start time, pid namespace, boot and machine."""
 
     pid: str
     start: str
@@ -37,7 +37,7 @@ class Owner:
     namespace: str
     """Number of its pid namespace, from /proc/PID/ns/pid."""
     machine: str
-    """Hash of the machine's id; empty where it has none."""
+    """Hash of the machine's id; empty if it has none."""
     host: str
 
     @classmethod
@@ -53,7 +53,7 @@ class Owner:
 
     @classmethod
     def parse(cls, label: str) -> Owner | None:
-        """The owner that `label` names; None where it names none."""
+        """Parse an owner label; None if it is invalid."""
         parts = label.split(":")
         return cls(*parts) if len(parts) == 6 and parts[0].isdigit() else None
 
@@ -61,7 +61,7 @@ class Owner:
         return ":".join(astuple(self))
 
     def seen_from(self, here: Owner, proc: Path = _PROC) -> tuple[Life, str]:
-        """Whether this owner still runs, and the reason in words."""
+        """Return whether this owner still runs, and the reason as a text."""
         same_machine = bool(here.machine) and (self.machine, self.host) == (here.machine, here.host)
         same_boot = self.boot == here.boot and (self.boot != _NO_BOOT or same_machine)
         if same_boot and self.namespace == here.namespace:
@@ -69,38 +69,38 @@ class Owner:
         if same_boot:
             return Life.UNKNOWN, f"its process {self.pid} belongs to another container or pid namespace ({self.host})"
         if same_machine and self.namespace == here.namespace:
-            return Life.GONE, "this machine was started again since"
+            return Life.GONE, "this machine has been rebooted since"
         return Life.UNKNOWN, f"its process {self.pid} belongs to another machine ({self.host})"
 
     def _state(self, proc: Path) -> tuple[Life, str]:
         found = _process(proc / self.pid)
         if found is None and _exists(int(self.pid)):
-            return Life.UNKNOWN, f"process {self.pid} runs, but cannot be looked at"  # hidepid
-        # A zombie has ended; who should have waited for it has not.
+            return Life.UNKNOWN, f"process {self.pid} runs, but cannot be inspected"  # hidepid
+        # A zombie has ended, even if its parent has not waited for it.
         if found is not None and found[1] == self.start and found[0] not in "ZX":
             return Life.ALIVE, f"its process {self.pid} still runs"
         return Life.GONE, f"its process {self.pid} is gone"
 
 
 def owner() -> str:
-    """The owner label of this process."""
+    """Return the owner label of this process."""
     return Owner.of_this_process().label()
 
 
 def life_of(label: str) -> tuple[Life, str]:
-    """Whether the process that an owner label names still runs, and the reason in words."""
+    """Return whether the process of an owner label still runs, and the reason as a text."""
     named = Owner.parse(label)
     if named is None:
-        return Life.UNKNOWN, "it does not say whose it is"
+        return Life.UNKNOWN, "its label names no owner"
     return named.seen_from(Owner.of_this_process())
 
 
 def _process(directory: Path) -> tuple[str, str] | None:
-    """State letter and start time (clock ticks since boot) of the process behind a directory of /proc."""
+    """Read a process's state letter and start time (clock ticks since boot) from its directory of /proc."""
     stat = _read(directory / "stat")
     if not stat:
         return None
-    # The command's name may hold spaces and parentheses: count from its end.
+    # The command's name may contain spaces and parentheses: count from its end.
     fields = stat.rpartition(")")[2].split()
     return fields[0], fields[19]
 
@@ -111,7 +111,7 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # it is there, and another user's
+        pass  # the process exists, but belongs to another user
     return True
 
 
@@ -124,7 +124,7 @@ def _namespace(proc: Path) -> str:
 
 
 def _machine() -> str:
-    """Hash of this machine's id, as machine-id(5) asks for: labels are public."""
+    """Return a hash of this machine's id; machine-id(5) asks not to publish the id itself."""
     for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
         if text := _read(path):
             return hashlib.sha256(f"tbench:{text}".encode()).hexdigest()[:12]
@@ -138,24 +138,22 @@ def _read(path: Path) -> str | None:
         return None
 
 
-# Names and labels that tell our things on an engine from everything else.
-
 LABEL_RUN, LABEL_TRIAL, LABEL_OWNER = "tbench.run", "tbench.trial", "tbench.owner"
 LABEL_PROJECT, LABEL_SERVICE = "tbench.project", "tbench.service"
-"""Labels of what belongs to the services of one trial: an id that they share, and the service's name."""
+"""Labels of one trial's services: an id that they share, and the service's name."""
 LABEL_HOLDS = "tbench.holds"
-"""Label of a container that has the network of a service, and runs nothing of it."""
+"""Label of a container that only holds the network namespace of a service."""
 LABEL_SHARED, LABEL_IMAGE = "tbench.shared", "tbench.image"
 LABEL_SNAPSHOT = "tbench.snapshot"
-"""Label of images made of a sandbox, with the value SNAPSHOT_KEPT."""
+"""Label of snapshots, with the value SNAPSHOT_KEPT."""
 SNAPSHOT_KEPT = "kept"
 LABEL_ORIGINAL = "tbench.original"
-"""Label of a snapshot: id of the image that the sandbox was made of."""
+"""Label of a snapshot: id of the sandbox's image."""
 LABEL_BEGAN = "tbench.began"
-"""Label of a snapshot: when the sandbox was made."""
+"""Label of a snapshot: creation time of the sandbox."""
 KEPT_PREFIX = "tbench-kept-"
-"""Prefix of the names of kept containers, as labels cannot be changed after creation."""
+"""Prefix of the names of kept containers, since labels cannot be changed after creation."""
 NETWORK = "tbench"
 """Name of the bridge that all trials share."""
 LABEL_ROUTER = "tbench.router"
-"""Label that a container and its router have in common."""
+"""Label with an id that a container and its router share."""

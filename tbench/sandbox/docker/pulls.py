@@ -1,4 +1,4 @@
-"""Pulls published images: each once, a few at a time, with progress, and with patience for what passes by itself."""
+"""Pulls published images: each once, a few at a time, with progress and retries."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 from tbench.errors import TbenchError
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, PullStream
 from tbench.sandbox.docker.login import ImageName, Login, LoginUnreadable, find_login
-from tbench.sandbox.docker.manifest import asked_to_wait_sec
+from tbench.sandbox.docker.manifest import requested_wait_sec
 from tbench.text import one_line, size_shown
 
-# How far a pull has come, added up from what the engine says of each layer.
-
-_WAITS = ("Pulling fs layer", "Waiting")
+_WAITING = ("Pulling fs layer", "Waiting")
 _ARRIVED = ("Verifying Checksum", "Download complete", "Extracting", "Pull complete", "Already exists")
 
 
 class PullProgress:
-    """Takes the messages of one pull, from one thread; `words` may be asked for from any other."""
+    """Progress of one pull, summed over layers. `take` is called from one thread, `status` from any."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -34,32 +32,32 @@ class PullProgress:
         self._loaded: dict[str, int] = {}
         self._waiting: set[str] = set()
         self._sums = (0, 0, False)
-        """Bytes that have come, bytes of all layers that have told their size, and whether others have not."""
+        """Bytes loaded, total bytes of all layers whose size is known, and whether the size of others is unknown."""
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """Count one message in; what is no word about a layer is passed over."""
+        """Count a message of the engine; messages that are not about a layer are ignored."""
         layer, status = message.get("id"), str(message.get("status") or "")
         if not isinstance(layer, str):
             return
         detail = message.get("progressDetail")
         current, total = (_number(detail, key) for key in ("current", "total"))
-        if status.startswith(_WAITS):
+        if status.startswith(_WAITING):
             self._waiting.add(layer)
         elif status == "Downloading" and total:
             self._waiting.discard(layer)
-            size = max(total, self._sizes.get(layer, 0))  # of one that was cut, the engine tells what is left of it
+            size = max(total, self._sizes.get(layer, 0))  # after an interruption the total is only the rest
             self._sizes[layer], self._loaded[layer] = size, min(size - total + current, size)
         elif status.startswith(_ARRIVED):
             self._waiting.discard(layer)
             self._loaded[layer] = self._sizes.get(layer, 0)
-        # In one piece, as a dictionary cannot be added up while another thread fills it.
+        # One tuple, since another thread must not sum a dictionary while it grows.
         self._sums = (sum(self._loaded.values()), sum(self._sizes.values()), bool(self._waiting))
 
     @property
-    def words(self) -> str:
-        """How much has come by now, such as `120 of 410 MB`; `+` says that not every layer has told its size.
+    def status(self) -> str:
+        """Progress so far, such as `120 of 410 MB`; a `+` means that more layers of unknown size follow.
 
-        Empty where the engine tells no bytes, as Podman's does.
+        Empty if the engine reports no bytes, as Podman does.
         """
         loaded, total, is_more = self._sums
         if not total:
@@ -70,7 +68,7 @@ class PullProgress:
 
     @property
     def summary(self) -> str:
-        """How much came in which time, such as `410 MB in 63 s`."""
+        """Size and duration, such as `410 MB in 63 s`."""
         loaded, _, _ = self._sums
         what = f"{size_shown(loaded)} in " if loaded else ""
         return f"{what}{time.monotonic() - self._started:.0f} s"
@@ -81,19 +79,17 @@ def _number(detail: Any, key: str) -> int:
     return int(value) if isinstance(value, int | float) and value > 0 else 0
 
 
-# Why a pull failed, read from the engine's words: what passes by itself, and what somebody has to mend.
-#
-# An engine has no codes for it: a registry's 429, 401 or 500 all arrive as 500, or within an answer that began with
-# 200.
+# The kind of a failure is read from the engine's message. There are no codes: a registry's 429, 401 or 500 all arrive
+# as 500, or within an answer that began with 200.
 
-TroubleKind = Literal[
+PullFailureKind = Literal[
     "away", "silent", "slow", "passing", "rate-limited", "denied", "missing", "no-space", "unreadable"
 ]
-"""`away`: nobody can be reached there; `silent`: no answer in time; `slow`: a pull that took its whole time;
-`passing`: a cut connection, a 5xx; `missing`: it is not there; `unreadable`: an answer that no registry gives, and
-whatever else no other pull would mend."""
+"""`away`: the registry cannot be reached; `silent`: no answer in time; `slow`: the pull exceeded its time limit;
+`passing`: a cut connection or a 5xx; `missing`: no such image; `unreadable`: not a registry's answer, or any other
+permanent failure."""
 
-_SIGNS: tuple[tuple[TroubleKind, str], ...] = (
+_PATTERNS: tuple[tuple[PullFailureKind, str], ...] = (
     ("no-space", r"no space left on device|disk quota exceeded"),
     ("rate-limited", r"toomanyrequests|too many requests|HTTP 429|status: 429|rate limit"),
     ("missing", r"not found|manifest unknown|name unknown|unknown blob|repository does not exist|HTTP 404|status: 404"),
@@ -102,7 +98,7 @@ _SIGNS: tuple[tuple[TroubleKind, str], ...] = (
         r"unauthorized|authentication required|no basic auth|denied|forbidden|HTTP 40[13]|status: 40[13]"
         r"|incorrect username or password",
     ),
-    # An answer of 5xx, and not a number in some name.
+    # A status of 5xx, not a number in a name.
     ("passing", r"status:? 5\d\d|HTTP 5\d\d|5\d\d (Internal|Bad Gateway|Service|Gateway)"),
     ("slow", r"^took longer than \d+ s$"),
     ("away", r"no such host|connection refused|no route to host|network is unreachable|server gave HTTP response"),
@@ -118,66 +114,61 @@ _QUOTED_URL = re.compile(r'"https?://[^"]*"')
 
 
 class PullFailed(TbenchError):
-    """An image was not pulled; the message says which registry did what, and what to do."""
+    """A failed pull. The message names the registry, the problem and the remedy."""
 
     def __init__(
-        self, kind: TroubleKind, message: str, *, said: str = "", retry_after_sec: float | None = None
+        self, kind: PullFailureKind, message: str, *, engine_message: str = "", retry_after_sec: float | None = None
     ) -> None:
         super().__init__(message)
         self.kind = kind
-        self.said = said or message
-        """The engine's own words."""
+        self.engine_message = engine_message or message
         self.retry_after_sec = retry_after_sec
-        """How long the registry asks to wait; None where it does not say."""
+        """Seconds that the registry asks to wait; None if unknown."""
 
 
-def kind_of(words: str, name: ImageName) -> TroubleKind:
-    """What the engine's words about a pull come to."""
-    said = _QUOTED_URL.sub("", words)
+def failure_kind(engine_message: str, name: ImageName) -> PullFailureKind:
+    """Classify a failed pull by the engine's message."""
+    message = _QUOTED_URL.sub("", engine_message)
     for own in (name.text, name.wanted, name.repository, name.path):
-        said = said.replace(own, "")  # an image may be called anything
-    return next((kind for kind, sign in _SIGNS if re.search(sign, said, re.IGNORECASE)), "unreadable")
+        message = message.replace(own, "")  # a name may look like any of the patterns
+    return next((kind for kind, pattern in _PATTERNS if re.search(pattern, message, re.IGNORECASE)), "unreadable")
 
-
-# Pulls published images: each once, a few at a time, and with patience for what passes by itself.
-#
-# It knows names, not tasks, and decides nothing about what is done where an image cannot be had.
 
 AT_ONCE = 3
 PULL_SEC = 1800.0
 _SILENCE_SEC = 300.0
-"""Longest time without a word of the engine. It says every second or so how a layer comes along."""
+"""Longest time without a message. The engine reports a layer's progress about every second."""
 _SILENCE, _DEADLINE = re.compile("Read timed out"), re.compile("the engine did not answer")
-_BETWEEN_WORDS_SEC = 5.0
+_REPORT_EVERY_SEC = 5.0
 _LOGIN_SEC, _ASKING_SEC = 60.0, 10.0
 _SILENT_ATTEMPTS = 2
-"""Attempts at a registry that has never answered, and does not answer in time."""
+"""Attempts at a registry that has never answered."""
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How often and how long a pull is tried again."""
+class RetryPolicy:
+    """Limits for retries of one pull."""
 
     attempts: int = 6
     total_sec: float = 300.0
-    """Most seconds of all pauses of one pull together, those that a registry asks for included."""
+    """Maximum of all pauses together, including those that a registry asks for."""
     first_sec: float = 2.0
-    """Bound of the first pause, which is random below it and doubles with every attempt."""
+    """Upper bound of the first random pause; doubles with every attempt."""
     most_sec: float = 60.0
 
 
 @dataclass
-class _Contact:
-    """What is known of a registry by now."""
+class _Registry:
+    """State of a registry during a run."""
 
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     answers: bool = False
     away: PullFailed | None = None
-    """Why it cannot be reached: then nobody else tries."""
+    """Reason why it cannot be reached; other pulls then fail at once."""
     not_before: float = 0.0
-    """The time before which it wants no requests."""
+    """Time before which no requests are sent, because of a rate limit."""
     is_limited: bool = False
-    """Whether waiting for its rate limit to pass was in vain."""
+    """Whether a pull has waited for the rate limit in vain."""
 
 
 class Pulls:
@@ -189,43 +180,43 @@ class Pulls:
         *,
         at_once: int = AT_ONCE,
         pull_sec: float = PULL_SEC,
-        patience: Patience | None = None,
+        retries: RetryPolicy | None = None,
         say: Callable[[str], None] = lambda _: None,
-        between_words_sec: float = _BETWEEN_WORDS_SEC,
+        report_every_sec: float = _REPORT_EVERY_SEC,
     ) -> None:
-        """`pull_sec` bounds one attempt; at most `at_once` attempts are under way."""
+        """`pull_sec` limits one attempt; at most `at_once` attempts run concurrently."""
         self._engine = engine
-        self._places = asyncio.Semaphore(at_once)
+        self._slots = asyncio.Semaphore(at_once)
         self._pull_sec = pull_sec
-        self._patience = patience or Patience()
+        self._retries = retries or RetryPolicy()
         self._say = say
-        self._between_words_sec = between_words_sec
-        self._registries: dict[str, _Contact] = {}
+        self._report_every_sec = report_every_sec
+        self._registries: dict[str, _Registry] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._pulled: set[str] = set()
 
     def forget(self, name: ImageName) -> None:
-        """Take it that the image is gone from the engine: the next `pull` pulls it again."""
+        """Mark the image as missing, so that the next `pull` pulls it again."""
         self._pulled.discard(name.wanted)
 
     async def pull(self, name: ImageName, who: str) -> None:
-        """Pull an image, unless it was pulled before; `who` is named where something is said.
+        """Pull an image unless this run has pulled it before; progress lines begin with `who`.
 
-        Raises PullFailed, and EngineUnreachable where no engine answers.
+        Raises PullFailed, and EngineUnreachable if no engine answers.
         """
         async with self._locks.setdefault(name.wanted, asyncio.Lock()):
             if name.wanted in self._pulled:
                 return
-            registry = self._registries.setdefault(name.registry, _Contact())
+            registry = self._registries.setdefault(name.registry, _Registry())
             async with self._first_contact(registry) as answered:
                 if registry.away is not None:
-                    raise PullFailed("away", str(registry.away), said=registry.away.said)
-                await self._patiently(registry, name, who, answered)
+                    raise PullFailed("away", str(registry.away), engine_message=registry.away.engine_message)
+                await self._pull_with_retries(registry, name, who, answered)
             self._pulled.add(name.wanted)
 
     @contextlib.asynccontextmanager
-    async def _first_contact(self, registry: _Contact) -> AsyncIterator[Callable[[], None]]:
-        """Let the first pull alone find out whether a registry answers; gives what to call when it does."""
+    async def _first_contact(self, registry: _Registry) -> AsyncIterator[Callable[[], None]]:
+        """Hold back other pulls until the first one knows whether the registry answers; yields a callback for that."""
         if registry.answers:
             yield lambda: None
             return
@@ -235,19 +226,21 @@ class Pulls:
 
             def answered() -> None:
                 registry.answers = True
-                others.close()  # they go on from the first answer, not from the end of a long pull
+                others.close()  # release them at the first answer, not at the end of a long pull
 
             if registry.answers:
                 others.close()
             yield answered
 
-    async def _patiently(self, registry: _Contact, name: ImageName, who: str, answered: Callable[[], None]) -> None:
-        """Try until it is there or the patience is at its end. Raises PullFailed."""
+    async def _pull_with_retries(
+        self, registry: _Registry, name: ImageName, who: str, answered: Callable[[], None]
+    ) -> None:
+        """Pull an image, retrying temporary failures. Raises PullFailed."""
         attempts = AsyncRetrying(
-            retry=retry_if_exception(lambda error: self._may_pass(registry, error)),
+            retry=retry_if_exception(lambda error: self._is_retryable(registry, error)),
             wait=self._pause,
-            stop=lambda state: self._is_enough(registry, state),
-            before_sleep=lambda state: self._tell_pause(registry, name, who, state),
+            stop=lambda state: self._is_exhausted(registry, state),
+            before_sleep=lambda state: self._report_pause(registry, name, who, state),
             reraise=True,
         )
         try:
@@ -256,44 +249,44 @@ class Pulls:
                     await self._attempt(registry, name, who, answered)
         except PullFailed as failed:
             if failed.kind in ("away", "silent"):
-                # One that has answered before is tried again, but no longer with patience.
+                # A registry that has answered before gets one more chance, but is not waited for as before.
                 registry.away, registry.answers = None if registry.answers else failed, False
             registry.is_limited = registry.is_limited or failed.kind == "rate-limited"
             raise
         registry.is_limited = False
 
-    def _may_pass(self, registry: _Contact, error: BaseException) -> bool:
+    def _is_retryable(self, registry: _Registry, error: BaseException) -> bool:
         if not isinstance(error, PullFailed):
             return False
-        if error.kind == "away":  # a registry that has answered comes back
+        if error.kind == "away":  # a registry that has answered before may come back
             return registry.answers
         return error.kind in ("passing", "rate-limited", "silent")
 
     def _pause(self, state: RetryCallState) -> float:
-        error, patience = _failure(state), self._patience
-        own = wait_random_exponential(patience.first_sec, patience.most_sec)(state)
+        error, retries = _failure(state), self._retries
+        own = wait_random_exponential(retries.first_sec, retries.most_sec)(state)
         return max(own, error.retry_after_sec or 0.0)
 
-    def _is_enough(self, registry: _Contact, state: RetryCallState) -> bool:
-        error, patience = _failure(state), self._patience
+    def _is_exhausted(self, registry: _Registry, state: RetryCallState) -> bool:
+        error, retries = _failure(state), self._retries
         if error.kind == "silent" and not registry.answers and state.attempt_number >= _SILENT_ATTEMPTS:
             return True
         if error.kind == "rate-limited" and registry.is_limited:
             return True
-        return state.attempt_number >= patience.attempts or state.idle_for + state.upcoming_sleep > patience.total_sec
+        return state.attempt_number >= retries.attempts or state.idle_for + state.upcoming_sleep > retries.total_sec
 
-    def _tell_pause(self, registry: _Contact, name: ImageName, who: str, state: RetryCallState) -> None:
+    def _report_pause(self, registry: _Registry, name: ImageName, who: str, state: RetryCallState) -> None:
         error, pause_sec = _failure(state), state.upcoming_sleep
         if error.kind == "rate-limited":
             registry.not_before = max(registry.not_before, time.monotonic() + pause_sec)
-        why = str(error) if error.kind == "rate-limited" else error.said
+        why = str(error) if error.kind == "rate-limited" else error.engine_message
         self._say(f"{who}: {name.shown}: {one_line(why, 200)}; trying again in {pause_sec:.0f} s")
 
-    async def _attempt(self, registry: _Contact, name: ImageName, who: str, answered: Callable[[], None]) -> None:
+    async def _attempt(self, registry: _Registry, name: ImageName, who: str, answered: Callable[[], None]) -> None:
         login: Login | None = None
         try:
             login = await self._login(name)
-            async with self._place(registry):
+            async with self._slot(registry):
                 await self._pull_once(name, who, login, answered)
         except LoginUnreadable as error:
             raise PullFailed("denied", str(error)) from None
@@ -302,20 +295,20 @@ class Pulls:
                 raise
             raise PullFailed("passing", f"the engine went away: {error}") from error
         except EngineError as error:
-            kind = kind_of(str(error), name)
+            kind = failure_kind(str(error), name)
             if kind not in ("away", "silent"):
                 answered()
             wait_sec = await self._asked_to_wait(name, login) if kind == "rate-limited" else None
             message = _message(kind, str(error), name, login)
-            raise PullFailed(kind, message, said=str(error), retry_after_sec=wait_sec) from error
+            raise PullFailed(kind, message, engine_message=str(error), retry_after_sec=wait_sec) from error
 
     @contextlib.asynccontextmanager
-    async def _place(self, registry: _Contact) -> AsyncIterator[None]:
-        """A place among the pulls under way; none is taken while the registry wants no requests."""
+    async def _slot(self, registry: _Registry) -> AsyncIterator[None]:
+        """Take one of the slots for concurrent pulls, after the registry's rate limit has passed."""
         while True:
             if (pause_sec := registry.not_before - time.monotonic()) > 0:
                 await asyncio.sleep(pause_sec)
-            async with self._places:
+            async with self._slots:
                 if registry.not_before <= time.monotonic():
                     yield
                     return
@@ -324,30 +317,30 @@ class Pulls:
         return await self._engine.call(find_login, name.registry, deadline_sec=_LOGIN_SEC)
 
     async def _asked_to_wait(self, name: ImageName, login: Login | None) -> float | None:
-        """Seconds that the registry asks to wait, which the engine does not pass on."""
+        """Ask the registry for its waiting time, which the engine does not pass on."""
         with contextlib.suppress(EngineError):
-            return await self._engine.call(asked_to_wait_sec, name, login, deadline_sec=_ASKING_SEC)
+            return await self._engine.call(requested_wait_sec, name, login, deadline_sec=_ASKING_SEC)
         return None
 
     async def _pull_once(self, name: ImageName, who: str, login: Login | None, answered: Callable[[], None]) -> None:
         self._say(f"{who}: pulling {name.shown}")
         progress = PullProgress()
-        telling = asyncio.create_task(self._tell(progress, name, who))
+        reporting = asyncio.create_task(self._report_progress(progress, name, who))
         try:
             await pull(self._engine, name, self._pull_sec, login, progress, answered)
         finally:
-            telling.cancel()
+            reporting.cancel()
         answered()
         self._say(f"{who}: pulled {name.shown}: {progress.summary}")
 
-    async def _tell(self, progress: PullProgress, name: ImageName, who: str) -> None:
-        """Say now and then how far it is; ends with the pull."""
+    async def _report_progress(self, progress: PullProgress, name: ImageName, who: str) -> None:
+        """Report progress regularly until cancelled."""
         last = ""
         while True:
-            await asyncio.sleep(self._between_words_sec)
-            if (words := progress.words) != last:
-                self._say(f"{who}: pulling {name.shown}: {words}")
-                last = words
+            await asyncio.sleep(self._report_every_sec)
+            if (status := progress.status) != last:
+                self._say(f"{who}: pulling {name.shown}: {status}")
+                last = status
 
 
 def _failure(state: RetryCallState) -> PullFailed:
@@ -357,34 +350,34 @@ def _failure(state: RetryCallState) -> PullFailed:
     return error
 
 
-def _message(kind: TroubleKind, said: str, name: ImageName, login: Login | None) -> str:
-    """What is wrong, with the engine's words, and what to do about it."""
-    words = f"({one_line(said, 200)})"
+def _message(kind: PullFailureKind, engine_message: str, name: ImageName, login: Login | None) -> str:
+    """Describe the failure and its remedy, with the engine's message."""
+    detail = f"({one_line(engine_message, 200)})"
     host = name.registry
     match kind:
         case "denied" if login:
-            return f"{host} does not take the login that Docker's configuration has {words}: docker login {host}"
+            return f"{host} rejects the login in Docker's configuration {detail}: docker login {host}"
         case "denied":
-            return f"{host} wants a login {words}: docker login {host}"
+            return f"{host} requires a login {detail}: docker login {host}"
         case "rate-limited":
             more = "" if login else f"; a login may have a higher limit: docker login {host}"
-            return f"{host} limits pulls {words}{more}"
+            return f"{host} limits pulls {detail}{more}"
         case "missing":
-            return f"{host} has no such image {words}; check the name in task.toml"
+            return f"{host} has no such image {detail}; check the name in task.toml"
         case "passing":
-            return f"{host} or the way to it fails {words}; try again later"
+            return f"{host} or the connection to it fails {detail}; try again later"
         case "slow":
-            more = "allow more with --pull-timeout, or pull it by hand once"
-            return f"{host} or the way to it is too slow {words}; {more}"
+            more = "allow more time with --pull-timeout, or pull the image manually once"
+            return f"{host} or the connection to it is too slow {detail}; {more}"
         case "away":
-            return f"{host} cannot be reached {words}; check its name and the network"
+            return f"{host} cannot be reached {detail}; check its name and the network"
         case "silent":
-            more = "or allow more with --pull-timeout"
-            return f"{host} cannot be reached {words}; check its name and the network, {more}"
+            more = "or allow more time with --pull-timeout"
+            return f"{host} cannot be reached {detail}; check its name and the network, {more}"
         case "no-space":
-            return f"the engine's disk is full {words}; 'tbench clean --all' and 'docker system prune' make room"
+            return f"the engine's disk is full {detail}; make room with 'tbench clean --all' and 'docker system prune'"
         case _:
-            return f"{host} did not answer as a registry does {words}; is it one, and is no proxy in between?"
+            return f"{host} does not answer like a registry {detail}; check its name, and for a proxy in between"
 
 
 async def pull(
@@ -395,10 +388,10 @@ async def pull(
     progress: PullProgress | None = None,
     answered: Callable[[], None] = lambda: None,
 ) -> None:
-    """Pull an image in one attempt; `answered` is called when the registry has told of it.
+    """Pull an image in one attempt; `answered` is called at the first progress message.
 
-    Raises EngineError, also for a failure within an answer that began with 200, as Podman's do. The engine stops when
-    this is cancelled, or takes too long.
+    Raises EngineError, also for an error within an answer with status 200, as Podman sends it. When this is cancelled
+    or takes too long, the engine stops pulling.
     """
     loop, ends_at = asyncio.get_running_loop(), time.monotonic() + limit_sec
     header = login.header if login else None

@@ -1,4 +1,4 @@
-# Puts rules in force in a router, and starts the proxy that belongs to them: restrict.sh HOST...
+# Applies firewall rules in a router and restarts its proxy: restrict.sh HOST...
 set -e
 B=/opt/tbench/bin/busybox N=/opt/tbench/nft
 [ "$($B cat /proc/sys/net/ipv4/ip_forward)" = 1 ]
@@ -7,9 +7,9 @@ if ! $B ip -o addr show dev inside | $B grep -q "inet $ROUTER/"; then
     $B ip link set inside up
 fi
 [ ! -e /proc/net/if_inet6 ] || RULES="$RULES$RULES_OF_IPV6"
-# One transaction: never is there a moment without rules.
+# One transaction, so that there is no moment without rules.
 printf '%s\n' "$RULES" | $N/ld.so --library-path $N $N/nft -f -
-# With it all connections end that it passed on.
+# Killing the proxy ends all connections through it.
 for _ in $($B seq 100); do
     $B killall -q -9 proxy || break
 done

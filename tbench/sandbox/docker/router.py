@@ -1,4 +1,4 @@
-"""The router of a trial whose network changes with its phases, or is open to some hosts only."""
+"""The router of a trial whose network changes between phases or allows only some hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from tbench.errors import TrialError
 from tbench.sandbox.backend import BUSYBOX, TOOLS
-from tbench.sandbox.docker.create import ROUTER, TRIAL, container_errors, create, ensure_nothing, run_helper
+from tbench.sandbox.docker.create import ROUTER, TRIAL, container_errors, create, ensure_scratch_image, run_helper
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.networks import closing_script
 from tbench.sandbox.docker.owner import LABEL_ROUTER, NETWORK
@@ -35,7 +35,7 @@ table ip6 tbench {
 
 @dataclass(frozen=True)
 class Router:
-    """The router of one trial, by its container."""
+    """The router container of one trial."""
 
     engine: Engine
     container_id: str
@@ -46,8 +46,8 @@ class Router:
     async def start(
         cls, engine: Engine, tools_volume: str, labels: Mapping[str, str], name_servers: Iterable[str] = ()
     ) -> Router:
-        """Start a router that nothing is linked with. Raises TrialError and EngineError; then nothing is left."""
-        nothing = await ensure_nothing(engine)
+        """Start a router without links. Raises TrialError and EngineError, and then leaves nothing behind."""
+        scratch = await ensure_scratch_image(engine)
         host_config = engine.api.create_host_config(
             binds=[f"{tools_volume}:{TOOLS}:ro"],
             network_mode=NETWORK,
@@ -58,7 +58,7 @@ class Router:
             pids_limit=_PIDS,
             dns=list(name_servers) or None,
         )
-        config = {"image": nothing, "entrypoint": [f"{TOOLS}/bin/init"], "command": [], "labels": dict(labels)}
+        config = {"image": scratch, "entrypoint": [f"{TOOLS}/bin/init"], "command": [], "labels": dict(labels)}
         router = cls(engine, await create(engine, {**config, "host_config": host_config}), tools_volume, labels)
         try:
             await engine.call(engine.api.start, router.container_id)
@@ -69,7 +69,7 @@ class Router:
 
     @classmethod
     async def find(cls, engine: Engine, tools_volume: str, container_id: str) -> Router | None:
-        """The router of a container, None where it has none. Raises EngineError."""
+        """Find the router of a container; None if it has none. Raises EngineError."""
         labels = (await engine.call(engine.api.inspect_container, container_id))["Config"]["Labels"] or {}
         if LABEL_ROUTER not in labels:
             return None
@@ -78,7 +78,7 @@ class Router:
         return next((cls(engine, other, tools_volume, labels) for other in others), None)
 
     async def link(self, container_id: str, closed_to: Iterable[str] = ()) -> None:
-        """Make this the only way out of a container without a network, to all but `closed_to`. Raises EngineError."""
+        """Make this the only route out of a container without a network, except to `closed_to`. Raises EngineError."""
         script = _script("link.sh")
         for name, value in _ADDRESSES.items():
             script = f"{name}={value}\n{script}"
@@ -89,14 +89,14 @@ class Router:
         )
 
     async def _with_net_admin(self, script: str, **host_config: Any) -> None:
-        nothing = await ensure_nothing(self.engine)
+        scratch = await ensure_scratch_image(self.engine)
         await run_helper(
-            self.engine, nothing, self.tools_volume, script, labels=self.labels, cap_add=["NET_ADMIN"], **host_config
+            self.engine, scratch, self.tools_volume, script, labels=self.labels, cap_add=["NET_ADMIN"], **host_config
         )
 
     async def use(self, policy: NetworkPolicy) -> None:
-        """Put a policy in force; what it does not allow ends, also what is under way. Raises TrialError."""
-        # Without a network no name exists: to be told so is quicker than to wait for an answer.
+        """Apply a network policy and end connections that it forbids. Raises TrialError."""
+        # Without a network no host is allowed, and the proxy says so at once instead of a timeout.
         hosts = {"public": ("*",), "allowlist": policy.names, "no-network": ()}[policy.mode]
         argv = [BUSYBOX, "sh", "-c", _script("restrict.sh"), "restrict.sh", *hosts]
         environment = {**_ADDRESSES, "RULES": rules(policy), "RULES_OF_IPV6": _NO_IPV6}
@@ -104,39 +104,39 @@ class Router:
 
         def run() -> tuple[int, bytes]:
             exec_id = api.exec_create(self.container_id, argv, user="0:0", environment=environment)["Id"]
-            said: bytes = api.exec_start(exec_id)
-            return api.exec_inspect(exec_id)["ExitCode"], said
+            output: bytes = api.exec_start(exec_id)
+            return api.exec_inspect(exec_id)["ExitCode"], output
 
         with container_errors("changing the network of"):
-            code, said = await self.engine.call(run, again=True)
+            code, output = await self.engine.call(run, again=True)
         if code != 0:
-            words = said[-_LAST_BYTES:].decode("utf-8", "replace").strip()
-            needed = "the engine's kernel has to have nf_tables with NAT"
-            raise TrialError("sandbox_failed", f"{policy.mode}: cannot be put in force ({code}): {words}; {needed}")
+            last = output[-_LAST_BYTES:].decode("utf-8", "replace").strip()
+            needed = "the engine's kernel needs nf_tables with NAT"
+            raise TrialError("sandbox_failed", f"cannot apply the network {policy.mode} ({code}): {last}; {needed}")
 
     async def keep(self, name: str) -> None:
-        """Let it outlive this process, under a name that keeps it from being cleaned. Raises EngineError."""
+        """Rename the container, so that it is exempt from cleaning. Raises EngineError."""
         await self.engine.call(self.engine.api.rename, self.container_id, name)
 
     async def remove(self) -> None:
-        """Remove it by force, in bounded time. Never raises."""
+        """Remove the container by force, in bounded time. Never raises."""
         await force_remove(self.engine, self.container_id)
 
 
 def rules(policy: NetworkPolicy) -> str:
-    """The rules of a router for a policy, in nft's language."""
+    """Return the router's nftables rules for a policy."""
     is_allowlist = policy.mode == "allowlist"
     out, back = 'iifname "inside"', 'oifname "inside" ct state established'
     networks = f"{{ {', '.join(map(str, policy.networks))} }}" if policy.networks else ""
-    # What comes back, too: of connections that an earlier network allowed, nothing goes on.
+    # Replies are restricted as well, so that connections of an earlier policy do not continue.
     through = {
         "public": (f"{out} accept", f"{back},related accept"),
         "allowlist": (f"{out} ip daddr {networks} meta l4proto tcp accept", f"{back} ip saddr {networks} accept"),
         "no-network": (),
     }[policy.mode if networks or not is_allowlist else "no-network"]
     names = f'iifname "inside" ip daddr {ROUTER} meta l4proto {{ tcp, udp }} th dport 53 accept'
-    passed_on = f'iifname "inside" tcp dport {_PORT} ct status dnat accept'
-    straight = f'iifname "inside" ip daddr {networks} accept' if networks else ""
+    to_proxy = f'iifname "inside" tcp dport {_PORT} ct status dnat accept'
+    direct = f'iifname "inside" ip daddr {networks} accept' if networks else ""
     redirect = f'iifname "inside" ip daddr != {ROUTER} meta l4proto tcp redirect to :{_PORT}'
     return f"""table ip tbench
 delete table ip tbench
@@ -153,13 +153,13 @@ table ip tbench {{
     chain here {{
         type filter hook input priority 0; policy accept;
         {names}
-        {passed_on if is_allowlist else ""}
+        {to_proxy if is_allowlist else ""}
         iifname "inside" goto refuse
         iifname "eth0" ct state new drop
     }}
     chain to_the_proxy {{
         type nat hook prerouting priority -100;
-        {straight if is_allowlist else ""}
+        {direct if is_allowlist else ""}
         {redirect if is_allowlist else ""}
     }}
     chain as_the_router {{

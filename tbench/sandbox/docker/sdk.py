@@ -1,6 +1,6 @@
-"""The Docker SDK's private names that are used here; its public interface has no raw socket that can be awaited.
+"""Access to private attributes of the Docker SDK, whose public interface has no raw socket that can be awaited.
 
-Written for docker 7.1 over requests and urllib3. Where a name is gone, `UnknownSdk` says which.
+Written for docker 7.1 with requests and urllib3. Raises `UnknownSdk` if an attribute is missing.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from typing import Any
 
 
 class UnknownSdk(RuntimeError):
-    """The installed Docker SDK, or an HTTP library below it, is not built as this module expects."""
+    """The installed Docker SDK, or an HTTP library below it, lacks an attribute that this module needs."""
 
 
 def forget_proxies(api: Any) -> None:
-    """Make a client add nothing to containers and builds that Docker's own configuration says about proxies."""
+    """Stop a client from adding the proxies of Docker's own configuration to containers and builds."""
     if not hasattr(api, "_proxy_configs"):
-        raise UnknownSdk(f"a {type(api).__name__} has no `_proxy_configs` any more, of which it makes variables")
+        raise UnknownSdk(f"a {type(api).__name__} has no `_proxy_configs`, where proxies were stored")
     api._proxy_configs = type(api._proxy_configs)()
 
 
 def socket_of(raw: Any) -> socket.socket:
-    """The socket behind what `exec_start(socket=True)` gives: a SocketIO, or over TLS the socket itself."""
+    """Return the socket of the result of `exec_start(socket=True)`: a SocketIO, or with TLS the socket itself."""
     found = getattr(raw, "_sock", raw)
     if not isinstance(found, socket.socket):
-        raise UnknownSdk(f"exec_start(socket=True) gave a {type(raw).__name__} without the socket in `_sock`")
+        raise UnknownSdk(f"exec_start(socket=True) returned a {type(raw).__name__} without a socket in `_sock`")
     return found
 
 
 def bytes_already_read(raw: Any) -> bytes:
-    """What the HTTP client read together with the response's headers: the first output is often among it.
+    """Return the bytes that the HTTP client has read beyond the response's headers, often the first output.
 
-    The socket must not block. A bare socket, as a test has it, has no response that could have read anything.
+    The socket must be non-blocking. For a bare socket, as in tests, there are none.
     """
     if isinstance(raw, socket.socket) and not hasattr(raw, "_response"):
         return b""
@@ -40,25 +40,25 @@ def bytes_already_read(raw: Any) -> bytes:
         try:
             reader = getattr(reader, name)
         except AttributeError:
-            raise UnknownSdk(f"a {type(reader).__name__} has no `{name}` any more, where output may wait") from None
-    if reader is None:  # the response was read to its end
+            raise UnknownSdk(f"a {type(reader).__name__} has no `{name}`, which led to buffered output") from None
+    if reader is None:  # the response was read completely
         return b""
     waiting = reader.peek()
     return bytes(reader.read(len(waiting))) if waiting else b""
 
 
 def release_stream(stream: Any) -> None:
-    """Close the HTTP response under a stream of events; the stream's own `close` only shuts its socket down."""
+    """Close the HTTP response of a stream of events; the stream's own `close` only shuts down its socket."""
     stream._response.close()
 
 
 def release(raw: Any) -> None:
-    """Close the HTTP response that holds the socket's descriptor; the number may be another's from then on."""
+    """Close the HTTP response that owns the socket's descriptor, whose number may be reused afterwards."""
     getattr(raw, "_response", raw).close()
 
 
-def asking_always(api: Any, **parameters: str) -> Any:
-    """The same client, over the same connections, with parameters in each call that the SDK has no argument for."""
+def with_parameters(api: Any, **parameters: str) -> Any:
+    """Return a client on the same connections that sends `parameters` for which the SDK has no arguments."""
     client = object.__new__(type(api))
     client.__dict__ = {**vars(api), "params": parameters}
     return client

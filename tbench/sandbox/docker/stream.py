@@ -1,4 +1,4 @@
-"""The stream of one exec: a hijacked HTTP connection, taken apart into what a process prints."""
+"""The stream of one exec: a hijacked HTTP connection with multiplexed output of a process."""
 
 from __future__ import annotations
 
@@ -14,20 +14,17 @@ from tbench.sandbox.container_proxy import Masks
 from tbench.sandbox.docker import sdk
 
 _READ_AHEAD_BYTES = 1 << 20
-"""Limit of unread output; above it the engine has to wait, and with it the process."""
-_FED_AT_ONCE_BYTES = 1 << 20
+"""Maximum of unread output; beyond it reading stops, and the process has to wait."""
+_INPUT_CHUNK_BYTES = 1 << 20
 _STREAM_HEADER = struct.Struct(">BxxxL")
 _STDERR = 2
 
 
 class ExecStream(asyncio.Protocol):
-    """The raw socket of one exec, taken apart into stdout (read) and stderr (kept for diagnosis)."""
+    """The raw socket of one exec, demultiplexed into stdout (read) and stderr (kept for diagnosis)."""
 
     def __init__(self, exec_id: str, raw: Any, *, is_tty: bool = False, masks: Masks | None = None) -> None:
-        """`is_tty` says that the process has a terminal, so that its output comes without frames.
-
-        What `masks` hide does not come out.
-        """
+        """`is_tty`: the process has a terminal, so that its output has no frames and is not masked."""
         self._masks = masks or Masks(())
         self._masked = self._masks.stream()
         self.exec_id = exec_id
@@ -40,7 +37,7 @@ class ExecStream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._take: Callable[[bytes], float] | None = None
-        """Receiver of all output at once; a task that reads would wake later, and several times in each step."""
+        """Callback for output; faster than a reading task, which would wake up later and several times per step."""
         self._news = asyncio.Event()
         self._writable = asyncio.Event()
         self._lost = asyncio.Event()
@@ -48,7 +45,7 @@ class ExecStream(asyncio.Protocol):
         """The exception that ended the stream in a callback; None for an ordinary end."""
 
     async def attach(self) -> ExecStream:
-        """Hand the socket to the event loop; where that is cancelled, the stream is closed."""
+        """Attach the socket to the event loop; if that is cancelled, the stream is closed."""
         try:
             await asyncio.get_running_loop().create_connection(lambda: self, sock=self._socket)
         except BaseException:
@@ -56,7 +53,7 @@ class ExecStream(asyncio.Protocol):
             raise
         return self
 
-    # -- what the event loop calls -----------------------------------------------------------------
+    # -- called by the event loop ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -79,12 +76,12 @@ class ExecStream(asyncio.Protocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # Resetting is how an engine hangs up on input that nobody has read; what was printed has come before.
+        # The engine resets a connection with unread input; all output has arrived before that.
         self._failed = None if isinstance(exc, OSError) else exc
         for event in (self._lost, self._news, self._writable):
             event.set()
 
-    # -- what a terminal or a command calls --------------------------------------------------------
+    # -- called by terminals and commands ----------------------------------------------------------
 
     async def read(self) -> bytes:
         out = await self.read_output()
@@ -93,23 +90,23 @@ class ExecStream(asyncio.Protocol):
         return out
 
     async def read_output(self) -> bytes:
-        """The next piece of stdout; b"" at the end, whatever stderr said."""
+        """Read the next piece of stdout; b"" at the end, even if there was output on stderr."""
         while not (out := self._take_frames()):
             if self._lost.is_set():
-                return self._masked.rest()
+                return self._masked.flush()
             self._news.clear()
             self._resume()
             await self._news.wait()
         return out
 
     async def pass_on(self, take: Callable[[bytes], float]) -> None:
-        """Hand all output to `take` until the end, as `harness.stream.ByteStream` says."""
+        """Pass all output to `take` until the end; see `harness.stream.ByteStream`."""
         self._take = take
         self._hand_over(take)
         self._resume()
         await self._lost.wait()
         self._take = None
-        if rest := self._masked.rest():
+        if rest := self._masked.flush():
             take(rest)
         if self._failed is not None:
             raise self._failed
@@ -136,7 +133,7 @@ class ExecStream(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _take_frames(self) -> bytes:
-        """Take the payload of all complete frames: stream number, three zeros, length, payload (Docker API)."""
+        """Consume complete frames (stream number, three zeros, length, payload; Docker API); return their stdout."""
         if self._is_tty:
             out = bytes(self._buffer)
             self._buffer.clear()
@@ -150,8 +147,8 @@ class ExecStream(asyncio.Protocol):
                 break
             payload = bytes(buffer[position + _STREAM_HEADER.size : end])
             if kind == _STDERR:
-                said = self.errors + payload.decode("utf-8", "replace")
-                self.errors = self._masks.masked_text(said)[-2000:]
+                errors = self.errors + payload.decode("utf-8", "replace")
+                self.errors = self._masks.masked_text(errors)[-2000:]
             else:
                 pieces.append(payload)
             position = end
@@ -159,22 +156,22 @@ class ExecStream(asyncio.Protocol):
         return self._masked.take(b"".join(pieces))
 
     async def write(self, data: bytes) -> None:
-        """Write `data`; returns when the unsent rest is small enough to be buffered. Raises ConnectionError."""
+        """Write `data`; returns when the unsent rest fits into the buffer. Raises ConnectionError."""
         if self._lost.is_set() or self._transport is None:
             raise ConnectionResetError("the stream of an exec has ended")
         self._transport.write(data)
         await self._writable.wait()
 
     def end_input(self) -> None:
-        """Close the process's standard input, behind all that was written."""
+        """Close the process's standard input after all data has been written."""
         if self._transport is not None and not self._lost.is_set():
             self._transport.write_eof()
 
     @contextlib.asynccontextmanager
     async def fed(self, source: IO[bytes]) -> AsyncIterator[None]:
-        """Give the process the whole of `source` as its input while the block reads; at the end the stream is closed.
+        """Write all of `source` to the process's input while the block reads, then close the stream.
 
-        Both happen at once: a process that prints as it reads would otherwise wait for us as we for it.
+        Concurrently, to avoid a deadlock with a process that prints while it reads.
         """
         feeding = asyncio.create_task(_feed(self._socket, source), name="stdin of an exec")
         try:
@@ -194,14 +191,14 @@ class ExecStream(asyncio.Protocol):
             self.release()
 
     def release(self) -> None:
-        """Close the socket of a stream that no event loop reads; else nothing but the garbage collector would."""
+        """Close the socket of a stream that is not attached to an event loop."""
         sdk.release(self._raw)
         self._socket.close()
 
 
 async def _feed(stream: socket.socket, source: IO[bytes]) -> None:
-    """Send a file on a descriptor of its own: a process that ignores its input must not cost us its output."""
+    """Send a file through a duplicated descriptor, so that errors of the input do not end the output."""
     with contextlib.suppress(OSError), stream.dup() as stdin:
-        while data := source.read(_FED_AT_ONCE_BYTES):
+        while data := source.read(_INPUT_CHUNK_BYTES):
             await asyncio.get_running_loop().sock_sendall(stdin, data)
         stdin.shutdown(socket.SHUT_WR)

@@ -1,7 +1,7 @@
-"""An engine that wants TLS as one behind a socket of this machine: a thread speaks TLS with it.
+"""Forwards a local socket to an engine that requires TLS, in a thread.
 
-The SDK's own TLS gives the socket of an exec in a form that no event loop can read, and asyncio's cannot end one
-direction alone, as the input of a process ends. Behind the socket nothing differs from an engine of this machine.
+With the SDK's own TLS the socket of an exec cannot be read by an event loop, and asyncio's TLS cannot close one
+direction alone, as is needed at the end of a process's input. The forwarded socket looks like a local engine.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tbench.errors import EngineUnavailable
 
 CONNECT_SEC = 20.0
 _END_SEC = 5.0
-_AT_ONCE_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 18
 _PORT = 2376
-_NOTHING = "it hangs up behind the handshake; it may refuse cert.pem"
+_CLOSED_AFTER_HANDSHAKE = "it closes the connection after the handshake; it may refuse cert.pem"
 VERIFY, CERTIFICATES = "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"
-"""The variables of the environment that ask for TLS, as the docker command has them."""
+"""Environment variables for TLS, as in the docker command."""
 
 
 def tls_context(variables: Mapping[str, str]) -> ssl.SSLContext | None:
-    """The TLS that an environment asks for; None where it asks for none.
+    """Return the TLS context for environment variables; None without TLS.
 
-    Raises EngineUnavailable where its files cannot be used.
+    Raises EngineUnavailable if the certificate files cannot be used.
     """
     verifies, given = bool(variables.get(VERIFY)), variables.get(CERTIFICATES, "")
     if not verifies and not given:
@@ -39,7 +39,7 @@ def tls_context(variables: Mapping[str, str]) -> ssl.SSLContext | None:
     folder = Path(given or "~/.docker").expanduser()
     try:
         context = ssl.create_default_context(cafile=str(folder / "ca.pem") if verifies else None)
-        # What Docker's own pages have openssl make is not all that Python 3.13 asks for.
+        # Certificates made as Docker's documentation says lack extensions that Python 3.13 requires.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if not verifies:
             context.check_hostname = False
@@ -47,28 +47,28 @@ def tls_context(variables: Mapping[str, str]) -> ssl.SSLContext | None:
         context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     except (OSError, ssl.SSLError) as error:
         raise EngineUnavailable(
-            f"the TLS files of {given or '~/.docker'} cannot be used: {error.strerror or error}; "
-            f"let {CERTIFICATES} name the directory of ca.pem, cert.pem and key.pem"
+            f"the TLS files in {given or '~/.docker'} cannot be used: {error.strerror or error}; "
+            f"set {CERTIFICATES} to the directory of ca.pem, cert.pem and key.pem"
         ) from error
     return context
 
 
 class TlsForward:
-    """A socket of this machine behind which an engine answers that wants TLS. Whoever makes it closes it."""
+    """A local socket that leads to an engine with TLS. Its creator has to close it."""
 
     def __init__(self, host: str, context: ssl.SSLContext) -> None:
         """`host` is tcp://NAME:PORT."""
         parts = urlsplit(host)
         self._name, self._port, self._context = parts.hostname or "", parts.port or _PORT, context
         self.why = ""
-        """Why the last connection could not be made; empty where it could."""
+        """Error of the last connection; empty if it succeeded."""
         self._directory = Path(tempfile.mkdtemp(prefix="tb-tls-"))
         self._socket = self._directory / "engine.sock"
-        self._is_there, self._loop, self._ended = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-        self._leading: set[asyncio.Task[None]] = set()
+        self._is_ready, self._loop, self._ended = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+        self._connections: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"TLS with {self._name}")
         self._thread.start()
-        self._is_there.wait(_END_SEC)
+        self._is_ready.wait(_END_SEC)
 
     @property
     def host(self) -> str:
@@ -90,44 +90,44 @@ class TlsForward:
         try:
             server = await asyncio.start_unix_server(self._accept, self._socket)
         finally:
-            self._is_there.set()
+            self._is_ready.set()
         await self._ended.wait()
         server.close()
-        for leading in self._leading:
-            leading.cancel()
-        await asyncio.gather(*self._leading, return_exceptions=True)
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        leading = asyncio.create_task(self._lead(reader, writer), name="a connection to an engine over TLS")
-        self._leading.add(leading)  # the loop itself holds it only weakly
-        leading.add_done_callback(self._leading.discard)
-        # Also of one that is cancelled before it begins.
-        leading.add_done_callback(lambda _: writer.close())
+        connection = asyncio.create_task(self._forward(reader, writer), name="a connection to an engine over TLS")
+        self._connections.add(connection)  # the loop itself holds it only weakly
+        connection.add_done_callback(self._connections.discard)
+        # In a callback, since the task may be cancelled before it begins.
+        connection.add_done_callback(lambda _: writer.close())
 
-    async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Lead one connection to the engine, until that hangs up."""
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward one connection until the engine closes it."""
         try:
             session = await self._session()
         except OSError as error:
             self.why = _reason(error)
             return
         sending = asyncio.create_task(_send(reader, session), name="to an engine over TLS")
-        self.why = _NOTHING
+        self.why = _CLOSED_AFTER_HANDSHAKE
         try:
             while data := await session.read():
                 self.why = ""
                 writer.write(data)
                 await writer.drain()
         except OSError as error:
-            # A certificate of ours that is refused is told behind the handshake, if that arrives.
+            # The engine reports a refused client certificate after the handshake, if at all.
             if self.why:
-                self.why = _reason(error) if isinstance(error, ssl.SSLError) else _NOTHING
+                self.why = _reason(error) if isinstance(error, ssl.SSLError) else _CLOSED_AFTER_HANDSHAKE
         finally:
             sending.cancel()
             session.close()
 
     async def _session(self) -> _Session:
-        """A session with the engine. Raises OSError, of which those of TLS are a kind."""
+        """Connect to the engine. Raises OSError, which includes errors of TLS."""
         async with asyncio.timeout(CONNECT_SEC):
             streams = await asyncio.open_connection(self._name, self._port)
             session = _Session(*streams, self._context, self._name)
@@ -140,7 +140,7 @@ class TlsForward:
 
 
 class _Session:
-    """A TLS session each direction of which can be ended on its own. All that may raise raises OSError."""
+    """A TLS session whose directions can be closed separately. Its methods raise OSError."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext, name: str
@@ -156,17 +156,17 @@ class _Session:
             except ssl.SSLWantReadError:
                 await self._flush()
                 if not await self._fill():
-                    raise ConnectionResetError("it hangs up on TLS") from None
+                    raise ConnectionResetError("it closes the connection during the TLS handshake") from None
             else:
                 return await self._flush()
 
     async def read(self) -> bytes:
-        """What has come; b"" where nothing more will."""
+        """Read data; b"" at the end."""
         pieces: list[bytes] = []
         while not pieces:
-            # Nothing whole is left in between: what is there when the other direction ends would be lost.
+            # Reads everything available: data left here would be lost when the other direction ends.
             try:
-                while piece := self._tls.read(_AT_ONCE_BYTES):
+                while piece := self._tls.read(_CHUNK_BYTES):
                     pieces.append(piece)
             except ssl.SSLWantReadError:
                 if pieces:
@@ -187,13 +187,13 @@ class _Session:
         await self._flush()
 
     async def end(self) -> None:
-        """Say that nothing more will be written; reading goes on."""
-        with contextlib.suppress(ssl.SSLError):  # it would wait for the engine to do the same
+        """Close the writing direction; reading goes on."""
+        with contextlib.suppress(ssl.SSLError):  # raised since the engine has not closed its direction
             self._tls.unwrap()
         await self._flush()
 
     async def _fill(self) -> bool:
-        data = await self._reader.read(_AT_ONCE_BYTES)
+        data = await self._reader.read(_CHUNK_BYTES)
         self._in.write(data)
         return bool(data)
 
@@ -207,17 +207,17 @@ class _Session:
 
 
 async def _send(reader: asyncio.StreamReader, session: _Session) -> None:
-    with contextlib.suppress(OSError):  # who reads the other direction is told
-        while data := await reader.read(_AT_ONCE_BYTES):
+    with contextlib.suppress(OSError):  # reported by the other direction
+        while data := await reader.read(_CHUNK_BYTES):
             await session.write(data)
         await session.end()
 
 
 def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is refused: {error.verify_message}"
+        return f"its certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {(error.reason or str(error)).replace('_', ' ').lower()}"
-    if error.errno is not None and error.errno > 0:  # of a connection asyncio has words of its own
+    if error.errno is not None and error.errno > 0:  # asyncio's own message is longer
         return os.strerror(error.errno)
     return error.strerror or str(error) or f"no answer within {CONNECT_SEC:.0f} s"

@@ -1,4 +1,4 @@
-"""Files that go from one container into another, as an archive that one command makes and another takes apart."""
+"""Copies files from one container into another: one command packs an archive, another one unpacks it."""
 
 from __future__ import annotations
 
@@ -16,89 +16,92 @@ from tbench.sandbox.docker.stream import ExecStream
 from tbench.text import one_line
 
 _TRANSFER_SEC = 900
-_TRIES = 3
-"""How often files are brought: some may vanish while they are packed, as what the agent started may run on."""
-_NAMES = f"{BUSYBOX} xargs -0 -r"
-_LIST = f"read -r size; {BUSYBOX} dd bs=$size count=1 iflag=fullblock 2>/dev/null"
-"""Reads a list of names from an input in which more comes behind it."""
-_WHICH = f"'exec {BUSYBOX} find \"$@\" -maxdepth 0 -type d -print0'"
-# Owners are numbers in this format, so accounts do not matter. A file of 4 GB or more has no place in it and stays.
-_FIT = f"'exec {BUSYBOX} find \"$@\" -maxdepth 0 ! \\( -type f -size +8388607 \\) -print0 2>/dev/null'"
-# An archive that is not whole must not be unpacked: cpio takes one that only ends for whole.
-_PACKS = f"""cd / || exit
-{_LIST} | {_NAMES} {BUSYBOX} sh -c {_WHICH} -
+_ATTEMPTS = 3
+"""Attempts at a transfer: processes that the agent left running may remove files while they are packed."""
+_FOR_EACH = f"{BUSYBOX} xargs -0 -r"
+_READ_LIST = f"read -r size; {BUSYBOX} dd bs=$size count=1 iflag=fullblock 2>/dev/null"
+"""Shell command that reads a list of names, preceded by its size, and leaves the rest of the input."""
+_DIRECTORIES = f"'exec {BUSYBOX} find \"$@\" -maxdepth 0 -type d -print0'"
+# The format stores numeric owners, so accounts do not matter. It cannot hold files of 4 GB or more, which are skipped.
+_FITTING = f"'exec {BUSYBOX} find \"$@\" -maxdepth 0 ! \\( -type f -size +8388607 \\) -print0 2>/dev/null'"
+# "broken" makes the unpacking fail after an error, since cpio accepts an archive that just ends.
+_PACK = f"""cd / || exit
+{_READ_LIST} | {_FOR_EACH} {BUSYBOX} sh -c {_DIRECTORIES} -
 printf '\\0'
-{_NAMES} {BUSYBOX} sh -c {_FIT} - | {BUSYBOX} cpio -o -0 -H newc || echo broken"""
-_IN_THE_WAY = """'for path; do case $path in
+{_FOR_EACH} {BUSYBOX} sh -c {_FITTING} - | {BUSYBOX} cpio -o -0 -H newc || echo broken"""
+_OBSTACLES = """'for path; do case $path in
 *//) path=${path%//} ;;
 */.) path=${path%/.}; [ -d "$path" ] && continue ;;
 */) path=${path%/}; [ ! -L "$path" ] && { [ -d "$path" ] || [ ! -e "$path" ]; } && continue ;;
 *) [ -L "$path" ] || [ ! -d "$path" ] && continue ;;
 esac; printf "%s\\0" "$path"; done'"""
-"""Of a list, what cpio would not replace: a/ will be a directory, a/. holds one, and a// goes in any case."""
+"""Shell filter for paths to remove first, because cpio does not replace a directory by a file, or the reverse.
+
+Input: `a/` will be a directory, `a/.` is the parent of a file, `a//` is removed in any case.
+"""
 _UNPACKED = b"\6"
-# cpio stops at the archive's end, or at what it cannot unpack: whatever comes behind that is read as well, so that a
-# stream which ends early is always one that was cut.
-_UNPACKS = f"""cd / || exit
-{_LIST} | {_NAMES} {BUSYBOX} sh -c {_IN_THE_WAY} - | {_NAMES} {BUSYBOX} rm -rf --
+# cpio stops at the end of the archive or at an error. The rest of the input is read too, so that a stream that ends
+# early was always cut.
+_UNPACK = f"""cd / || exit
+{_READ_LIST} | {_FOR_EACH} {BUSYBOX} sh -c {_OBSTACLES} - | {_FOR_EACH} {BUSYBOX} rm -rf --
 {BUSYBOX} cpio -i -d -m -u -H newc && printf '\\6'
 exec {BUSYBOX} cat >/dev/null"""
 
 Open = Callable[[str, int], Awaitable[tuple[ExecStream, EndOfOutput]]]
-"""Starts a script as root, with its limit in seconds; returns its stream, and what finds the end in that."""
+"""Starts a script as root with a time limit in seconds; returns its stream and the finder of its end."""
 
 
 async def transfer(source: Open, target: Open, paths: Collection[str], removed: Collection[str]) -> None:
-    """Bring files from one container into another, piece by piece; what is `removed` is removed there first.
+    """Copy files from one container into another, in pieces, after the `removed` were removed there.
 
-    Raises TrialError: verifier_failed, also where it takes too long, or where not all of it came; engine_unreachable,
-    sandbox_lost, sandbox_failed.
+    Raises TrialError: verifier_failed, also for a timeout or an incomplete copy; engine_unreachable, sandbox_lost,
+    sandbox_failed.
     """
     if not (paths or removed):
         return
-    trying = AsyncRetrying(retry=retry_if_exception_type(OSError), stop=stop_after_attempt(_TRIES), reraise=True)
+    trying = AsyncRetrying(retry=retry_if_exception_type(OSError), stop=stop_after_attempt(_ATTEMPTS), reraise=True)
     try:
         async with asyncio.timeout(_TRANSFER_SEC):
             await trying(_pump, source, target, paths, removed)
-    except OSError as error:  # a TimeoutError is one, too
-        words = str(error) or f"it took longer than {_TRANSFER_SEC} s"
-        # The engine did its part: what the agent left could not be brought, unless the machine's disk is full.
-        origin = None if "No space left" in words else Origin("copy", is_fresh=False, ran=True)
+    except OSError as error:  # includes TimeoutError
+        why = str(error) or f"it took longer than {_TRANSFER_SEC} s"
+        # Caused by the agent's files and not by the engine, unless the machine's disk is full.
+        origin = None if "No space left" in why else Origin("copy", is_fresh=False, ran=True)
         raise TrialError(
-            "verifier_failed", f"bringing the agent's files into a copy failed: {words}", origin=origin
+            "verifier_failed", f"copying the agent's files into a fresh container failed: {why}", origin=origin
         ) from error
 
 
 async def _pump(source: Open, target: Open, paths: Collection[str], removed: Collection[str]) -> None:
     names = _listed(paths)
     async with contextlib.AsyncExitStack() as streams:
-        # Each as soon as it is open: whoever waits for the second may be cancelled.
-        packs, end_of_packing = await source(_PACKS, _TRANSFER_SEC)
-        streams.push_async_callback(packs.close)
-        unpacks, end = await target(_UNPACKS, _TRANSFER_SEC)
-        streams.push_async_callback(unpacks.close)
-        naming = asyncio.create_task(_feed(packs, _sized(names) + names))
-        answers = asyncio.create_task(_output(unpacks, end))
+        # Registered as soon as it is open, since waiting for the second one may be cancelled.
+        packing, end_of_packing = await source(_PACK, _TRANSFER_SEC)
+        streams.push_async_callback(packing.close)
+        unpacking, end = await target(_UNPACK, _TRANSFER_SEC)
+        streams.push_async_callback(unpacking.close)
+        naming = asyncio.create_task(_feed(packing, _sized(names) + names))
+        outcome = asyncio.create_task(_output(unpacking, end))
         try:
-            directories, data = await _directories(packs, end_of_packing)
-            await unpacks.write(_sized(_listed(_marked(paths, directories, removed))) + data)
-            while data := await packs.read_output():
-                await unpacks.write(end_of_packing.strip(data))
+            directories, data = await _read_directories(packing, end_of_packing)
+            await unpacking.write(_sized(_listed(_with_markers(paths, directories, removed))) + data)
+            while data := await packing.read_output():
+                await unpacking.write(end_of_packing.strip(data))
             _require_end(end_of_packing)
-            unpacks.end_input()
+            unpacking.end_input()
             await naming
-            if await answers != _UNPACKED:
-                raise OSError(one_line(f"{packs.errors} {unpacks.errors}".strip(), 300))
+            if await outcome != _UNPACKED:
+                raise OSError(one_line(f"{packing.errors} {unpacking.errors}".strip(), 300))
         except ConnectionError:
-            await answers
+            await outcome
             raise
         finally:
             naming.cancel()
-            answers.cancel()
+            outcome.cancel()
 
 
 def _listed(paths: Iterable[str]) -> bytes:
-    # A directory comes before what lies in it, so that its owner and mode are not those of a made one.
+    # Sorted, so that a directory precedes its files and gets its own owner and mode.
     return b"".join(f".{path}".encode("utf-8", "surrogateescape") + b"\0" for path in sorted(paths))
 
 
@@ -106,21 +109,21 @@ def _sized(names: bytes) -> bytes:
     return b"%d\n%b" % (len(names), names)
 
 
-def _marked(paths: Collection[str], directories: Collection[str], removed: Collection[str]) -> set[str]:
-    """What a target is told to make way for, marked as `_IN_THE_WAY` says."""
+def _with_markers(paths: Collection[str], directories: Collection[str], removed: Collection[str]) -> set[str]:
+    """Return the input for `_OBSTACLES`."""
     to_come = {f"{path}/" if path in directories else path for path in paths}
     return to_come | {f"{dirname(path)}/." for path in paths} | {f"{path}//" for path in removed}
 
 
-async def _directories(packs: ExecStream, end: EndOfOutput) -> tuple[set[str], bytes]:
-    """The directories among the names, which come first from what packs, and what has come of the archive."""
-    come = b"\0"
-    while b"\0\0" not in come:
-        if not (data := await packs.read_output()):
+async def _read_directories(packing: ExecStream, end: EndOfOutput) -> tuple[set[str], bytes]:
+    """Read the list of directories at the start of the packer's output; returns also the first bytes of the archive."""
+    received = b"\0"
+    while b"\0\0" not in received:
+        if not (data := await packing.read_output()):
             _require_end(end)
-            raise OSError(f"nothing was packed: {one_line(packs.errors, 200)}")
-        come += end.strip(data)
-    listed, _, archive = come.partition(b"\0\0")
+            raise OSError(f"nothing was packed: {one_line(packing.errors, 200)}")
+        received += end.strip(data)
+    listed, _, archive = received.partition(b"\0\0")
     return {name.removeprefix(".") for name in listed.decode("utf-8", "surrogateescape").split("\0")}, archive
 
 
@@ -130,7 +133,7 @@ async def _feed(stream: ExecStream, data: bytes) -> None:
 
 
 async def _output(stream: ExecStream, end: EndOfOutput) -> bytes:
-    """All output to its end. Raises TrialError (engine_unreachable) where that does not come."""
+    """Read all output. Raises TrialError(engine_unreachable) if its end is missing."""
     pieces = []
     while data := await stream.read_output():
         pieces.append(end.strip(data))

@@ -301,7 +301,7 @@ async def test_an_engine_without_an_address_for_our_network_is_told_in_one_line(
     one_subnet = ("--default-address-pool", "base=10.213.0.0/24,size=24")
     with own_engine(*one_subnet, images=["debian:bookworm-slim"]) as (own, engine):
         await engine.call(engine.api.create_network, "takes-the-only-one", driver="bridge")
-        with pytest.raises(UsageError, match=r"cannot make the network 'tbench': .*address pool.*docker network prune"):
+        with pytest.raises(UsageError, match=r"cannot create the network 'tbench': .*address pool.*network prune"):
             await ensure_network(engine)
         tbench = Path(sys.executable).with_name("tbench")
         done = await asyncio.to_thread(
@@ -314,4 +314,4 @@ async def test_an_engine_without_an_address_for_our_network_is_told_in_one_line(
         )
     assert done.returncode == 2, done
     assert "Traceback" not in done.stderr
-    assert "tbench: the engine cannot make the network 'tbench'" in done.stderr.splitlines()[-1]
+    assert "tbench: the engine cannot create the network 'tbench'" in done.stderr.splitlines()[-1]

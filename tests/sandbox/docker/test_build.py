@@ -59,7 +59,7 @@ def test_a_dockerignore_leaves_out_what_docker_leaves_out(environment: Any, line
         environment({"environment/.dockerignore": f"{lines}\n.dockerignore\nDockerfile\n!Docker*"})
     )
     assert files(context) == left | {"Dockerfile"}
-    assert (context.is_visible, context.may_show_dockerfile) == (True, False)
+    assert (context.is_visible, context.may_copy_dockerfile) == (True, False)
 
 
 def test_a_dockerignore_that_cannot_be_used_is_named(environment: Any) -> None:
@@ -82,7 +82,7 @@ def test_strays_that_are_not_hashed_are_neither_sent_nor_change_the_image(enviro
         path.chmod(0o700 if path.is_dir() else 0o600)
     assert build_tag(made) == before
     ignored = environment({".gitignore": "Dockerfile\n"})
-    with pytest.raises(TrialError, match="an ignore file keeps it out of the task's hash"):
+    with pytest.raises(TrialError, match="excluded from the task's hash by an ignore file"):
         BuildContext.of(ignored)
 
 
@@ -101,14 +101,14 @@ def test_owners_are_root_modes_those_of_git_and_links_stay_links(environment: An
 )
 def test_a_dockerfile_that_is_left_out_is_kept_from_what_could_take_it(environment: Any, steps: str) -> None:
     ignored = {"environment/.dockerignore": "Dockerfile\n", "environment/Dockerfile": f"FROM a\n{steps}\n"}
-    assert BuildContext.of(environment(ignored)).may_show_dockerfile
+    assert BuildContext.of(environment(ignored)).may_copy_dockerfile
     harmless = ignored | {"environment/Dockerfile": "FROM a\nCOPY a d /x/\nCOPY --from=b . /y\n"}
-    assert not BuildContext.of(environment(harmless)).may_show_dockerfile
+    assert not BuildContext.of(environment(harmless)).may_copy_dockerfile
 
 
 def test_a_dockerfile_of_elsewhere_comes_along_under_a_name_that_builders_leave_out(environment: Any) -> None:
     inline = BuildContext.of(environment(build=ImageBuild(".", inline="FROM b\nCOPY . /x\n")))
-    assert inline.may_show_dockerfile and inline.dockerfile not in FILES
+    assert inline.may_copy_dockerfile and inline.dockerfile not in FILES
     assert {inline.dockerfile, "Dockerfile", ".dockerignore"} < set(packed(inline))
     below = BuildContext.of(environment(build=ImageBuild("d", dockerfile="../Dockerfile")))
     assert files(below) == {below.dockerfile, "b", "e/c"}

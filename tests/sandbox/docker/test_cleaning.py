@@ -150,7 +150,7 @@ async def test_one_that_cannot_be_removed_does_not_stop_the_others() -> None:
 async def test_an_engine_that_cannot_list_does_not_stop_a_run_from_starting() -> None:
     api = FakeApi()
     api.broken = {"networks": 500}
-    assert await reap(over(api)) == ["could not remove what killed runs left: no list of networks"]
+    assert await reap(over(api)) == ["could not remove leftovers of killed runs: no list of networks"]
 
 
 async def test_one_list_that_fails_does_not_keep_the_others_from_being_cleaned() -> None:
@@ -158,7 +158,7 @@ async def test_one_list_that_fails_does_not_keep_the_others_from_being_cleaned()
     api.broken = {"images": 500}
     cleaned = await clean(over(api), Scope())
     assert cleaned.removed == ["container there of run r"]
-    assert set(cleaned.failed) == {"a list of what there is: no list of images"}
+    assert set(cleaned.failed) == {"listing leftovers: no list of images"}
 
 
 def everyones() -> list[dict[str, Any]]:
@@ -237,7 +237,7 @@ async def test_nothing_shared_goes_while_a_run_is_under_way() -> None:
     cleaned = await clean(over(api), Scope(everything=True))
     assert api.gone == []
     assert cleaned.kept[1:] == [
-        f"{thing}: a run is under way that may need it" for thing in ("image tbench/a:1", "network tbench")
+        f"{thing}: a run in progress may need it" for thing in ("image tbench/a:1", "network tbench")
     ]
 
 

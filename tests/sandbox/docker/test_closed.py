@@ -80,7 +80,7 @@ async def refusal(build: Build, task: Task) -> str:
     with pytest.raises(TrialError) as caught:
         await build(task, block_host=True)
     assert caught.value.type == "image_build_failed"
-    assert str(caught.value).startswith(f"{task.dockerfile}: --block-host does not build this: ")
+    assert str(caught.value).startswith(f"{task.dockerfile}: cannot be built with --block-host: ")
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

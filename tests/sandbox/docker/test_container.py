@@ -27,7 +27,7 @@ from tbench.tasks.task import Task
 
 pytestmark = pytest.mark.engine
 BASE = "debian:bookworm-slim"
-SMALL = ContainerLimits(cpus=0.5, memory_mb=192, pids=77)
+PROBE_LIMITS = ContainerLimits(cpus=0.5, memory_mb=192, pids=77)
 Start = Callable[..., Coroutine[Any, Any, Container]]
 
 
@@ -43,7 +43,7 @@ async def start(engine: Engine, tools_volume: str, run: str) -> AsyncIterator[St
     started: list[Container] = []
 
     async def make(image: Image | None = None, **options: Any) -> Container:
-        known: dict[str, Any] = {"limits": SMALL, "has_internet": False, "environment": {}, "trial": "t.s0.x"}
+        known: dict[str, Any] = {"limits": PROBE_LIMITS, "has_internet": False, "environment": {}, "trial": "t.s0.x"}
         image = image or await Images(engine).find(BASE)
         assert image is not None
         through = options.pop("engine", engine)

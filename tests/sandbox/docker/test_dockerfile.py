@@ -7,7 +7,7 @@ import pytest
 from tbench.sandbox.docker.dockerfile import (
     base_images,
     directive,
-    fetches_by_itself,
+    find_remote_add,
     heredoc_around,
     needs_buildkit,
     platform_args,
@@ -138,8 +138,8 @@ def test_another_escape_character_is_not_read() -> None:
 
 
 def test_the_first_instruction_that_fetches_is_named() -> None:
-    assert fetches_by_itself(["RUN true", "ADD http://a/ /", "ADD http://b/ /"]) == "ADD http://a/ /"
-    assert fetches_by_itself(["RUN true", "ADD a /"]) is None
+    assert find_remote_add(["RUN true", "ADD http://a/ /", "ADD http://b/ /"]) == "ADD http://a/ /"
+    assert find_remote_add(["RUN true", "ADD a /"]) is None
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ async def test_tools_that_go_under_a_run_are_there_for_the_next_container(
         sandbox = await backend.sandbox(environment, "t.s1")
         assert (await sandbox.shell("true", timeout_sec=20)).exit_code == 0
         await sandbox.remove()
-    assert [line for line in said if volume in line and "filled again" in line]
+    assert [line for line in said if volume in line and "has been repaired" in line]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tbench.sandbox.backend import GivenNames
-from tbench.sandbox.docker.create import ensure_nothing
+from tbench.sandbox.docker.create import ensure_scratch_image
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.networks import given_names
 from tbench.sandbox.docker.owner import LABEL_RUN
@@ -22,7 +22,8 @@ pytestmark = pytest.mark.engine
 @pytest.fixture
 async def make(engine: Engine) -> AsyncIterator[Callable[..., str]]:
     """Makes containers that are never started; removes them."""
-    nothing, labels, made = await ensure_nothing(engine), {LABEL_RUN: f"test-{uuid.uuid4().hex[:12]}"}, list[str]()
+    nothing, made = await ensure_scratch_image(engine), list[str]()
+    labels = {LABEL_RUN: f"test-{uuid.uuid4().hex[:12]}"}
 
     def make_one(**config: Any) -> str:
         host_config = engine.api.create_host_config(**config)

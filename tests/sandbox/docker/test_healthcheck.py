@@ -59,5 +59,5 @@ async def test_a_check_runs_as_the_images_user_in_the_working_directory() -> Non
 
 async def test_a_check_that_says_nothing_has_failed_all_the_same() -> None:
     sandbox = FakeSandbox(answers=[ExecResult(1)])
-    with pytest.raises(TrialError, match="'false' failed 1 times: it ended with 1 and said nothing"):
+    with pytest.raises(TrialError, match="'false' failed 1 times: exit code 1, no output"):
         await wait_until_healthy(sandbox, Healthcheck(command="false", retries=1))

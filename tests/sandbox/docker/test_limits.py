@@ -13,9 +13,9 @@ from tbench.config.limits_in_force import LimitState
 from tbench.errors import UsageError
 from tbench.sandbox.backend import SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.create import ensure_nothing, host_config_of, run_helper
+from tbench.sandbox.docker.create import ensure_scratch_image, host_config_of, run_helper
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.limits import SCRIPT, SMALL, limit_states, read_limits
+from tbench.sandbox.docker.limits import PROBE_LIMITS, READ_LIMITS, limit_states, read_limits
 from tbench.sandbox.docker.owner import LABEL_RUN
 
 ALL = {"memory", "swap", "cpus", "pids"}
@@ -59,9 +59,9 @@ def seen(tmp_path: Path, paths: str, mounts: list[str], files: dict[str, str], s
     )
     (proc / "self/status").write_text("Name:\tsh\nCpus_allowed_list:\t0-3\n")
     (proc / "meminfo").write_text(f"MemTotal: 9 kB\nSwapTotal: {swap} kB\n")
-    script = SCRIPT.replace("/proc/", f"{proc}/")
+    script = READ_LIMITS.replace("/proc/", f"{proc}/")
     printed = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=30).stdout
-    return dict(limit_states(read_limits(printed), SMALL))
+    return dict(limit_states(read_limits(printed), PROBE_LIMITS))
 
 
 def mount(root: str, point: str = "", kind: str = "cgroup2 cgroup rw") -> str:
@@ -159,11 +159,11 @@ async def test_a_limit_that_the_engine_leaves_out_is_seen_from_inside(
 ) -> None:
     dropping = Engine(Dropping(engine.api, NAMES[name]), engine._executor, engine.info)  # type: ignore[arg-type]
     printed = await run_helper(
-        dropping, await ensure_nothing(engine), tools_volume, SCRIPT, labels={LABEL_RUN: run_name},
-        network_mode="none", **host_config_of(SMALL, engine),
+        dropping, await ensure_scratch_image(engine), tools_volume, READ_LIMITS, labels={LABEL_RUN: run_name},
+        network_mode="none", **host_config_of(PROBE_LIMITS, engine),
     )  # fmt: skip
     read = read_limits(printed) | {"swap_total": "8000000"}  # as if this machine had some
-    lacking = {each for each, state in limit_states(read, SMALL).items() if state != LimitState.IN_FORCE}
+    lacking = {each for each, state in limit_states(read, PROBE_LIMITS).items() if state != LimitState.IN_FORCE}
     assert lacking == ({"memory", "swap"} if name == "memory" else {name})
 
 

@@ -118,8 +118,8 @@ def test_where_a_store_knows_none_the_table_does(config: Any, helper: Any) -> No
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"auths": ', "is no JSON"),
-        ("[]", "is no JSON object"),
+        ('{"auths": ', "not valid JSON"),
+        ("[]", "not a JSON object"),
         ({"auths": []}, "'auths'"),
         ({"auths": {HOST: "lab"}}, "'auths'"),
         ({"auths": {HOST: {"auth": "%%%"}}}, "'auths'"),
@@ -144,7 +144,7 @@ def test_a_broken_file_is_one_line_also_where_the_engine_is_connected(config: An
     ("script", "words"),
     [
         (None, "is not on PATH"),
-        ("echo s3cret; echo s3cret >&2; exit 1", "ended with 1"),
+        ("echo s3cret; echo s3cret >&2; exit 1", "failed with exit code 1"),
         ("echo s3cret", "did not print a login"),
         ('echo \'{"Secret": "s3cret"}\'', "did not print a login"),
         ("echo '[\"s3cret\"]'", "did not print a login"),
@@ -158,7 +158,7 @@ def test_a_helper_that_fails_is_one_line_without_its_words(
         helper("test", script)
     with pytest.raises(LoginUnreadable) as caught:
         find_login(HOST)
-    assert str(caught.value).startswith(f"{path}: docker-credential-test, which keeps the login for {HOST}, {words}")
+    assert str(caught.value).startswith(f"{path}: docker-credential-test, the credential helper for {HOST}, {words}")
     assert "s3cret" not in repr(caught.value) and "\n" not in str(caught.value)
 
 

@@ -28,7 +28,7 @@ from own_registry import (
 
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.login import ImageName, Login
-from tbench.sandbox.docker.manifest import Forecast, SizeUnknown, about_pulls, asked_to_wait_sec, forecast, layer_sizes
+from tbench.sandbox.docker.manifest import Forecast, SizeUnknown, about_pulls, forecast, layer_sizes, requested_wait_sec
 
 
 @pytest.fixture(scope="module")
@@ -121,18 +121,18 @@ def test_a_registry_may_ask_to_wait(
     front: Front, image: Pushed, status: int, headers: dict[str, str], wait_sec: float | None
 ) -> None:
     front.fault("/manifests/", answering(status, TOO_MANY, **headers))
-    assert asked_to_wait_sec(ImageName.parse(image.at(front)), None) == wait_sec
+    assert requested_wait_sec(ImageName.parse(image.at(front)), None) == wait_sec
 
 
 def test_a_date_to_come_is_some_seconds(front: Front, image: Pushed) -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
     front.fault("/manifests/", answering(429, TOO_MANY, Retry_After=soon))
-    waits = asked_to_wait_sec(ImageName.parse(image.at(front)), None)
+    waits = requested_wait_sec(ImageName.parse(image.at(front)), None)
     assert waits is not None and 3000 < waits <= 3600
 
 
 def test_the_question_how_long_to_wait_fetches_nothing(front: Front, image: Pushed) -> None:
-    assert asked_to_wait_sec(ImageName.parse(image.at(front)), None) is None
+    assert requested_wait_sec(ImageName.parse(image.at(front)), None) is None
     assert [request.method for request in front.seen] == ["HEAD"]
     assert re.fullmatch(rf"/v2/{image.name}/manifests/1", front.seen[0].path)
 
@@ -146,12 +146,12 @@ def a_forecast(**changes: object) -> Forecast:
 
 
 def test_one_line_says_how_much_and_what_is_free() -> None:
-    assert a_forecast().words == "2 images to be pulled; 400 MB, about 1.0 GB on the disk; 50.0 GB free in /data"
-    assert a_forecast(unknown=1).words == (
+    assert a_forecast().summary == "2 images to be pulled; 400 MB, about 1.0 GB on the disk; 50.0 GB free in /data"
+    assert a_forecast(unknown=1).summary == (
         "2 images to be pulled; 400 MB, about 1.0 GB on the disk; size of 1 more unknown; 50.0 GB free in /data"
     )
     nothing_known = a_forecast(images=1, unknown=1, transfer_bytes=0, free_bytes=None)
-    assert nothing_known.words == "1 image to be pulled; size unknown"
+    assert nothing_known.summary == "1 image to be pulled; size unknown"
 
 
 def test_too_little_room_is_a_warning_with_what_to_do() -> None:

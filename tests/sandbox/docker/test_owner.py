@@ -69,7 +69,7 @@ def test_a_process_of_another_machine_is_never_taken_for_gone() -> None:
 
 
 def test_a_process_of_an_earlier_boot_of_this_machine_is_gone() -> None:
-    assert replace(SOMEBODY, boot="earlier").seen_from(SOMEBODY) == (Life.GONE, "this machine was started again since")
+    assert replace(SOMEBODY, boot="earlier").seen_from(SOMEBODY) == (Life.GONE, "this machine has been rebooted since")
 
 
 def test_machines_without_an_id_or_a_boot_are_not_mistaken_for_each_other() -> None:
@@ -82,10 +82,10 @@ def test_machines_without_an_id_or_a_boot_are_not_mistaken_for_each_other() -> N
 def test_a_process_that_may_not_be_looked_at_is_not_taken_for_gone(tmp_path: Path) -> None:
     """Where /proc is mounted with hidepid, another user's processes are not in it."""
     assert HERE.seen_from(HERE, proc=tmp_path) == (
-        Life.UNKNOWN, f"process {os.getpid()} runs, but cannot be looked at",
+        Life.UNKNOWN, f"process {os.getpid()} runs, but cannot be inspected",
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("label", ["", "1:2:3", "x:1:boot:ns:machine:host", "somebody else's label"])
 def test_a_label_that_names_nobody_is_not_taken_for_gone(label: str) -> None:
-    assert life_of(label) == (Life.UNKNOWN, "it does not say whose it is")
+    assert life_of(label) == (Life.UNKNOWN, "its label names no owner")

@@ -18,12 +18,12 @@ from tbench.sandbox.docker.build import build_tag
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
 from tbench.sandbox.docker.login import ImageName
-from tbench.sandbox.docker.pulls import Patience, Pulls
+from tbench.sandbox.docker.pulls import Pulls, RetryPolicy
 from tbench.tasks.environment import Environment, agent_environment
 from tbench.tasks.task import Task
 
 pytestmark = pytest.mark.engine
-HASTY = Patience(attempts=2, first_sec=0.01, most_sec=0.05, total_sec=1.0)
+HASTY = RetryPolicy(attempts=2, first_sec=0.01, most_sec=0.05, total_sec=1.0)
 BASE = "debian:bookworm-slim"
 Named = Callable[..., Environment]
 
@@ -126,8 +126,8 @@ async def test_always_takes_no_old_image_where_the_registry_does_not_answer(
     await Images(engine).get(only(image.at(front)))
     front.fault("/manifests/", answering(503))
     for environment in (only(image.at(front)), buildable(image.at(front))):
-        failed = await failure(Images(engine, pull="always", pulls=Pulls(engine, patience=HASTY)), environment)
-        assert failed.type == "image_unavailable" and "--pull missing takes the one that is here" in str(failed)
+        failed = await failure(Images(engine, pull="always", pulls=Pulls(engine, retries=HASTY)), environment)
+        assert failed.type == "image_unavailable" and "--pull missing uses the existing image" in str(failed)
 
 
 async def test_never_builds_what_is_missing_and_says_so(
@@ -175,16 +175,16 @@ async def test_what_a_registry_does_wrong_is_one_line_with_task_and_image(
 ) -> None:
     name = registry.push().at(front)
     front.fault("/manifests/", fault)
-    failed = await failure(Images(engine, pulls=Pulls(engine, patience=HASTY)), only(name))
+    failed = await failure(Images(engine, pulls=Pulls(engine, retries=HASTY)), only(name))
     assert (failed.type, failed.kind.blame, failed.kind.retryable, failed.stage) == (type_, blame, again, "image")
-    assert str(failed).startswith(f"small: {name} cannot be pulled and there is no Dockerfile to build it of: ")
+    assert str(failed).startswith(f"small: {name} cannot be pulled and there is no Dockerfile to build it from: ")
     assert "\n" not in str(failed) and not await is_there(engine, name)
 
 
 async def test_what_stands_is_not_asked_for_again_and_what_may_pass_is(
     engine: Engine, registry: OwnRegistry, front: Front, only: Named
 ) -> None:
-    images = Images(engine, pulls=Pulls(engine, patience=Patience(attempts=1)))
+    images = Images(engine, pulls=Pulls(engine, retries=RetryPolicy(attempts=1)))
     denied, broken = only(registry.push().at(front), "denied"), only(registry.push().at(front), "broken")
     front.fault("/manifests/", answering(401), times=2)
     first, asked = await failure(images, denied), front.asked("/manifests/")
@@ -200,10 +200,10 @@ async def test_a_rate_limit_is_not_turned_into_another_image_in_silence(
     said: list[str] = []
     front.fault("/manifests/", answering(429, TOO_MANY, Retry_After="3600"))
     pinned = buildable(registry.push().at(front, pinned=True))
-    image = await Images(engine, pulls=Pulls(engine, patience=HASTY), say=said.append).get(pinned)
+    image = await Images(engine, pulls=Pulls(engine, retries=HASTY), say=said.append).get(pinned)
     assert image.origin is not None and (image.origin.how, image.origin.digest) == ("built", None)
     assert "limits pulls" in said[-2] and said[-2].endswith(
-        "; building instead, which is another image than the pinned one"
+        "; building instead, which will differ from the pinned image"
     )
 
 

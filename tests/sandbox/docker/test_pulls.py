@@ -29,10 +29,10 @@ from own_registry import (
 
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.login import ImageName
-from tbench.sandbox.docker.pulls import Patience, PullFailed, Pulls
+from tbench.sandbox.docker.pulls import PullFailed, Pulls, RetryPolicy
 
 pytestmark = pytest.mark.engine
-HASTY = Patience(first_sec=0.05, most_sec=0.2, total_sec=5.0)
+HASTY = RetryPolicy(first_sec=0.05, most_sec=0.2, total_sec=5.0)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def said() -> Said:
 
 @pytest.fixture
 def pulls(engine: Engine, said: Said) -> Pulls:
-    return Pulls(engine, patience=HASTY, say=said.take)
+    return Pulls(engine, retries=HASTY, say=said.take)
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +122,7 @@ async def test_no_more_than_so_many_are_under_way(
 ) -> None:
     images = [registry.push() for _ in range(4)]
     front.fault("/blobs/", slowly(0.4 if at_once > 1 else 0.1))  # so long that two images overlap on a busy machine
-    pulls = Pulls(engine, at_once=at_once, patience=HASTY)
+    pulls = Pulls(engine, at_once=at_once, retries=HASTY)
     await asyncio.gather(*(pulls.pull(ImageName.parse(each.at(front)), "small") for each in images))
     # Of each image two blobs at most are on their way at a time: its configuration and its layer.
     assert front.most_at_once <= 2 * at_once
@@ -134,7 +134,7 @@ async def test_how_far_it_is_is_said_now_and_then(
 ) -> None:
     image = registry.push(size=1_500_000)
     front.fault(image.layers[0], slowly(0.04))
-    pulls = Pulls(engine, patience=HASTY, say=said.take, between_words_sec=0.2)
+    pulls = Pulls(engine, retries=HASTY, say=said.take, report_every_sec=0.2)
     await pulls.pull(ImageName.parse(image.at(front)), "small")
     steps = [line for line in said if re.fullmatch(r"small: pulling NAME: \d\.\d of 1\.5 MB", line)]
     assert len(steps) >= 2 and steps == sorted(set(steps))
@@ -158,8 +158,8 @@ async def test_what_passes_by_itself_is_tried_again(
 
 async def test_tries_have_an_end(engine: Engine, registry: OwnRegistry, front: Front, said: Said) -> None:
     front.fault("/manifests/", answering(503))
-    few = Patience(attempts=3, first_sec=0.01, most_sec=0.02)
-    failed = await failure(Pulls(engine, patience=few, say=said.take), registry.push().at(front))
+    few = RetryPolicy(attempts=3, first_sec=0.01, most_sec=0.02)
+    failed = await failure(Pulls(engine, retries=few, say=said.take), registry.push().at(front))
     assert (failed.kind, len([line for line in said if line == "small: pulling NAME"])) == ("passing", 3)
 
 
@@ -195,8 +195,8 @@ async def test_a_wait_beyond_all_patience_is_given_up_at_once_for_all_of_that_re
         (answering(403), "denied", "docker login 127.0.0.1"),
         (answering(403, b'{"errors":[{"code":"DENIED","message":"no"}]}'), "missing", "may require 'docker login'"),
         (answering(404), "missing", "404"),
-        (HTML, "unreadable", "did not answer as a registry does"),
-        (answering(200, b'{"a": 1}'), "unreadable", "did not answer as a registry does"),
+        (HTML, "unreadable", "does not answer like a registry"),
+        (answering(200, b'{"a": 1}'), "unreadable", "does not answer like a registry"),
     ],
     ids=["401", "403", "403 denied", "404", "html", "json"],
 )
@@ -219,7 +219,7 @@ async def test_a_registry_that_never_answers_is_given_up_after_a_second_try(
     engine: Engine, registry: OwnRegistry, front: Front, said: Said
 ) -> None:
     front.fault("/manifests/", never)
-    pulls = Pulls(engine, patience=HASTY, pull_sec=0.5, say=said.take)
+    pulls = Pulls(engine, retries=HASTY, pull_sec=0.5, say=said.take)
     failed = await failure(pulls, registry.push().at(front))
     assert (failed.kind, len([line for line in said if line == "small: pulling NAME"])) == ("silent", 2)
 
@@ -229,7 +229,7 @@ async def test_a_pull_that_takes_its_whole_time_is_not_begun_again(
 ) -> None:
     image = registry.push(size=2_000_000)
     front.fault(image.layers[0], slowly(0.1))
-    failed = await failure(Pulls(engine, patience=HASTY, pull_sec=1.0, say=said.take), image.at(front))
+    failed = await failure(Pulls(engine, retries=HASTY, pull_sec=1.0, say=said.take), image.at(front))
     assert failed.kind == "slow" and "took longer than 1 s" in str(failed)
     assert said == ["small: pulling NAME"] and not await is_there(engine, image.at(front))
 
@@ -237,8 +237,8 @@ async def test_a_pull_that_takes_its_whole_time_is_not_begun_again(
 async def test_a_registry_that_goes_away_for_good_is_waited_for_once(
     engine: Engine, registry: OwnRegistry, said: Said
 ) -> None:
-    few = Patience(attempts=3, first_sec=0.01, most_sec=0.02)
-    pulls = Pulls(engine, patience=few, say=said.take)
+    few = RetryPolicy(attempts=3, first_sec=0.01, most_sec=0.02)
+    pulls = Pulls(engine, retries=few, say=said.take)
     with front_of(registry) as front:
         await pulls.pull(ImageName.parse(registry.push().at(front)), "small")
         names = [registry.push().at(front) for _ in range(3)]
@@ -247,7 +247,7 @@ async def test_a_registry_that_goes_away_for_good_is_waited_for_once(
         said.clear()
         assert (await failure(pulls, name)).kind == "away"
         attempts.append(len([line for line in said if line == "small: pulling NAME"]))
-    assert attempts == [3, 1, 0], "with patience, without, and by what is known"
+    assert attempts == [3, 1, 0], "with retries, without, and by what is known"
 
 
 async def test_a_rate_limit_of_one_registry_takes_no_place_of_another(
@@ -255,7 +255,7 @@ async def test_a_rate_limit_of_one_registry_takes_no_place_of_another(
 ) -> None:
     limited, free = registry.push().at(front), registry.push().at(registry)
     front.fault("/manifests/", answering(429, TOO_MANY, Retry_After="3"))
-    pulls = Pulls(engine, at_once=1, patience=HASTY)
+    pulls = Pulls(engine, at_once=1, retries=HASTY)
     waiting = asyncio.create_task(pulls.pull(ImageName.parse(limited), "limited"))
     await asyncio.to_thread(_wait_until, lambda: front.asked("/manifests/") >= 3)
     await pulls.pull(ImageName.parse(free), "free")
@@ -365,7 +365,7 @@ class TestLogins:
         config(auths={closed_registry.address: {"username": "lab", "password": "wr0ng-secret"}})
         failed = await failure(pulls, image.at(closed_registry))
         assert failed.kind == "denied"
-        assert "does not take the login that Docker's configuration has" in str(failed)
+        assert "rejects the login in Docker's configuration" in str(failed)
         assert "wr0ng" not in " ".join([str(failed), *said])
 
     async def test_a_helper_program_gives_it(

@@ -10,7 +10,7 @@ import pytest
 from tbench.errors import TrialError
 from tbench.sandbox.backend import SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.create import ensure_nothing
+from tbench.sandbox.docker.create import ensure_scratch_image
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN
 from tbench.tasks.environment import agent_environment
@@ -56,11 +56,11 @@ async def test_a_kept_container_with_the_tools_of_another_version_is_refused_in_
     engine: Engine, tools_volume: str, run_name: str, fresh: Any
 ) -> None:
     labels = {LABEL_RUN: run_name, LABEL_OWNER: engine.owner}
-    other = engine.api.create_container(await ensure_nothing(engine), "none", labels=labels)["Id"]
+    other = engine.api.create_container(await ensure_scratch_image(engine), "none", labels=labels)["Id"]
     try:
         async with opened(DockerBackend(engine, SandboxSettings(run_name))) as backend:
             with pytest.raises(
-                TrialError, match=f"{other[:12]} has the tools of another version of tbench; use the one"
+                TrialError, match=f"{other[:12]} was made by another version of tbench; use that version"
             ):
                 await backend.reopen(agent_environment(fresh()), "t.s0", other)
     finally:

@@ -12,7 +12,7 @@ from own_relay import own_relay, refused_with
 
 from tbench.sandbox.backend import SandboxSettings
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.create import ensure_nothing
+from tbench.sandbox.docker.create import ensure_scratch_image
 from tbench.sandbox.docker.engine import Engine, RefusedRemoval
 from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN
 from tbench.sandbox.docker.removing import Kind, force_remove, remove, remove_or_remember
@@ -26,7 +26,7 @@ BUSY = 500, "driver failed to remove root filesystem: device or resource busy"
 async def make(engine: Engine, kind: Kind, run: str) -> str:
     """A thing on the engine that belongs to the run."""
     api, labels = engine.api, {LABEL_RUN: run, LABEL_OWNER: engine.owner}
-    nothing = await ensure_nothing(engine)
+    nothing = await ensure_scratch_image(engine)
     if kind == "container":
         return str(api.create_container(nothing, "none", labels=labels)["Id"])
     if kind == "network":
@@ -61,7 +61,7 @@ async def test_what_is_refused_is_told_and_removed_later(
         backend = DockerBackend(connected, SandboxSettings(run_name), owns_engine=True)
         await backend.open(said.append)
         options = {"force": True} if kind in ("container", "volume") else {}
-        await remove_or_remember(connected, kind, name, going_sec=0.2, **options)
+        await remove_or_remember(connected, kind, name, in_use_sec=0.2, **options)
         assert is_there(engine, kind, name)
         await backend.close()
         assert [line for line in said if refusal[1] in line and kind in line and "remove with: " in line]

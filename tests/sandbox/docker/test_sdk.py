@@ -41,7 +41,7 @@ class Raw:
 
 
 def test_an_sdk_without_the_socket_is_named() -> None:
-    with pytest.raises(sdk.UnknownSdk, match=r"exec_start\(socket=True\) gave a Raw without the socket in `_sock`"):
+    with pytest.raises(sdk.UnknownSdk, match=r"exec_start\(socket=True\) returned a Raw without a socket in `_sock`"):
         sdk.socket_of(Raw())
 
 
@@ -55,5 +55,5 @@ def test_an_sdk_without_the_socket_is_named() -> None:
     ],
 )
 def test_an_sdk_whose_response_is_built_otherwise_is_named(raw: Raw, name: str) -> None:
-    with pytest.raises(sdk.UnknownSdk, match=f"has no `{name}` any more"):
+    with pytest.raises(sdk.UnknownSdk, match=f"has no `{name}`, "):
         sdk.bytes_already_read(raw)

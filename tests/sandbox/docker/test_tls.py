@@ -170,10 +170,10 @@ def test_files_that_are_missing_are_one_line_with_their_directory(missing: str, 
     shutil.copytree(files, tmp_path / "some")
     (tmp_path / "some" / missing).unlink()
     with pytest.raises(
-        EngineUnavailable, match=f"^the TLS files of {tmp_path}/some cannot be used: No such file"
+        EngineUnavailable, match=f"^the TLS files in {tmp_path}/some cannot be used: No such file"
     ) as no:
         tls_context(secure(tmp_path / "some"))
-    assert str(no.value).endswith("; let DOCKER_CERT_PATH name the directory of ca.pem, cert.pem and key.pem")
+    assert str(no.value).endswith("; set DOCKER_CERT_PATH to the directory of ca.pem, cert.pem and key.pem")
 
 
 # -- why an engine is not there ---------------------------------------------------------------------
@@ -186,7 +186,7 @@ def why(host: str, monkeypatch: pytest.MonkeyPatch, files: Path) -> str:
         Engine.connect(host=host)
     words = str(unavailable.value)
     assert words.startswith(f"no container engine answers at {host}: ") and "\n" not in words
-    assert words.endswith(f"; 'tbench doctor --engine {host}' looks closer")
+    assert words.endswith(f"; 'tbench doctor --engine {host}' may say more")
     return words
 
 
@@ -194,7 +194,7 @@ def test_a_certificate_of_another_ca_is_refused_by_its_name(
     files: Path, foreign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(files, answers_at_the_end, asks=False) as host:
-        assert "its certificate is refused: self-signed certificate" in why(host, monkeypatch, foreign)
+        assert "its certificate is not accepted: self-signed certificate" in why(host, monkeypatch, foreign)
 
 
 def test_a_certificate_that_the_engine_refuses_is_told(

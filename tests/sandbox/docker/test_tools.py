@@ -12,7 +12,7 @@ import pytest
 from tbench.errors import UsageError
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.owner import LABEL_SHARED
-from tbench.sandbox.docker.tools import ensure_tools, tools_volume_name, whole_tools
+from tbench.sandbox.docker.tools import ensure_tools, repair_tools, tools_volume_name
 
 pytestmark = pytest.mark.engine
 BASE = "FROM debian:bookworm-slim\n"
@@ -73,9 +73,9 @@ async def test_a_volume_that_is_not_whole_is_filled_again_under_whoever_uses_it(
         engine.api.start(user)
         in_volume(engine, name, DAMAGE[damage])
         # Two runs that begin at the same time, and a third one later.
-        first, second = await asyncio.gather(*(whole_tools(engine, print, recipe) for _ in range(2)))
+        first, second = await asyncio.gather(*(repair_tools(engine, print, recipe) for _ in range(2)))
         assert first.was_filled or second.was_filled
-        assert not (await whole_tools(engine, print, recipe)).was_filled
+        assert not (await repair_tools(engine, print, recipe)).was_filled
         running = engine.api.exec_create(user, ["/opt/tbench/bin/busybox", "ls", "/opt/tbench/bin/limit"])["Id"]
         engine.api.exec_start(running)
         assert engine.api.exec_inspect(running)["ExitCode"] == 0
@@ -90,10 +90,10 @@ async def test_a_whole_volume_needs_no_image_and_a_damaged_one_has_it_built(
     await ensure_tools(engine, print, recipe)
     remove_image(engine, name)
     said: list[str] = []
-    tools = await whole_tools(engine, said.append, recipe)
+    tools = await repair_tools(engine, said.append, recipe)
     assert (tools.was_filled, said, "memory" in tools.limits) == (False, [], True)
     in_volume(engine, name, DAMAGE["one byte is another"])
-    assert (await whole_tools(engine, said.append, recipe)).was_filled
+    assert (await repair_tools(engine, said.append, recipe)).was_filled
     assert said
 
 

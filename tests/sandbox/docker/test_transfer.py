@@ -20,7 +20,7 @@ RUN mkdir -p /app/folder /app/other && touch /app/folder/old /app/file && ln -s 
 WORKDIR /app
 """
 LISTS = "cd /app; find . ! -name . -exec stat -c '%F %N' {} + | sort"
-NO_FILTER = f"cd /; {transfer._LIST} >/dev/null; printf '\\0'; /opt/tbench/bin/busybox cpio -o -0 -H newc"
+NO_FILTER = f"cd /; {transfer._READ_LIST} >/dev/null; printf '\\0'; /opt/tbench/bin/busybox cpio -o -0 -H newc"
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ async def test_a_directory_comes_where_a_file_is_that_was_not_to_be_brought(sand
 async def test_what_comes_behind_the_end_of_an_archive_is_no_error(
     sandbox: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "_PACKS", f"{transfer._PACKS}; sleep 0.5; head -c 100000 /dev/zero; sleep 0.5; echo")
+    monkeypatch.setattr(transfer, "_PACK", f"{transfer._PACK}; sleep 0.5; head -c 100000 /dev/zero; sleep 0.5; echo")
     await shell(sandbox, "echo x >/app/new")
     copy = await sandbox.copy(["/app/new"], [])
     assert await shell(copy, "cat /app/new") == "x\n"
@@ -77,7 +77,7 @@ async def test_what_comes_behind_the_end_of_an_archive_is_no_error(
 async def test_files_are_brought_again_where_one_vanished_while_they_were_packed(
     sandbox: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "_PACKS", f"{NO_FILTER} || {{ touch /app/gone; echo broken; }}")
+    monkeypatch.setattr(transfer, "_PACK", f"{NO_FILTER} || {{ touch /app/gone; echo broken; }}")
     await shell(sandbox, "echo x >/app/new")
     copy = await sandbox.copy(["/app/gone", "/app/new"], [])
     assert await shell(copy, "cat /app/new; test -e /app/gone") == "x\n"
@@ -88,14 +88,14 @@ async def test_files_are_brought_again_where_one_vanished_while_they_were_packed
     ("packs", "path", "why"),
     [
         (f"{NO_FILTER} || echo broken", "/app/gone", "gone: No such file"),
-        (transfer._PACKS, "/opt/tbench/bin/init", "Read-only file system"),
+        (transfer._PACK, "/opt/tbench/bin/init", "Read-only file system"),
     ],
     ids=["packing", "unpacking"],
 )
 async def test_files_that_do_not_all_come_are_an_error(
     sandbox: Container, monkeypatch: pytest.MonkeyPatch, packs: str, path: str, why: str
 ) -> None:
-    monkeypatch.setattr(transfer, "_PACKS", packs)
+    monkeypatch.setattr(transfer, "_PACK", packs)
     await shell(sandbox, "echo x >/app/zz; head -c 3000000 /dev/urandom >/app/large")
     with pytest.raises(TrialError, match=why) as failed:
         await sandbox.copy([path, "/app/large", "/app/zz"], [])
@@ -131,7 +131,7 @@ async def test_what_the_engine_cannot_name_hides_no_other_change(sandbox: Contai
 async def test_files_that_cannot_be_brought_are_what_the_agent_can_cause(sandbox: Container) -> None:
     await shell(sandbox, "echo x >/app/file; mkdir -p /app/new")
     with (
-        patch.object(transfer, "_UNPACKS", "exec /opt/tbench/bin/busybox cat >/dev/null"),
+        patch.object(transfer, "_UNPACK", "exec /opt/tbench/bin/busybox cat >/dev/null"),
         pytest.raises(TrialError) as caught,
     ):
         await sandbox.copy(["/app/file"], [])

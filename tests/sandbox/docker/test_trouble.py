@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tbench.sandbox.docker.login import ImageName
-from tbench.sandbox.docker.pulls import TroubleKind, kind_of
+from tbench.sandbox.docker.pulls import PullFailureKind, failure_kind
 
 NAME = ImageName.parse("127.0.0.1:5000/lab/a:1")
 HEAD = 'Head "http://127.0.0.1:5000/v2/lab/a/manifests/1"'
@@ -49,12 +49,12 @@ HEAD = 'Head "http://127.0.0.1:5000/v2/lab/a/manifests/1"'
         ("image config verification failed for digest sha256:fe92", "unreadable"),
     ],
 )
-def test_the_engines_words_come_to_a_kind_of_trouble(words: str, kind: TroubleKind) -> None:
-    assert kind_of(words, NAME) == kind
+def test_the_engines_words_come_to_a_kind_of_trouble(words: str, kind: PullFailureKind) -> None:
+    assert failure_kind(words, NAME) == kind
 
 
 def test_what_an_image_is_called_says_nothing_about_the_trouble() -> None:
     name = ImageName.parse("lab/denied-timeout:500")
     words = 'Head "https://registry-1.docker.io/v2/lab/denied-timeout/manifests/500": unexpected EOF'
-    assert kind_of(words, name) == "passing"
-    assert kind_of("manifest for lab/denied-timeout:500 is a riddle", name) == "unreadable"
+    assert failure_kind(words, name) == "passing"
+    assert failure_kind("manifest for lab/denied-timeout:500 is a riddle", name) == "unreadable"

@@ -18,12 +18,12 @@ from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.create import (
     HelperFailed,
-    asking,
     container_error,
     container_errors,
     create_arguments,
     engine_errors,
     lacks_quota,
+    with_origin,
 )
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, _has_gpus, _may_limit_disk
 from tbench.sandbox.docker.image import Image
@@ -77,7 +77,7 @@ def test_gpus_need_nvidias_runtime_or_its_devices() -> None:
 
 
 @pytest.mark.parametrize(
-    "block", [engine_errors, container_errors, partial(asking, "start", True, kind="sandbox_failed")]
+    "block", [engine_errors, container_errors, partial(with_origin, "start", True, kind="sandbox_failed")]
 )
 @pytest.mark.parametrize(
     ("error", "kind"),

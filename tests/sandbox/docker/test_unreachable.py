@@ -86,17 +86,17 @@ def why(host: str) -> str:
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
-        (silent, " within 1 s; 'tbench doctor --engine {host}' looks closer"),
-        (another_service, ": it answers 404 Not Found; 'tbench doctor --engine {host}' looks closer"),
-        (hangs_up, ": Remote end closed connection without response; 'tbench doctor --engine {host}' looks closer"),
-        (nobody, ": start one there, or name another address"),
-        (unknown_name, "; 'tbench doctor --engine {host}' looks closer"),
+        (silent, " within 1 s; 'tbench doctor --engine {host}' may say more"),
+        (another_service, ": it answers 404 Not Found; 'tbench doctor --engine {host}' may say more"),
+        (hangs_up, ": Remote end closed connection without response; 'tbench doctor --engine {host}' may say more"),
+        (nobody, ": start one there, or use another address"),
+        (unknown_name, "; 'tbench doctor --engine {host}' may say more"),
     ],
 )
 def test_what_is_no_engine_is_one_line_with_the_reason(
     place: Callable[[], contextlib.AbstractContextManager[str]], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "FIRST_SEC", 1.0)
+    monkeypatch.setattr(engine_module, "CONNECT_SEC", 1.0)
     with place() as host:
         words = why(host)
     assert words.startswith(f"no container engine answers at {host}")
@@ -105,13 +105,13 @@ def test_what_is_no_engine_is_one_line_with_the_reason(
 
 def test_where_this_machine_has_no_engine_it_is_said_how_to_start_one(tmp_path: Path) -> None:
     words = why(f"unix://{tmp_path}/no.sock")
-    assert words.endswith(": start Docker (or run 'tbench setup', which can as root on Debian)")
+    assert words.endswith(": start Docker (or run 'tbench setup' as root, which can do it on Debian)")
 
 
 def test_the_address_that_docker_host_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with silent() as host:
         monkeypatch.setenv("DOCKER_HOST", host)
-        monkeypatch.setattr(engine_module, "FIRST_SEC", 1.0)
+        monkeypatch.setattr(engine_module, "CONNECT_SEC", 1.0)
         with pytest.raises(
             EngineUnavailable, match=rf"^no container engine answers at {host} within 1 s; 'tbench doct"
         ):
@@ -121,5 +121,5 @@ def test_the_address_that_docker_host_has_is_named(monkeypatch: pytest.MonkeyPat
 @pytest.mark.engine
 def test_later_calls_have_more_time_than_the_first() -> None:
     engine = Engine.connect()
-    assert engine.api.timeout > engine_module.FIRST_SEC
+    assert engine.api.timeout > engine_module.CONNECT_SEC
     engine.close()

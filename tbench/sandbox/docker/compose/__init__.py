@@ -1,1 +1,1 @@
-"""The services of a compose file as the containers, networks and volumes of one trial."""
+"""Runs the services of a compose file as containers, networks and volumes of one trial."""

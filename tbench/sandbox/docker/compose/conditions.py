@@ -1,4 +1,4 @@
-"""Waits until a service is as far as others need it: healthy, or done. Every wait has an end."""
+"""Waits for conditions of services: healthy, or completed. Every wait is bounded."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.text import one_line
 
 _SHORTEST_SEC, _LONGEST_SEC = 0.05, 0.5
-"""Pauses between two looks at a container."""
+"""Pauses between two inspections of a container."""
 _COMPLETED_SEC = 1800.0
-"""How long a service that has to end may run."""
-_USUAL = {"Interval": 30.0, "Timeout": 30.0, "Retries": 3}
-"""What the engine takes where a healthcheck does not say."""
+"""Time limit for a service that has to complete."""
+_DEFAULTS = {"Interval": 30.0, "Timeout": 30.0, "Retries": 3}
+"""The engine's defaults of a healthcheck."""
 _MARGIN_SEC = 60.0
-_EARLY_SEC = 1.0
-"""Longest pause between early looks."""
+_LONGEST_PROBE_PAUSE_SEC = 1.0
 
 
 async def wait_until_healthy(engine: Engine, service: str, container: str) -> None:
-    """Wait for the healthcheck of a service; one without a check has to run, or to have ended well.
+    """Wait for the healthcheck of a service; a service without one has to run, or to have ended with 0.
 
     Raises TrialError: healthcheck_failed with the check's last output, service_failed with the service's.
     """
@@ -31,7 +30,7 @@ async def wait_until_healthy(engine: Engine, service: str, container: str) -> No
     if "Health" not in state:
         return await _require_running(engine, service, container, state)
     configured = (await _inspect(engine, service, container))["Config"].get("Healthcheck") or {}
-    ends_at = time.monotonic() + _patience_sec(configured)
+    ends_at = time.monotonic() + _limit_sec(configured)
     probing = asyncio.create_task(_probe(engine, container, configured))
     pause_sec = _SHORTEST_SEC
     try:
@@ -47,7 +46,7 @@ async def wait_until_healthy(engine: Engine, service: str, container: str) -> No
 
 
 async def wait_until_completed(engine: Engine, service: str, container: str) -> None:
-    """Wait until a service has ended well. Raises TrialError(service_failed)."""
+    """Wait until a service has ended with 0. Raises TrialError(service_failed)."""
     ends_at, pause_sec = time.monotonic() + _COMPLETED_SEC, _SHORTEST_SEC
     while (state := await _state(engine, service, container))["Status"] not in ("exited", "dead"):
         if time.monotonic() > ends_at:
@@ -60,54 +59,54 @@ async def wait_until_completed(engine: Engine, service: str, container: str) -> 
 async def _require_running(
     engine: Engine, service: str, container: str, state: dict[str, Any], *, until_it_ends: bool = False
 ) -> None:
-    """Check that a service runs, or has ended well. Raises TrialError(service_failed)."""
+    """Check that a service runs, or has ended with 0. Raises TrialError(service_failed)."""
     if state["Status"] not in ("exited", "dead"):
         return
     if state["ExitCode"] == 0 and not until_it_ends:
         return
     output = (await last_output(engine, container)).decode("utf-8", "replace")
     lines = [line for line in output.splitlines() if line.strip()][-3:]
-    said = f"; its last words: {one_line(' | '.join(lines), 300)}" if lines else ""
+    last = f"; its last output: {one_line(' | '.join(lines), 300)}" if lines else ""
     why = " (out of memory)" if state.get("OOMKilled") else ""
-    raise TrialError("service_failed", f"{service}: ended with {state['ExitCode']}{why} before the agent began{said}")
+    raise TrialError("service_failed", f"{service}: ended with {state['ExitCode']}{why} before the agent began{last}")
 
 
-def _patience_sec(check: dict[str, Any]) -> float:
-    """Seconds after which the engine has surely come to a result."""
-    seconds = {key: (check.get(key) or 0) / 1e9 or _USUAL[key] for key in ("Interval", "Timeout")}
-    retries = check.get("Retries") or _USUAL["Retries"]
+def _limit_sec(check: dict[str, Any]) -> float:
+    """Return the seconds after which the engine must have a result."""
+    seconds = {key: (check.get(key) or 0) / 1e9 or _DEFAULTS[key] for key in ("Interval", "Timeout")}
+    retries = check.get("Retries") or _DEFAULTS["Retries"]
     return (check.get("StartPeriod") or 0) / 1e9 + (retries + 1) * sum(seconds.values()) + _MARGIN_SEC
 
 
 def _unhealthy(service: str, check: dict[str, Any], health: dict[str, Any]) -> TrialError:
     last = (health.get("Log") or [{}])[-1]
-    said = one_line(str(last.get("Output") or "").strip(), 300)
-    ended = f"ended with {last['ExitCode']}" if "ExitCode" in last else "has not ended once"
-    words = one_line(" ".join(check.get("Test") or ()), 200)
+    output = one_line(str(last.get("Output") or "").strip(), 300)
+    ended = f"ended with {last['ExitCode']}" if "ExitCode" in last else "has never ended"
+    command = one_line(" ".join(check.get("Test") or ()), 200)
     return TrialError(
-        "healthcheck_failed", f"{service}: never became healthy: {words!r} {ended}{f': {said}' if said else ''}"
+        "healthcheck_failed", f"{service}: never became healthy: {command!r} {ended}{f': {output}' if output else ''}"
     )
 
 
 async def _probe(engine: Engine, container: str, check: dict[str, Any]) -> bool:
-    """Do the check by ourselves, soon after the start and ever more seldom, until it succeeds.
+    """Run the check with growing pauses until it succeeds.
 
-    The engine does it for the first time after a whole interval, which may be half a minute.
+    The engine runs it for the first time after a whole interval, which may be half a minute.
     """
     kind, *words = check.get("Test") or ("NONE",)
     argv = words if kind == "CMD" else ["/bin/sh", "-c", *words]
-    ends_at = time.monotonic() + (check.get("Interval") or 0) / 1e9 + _USUAL["Interval"]
+    ends_at = time.monotonic() + (check.get("Interval") or 0) / 1e9 + _DEFAULTS["Interval"]
     pause_sec = _SHORTEST_SEC
     while kind != "NONE" and time.monotonic() < ends_at:
         await asyncio.sleep(pause_sec)
-        pause_sec = min(2 * pause_sec, _EARLY_SEC)
+        pause_sec = min(2 * pause_sec, _LONGEST_PROBE_PAUSE_SEC)
         try:
             created = await engine.call(engine.api.exec_create, container, argv)
             await engine.call(engine.api.exec_start, created["Id"])
             if (await engine.call(engine.api.exec_inspect, created["Id"]))["ExitCode"] == 0:
                 return True
         except EngineError:
-            continue  # it has ended, or has no such program: the engine's own word counts
+            continue  # the service has ended, or has no such program: leave it to the engine
     return False
 
 
@@ -121,6 +120,6 @@ async def _state(engine: Engine, service: str, container: str) -> dict[str, Any]
 
 
 async def _inspect(engine: Engine, service: str, container: str) -> dict[str, Any]:
-    with engine_errors(f"looking at the container of {service}", "sandbox_lost"):
+    with engine_errors(f"inspecting the container of {service}", "sandbox_lost"):
         found: dict[str, Any] = await engine.call(engine.api.inspect_container, container)
     return found

@@ -1,7 +1,7 @@
-"""The networks of one trial's services, and the namespace that those without a network of their own share.
+"""Networks of one trial's services, and the network namespace that several services share.
 
-The engine's own pools end at some thirty networks. With an `inner` network the engine's machine has no address there,
-so that it cannot be reached either.
+Subnets are chosen here, since the engine's own pools are exhausted after about thirty networks. In an `inner` network
+the engine's machine has no address, so that it cannot be reached either.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from tbench.sandbox.docker.engine import Engine, EngineError
 
 _LONGEST_PREFIX = 28
 _SPARE = 6
-"""Addresses of a network that no service has: its own two, the gateway's, and those of copies for a verifier."""
-_TRIES = 30
+"""Addresses in addition to those of services: network, broadcast, gateway, and copies for a verifier."""
+_ATTEMPTS = 30
 _TAKEN = ("overlap", "is already used", "already in use")
 
 
 @dataclass(frozen=True)
 class EngineNetwork:
-    """A network that services are on, as the engine has it."""
+    """A network of services on the engine."""
 
     name: str
     subnet: str | None = None
-    """Its addresses, where they were chosen here."""
+    """Subnet, if it was chosen here."""
 
     def address(self, number: int) -> str | None:
-        """One of its highest addresses, which the engine gives last to those that ask for any."""
+        """Return one of its highest addresses, which the engine assigns last."""
         return None if self.subnet is None else str(ipaddress.IPv4Network(self.subnet)[-2 - number])
 
 
 async def create_network(
     engine: Engine, pool: str, containers: int, labels: Mapping[str, str], *, inner: bool
 ) -> EngineNetwork:
-    """Make a network for so many containers. Raises TrialError.
+    """Create a network for a number of containers. Raises TrialError.
 
-    An inner network leads nowhere else. Where another process takes the addresses first, others are tried.
+    An inner network has no route to the outside. If another process takes the addresses first, others are tried.
     """
     name = f"tbench-{uuid.uuid4().hex[:16]}"
     with engine_errors("making a network for the services"):
@@ -53,12 +53,12 @@ async def create_network(
                 await _create(engine, name, subnet, labels, inner=inner)
                 return EngineNetwork(name, subnet)
             except EngineError as error:
-                if not any(words in str(error) for words in _TAKEN):
+                if not any(text in str(error) for text in _TAKEN):
                     raise
     raise TrialError(
         "sandbox_failed",
-        f"no addresses are free in {pool} for a network of services: 'tbench clean' removes what killed runs left, "
-        "and --network-pool names other addresses",
+        f"no free addresses in {pool} for a network of services: remove leftovers of killed runs with 'tbench clean', "
+        "or use other addresses with --network-pool",
     )
 
 
@@ -77,7 +77,7 @@ async def _create(engine: Engine, name: str, subnet: str, labels: Mapping[str, s
 
 
 async def _used(engine: Engine) -> list[ipaddress.IPv4Network]:
-    """The IPv4 addresses of all networks that the engine has."""
+    """Return the IPv4 subnets of all networks on the engine."""
     found = []
     for network in await engine.call(engine.api.networks):
         for entry in (network.get("IPAM") or {}).get("Config") or ():
@@ -89,35 +89,33 @@ async def _used(engine: Engine) -> list[ipaddress.IPv4Network]:
 
 
 def _free(pool: str, containers: int, used: Iterable[ipaddress.IPv4Network]) -> Iterator[str]:
-    """Some subnets of the pool that nobody has, in a random order: other processes choose at the same time."""
+    """Yield free subnets of the pool, in random order, since other processes choose at the same time."""
     prefix = min(_LONGEST_PREFIX, 32 - (containers + _SPARE - 1).bit_length())
     known = list(used)
     subnets = list(ipaddress.IPv4Network(pool).subnets(new_prefix=prefix))
     random.shuffle(subnets)
     free = (subnet for subnet in subnets if not any(subnet.overlaps(other) for other in known))
-    for _, subnet in zip(range(_TRIES), free, strict=False):
+    for _, subnet in zip(range(_ATTEMPTS), free, strict=False):
         yield str(subnet)
 
 
-# The services that share one namespace: `main`, and those beside it whose file names no other network.
-#
-# As in Harbor they do where the network changes, is open to some hosts only, or where the task wants none: each
-# answers on localhost as well. Their names are in its /etc/hosts. Services with networks of their own stay on these,
-# which lead nowhere else. The way out is a router, or there is none:
+# As in Harbor, `main` and the services without explicit networks share one namespace if the task's network changes,
+# allows only some hosts, or is disabled. They reach each other on localhost, with their names in /etc/hosts. Services
+# with explicit networks stay there, without a route to the outside. The shared namespace has a router, or no route:
 #
 # main, services - eth0 ====== inside - router - eth0 ====== bridge of the trials
 
 LOCALHOST = "127.0.0.1"
 
 
-def within(project: Project) -> frozenset[str]:
-    """The services that share a namespace without a way out; none where `main` would be alone in it."""
+def offline_namespace(project: Project) -> frozenset[str]:
+    """Return the services that share a namespace without a router; empty if that were `main` alone."""
     found = behind_router(project)
     return found if len(found) > 1 else frozenset()
 
 
 def behind_router(project: Project) -> frozenset[str]:
-    """The services whose way out a router is; none where the network of `main` leads nowhere, or is the host's."""
+    """Return the services behind a router; empty if the network of `main` is internal or the host's."""
     first = _network_of_main(project)
     if first.network_mode is not None:
         return frozenset({first.name} if first.network_mode == "bridge" else ())
@@ -129,12 +127,12 @@ def behind_router(project: Project) -> frozenset[str]:
 
 
 def _network_of_main(project: Project) -> Service:
-    """The service whose network `main` has: mostly its own."""
+    """Return the service whose network `main` uses, usually itself."""
     return network_owner(project, project.main)
 
 
 def network_owner(project: Project, service: Service) -> Service:
-    """The service whose network a service has, in the end."""
+    """Return the service whose network a service uses, over several steps."""
     found = service
     for _ in project.services:
         found = project.services[found.shares_network_of or found.name]
@@ -142,7 +140,7 @@ def network_owner(project: Project, service: Service) -> Service:
 
 
 def needed_networks(project: Project, behind: Collection[str]) -> Iterator[str]:
-    """The networks that somebody is on who is not behind the router."""
+    """Yield the networks with members that are not behind the router."""
     for name, network in project.networks.items():
         if network.external is not None or any(True for _ in _others_on(project, behind, name)):
             yield name
@@ -151,7 +149,10 @@ def needed_networks(project: Project, behind: Collection[str]) -> Iterator[str]:
 def addresses(
     project: Project, behind: Collection[str], networks: Mapping[str, EngineNetwork]
 ) -> dict[tuple[str, str], str]:
-    """Addresses of the others, by service and network, on the networks of `main`: they have to be known beforehand."""
+    """Choose addresses, by service and network, for the other services on the networks of `main`.
+
+    They are needed for /etc/hosts before the services start.
+    """
     return {
         (service, name): address
         for name in _network_of_main(project).networks
@@ -174,7 +175,7 @@ def holder_options(
     *,
     has_router: bool,
 ) -> ServiceOptions:
-    """What of the container is unusual that holds the namespace: its networks, and the names that are known in it."""
+    """Return the options of the container that holds the shared namespace: its networks, and names of services."""
     here = TRIAL if has_router else LOCALHOST
     names = {name: [name, *(alias for each in own.values() for alias in each)] for name, own in _aliases(project)}
     hosts = {alias: address for (service, _), address in others.items() for alias in names[service]}
@@ -197,5 +198,5 @@ def _aliases(project: Project) -> Iterator[tuple[str, Mapping[str, tuple[str, ..
 
 
 def holder_recipe(recipe: Recipe, labels: Mapping[str, str]) -> Recipe:
-    """The recipe of that container, of `main`'s: nothing is started in it."""
+    """Turn the recipe of `main` into that of the container that holds the shared namespace."""
     return replace(recipe, more_labels=labels, starts=False, environment={}, gpus=0, storage_mb=None, agent_user=None)

@@ -1,4 +1,4 @@
-"""What a compose file says of a container, in the words of the engine."""
+"""Translates a compose file's services into container options of the engine."""
 
 from __future__ import annotations
 
@@ -8,64 +8,64 @@ from pathlib import Path
 from typing import Any
 
 from tbench.compose.project import MAIN, Service, ServiceCheck, ServiceMount
-from tbench.sandbox.startup import STAYS, Startup
+from tbench.sandbox.startup import IDLE_COMMAND, Startup
 
 _LOG_SIZE = "16m"
-"""Most that the engine keeps of a service's output."""
-_PER_SECOND = 10**9
-_OF_A_NETWORK = ("extra_hosts", "dns", "dns_opt")
-"""Arguments that belong to a network, which need not be the container's own."""
+"""Maximum size of a service's log."""
+_NANO = 10**9
+_NETWORK_ARGUMENTS = ("extra_hosts", "dns", "dns_opt")
+"""Arguments that belong to a network, which may be another container's."""
 NO_SERVERS: Mapping[str, Any] = {"dns": ["192.0.2.1"], "dns_opt": ["timeout:1", "attempts:1"]}
-"""Arguments where no name of the world exists: the engine itself might ask its host's servers, and says nothing where
-nobody answers: at an address that none has, so that an agent has no way to listen there."""
+"""Arguments that disable public host names: otherwise the engine itself might query its host's name servers. The
+address is unused (RFC 5737), so that an agent cannot listen on it."""
 
 
 @dataclass(frozen=True)
 class ServiceEndpoint:
-    """A network that a container is on, by the engine's name for it, and the names that the container has there."""
+    """A container's connection to a network: the engine's name of the network, and the container's aliases there."""
 
     network: str
     aliases: tuple[str, ...] = ()
     address: str | None = None
-    """Its IPv4 address there; None for any."""
+    """IPv4 address in this network; None for any."""
 
 
 @dataclass(frozen=True)
 class ServiceOptions:
-    """What of a container is not as in the trials of one container."""
+    """Options of a service's container that differ from those of a trial without services."""
 
     container: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the SDK's `create_container`, in place of the usual ones."""
+    """Arguments of the SDK's `create_container` that replace the usual ones."""
     host: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the SDK's `create_host_config`, which are added to the usual ones."""
+    """Arguments of the SDK's `create_host_config` in addition to the usual ones."""
     network_mode: str | None = None
-    """A mode of the engine, such as `none`; None where it is on the networks of `endpoints`."""
+    """Network mode of the engine, such as `none`; None for the networks of `endpoints`."""
     endpoints: tuple[ServiceEndpoint, ...] = ()
     files: tuple[tuple[str, Path], ...] = ()
-    """Files of the task by the path at which they are put into the container."""
+    """Pairs of a path in the container and the task's file to copy there."""
 
     @property
     def has_own_network(self) -> bool:
-        """Whether its network is neither the engine's host's nor another container's."""
+        """Whether its network is neither the host's nor another container's."""
         return self.network_mode is None or not (self.network_mode == "host" or ":" in self.network_mode)
 
     def without(self, capability: str) -> ServiceOptions:
-        """The same without one of the engine's usual capabilities, unless the file asks for it."""
+        """Return these options without one of the engine's default capabilities, unless the file adds it."""
         return replace(self, host={**self.host, "cap_drop": [*self.host.get("cap_drop", ()), capability]})
 
-    def nameless(self) -> ServiceOptions:
-        """The same for another container of the same kind: on the same networks, but not under the service's names."""
+    def without_aliases(self) -> ServiceOptions:
+        """Return these options on the same networks, but without the service's names there."""
         return replace(self, endpoints=tuple(ServiceEndpoint(each.network) for each in self.endpoints))
 
-    def applied(self, api: Any, usual: Mapping[str, Any], *, is_beside: bool) -> dict[str, Any]:
-        """The arguments `usual` for `create_container`, changed accordingly.
+    def apply_to(self, api: Any, usual: Mapping[str, Any], *, shares_network: bool) -> dict[str, Any]:
+        """Return the `usual` arguments of `create_container` with these options.
 
-        With `is_beside` network and volumes are another container's already.
+        With `shares_network` the container already has network and volumes of another container.
         """
         host = dict(self.host)
         container = dict(self.container)
-        if is_beside:
-            for key in ("binds", *_OF_A_NETWORK):
+        if shares_network:
+            for key in ("binds", *_NETWORK_ARGUMENTS):
                 host.pop(key, None)
             container.pop("ports", None)
         elif self.network_mode is not None:
@@ -79,26 +79,26 @@ class ServiceOptions:
         own = api.create_host_config(**host)
         if "network_mode" not in host:
             own.pop("NetworkMode", None)
-        arguments = {**usual, **container, "host_config": _joined(usual["host_config"], own)}
+        arguments = {**usual, **container, "host_config": _merged(usual["host_config"], own)}
         if not self.has_own_network:
             arguments["hostname"] = None
         return arguments
 
 
-def _joined(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The host's part of both: lists and mappings are put together, of the rest `own` wins."""
-    joined = dict(usual)
+def _merged(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge host configurations: lists and mappings are combined, other values are taken from `own`."""
+    merged = dict(usual)
     for key, value in own.items():
-        before = joined.get(key)
+        before = merged.get(key)
         if isinstance(value, list) and isinstance(before, list):
-            joined[key] = [*before, *value]
+            merged[key] = [*before, *value]
         elif isinstance(value, dict) and isinstance(before, dict):
-            joined[key] = {**before, **value}
+            merged[key] = {**before, **value}
         else:
-            joined[key] = value
-    added = set(joined.get("CapAdd") or ())
-    joined["CapDrop"] = [name for name in joined.get("CapDrop") or () if name not in added] or None
-    return joined
+            merged[key] = value
+    added = set(merged.get("CapAdd") or ())
+    merged["CapDrop"] = [name for name in merged.get("CapDrop") or () if name not in added] or None
+    return merged
 
 
 def service_options(
@@ -108,9 +108,9 @@ def service_options(
     endpoints: tuple[ServiceEndpoint, ...],
     volumes: Mapping[str, str],
     is_podman: bool,
-    knows_names_outside: bool,
+    resolves_public_names: bool,
 ) -> ServiceOptions:
-    """The options of a service. `volumes` are the engine's names for those of the project, and for copied files."""
+    """Return the options of a service. `volumes` maps the project's volumes and copied files to the engine's names."""
     options = ServiceOptions(network_mode=network_mode, endpoints=endpoints)
     container, host = _container(service), _host(service)
     if service.name != MAIN and not is_podman:
@@ -118,10 +118,10 @@ def service_options(
     host["binds"] = [bind for mount in service.mounts if (bind := _bind(mount, volumes)) is not None]
     if anonymous := [mount.target for mount in service.mounts if mount.kind == "anonymous"]:
         container["volumes"] = anonymous
-    if not knows_names_outside and endpoints:
+    if not resolves_public_names and endpoints:
         host |= NO_SERVERS
     if not options.has_own_network:
-        for key in _OF_A_NETWORK:
+        for key in _NETWORK_ARGUMENTS:
             host.pop(key, None)
         container.pop("ports", None)
     return replace(options, container=container, host=host)
@@ -142,14 +142,14 @@ def _container(service: Service) -> dict[str, Any]:
             "stdin_open": service.stdin_open,
         }
     own = healthcheck(service.healthcheck) if service.healthcheck is not None else None
-    # None is the image's, whatever the agent's container has in its place.
+    # None stands for the image's own setting, and has to replace that of the agent's container.
     kept = {"entrypoint", "command", "healthcheck"} if service.name != MAIN else set()
     found["healthcheck"] = own
     return {key: value for key, value in found.items() if value or key in kept}
 
 
-def _list(words: tuple[str, ...] | None) -> list[str] | None:
-    return None if words is None else list(words)
+def _list(argv: tuple[str, ...] | None) -> list[str] | None:
+    return None if argv is None else list(argv)
 
 
 def _host(service: Service) -> dict[str, Any]:
@@ -185,29 +185,29 @@ def _bind(mount: ServiceMount, volumes: Mapping[str, str]) -> str | None:
         return None
     source = mount.source if mount.kind == "host" else volumes.get(f"{mount.kind}:{mount.source}")
     if source is None:
-        return None  # a single file, which is put into the container
-    # What is copied in is all there is, as where a folder is mounted.
+        return None  # a single file is copied into the container
+    # A copied folder hides the image's content of that path, as a mounted one would.
     options = [*(["ro"] if mount.read_only else []), *(["nocopy"] if mount.no_copy or mount.kind == "copy" else [])]
     return ":".join([source, mount.target, *([",".join(options)] if options else [])])
 
 
 def healthcheck(check: ServiceCheck) -> dict[str, Any]:
-    """A healthcheck in the engine's words; what it lacks is the image's."""
+    """Return a healthcheck in the engine's format; missing values are taken from the image."""
     times = {
         "interval": check.interval_sec,
         "timeout": check.timeout_sec,
         "start_period": check.start_period_sec,
     }
-    found: dict[str, Any] = {key: int(sec * _PER_SECOND) for key, sec in times.items() if sec is not None}
+    found: dict[str, Any] = {key: int(sec * _NANO) for key, sec in times.items() if sec is not None}
     if check.retries is not None:
         found["retries"] = check.retries
     return {"test": list(check.test), **found}
 
 
 def startup_of(service: Service, usual: Startup) -> Startup:
-    """What the image starts with a container of the service, `usual`, or what the file says in its place."""
-    healthcheck = usual.healthcheck if service.healthcheck is None else None  # that of the file is the engine's
+    """Return the startup of a service's container: the image's (`usual`) unless the compose file replaces it."""
+    healthcheck = usual.healthcheck if service.healthcheck is None else None  # the engine runs the file's
     if service.entrypoint is None and service.command is None:
         return replace(usual, healthcheck=healthcheck)
     entrypoint = usual.own_entrypoint if service.entrypoint is None else service.entrypoint
-    return replace(usual, entrypoint=(*entrypoint, *(service.command or STAYS)), healthcheck=healthcheck)
+    return replace(usual, entrypoint=(*entrypoint, *(service.command or IDLE_COMMAND)), healthcheck=healthcheck)

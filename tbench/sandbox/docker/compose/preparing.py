@@ -1,4 +1,4 @@
-"""Prepares a service's container between creation and start: volumes, files, further networks."""
+"""Prepares a service's container between creation and start: volumes, files, additional networks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO
 from tbench.compose.project import Project, Service
 from tbench.errors import TrialError
 from tbench.sandbox.docker.compose.options import ServiceOptions
-from tbench.sandbox.docker.create import container_errors, create, engine_errors, ensure_nothing
+from tbench.sandbox.docker.create import container_errors, create, engine_errors, ensure_scratch_image
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.removing import force_remove
 
@@ -23,7 +23,7 @@ _IN_MEMORY = 16 << 20
 
 
 async def prepare(engine: Engine, container: str, options: ServiceOptions) -> None:
-    """Put a created container on its further networks, and its files into it. Raises EngineError, TrialError."""
+    """Connect a created container to its additional networks and copy its files. Raises EngineError, TrialError."""
     if options.network_mode is None:
         for endpoint in options.endpoints[1:]:
             await engine.call(
@@ -38,12 +38,12 @@ async def prepare(engine: Engine, container: str, options: ServiceOptions) -> No
 
 
 async def put(engine: Engine, container: str, target: str, source: Path | None) -> None:
-    """Put a file or a folder of the task at a path of a container; None is a folder for all. Raises TrialError."""
+    """Copy a file or folder of the task into a container; None makes a world-writable folder. Raises TrialError."""
     with engine_errors(f"copying {source} into a container"), tempfile.SpooledTemporaryFile(_IN_MEMORY) as packed:
         try:
             await asyncio.to_thread(_pack, packed, target, source)
             packed.seek(0)
-            # Not again by itself: what has been read of it is gone.
+            # Not repeatable, since part of the stream may have been read.
             await engine.call(engine.api.put_archive, container, "/", packed, deadline_sec=_COPY_SEC, again=False)
         except OSError as error:
             raise TrialError("sandbox_failed", f"{source} cannot be read: {error.strerror or error}") from error
@@ -65,15 +65,13 @@ def _as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-# The volumes of one trial's services, and the task's files that they find at a path.
-#
-# Files are copied, never bound: a trial cannot change its task, and an engine elsewhere has them, too.
+# Files of the task are copied, never bound: a trial cannot change its task, and the engine may be on another machine.
 
 
 def volumes_wanted(project: Project, folder: Path) -> dict[str, str]:
-    """New names on the engine for the volumes of a project and for folders of the task, by kind and source.
+    """Choose names for the volumes of a project and for copied folders of the task, by kind and source.
 
-    A single file needs none: it is put into each container.
+    Single files need no volume, since they are copied into each container.
     """
     wanted = {f"volume:{name}": volume.external or "" for name, volume in project.volumes.items()}
     copies = (mount for service in project.services.values() for mount in service.mounts if mount.kind == "copy")
@@ -88,12 +86,12 @@ async def create_volume(engine: Engine, name: str, labels: Mapping[str, str]) ->
 
 
 async def fill(engine: Engine, volume: str, folder: Path | None, labels: Mapping[str, str]) -> None:
-    """Copy a folder of the task into a volume; without one, let every user write in it. Raises TrialError."""
+    """Copy a folder of the task into a volume; None makes it world-writable. Raises TrialError."""
     with container_errors("filling a volume for"):
-        nothing = await ensure_nothing(engine)
-    # It is never started: the engine mounts its volumes for the copying.
+        scratch = await ensure_scratch_image(engine)
+    # Never started: the engine mounts its volumes for copying anyway.
     holder = {
-        "image": nothing,
+        "image": scratch,
         "command": ["none"],
         "labels": dict(labels),
         "host_config": engine.api.create_host_config(binds=[f"{volume}:/volume"], network_mode="none"),
@@ -106,6 +104,6 @@ async def fill(engine: Engine, volume: str, folder: Path | None, labels: Mapping
 
 
 def single_files(service: Service, volumes: Mapping[str, str], folder: Path) -> tuple[tuple[str, Path], ...]:
-    """Paths in a container, and the single files of the task that are put there."""
+    """Return pairs of a path in the container and the task's single file to copy there."""
     copies = (mount for mount in service.mounts if mount.kind == "copy" and f"copy:{mount.source}" not in volumes)
     return tuple((mount.target, folder / mount.source) for mount in copies)

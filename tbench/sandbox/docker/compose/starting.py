@@ -1,4 +1,4 @@
-"""Starts the services of one trial in the order of their needs, as one sandbox, and removes them together."""
+"""Starts the services of one trial in the order of their dependencies, and treats them as one sandbox."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tbench.sandbox.docker.compose.networks import (
     holder_recipe,
     needed_networks,
     network_owner,
-    within,
+    offline_namespace,
 )
 from tbench.sandbox.docker.compose.options import ServiceEndpoint, ServiceOptions, service_options
 from tbench.sandbox.docker.compose.preparing import create_volume, fill, prepare, single_files, volumes_wanted
@@ -35,7 +35,7 @@ from tbench.sandbox.docker.create import (
     create,
     create_arguments,
     engine_errors,
-    ensure_nothing,
+    ensure_scratch_image,
     last_output,
     run_helper,
 )
@@ -51,21 +51,21 @@ StartMain = Callable[[Recipe], Awaitable[str]]
 
 
 @dataclass
-class Made:
-    """What there is of a trial's services on the engine: names and ids, in no order."""
+class ServiceResources:
+    """Containers, networks and volumes of a trial's services on the engine."""
 
     project: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
-    """An id that all of it has as a label."""
+    """Id that all of them have as a label."""
     containers: dict[str, str] = field(default_factory=dict)
     """Container ids by service."""
     holders: dict[str, str] = field(default_factory=dict)
-    """Ids of containers that hold the networks of services, by service; that of `main` for all behind the router."""
+    """Ids of containers that hold network namespaces, by service; under `main` the shared namespace."""
     router: Router | None = None
     networks: list[str] = field(default_factory=list)
     volumes: list[str] = field(default_factory=list)
 
     async def remove(self, engine: Engine) -> None:
-        """Remove all of it by force, in bounded time. Never raises."""
+        """Remove everything by force, in bounded time. Never raises."""
         containers = (*self.containers.values(), *self.holders.values())
         removing = [force_remove(engine, container) for container in containers]
         if self.router is not None:
@@ -77,31 +77,33 @@ class Made:
         )
 
     async def logs(self, engine: Engine) -> dict[str, bytes]:
-        """The last output of each service but `main`, by its name."""
+        """Return the last output of each service except `main`, by name."""
         names = [name for name in self.containers if name != MAIN]
-        said = await asyncio.gather(*(last_output(engine, self.containers[name]) for name in names))
-        return dict(zip(names, said, strict=True))
+        output = await asyncio.gather(*(last_output(engine, self.containers[name]) for name in names))
+        return dict(zip(names, output, strict=True))
 
 
-async def find_made(engine: Engine, project: str) -> tuple[Made, dict[str, str]]:
-    """What was kept of a project whose id is known, and the image ids of its services. Raises EngineError."""
+async def find_kept_services(engine: Engine, project: str) -> tuple[ServiceResources, dict[str, str]]:
+    """Find the kept services of a project by its id; returns also their image ids by name. Raises EngineError."""
     labelled = {"label": f"{LABEL_PROJECT}={project}"}
     containers = filter(is_kept, await engine.call(engine.api.containers, all=True, filters=labelled))
     networks = await engine.call(engine.api.networks, filters=labelled)
     volumes = (await engine.call(engine.api.volumes, filters=labelled))["Volumes"] or []
-    made = Made(project, networks=[each["Name"] for each in networks], volumes=[each["Name"] for each in volumes])
+    found = ServiceResources(
+        project, networks=[each["Name"] for each in networks], volumes=[each["Name"] for each in volumes]
+    )
     images = {}
     for container in containers:
         service = container["Labels"][LABEL_SERVICE]
         if container["Labels"].get(LABEL_HOLDS):
-            made.holders[service] = container["Id"]
+            found.holders[service] = container["Id"]
         else:
-            made.containers[service], images[service] = container["Id"], container["ImageID"]
-    return made, images
+            found.containers[service], images[service] = container["Id"], container["ImageID"]
+    return found, images
 
 
-class Starting:
-    """The services of one trial while they start."""
+class ServiceStarter:
+    """Starts the services of one trial."""
 
     def __init__(
         self,
@@ -112,44 +114,41 @@ class Starting:
         folder: Path,
         pool: str,
         start_main: StartMain,
-        wants_none: bool,
+        is_offline: bool,
     ) -> None:
-        """`recipes` are those of the services, by name; `folder` is that of the compose file.
-
-        `wants_none` says that the task itself wants no network.
-        """
-        self.made = Made()
+        """`recipes` are the services' by name; `folder` has the compose file; `is_offline`: the task has no network."""
+        self.made = ServiceResources()
         self._engine = engine
         self._project = project
         self._recipes = recipes
         self._folder = folder
         self._pool = pool
         self._start_main = start_main
-        self._behind = self._sharing(wants_none and not recipes[MAIN].has_internet)
-        """Services that share one namespace, of which a router is the way out, if there is any."""
+        self._behind = self._sharing_namespace(is_offline and not recipes[MAIN].has_internet)
+        """Services that share one namespace, behind a router if it has a network."""
         self._networks: dict[str, EngineNetwork] = {}
         self._addresses: dict[tuple[str, str], str] = {}
         self._volumes = volumes_wanted(project, folder)
         self._started = {name: asyncio.Event() for name in project.services}
         self._waits: dict[tuple[str, Condition], asyncio.Task[None]] = {}
 
-    async def start(self) -> Made:
-        """Start all services, and wait until each is healthy, or runs, or has ended well.
+    async def start(self) -> ServiceResources:
+        """Start all services, and wait until each is healthy, or runs without a check, or has ended with 0.
 
-        Raises TrialError, with what the services have written; then nothing is left behind.
+        Raises TrialError with the services' logs, and then leaves nothing behind.
         """
         try:
             await self._prepare()
             await all_of(*(self._start(service) for service in self._project.services.values()))
-            await all_of(*(self._until(name, "service_healthy") for name in self._project.services))
+            await all_of(*(self._wait_for(name, "service_healthy") for name in self._project.services))
         except TrialError as error:
-            said, masks = await self.made.logs(self._engine), self._recipes[MAIN].proxy.masks
-            files = {f"services/{name}.log": masks.masked(words) for name, words in said.items()}
-            await asyncio.shield(self._undo())
+            logs, masks = await self.made.logs(self._engine), self._recipes[MAIN].proxy.masks
+            files = {f"services/{name}.log": masks.masked(log) for name, log in logs.items()}
+            await asyncio.shield(self.made.remove(self._engine))
             error.files = {**files, **error.files}
             raise
         except BaseException:
-            await asyncio.shield(self._undo())
+            await asyncio.shield(self.made.remove(self._engine))
             raise
         finally:
             for wait in self._waits.values():
@@ -157,18 +156,15 @@ class Starting:
             await asyncio.gather(*self._waits.values(), return_exceptions=True)
         return self.made
 
-    def _sharing(self, is_closed: bool) -> frozenset[str]:
+    def _sharing_namespace(self, is_offline: bool) -> frozenset[str]:
         if self._recipes[MAIN].network is not None:
             return behind_router(self._project)
-        return within(self._project) if is_closed else frozenset()
-
-    async def _undo(self) -> None:
-        await self.made.remove(self._engine)
+        return offline_namespace(self._project) if is_offline else frozenset()
 
     # -- networks and volumes --------------------------------------------------------------------
 
     async def _prepare(self) -> None:
-        """Make networks and volumes, all at once; then the namespace that several share, and its way out."""
+        """Create networks, volumes and the router concurrently, then the shared namespace."""
         recipe = self._recipes[MAIN]
         await all_of(
             *(self._make_network(name) for name in needed_networks(self._project, self._behind)),
@@ -186,7 +182,7 @@ class Starting:
             self.made.router = await starting
 
     async def _hold_shared_network(self, recipe: Recipe) -> None:
-        """Start the container whose network several share, and link it with the router. Raises TrialError."""
+        """Start the container that holds the shared namespace, and link it with the router. Raises TrialError."""
         hostname, router = self._project.main.hostname or recipe.hostname, self.made.router
         options = holder_options(
             self._project, self._behind, self._networks, self._addresses, hostname, has_router=router is not None
@@ -206,7 +202,7 @@ class Starting:
         members = sum(name in service.networks for service in self._project.services.values())
         inner = network.internal or not any_recipe.has_internet or bool(any_recipe.closed_to)
         making = create_network(self._engine, self._pool, members, self._labels(any_recipe), inner=inner)
-        self._networks[name] = await _to_its_end(making, lambda each: self.made.networks.append(each.name))
+        self._networks[name] = await _finish_if_cancelled(making, lambda each: self.made.networks.append(each.name))
 
     async def _make_volume(self, key: str, name: str) -> None:
         kind, _, source = key.partition(":")
@@ -215,7 +211,7 @@ class Starting:
             return
         labels = self._labels(self._recipes[MAIN])
         self.made.volumes.append(name)
-        await _to_its_end(create_volume(self._engine, name, labels))
+        await _finish_if_cancelled(create_volume(self._engine, name, labels))
         if volume is None or volume.for_all:
             await fill(self._engine, name, self._folder / source if volume is None else None, labels)
 
@@ -225,8 +221,8 @@ class Starting:
     # -- containers ------------------------------------------------------------------------------
 
     async def _start(self, service: Service) -> None:
-        """Start one service when those that it needs are far enough."""
-        await all_of(*(self._until(name, condition) for name, condition in service.needs.items()))
+        """Start one service when its dependencies fulfil their conditions."""
+        await all_of(*(self._wait_for(name, condition) for name, condition in service.needs.items()))
         recipe = self._recipe(service)
         if service.name == MAIN:
             self.made.containers[MAIN] = await self._start_main(recipe)
@@ -247,9 +243,9 @@ class Starting:
             await engine.call(engine.api.start, container)
 
     async def _hold_network(self, service: Service, recipe: Recipe) -> str:
-        """Start a container that does nothing but to have the service's network, and close that; returns its id.
+        """Start a container that only holds the service's network namespace, and block addresses there; returns its id.
 
-        The service's own program runs from its first moment on, so that it would be too late for its own container.
+        In the service's own container it would be too late, since its program runs from the start.
         """
         engine = self._engine
         assert recipe.options is not None
@@ -258,7 +254,7 @@ class Starting:
             holder = await self._start_holder(service.name, recipe, plain)
             await run_helper(
                 engine,
-                await ensure_nothing(engine),
+                await ensure_scratch_image(engine),
                 recipe.tools_volume,
                 closing_script(recipe.closed_to),
                 labels=recipe.labels,
@@ -268,18 +264,18 @@ class Starting:
         return holder
 
     async def _start_holder(self, service: str, recipe: Recipe, options: ServiceOptions) -> str:
-        """Start a container in which nothing of the task runs, and return its id. Raises TrialError, EngineError."""
+        """Start a container that only holds a network namespace; returns its id. Raises TrialError, EngineError."""
         engine = self._engine
         labels = {**recipe.more_labels, LABEL_HOLDS: "network"}
         usual = create_arguments(engine, replace(recipe, options=options, more_labels=labels, is_proxied=False))
-        holder = await create(engine, {**usual, "image": await ensure_nothing(engine)})
+        holder = await create(engine, {**usual, "image": await ensure_scratch_image(engine)})
         self.made.holders[service] = holder
         await prepare(engine, holder, options)
         await engine.call(engine.api.start, holder)
         return holder
 
     def _recipe(self, service: Service) -> Recipe:
-        """The recipe of a service with its networks, its volumes, and what else its file says."""
+        """Return the recipe of a service with networks, volumes and other options of the compose file."""
         recipe = self._recipes[service.name]
         mode = self._network_mode(service, recipe)
         endpoints = tuple(
@@ -289,7 +285,7 @@ class Starting:
             for name, aliases in service.networks.items()
             if service.name not in self._behind
         )
-        # Where the trial's own networks lead nowhere, the shared bridge leads out: what is closed is closed there.
+        # With blocked addresses the trial's own networks are inner, and the shared bridge gives access to the outside.
         reaches_out = any(not self._project.networks[name].internal for name in service.networks)
         if recipe.closed_to and recipe.has_internet and endpoints and reaches_out and mode is None:
             endpoints = (*endpoints, ServiceEndpoint(NETWORK))
@@ -299,30 +295,30 @@ class Starting:
             endpoints=endpoints,
             volumes=self._volumes,
             is_podman=self._engine.info.is_podman,
-            knows_names_outside=recipe.has_internet and reaches_out,
+            resolves_public_names=recipe.has_internet and reaches_out,
         )
-        if self._shares_way_out(service):
+        if self._shares_outside_network(service):
             options = options.without("NET_RAW")
         options = replace(options, files=single_files(service, self._volumes, self._folder))
         labels = {**service.labels, LABEL_PROJECT: self.made.project, LABEL_SERVICE: service.name}
         if service.name == MAIN and self.made.router is not None:
             labels[LABEL_ROUTER] = self.made.project
         has_internet = recipe.has_internet and (mode == NETWORK or (mode is None and reaches_out))
-        is_proxied = recipe.is_proxied and self._leads_out(service)
+        is_proxied = recipe.is_proxied and self._reaches_outside(service)
         return replace(recipe, options=options, more_labels=labels, has_internet=has_internet, is_proxied=is_proxied)
 
-    def _leads_out(self, service: Service) -> bool:
-        """Whether the network of a service, which may be another's, leads out of the trial's own ones."""
+    def _reaches_outside(self, service: Service) -> bool:
+        """Whether the network of a service, possibly shared with another, reaches beyond the trial's own networks."""
         holder = network_owner(self._project, service)
         reaches_out = any(not self._project.networks[name].internal for name in holder.networks)
         return reaches_out or holder.network_mode in ("bridge", "host")
 
-    def _shares_way_out(self, service: Service) -> bool:
-        """Whether its network is another's that leads out, so that raw sockets would go past what is closed there."""
+    def _shares_outside_network(self, service: Service) -> bool:
+        """Whether it shares a network that reaches outside, where raw sockets would bypass blocked addresses."""
         holder = network_owner(self._project, service)
         if holder.name in self._behind:
             return self.made.router is not None
-        is_out = self._leads_out(service) and holder.network_mode != "host"
+        is_out = self._reaches_outside(service) and holder.network_mode != "host"
         return holder is not service and is_out and self._recipes[holder.name].has_internet
 
     def _network_mode(self, service: Service, recipe: Recipe) -> str | None:
@@ -335,8 +331,8 @@ class Starting:
             return NETWORK if recipe.has_internet else "none"
         return service.network_mode or (None if service.networks else "none")
 
-    async def _until(self, name: str, condition: Condition) -> None:
-        """Wait until a service is so far; several may wait for the same."""
+    async def _wait_for(self, name: str, condition: Condition) -> None:
+        """Wait until a service fulfils a condition; several waiters share one check."""
         await self._started[name].wait()
         if condition == "service_started":
             return
@@ -348,8 +344,8 @@ class Starting:
         await asyncio.shield(waiting)
 
 
-async def _to_its_end(making: Coroutine[Any, Any, T], note: Callable[[T], object] = lambda _: None) -> T:
-    """Wait for what the engine makes also when cancelled: it goes on making it, and it would be nobody's."""
+async def _finish_if_cancelled(making: Coroutine[Any, Any, T], note: Callable[[T], object] = lambda _: None) -> T:
+    """Await `making` to its end even when cancelled, so that `note` records what the engine has made."""
     task, was_cancelled = asyncio.ensure_future(making), False
     while not task.done():
         try:
@@ -366,27 +362,25 @@ async def _to_its_end(making: Coroutine[Any, Any, T], note: Callable[[T], object
     raise asyncio.CancelledError
 
 
-# A sandbox of several containers: that of `main`, in which the agent works, and the services beside it.
-
 _STOP_SEC = 30.0
 
 
 class ComposeContainer(Container):
-    """The container of `main`, with the services that belong to it: they are kept and removed with it.
+    """The agent's container (`main`) with its services, which are kept and removed together with it.
 
-    Copies of it share its network, on which the services have their names; a snapshot is of `main` alone.
+    Copies share its network, where services are known by their names; a snapshot only contains `main`.
     """
 
-    def __init__(self, main: Container, made: Made, sidecars: Mapping[str, Recipe]) -> None:
-        """`made` is what there is of the services on the engine; `sidecars` are the recipes of the others."""
+    def __init__(self, main: Container, resources: ServiceResources, sidecars: Mapping[str, Recipe]) -> None:
+        """`sidecars` are the recipes of the services except `main`."""
         recipe = main._recipe
         if recipe.options is None:
-            # One that was kept: fresh containers are on its networks by way of it.
+            # A kept container, whose network fresh containers share.
             recipe = replace(recipe, options=ServiceOptions(network_mode=f"container:{main.container_id}"))
         super().__init__(main._engine, main.container_id, recipe, main._memory_watch, main._originals)
         self.lease = main.lease
-        self._made = made
-        self._router = made.router = made.router or main._router
+        self._resources = resources
+        self._router = resources.router = resources.router or main._router
         self._sidecars = sidecars
 
     @property
@@ -396,32 +390,32 @@ class ComposeContainer(Container):
     def service(self, name: str) -> Container:
         if name == MAIN:
             return self
-        if name not in self._sidecars or name not in self._made.containers:
-            known = ", ".join(self._made.containers)
-            raise TrialError("sandbox_failed", f"there is no service {name!r}; there are {known}")
-        return Container(self._engine, self._made.containers[name], self._sidecars[name], self._memory_watch)
+        if name not in self._sidecars or name not in self._resources.containers:
+            known = ", ".join(self._resources.containers)
+            raise TrialError("sandbox_failed", f"no service {name!r}; known services: {known}")
+        return Container(self._engine, self._resources.containers[name], self._sidecars[name], self._memory_watch)
 
     async def stop_main(self) -> None:
         with engine_errors("stopping the agent's container"):
             try:
                 await self._engine.call(self._engine.api.kill, self.container_id, deadline_sec=_STOP_SEC)
             except EngineError as error:
-                # It has ended already, or is gone.
+                # Ended already, or gone.
                 if error.status not in (404, 409):
                     raise
 
     async def logs(self) -> Mapping[str, bytes]:
-        own, others = await asyncio.gather(super().logs(), self._made.logs(self._engine))
-        return {**own, **{f"services/{name}.log": self._masks.masked(said) for name, said in others.items()}}
+        own, others = await asyncio.gather(super().logs(), self._resources.logs(self._engine))
+        return {**own, **{f"services/{name}.log": self._masks.masked(log) for name, log in others.items()}}
 
     async def keep(self) -> str:
         kept = await super().keep()
         others = [self.service(name) for name in self._sidecars]
         recipes = {MAIN: self._recipe, **self._sidecars}
-        others += [Container(self._engine, each, recipes[name]) for name, each in self._made.holders.items()]
+        others += [Container(self._engine, each, recipes[name]) for name, each in self._resources.holders.items()]
         await asyncio.gather(*(other.keep() for other in others))
         return kept
 
     async def remove(self) -> None:
-        await self._made.remove(self._engine)
+        await self._resources.remove(self._engine)
         self.lease.release()

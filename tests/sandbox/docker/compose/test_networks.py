@@ -23,7 +23,7 @@ from tbench.sandbox.docker.compose.networks import (
     behind_router,
     holder_options,
     needed_networks,
-    within,
+    offline_namespace,
 )
 from tbench.sandbox.docker.compose.starting import ComposeContainer
 from tbench.sandbox.docker.engine import Engine
@@ -89,14 +89,14 @@ def test_a_network_that_leads_nowhere_has_no_router() -> None:
 
 
 def test_whoever_has_no_way_out_shares_a_namespace_with_others_or_has_none() -> None:
-    assert within(a_project({MAIN: None, "one": None, "two": "back"})) == {MAIN, "one"}
-    assert within(a_project({MAIN: None, "one": "default back", "two": "back"})) == frozenset()
-    assert within(a_project({MAIN: "none", "one": None, "two": None})) == frozenset()
+    assert offline_namespace(a_project({MAIN: None, "one": None, "two": "back"})) == {MAIN, "one"}
+    assert offline_namespace(a_project({MAIN: None, "one": "default back", "two": "back"})) == frozenset()
+    assert offline_namespace(a_project({MAIN: "none", "one": None, "two": None})) == frozenset()
 
 
 def test_names_without_a_router_are_those_of_the_machine_itself() -> None:
     project = a_project({MAIN: None, "one": None})
-    options = holder_options(project, within(project), {}, {}, "desk", has_router=False)
+    options = holder_options(project, offline_namespace(project), {}, {}, "desk", has_router=False)
     assert set(options.host["extra_hosts"].values()) == {"127.0.0.1"}
     assert (options.network_mode, options.endpoints) == ("none", ())
 

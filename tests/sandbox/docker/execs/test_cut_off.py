@@ -68,7 +68,7 @@ async def test_a_command_whose_connection_was_cut_is_an_error_however_it_goes_on
     await seen(sandbox, "/begun")
     relay.cut()
     cut = asyncio.create_task(sandbox.shell("touch /cut", timeout_sec=BOUND_SEC))
-    with pytest.raises(TrialError, match="the connection to the engine was cut under a command") as lost:
+    with pytest.raises(TrialError, match="the connection to the engine was cut while a command was running") as lost:
         await running
     assert lost.value.type == "engine_unreachable"
     await cut
@@ -166,7 +166,7 @@ def test_the_end_is_found_wherever_the_pieces_are_cut(
     printed = before + mark[:starts] if starts < len(mark) else before
     whole = printed + mark + (b"1" if at_limit else b"0") + behind
     assert end.is_missing
-    out = b"".join(end.strip(whole[at : at + size]) for at in range(0, len(whole), size)) + end.rest()
+    out = b"".join(end.strip(whole[at : at + size]) for at in range(0, len(whole), size)) + end.flush()
     assert out == printed + behind and not end.is_missing
     assert end.at_limit is at_limit
 
