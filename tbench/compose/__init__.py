@@ -1,1 +1,1 @@
-"""Compose files of tasks: read, checked, and turned into frozen values. Starts nothing."""
+"""Reads and checks the compose files of tasks."""

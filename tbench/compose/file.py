@@ -1,4 +1,4 @@
-"""A whole compose file of a task, merged with what `main` has by itself; its services in the order of their needs."""
+"""Reads a task's compose file into a project, with its services in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ from tbench.compose.project import (
     TrialVolume,
 )
 from tbench.compose.services import ReadService, ServiceReader
-from tbench.compose.variables import AskedVariable, Variables
+from tbench.compose.variables import RequestedVariable, Variables
 from tbench.compose.yaml_tree import YamlNode, parse
 from tbench.errors import TaskInvalid
 
-# The order of services: each comes after those that it needs; what refers to nothing, or to itself, is an error.
 
+def sort_by_needs(services: Mapping[str, Service], nodes: Mapping[str, YamlNode]) -> dict[str, Service]:
+    """Sort services so that each comes after those that it needs. Raises TaskInvalid for unknown services and cycles.
 
-def in_order(services: Mapping[str, Service], nodes: Mapping[str, YamlNode]) -> dict[str, Service]:
-    """The same services, each after those that it needs. Raises TaskInvalid for a name without a service, and a cycle.
-
-    `nodes` are those of the services in the file; of one that is not in it, nothing can be wrong.
+    `nodes` are the services' nodes in the file, for error messages.
     """
     done: dict[str, Service] = {}
 
-    def visit(name: str, way: tuple[str, ...]) -> None:
-        if name in way:
-            cycle = " -> ".join((*way[way.index(name) :], name))
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            cycle = " -> ".join((*path[path.index(name) :], name))
             nodes[name].fail(f"depends on itself: {cycle}")
         if name in done:
             return
@@ -45,8 +43,8 @@ def in_order(services: Mapping[str, Service], nodes: Mapping[str, YamlNode]) -> 
             if needed not in services:
                 near = get_close_matches(needed, services, 1)
                 meant = f"; did you mean {near[0]}?" if near else ""
-                nodes[name].fail(f"depends on {needed}, and there is no such service{meant}")
-            visit(needed, (*way, name))
+                nodes[name].fail(f"depends on an unknown service {needed}{meant}")
+            visit(needed, (*path, name))
         done[name] = services[name]
 
     for name in services:
@@ -55,32 +53,32 @@ def in_order(services: Mapping[str, Service], nodes: Mapping[str, YamlNode]) -> 
 
 
 _LOGS = {f"{LOGS_OF_MAIN}-{below}": below for below in SHARED_LOGS}
-"""Names of volumes for folders of logs."""
+"""Folders of logs by the names of their volumes."""
 
 
 @dataclass(frozen=True)
 class ComposeFile:
-    """What a compose file comes to with the variables that it was given."""
+    """Content of a compose file with its variables filled in."""
 
     project: Project | None
-    """None where variables that are missing leave a file that cannot be read."""
-    asked: tuple[AskedVariable, ...] = ()
-    """Variables that it asks for and that are none of the task's own."""
+    """None if the file cannot be read because variables are missing."""
+    asked: tuple[RequestedVariable, ...] = ()
+    """Variables that it uses and that are not the task's own."""
     unsupported: tuple[str, ...] = ()
-    """What tbench lacks, as dotted keys."""
+    """Dotted keys that tbench does not support."""
     host_access: tuple[str, ...] = ()
-    """What gives access to the engine's machine, as `KEY: value`."""
+    """Settings that give access to the engine's machine, as `KEY: value`."""
     ignored: Mapping[str, str] = field(default_factory=dict)
-    """Why a key has no effect, by dotted key."""
+    """Reasons why keys have no effect, by dotted key."""
 
     @property
-    def missing(self) -> tuple[AskedVariable, ...]:
-        """Variables without a default that were not given."""
+    def missing(self) -> tuple[RequestedVariable, ...]:
+        """Variables without a value or default."""
         return tuple(asked for asked in self.asked if not asked.is_given and not asked.has_default)
 
 
 def read_compose(path: Path, text: bytes, variables: Variables) -> ComposeFile:
-    """The content `text` of the compose file at `path`. Raises TaskInvalid, which names file, line and key."""
+    """Parse the content `text` of the compose file at `path`. Raises TaskInvalid with file, line and key."""
     notices = Notices()
     try:
         project = _read(path, text, variables, notices)
@@ -97,18 +95,18 @@ def _read(path: Path, text: bytes, variables: Variables, notices: Notices) -> Pr
     root = parse(str(path), text, variables.fill_in)
     entries = notices.table(root, keys.FILE, None, keys.FILE_UNSUPPORTED)
     if "services" not in entries:
-        root.fail("names no services")
+        root.fail("has no services")
     nodes = entries["services"].mapping()
     for node in nodes.values():
         _require_name(node)
     reader = ServiceReader(path.parent, variables, notices)
     read = {name: reader.read(name, node) for name, node in nodes.items()}
-    services = _joined(read)
+    services = _linked(read)
     for name, service in services.items():
         if name != MAIN and service.image is None and service.build is None:
             nodes[name].fail("has neither image nor build")
     _require_different_ports(read, services, nodes)
-    services = in_order(services, nodes)
+    services = sort_by_needs(services, nodes)
     networks = _networks(entries.get("networks"), services, nodes, notices)
     return Project(services, networks, _volumes(entries.get("volumes"), services, nodes, notices))
 
@@ -117,8 +115,8 @@ def _require_name(node: YamlNode) -> None:
     YamlNode(node.file, node.key, node.line, node.key.partition(".")[2]).name()
 
 
-def _joined(read: Mapping[str, ReadService]) -> dict[str, Service]:
-    """The services that are started, with what they say of each other."""
+def _linked(read: Mapping[str, ReadService]) -> dict[str, Service]:
+    """Return the services to start, with aliases from each other's links and without absent optional dependencies."""
     started = {name: each for name, each in read.items() if not each.has_profiles}
     services = {name: each.service for name, each in started.items()}
     for name, each in started.items():
@@ -135,7 +133,7 @@ def _joined(read: Mapping[str, ReadService]) -> dict[str, Service]:
 
 
 def _with_shared_logs(main: Service, services: Mapping[str, Service]) -> Service:
-    """`main` with volumes in place of those folders of its logs that other services share."""
+    """Return `main` with volumes for the folders of its logs that other services share."""
     sources = {mount.source for each in services.values() for mount in each.mounts if mount.kind == "volume"}
     shared = [ServiceMount("volume", name, f"/logs/{below}") for name, below in _LOGS.items() if name in sources]
     return replace(main, mounts=(*main.mounts, *shared))
@@ -144,7 +142,7 @@ def _with_shared_logs(main: Service, services: Mapping[str, Service]) -> Service
 def _require_different_ports(
     read: Mapping[str, ReadService], services: Mapping[str, Service], nodes: Mapping[str, YamlNode]
 ) -> None:
-    """Check that no two services have one port: one of the machine, or one of a network that they share."""
+    """Check that no two services use the same port, of the machine or of a network that they share."""
     published = ((name, "on the machine", port) for name, each in read.items() for port in each.published)
     shared = (
         (each.name, f"in the network of {_network_owner(each, services)}", port)
@@ -156,7 +154,7 @@ def _require_different_ports(
 
 
 def _network_owner(service: Service, services: Mapping[str, Service]) -> str:
-    """The service whose network a service is in at last."""
+    """Return the service whose network a service uses, over several steps."""
     seen = {service.name}
     while (other := service.shares_network_of) in services and other not in seen:
         seen.add(str(other))
@@ -168,7 +166,7 @@ def _require_different(ports: Iterable[tuple[str, str, str]], nodes: Mapping[str
     owners: dict[tuple[str, str], str] = {}
     for name, where, port in ports:
         if (other := owners.setdefault((where, port), name)) != name:
-            nodes[name].fail(f"has port {port} {where}, and so has {other}")
+            nodes[name].fail(f"has the same port {port} {where} as {other}")
 
 
 def _networks(
@@ -178,7 +176,7 @@ def _networks(
     for name, entry in node.mapping().items() if node is not None else ():
         given = notices.table(entry, keys.NETWORK, keys.NETWORK_IGNORED, keys.NETWORK_UNSUPPORTED)
         if "driver" in given and given["driver"].text() not in ("bridge", "default"):
-            notices.lacks(given["driver"], given["driver"].text())
+            notices.add_unsupported(given["driver"], given["driver"].text())
         external = _external(name, given, notices)
         internal = "internal" in given and given["internal"].flag()
         declared[name] = TrialNetwork(name, internal, external)
@@ -192,11 +190,11 @@ def _networks(
 def _volumes(
     node: YamlNode | None, services: Mapping[str, Service], nodes: Mapping[str, YamlNode], notices: Notices
 ) -> dict[str, TrialVolume]:
-    declared = {name: TrialVolume(name, for_all=True) for name in _LOGS}
+    declared = {name: TrialVolume(name, world_writable=True) for name in _LOGS}
     for name, entry in node.mapping().items() if node is not None else ():
         given = notices.table(entry, keys.VOLUME, keys.VOLUME_IGNORED, keys.VOLUME_UNSUPPORTED)
         if "driver" in given and given["driver"].text() not in ("local", "default"):
-            notices.lacks(given["driver"], given["driver"].text())
+            notices.add_unsupported(given["driver"], given["driver"].text())
         declared[name] = TrialVolume(name, _external(name, given, notices))
     used: dict[str, None] = {}
     for service in services.values():
@@ -208,7 +206,10 @@ def _volumes(
 
 
 def _external(name: str, given: Mapping[str, YamlNode], notices: Notices) -> str | None:
-    """Name of what is not of the trial; a `name` of what is has no effect, as two trials at once would share it."""
+    """Return the engine's name of an external network or volume, or None.
+
+    Without `external`, a `name` has no effect, since concurrent trials would share it.
+    """
     node = given.get("external")
     own_name = given["name"].text() if "name" in given else name
     if node is not None and node.is_mapping:
@@ -217,7 +218,7 @@ def _external(name: str, given: Mapping[str, YamlNode], notices: Notices) -> str
         if "name" in given:
             notices.ignored[given["name"].key] = "every trial has its own"
         return None
-    notices.asks_for_host(node, own_name)
+    notices.add_host_access(node, own_name)
     return own_name
 
 

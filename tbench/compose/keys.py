@@ -1,4 +1,4 @@
-"""The keys of compose files: which are obeyed, how their values are written, and notices about the others."""
+"""Keys of compose files: which are supported, parsers of their values, and notices about the other keys."""
 
 from __future__ import annotations
 
@@ -83,21 +83,18 @@ SAFE_CAPABILITIES = {
     *("NET_BIND_SERVICE", "NET_BROADCAST", "SETFCAP", "SETGID", "SETPCAP", "SETUID"),
     *("SYS_CHROOT", "SYS_NICE", "SYS_PTRACE", "SYS_RESOURCE", "SYS_TTY_CONFIG"),
 }
-"""Capabilities that end at the container."""
-
-
-# What is found in a compose file beside its services: keys without effect, without support, and for the host.
+"""Capabilities that have no effect outside of the container."""
 
 
 @dataclass
 class Notices:
-    """Dotted keys, in the order of the file."""
+    """Dotted keys of a compose file that need attention, in the order of the file."""
 
     ignored: dict[str, str] = field(default_factory=dict)
-    """Why a key has no effect, by key."""
+    """Reasons why keys have no effect, by key."""
     unsupported: list[str] = field(default_factory=list)
     host_access: list[str] = field(default_factory=list)
-    """What asks for access to the engine's machine: `KEY: value` each."""
+    """Settings that give access to the engine's machine, as `KEY: value`."""
 
     def table(
         self,
@@ -106,7 +103,7 @@ class Notices:
         ignored: Mapping[str, str] | None = None,
         unsupported: Collection[str] = (),
     ) -> dict[str, YamlNode]:
-        """The entries of a mapping that are to be obeyed; the others are noted. Raises TaskInvalid for unknown keys."""
+        """Return the supported entries of a mapping, and record the others. Raises TaskInvalid for unknown keys."""
         ignored = ignored or {}
         found = node.table({*known, *ignored, *unsupported})
         for key, value in found.items():
@@ -116,16 +113,14 @@ class Notices:
                 self.unsupported.append(value.key)
         return {key: value for key, value in found.items() if key in known}
 
-    def lacks(self, node: YamlNode, what: str = "") -> None:
-        """Note that a value is not supported."""
+    def add_unsupported(self, node: YamlNode, what: str = "") -> None:
+        """Record that a value is not supported."""
         self.unsupported.append(f"{node.key}{f': {what}' if what else ''}")
 
-    def asks_for_host(self, node: YamlNode, what: str = "") -> None:
-        """Note that a value gives access to the host."""
+    def add_host_access(self, node: YamlNode, what: str = "") -> None:
+        """Record that a value gives access to the host."""
         self.host_access.append(f"{node.key}{f': {what}' if what else ''}")
 
-
-# Durations, sizes and command lines, as the Compose specification writes them.
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s|us|ns|µs)")
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -135,28 +130,28 @@ _BYTES = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def duration_sec(node: YamlNode) -> float:
-    """Seconds of a duration such as `1m30s`. Raises TaskInvalid."""
+    """Parse a duration such as `1m30s` into seconds. Raises TaskInvalid."""
     text = node.text().strip()
     parts = _DURATION.findall(text)
     if text == "0":
         return 0.0
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        node.fail(f"is no duration such as 2s or 1m30s (got {text!r})")
+        node.fail(f"has to be a duration such as 2s or 1m30s (got {text!r})")
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     return seconds if seconds <= _LONGEST_SEC else node.fail(f"is longer than a week (got {text!r})")
 
 
 def size_bytes(node: YamlNode) -> int:
-    """Bytes of a size such as `512m`, or of a bare number. Raises TaskInvalid."""
+    """Parse a size such as `512m`, or a bare number of bytes. Raises TaskInvalid."""
     match = _SIZE.fullmatch(node.text().strip())
     if match is None:
-        node.fail(f"is no size such as 512m or 2gb (got {node.text()!r})")
+        node.fail(f"has to be a size such as 512m or 2gb (got {node.text()!r})")
     size = int(float(match[1]) * _BYTES[(match[2] or "b")[0].lower()])
     return size if size < 1 << 50 else node.fail(f"is larger than any machine (got {node.text()!r})")
 
 
-def words(node: YamlNode) -> tuple[str, ...] | None:
-    """The words of a command: a list as it is, a text split as a shell would; None for nothing. Raises TaskInvalid."""
+def command_words(node: YamlNode) -> tuple[str, ...] | None:
+    """Parse a command, a list or a text to be split as by a shell; None if it is empty. Raises TaskInvalid."""
     if node.is_null:
         return None
     if node.is_list:

@@ -1,4 +1,4 @@
-"""The volumes of a service: named ones, files of the task, paths of the host, and tmpfs."""
+"""Reads the volumes of a service: named volumes, files of the task, paths of the host, and tmpfs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SOCKETS = ("docker.sock", "podman.sock", "containerd.sock")
 
 @dataclass(frozen=True)
 class Volumes:
-    """What the key `volumes` of a service comes to."""
+    """Parsed value of a service's key `volumes`."""
 
     mounts: tuple[ServiceMount, ...]
     tmpfs: Mapping[str, str]
@@ -27,7 +27,7 @@ class Volumes:
 
 
 def read_volumes(node: YamlNode, service: str, folder: Path, notices: Notices) -> Volumes:
-    """The entries of `volumes`. Raises TaskInvalid."""
+    """Parse the key `volumes`. Raises TaskInvalid."""
     mounts: list[ServiceMount] = []
     tmpfs: dict[str, str] = {}
     for item in node.items():
@@ -37,12 +37,12 @@ def read_volumes(node: YamlNode, service: str, folder: Path, notices: Notices) -
             mounts.append(mount)
     targets = [*(mount.target for mount in mounts), *tmpfs]
     if twice := next((target for target in targets if targets.count(target) > 1), None):
-        node.fail(f"two volumes are mounted at {twice}")
+        node.fail(f"mounts two volumes at {twice}")
     return Volumes(tuple(mounts), tmpfs)
 
 
 def read_tmpfs(node: YamlNode) -> dict[str, str]:
-    """The paths of the key `tmpfs`, with their options. Raises TaskInvalid."""
+    """Parse the key `tmpfs` into options by path. Raises TaskInvalid."""
     found = {}
     for text in node.texts():
         path, _, options = text.partition(":")
@@ -55,10 +55,10 @@ def _read_short(node: YamlNode, service: str, folder: Path, notices: Notices) ->
     if len(parts) == 1:
         return ServiceMount("anonymous", "", _target(node, parts[0]))
     if len(parts) > 3:
-        node.fail(f"is no SOURCE:TARGET[:OPTIONS] (got {node.text()!r})")
+        node.fail(f"has to be SOURCE:TARGET[:OPTIONS] (got {node.text()!r})")
     options = set(parts[2].split(",")) if len(parts) == 3 else set[str]()
     if unknown := sorted(options - _OPTIONS):
-        node.fail(f"unknown option {unknown[0]!r}; there are {', '.join(sorted(_OPTIONS))}")
+        node.fail(f"unknown option {unknown[0]!r}; known options: {', '.join(sorted(_OPTIONS))}")
     target = _target(node, parts[1])
     if not parts[0].startswith((".", "/", "~", f"{LOGS_OF_MAIN}/")):
         return ServiceMount("volume", parts[0], target, "ro" in options, "nocopy" in options)
@@ -95,7 +95,7 @@ def _read_long(
         if (mount := _of_path(node, source, target, service, folder, notices, read_only=read_only)) is not None:
             mounts.append(mount)
     else:
-        notices.lacks(entries["type"], kind)
+        notices.add_unsupported(entries["type"], kind)
 
 
 def _tmpfs_options(node: YamlNode, notices: Notices) -> str:
@@ -105,7 +105,7 @@ def _tmpfs_options(node: YamlNode, notices: Notices) -> str:
         mode = entries["mode"]
         text = mode.text().removeprefix("0o")
         if not text.isdigit() or set(text) & {"8", "9"}:
-            mode.fail(f"is no mode in octal digits (got {mode.text()!r})")
+            mode.fail(f"has to be an octal mode (got {mode.text()!r})")
         options.append(f"mode={text}")
     return ",".join(options)
 
@@ -113,30 +113,30 @@ def _tmpfs_options(node: YamlNode, notices: Notices) -> str:
 def _of_path(
     node: YamlNode, source: str, target: str, service: str, folder: Path, notices: Notices, *, read_only: bool
 ) -> ServiceMount | None:
-    """The mount of a path: a copy of what lies below the compose file, and all else is the host's."""
+    """Return the mount of a path: a copy if it is below the compose file's folder, otherwise a path of the host."""
     top, _, below = source.partition("/")
     if top == LOGS_OF_MAIN:
         if service == MAIN:
             notices.ignored[node.key] = "tbench collects the logs of main itself"
             return None
         if below not in SHARED_LOGS:
-            notices.lacks(node, f"only the folders {' and '.join(SHARED_LOGS)} of logs can be shared")
+            notices.add_unsupported(node, f"only the folders {' and '.join(SHARED_LOGS)} of logs can be shared")
             return None
         return ServiceMount("volume", f"{LOGS_OF_MAIN}-{below}", target, read_only)
     if source.startswith("~"):
-        notices.asks_for_host(node, source)
+        notices.add_host_access(node, source)
         return ServiceMount("host", str(Path(source).expanduser()), target, read_only)
     inside = relative_to(folder, source)
     if inside is None or source.endswith(_SOCKETS):
-        notices.asks_for_host(node, source)
+        notices.add_host_access(node, source)
         return ServiceMount("host", posixpath.normpath(folder / source), target, read_only)
     if not (folder / inside).exists():
-        node.fail(f"{source}: there is no such file or folder beside the compose file")
+        node.fail(f"{source}: no such file or folder in the compose file's directory")
     return ServiceMount("copy", inside, target, read_only)
 
 
 def relative_to(folder: Path, path: str) -> str | None:
-    """A path, relative to `folder` or absolute, as one below it, links followed; None for one that is elsewhere."""
+    """Return a path relative to `folder` after following links; None if it is outside."""
     root, wanted = folder.resolve(), (folder / path).resolve()
     return wanted.relative_to(root).as_posix() if wanted.is_relative_to(root) else None
 

@@ -1,4 +1,4 @@
-"""What a compose file says, as frozen values: services, their order and what each is made of."""
+"""Services, networks and volumes of a compose file, as immutable values."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 COMPOSE_FILE = "docker-compose.yaml"
-"""Name of the file that makes a folder one of several containers."""
+"""Name of a task's compose file."""
 MAIN = "main"
 """Name of the service in which the agent works."""
 DEFAULT_NETWORK = "default"
 IMAGE_OF_MAIN = "tbench-image-of-main"
-"""Stands for the image of `main`, which has no other name in a compose file: `${MAIN_IMAGE_NAME}`."""
+"""Placeholder for the image of `main`, the value of `${MAIN_IMAGE_NAME}`."""
 LOGS_OF_MAIN = "tbench-logs"
-"""Stands for the folder of a trial's logs on the host, which there is none of here."""
+"""Placeholder for the folder of a trial's logs on the host, which does not exist in tbench."""
 SHARED_LOGS = ("agent", "artifacts")
-"""Folders of `/logs` in `main` that other services can share. That of the verifier is made anew for it."""
+"""Folders of `/logs` in `main` that other services can share; the verifier's is made anew for every verifier."""
 
 Condition = Literal["service_started", "service_healthy", "service_completed_successfully"]
 CONDITIONS: tuple[Condition, ...] = ("service_started", "service_healthy", "service_completed_successfully")
@@ -24,21 +24,21 @@ CONDITIONS: tuple[Condition, ...] = ("service_started", "service_healthy", "serv
 
 @dataclass(frozen=True)
 class ImageBuild:
-    """How the image of a service is built."""
+    """Build settings of a service's image."""
 
     context: str
-    """Directory: a path relative to the compose file's, or an absolute one."""
+    """Directory, relative to that of the compose file or absolute."""
     dockerfile: str | None = None
     """Path relative to the context; None for `Dockerfile`."""
     inline: str | None = None
-    """Text of the Dockerfile, in place of a file."""
+    """Text of the Dockerfile, instead of a file."""
     args: Mapping[str, str] = field(default_factory=dict)
     target: str | None = None
 
 
 @dataclass(frozen=True)
 class ServiceCheck:
-    """The healthcheck of a service. What is None, or no test at all, is as the image has it."""
+    """Healthcheck of a service. For None and an empty test the image's values are used."""
 
     test: tuple[str, ...] = ()
     """`CMD` and its words, `CMD-SHELL` and a script, or `NONE` for no check."""
@@ -50,20 +50,20 @@ class ServiceCheck:
 
 
 MountKind = Literal["volume", "anonymous", "copy", "host"]
-"""`volume`: a named one of the trial; `copy`: files of the task; `host`: a path of the engine's machine."""
+"""`volume`: a named volume of the trial; `copy`: files of the task; `host`: a path of the engine's machine."""
 
 
 @dataclass(frozen=True)
 class ServiceMount:
-    """What a service finds at a path."""
+    """A mount of a service."""
 
     kind: MountKind
     source: str
-    """Name of the volume, or path: relative to the compose file's for a copy, absolute for the host."""
+    """Name of the volume, or path: relative to the compose file's directory for a copy, absolute for the host."""
     target: str
     read_only: bool = False
     no_copy: bool = False
-    """Whether an empty volume stays empty, whatever the image has at this path."""
+    """Whether an empty volume is not initialised with the image's files at this path."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,9 @@ class Service:
     image: str | None = None
     build: ImageBuild | None = None
     command: tuple[str, ...] | None = None
-    """None for the image's own; so with `entrypoint`."""
+    """None for the image's own."""
     entrypoint: tuple[str, ...] | None = None
+    """None for the image's own."""
     environment: Mapping[str, str] = field(default_factory=dict)
     working_dir: str | None = None
     user: str | None = None
@@ -84,21 +85,21 @@ class Service:
     depends_on: Mapping[str, Condition] = field(default_factory=dict)
     healthcheck: ServiceCheck | None = None
     ports: tuple[str, ...] = ()
-    """What it listens on, as far as the file says: `8080/tcp`. Nothing of it is published."""
+    """Ports that it listens on, such as `8080/tcp`. None is published."""
     mounts: tuple[ServiceMount, ...] = ()
     tmpfs: Mapping[str, str] = field(default_factory=dict)
     """Options by path."""
     networks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Aliases by network."""
     network_mode: str | None = None
-    """`none`, `bridge`, `host` or `service:NAME`; None where it is on `networks`."""
+    """`none`, `bridge`, `host` or `service:NAME`; None if it is on `networks`."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Those that the file gives, named as in a task's [environment]: `cpus`, `memory_mb`, `pids_limit`."""
+    """Limits set in the file, named as in a task's [environment]: `cpus`, `memory_mb`, `pids_limit`."""
     gpus: int = 0
-    """How many; -1 for all."""
+    """Number of GPUs; -1 for all."""
     platform: str | None = None
     restart: tuple[str, int] = ("no", 0)
-    """The engine's policy, and how often at most; 0 for no bound."""
+    """The engine's restart policy, and the maximum number of restarts; 0 for no maximum."""
     init: bool = False
     tty: bool = False
     stdin_open: bool = False
@@ -123,45 +124,45 @@ class Service:
 
     @property
     def shares_network_of(self) -> str | None:
-        """The service whose network it is in."""
+        """Name of the service whose network it uses."""
         kind, _, name = (self.network_mode or "").partition(":")
         return name if kind == "service" else None
 
     @property
     def needs(self) -> Mapping[str, Condition]:
-        """The services that come before it, and how far each has to be."""
+        """Services that it depends on, with their conditions."""
         shared = self.shares_network_of
         return {**({shared: "service_started"} if shared else {}), **self.depends_on}
 
 
 @dataclass(frozen=True)
 class TrialNetwork:
-    """A network of the services of one trial."""
+    """A network of one trial's services."""
 
     name: str
     internal: bool = False
     external: str | None = None
-    """Name of a network of the engine that is used in its place."""
+    """Name of an existing network of the engine to use instead."""
 
 
 @dataclass(frozen=True)
 class TrialVolume:
-    """A named volume of the services of one trial."""
+    """A named volume of one trial's services."""
 
     name: str
     external: str | None = None
-    """Name of a volume of the engine that is used in its place."""
-    for_all: bool = False
-    """Whether every user may write in it, as in a folder of logs."""
+    """Name of an existing volume of the engine to use instead."""
+    world_writable: bool = False
+    """Whether every user may write to it, as in folders of logs."""
 
 
 @dataclass(frozen=True)
 class Project:
-    """The services of one trial, each after those that it needs; `main` is always one of them."""
+    """Services of one trial, each after its dependencies, always including `main`."""
 
     services: Mapping[str, Service]
     networks: Mapping[str, TrialNetwork]
-    """Those that a service is on."""
+    """Networks that services use."""
     volumes: Mapping[str, TrialVolume]
 
     @property
@@ -177,5 +178,5 @@ class Project:
 
     @property
     def sidecars(self) -> Iterator[Service]:
-        """All services but `main`."""
+        """All services except `main`."""
         return (service for service in self.services.values() if service.name != MAIN)

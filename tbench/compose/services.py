@@ -1,4 +1,4 @@
-"""One service of a compose file: its keys as a `Service`."""
+"""Reads the services of a compose file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tbench.compose import keys
-from tbench.compose.keys import Notices, duration_sec, size_bytes, words
+from tbench.compose.keys import Notices, command_words, duration_sec, size_bytes
 from tbench.compose.mounts import read_tmpfs, read_volumes, relative_to
 from tbench.compose.project import (
     CONDITIONS,
@@ -22,7 +22,7 @@ from tbench.compose.project import (
 from tbench.compose.variables import Variables, read_variable_files
 from tbench.compose.yaml_tree import YamlNode
 
-# The ports of services. None is published: two trials at once would want the same one of the machine.
+# Ports are never published, since concurrent trials would need the same port of the machine.
 
 _PORT = re.compile(
     r"(?:(?P<address>\[[\da-fA-F:]+\]|\d+(?:\.\d+){3}):)?(?:(?P<published>\d*(?:-\d+)?):)?"
@@ -30,31 +30,31 @@ _PORT = re.compile(
 )
 _LONG = {"target", "published", "protocol"}
 _LONG_IGNORED = dict.fromkeys(("host_ip", "mode", "name", "app_protocol"), "nothing is published")
-_MOST = 2_000
-"""Most ports of one entry."""
+_MAX_PORTS = 2_000
+"""Maximum number of ports in one entry."""
 
 
 @dataclass(frozen=True)
 class ServicePorts:
-    """Ports within a service's network, and those that it would have on the machine: `8080/tcp` each."""
+    """Ports in a service's network, and on the machine if they were published, each as `8080/tcp`."""
 
     inside: tuple[str, ...] = ()
     published: tuple[str, ...] = ()
 
 
 def read_expose(node: YamlNode) -> tuple[str, ...]:
-    """The ports of the key `expose`. Raises TaskInvalid."""
+    """Parse the key `expose`. Raises TaskInvalid."""
     found: list[str] = []
     for item in node.items():
         match = _PORT.fullmatch(item.text())
         if match is None or match["published"] or match["address"]:
-            item.fail(f"is no port such as 8080 or 53/udp (got {item.text()!r})")
+            item.fail(f"has to be a port such as 8080 or 53/udp (got {item.text()!r})")
         found += _numbered(item, match["target"], match["protocol"] or "tcp")
     return tuple(found)
 
 
 def read_ports(node: YamlNode, notices: Notices) -> ServicePorts:
-    """The ports of the key `ports`. Raises TaskInvalid."""
+    """Parse the key `ports`. Raises TaskInvalid."""
     inside: list[str] = []
     published: list[str] = []
     for item in node.items():
@@ -63,14 +63,14 @@ def read_ports(node: YamlNode, notices: Notices) -> ServicePorts:
         if outside:
             published += _numbered(item, outside, protocol)
     if node.items():
-        notices.ignored[node.key] = "no port is published on the machine; services reach each other by name"
+        notices.ignored[node.key] = "ports are not published on the machine; services reach each other by name"
     return ServicePorts(tuple(dict.fromkeys(inside)), tuple(dict.fromkeys(published)))
 
 
 def _short(node: YamlNode) -> tuple[str, str, str]:
     match = _PORT.fullmatch(node.text())
     if match is None:
-        node.fail(f"is no [PUBLISHED:]PORT such as 8080:80 (got {node.text()!r})")
+        node.fail(f"has to be [PUBLISHED:]PORT such as 8080:80 (got {node.text()!r})")
     return match["target"], match["published"] or "", match["protocol"] or "tcp"
 
 
@@ -83,13 +83,13 @@ def _long(node: YamlNode, notices: Notices) -> tuple[str, str, str]:
 
 
 def _numbered(node: YamlNode, ports: str, protocol: str) -> Iterator[str]:
-    """Each port of a number or a range."""
+    """Yield the ports of a number or a range."""
     first, _, last = ports.partition("-")
     if not first.isdigit() or (last and not last.isdigit()):
-        node.fail(f"is no port, and no range of them (got {ports!r})")
+        node.fail(f"has to be a port or a range of ports (got {ports!r})")
     low, high = int(first), int(last or first)
-    if not 0 < low <= high < 1 << 16 or high - low >= _MOST:
-        node.fail(f"is no port from 1 to 65535, and no range of at most {_MOST:,} (got {ports!r})")
+    if not 0 < low <= high < 1 << 16 or high - low >= _MAX_PORTS:
+        node.fail(f"has to be a port from 1 to 65535, or a range of at most {_MAX_PORTS:,} (got {ports!r})")
     return (f"{port}/{protocol}" for port in range(low, high + 1))
 
 
@@ -103,15 +103,15 @@ _NETWORK_UNSUPPORTED = {"ipv4_address", "ipv6_address", "link_local_ips", "mac_a
 
 @dataclass(frozen=True)
 class ReadService:
-    """A service, and what of it concerns the others."""
+    """A service with the settings that affect other services."""
 
     service: Service
     published: tuple[str, ...]
-    """Ports that it would have on the machine."""
+    """Ports that the file publishes on the machine."""
     aliases_of_others: Mapping[str, tuple[str, ...]]
-    """Further names of other services, from `links`."""
+    """Additional names of other services, from `links`."""
     optional: frozenset[str]
-    """Services that it depends on where they are there."""
+    """Services that it depends on only if they exist."""
     has_profiles: bool
 
 
@@ -119,7 +119,7 @@ class ServiceReader:
     """Reads services of one file. Methods raise TaskInvalid."""
 
     def __init__(self, folder: Path, variables: Variables, notices: Notices) -> None:
-        """`folder` is that of the compose file."""
+        """`folder` is the compose file's directory."""
         self._folder = folder
         self._variables = variables
         self._notices = notices
@@ -157,7 +157,7 @@ class ServiceReader:
     def _image(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if "image" in given and not given["image"].is_null:
-            found["image"] = given["image"].text() or given["image"].fail("names no image")
+            found["image"] = given["image"].text() or given["image"].fail("is empty")
         if "build" in given and not given["build"].is_null:
             found["build"] = self._build(given["build"])
         if "platform" in given:
@@ -170,12 +170,12 @@ class ServiceReader:
         notices = self._notices
         given = notices.table(node, keys.BUILD, keys.BUILD_IGNORED, keys.BUILD_UNSUPPORTED)
         if "dockerfile" in given and "dockerfile_inline" in given:
-            node.fail("dockerfile and dockerfile_inline contradict each other; drop one of them")
+            node.fail("dockerfile and dockerfile_inline exclude each other; remove one of them")
         args = self._pairs(given["args"]) if "args" in given else {}
         context = self._context(given["context"]) if "context" in given else "."
         dockerfile = given["dockerfile"].text() if "dockerfile" in given else None
         if dockerfile is not None and relative_to(self._folder, f"{context}/{dockerfile}") is None:
-            notices.asks_for_host(given["dockerfile"], dockerfile)
+            notices.add_host_access(given["dockerfile"], dockerfile)
         return ImageBuild(
             context,
             dockerfile,
@@ -187,18 +187,18 @@ class ServiceReader:
     def _context(self, node: YamlNode) -> str:
         text = node.text()
         if "://" in text or text.startswith(("git@", "github.com/")):
-            self._notices.lacks(node, f"a context elsewhere: {text}")
+            self._notices.add_unsupported(node, f"a remote context: {text}")
             return "."
         inside = relative_to(self._folder, text)
         if inside is None:
-            self._notices.asks_for_host(node, text)
+            self._notices.add_host_access(node, text)
             return str((self._folder / text).resolve())
         if not (self._folder / inside).is_dir():
-            node.fail(f"{text}: there is no such folder beside the compose file")
+            node.fail(f"{text}: no such folder in the compose file's directory")
         return inside
 
     def _process(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
-        found: dict[str, Any] = {key: words(given[key]) for key in ("command", "entrypoint") if key in given}
+        found: dict[str, Any] = {key: command_words(given[key]) for key in ("command", "entrypoint") if key in given}
         found |= {
             key: given[key].text()
             for key in ("working_dir", "user", "hostname", "stop_signal")
@@ -208,7 +208,7 @@ class ServiceReader:
         if "group_add" in given:
             found["group_add"] = given["group_add"].texts()
         if "labels" in given:
-            # Labels of ours say what may be removed.
+            # tbench's own labels control cleaning.
             labels = {key: value or "" for key, value in self._pairs(given["labels"]).items()}
             found["labels"] = {key: value for key, value in labels.items() if not key.startswith("tbench.")}
         if "restart" in given or "deploy" in given:
@@ -221,7 +221,7 @@ class ServiceReader:
         if "restart" in given:
             policy, _, most = given["restart"].text().partition(":")
             if policy not in _RESTARTS or (most and not (policy == "on-failure" and most.isdigit())):
-                given["restart"].fail(f"is no policy: {', '.join(sorted(_RESTARTS))} or on-failure:N")
+                given["restart"].fail(f"has to be {', '.join(sorted(_RESTARTS))} or on-failure:N")
             return policy, int(most or 0)
         policies = self._deploy(given).get("restart_policy")
         if policies is None:
@@ -229,8 +229,8 @@ class ServiceReader:
         ignored = dict.fromkeys(("delay", "window"), "the engine has pauses of its own")
         entries = self._notices.table(policies, {"condition", "max_attempts"}, ignored)
         condition = entries["condition"].one_of(sorted(_RESTART_OF_DEPLOY)) if "condition" in entries else "any"
-        most_often = entries["max_attempts"].whole() if "max_attempts" in entries else 0
-        return _RESTART_OF_DEPLOY[condition], most_often if condition == "on-failure" else 0
+        max_attempts = entries["max_attempts"].whole() if "max_attempts" in entries else 0
+        return _RESTART_OF_DEPLOY[condition], max_attempts if condition == "on-failure" else 0
 
     def _healthcheck(self, node: YamlNode) -> ServiceCheck:
         times = {"interval", "timeout", "start_period", "start_interval"}
@@ -251,10 +251,10 @@ class ServiceReader:
         if not test or test[0] not in ("CMD", "CMD-SHELL", "NONE"):
             node.fail("has to begin with CMD, CMD-SHELL or NONE")
         if (test[0] == "NONE") != (len(test) == 1) or (test[0] == "CMD-SHELL" and len(test) != 2):
-            node.fail(f"{test[0]} has {'nothing' if test[0] == 'NONE' else 'one script or some words'} after it")
+            node.fail(f"{test[0]} needs {'nothing' if test[0] == 'NONE' else 'one script or some words'} after it")
         return test
 
-    # -- what others are to it -------------------------------------------------------------------
+    # -- relations to other services -------------------------------------------------------------
 
     @staticmethod
     def _depends_on(node: YamlNode | None) -> tuple[dict[str, Condition], frozenset[str]]:
@@ -286,20 +286,20 @@ class ServiceReader:
             found["dns"] = given["dns"].texts()
         if "extra_hosts" in given:
             found["extra_hosts"] = self._extra_hosts(given["extra_hosts"])
-        # Others find it by this name as well.
+        # Other services can use this name, too.
         more = (given["container_name"].name(),) if "container_name" in given else ()
         if more:
-            self._notices.ignored[given["container_name"].key] = "it is a name on the network only"
+            self._notices.ignored[given["container_name"].key] = "it is only a name on the network"
         if (mode := given.get("network_mode")) is not None and not mode.is_null:
             if "networks" in given:
-                mode.fail("contradicts networks; drop one of them")
+                mode.fail("cannot be combined with networks; remove one of them")
             return {**found, "network_mode": self._network_mode(mode)}
         return {**found, "networks": self._networks(given.get("networks"), more)}
 
     def _network_mode(self, node: YamlNode) -> str:
         mode = node.text()
         if mode == "host" or mode.startswith("container:"):
-            self._notices.asks_for_host(node, mode)
+            self._notices.add_host_access(node, mode)
         elif not (mode in ("none", "bridge") or (mode.startswith("service:") and mode != "service:")):
             node.fail(f"has to be none, bridge, host or service:NAME (got {mode!r})")
         return mode
@@ -324,7 +324,7 @@ class ServiceReader:
         for item in node.items():
             name, separator, address = item.text().partition("=" if "=" in item.text() else ":")
             if not separator:
-                item.fail(f"is no HOST=ADDRESS (got {item.text()!r})")
+                item.fail(f"has to be HOST=ADDRESS (got {item.text()!r})")
             found[name] = address
         return found
 
@@ -350,7 +350,7 @@ class ServiceReader:
 
     @staticmethod
     def _pairs(node: YamlNode) -> dict[str, str | None]:
-        """Names and texts, of a mapping or of a list of `NAME=text`; None where there is a name alone."""
+        """Parse a mapping, or a list of `NAME=text`; the value of a name without text is None."""
         found: dict[str, str | None] = {}
         if node.is_mapping:
             found = {name: None if entry.is_null else entry.text() for name, entry in node.mapping().items()}
@@ -360,7 +360,7 @@ class ServiceReader:
                 found[name] = text if equals else None
         for name, value in found.items():
             if not name or "=" in name or "\0" in name + (value or ""):
-                node.fail(f"{name!r} is no name of a variable")
+                node.fail(f"{name!r} is not a valid variable name")
         return found
 
     def _deploy(self, given: Mapping[str, YamlNode]) -> dict[str, YamlNode]:
@@ -403,15 +403,15 @@ class ServiceReader:
             entries = self._notices.table(
                 device, {"count", "capabilities"}, {"driver": "GPUs are Nvidia's"}, {"device_ids", "options"}
             )
-            all_of_them = "count" not in entries or entries["count"].text() == "all"
-            count = -1 if all_of_them or count < 0 else count + entries["count"].whole()
+            is_all = "count" not in entries or entries["count"].text() == "all"
+            count = -1 if is_all or count < 0 else count + entries["count"].whole()
         return count
 
     def _note_replicas(self, given: Mapping[str, YamlNode]) -> None:
         deploy = given["deploy"].mapping() if "deploy" in given else {}
         for node in (given.get("scale"), deploy.get("replicas")):
             if node is not None and not node.is_null and node.whole() != 1:
-                self._notices.lacks(node, f"{node.whole()} containers of a service")
+                self._notices.add_unsupported(node, f"{node.whole()} containers of a service")
 
     def _privileges(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
         notices = self._notices
@@ -420,31 +420,31 @@ class ServiceReader:
         }
         found |= {key: given[key].text() for key in ("pid", "ipc", "userns_mode") if key in given}
         if "privileged" in given and given["privileged"].flag():
-            notices.asks_for_host(given["privileged"])
+            notices.add_host_access(given["privileged"])
             found["privileged"] = True
         if found.get("devices"):
-            notices.asks_for_host(given["devices"], ", ".join(found["devices"]))
-        found["cap_add"] = self._added(given["cap_add"]) if "cap_add" in given else ()
+            notices.add_host_access(given["devices"], ", ".join(found["devices"]))
+        found["cap_add"] = self._capabilities(given["cap_add"]) if "cap_add" in given else ()
         for option in found.get("security_opt", ()):
             if option.replace("=", ":").removesuffix(":true") != "no-new-privileges":
-                notices.asks_for_host(given["security_opt"], option)
+                notices.add_host_access(given["security_opt"], option)
         for key in ("pid", "ipc", "userns_mode"):
             mode = found.get(key, "private")
             if mode in ("host", "shareable") and not (key != "ipc" and mode == "shareable"):
                 if mode == "host":
-                    notices.asks_for_host(given[key], mode)
+                    notices.add_host_access(given[key], mode)
             elif mode.startswith(_NAMESPACES):
-                notices.lacks(given[key], mode)
+                notices.add_unsupported(given[key], mode)
                 found[key] = "private"
             elif mode != "private":
                 given[key].fail(f"unknown mode {mode!r}")
         return {key: value for key, value in found.items() if value not in ("private", ())}
 
-    def _added(self, node: YamlNode) -> tuple[str, ...]:
+    def _capabilities(self, node: YamlNode) -> tuple[str, ...]:
         names = tuple(item.text().upper().removeprefix("CAP_") for item in node.items())
         for name in names:
             if name not in keys.SAFE_CAPABILITIES:
-                self._notices.asks_for_host(node, name)
+                self._notices.add_host_access(node, name)
         return names
 
 

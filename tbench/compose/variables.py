@@ -1,4 +1,4 @@
-"""The variables of compose files: filled in, and read from files of lines `NAME=text`."""
+"""Variables of compose files: substitutes them, and reads files of lines `NAME=text`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from tbench.compose.mounts import relative_to
 from tbench.compose.yaml_tree import TEXT_BYTES, YamlNode
 from tbench.text import one_line
 
-# Fills the variables of a compose file in: `$VAR`, `${VAR}`, and with defaults, as the Compose specification has them.
-#
-# A variable comes from what is given, never from the environment of this process. What is asked for beyond that is
-# written down.
+# Substitutes `$VAR`, `${VAR}` and forms with defaults, as in the Compose specification, but never from the environment
+# of this process. Other variables that a file uses are recorded.
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATOR = re.compile(r":?[-?+]")
@@ -22,43 +20,43 @@ _DEPTH = 8
 
 
 @dataclass(frozen=True)
-class AskedVariable:
-    """A variable that a compose file asks for and that is none of a task's own."""
+class RequestedVariable:
+    """A variable that a compose file uses and that is not the task's own."""
 
     key: str
-    """Dotted key of the value that asks."""
+    """Dotted key of the value that uses it."""
     name: str
     has_default: bool
     is_given: bool
     advice: str = ""
-    """What the file says of a variable that is missing, as `${VAR:?advice}`."""
+    """The file's message for a missing variable, as in `${VAR:?advice}`."""
 
 
 class Variables:
-    """What a compose file may take, and what it has asked for."""
+    """Variables available to a compose file, and those that it has requested."""
 
     def __init__(self, own: Mapping[str, str], given: Mapping[str, str]) -> None:
-        """`own` is the task's; `given` comes from elsewhere, with consent. The former wins."""
-        self.asked: list[AskedVariable] = []
+        """`own` are the task's variables; `given` are the user's, with lower priority."""
+        self.asked: list[RequestedVariable] = []
         self._own = own
         self._given = given
 
     @property
-    def missing(self) -> tuple[AskedVariable, ...]:
-        """What is asked for without a default and not given."""
+    def missing(self) -> tuple[RequestedVariable, ...]:
+        """Requested variables without a value or default."""
         return tuple(asked for asked in self.asked if not asked.is_given and not asked.has_default)
 
     def look_up(self, key: str, name: str, *, has_default: bool, advice: str = "") -> str | None:
-        """The value of a variable for the value at `key`; None where there is none."""
+        """Look up a variable for the value at `key`; None if it has no value."""
         if name in self._own:
             return self._own[name]
-        asked = AskedVariable(key, name, has_default, name in self._given, advice)
+        asked = RequestedVariable(key, name, has_default, name in self._given, advice)
         if asked not in self.asked:
             self.asked.append(asked)
         return self._given.get(name)
 
     def fill_in(self, key: str, text: str) -> str:
-        """`text` with its variables. Those that are missing are empty. Raises ValueError for what cannot be read."""
+        """Substitute the variables in `text`; missing ones become empty. Raises ValueError for invalid syntax."""
         if "$" not in text:
             return text
         filled, end = self._filled(key, text, 0, 0)
@@ -66,7 +64,7 @@ class Variables:
         return filled
 
     def _filled(self, key: str, text: str, start: int, depth: int) -> tuple[str, int]:
-        """Fill in up to the end, or, inside of braces, up to the one that closes; returns also where that is."""
+        """Substitute up to the end, or inside braces up to the closing one; returns also that position."""
         if depth > _DEPTH:
             raise ValueError(f"variables are nested deeper than {_DEPTH} levels")
         parts, at = [], start
@@ -86,11 +84,11 @@ class Variables:
         return "".join(parts), at
 
     def _variable(self, key: str, text: str, at: int, depth: int) -> tuple[str, int]:
-        """The value of the variable that begins at a `$`, and where the text goes on."""
+        """Return the value of the variable that begins at a `$`, and the position after it."""
         is_braced = text.startswith("${", at)
         name = _NAME.match(text, at + 1 + is_braced)
         if name is None:
-            raise ValueError(f"no variable follows the $ in {one_line(repr(text), 80)}; $$ is a dollar")
+            raise ValueError(f"no variable after the $ in {one_line(repr(text), 80)}; write $$ for a dollar sign")
         if not is_braced:
             return self.look_up(key, name[0], has_default=False) or "", name.end()
         operator, otherwise, end = "", "", name.end()
@@ -99,20 +97,18 @@ class Variables:
             otherwise, end = self._filled(key, text, found.end(), depth + 1)
         if not text.startswith("}", end):
             raise ValueError(
-                f"{one_line(repr(text), 80)} has a {'${'} that does not end, or no name in it; $$ is a dollar"
+                f"{one_line(repr(text), 80)} has an unclosed or unnamed {'${'}; write $$ for a dollar sign"
             )
         return self._with_default(key, name[0], operator, otherwise), end + 1
 
     def _with_default(self, key: str, name: str, operator: str, otherwise: str) -> str:
         kind = operator[-1:]
         found = self.look_up(key, name, has_default=kind in ("-", "+"), advice=otherwise if kind == "?" else "")
-        is_there = found is not None and not (operator.startswith(":") and not found)
+        is_set = found is not None and not (operator.startswith(":") and not found)
         if kind == "+":
-            return otherwise if is_there else ""
-        return (found or "") if is_there else (otherwise if kind == "-" else "")
+            return otherwise if is_set else ""
+        return (found or "") if is_set else (otherwise if kind == "-" else "")
 
-
-# Files of variables (`env_file`): lines `NAME=text` beside the compose file.
 
 _LINE = re.compile(r"\s*(?:export\s+)?([^\s=]+)\s*(?:=\s*(.*?))?\s*")
 _COMMENT = re.compile(r"\s+#.*")
@@ -120,7 +116,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$$"}
 
 
 def read_variable_files(node: YamlNode, folder: Path, variables: Variables) -> dict[str, str]:
-    """Variables of all files of the key `env_file`; a later file wins. Raises TaskInvalid."""
+    """Read the files of the key `env_file`; later files take precedence. Raises TaskInvalid."""
     found: dict[str, str] = {}
     for item in [node] if not node.is_list else node.items():
         is_required, raw = True, False
@@ -138,26 +134,26 @@ def read_variable_files(node: YamlNode, folder: Path, variables: Variables) -> d
 def _content(node: YamlNode, folder: Path, *, is_required: bool) -> str:
     inside = relative_to(folder, node.text())
     if inside is None:
-        node.fail(f"{node.text()} is not beside the compose file")
+        node.fail(f"{node.text()} is not in the compose file's directory")
     path = folder / inside
     if not path.is_file():
-        return node.fail(f"{node.text()}: there is no such file beside the compose file") if is_required else ""
+        return node.fail(f"{node.text()}: no such file in the compose file's directory") if is_required else ""
     with path.open("rb") as file:
         content = file.read(TEXT_BYTES + 1)
     if len(content) > TEXT_BYTES:
-        node.fail(f"{node.text()} holds more than {TEXT_BYTES:,} bytes; make it shorter")
+        node.fail(f"{node.text()} has more than {TEXT_BYTES:,} bytes; make it shorter")
     return content.decode("utf-8", "replace")
 
 
 def _variables(node: YamlNode, text: str, variables: Variables | None) -> dict[str, str]:
-    """The variables of one file; without `variables` texts are taken as they are, quotes and all."""
+    """Parse the variables of one file; without `variables` texts are taken literally, including quotes."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = _LINE.fullmatch(line)
         if match is None or "\0" in line:
-            node.fail(f"{node.text()}, line {number}: is no NAME=text")
+            node.fail(f"{node.text()}, line {number}: has to be NAME=text")
         name, value = match.groups()
         key = f"{node.key} ({node.text()}, {name})"
         if value is None:
@@ -176,7 +172,7 @@ def _filled_in(key: str, value: str, variables: Variables) -> str:
     if quote in ("'", '"'):
         end = value.rfind(quote)
         if end == 0:
-            raise ValueError("a quote does not end")
+            raise ValueError("a quote is not closed")
         inner = value[1:end]
         if quote == "'":
             return inner

@@ -1,4 +1,4 @@
-"""Reads a stranger's YAML into a bounded tree whose values know their key and line."""
+"""Parses untrusted YAML into a tree of bounded size whose values know their key and line."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tbench.errors import TaskInvalid
 from tbench.text import one_line
 
 TEXT_BYTES = 1 << 18
-"""Most bytes of a compose file, and of a file of variables: PyYAML reads some 100 kB in a second."""
+"""Maximum size of a compose file or a file of variables in bytes; PyYAML reads some 100 kB in a second."""
 _VALUES, _DEPTH = 20_000, 40
-"""Most values of a file, those of aliases as often as they are used, and how deep they may be nested."""
+"""Maximum number of values, with aliases counted each time they are used, and maximum nesting."""
 _CHARACTERS = 4 << 20
-"""Most characters of all its texts, likewise."""
+"""Maximum number of characters of all texts, counted in the same way."""
 _NULLS = {"", "~", "null", "Null", "NULL"}
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "timestamp", "value", "merge")}
 _FLAGS = {
@@ -28,12 +28,12 @@ _FLAGS = {
 _WORD = re.compile(r"[A-Za-z0-9._-]+")
 
 Substitute = Callable[[str, str], str]
-"""Called with a dotted key and its text; returns the text with variables filled in, or raises ValueError."""
+"""Substitutes the variables in the text of a dotted key. Raises ValueError."""
 
 
 @dataclass(frozen=True)
 class YamlNode:
-    """A value of a YAML file: a mapping, a list, a text, or nothing. Its methods raise TaskInvalid."""
+    """A value of a YAML file: a mapping, a list, a text, or null. Its methods raise TaskInvalid."""
 
     file: str
     key: str
@@ -57,19 +57,19 @@ class YamlNode:
         return isinstance(self.content, list)
 
     def mapping(self) -> dict[str, YamlNode]:
-        """Its values by key; nothing at all counts as empty."""
+        """Return the values by key; empty for null."""
         if self.content is None:
             return {}
         return self.content if isinstance(self.content, dict) else self.fail(f"has to be a mapping{self._got()}")
 
     def items(self) -> list[YamlNode]:
-        """Its values as a list; nothing at all counts as empty."""
+        """Return the values of a list; empty for null."""
         if self.content is None:
             return []
         return self.content if isinstance(self.content, list) else self.fail(f"has to be a list{self._got()}")
 
     def table(self, known: Collection[str]) -> dict[str, YamlNode]:
-        """The same as `mapping`, of which all keys are known, or begin with `x-`."""
+        """Return the values by key, without keys that begin with `x-`; all others have to be known."""
         found = self.mapping()
         for key, node in found.items():
             if key not in known and not key.startswith("x-"):
@@ -100,16 +100,16 @@ class YamlNode:
         return number if 0 <= number < 1e12 else self.fail(f"has to be a number of 0 or more{self._got()}")
 
     def name(self) -> str:
-        """A text that can be the name of something on an engine."""
+        """Return a text that is a valid name on an engine."""
         if _WORD.fullmatch(self.text()) is None:
-            self.fail(f"is no name{self._got()}")
+            self.fail(f"has to be a name of letters, digits and ._-{self._got()}")
         return self.text()
 
     def one_of(self, words: Collection[str]) -> str:
         return self.text() if self.text() in words else self.fail(f"has to be {' or '.join(words)}{self._got()}")
 
     def texts(self) -> tuple[str, ...]:
-        """The texts of a list, or one text alone."""
+        """Return the texts of a list, or a single text."""
         return (self.text(),) if isinstance(self.content, str) else tuple(item.text() for item in self.items())
 
     def _got(self) -> str:
@@ -119,20 +119,19 @@ class YamlNode:
 
 
 def parse(file: str, text: bytes, substitute: Substitute = lambda _, text: text) -> YamlNode:
-    """The content of a YAML file that is called `file` in messages. Raises TaskInvalid with the line.
+    """Parse a YAML file that is called `file` in messages. Raises TaskInvalid with the line.
 
-    Words are read as YAML 1.2 has them: `22:22` and `yes` are texts. Every text that is a value goes through
-    `substitute`; keys do not.
+    Scalars are read as in YAML 1.2: `22:22` and `yes` are texts. `substitute` is applied to values, not to keys.
     """
     if len(text) > TEXT_BYTES:
-        raise TaskInvalid(f"{file}: holds {len(text):,} bytes; at most {TEXT_BYTES:,} are read; make it shorter")
+        raise TaskInvalid(f"{file}: has {len(text):,} bytes, more than {TEXT_BYTES:,}; make it shorter")
     try:
         loader = yaml.SafeLoader(text.decode("utf-8"))
         try:
             root = loader.get_single_node()
         finally:
             loader.dispose()
-        return YamlNode(file, "", 1, None) if root is None else _Growing(file, substitute).node(root, "", 0)
+        return YamlNode(file, "", 1, None) if root is None else _TreeBuilder(file, substitute).node(root, "", 0)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f":{mark.line + 1}" if mark else ""
@@ -141,8 +140,8 @@ def parse(file: str, text: bytes, substitute: Substitute = lambda _, text: text)
         raise TaskInvalid(f"{file}: not valid YAML: {one_line(str(error), 200)}") from None
 
 
-class _Growing:
-    """The tree of one file while it is made; counts its values."""
+class _TreeBuilder:
+    """Builds the tree of one file and enforces its limits."""
 
     def __init__(self, file: str, substitute: Substitute) -> None:
         self._file = file
@@ -155,7 +154,7 @@ class _Growing:
         empty = YamlNode(self._file, key, line, None)
         self._values += 1
         if self._values > _VALUES:
-            raise TaskInvalid(f"{self._file}: holds more than {_VALUES:,} values, those of aliases counted each time")
+            raise TaskInvalid(f"{self._file}: has more than {_VALUES:,} values, with aliases counted each time")
         if depth > _DEPTH:
             empty.fail(f"is nested deeper than {_DEPTH} levels")
         if isinstance(raw, yaml.MappingNode):
@@ -176,7 +175,7 @@ class _Growing:
             empty.fail(str(error))
         self._characters += len(text)
         if self._characters > _CHARACTERS:
-            raise TaskInvalid(f"{self._file}: holds more than {_CHARACTERS:,} characters, those of aliases included")
+            raise TaskInvalid(f"{self._file}: has more than {_CHARACTERS:,} characters, including aliases")
         return YamlNode(self._file, key, line, text)
 
     def _require_tag(self, empty: YamlNode, raw: yaml.Node, kind: str) -> None:
@@ -186,7 +185,7 @@ class _Growing:
     def _entries(
         self, raw: yaml.MappingNode, key: str, depth: int, merging: frozenset[int]
     ) -> Iterator[tuple[str, YamlNode]]:
-        """Entries in such an order that a later one wins: what is merged in (`<<`) comes before what is written."""
+        """Yield the entries so that later ones take precedence: merged ones (`<<`) before explicit ones."""
         seen: set[str] = set()
         own = []
         if depth > _DEPTH or id(raw) in merging:
@@ -200,11 +199,11 @@ class _Growing:
                 merged = value.value if isinstance(value, yaml.SequenceNode) else [value]
                 for each in reversed(merged):
                     if not isinstance(each, yaml.MappingNode):
-                        where.fail("<< has to name a mapping, or a list of them")
+                        where.fail("<< has to be a mapping, or a list of mappings")
                     yield from self._entries(each, key, depth + 1, merging | {id(raw)})
                 continue
             if name in seen:
-                where.fail(f"the key {one_line(name, 80)!r} is there twice")
+                where.fail(f"duplicate key {one_line(name, 80)!r}")
             seen.add(name)
             own.append((name, value, name_node.start_mark.line + 1))
         for name, value, line in own:

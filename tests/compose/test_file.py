@@ -216,7 +216,7 @@ def test_networks_and_volumes_are_those_in_use(folder: Path) -> None:
     assert project.networks == {"front": TrialNetwork("front"), "back": TrialNetwork("back", internal=True)}
     assert project.volumes == {
         "v": TrialVolume("v"),
-        "tbench-logs-agent": TrialVolume("tbench-logs-agent", for_all=True),
+        "tbench-logs-agent": TrialVolume("tbench-logs-agent", world_writable=True),
     }
     assert project.services["api"].networks == {"front": ("the-api",), "back": ("the-api",)}
     assert project.main.mounts == (ServiceMount("volume", "tbench-logs-agent", "/logs/agent"),)
@@ -226,20 +226,20 @@ def test_networks_and_volumes_are_those_in_use(folder: Path) -> None:
 MALFORMED = [
     ("services: {api: {imgae: x}}", "services.api.imgae: unknown key; did you mean image?"),
     ("service: {}", "service: unknown key; did you mean services?"),
-    ("version: '3'", "names no services"),
+    ("version: '3'", "has no services"),
     ("services: [a]", "services: has to be a mapping (got a list)"),
     ("services: {api: 1}", "services.api: has to be a mapping (got '1')"),
-    ("services: {a b: {image: x}}", "services.a b: is no name"),
-    ("services: {api: {image: x, healthcheck: {interval: 5}}}", "services.api.healthcheck.interval: is no duration"),
+    ("services: {a b: {image: x}}", "services.a b: has to be a name"),
+    ("services: {api: {image: x, healthcheck: {interval: 5}}}", "services.api.healthcheck.interval: has to be a duration"),
     ("services: {api: {image: x, healthcheck: {test: [curl, x]}}}", "test: has to begin with CMD, CMD-SHELL"),
-    ("services: {api: {image: x, healthcheck: {test: [CMD-SHELL, a, b]}}}", "CMD-SHELL has one script"),
+    ("services: {api: {image: x, healthcheck: {test: [CMD-SHELL, a, b]}}}", "CMD-SHELL needs one script"),
     ("services: {api: {image: x, healthcheck: {tset: x}}}", "healthcheck.tset: unknown key; did you mean test?"),
-    ("services: {api: {image: x, mem_limit: lots}}", "services.api.mem_limit: is no size such as 512m"),
+    ("services: {api: {image: x, mem_limit: lots}}", "services.api.mem_limit: has to be a size such as 512m"),
     ("services: {api: {image: x, cpus: -1}}", "services.api.cpus: has to be a number of 0 or more"),
     ("services: {api: {image: x, cpus: .inf}}", "services.api.cpus: has to be a number"),
     ("services: {api: {image: x, init: maybe}}", "services.api.init: has to be true or false"),
-    ("services: {api: {image: x, restart: never}}", "services.api.restart: is no policy"),
-    ("services: {api: {image: x, depends_on: [a, b]}}", "services.api: depends on a, and there is no such service"),
+    ("services: {api: {image: x, restart: never}}", "services.api.restart: has to be "),
+    ("services: {api: {image: x, depends_on: [a, b]}}", "services.api: depends on an unknown service a"),
     ("services: {api: {image: x, depends_on: [apj]}, apj2: {image: x}}", "did you mean apj2?"),
     (
         "services: {api: {image: x, depends_on: {db: {condition: healthy}}}, db: {image: x}}",
@@ -253,31 +253,31 @@ MALFORMED = [
     ("services: {a: {image: x, depends_on: [a]}}", "services.a: depends on itself: a -> a"),
     (
         "services: {a: {image: x, ports: ['80:80']}, b: {image: x, ports: ['80:8080']}}",
-        "services.b: has port 80/tcp on the machine, and so has a",
+        "services.b: has the same port 80/tcp on the machine as a",
     ),
     (
         "services: {a: {image: x, expose: [80]}, b: {image: x, network_mode: 'service:a', expose: [80]}}",
-        "services.b: has port 80/tcp in the network of a, and so has a",
+        "services.b: has the same port 80/tcp in the network of a as a",
     ),
-    ("services: {api: {image: x, ports: [99999]}}", "services.api.ports[0]: is no port from 1 to 65535"),
-    ("services: {api: {image: x, ports: ['1-9000']}}", "no range of at most 2,000"),
-    ("services: {api: {image: x, ports: [web]}}", "services.api.ports[0]: is no [PUBLISHED:]PORT"),
+    ("services: {api: {image: x, ports: [99999]}}", "services.api.ports[0]: has to be a port from 1 to 65535"),
+    ("services: {api: {image: x, ports: ['1-9000']}}", "a range of at most 2,000"),
+    ("services: {api: {image: x, ports: [web]}}", "services.api.ports[0]: has to be [PUBLISHED:]PORT"),
     ("services: {api: {image: x, volumes: ['data:/data']}}", "services.api: uses the volume data, which"),
     ("services: {api: {image: x, volumes: ['v:data']}}\nvolumes: {v: }", "volumes[0]: the path in the container has"),
     ("services: {api: {image: x, volumes: ['v:/']}}\nvolumes: {v: }", "volumes[0]: nothing can be mounted at /"),
     ("services: {main: {volumes: ['v:/opt/tbench']}}\nvolumes: {v: }", "volumes[0]: nothing can be mounted"),
-    ("services: {api: {image: x, volumes: ['./none:/x']}}", "./none: there is no such file or folder beside"),
-    ("services: {api: {image: x, volumes: ['v:/a', 'v:/a/']}}\nvolumes: {v: }", "two volumes are mounted at /a"),
+    ("services: {api: {image: x, volumes: ['./none:/x']}}", "./none: no such file or folder in"),
+    ("services: {api: {image: x, volumes: ['v:/a', 'v:/a/']}}\nvolumes: {v: }", "mounts two volumes at /a"),
     ("services: {api: {image: x, volumes: ['v:/a:rx']}}\nvolumes: {v: }", "unknown option 'rx'"),
     ("services: {api: {image: x, networks: [bakc]}}\nnetworks: {back: }", "uses the network bakc, which the file"),
     ("services: {api: {image: x, network_mode: nat}}", "services.api.network_mode: has to be none, bridge, host or"),
-    ("services: {api: {image: x, network_mode: none, networks: [default]}}", "contradicts networks"),
-    ("services: {api: {build: ./none}}", "services.api.build: ./none: there is no such folder beside"),
-    ("services: {api: {build: {dockerfile: a, dockerfile_inline: b}}}", "contradict each other"),
-    ("services: {api: {image: x, env_file: none.env}}", "services.api.env_file: none.env: there is no such file"),
-    ("services: {api: {image: x, env_file: ../../x}}", "../../x is not beside the compose file"),
-    ("services: {api: {image: x, environment: ['=x']}}", "'' is no name of a variable"),
-    ("services: {api: {image: '${X'}}", "services.api.image: '${X' has a ${ that does not end"),
+    ("services: {api: {image: x, network_mode: none, networks: [default]}}", "cannot be combined with networks"),
+    ("services: {api: {build: ./none}}", "services.api.build: ./none: no such folder in"),
+    ("services: {api: {build: {dockerfile: a, dockerfile_inline: b}}}", "exclude each other"),
+    ("services: {api: {image: x, env_file: none.env}}", "services.api.env_file: none.env: no such file"),
+    ("services: {api: {image: x, env_file: ../../x}}", "../../x is not in the compose file's directory"),
+    ("services: {api: {image: x, environment: ['=x']}}", "'' is not a valid variable name"),
+    ("services: {api: {image: '${X'}}", "services.api.image: '${X' has an unclosed"),
     ("services: {api: {image: x, command: 'sh -c \"'}}", "services.api.command: cannot be split into words"),
     ("services: {api: {}}", "services.api: has neither image nor build"),
 ]  # fmt: skip
@@ -303,7 +303,7 @@ UNSUPPORTED = [
     ("services: {api: {image: x, ipc: 'container:y'}}", "services.api.ipc: container:y"),
     ("services: {api: {image: x, scale: 2}}", "services.api.scale: 2 containers of a service"),
     ("services: {api: {image: x, deploy: {replicas: 3}}}", "services.api.deploy.replicas: 3 containers of a service"),
-    ("services: {api: {build: 'https://host/repo.git'}}", "services.api.build: a context elsewhere: https"),
+    ("services: {api: {build: 'https://host/repo.git'}}", "services.api.build: a remote context: https"),
     ("services: {api: {build: {ssh: [default]}}}", "services.api.build.ssh"),
     ("services: {api: {image: x, networks: {n: {ipv4_address: 1.2.3.4}}}}\nnetworks: {n: }", "services.api.networks.n"),
     ("services: {api: {image: x, networks: [n]}}\nnetworks: {n: {driver: macvlan}}", "networks.n.driver: macvlan"),
@@ -394,7 +394,7 @@ def test_what_has_no_effect_is_named_with_the_reason(folder: Path) -> None:
 def test_a_file_that_lacks_variables_is_no_error_of_the_file(folder: Path) -> None:
     found = read(folder, "services: {api: {image: x, mem_limit: '${MEM}'}}")
     assert (found.project, [asked.name for asked in found.missing]) == (None, ["MEM"])
-    with pytest.raises(TaskInvalid, match="mem_limit: is no size"):
+    with pytest.raises(TaskInvalid, match="mem_limit: has to be a size"):
         read(folder, "services: {api: {image: x, mem_limit: '${MEM}'}}", MEM="much")
 
 

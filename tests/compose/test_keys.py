@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tbench.compose.keys import duration_sec, size_bytes, words
+from tbench.compose.keys import command_words, duration_sec, size_bytes
 from tbench.compose.yaml_tree import parse
 from tbench.errors import TaskInvalid
 
@@ -38,9 +38,9 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 
 def test_a_command_is_a_list_or_a_text_that_is_split_as_a_shell_does() -> None:
-    assert words(parse("c", b"[sh, -c, 'a  b']")) == ("sh", "-c", "a  b")
-    assert words(parse("c", b"sh -c 'a  b' \"c\"")) == ("sh", "-c", "a  b", "c")
-    assert words(parse("c", b"[]")) == ()
-    assert words(parse("c", b"~")) is None
+    assert command_words(parse("c", b"[sh, -c, 'a  b']")) == ("sh", "-c", "a  b")
+    assert command_words(parse("c", b"sh -c 'a  b' \"c\"")) == ("sh", "-c", "a  b", "c")
+    assert command_words(parse("c", b"[]")) == ()
+    assert command_words(parse("c", b"~")) is None
     with pytest.raises(TaskInvalid, match="cannot be split"):
-        words(parse("c", b"sh -c 'a"))
+        command_words(parse("c", b"sh -c 'a"))

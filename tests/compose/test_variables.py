@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.compose.variables import AskedVariable, Variables
+from tbench.compose.variables import RequestedVariable, Variables
 
 OWN = {"NAME": "apple", "EMPTY": ""}
 
@@ -47,17 +47,17 @@ def test_what_is_asked_for_is_written_down_once_and_own_variables_are_not() -> N
     for text in ("$NAME $GIVEN $LOST", "${LOST}", "${SOFT:-x}", "${WORDS:?say it}"):
         variables.fill_in("a.b", text)
     assert variables.asked == [
-        AskedVariable("a.b", "GIVEN", has_default=False, is_given=True),
-        AskedVariable("a.b", "LOST", has_default=False, is_given=False),
-        AskedVariable("a.b", "SOFT", has_default=True, is_given=False),
-        AskedVariable("a.b", "WORDS", has_default=False, is_given=False, advice="say it"),
+        RequestedVariable("a.b", "GIVEN", has_default=False, is_given=True),
+        RequestedVariable("a.b", "LOST", has_default=False, is_given=False),
+        RequestedVariable("a.b", "SOFT", has_default=True, is_given=False),
+        RequestedVariable("a.b", "WORDS", has_default=False, is_given=False, advice="say it"),
     ]
     assert [asked.name for asked in variables.missing] == ["LOST", "WORDS"]
 
 
 @pytest.mark.parametrize("text", ["$", "${", "${}", "${NAME", "${NAME:x}", "$1", "${1}", "a $ b", "${NAME:-${NAME}"])
 def test_what_is_no_variable_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match="is a dollar"):
+    with pytest.raises(ValueError, match="for a dollar sign"):
         filled(text)
 
 

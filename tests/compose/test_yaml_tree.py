@@ -58,7 +58,7 @@ def test_a_value_knows_its_key_and_its_line() -> None:
     ("text", "words"),
     [
         ("a: [1, 2\nb: 3\n", "c.yaml:2: not valid YAML: expected ',' or ']'"),
-        ("a: 1\na: 2\n", "c.yaml:2: the key 'a' is there twice"),
+        ("a: 1\na: 2\n", "c.yaml:2: duplicate key 'a'"),
         (
             "a: !!python/object:os.system x\n",
             "c.yaml:1: a: the tag tag:yaml.org,2002:python/object:os.system is unsupp",
@@ -67,7 +67,7 @@ def test_a_value_knows_its_key_and_its_line() -> None:
         ("? [1]\n: 2\n", "c.yaml:1: a key has to be a text"),
         ("a: *b\n", "c.yaml:1: not valid YAML: found undefined alias 'b'"),
         ("a: &a\n  <<: *a\n", "is merged into itself"),
-        ("a: {<<: 1}\n", "<< has to name a mapping"),
+        ("a: {<<: 1}\n", "<< has to be a mapping"),
         ("a: &a [*a]\n", "is nested deeper than"),
         ("a: 1\n---\nb: 2\n", "c.yaml:2: not valid YAML"),
         ("\x00", "not valid YAML"),

@@ -212,7 +212,7 @@ class ServiceStarter:
         labels = self._labels(self._recipes[MAIN])
         self.made.volumes.append(name)
         await _finish_if_cancelled(create_volume(self._engine, name, labels))
-        if volume is None or volume.for_all:
+        if volume is None or volume.world_writable:
             await fill(self._engine, name, self._folder / source if volume is None else None, labels)
 
     def _labels(self, recipe: Recipe) -> dict[str, str]:
