@@ -71,7 +71,7 @@ class FakeMachine:
             raise self.fails_with
         return FakeMachineSandbox(self)
 
-    async def answers(self) -> str:
+    async def check(self) -> str:
         return self.wrong
 
     def give_up(self) -> None:
@@ -109,7 +109,7 @@ class FleetRun:
     """A run over machines, and what is known of it."""
 
     def __init__(self, tasks: TaskSet, directory: Path, machines: Sequence[FakeMachine], **plan: Any) -> None:
-        times = {"look_every_sec": 0.01, "lost_after_sec": 0.05, "alone_sec": 60.0, "aside_sec": 60.0}
+        times = {"check_every_sec": 0.01, "lost_after_sec": 0.05, "no_machine_sec": 60.0, "aside_sec": 60.0}
         self.fleet = Fleet(machines, **{name: plan.pop(name, sec) for name, sec in times.items()})
         self.directory, self.machines, self.notes = directory, list(machines), list[str]()
         self._plan, self._tasks = a_plan(**{"agent": "nop", "concurrency": 32} | plan), tasks

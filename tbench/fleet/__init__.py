@@ -1,1 +1,1 @@
-"""The machines that one run has its sandboxes on: their engines, who is there, and who is lost."""
+"""Runs sandboxes on several machines, which may join, get lost and come back."""

@@ -1,4 +1,4 @@
-"""The engines that a configuration names, connected, as a backend that closes them, and tidied up after a process."""
+"""Connects the engines of a configuration, makes backends of them, and cleans up on several machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tbench.config.settings import SandboxConfig
 from tbench.errors import EngineUnavailable, TbenchError, UsageError
 from tbench.fleet.fleet import Fleet
 from tbench.fleet.forward import SshForward
-from tbench.fleet.machine import EngineAddress, NamedEngine, Way
+from tbench.fleet.machine import EngineAddress, Forward, NamedEngine
 from tbench.sandbox.backend import Backend, MakeBackend, SandboxSettings
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import leave_removing_to_a_child, remove_containers_of
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class Engines:
-    """Connected engines. Whoever connects them closes them."""
+    """Connected engines; the caller of `connect` has to close them."""
 
     def __init__(
         self, only: Engine | None = None, several: Sequence[NamedEngine] = (), cluster: RayCluster | None = None
     ) -> None:
-        """`cluster` is that of the several, where more of them may come."""
+        """`cluster` is the cluster of the `several` engines, if more of them may join."""
         self._only, self._several, self._cluster = only, tuple(several), cluster
 
     @classmethod
     def connect(cls, sandbox: SandboxConfig, concurrency: int = 8) -> Engines:
-        """Connect the engines of a configuration. Raises UsageError, which names the machine."""
+        """Connect the engines of a configuration. Raises UsageError with the name of the machine."""
         if sandbox.ray is not None:
             from tbench.fleet.ray.cluster import RayCluster
 
@@ -46,7 +46,7 @@ class Engines:
         try:
             for text in sandbox.engines:
                 several.append(connect(EngineAddress.parse(text), concurrency))
-                _require_another(several)
+                _require_different(several)
         except BaseException:
             for each in several:
                 each.close()
@@ -55,25 +55,25 @@ class Engines:
 
     @property
     def all(self) -> Sequence[Engine]:
-        """The engines, in the order in which they were named."""
+        """The engines, in the order of the configuration."""
         return [self._only] if self._only is not None else [each.engine for each in self._several]
 
     @property
     def names(self) -> Sequence[str]:
-        """What to say before what is told of each; nothing of an only one."""
+        """Prefixes for messages about each engine; an empty one for a single engine."""
         return [f"{each.name}: " for each in self._several] or [""]
 
     def named(self, name: str) -> Engine | None:
-        """The engine of the machine with this name; None where none has it."""
+        """Return the engine of the machine with this name; None if it is unknown."""
         return next((each.engine for each in self._several if each.name == name), None)
 
     @property
     def shares_kernel(self) -> bool:
-        """Whether all sandboxes are on this machine, so that its load is theirs."""
+        """Whether all sandboxes are on this machine and share its load."""
         return self._only is not None and self._only.shares_kernel
 
     def backend(self, settings: SandboxSettings) -> Backend:
-        """The backend of a run on them."""
+        """Return a backend for a run on these engines."""
         if self._only is not None:
             return DockerBackend(self._only, settings)
         machines = [each.machine(settings) for each in self._several]
@@ -83,7 +83,7 @@ class Engines:
         return Fleet(machines, arrivals=follow)
 
     def close(self) -> None:
-        """Take all connections down."""
+        """Close all connections."""
         if self._only is not None:
             self._only.close()
         for each in self._several:
@@ -93,41 +93,38 @@ class Engines:
 
 
 def connect(address: EngineAddress, concurrency: int = 8) -> NamedEngine:
-    """Connect one engine of several. Raises UsageError, which begins with its address."""
+    """Connect one of several engines. Raises UsageError, which begins with its address."""
     with contextlib.ExitStack() as stack:
-        way = Way()
+        forward = Forward()
         if address.scheme == "ssh":
-            way = forward = SshForward(address)
-            stack.callback(forward.close)
-            forward.connect()
-        host = way.host if isinstance(way, SshForward) else address.text
+            forward = ssh = SshForward(address)
+            stack.callback(ssh.close)
+            ssh.connect()
+        host = forward.host if isinstance(forward, SshForward) else address.text
         try:
             engine = Engine.connect(concurrency, host, is_forwarded=address.scheme == "ssh")
         except EngineUnavailable as error:
             if address.scheme == "ssh":
-                why = f"no container engine answers at {address.path} there, or its socket is closed to that user"
+                why = f"no container engine answers at {address.path} there, or the user has no access to its socket"
                 raise UsageError(f"{address.text}: {why}") from error
             raise UsageError(f"{address.text}: {error}") from error
         stack.pop_all()
-        return NamedEngine(address.text, engine, way, host)
+        return NamedEngine(address.text, engine, forward, host)
     raise AssertionError
 
 
-def _require_another(several: Sequence[NamedEngine]) -> None:
-    """Check that the last one is not the same engine as one before it. Raises UsageError."""
+def _require_different(several: Sequence[NamedEngine]) -> None:
+    """Check that the last engine differs from those before it. Raises UsageError."""
     *before, last = several
     for each in before:
         if each.engine.info.identity and each.engine.info.identity == last.engine.info.identity:
-            raise UsageError(f"{last.name}: is the same engine as {each.name}; name it once")
-
-
-# Backends that close what they are connected with: for whoever is given a way to make one, and nothing to close.
+            raise UsageError(f"{last.name}: is the same engine as {each.name}; list it only once")
 
 
 def connect_backend(sandbox: SandboxConfig, concurrency: int) -> MakeBackend:
-    """What connects the machines of a configuration: the engine that DOCKER_HOST names, where it names none.
+    """Return a function that connects the machines of a configuration (default: DOCKER_HOST).
 
-    It raises UsageError, which names the machine.
+    Its backend closes the connections. It raises UsageError with the name of the machine.
     """
 
     def make(settings: SandboxSettings) -> Backend:
@@ -143,17 +140,17 @@ def connect_backend(sandbox: SandboxConfig, concurrency: int) -> MakeBackend:
 
 
 class MachinesOfRun:
-    """The machines of a run that has ended, each by the name that results have for it."""
+    """Connects the machines of a run that has ended, by their names in its results."""
 
     def __init__(self, sandbox: SandboxConfig) -> None:
-        """`sandbox` is what the run was configured with."""
+        """`sandbox` is the run's configuration."""
         self._sandbox = sandbox
         self._cluster: Engines | None = None
         self._uses = 0
-        """How many backends there are of the cluster."""
+        """Number of open backends on the cluster."""
 
     def __call__(self, machine: str) -> MakeBackend:
-        """What connects one machine. It raises UsageError, which names it."""
+        """Return a function that connects one machine. It raises UsageError with the machine's name."""
         return partial(self._make, machine)
 
     def _make(self, machine: str, settings: SandboxSettings) -> Backend:
@@ -162,53 +159,50 @@ class MachinesOfRun:
         try:
             address = EngineAddress.parse(machine)
         except UsageError:
-            raise UsageError(
-                f"{machine}: is no address of an engine, so what is left there cannot be reached"
-            ) from None
+            raise UsageError(f"{machine}: not the address of an engine, so its containers cannot be reached") from None
         named = connect(address)
-        return _Led(named.engine, settings, named.close)
+        return _ClosingBackend(named.engine, settings, named.close)
 
     def _on_node(self, machine: str, settings: SandboxSettings) -> Backend:
         if self._cluster is None:
             self._cluster = Engines.connect(self._sandbox)
         if (engine := self._cluster.named(machine)) is not None:
             self._uses += 1
-            return _Led(engine, settings, self._give_back)
+            return _ClosingBackend(engine, settings, self._release)
         if not self._uses:
-            self._give_back()
-        raise UsageError(f"{machine}: no node of the cluster at {self._sandbox.ray} has this name now")
+            self._release()
+        raise UsageError(f"{machine}: no node of the cluster at {self._sandbox.ray} has this name any more")
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         self._uses = max(0, self._uses - 1)
         if not self._uses and self._cluster is not None:
             self._cluster.close()
             self._cluster = None
 
 
-class _Led(DockerBackend):
-    """The backend of an engine that something leads to."""
+class _ClosingBackend(DockerBackend):
+    """A backend that closes its engine's connection."""
 
     def __init__(self, engine: Engine, settings: SandboxSettings, close: Callable[[], None]) -> None:
         super().__init__(engine, settings)
-        self._close_way = close
+        self._close_connection = close
 
     async def close(self) -> None:
         await super().close()
-        self._close_way()
+        self._close_connection()
 
 
-# Removes on several machines what a process has left that did not wait for that.
-#
-# As a program: `python -m tbench.fleet.engines OWNER ADDRESS...`, with addresses as `--engine` has them.
+# As a program, `python -m tbench.fleet.engines OWNER ADDRESS...` removes containers on several machines, for a process
+# that did not wait for it.
 
 
 def leave_removing_on(addresses: Sequence[str]) -> None:
-    """Start a process that removes the containers of this one on these machines; this one may end at once."""
+    """Start a child process that removes this process's containers on these machines, so that this one can end."""
     leave_removing_to_a_child("tbench.fleet.engines", *addresses)
 
 
 async def _remove_on(whose: str, address: str) -> None:
-    with contextlib.suppress(TbenchError):  # a machine that is away: the next run there removes it
+    with contextlib.suppress(TbenchError):  # if the machine is away, the next run there removes them
         named = await asyncio.to_thread(connect, EngineAddress.parse(address), 1)
         try:
             await remove_containers_of(whose, named.engine)

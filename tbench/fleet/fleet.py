@@ -1,4 +1,4 @@
-"""A backend of several machines: trials are on all of them, and those of one that is lost begin anew elsewhere."""
+"""A backend of several machines; trials on a lost machine start again on another one."""
 
 from __future__ import annotations
 
@@ -18,57 +18,55 @@ from tbench.sandbox.node import Node
 from tbench.tasks.environment import Environment
 from tbench.text import counted, one_line
 
-# What the machines of a fleet have to have in common, and what is worth knowing where they differ.
-
 _COMPARED = {"cgroup_version": "cgroup", "storage_driver": "storage driver"}
-"""What is compared of that which backends say of themselves, with the words for it."""
+"""Labels of the compared fields in backends' descriptions."""
 
 
 def require_one_architecture(machines: Iterable[tuple[str, str]]) -> None:
-    """Check machines, each by its name with its architecture, of which empty ones are not known. Raises UsageError."""
-    (first, its), *others = [each for each in machines if each[1]] or [("", "")]
-    for name, another in others:
-        if another != its:
+    """Check that machines, given by name and architecture (empty if unknown), have the same. Raises UsageError."""
+    (first, expected), *others = [each for each in machines if each[1]] or [("", "")]
+    for name, architecture in others:
+        if architecture != expected:
             raise UsageError(
-                f"{name}: has the architecture {another}, and {first} has {its}; images and verdicts of one run are of "
-                "one architecture, so leave out one of both"
+                f"{name}: has the architecture {architecture}, and {first} has {expected}; all machines of a run must "
+                "have the same architecture, so remove one of them"
             )
 
 
-def words_about_difference(first: tuple[str, Mapping[str, Any]], other: tuple[str, Mapping[str, Any]]) -> str | None:
-    """One line about a machine that is not as the first is: each by its name, with what its backend says of itself."""
+def describe_difference(first: tuple[str, Mapping[str, Any]], other: tuple[str, Mapping[str, Any]]) -> str | None:
+    """Describe the differences between two machines, given by name and description; None if there are none."""
     (first_name, one), (name, another) = first, other
     has, had = list[str](), list[str]()
     if (here := _product(another)) != (there := _product(one)):
         has, had = [here], [there]
-    for key, words in _COMPARED.items():
+    for key, label in _COMPARED.items():
         if key in one and key in another and one[key] != another[key]:
-            has.append(f"{words} {another[key]}")
-            had.append(f"{words} {one[key]}")
+            has.append(f"{label} {another[key]}")
+            had.append(f"{label} {one[key]}")
     if not has:
         return None
-    return f"{name}: has {', '.join(has)}, and {first_name} has {', '.join(had)}; results say where each trial was"
+    return f"{name}: has {', '.join(has)}, and {first_name} has {', '.join(had)}; results name each trial's machine"
 
 
-def _product(told: Mapping[str, Any]) -> str:
-    return f"{str(told.get('backend', '')).capitalize()} {told.get('version', '')}".strip()
+def _product(description: Mapping[str, Any]) -> str:
+    return f"{str(description.get('backend', '')).capitalize()} {description.get('version', '')}".strip()
 
 
-LOOK_EVERY_SEC = 5.0
+CHECK_EVERY_SEC = 5.0
 LOST_AFTER_SEC = 45.0
-"""How long a machine may say nothing before it counts as lost: an engine that restarts takes less."""
-ALONE_SEC = 300.0
-"""How long it is waited for a machine when there is none, before the run stops, or none that is large enough."""
+"""Seconds without an answer after which a machine counts as lost; longer than an engine takes to restart."""
+NO_MACHINE_SEC = 300.0
+"""Seconds without any machine after which the run stops, and after which a lost machine is no longer waited for."""
 ASIDE_SEC = 300.0
-"""How long a machine is left alone on which nothing starts."""
-MOST_FAILURES = 3
-"""How many attempts may fail on a machine, one after the other, before it is left alone."""
+"""Seconds for which a machine is set aside when attempts keep failing on it."""
+MAX_FAILURES = 3
+"""Consecutive failed attempts on a machine after which it is set aside."""
 
 
 class Fleet:
     """A `Backend` whose sandboxes are on several machines, each of which may be lost, and come back.
 
-    A trial is placed by whoever asks for its sandbox, on one of the `nodes`; here are the machines together.
+    The caller chooses the machine of a trial from `nodes`, and uses that machine's backend.
     """
 
     def __init__(
@@ -76,24 +74,24 @@ class Fleet:
         machines: Sequence[FleetMachine],
         *,
         arrivals: Callable[[Fleet], Awaitable[None]] | None = None,
-        look_every_sec: float = LOOK_EVERY_SEC,
+        check_every_sec: float = CHECK_EVERY_SEC,
         lost_after_sec: float = LOST_AFTER_SEC,
-        alone_sec: float = ALONE_SEC,
+        no_machine_sec: float = NO_MACHINE_SEC,
         aside_sec: float = ASIDE_SEC,
     ) -> None:
-        """`arrivals` has other machines join and leave while the fleet is open."""
+        """`arrivals` lets machines join and leave while the fleet is open."""
         self._machines: dict[Node, FleetMachine] = {
             Node(machine.name, machine.backend): machine for machine in machines
         }
-        self._look_every_sec, self._lost_after_sec = look_every_sec, lost_after_sec
-        self._alone_sec, self._aside_sec = alone_sec, aside_sec
-        self._alone_since: float | None = None
+        self._check_every_sec, self._lost_after_sec = check_every_sec, lost_after_sec
+        self._no_machine_sec, self._aside_sec = no_machine_sec, aside_sec
+        self._no_machine_since: float | None = None
         self._stopped: str | None = None
         self._tell: list[Callable[[], None]] = []
         self._watching: dict[Node, asyncio.Task[None]] = {}
         self._watching_all: asyncio.Task[None] | None = None
         self._aside: dict[Node, asyncio.TimerHandle] = {}
-        """Machines on which nothing starts, each with what ends that."""
+        """Machines that are set aside, each with the timer that ends it."""
         self._closing: list[Callable[[], None]] = []
         self._say: Say = lambda _: None
         self._arrivals = arrivals
@@ -107,7 +105,7 @@ class Fleet:
 
     @property
     def machines(self) -> Sequence[FleetMachine]:
-        """All machines that there have been, in the order of `nodes`."""
+        """All machines so far, in the order of `nodes`."""
         return tuple(self._machines.values())
 
     @property
@@ -115,18 +113,18 @@ class Fleet:
         return self._stopped
 
     def say(self, text: str) -> None:
-        """Tell the run something about a machine."""
+        """Show a message of the run about a machine."""
         self._say(text)
 
     def on_change(self, tell: Callable[[], None]) -> None:
         self._tell.append(tell)
 
     def on_close(self, call: Callable[[], None]) -> None:
-        """Have `call` called when all is closed."""
+        """Call `call` after everything is closed."""
         self._closing.append(call)
 
     async def join(self, machine: FleetMachine) -> None:
-        """Have another machine from now on. Raises UsageError where it cannot be made ready; then it is let go."""
+        """Add a machine. Raises UsageError if it cannot be prepared, and closes it then."""
         try:
             await self._open(machine)
         except BaseException:
@@ -142,7 +140,7 @@ class Fleet:
         self._changed()
 
     def leave(self, machine: FleetMachine, why: str) -> None:
-        """Take it that a machine is gone for good; who comes back is another one."""
+        """Remove a machine for good; if it comes back, it joins as another one."""
         for node in [node for node, each in self._machines.items() if each is machine]:
             if (watching := self._watching.pop(node, None)) is not None:
                 watching.cancel()
@@ -151,7 +149,7 @@ class Fleet:
             machine.close()
 
     def stop(self, why: str) -> None:
-        """Have it that there will be no machine any more."""
+        """Mark all machines as lost for good."""
         self._stopped = why
         for node, machine in self._machines.items():
             self._lose(node, machine, why)
@@ -160,68 +158,68 @@ class Fleet:
     def _lose(self, node: Node, machine: FleetMachine, why: str) -> None:
         if not node.is_up:
             return
-        # What is asked of it must fail at once, before the trials on it are ended and clean up.
+        # First, so that calls to it fail at once when the trials on it are cancelled and clean up.
         machine.give_up()
         lost = node.lose(why)
         if node in self._aside:
-            self._end_of_aside(node)
+            self._end_aside(node)
         if self._stopped is None:
-            become = f"; {counted(lost, 'trial')} on it begin{'s' if lost == 1 else ''} anew" if lost else ""
-            self._say(f"{node.name}: is lost: {why}{become}")
+            restart = f"; {counted(lost, 'trial')} on it will start again" if lost else ""
+            self._say(f"{node.name}: is lost: {why}{restart}")
         self._changed()
 
     def _changed(self) -> None:
-        there = {node for node in self._machines if node.is_up}
-        self._alone_since = None if there else self._alone_since or time.monotonic()
-        if not there - self._aside.keys():
-            for node in there:
-                self._end_of_aside(node)
+        up = {node for node in self._machines if node.is_up}
+        self._no_machine_since = None if up else self._no_machine_since or time.monotonic()
+        if not up - self._aside.keys():
+            for node in up:
+                self._end_aside(node)
         for tell in self._tell:
             tell()
 
     async def _watch(self, node: Node, machine: FleetMachine) -> None:
-        """Look at a machine until the run ends."""
-        heard, said = time.monotonic(), ""
+        """Check a machine regularly until the run ends."""
+        answered_at, last_message = time.monotonic(), ""
         lost_since: float | None = None
         while True:
-            await asyncio.sleep(self._look_every_sec)
-            why = await machine.answers()
+            await asyncio.sleep(self._check_every_sec)
+            why = await machine.check()
             now = time.monotonic()
             lost_since = None if node.is_up else lost_since or now
-            if lost_since is not None and now - lost_since > self._alone_sec and not node.is_gone:
+            if lost_since is not None and now - lost_since > self._no_machine_sec and not node.is_gone:
                 node.is_gone = True
                 self._changed()
             if not why:
-                heard = now
+                answered_at = now
                 if node.is_up:
-                    self._place_again(node)
+                    self._resume_placing(node)
                 else:
-                    said = await self._take_back(node, machine, said)
-            elif node.is_up and now - heard >= self._lost_after_sec:
-                said = ""
+                    last_message = await self._recover(node, machine, last_message)
+            elif node.is_up and now - answered_at >= self._lost_after_sec:
+                last_message = ""
                 self._lose(node, machine, why)
             elif node.is_up and node.why_aside is None:
-                # It may be back in a moment: what is on it waits for that, and nothing else goes there meanwhile.
+                # It may be back in a moment: trials on it wait, and no others are placed on it meanwhile.
                 node.why_aside = why
                 self._changed()
 
-    def _place_again(self, node: Node) -> None:
-        """Have trials on a machine that answers, unless it is left alone for a while."""
+    def _resume_placing(self, node: Node) -> None:
+        """Place trials again on a machine that answers, unless it is set aside."""
         if node.why_aside is not None and node not in self._aside:
             node.why_aside = None
             self._changed()
 
-    async def _take_back(self, node: Node, machine: FleetMachine, said: str) -> str:
-        """Have trials on a machine that was lost; what was said of it last, which is not said again."""
+    async def _recover(self, node: Node, machine: FleetMachine, last_message: str) -> str:
+        """Recover a lost machine that answers again; returns the last message about it, which is not repeated."""
         if self._stopped is not None:
-            return said
+            return last_message
         try:
             left = await machine.recover()
         except TbenchError as error:
-            words = f"{node.name}: answers again, but cannot be used: {one_line(str(error), 200)}"
-            if words != said:
-                self._say(words)
-            return words
+            message = f"{node.name}: answers again, but cannot be used: {one_line(str(error), 200)}"
+            if message != last_message:
+                self._say(message)
+            return message
         node.come_back()
         removed = f"; removed {counted(left, 'container')} left on it" if left else ""
         self._say(f"{node.name}: is back{removed}")
@@ -229,33 +227,35 @@ class Fleet:
         return ""
 
     def _failed(self, node: Node, error: str) -> None:
-        """Leave a machine alone for a while on which nothing starts, such as one with a full disk: it fails fast, so it
-        always has room, and would get every trial. Never the last one."""
+        """Set a machine aside on which attempts keep failing, for example for a full disk, unless it is the last one.
+
+        Failures are fast, so that it would always have room and get every trial.
+        """
         others = (other for other in self._machines if other is not node and other.takes_trials)
-        if node.failures < MOST_FAILURES or not node.takes_trials or not any(others):
+        if node.failures < MAX_FAILURES or not node.takes_trials or not any(others):
             return
         node.why_aside = error
         minutes = f"{self._aside_sec / 60:g} min"
-        self._say(f"{node.name}: is set aside: {one_line(error, 200)}; it is tried again in {minutes}")
-        # One more failure is enough from then on, until something has started.
+        self._say(f"{node.name}: is set aside: {one_line(error, 200)}; trying again in {minutes}")
+        # After that, one more failure sets it aside again, until an attempt has started.
         self._aside[node] = asyncio.get_running_loop().call_later(self._aside_sec, self._try_again, node)
         self._changed()
 
     def _try_again(self, node: Node) -> None:
-        self._end_of_aside(node)
+        self._end_aside(node)
         self._changed()
 
-    def _end_of_aside(self, node: Node) -> None:
+    def _end_aside(self, node: Node) -> None:
         self._aside.pop(node).cancel()
         node.why_aside = None
 
     async def _watch_all(self) -> None:
-        """Stop the run where there has been no machine for long."""
+        """Stop the run after a long time without any machine."""
         while self._stopped is None:
-            await asyncio.sleep(self._look_every_sec)
-            if self._alone_since is not None and time.monotonic() - self._alone_since > self._alone_sec:
+            await asyncio.sleep(self._check_every_sec)
+            if self._no_machine_since is not None and time.monotonic() - self._no_machine_since > self._no_machine_sec:
                 whys = "; ".join(f"{node.name}: {node.why_lost}" for node in self._machines)
-                self.stop(f"no machine is left since {self._alone_sec:.0f} s ({one_line(whys, 300)})")
+                self.stop(f"no machine has been available for {self._no_machine_sec:.0f} s ({one_line(whys, 300)})")
 
     # -- as a backend ------------------------------------------------------------------------------
 
@@ -281,11 +281,11 @@ class Fleet:
         for node, machine in list(self._machines.items()):
             self._add(node, machine)
         if self._arrivals is not None:
-            self._following = asyncio.create_task(self._follow(self._arrivals), name="machines that come and go")
+            self._following = asyncio.create_task(self._follow(self._arrivals), name="arrivals of machines")
         self._watching_all = asyncio.create_task(self._watch_all(), name="watch over all machines")
 
     async def _open_all(self) -> None:
-        """Open the machines that there are. Raises UsageError, but not where others do and may still come."""
+        """Open all machines. Raises UsageError, unless other machines open and more may join."""
         opening = {node: self._open(machine) for node, machine in self._machines.items()}
         outcomes = await asyncio.gather(*opening.values(), return_exceptions=True)
         failed = {node: why for node, why in zip(opening, outcomes, strict=True) if isinstance(why, BaseException)}
@@ -298,35 +298,35 @@ class Fleet:
     async def _follow(self, arrivals: Callable[[Fleet], Awaitable[None]]) -> None:
         try:
             await arrivals(self)
-        except Exception as bug:  # noqa: BLE001 - told as what it is; the run must not wait for machines for ever
-            self.stop(f"no machines are followed any more: {bug!r}")
+        except Exception as bug:  # noqa: BLE001 - reported, so that the run does not wait for machines for ever
+            self.stop(f"arrivals of machines are no longer followed: {bug!r}")
 
     async def _open(self, machine: FleetMachine) -> None:
-        """Make a machine ready, which has to be like the first one. Raises UsageError with its name."""
-        name, told = machine.name, machine.backend.describe()
-        first = next(((node.name, node.backend.describe()) for node in self._machines), (name, told))
-        require_one_architecture((each, of.get("architecture", "")) for each, of in (first, (name, told)))
+        """Prepare a machine, which has to have the architecture of the first one. Raises UsageError with its name."""
+        name, description = machine.name, machine.backend.describe()
+        first = next(((node.name, node.backend.describe()) for node in self._machines), (name, description))
+        require_one_architecture((each, of.get("architecture", "")) for each, of in (first, (name, description)))
         try:
             await machine.backend.open(lambda text: self._say(f"{name}: {text}"))
         except UsageError as error:
             raise UsageError(f"{name}: {error}") from error
-        if (words := words_about_difference(first, (name, told))) is not None:
-            self._say(words)
+        if (difference := describe_difference(first, (name, description))) is not None:
+            self._say(difference)
 
     async def sandbox(
         self, environment: Environment, trial: str, on_phase: Callable[[Phase], None] = lambda _: None
     ) -> Sandbox:
-        return await self._any().sandbox(environment, trial, on_phase)
+        return await self._any_backend().sandbox(environment, trial, on_phase)
 
     async def prepare(self, environment: Environment) -> None:
-        await self._any().prepare(environment)
+        await self._any_backend().prepare(environment)
 
-    def _any(self) -> Backend:
-        """That of a machine that is up, for whoever has not placed a trial. Raises TrialError."""
+    def _any_backend(self) -> Backend:
+        """Return the backend of any machine that is up, for callers that have chosen none. Raises TrialError."""
         for node in self._machines:
             if node.is_up:
                 return node.backend
-        raise TrialError("engine_unreachable", "no machine is there")
+        raise TrialError("engine_unreachable", "no machine is available")
 
     def capacity(self) -> Capacity:
         each = [node.backend.capacity() for node in self._machines]
@@ -334,13 +334,13 @@ class Fleet:
         return Capacity(
             sum(capacity.cpus for capacity in each),
             sum(capacity.memory_mb for capacity in each),
-            # A trial is on one machine.
+            # The maximum, since a trial cannot use GPUs of several machines.
             gpus=None if None in gpus else max((number for number in gpus if number is not None), default=0),
         )
 
     def describe(self) -> dict[str, Any]:
         total = self.capacity()
-        # One that has joined again is described as it is now.
+        # By name, since a machine that has joined again is listed twice; the newest description counts.
         described = {node.name: {"name": node.name, **node.backend.describe()} for node in self._machines}
         machines = list(described.values())
         backends = " and ".join(sorted({machine["backend"] for machine in machines}))

@@ -1,7 +1,7 @@
-"""An engine's socket on another machine as one on this: a single ssh that forwards it, and is started again if it ends.
+"""Forwards the socket of an engine on another machine through a single ssh, which is restarted if it ends.
 
-All connections go through the one ssh; the SDK's own way would start a process for each. The ssh runs `cat` over there,
-which ends with this process, whatever becomes of it.
+All connections share this ssh; the SDK's own support for ssh would start a process for each. On the other machine it
+runs `cat`, which ends when this process ends for any reason.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import time
 from pathlib import Path
 
 from tbench.errors import UsageError
-from tbench.fleet.machine import EngineAddress, Way
+from tbench.fleet.machine import EngineAddress, Forward
 from tbench.text import one_line
 
 CONNECT_SEC = 20.0
-_LOOK_SEC = 0.05
+_POLL_SEC = 0.05
 _END_SEC = 5.0
 _OPTIONS = {
-    "BatchMode": "yes",  # nobody is there to be asked for a password
+    "BatchMode": "yes",  # never ask for a password
     "ConnectTimeout": "10",
     "ServerAliveInterval": "5",
     "ServerAliveCountMax": "3",
@@ -35,16 +35,16 @@ _OPTIONS = {
 }
 
 
-class SshForward(Way):
-    """A socket of this machine behind which the engine of another one answers."""
+class SshForward(Forward):
+    """A local socket that leads to the engine of another machine."""
 
     def __init__(self, address: EngineAddress) -> None:
-        """Raises UsageError where there is no ssh."""
+        """Raises UsageError if ssh is not installed."""
         ssh = shutil.which("ssh")
         if ssh is None:
-            raise UsageError(f"{address.text}: there is no ssh here; install openssh-client")
+            raise UsageError(f"{address.text}: ssh is not installed here; install openssh-client")
         self._directory = Path(tempfile.mkdtemp(prefix="tb-ssh-"))
-        self._socket, self._said = self._directory / "engine.sock", self._directory / "said"
+        self._socket, self._log = self._directory / "engine.sock", self._directory / "ssh.log"
         options = [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}={value}")]
         port = ["-p", str(address.port)] if address.port is not None else []
         forward = f"{self._socket}:{address.path}"
@@ -56,11 +56,11 @@ class SshForward(Way):
 
     @property
     def host(self) -> str:
-        """The address of the socket on this machine."""
+        """Address of the local socket."""
         return f"unix://{self._socket}"
 
     def connect(self) -> None:
-        """Begin to forward; returns when connections are taken. Raises UsageError with what ssh says."""
+        """Start the forward and wait until it accepts connections. Raises UsageError with the message of ssh."""
         self._start()
         ends_at = time.monotonic() + CONNECT_SEC
         while time.monotonic() < ends_at:
@@ -68,23 +68,23 @@ class SshForward(Way):
                 return
             assert self._process is not None
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_LOOK_SEC)
+                self._process.wait(_POLL_SEC)
                 break
-        why = self._why()
+        why = self._problem()
         self.close()
         port = f"-p {self._address.port} " if self._address.port is not None else ""
-        trial = f"'ssh {port}{self._address.host} true' must work without a question"
-        raise UsageError(f"{self._address.text}: {why}; {trial}")
+        advice = f"'ssh {port}{self._address.host} true' must work without asking questions"
+        raise UsageError(f"{self._address.text}: {why}; {advice}")
 
     def _start(self) -> None:
         with self._starting:
             self._end()
             if self._is_closed:
                 return
-            with self._said.open("wb") as said:
-                # Ctrl-C is for this process alone: containers are removed through the ssh.
+            with self._log.open("wb") as log:
+                # In a new session, so that Ctrl-C does not end it: containers are removed through this ssh.
                 self._process = subprocess.Popen(
-                    self._command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
+                    self._command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
                 )
 
     def _takes_connections(self) -> bool:
@@ -93,18 +93,18 @@ class SshForward(Way):
             return True
         return False
 
-    def _why(self) -> str:
-        words = self._said.read_text("utf-8", "replace").strip().splitlines()
-        if words:
-            return one_line(words[-1], 200)
+    def _problem(self) -> str:
+        lines = self._log.read_text("utf-8", "replace").strip().splitlines()
+        if lines:
+            return one_line(lines[-1], 200)
         has_ended = self._process is not None and self._process.poll() is not None
         return "ssh has ended" if has_ended else f"ssh does not connect within {CONNECT_SEC:.0f} s"
 
-    async def mend(self) -> str:
-        """Start ssh again where it has ended; by the next look it is connected, or has ended again."""
+    async def repair(self) -> str:
+        """Restart ssh if it has ended; by the next check it is connected, or has ended again."""
         if self._process is not None and self._process.poll() is None:
             return ""
-        why = self._why()
+        why = self._problem()
         try:
             await asyncio.to_thread(self._start)
         except OSError as error:
@@ -126,7 +126,7 @@ class SshForward(Way):
             process.wait(_END_SEC)
 
     def close(self) -> None:
-        # One that is being started in a thread is ended as well.
+        # Waits for an ssh that is being started in another thread, and ends it.
         with self._starting:
             self._is_closed = True
             self._end()

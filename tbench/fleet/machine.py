@@ -1,4 +1,4 @@
-"""A machine of a fleet: its address, its engine, whether it answers, and what to do when it is lost or back."""
+"""A machine of a fleet: its address, its engine, health checks and recovery."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineError
 
 PROBE_SEC = 10.0
-"""Time limit of one look at a machine."""
+"""Time limit of one health check."""
 RECOVER_SEC = 600.0
-"""Time limit of making a machine ready again."""
+"""Time limit of a recovery."""
 
 
 class FleetMachine(Protocol):
@@ -28,43 +28,43 @@ class FleetMachine(Protocol):
 
     @property
     def backend(self) -> Backend:
-        """What makes sandboxes on it."""
+        """Backend for sandboxes on it."""
 
-    async def answers(self) -> str:
-        """What is wrong with it, empty where nothing is. Bounded; raises nothing."""
+    async def check(self) -> str:
+        """Check that it answers; returns the problem, or an empty text. Bounded; never raises."""
 
     def give_up(self) -> None:
-        """Take it that the machine is gone: whatever is asked of it fails at once from now on."""
+        """Mark the machine as lost: all calls fail at once from now on."""
 
     async def recover(self) -> int:
-        """Get it ready again, and remove what it had; returns how many sandboxes that were. Raises TbenchError."""
+        """Prepare it again, and remove its sandboxes; returns their number. Raises TbenchError."""
 
     def close(self) -> None:
-        """Release what leads to it. Never raises."""
+        """Close the connection to it. Never raises."""
 
 
-class Way:
-    """What leads to an engine: nothing, where its address is one that can be connected to."""
+class Forward:
+    """A forward to an engine; this base class stands for an engine that needs none."""
 
-    async def mend(self) -> str:
-        """Repair it where it is broken, which may take until later; why it is, empty where it is not."""
+    async def repair(self) -> str:
+        """Start the repair of a broken forward; returns the problem, or an empty text if it works."""
         return ""
 
     def close(self) -> None:
-        """Take it away. Never raises."""
+        """Close the forward. Never raises."""
 
 
 class EngineMachine:
     """A machine with a container engine."""
 
-    def __init__(self, name: str, engine: Engine, backend: DockerBackend, way: Way) -> None:
+    def __init__(self, name: str, engine: Engine, backend: DockerBackend, forward: Forward) -> None:
         self.name = name
         self.engine = engine
         self.backend = backend
-        self._way = way
+        self._forward = forward
 
-    async def answers(self) -> str:
-        return await self._way.mend() or await self.engine.ping(PROBE_SEC)
+    async def check(self) -> str:
+        return await self._forward.repair() or await self.engine.ping(PROBE_SEC)
 
     def give_up(self) -> None:
         self.engine.give_up()
@@ -77,70 +77,65 @@ class EngineMachine:
         except BaseException as error:
             self.engine.give_up()
             if isinstance(error, EngineError | TimeoutError):
-                raise UsageError(str(error) or f"it takes longer than {RECOVER_SEC:.0f} s to make it ready") from error
+                raise UsageError(str(error) or f"recovery takes longer than {RECOVER_SEC:.0f} s") from error
             raise
 
     def close(self) -> None:
         self.engine.close()
-        self._way.close()
-
-
-# One engine of several, and what leads to it.
+        self._forward.close()
 
 
 @dataclass(frozen=True)
 class NamedEngine:
-    """An engine of several, and what leads to it."""
+    """One of several engines, with the forward to it."""
 
     name: str
     engine: Engine
-    way: Way = field(default_factory=Way)
+    forward: Forward = field(default_factory=Forward)
     host: str = ""
-    """Its address on this machine, for the SDK."""
+    """Local address of the engine, for the SDK."""
 
     def machine(self, settings: SandboxSettings) -> EngineMachine:
-        """The machine as one of a fleet."""
+        """Return the engine as a machine of a fleet."""
         logs = settings.image_logs
         own = settings if logs is None else replace(settings, image_logs=logs / _file_name(self.name))
-        return EngineMachine(self.name, self.engine, DockerBackend(self.engine, own), self.way)
+        return EngineMachine(self.name, self.engine, DockerBackend(self.engine, own), self.forward)
 
     def close(self) -> None:
-        """Take down the connection, and what leads to it."""
+        """Close the connection and the forward."""
         self.engine.close()
-        self.way.close()
+        self.forward.close()
 
 
 def _file_name(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in name)
 
 
-# Addresses of container engines, as users give them: a socket of this machine, ssh, or TCP.
-
 DOCKER_SOCKET = "/var/run/docker.sock"
-_FORMS = "give unix:///path/of.sock, ssh://user@host or tcp://host:2376"
+_FORMS = "use unix:///path/of.sock, ssh://user@host or tcp://host:2376"
 
 
 @dataclass(frozen=True)
 class EngineAddress:
-    """Where an engine is."""
+    """Address of an engine, as given by the user: a local socket, ssh, or TCP."""
 
     text: str
-    """As it was given; the machine's name in messages and results."""
+    """The address as given, which names the machine in messages and results."""
     scheme: Literal["unix", "ssh", "tcp"]
     host: str = ""
-    """With the user, where one is given."""
+    """Host, with the user if given."""
     port: int | None = None
     path: str = DOCKER_SOCKET
-    """Of the engine's socket, on its machine."""
+    """Path of the engine's socket on its machine."""
 
     @classmethod
     def parse(cls, text: str) -> EngineAddress:
-        """Read an address. Raises UsageError with the forms that there are."""
+        """Parse an address. Raises UsageError with the valid forms."""
         scheme, is_url, rest = text.partition("://") if "://" in text else ("", "", text)
         user, _, where = rest.rpartition("@")
         if ":" in user:
-            # Before anything repeats it.
-            raise UsageError(f"{scheme}{is_url}{where}: a password does not belong here; use a key of ssh")
+            # First, so that no other message contains the password.
+            raise UsageError(f"{scheme}{is_url}{where}: must not contain a password; use an ssh key")
         try:
             parts = urlsplit(text)
             port = parts.port
@@ -152,8 +147,8 @@ class EngineAddress:
                 return cls(text, "unix", path=parts.path)
             case "ssh" if parts.hostname and not host.startswith("-"):
                 path = parts.path if len(parts.path) > 1 else DOCKER_SOCKET
-                # ssh takes brackets for a part of the name.
+                # ssh would take the brackets of an IPv6 address for a part of the name.
                 return cls(text, "ssh", re.sub(r"[][]", "", host), port, path)
             case "tcp" if parts.hostname and port and parts.path in ("", "/"):
                 return cls(text, "tcp", host, port)
-        raise UsageError(f"{text or '(empty)'}: is no address of an engine; {_FORMS}")
+        raise UsageError(f"{text or '(empty)'}: not the address of an engine; {_FORMS}")

@@ -177,7 +177,7 @@ class SimulatedNode(FakeMachine):
 
         self.backend = FakeBackend(make, Capacity(TRIALS_PER_NODE, 1e9))  # type: ignore[assignment]
 
-    async def answers(self) -> str:
+    async def check(self) -> str:
         return await self._named.engine.ping(10.0)
 
 
@@ -193,7 +193,7 @@ async def ray_simulated(place: Place | None, figures: Figures, scratch: Path) ->
     trials = NODES * TRIALS_PER_NODE
     with _simulated_cluster() as cluster:
         fleet = Fleet([SimulatedNode(each) for each in cluster.first])
-        assert len(fleet.nodes) == NODES, cluster.said
+        assert len(fleet.nodes) == NODES, cluster.notices
         with Endpoint(REPLY, LATENCY_SEC) as base_url:
             async with ChatModel(base_url, None, Sampling(), api_key=None) as chat:
                 await chat.connect()

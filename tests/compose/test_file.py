@@ -230,7 +230,7 @@ MALFORMED = [
     ("services: [a]", "services: has to be a mapping (got a list)"),
     ("services: {api: 1}", "services.api: has to be a mapping (got '1')"),
     ("services: {a b: {image: x}}", "services.a b: has to be a name"),
-    ("services: {api: {image: x, healthcheck: {interval: 5}}}", "services.api.healthcheck.interval: has to be a duration"),
+    ("services: {api: {image: x, healthcheck: {interval: 5}}}", "healthcheck.interval: has to be a duration"),
     ("services: {api: {image: x, healthcheck: {test: [curl, x]}}}", "test: has to begin with CMD, CMD-SHELL"),
     ("services: {api: {image: x, healthcheck: {test: [CMD-SHELL, a, b]}}}", "CMD-SHELL needs one script"),
     ("services: {api: {image: x, healthcheck: {tset: x}}}", "healthcheck.tset: unknown key; did you mean test?"),

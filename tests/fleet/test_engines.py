@@ -257,8 +257,8 @@ def refused(source: Path, tmp_path: Path, *arguments: str, **variables: str) -> 
     [
         (["unix:///nowhere.sock"], "unix:///nowhere.sock: no container engine answers at unix:///nowhere.sock"),
         (["tcp://127.0.0.1:1"], "tcp://127.0.0.1:1: no container engine answers at tcp://127.0.0.1:1"),
-        (["http://gpu-1"], "http://gpu-1: is no address of an engine; give unix:///path/of.sock, ssh://user@host or "),
-        (["ssh://me:hunter2@gpu-1"], "ssh://gpu-1: a password does not belong here; use a key of ssh"),
+        (["http://gpu-1"], "http://gpu-1: not the address of an engine; use unix:///path/of.sock, ssh://user@host or "),
+        (["ssh://me:hunter2@gpu-1"], "ssh://gpu-1: must not contain a password; use an ssh key"),
     ],
 )
 def test_an_address_at_which_no_engine_is_is_one_line_with_it(
@@ -273,7 +273,7 @@ def test_an_engine_that_is_named_twice_is_one_line_whatever_leads_to_it(
 ) -> None:
     for one, other in ((SHARED, SHARED), (second.own.host, second.over_ssh)):
         said = refused(source, tmp_path, "--engine", one, "--engine", other, PATH=second.path)
-        assert said == f"{other}: is the same engine as {one}; name it once"
+        assert said == f"{other}: is the same engine as {one}; list it only once"
 
 
 def test_what_is_wrong_with_ssh_is_one_line_with_the_address(second: Second, source: Path, tmp_path: Path) -> None:
@@ -281,11 +281,11 @@ def test_what_is_wrong_with_ssh_is_one_line_with_the_address(second: Second, sou
     by_address = {
         f"ssh://nobody@127.0.0.1:{port}": (
             "nobody@127.0.0.1: Permission denied (publickey).; "
-            f"'ssh -p {port} nobody@127.0.0.1 true' must work without a question"
+            f"'ssh -p {port} nobody@127.0.0.1 true' must work without asking questions"
         ),
-        "ssh://root@no-such-host.invalid": "'ssh root@no-such-host.invalid true' must work without a question",
+        "ssh://root@no-such-host.invalid": "'ssh root@no-such-host.invalid true' must work without asking questions",
         f"ssh://root@localhost:{port}": (
-            f"Host key verification failed.; 'ssh -p {port} root@localhost true' must work without a question"
+            f"Host key verification failed.; 'ssh -p {port} root@localhost true' must work without asking questions"
         ),
         second.sshd.address("/run/no-engine.sock"): "no container engine answers at /run/no-engine.sock there",
     }
@@ -297,7 +297,7 @@ def test_what_is_wrong_with_ssh_is_one_line_with_the_address(second: Second, sou
 
 def test_a_machine_without_ssh_says_what_to_install(source: Path, tmp_path: Path) -> None:
     said = refused(source, tmp_path, "--engine", "ssh://gpu-1", PATH=str(tmp_path))
-    assert said == "ssh://gpu-1: there is no ssh here; install openssh-client"
+    assert said == "ssh://gpu-1: ssh is not installed here; install openssh-client"
 
 
 def test_what_engines_do_not_go_with_is_one_line(source: Path, tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ class Waits(NopAgent):
 async def test_the_trials_of_an_engine_that_is_killed_are_elsewhere_and_its_containers_go_when_it_is_back(
     second: Second, engine: Engine, source: Path, tmp_path: Path
 ) -> None:
-    over = OverTwo(second.own.host, source, tmp_path, seeds=10, look_every_sec=0.3, lost_after_sec=3.0)
+    over = OverTwo(second.own.host, source, tmp_path, seeds=10, check_every_sec=0.3, lost_after_sec=3.0)
     begun, killed, back = list[int](), asyncio.Event(), asyncio.Event()
     slots = 2 * engine.info.cpus
     running = asyncio.create_task(over.execute(lambda: Waits(begun, killed, back, slots)))
@@ -403,7 +403,7 @@ async def test_an_sshd_that_is_killed_under_a_run_costs_no_trial_when_it_is_back
     second: Second, engine: Engine, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", second.path)
-    over, begun = OverTwo(second.over_ssh, source, tmp_path, seeds=4, look_every_sec=0.3), list[int]()
+    over, begun = OverTwo(second.over_ssh, source, tmp_path, seeds=4, check_every_sec=0.3), list[int]()
     before = children()
     running = asyncio.create_task(over.execute(lambda: Types(begun)))
     try:

@@ -12,7 +12,7 @@ from fleet_machines import FakeMachine, FleetRun, Works, until
 from tbench import Runner
 from tbench.config.settings import RunConfig
 from tbench.errors import EngineUnavailable, TrialError, UsageError
-from tbench.fleet.fleet import MOST_FAILURES, Fleet
+from tbench.fleet.fleet import MAX_FAILURES, Fleet
 from tbench.rewards.executed import Live, agent_reward
 from tbench.runs.admission import MOST_LOSSES
 from tbench.sandbox.backend import opened
@@ -78,7 +78,7 @@ async def test_the_trials_of_a_machine_that_is_lost_get_their_verdicts_elsewhere
     assert {line["error"]["type"] for line in lost} == {"engine_unreachable"}
     assert {line["error"]["message"] for line in lost} == {"b: no route to host"}
     assert b.done == ["given up", "closed"]
-    assert "b: is lost: no route to host; 2 trials on it begin anew" in run.notes
+    assert "b: is lost: no route to host; 2 trials on it will start again" in run.notes
     assert not outcome.interrupted and outcome.stopped is None
 
 
@@ -170,13 +170,13 @@ async def test_a_run_whose_machines_are_all_away_for_long_stops_and_keeps_what_w
     tasks: TaskSet, tmp_path: Path
 ) -> None:
     a, b = FakeMachine("a", cpus=1), FakeMachine("b", cpus=1, lets_go=False)
-    run = FleetRun(tasks, tmp_path / "run", [a, b], alone_sec=0.1)
+    run = FleetRun(tasks, tmp_path / "run", [a, b], no_machine_sec=0.1)
     run.begin()
     await until(lambda: len(b.begun) == 1 and len(run.lines) == 3)
     b.wrong, a.wrong = "off", "no route to host"
     outcome = await run.end()
     assert outcome.stopped is not None
-    assert outcome.stopped.startswith("no machine is left since 0 s (a: no route to host; b: off")
+    assert outcome.stopped.startswith("no machine has been available for 0 s (a: no route to host; b: off")
     assert run.document["status"] == "stopped"
     rewards = sorted((line["reward"] for line in run.final.values()), key=str)
     assert rewards in ([1.0] * 3, [1.0] * 3 + [None])
@@ -238,7 +238,7 @@ async def test_what_fits_only_a_machine_that_stays_away_is_alone_on_another(
     large_and_small: TaskSet, tmp_path: Path
 ) -> None:
     a, b = FakeMachine("a", cpus=1), FakeMachine("b", cpus=4, lets_go=False)
-    run = FleetRun(large_and_small, tmp_path / "run", [a, b], alone_sec=0.1)
+    run = FleetRun(large_and_small, tmp_path / "run", [a, b], no_machine_sec=0.1)
     run.begin()
     await until(lambda: b.begun == ["a-large"])
     b.wrong = "unplugged"
@@ -301,11 +301,11 @@ async def test_a_machine_on_which_nothing_starts_is_set_aside_and_tried_again_la
     await until(lambda: any("is set aside" in note for note in run.notes))
     full.fails_with = None
     await run.end()
-    assert f"full: is set aside: image_no_space: {FULL}; it is tried again in 0.005 min" in run.notes
+    assert f"full: is set aside: image_no_space: {FULL}; trying again in 0.005 min" in run.notes
     assert sum("set aside" in note for note in run.notes) == 1
     assert [line["reward"] for line in run.final.values()] == [1.0] * 16
     failed = [line for line in run.lines if not line["final"]]
-    assert {line["machine"] for line in failed} == {"full"} and len(failed) >= MOST_FAILURES
+    assert {line["machine"] for line in failed} == {"full"} and len(failed) >= MAX_FAILURES
 
 
 async def test_a_trial_that_a_machine_failed_waits_for_another_though_that_one_is_busy(
@@ -334,7 +334,7 @@ async def test_the_last_machine_is_never_set_aside(tasks: TaskSet, tmp_path: Pat
     await until(lambda: "given up" in a.done)
     await run.end()
     assert sum("set aside" in note for note in run.notes) == 1  # while there was another
-    assert run.fleet.nodes[1].failures > MOST_FAILURES and run.fleet.nodes[1].takes_trials
+    assert run.fleet.nodes[1].failures > MAX_FAILURES and run.fleet.nodes[1].takes_trials
     assert all(line["reward"] is None for line in run.final.values()) and len(run.final) == 12
 
 
@@ -418,7 +418,7 @@ async def test_what_else_differs_is_one_line_for_each_machine() -> None:
     fleet, notes = Fleet(machines), list[str]()
     async with opened(fleet, notes.append):
         await fleet.join(FakeMachine("late", **told | {"storage_driver": "vfs"}))
-    ending = "; results say where each trial was"
+    ending = "; results name each trial's machine"
     assert notes == [
         f"b: has Docker 27.1, and a has Docker 28.2{ending}",
         f"d: has Podman 5.4, cgroup 1, and a has Docker 28.2, cgroup 2{ending}",

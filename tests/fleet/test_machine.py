@@ -64,7 +64,7 @@ def test_what_is_no_address_is_refused_in_one_line_with_the_forms_that_there_are
         EngineAddress.parse(text)
     words = str(refused.value)
     assert words.startswith(f"{text or '(empty)'}: ") and "\n" not in words
-    assert words.endswith("give unix:///path/of.sock, ssh://user@host or tcp://host:2376")
+    assert words.endswith("use unix:///path/of.sock, ssh://user@host or tcp://host:2376")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_is_no_address_is_refused_in_one_line_with_the_forms_that_there_are
     ],
 )
 def test_a_password_is_refused_and_never_repeated(text: str) -> None:
-    with pytest.raises(UsageError, match="a password does not belong here; use a key of ssh") as refused:
+    with pytest.raises(UsageError, match="must not contain a password; use an ssh key") as refused:
         EngineAddress.parse(text)
     assert not any(part in str(refused.value) for part in ("hunter2", "hun", "ter2"))
 

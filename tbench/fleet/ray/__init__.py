@@ -1,1 +1,1 @@
-"""Ray: the engines of a cluster's nodes as machines of a run, each behind a socket of this machine."""
+"""Makes the engines of a Ray cluster's nodes available as machines of a run, each by a local socket."""

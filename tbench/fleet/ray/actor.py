@@ -1,7 +1,7 @@
-"""The actor on a node of a Ray cluster: a way to the node's engine, and what cleans up behind it.
+"""The actor on a node of a Ray cluster: connects to the node's engine, and starts a guard that cleans up after it.
 
-It goes to the node by its text, with the modules that it names here: nothing but Python, Ray and an engine need be
-there.
+Its code is sent to the node together with the modules that it imports, so that the node only needs Python, Ray and an
+engine.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tbench.fleet.ray.guard import ask, owners, remove_gone
 from tbench.sandbox.docker.owner import Life, Owner
 
 PROBE_SEC = 20.0
-LEAST_FREE_MB = 500
-"""Free space of the engine's disk below which hardly any container starts."""
+MIN_FREE_MB = 500
+"""Free space on the engine's disk below which hardly any container starts."""
 
 
 class NodeActor:
-    """What runs on a node for one run. Ray makes it an actor; every method is called by the run's tunnel."""
+    """A Ray actor that serves one run on a node; its methods are called by the run's tunnel."""
 
     def __init__(self, guard_text: str, label: str, kept: str) -> None:
-        """`label` names owners of containers, and `kept` begins the names of those that stay.
+        """`label` is the key of owner labels, `kept` the prefix of the names of kept containers.
 
-        `guard_text` is the program that removes what the actor leaves.
+        `guard_text` is the source of the program that removes leftovers of the actor.
         """
         self._guard_text, self._label, self._kept = guard_text, label, kept
         self._address = engine_address(os.environ)
@@ -41,10 +41,10 @@ class NodeActor:
         self._channel = Channel(self._connect)
         self._guard_pipe: int | None = None
 
-    async def look(self) -> dict[str, Any]:
-        """What there is here: owner, and `why_not` where the engine cannot be used; then nothing is started.
+    async def prepare(self) -> dict[str, Any]:
+        """Check the engine, remove leftovers of dead owners, and start the guard.
 
-        Where it can, what owners have left who are gone is removed (`left`: containers), and a guard waits.
+        Returns `owner`, and `why_not` if the engine cannot be used, or `left`, the number of removed containers.
         """
         found: dict[str, Any] = {"owner": self._owner}
         if urlsplit(self._address).scheme not in ("unix", "tcp"):
@@ -54,9 +54,9 @@ class NodeActor:
         except OSError as error:
             return found | {"why_not": f"no container engine answers at {self._address} ({error.strerror or error})"}
         if info is None:
-            why = f"no container engine answers at {self._address}, or one that wants TLS, which is not spoken here"
+            why = f"no container engine answers at {self._address}, or it requires TLS, which is not supported here"
             return found | {"why_not": why}
-        if why := without_disk(info.get("DockerRootDir", "")):
+        if why := disk_problem(info.get("DockerRootDir", "")):
             return found | {"why_not": why}
         with contextlib.suppress(OSError):
             found["left"] = await asyncio.to_thread(self._remove_gone)
@@ -74,7 +74,7 @@ class NodeActor:
         return remove_gone(self._address, self._label, self._kept, gone)
 
     def _start_guard(self) -> int:
-        """Start the guard; the end of the pipe that closes with this process, however that ends."""
+        """Start the guard; returns the end of a pipe that closes when this process ends for any reason."""
         settings = {"address": self._address, "label": self._label, "owner": self._owner, "kept": self._kept}
         ours, theirs = os.pipe()
         try:
@@ -102,23 +102,23 @@ class NodeActor:
         self._channel.take(messages)
 
     async def pull(self) -> list[Message]:
-        """Messages of the streams, as soon as there are some."""
+        """Wait for messages of the streams."""
         return await self._channel.batch()
 
 
 def engine_address(variables: Mapping[str, str]) -> str:
-    """Where the engine of this machine is: DOCKER_HOST says, else Docker's socket, else one of Podman's."""
+    """Return the address of this machine's engine: DOCKER_HOST, or else Docker's socket, or else Podman's."""
     if named := variables.get("DOCKER_HOST"):
         return named
-    places = ["/var/run/docker.sock", "/run/podman/podman.sock"]
+    paths = ["/var/run/docker.sock", "/run/podman/podman.sock"]
     if runtime := variables.get("XDG_RUNTIME_DIR"):
-        places += [f"{runtime}/docker.sock", f"{runtime}/podman/podman.sock"]
-    return f"unix://{next((place for place in places if Path(place).exists()), places[0])}"
+        paths += [f"{runtime}/docker.sock", f"{runtime}/podman/podman.sock"]
+    return f"unix://{next((path for path in paths if Path(path).exists()), paths[0])}"
 
 
-def without_disk(root: str, least_free_mb: int = LEAST_FREE_MB) -> str:
-    """Why the engine's directory has no room for containers; empty where it has, or where that cannot be seen."""
+def disk_problem(root: str, min_free_mb: int = MIN_FREE_MB) -> str:
+    """Return the problem if the engine's disk is full; empty if it is not, or cannot be seen."""
     if not root or not Path(root).is_dir():
         return ""
     free_mb = shutil.disk_usage(root).free >> 20
-    return f"its engine's disk is full: {free_mb} MB are free at {root}" if free_mb < least_free_mb else ""
+    return f"its engine's disk is full: {free_mb} MB free at {root}" if free_mb < min_free_mb else ""

@@ -1,8 +1,7 @@
-"""Many byte streams over one exchange of messages: what a node's actor and this machine have between them.
+"""Multiplexes byte streams over an exchange of messages between a node's actor and this machine.
 
-A message is (stream, kind, data). Each side may have so many bytes under way on a stream before the other has passed
-them on, so that neither a fast engine nor a fast client fills the memory of the other side. Of the standard library
-alone: the actor's side runs where no tbench need be.
+A message is (stream, kind, data). Each stream has a window of unacknowledged bytes, so that neither a fast engine nor a
+fast client fills the memory of the other side. Uses only the standard library, since nodes need not have tbench.
 """
 
 from __future__ import annotations
@@ -12,34 +11,34 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 Message = tuple[int, str, bytes]
-"""Kinds: open; data; end (there will be no more data); taken (so many bytes were passed on, in decimal); reset."""
+"""Kinds: open; data; end (of the data); taken (acknowledges a number of bytes, in decimal); reset."""
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 WINDOW_BYTES = 1 << 20
-_TAKEN_BYTES = WINDOW_BYTES // 4
-"""How many bytes are passed on before the other side is told: a message for each would double the messages."""
+_ACKNOWLEDGED_BYTES = WINDOW_BYTES // 4
+"""Bytes per acknowledgement; one for each message would double the number of messages."""
 _READ_BYTES = 1 << 16
 _BATCH_BYTES = 4 << 20
-_GATHER_SEC, _MOST_GATHER_SEC = 1e-4, 1e-2
-"""How long more messages are waited for, for each stream: an exchange costs far more than a message."""
+_GATHER_SEC, _MAX_GATHER_SEC = 1e-4, 1e-2
+"""Seconds to wait for more messages, per stream and at most; an exchange costs far more than a message."""
 
 
 class Stream:
-    """One stream: what is read of this side's connection, and what is written to it."""
+    """One stream, with a connection on this side."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.free_bytes = WINDOW_BYTES
-        """How much more may be sent before the other side has passed something on."""
+        """Bytes that may be sent before the next acknowledgement."""
         self.is_free = asyncio.Event()
         self.incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
-        """What is to be written; None for the end."""
+        """Data to be written to the connection; None for the end."""
         self.writer: asyncio.StreamWriter | None = None
         self.task: asyncio.Task[None] | None = None
 
 
 class Channel:
-    """One side of the streams. `connect` is called for each that the other side opens."""
+    """One side of the streams. `connect` is called for each stream opened by the other side."""
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]] | None = None) -> None:
         self._connect = connect
@@ -52,10 +51,10 @@ class Channel:
     # -- messages ----------------------------------------------------------------------------------
 
     async def batch(self) -> list[Message]:
-        """What there is to send, as soon as there is something."""
+        """Wait for messages to send, and return a batch of them."""
         await self._news.wait()
         if len(self._streams) > 1:
-            await asyncio.sleep(min(_MOST_GATHER_SEC, _GATHER_SEC * len(self._streams)))
+            await asyncio.sleep(min(_MAX_GATHER_SEC, _GATHER_SEC * len(self._streams)))
         size, count = 0, 0
         for _, _, data in self._outgoing:
             size, count = size + len(data), count + 1
@@ -67,7 +66,7 @@ class Channel:
         return taken
 
     def take(self, messages: Sequence[Message]) -> None:
-        """Take what the other side has sent."""
+        """Process messages from the other side."""
         for number, kind, data in messages:
             if kind == "open" and self._connect is not None and not self._is_closed:
                 stream = self._streams[number] = Stream(number)
@@ -75,7 +74,7 @@ class Channel:
                 continue
             known = self._streams.get(number)
             if known is None:
-                continue  # it has ended here, and the other side does not know yet
+                continue  # ended on this side, which the other side does not know yet
             if kind == "data":
                 known.incoming.put_nowait(data)
             elif kind == "end":
@@ -92,8 +91,8 @@ class Channel:
 
     # -- streams -----------------------------------------------------------------------------------
 
-    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Open a stream for a connection of this side, and carry it until both ends are done."""
+    async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Open a stream for a connection on this side, and forward it until both directions have ended."""
         if self._is_closed:
             writer.transport.abort()
             return
@@ -101,30 +100,31 @@ class Channel:
         stream = self._streams[self._last] = Stream(self._last)
         stream.task = asyncio.current_task()
         self._send(stream, "open")
-        with contextlib.suppress(asyncio.CancelledError):  # by a reset, or because the channel closes
-            await self._both_ways(stream, (reader, writer))
+        with contextlib.suppress(asyncio.CancelledError):  # after a reset, or when the channel closes
+            await self._pump(stream, (reader, writer))
 
     async def _opened(self, stream: Stream, connect: Callable[[], Awaitable[Connection]]) -> None:
         try:
             connection = await connect()
         except OSError:
-            self._drop(stream, tells=True)
+            self._drop(stream, is_broken=True)
             return
-        await self._both_ways(stream, connection)
+        await self._pump(stream, connection)
 
-    async def _both_ways(self, stream: Stream, connection: Connection) -> None:
+    async def _pump(self, stream: Stream, connection: Connection) -> None:
+        """Forward both directions of a connection."""
         reader, stream.writer = connection
-        ways = [asyncio.create_task(self._outward(stream, reader)), asyncio.create_task(self._inward(stream))]
-        tells = True
+        directions = [asyncio.create_task(self._outward(stream, reader)), asyncio.create_task(self._inward(stream))]
+        is_broken = True
         try:
-            await asyncio.gather(*ways)
-            tells = False  # both ends were told
+            await asyncio.gather(*directions)
+            is_broken = False
         except OSError:
             pass
         finally:
-            for way in ways:
-                way.cancel()
-            self._drop(stream, tells=tells)
+            for direction in directions:
+                direction.cancel()
+            self._drop(stream, is_broken=is_broken)
 
     async def _outward(self, stream: Stream, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(_READ_BYTES):
@@ -143,22 +143,23 @@ class Channel:
             writer.write(data)
             await writer.drain()
             taken += len(data)
-            if taken >= _TAKEN_BYTES:
+            if taken >= _ACKNOWLEDGED_BYTES:
                 self._send(stream, "taken", b"%d" % taken)
                 taken = 0
         writer.write_eof()
 
-    def _drop(self, stream: Stream, *, tells: bool) -> None:
-        if self._streams.pop(stream.number, None) is not None and tells:
+    def _drop(self, stream: Stream, *, is_broken: bool) -> None:
+        """Close a stream; the other side of a broken one is reset."""
+        if self._streams.pop(stream.number, None) is not None and is_broken:
             self._send(stream, "reset")
         if stream.writer is not None:
-            if tells:
+            if is_broken:
                 stream.writer.transport.abort()
             else:
                 stream.writer.close()
 
     def close(self) -> None:
-        """End all streams, at once, and take no other."""
+        """Abort all streams, and accept no others."""
         self._is_closed = True
         for stream in list(self._streams.values()):
             if stream.task is not None:

@@ -1,8 +1,8 @@
-"""What removes the containers of a node's actor when that has ended, however it did.
+"""Removes the containers of a node's actor after the actor has ended for any reason.
 
-It is a program of the standard library alone: its text goes to the node, where no tbench need be. Ray ends an actor
-and its children without a word when a driver, a head or a node is gone, so this runs in a session of its own and waits
-until the pipe to the actor closes.
+This program only uses the standard library, since its text is sent to nodes without tbench. Ray kills an actor and its
+children when the driver, head or node is gone, so this runs in a new session and waits until the pipe to the actor
+closes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from urllib.parse import quote, urlsplit
 
 CALL_SEC = 60.0
 SEARCHES, BETWEEN_SEARCHES_SEC = 10, 0.5
-"""How often containers are searched for: the engine may still be creating some."""
+"""Number of searches for containers, since the engine may still be creating some."""
 AWAY_SEC = 600.0
-"""How long an engine is waited for that does not answer."""
+"""Seconds to wait for an engine that does not answer."""
 
 
 class EngineConnection(http.client.HTTPConnection):
@@ -43,7 +43,7 @@ class EngineConnection(http.client.HTTPConnection):
 
 
 def ask(address: str, method: str, path: str, timeout: float = CALL_SEC) -> Any:
-    """Ask an engine; its answer as JSON, None where it says no. Raises OSError where nobody answers."""
+    """Send a request to an engine; returns the JSON answer, or None for an error status. Raises OSError."""
     connection = EngineConnection(address, timeout)
     try:
         connection.request(method, path)
@@ -57,7 +57,7 @@ def ask(address: str, method: str, path: str, timeout: float = CALL_SEC) -> Any:
 
 
 def listed(address: str, what: str, label: str) -> list[dict[str, Any]]:
-    """Containers, networks or volumes with a label (KEY or KEY=VALUE). Raises OSError."""
+    """List containers, networks or volumes with a label (KEY or KEY=VALUE). Raises OSError."""
     filters = quote(json.dumps({"label": [label]}))
     path = "/containers/json?all=1&" if what == "containers" else f"/{what}?"
     found = ask(address, "GET", f"{path}filters={filters}")
@@ -67,7 +67,7 @@ def listed(address: str, what: str, label: str) -> list[dict[str, Any]]:
 
 
 def owners(address: str, label: str) -> set[str]:
-    """The owners whose containers, networks or volumes there are. Raises OSError."""
+    """Return the owners of all containers, networks and volumes with the label. Raises OSError."""
     return {
         (each.get("Labels") or {}).get(label, "")
         for what in ("containers", "networks", "volumes")
@@ -76,9 +76,9 @@ def owners(address: str, label: str) -> set[str]:
 
 
 def remove_once(address: str, label: str, kept: str) -> int:
-    """Remove what has the label but what was kept, by the prefix of its name; the number of containers.
+    """Remove everything with the label, except containers whose name has the prefix `kept`.
 
-    Raises OSError.
+    Returns the number of removed containers. Raises OSError.
     """
     removed = 0
     for each in listed(address, "containers", label):
@@ -100,7 +100,7 @@ def remove_all_of(
     away_sec: float = AWAY_SEC,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Remove what has the label, searched for several times; an engine that is away is waited for, within bounds."""
+    """Remove everything with the label in several searches; waits up to `away_sec` for an engine that is away."""
     ends_at = time.monotonic() + away_sec
     searches = 0
     while searches < SEARCHES and time.monotonic() < ends_at:
@@ -111,14 +111,14 @@ def remove_all_of(
 
 
 def remove_gone(address: str, label: str, kept: str, gone: Iterable[str]) -> int:
-    """Remove what these owners have left; the number of containers. Raises OSError."""
+    """Remove leftovers of these owners; returns the number of containers. Raises OSError."""
     return sum(remove_once(address, f"{label}={each}", kept) for each in gone)
 
 
 def main(settings: Mapping[str, str]) -> None:
     """Wait for the end of standard input, then remove."""
     if os.fork():
-        return  # an orphan is left: nobody ends that with the actor as a child of it
+        return  # the child goes on as an orphan, which is not killed together with the actor
     while os.read(0, 4096):
         pass
     remove_all_of(settings["address"], f"{settings['label']}={settings['owner']}", settings["kept"])

@@ -1,8 +1,8 @@
-"""The process that speaks to Ray: it has an actor on each node with an engine, and a socket here that leads to it.
+"""The process that is connected to Ray: starts an actor on each node with an engine, and a local socket for it.
 
-As a program: `python -m tbench.fleet.ray.tunnel ADDRESS DIRECTORY`. What it tells is one JSON object per line on its
-standard output (`NodeNews`); it ends when its standard input ends. It is a process of its own since Ray ends a driver
-without asking when the head is gone, prints where it likes, and ends with the signals of a terminal.
+As a program: `python -m tbench.fleet.ray.tunnel ADDRESS DIRECTORY`. It writes one JSON object per line (`NodeNews`) to
+standard output, and ends when its standard input ends. It is a separate process, since Ray kills a driver when the head
+is gone, prints to its output, and reacts to signals of the terminal.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ from tbench.sandbox.docker.owner import KEPT_PREFIX, LABEL_OWNER
 from tbench.text import one_line
 
 RESOURCE = "engine"
-"""Custom resource of the nodes that have trials; a run takes one of it on each."""
-LOOK_EVERY_SEC = 2.0
+"""Custom resource of nodes for trials; a run takes one unit of it on each node."""
+POLL_EVERY_SEC = 2.0
 HEAD_AWAY_SEC = 30.0
-"""How long the head may be away: one with a store of its own comes back sooner."""
+"""Seconds that the head may be away; a head with persistent storage comes back sooner."""
 BUSY_AFTER_SEC = 20.0
-AGAIN_SEC = 15.0
-"""Pause before a node is tried again whose actor has ended, or that could not be used."""
-MOST_ACTORS = 5
-"""How many actors a node may lose in a run before it is left alone."""
+RETRY_SEC = 15.0
+"""Pause before another attempt on a node whose actor has ended, or whose engine could not be used."""
+MAX_ACTORS = 5
+"""Number of actors that a node may lose in a run before it is given up."""
 _CLOSE_SEC = 5.0
-_REACH_SEC = 5.0
+_CONNECT_SEC = 5.0
 
 Kind = Literal["nodes", "joined", "refused", "busy", "lost", "ended"]
 
 
 @dataclass(frozen=True)
 class NodeNews:
-    """What the process tells of the cluster, or of one node of it."""
+    """A message about the cluster, or about one of its nodes."""
 
     kind: Kind
-    """`nodes` comes first: how many nodes have the resource; `ended` last: nothing comes after it."""
+    """`nodes` is the first message, with the number of nodes that have the resource; `ended` is the last."""
     name: str = ""
     why: str = ""
     number: int = 0
-    """With `nodes`, how many; with `joined`, how many containers of dead runs were removed there."""
+    """Number of nodes (`nodes`), or of removed containers of dead runs (`joined`)."""
     socket: str = ""
     owner: str = ""
     cpus: float = 0.0
-    """CPUs that Ray has on the node; 0 where it has none."""
+    """Ray's CPUs on the node; may be 0."""
     gpus: int = 0
 
 
@@ -69,55 +69,56 @@ class Tunnel:
     """The nodes of a cluster that Ray is connected to."""
 
     def __init__(self, head: str, directory: Path, out: int) -> None:
-        """`head` is HOST:PORT of the cluster's control store; `out` a file descriptor for what is told."""
+        """`head` is HOST:PORT of the cluster's control store; `out` is a file descriptor for messages."""
         self._head, self._directory, self._out = head, directory, out
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._names: dict[str, str] = {}
         self._sockets = 0
 
-    def tell(self, told: NodeNews) -> None:
-        """Tell the process that has started this one."""
+    def report(self, news: NodeNews) -> None:
+        """Send a message to the parent process."""
         with contextlib.suppress(OSError):
-            os.write(self._out, json.dumps(asdict(told)).encode() + b"\n")
+            os.write(self._out, json.dumps(asdict(news)).encode() + b"\n")
 
     async def run(self) -> str:
-        """Serve all nodes, those that come later among them, until the head is gone; what to say then."""
+        """Serve all nodes, including later ones, until the head is gone; returns the reason."""
         loop = asyncio.get_running_loop()
-        told, seen = False, loop.time()
+        is_first, seen = True, loop.time()
         while True:
-            if await self._answers():
+            if await self._head_answers():
                 seen = loop.time()
                 nodes = {each["NodeID"]: each for each in await asyncio.to_thread(ray.nodes)}
                 able = {key: each for key, each in nodes.items() if each["Alive"] and each["Resources"].get(RESOURCE)}
-                if not told:
-                    self.tell(NodeNews("nodes", number=len(able)))
-                    told = True
-                self._follow(able)
+                if is_first:
+                    self.report(NodeNews("nodes", number=len(able)))
+                    is_first = False
+                self._update(able)
             elif loop.time() - seen > HEAD_AWAY_SEC:
                 return f"the head of the cluster at {self._head} is gone"
-            await asyncio.sleep(LOOK_EVERY_SEC)
+            await asyncio.sleep(POLL_EVERY_SEC)
 
-    async def _answers(self) -> bool:
-        """Whether the head takes connections: a call of Ray's would wait for it, and then end the process."""
-        return await asyncio.to_thread(_is_there, self._head)
+    async def _head_answers(self) -> bool:
+        """Whether the head accepts connections; one of Ray's calls would wait for it, and then end the process."""
+        return await asyncio.to_thread(_accepts_connections, self._head)
 
-    def _follow(self, able: Mapping[str, Mapping[str, Any]]) -> None:
+    def _update(self, able: Mapping[str, Mapping[str, Any]]) -> None:
+        """Start to serve new nodes, and stop to serve those that are gone."""
         for key, node in able.items():
             if key not in self._tasks:
-                name = self._names.setdefault(key, self._name_of(key, node))
-                served = _Served(self, key, name, node["Resources"])
-                self._tasks[key] = asyncio.create_task(served.serve(), name=f"node {name}")
+                name = self._names.setdefault(key, self._unique_name(key, node))
+                server = _NodeServer(self, key, name, node["Resources"])
+                self._tasks[key] = asyncio.create_task(server.serve(), name=f"node {name}")
         for key in self._tasks.keys() - able.keys():
             self._tasks[key].cancel("the node is gone")
 
-    def _name_of(self, key: str, node: Mapping[str, Any]) -> str:
-        """A name for a node that no other one has had: its own, or its host's."""
+    def _unique_name(self, key: str, node: Mapping[str, Any]) -> str:
+        """Return a unique name for a node: its own, or its host's."""
         own, address = node.get("NodeName", ""), node.get("NodeManagerAddress", "")
         name = own if own and own != address else node.get("NodeManagerHostname") or address
         return f"{name}-{key[:6]}" if name in self._names.values() else name
 
     def new_socket(self) -> Path:
-        """A path for another socket."""
+        """Return a path for another socket."""
         self._sockets += 1
         return self._directory / f"{self._sockets}.sock"
 
@@ -128,46 +129,46 @@ class Tunnel:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
 
-class _Served:
-    """One node: an actor there, and another one when that has ended."""
+class _NodeServer:
+    """Serves one node: starts an actor there, and another one after it has ended."""
 
     def __init__(self, tunnel: Tunnel, key: str, name: str, resources: Mapping[str, float]) -> None:
         self._tunnel, self._key, self._name = tunnel, key, name
         self._has: dict[str, Any] = {"cpus": resources.get("CPU", 0.0), "gpus": int(resources.get("GPU", 0))}
-        self._told: Counter[str] = Counter()
+        self._reported: Counter[str] = Counter()
 
-    def _tell(self, kind: Kind, why: str = "", **more: Any) -> None:
+    def _report(self, kind: Kind, why: str = "", **more: Any) -> None:
         if kind in ("refused", "busy"):
-            # Once is enough, however often it is tried again.
-            self._told[f"{kind} {why}"] += 1
-            if self._told[f"{kind} {why}"] > 1:
+            # Reported once, even if it happens at every attempt.
+            self._reported[f"{kind} {why}"] += 1
+            if self._reported[f"{kind} {why}"] > 1:
                 return
-        self._tunnel.tell(NodeNews(kind, self._name, why, **self._has, **more))
+        self._tunnel.report(NodeNews(kind, self._name, why, **self._has, **more))
 
     async def serve(self) -> None:
-        for _ in range(MOST_ACTORS):
+        for _ in range(MAX_ACTORS):
             handle, joined = None, False
             try:
                 handle = self._create()
-                found = await self._look(handle)
+                found = await self._prepare(handle)
                 while why := found.get("why_not"):
-                    self._tell("refused", why)
-                    await asyncio.sleep(AGAIN_SEC)
-                    found = await handle.look.remote()
+                    self._report("refused", why)
+                    await asyncio.sleep(RETRY_SEC)
+                    found = await handle.prepare.remote()
                 joined = True
-                await self._carry(handle, found)
+                await self._forward(handle, found)
             except asyncio.CancelledError as error:
                 if joined:
-                    self._tell("lost", str(error) or "the run has ended")
+                    self._report("lost", str(error) or "the run has ended")
                 raise
             except (RayError, OSError) as error:
-                self._tell("lost" if joined else "refused", why_failed(error))
+                self._report("lost" if joined else "refused", describe_failure(error))
             finally:
                 if handle is not None:
                     with contextlib.suppress(Exception):
                         ray.kill(handle)
-            await asyncio.sleep(AGAIN_SEC)
-        self._tell("refused", f"its actor has ended {MOST_ACTORS} times; it is left alone")
+            await asyncio.sleep(RETRY_SEC)
+        self._report("refused", f"its actor has ended {MAX_ACTORS} times; it is given up")
 
     def _create(self) -> Any:
         remote = ray.remote(NodeActor).options(
@@ -180,47 +181,47 @@ class _Served:
         )
         return remote.remote(Path(guard.__file__).read_text(encoding="utf-8"), LABEL_OWNER, KEPT_PREFIX)
 
-    async def _look(self, handle: Any) -> dict[str, Any]:
-        looking = asyncio.ensure_future(asyncio.wrap_future(handle.look.remote().future()))
-        done, _ = await asyncio.wait([looking], timeout=BUSY_AFTER_SEC)
+    async def _prepare(self, handle: Any) -> dict[str, Any]:
+        preparing = asyncio.ensure_future(asyncio.wrap_future(handle.prepare.remote().future()))
+        done, _ = await asyncio.wait([preparing], timeout=BUSY_AFTER_SEC)
         if not done:
-            why = f"its resource `{RESOURCE}` is taken by another run, or its actor does not start; it is waited for"
-            self._tell("busy", why)
-        found: dict[str, Any] = await looking
+            why = f"its resource `{RESOURCE}` is taken by another run, or its actor does not start; waiting for it"
+            self._report("busy", why)
+        found: dict[str, Any] = await preparing
         return found
 
-    async def _carry(self, handle: Any, found: Mapping[str, Any]) -> None:
-        """Lead connections to the actor until it ends. Raises RayError then."""
-        carrying, path = Channel(), self._tunnel.new_socket()
-        server = await asyncio.start_unix_server(carrying.carry, path)
+    async def _forward(self, handle: Any, found: Mapping[str, Any]) -> None:
+        """Forward connections to the actor until it ends. Raises RayError then."""
+        streams, path = Channel(), self._tunnel.new_socket()
+        server = await asyncio.start_unix_server(streams.forward, path)
         try:
-            self._tell("joined", socket=str(path), owner=found["owner"], number=found.get("left", 0))
+            self._report("joined", socket=str(path), owner=found["owner"], number=found.get("left", 0))
             async with asyncio.TaskGroup() as group:
-                group.create_task(_pushing(carrying, handle))
-                group.create_task(_pulling(carrying, handle))
+                group.create_task(_pushing(streams, handle))
+                group.create_task(_pulling(streams, handle))
         except* (RayError, OSError) as failed:
             raise failed.exceptions[0] from None
         finally:
             server.close()
-            carrying.close()
+            streams.close()
             path.unlink(missing_ok=True)
 
 
-async def _pushing(carrying: Channel, handle: Any) -> None:
+async def _pushing(streams: Channel, handle: Any) -> None:
     while True:
-        await handle.push.remote(await carrying.batch())
+        await handle.push.remote(await streams.batch())
 
 
-async def _pulling(carrying: Channel, handle: Any) -> None:
+async def _pulling(streams: Channel, handle: Any) -> None:
     while True:
-        carrying.take(await handle.pull.remote())
+        streams.take(await handle.pull.remote())
 
 
-def why_failed(error: BaseException) -> str:
-    """An error in one line."""
+def describe_failure(error: BaseException) -> str:
+    """Describe an error of Ray in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     if isinstance(error, ActorUnavailableError):
-        return "its actor cannot be reached any more"
+        return "its actor can no longer be reached"
     if not isinstance(error, RayActorError):
         return one_line(" ".join(lines), 300)
     if "creation task" in lines[0]:
@@ -229,14 +230,14 @@ def why_failed(error: BaseException) -> str:
 
 
 def connect(address: str) -> str:
-    """Connect this process to a cluster; HOST:PORT of its control store. Raises what Ray raises."""
+    """Connect this process to a cluster; returns HOST:PORT of its control store. Raises Ray's errors."""
     for module in (actor, channel, guard, owner):
-        # Nodes need no tbench: its modules for them go there as they are here.
+        # Sent to the nodes, which need not have tbench.
         cloudpickle.register_pickle_by_value(module)
     if address == "auto" and (known := _known_address()):
-        if not _is_there(known):
+        if not _accepts_connections(known):
             raise ConnectionError(f"no Ray runs at {known}, where one ran before")
-        # Named, as with `auto` Ray takes a token that it finds for one of this cluster, which need not have any.
+        # The explicit address, since with `auto` Ray uses any token that it finds, even if the cluster needs none.
         address = known
     local: dict[str, Any] = {"resources": {RESOURCE: 1}, "include_dashboard": False} if address == "local" else {}
     context = ray.init(address=address, log_to_driver=False, logging_level="error", **local)
@@ -244,21 +245,21 @@ def connect(address: str) -> str:
 
 
 def _known_address() -> str:
-    """Where Ray would look with `auto`, also for a cluster that has ended; empty where it would look for processes."""
+    """Return the address that Ray uses for `auto`, even of an ended cluster; empty if it would search for processes."""
     with contextlib.suppress(OSError):
         return os.environ.get("RAY_ADDRESS") or Path(_ray_temp(), "ray_current_cluster").read_text().strip()
     return ""
 
 
 def _ray_temp() -> str:
-    """Directory of Ray's own files."""
+    """Return the directory of Ray's own files."""
     return str(Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray"))
 
 
-def _is_there(address: str) -> bool:
+def _accepts_connections(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _REACH_SEC).close()
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SEC).close()
     except (OSError, ValueError):
         return False
     return True
@@ -278,7 +279,7 @@ async def serve(head: str, directory: Path, out: int) -> None:
     running, ending = asyncio.create_task(tunnel.run()), asyncio.create_task(ends.wait())
     await asyncio.wait([running, ending], return_when=asyncio.FIRST_COMPLETED)
     if running.done():
-        tunnel.tell(NodeNews("ended", why=running.result() if not running.exception() else repr(running.exception())))
+        tunnel.report(NodeNews("ended", why=running.result() if not running.exception() else repr(running.exception())))
     for task in (running, ending):
         task.cancel()
     with contextlib.suppress(TimeoutError):
@@ -288,16 +289,16 @@ async def serve(head: str, directory: Path, out: int) -> None:
 
 def main() -> None:
     address, directory = sys.argv[1:]
-    # What is told has a descriptor of its own: Ray prints into standard output.
+    # Messages use a duplicated descriptor, since Ray prints to standard output.
     out = os.dup(1)
     os.dup2(2, 1)
     try:
         head = connect(address)
-    except Exception as error:  # noqa: BLE001 - Ray has no common class for them; the line says which it was
-        os.write(out, json.dumps(asdict(NodeNews("ended", why=why_failed(error)))).encode() + b"\n")
+    except Exception as error:  # noqa: BLE001 - Ray's errors have no common class; the message describes the error
+        os.write(out, json.dumps(asdict(NodeNews("ended", why=describe_failure(error)))).encode() + b"\n")
         return
     asyncio.run(serve(head, Path(directory), out))
-    atexit.unregister(ray.shutdown)  # which waits for a head that may be gone
+    atexit.unregister(ray.shutdown)  # it would wait for a head that may be gone
 
 
 if __name__ == "__main__":

@@ -10,24 +10,24 @@ from pathlib import Path
 import pytest
 
 from tbench.errors import UsageError
-from tbench.fleet.ray.actor import LEAST_FREE_MB, NodeActor, engine_address, without_disk
-from tbench.fleet.ray.cluster import advised, require_address
+from tbench.fleet.ray.actor import MIN_FREE_MB, NodeActor, disk_problem, engine_address
+from tbench.fleet.ray.cluster import require_address, with_advice
 
 
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("ray://head:10001", "is for clients outside of a cluster"),
-        ("head", "is no address of a cluster"),
-        ("head:", "is no address of a cluster"),
-        (":6379", "is no address of a cluster"),
-        ("head:six", "is no address of a cluster"),
-        ("head:0", "is no address of a cluster"),
-        ("head:99999", "is no address of a cluster"),
-        ("http://head:8265", "is no address of a cluster"),
-        ("me@head:6379", "is no address of a cluster"),
-        ("a head:6379", "is no address of a cluster"),
-        ("", "is no address of a cluster"),
+        ("ray://head:10001", "is for clients outside the cluster"),
+        ("head", "not the address of a cluster"),
+        ("head:", "not the address of a cluster"),
+        (":6379", "not the address of a cluster"),
+        ("head:six", "not the address of a cluster"),
+        ("head:0", "not the address of a cluster"),
+        ("head:99999", "not the address of a cluster"),
+        ("http://head:8265", "not the address of a cluster"),
+        ("me@head:6379", "not the address of a cluster"),
+        ("a head:6379", "not the address of a cluster"),
+        ("", "not the address of a cluster"),
     ],
 )
 def test_what_is_no_address_is_refused_with_the_forms_that_there_are(address: str, said: str) -> None:
@@ -60,7 +60,7 @@ def test_without_ray_it_is_said_how_to_install_it() -> None:
     ],
 )
 def test_what_ray_says_becomes_what_to_do_about_it_where_that_is_known(why: str, said: str) -> None:
-    assert said in advised(why)
+    assert said in with_advice(why)
 
 
 @pytest.mark.parametrize(
@@ -97,18 +97,18 @@ async def test_a_node_whose_engine_is_another_service_or_none_is_left_out_with_t
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"tcp://127.0.0.1:{server.server_address[1]}"
         monkeypatch.setenv("DOCKER_HOST", address)
-        seen = await NodeActor("", "label", "kept").look()
+        seen = await NodeActor("", "label", "kept").prepare()
         server.shutdown()
-    assert seen["why_not"].startswith(f"no container engine answers at {address}, or one that wants TLS")
-    seen = await NodeActor("", "label", "kept").look()
+    assert seen["why_not"].startswith(f"no container engine answers at {address}, or it requires TLS")
+    seen = await NodeActor("", "label", "kept").prepare()
     assert seen["why_not"] == f"no container engine answers at {address} (Connection refused)"
     monkeypatch.setenv("DOCKER_HOST", "ssh://gpu-1")
-    seen = await NodeActor("", "label", "kept").look()
+    seen = await NodeActor("", "label", "kept").prepare()
     assert seen["why_not"] == "DOCKER_HOST=ssh://gpu-1 is neither unix:// nor tcp://"
 
 
 def test_a_disk_that_cannot_be_seen_is_not_judged_and_one_with_room_has_nothing_wrong(tmp_path: Path) -> None:
-    assert without_disk("") == without_disk(str(tmp_path / "nowhere")) == ""
-    assert without_disk(str(tmp_path), least_free_mb=0) == ""
-    assert "its engine's disk is full" in without_disk(str(tmp_path), least_free_mb=1 << 40)
-    assert LEAST_FREE_MB > 0
+    assert disk_problem("") == disk_problem(str(tmp_path / "nowhere")) == ""
+    assert disk_problem(str(tmp_path), min_free_mb=0) == ""
+    assert "its engine's disk is full" in disk_problem(str(tmp_path), min_free_mb=1 << 40)
+    assert MIN_FREE_MB > 0

@@ -38,7 +38,7 @@ class Pair:
 
     @contextlib.asynccontextmanager
     async def running(self, handle: Handle | None) -> AsyncIterator[Pair]:
-        servers = [await asyncio.start_unix_server(self.channel.carry, self.near)]
+        servers = [await asyncio.start_unix_server(self.channel.forward, self.near)]
         if handle is not None:
             servers.append(await asyncio.start_unix_server(handle, self.far))
         moving = [

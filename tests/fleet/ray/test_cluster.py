@@ -143,7 +143,7 @@ def test_trials_of_a_node_that_is_killed_are_done_once_more_elsewhere(run: Clust
     for result in lost:
         again = run.finals[result.task, result.seed]
         assert (again.attempt, again.machine) == (2, "one")
-    assert re.search(r"two: is lost: .*; \d+ trials? on it begin", output), output
+    assert re.search(r"two: is lost: .*; \d+ trials? on it will start again", output), output
 
 
 def test_an_actor_that_is_killed_costs_no_verdict_and_its_node_joins_again(
@@ -187,7 +187,7 @@ def test_nothing_is_left_on_any_node_when_the_driver_is_killed(
         for pid in tunnels if whole else ():
             os.kill(pid, signal.SIGKILL)
         eventually(lambda: not run.containers, "the end of all containers")
-        eventually(lambda: not tunnels_to(nodes.address), "the end of the process that speaks to Ray")
+        eventually(lambda: not tunnels_to(nodes.address), "the end of the process connected to Ray")
 
 
 def test_what_was_finished_stays_finished_when_the_head_is_killed_and_the_rest_is_done_later(
@@ -330,7 +330,7 @@ def test_a_cluster_of_this_machine_alone_is_there_for_the_run_only(
     run.start("run", str(source), *words, HOME=str(tmp_path))
     code, output = run.finish()
     assert (code, len(run.finals)) == (0, 1), output
-    eventually(lambda: not tunnels_to("local"), "the end of the process that speaks to Ray")
+    eventually(lambda: not tunnels_to("local"), "the end of the process connected to Ray")
 
 
 def test_ctrl_c_ends_a_run_in_order_and_its_actors_with_it(run: ClusterRun, make_task: MakeTask) -> None:

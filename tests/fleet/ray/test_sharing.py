@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tbench.errors import UsageError
-from tbench.fleet.ray.cluster import Sharing, divided
+from tbench.fleet.ray.cluster import EngineSharing, divide_cpus
 from tbench.sandbox.docker.engine import DaemonThreads, Engine, EngineInfo
 
 
@@ -28,13 +28,13 @@ def test_nobody_has_more_than_is_wanted_and_nothing_is_left_while_somebody_wants
 ) -> None:
     asked = {str(number): each for number, each in enumerate(wanted)}
     whole = len(wanted) + more
-    got = divided(asked, whole)
+    got = divide_cpus(asked, whole)
     assert all(1 <= got[name] <= asked[name] for name in asked)
     assert sum(got.values()) == min(whole, sum(wanted))
 
 
 def test_a_node_alone_has_what_ray_has_there() -> None:
-    sharing = Sharing()
+    sharing = EngineSharing()
     for name, cpus, expected in (("a", 3.0, (3, 6000.0)), ("b", 64.0, (4, 8000.0)), ("c", 0.0, (4, 8000.0))):
         engine = an_engine(name)
         sharing.take(name, engine, cpus, 0)
@@ -42,7 +42,7 @@ def test_a_node_alone_has_what_ray_has_there() -> None:
 
 
 def test_nodes_that_share_an_engine_have_a_part_each_and_more_when_one_is_gone() -> None:
-    sharing, one, two = Sharing(), an_engine(), an_engine()
+    sharing, one, two = EngineSharing(), an_engine(), an_engine()
     sharing.take("one", one, 0, 0)
     assert has(one) == (4, 8000.0)
     sharing.take("two", two, 0, 0)
@@ -52,15 +52,15 @@ def test_nodes_that_share_an_engine_have_a_part_each_and_more_when_one_is_gone()
 
 
 def test_more_nodes_than_cpus_are_refused_by_the_names_of_the_others() -> None:
-    sharing = Sharing()
+    sharing = EngineSharing()
     for name in ("one", "two"):
         sharing.take(name, an_engine(cpus=2), 1, 0)
-    with pytest.raises(UsageError, match="has the same engine as one, two, and no cpu of it is left"):
+    with pytest.raises(UsageError, match="has the same engine as one, two, which has no free CPU"):
         sharing.take("three", an_engine(cpus=2), 1, 0)
 
 
 def test_engines_that_do_not_say_which_they_are_are_not_shared() -> None:
-    sharing, one, two = Sharing(), an_engine(""), an_engine("")
+    sharing, one, two = EngineSharing(), an_engine(""), an_engine("")
     sharing.take("one", one, 0, 0)
     sharing.take("two", two, 0, 0)
     assert has(one) == has(two) == (4, 8000.0)
@@ -71,5 +71,5 @@ def test_gpus_are_as_many_as_ray_has_where_the_engine_can_give_them(
     has_gpus: bool, told: int, known: int | None
 ) -> None:
     engine = an_engine(has_gpus=has_gpus)
-    Sharing().take("one", engine, 0, told)
+    EngineSharing().take("one", engine, 0, told)
     assert (engine.info.gpus, engine.info.has_gpus) == (known, has_gpus and told > 0)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow]
 SAYS = """
 import json, sys
 from ray.exceptions import ActorDiedError, ActorUnavailableError
-from tbench.fleet.ray.tunnel import why_failed
+from tbench.fleet.ray.tunnel import describe_failure
 
 class Died(ActorDiedError):
     def __init__(self, text):
@@ -31,7 +31,7 @@ errors = [
     RuntimeError("Version mismatch: The cluster was started with:\\n    Ray: 2.59.0\\n    Python: 3.12.0"),
     ConnectionError(),
 ]
-json.dump([why_failed(error) for error in errors], sys.stdout)
+json.dump([describe_failure(error) for error in errors], sys.stdout)
 """
 
 
@@ -43,7 +43,7 @@ def ray() -> None:
 def test_each_error_is_one_line() -> None:
     ended = subprocess.run([sys.executable, "-c", SAYS], capture_output=True, text=True, timeout=120, check=True)
     assert json.loads(ended.stdout) == [
-        "its actor cannot be reached any more",
+        "its actor can no longer be reached",
         "its actor has ended",
         "its node has died",
         "its actor does not start: ModuleNotFoundError: No module: y",
