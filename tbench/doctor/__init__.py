@@ -1,6 +1,6 @@
-"""Checks whether this machine, its engine and the endpoint can carry a run, and says what to do where they cannot.
+"""Checks whether this machine, its engine and the endpoint are fit for a run, and gives advice if they are not.
 
-Every check is bounded in time and on its own: one that breaks is a failed check. None leaves anything behind.
+Checks are bounded in time and independent: an exception fails one check only. They leave nothing behind.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from tbench.text import one_line
 
 
 class CheckStatus(StrEnum):
-    """How a check came out."""
+    """Outcome of a check."""
 
     OK = "ok"
     WARN = "warn"
-    """A run works, but something will be slow, or go wrong in some cases."""
+    """A run works, but may be slow or fail in some cases."""
     FAIL = "fail"
     SKIPPED = "skipped"
-    """The check could not be made, or was not asked for."""
+    """The check could not be made, or was not requested."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What a check found, and what to do about it: empty where all is well."""
+    """Result of a check, with advice unless it is OK."""
 
     status: CheckStatus
     what: str
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A check by name. `run` has `limit_sec` seconds."""
+    """A check with a time limit."""
 
     name: str
     run: Callable[[], Awaitable[CheckResult]]
@@ -69,24 +69,24 @@ def skipped(what: str) -> CheckResult:
 
 
 async def examine(check: Check) -> Finding:
-    """Make a check. Never raises, except when cancelled."""
+    """Run a check. Never raises, except when cancelled."""
     try:
         async with asyncio.timeout(check.limit_sec):
             result = await check.run()
     except TimeoutError:
         result = fail(
-            f"no answer within {check.limit_sec:.0f} s", "look whether engine and network are overloaded or hang"
+            f"no answer within {check.limit_sec:.0f} s", "check whether engine and network are overloaded or hang"
         )
-    except Exception as error:  # noqa: BLE001 - a check that breaks is a finding, not the end of the others
-        words = one_line(f"{type(error).__name__}: {error}", 200)
+    except Exception as error:  # noqa: BLE001 - a broken check is a finding, and must not end the others
+        message = one_line(f"{type(error).__name__}: {error}", 200)
         result = fail(
-            f"the check itself failed: {words}", "mend what the message names; if nothing, report it as a bug"
+            f"the check itself failed: {message}", "fix what the message names; if that is nothing, report it as a bug"
         )
     return Finding(check.name, result.status, one_line(result.what, 400), one_line(result.advice, 400))
 
 
 async def examine_all(checks: Sequence[Check]) -> list[Finding]:
-    """Make all checks at once; the findings come in the order of the checks."""
+    """Run all checks concurrently; the findings are in the order of the checks."""
     return list(await asyncio.gather(*(examine(check) for check in checks)))
 
 

@@ -1,4 +1,4 @@
-"""Finds out why no engine answers, from its address and not from an error's words."""
+"""Finds out why no engine answers, by inspecting its address instead of an error message."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, tls_context
 _CAP_SYS_ADMIN = 21
 _NESTED = (
     "give this container the host's engine (-v /var/run/docker.sock:/var/run/docker.sock), or start it with "
-    "--privileged; without either no engine can start containers in here"
+    "--privileged; otherwise no engine can start containers in here"
 )
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where this process runs."""
+    """Environment of this process, and the engine that it should use."""
 
     host: str
-    """The address that was given, the value of DOCKER_HOST, or the default."""
+    """Address of the engine: the given one, the value of DOCKER_HOST, or the default."""
     is_container: bool
     may_administrate: bool
-    """Whether it has CAP_SYS_ADMIN, without which no engine in here can mount anything."""
+    """Whether it has CAP_SYS_ADMIN, which an engine in here needs for mounts."""
     verifies_tls: bool = False
     certificates: str = ""
     patience_sec: float = 5.0
     over_ssh: str = ""
-    """The address of an engine on another machine, where `host` is a way to it; empty where it is no way."""
+    """Address of an engine on another machine to which `host` is a forward; empty if it is not."""
 
     @classmethod
     def of_this_process(cls, root: Path = Path("/")) -> Surroundings:
@@ -49,7 +49,7 @@ class Surroundings:
 
     @property
     def is_confined(self) -> bool:
-        """Whether it is in a container without the rights to start others."""
+        """Whether it is in a container that cannot start others."""
         return self.is_container and not self.may_administrate
 
 
@@ -61,8 +61,8 @@ def _has_capability(status: Path) -> bool:
     return bool(int(lines.get("CapEff", "0"), 16) >> _CAP_SYS_ADMIN & 1)
 
 
-def look_at_address(here: Surroundings) -> CheckResult:
-    """Check that an engine answers where DOCKER_HOST says. Blocks for a few seconds at most."""
+def check_address(here: Surroundings) -> CheckResult:
+    """Check that an engine answers at its address. Blocks for a few seconds at most."""
     parts = urlsplit(here.host)
     if parts.scheme == "unix" or (not parts.scheme and here.host.startswith("/")):
         return _unix(Path(parts.path), here)
@@ -70,15 +70,15 @@ def look_at_address(here: Surroundings) -> CheckResult:
         return _tcp(parts.hostname or "", parts.port, here)
     if parts.scheme == "ssh":
         return ok(f"{here.host} (over SSH)")
-    return fail(f"DOCKER_HOST={here.host} is no address", "set it to unix:///PATH or tcp://HOST:PORT, or unset it")
+    return fail(f"DOCKER_HOST={here.host} is not an address", "set it to unix:///PATH or tcp://HOST:PORT, or unset it")
 
 
-def cannot_start(words: str, here: Surroundings) -> CheckResult:
-    """The result for an engine that answers but starts no container; `words` are its own."""
-    denied = any(sign in words.lower() for sign in ("operation not permitted", "permission denied", "mount", "cgroup"))
-    if denied and here.is_container:
-        return fail(f"no container starts, and this is a container without the privileges for it: {words}", _NESTED)
-    return fail(f"no container starts: {words}", "read the engine's words and its log (journalctl -u docker)")
+def cannot_start(message: str, here: Surroundings) -> CheckResult:
+    """Return the result for an engine that answers but starts no container, with the engine's message."""
+    denials = ("operation not permitted", "permission denied", "mount", "cgroup")
+    if here.is_container and any(text in message.lower() for text in denials):
+        return fail(f"no container starts, and this is a container without the privileges for it: {message}", _NESTED)
+    return fail(f"no container starts: {message}", "read the engine's message and its log (journalctl -u docker)")
 
 
 def _unix(path: Path, here: Surroundings) -> CheckResult:
@@ -89,9 +89,9 @@ def _unix(path: Path, here: Surroundings) -> CheckResult:
     except OSError:
         if here.is_confined:
             return fail(f"no engine at {path}, and this is a container without the privileges to run one", _NESTED)
-        return fail(f"no engine runs: there is no {path}", _how_to_start(here))
+        return fail(f"no engine runs: {path} does not exist", _how_to_start(here))
     if not stat.S_ISSOCK(kind):
-        return fail(f"{path} is no socket", "let DOCKER_HOST name the engine's socket, or unset it")
+        return fail(f"{path} is not a socket", "set DOCKER_HOST to the engine's socket, or unset it")
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(here.patience_sec)
         try:
@@ -100,8 +100,10 @@ def _unix(path: Path, here: Surroundings) -> CheckResult:
             return _no_permission(path)
         except ConnectionRefusedError:
             if here.is_confined:
-                return fail(f"nobody listens at {path}, and this is a container without the privileges for it", _NESTED)
-            return fail(f"no engine runs: {path} is left from one that ended", _how_to_start(here))
+                return fail(
+                    f"nothing listens at {path}, and this is a container without the privileges for it", _NESTED
+                )
+            return fail(f"no engine runs: {path} is left over from one that has ended", _how_to_start(here))
         except OSError as error:
             return fail(f"{path}: {error.strerror or error}", "restart the engine")
         return _ping(connection, str(path))
@@ -110,13 +112,13 @@ def _unix(path: Path, here: Surroundings) -> CheckResult:
 def _tcp(host: str, port: int | None, here: Surroundings) -> CheckResult:
     port = port or (2376 if here.verifies_tls else 2375)
     where = f"DOCKER_HOST={here.host}"
-    mend = "mend DOCKER_HOST, or unset it for the engine of this machine"
+    advice = "correct DOCKER_HOST, or unset it for the engine of this machine"
     try:
         plain = socket.create_connection((host, port), here.patience_sec)
     except socket.gaierror as error:
-        return fail(f"{where}: no host of that name ({error.strerror})", mend)
+        return fail(f"{where}: unknown host ({error.strerror})", advice)
     except OSError as error:
-        return fail(f"{where}: cannot connect: {error.strerror or error}", mend)
+        return fail(f"{where}: cannot connect: {error.strerror or error}", advice)
     with plain:
         try:
             context = tls_context({VERIFY: "1" if here.verifies_tls else "", CERTIFICATES: here.certificates})
@@ -131,12 +133,13 @@ def _tcp(host: str, port: int | None, here: Surroundings) -> CheckResult:
             what = f"{where}: TLS failed: {getattr(error, 'verify_message', '') or error}"
             return fail(
                 what,
-                "check that ca.pem is the CA of that engine and names this host; unset DOCKER_TLS_VERIFY for plain TCP",
+                "check that ca.pem is the engine's CA and that its certificate names this host; "
+                "unset DOCKER_TLS_VERIFY for plain TCP",
             )
 
 
 def _ping(connection: socket.socket, where: str) -> CheckResult:
-    """Ask /_ping, which an engine answers with 200 for everybody."""
+    """Request /_ping, which an engine always answers with 200."""
     try:
         connection.sendall(b"GET /_ping HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
         answer = connection.recv(4096)
@@ -146,10 +149,10 @@ def _ping(connection: socket.socket, where: str) -> CheckResult:
         return fail(f"{where}: {error.strerror or error}", "restart the engine")
     head = answer.split(b"\r\n", 1)[0].decode("latin-1")
     if b"HTTPS" in answer or not answer.startswith(b"HTTP/"):
-        what = f"{where} wants TLS" if b"HTTPS" in answer or answer[:1] == b"\x15" else f"{where} is no engine's"
-        return fail(what, "set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH, or name another address in DOCKER_HOST")
+        what = f"{where} requires TLS" if b"HTTPS" in answer or answer[:1] == b"\x15" else f"{where} is not an engine"
+        return fail(what, "set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH, or set DOCKER_HOST to another address")
     if " 200 " not in f"{head} ":
-        return fail(f"{where} answers {head!r}, which is no engine's way", "let DOCKER_HOST name the engine's address")
+        return fail(f"{where} answers {head!r}, unlike an engine", "set DOCKER_HOST to the engine's address")
     return ok(where)
 
 
@@ -163,4 +166,4 @@ def _no_permission(path: Path) -> CheckResult:
 def _how_to_start(here: Surroundings) -> str:
     if here.host != DEFAULT:
         return "start that engine, or unset DOCKER_HOST for the default one"
-    return "start Docker ('sudo systemctl start docker'), or run 'tbench setup', which can as root on Debian"
+    return "start Docker ('sudo systemctl start docker'), or run 'tbench setup' as root, which can do it on Debian"

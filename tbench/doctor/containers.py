@@ -1,4 +1,4 @@
-"""Checks what an engine really does for its containers: start them, limit them, let them out, resolve names."""
+"""Checks that an engine starts containers, limits them, connects them to the network and resolves names."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ from tbench.sandbox.docker.tools import base_images, tools_volume_name
 from tbench.text import one_line
 from tbench.threads import in_thread
 
-# Runs a script in a small container that is removed at once, and gives back what it prints.
-
 _REMOVE_SEC = 20.0
 
 
 @dataclass(frozen=True)
 class ProbeOutput:
-    """How the container ended, and what it printed."""
+    """Exit code and output of a probe container."""
 
     exit_code: int
     text: str
@@ -42,10 +40,10 @@ def probe_image() -> str:
 async def run_probe(
     engine: Engine, script: str, *, limit_sec: float = 10.0, tools: str | None = None, **host_config: Any
 ) -> ProbeOutput:
-    """Run `script` with the base image's sh, and remove the container in any case. Raises EngineError.
+    """Run `script` with the base image's sh in a container that is always removed. Raises EngineError.
 
-    `tools` is the volume to mount where the tools belong. The container has the labels of a run, by which it is found
-    and removed even where this process was killed.
+    `tools` is the name of a tools volume to mount. The container has the labels of a run, so that it is also removed
+    after this process was killed.
     """
     api = engine.api
     if tools is not None:
@@ -63,7 +61,7 @@ async def run_probe(
     try:
         created = await asyncio.shield(creation)
     except asyncio.CancelledError:
-        # The engine goes on creating: wait for its answer, or the container would be nobody's.
+        # The engine goes on creating: wait for its answer, or the container would never be removed.
         await _remove(engine, (await creation)["Id"])
         raise
     try:
@@ -84,53 +82,53 @@ async def _remove(engine: Engine, container: str) -> None:
 
 
 REACHED = ("deb.debian.org", 80)
-"""The host and port that containers have to reach: verifiers download from there most often."""
+"""Host and port that containers have to reach, since most verifiers download from it."""
 _SETUP = "run 'tbench setup'"
 _MEMORY_MB, _PIDS, _CPUS = 64, 40, 0.5
-_ASKED = ContainerLimits(_CPUS, _MEMORY_MB, _PIDS)
+_LIMITS = ContainerLimits(_CPUS, _MEMORY_MB, _PIDS)
 _SLOW_DRIVERS = {
     "vfs": "it copies the whole image for every container: slow, and it fills the disk",
     "devicemapper": "it is deprecated and slow",
     "aufs": "it is deprecated",
 }
-# What the limits are said to be, then what really happens beyond each.
+# Prints the configured limits, then what happens when memory and processes exceed them.
 LIMITS_SCRIPT = f"""{READ_LIMITS}
 echo hog $(head -c {3 * _MEMORY_MB}M /dev/zero | tail -c {3 * _MEMORY_MB - 8}M 2>/dev/null | wc -c)
 echo forks $( (i=0; while [ $i -lt {3 * _PIDS} ]; do sleep 30 & i=$((i+1)); done >/dev/null; echo all) 2>/dev/null)
 """
-# tmux as the terminal starts it: under our locale, with a server of its own.
+# Starts tmux as terminals do: with our locale, and a separate server.
 _TMUX = f"""
 export LOCPATH={TOOLS}/share/locale LC_ALL=C.UTF-8 TERMINFO={TOOLS}/share/terminfo
 t="{TOOLS}/bin/tmux -S {TOOLS}/run/doctor -f /dev/null"
 $t new-session -d 'sleep 9' && $t list-sessions -F '#{{version}}' && $t kill-server
 """
-_WORDS = 160
+_MAX_OUTPUT = 160
 
 
 def checks(engine: Engine) -> list[Check]:
-    """The checks that need a container to start."""
+    """Return the checks that need containers."""
     return [
-        Check("limits", partial(look_at_limits, engine), 40),
-        Check("tools", partial(look_at_tools, engine), 30),
-        Check("network", partial(look_at_network, engine), 30),
-        Check("network of builds", partial(look_at_builds, engine), 30),
-        Check("dns", partial(look_at_names, engine), 30),
+        Check("limits", partial(check_limits, engine), 40),
+        Check("tools", partial(check_tools, engine), 30),
+        Check("network", partial(check_network, engine), 30),
+        Check("network of builds", partial(check_build_network, engine), 30),
+        Check("dns", partial(check_dns, engine), 30),
     ]
 
 
-async def look_at_start(engine: Engine, here: Surroundings) -> CheckResult:
+async def check_start(engine: Engine, here: Surroundings) -> CheckResult:
     try:
         output = await run_probe(engine, "echo started")
     except EngineError as error:
         if error.status == 404 and "image" in str(error).lower():
-            return skipped(f"the base image {probe_image()} is not there yet; {_SETUP}")
+            return skipped(f"the base image {probe_image()} is missing; {_SETUP}")
         return cannot_start(one_line(str(error), 300), here)
     if output.text != "started":
-        return cannot_start(f"exit code {output.exit_code}: {output.text[-_WORDS:]}", here)
+        return cannot_start(f"exit code {output.exit_code}: {output.text[-_MAX_OUTPUT:]}", here)
     return ok("a container starts and ends")
 
 
-async def look_at_storage(engine: Engine) -> CheckResult:
+async def check_storage(engine: Engine) -> CheckResult:
     driver = engine.info.storage_driver
     if driver in _SLOW_DRIVERS:
         return warn(
@@ -139,20 +137,20 @@ async def look_at_storage(engine: Engine) -> CheckResult:
     return ok(driver)
 
 
-async def look_at_limits(engine: Engine) -> CheckResult:
-    output = await run_probe(engine, LIMITS_SCRIPT, limit_sec=30, **host_config_of(_ASKED, engine))
+async def check_limits(engine: Engine) -> CheckResult:
+    output = await run_probe(engine, LIMITS_SCRIPT, limit_sec=30, **host_config_of(_LIMITS, engine))
     return judge_limits(read_limits(output.text), engine.info.cgroup_version)
 
 
 def judge_limits(seen: Mapping[str, str], version: str) -> CheckResult:
-    """Judge what a container found in its cgroup, and what became of a memory hog and of many processes."""
-    states, wrong = limit_states(seen, _ASKED), []
+    """Judge the limits in a container's cgroup, and the outcomes of a memory hog and of many processes."""
+    states, wrong = limit_states(seen, _LIMITS), []
     if states["memory"] != LimitState.IN_FORCE:
         wrong.append(f"memory is {seen.get('memory') or 'unknown'} bytes instead of {_MEMORY_MB << 20}")
     if seen.get("hog") == str((3 * _MEMORY_MB - 8) << 20):
         wrong.append(f"{3 * _MEMORY_MB} MB were used where {_MEMORY_MB} were allowed")
     if states["swap"] == LimitState.NOT_IN_FORCE:
-        wrong.append("swap is used beyond the memory that is allowed")
+        wrong.append("swap can be used beyond the memory limit")
     if states["pids"] != LimitState.IN_FORCE:
         wrong.append(f"pids is {seen.get('pids') or 'unknown'} instead of {_PIDS}")
     if seen.get("forks") == "all":
@@ -161,37 +159,37 @@ def judge_limits(seen: Mapping[str, str], version: str) -> CheckResult:
         wrong.append(f"cpu is {seen.get('cpu') or 'unknown'} instead of {_CPUS:g}")
     if wrong:
         advice = "enable these cgroup controllers for the engine (rootless: have systemd delegate them)"
-        return fail(f"cgroup v{version}: limits are not in force: {'; '.join(wrong)}", advice)
-    return ok(f"cgroup v{version}: memory, pids and cpus are limited, and a memory hog and a fork bomb ended")
+        return fail(f"cgroup v{version}: limits are not enforced: {'; '.join(wrong)}", advice)
+    return ok(f"cgroup v{version}: memory, pids and cpus are limited; a memory hog and a fork bomb were stopped")
 
 
-async def look_at_tools(engine: Engine, name: str | None = None) -> CheckResult:
+async def check_tools(engine: Engine, name: str | None = None) -> CheckResult:
     name = name or tools_volume_name()
     try:
         await engine.call(engine.api.inspect_volume, name)
     except EngineError as error:
         if error.status == 404:
-            return warn(f"volume {name} is not there yet: the first run builds it, which takes a minute", _SETUP)
+            return warn(f"volume {name} does not exist yet: the first run builds it, which takes a minute", _SETUP)
         raise
     try:
         output = await run_probe(engine, _TMUX, tools=name)
     except EngineError as error:
         if error.status in (404, 409):
-            raise  # somebody removed the container: that says nothing of the volume
-        # In an empty volume, as a killed set-up leaves it, there is no place to mount anything.
+            raise  # the container was removed, which says nothing about the volume
+        # In an empty volume, left by a killed setup, the mount point is missing.
         output = ProbeOutput(-1, str(error))
     if output.exit_code != 0:
         return fail(
-            f"tmux in volume {name} does not start: {output.text[-_WORDS:]}",
-            f"{_SETUP}, which fills it again",
+            f"tmux in volume {name} does not start: {output.text[-_MAX_OUTPUT:]}",
+            f"{_SETUP}, which repairs it",
         )
     return ok(f"volume {name}, tmux {output.text} starts")
 
 
-async def look_at_network(engine: Engine, reached: tuple[str, int] = REACHED) -> CheckResult:
+async def check_network(engine: Engine, reached: tuple[str, int] = REACHED) -> CheckResult:
     found = await engine.call(engine.api.networks, names=[f"^{NETWORK}$"])
     if not found:
-        return warn(f"the bridge {NETWORK} is not there yet: the first run makes it", _SETUP)
+        return warn(f"the bridge {NETWORK} does not exist yet: the first run creates it", _SETUP)
     options = found[0].get("Options") or {}
     host, port = reached
     output = await run_probe(
@@ -199,45 +197,44 @@ async def look_at_network(engine: Engine, reached: tuple[str, int] = REACHED) ->
     )
     if not output.text.endswith("reached"):
         if not await in_thread(_host_reaches, host, port):
-            return warn(f"{host}:{port} is reached neither from here nor from a container", _OFFLINE)
-        return fail(f"this machine reaches {host}:{port}, a container on {NETWORK} does not", _NO_ROUTE)
+            return warn(f"{host}:{port} cannot be reached from here or from a container", _OFFLINE)
+        return fail(f"this machine reaches {host}:{port}, but a container on {NETWORK} does not", _NO_ROUTE)
     if options.get("com.docker.network.bridge.enable_icc") != "false":
         return warn(
-            f"containers on {NETWORK} reach the outside, and each other",
-            "remove that network ('tbench clean --all') and run 'tbench setup'; Podman has no such option: "
-            "use --concurrency 1 where trials must not see each other",
+            f"containers on {NETWORK} reach the outside, but also each other",
+            "remove that network ('tbench clean --all') and run 'tbench setup'; Podman cannot isolate them: "
+            "use --concurrency 1 if trials must not reach each other",
         )
-    return ok(f"a container on {NETWORK} reaches {host}:{port}; containers do not reach each other")
+    return ok(f"a container on {NETWORK} reaches {host}:{port}; containers cannot reach each other")
 
 
-async def look_at_builds(engine: Engine) -> CheckResult:
-    """Check the engine's default bridge, which is not ours: images are built on it."""
+async def check_build_network(engine: Engine) -> CheckResult:
+    """Check the engine's default bridge, on which images are built."""
     try:
         output = await run_probe(engine, "echo started", network_mode="bridge")
     except EngineError as error:
         what = f"no container starts on the engine's default bridge: {one_line(str(error), 200)}"
-        return fail(what, "images cannot be built: restart the engine, which makes that bridge anew")
-    return (
-        ok("a container starts on the engine's default bridge")
-        if output.text == "started"
-        else fail(f"a container on the engine's default bridge says {output.text[-_WORDS:]!r}", "read the engine's log")
-    )
+        return fail(what, "images cannot be built: restart the engine, which creates that bridge again")
+    if output.text == "started":
+        return ok("a container starts on the engine's default bridge")
+    printed = output.text[-_MAX_OUTPUT:]
+    return fail(f"a container on the engine's default bridge printed {printed!r}", "read the engine's log")
 
 
-_OFFLINE = "tasks that download will fail unless there is a proxy (--container-proxy); leave them out, or open one"
-_NO_ROUTE = "is net.ipv4.ip_forward 1, and does the firewall (iptables FORWARD, ufw, VPN) let the engine's bridges out?"
+_OFFLINE = "tasks that download files will fail without a proxy (--container-proxy): exclude them, or provide a proxy"
+_NO_ROUTE = "check that net.ipv4.ip_forward is 1 and that the firewall (iptables FORWARD, ufw, VPN) lets bridges out"
 
 
-async def look_at_names(engine: Engine, host: str = REACHED[0]) -> CheckResult:
+async def check_dns(engine: Engine, host: str = REACHED[0]) -> CheckResult:
     if not await engine.call(engine.api.networks, names=[f"^{NETWORK}$"]):
-        return skipped(f"the bridge {NETWORK} is not there yet")
+        return skipped(f"the bridge {NETWORK} does not exist yet")
     output = await run_probe(engine, f"timeout 6 getent hosts {host} && echo found", network_mode=NETWORK)
     if output.text.endswith("found"):
-        return ok(f"{host} is found from a container")
+        return ok(f"a container resolves {host}")
     if not await in_thread(_host_reaches, host, None):
-        return warn(f"{host} is found neither from here nor from a container", _OFFLINE)
+        return warn(f"{host} cannot be resolved here or in a container", _OFFLINE)
     return fail(
-        f"this machine finds {host}, a container does not",
+        f"this machine resolves {host}, but a container does not",
         'set {"dns": ["IP"]} in /etc/docker/daemon.json to a name server that containers can reach (not 127.0.0.53)',
     )
 

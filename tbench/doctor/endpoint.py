@@ -1,4 +1,4 @@
-"""Checks of the endpoint: it serves the model, fast and with a right clock; which features it has, by real requests."""
+"""Checks of the endpoint: whether it serves the model, its speed, its clock, and its features."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _SAY_OK = [Message(role="user", content="Say ok.")]
 def checks(base_url: str, model: str | None, api_key: str | None) -> list[Check]:
     make = partial(_chat, base_url, model, api_key)
     return [
-        Check(NAMES[0], partial(look_at_listing, make), 30),
-        Check(NAMES[1], partial(look_at_completion, make), 2 * _ANSWER_SEC + 30),
-        Check(NAMES[2], partial(look_at_date, base_url), 15),
+        Check(NAMES[0], partial(check_listing, make), 30),
+        Check(NAMES[1], partial(check_completion, make), 2 * _ANSWER_SEC + 30),
+        Check(NAMES[2], partial(check_clock, base_url), 15),
     ]
 
 
@@ -55,7 +55,7 @@ def _chat(base_url: str, model: str | None, api_key: str | None) -> ChatModel:
 
 
 async def served_model(base_url: str, model: str | None, api_key: str | None) -> str | None:
-    """The id of that model, or of the only one; None where it cannot be told."""
+    """Return the id of the model, by default of the only one served; None if it cannot be determined."""
     try:
         async with _chat(base_url, model, api_key) as chat:
             return (await chat.connect(budget_sec=_CONNECT_SEC)).id
@@ -63,7 +63,7 @@ async def served_model(base_url: str, model: str | None, api_key: str | None) ->
         return None
 
 
-async def look_at_listing(make: Callable[[], ChatModel]) -> CheckResult:
+async def check_listing(make: Callable[[], ChatModel]) -> CheckResult:
     try:
         async with make() as chat:
             served = await chat.connect(budget_sec=_CONNECT_SEC)
@@ -73,14 +73,14 @@ async def look_at_listing(make: Callable[[], ChatModel]) -> CheckResult:
     if chat.unlisted is not None:
         return ok(f"the server {chat.unlisted}{through}")
     if served.context_tokens is None:
-        return ok(f"{served.id}; it does not say how long its context is{through}")
-    words = f"{served.id}, context of {served.context_tokens:,} tokens{through}"
+        return ok(f"{served.id}; its context length is unknown{through}")
+    found = f"{served.id}, context of {served.context_tokens:,} tokens{through}"
     if served.context_tokens < _SMALL_CONTEXT:
-        return warn(words, "that is short for a terminal: serve it with a longer one (vLLM: --max-model-len)")
-    return _with_room(words, served.context_tokens)
+        return warn(found, "that is short for a terminal: serve the model with a longer one (vLLM: --max-model-len)")
+    return _judge_room(found, served.context_tokens)
 
 
-async def look_at_completion(make: Callable[[], ChatModel]) -> CheckResult:
+async def check_completion(make: Callable[[], ChatModel]) -> CheckResult:
     try:
         async with make() as chat:
             await chat.connect(budget_sec=_CONNECT_SEC)
@@ -88,45 +88,42 @@ async def look_at_completion(make: Callable[[], ChatModel]) -> CheckResult:
             room = chat.context_tokens if chat.context_tokens is not None else await _room_for_replies(chat)
     except (EndpointError, ContextLimitReached) as error:
         return fail(str(error), _advice(error))
-    words = f"{reply.usage.completion_tokens} tokens in {reply.latency_sec:.2f} s"
+    speed = f"{reply.usage.completion_tokens} tokens in {reply.latency_sec:.2f} s"
     if reply.latency_sec > _SLOW_SEC:
-        return warn(words, "the server is loading or has a long queue; agents' time runs while they wait for replies")
-    return ok(words) if room is None else _with_room(f"{words}; room for {room:,}", room)
+        return warn(speed, "the server is loading or has a long queue; waiting counts against the agents' time limits")
+    return ok(speed) if room is None else _judge_room(f"{speed}; room for {room:,}", room)
 
 
 async def _room_for_replies(chat: ChatModel) -> int | None:
-    """The tokens that its refusal of the default --max-tokens leaves; None where it does not refuse them."""
-    with contextlib.suppress(EndpointError, ContextLimitReached):  # a reply that takes long is no refusal
+    """Request the default --max-tokens; if it is refused, return the number of tokens that would be allowed."""
+    with contextlib.suppress(EndpointError, ContextLimitReached):  # includes timeouts, which are no refusals
         await chat.query(_SAY_OK, seed=0, max_tokens=_DEFAULT)
     return min((each for each in (chat.context_tokens, chat.most_tokens) if each is not None), default=None)
 
 
-def _with_room(words: str, tokens: int) -> CheckResult:
-    """The check of an endpoint that has that much room for replies: a warning where the default does not fit."""
+def _judge_room(found: str, tokens: int) -> CheckResult:
+    """Return a warning if the default --max-tokens does not fit into the room for replies."""
     if tokens > _DEFAULT:
-        return ok(words)
+        return ok(found)
     return warn(
-        words, f"the default --max-tokens {_DEFAULT:,} does not fit: give a lower one, or serve it with more room"
+        found, f"the default --max-tokens {_DEFAULT:,} does not fit: use a lower value, or serve a longer context"
     )
 
 
-async def look_at_date(base_url: str) -> CheckResult:
+async def check_clock(base_url: str) -> CheckResult:
     apart = await in_thread(_clock_ahead_sec, base_url)
     if apart is None:
-        return skipped("the endpoint cannot be asked, or does not tell its time")
+        return skipped("the endpoint does not answer, or sends no date")
     if abs(apart) > _CLOCKS_APART_SEC:
         return warn(
-            f"it is {apart:+.0f} s from ours",
-            "one of the two is wrong: set them with NTP, or the server's log and results do not fit together",
+            f"it differs from ours by {apart:+.0f} s",
+            "set both clocks with NTP; otherwise times in the server's log and in results do not match",
         )
     return ok("agrees with ours within a minute")
 
 
 def _clock_ahead_sec(base_url: str) -> float | None:
-    """Seconds by which the endpoint's clock is ahead, from the Date of any answer, also a refusal; None without one.
-
-    No key is sent.
-    """
+    """Return the seconds by which the endpoint's clock is ahead, from the Date of any answer; sends no API key."""
     try:
         answer = WebRequest(f"{base_url.rstrip('/')}/models", _CONNECT_SEC, most_bytes=0).answer()
         date = answer.headers.get("date")
@@ -137,11 +134,11 @@ def _clock_ahead_sec(base_url: str) -> float | None:
 
 def _advice(error: Exception) -> str:
     if isinstance(error, RequestRefused):
-        return "read the server's words; 401 and 403: check OPENAI_API_KEY; 404: check the URL's path and --model"
-    return "is the server up, is --base-url its host and port, and can this machine reach it?"
+        return "read the server's message; 401 and 403: check OPENAI_API_KEY; 404: check the URL's path and --model"
+    return "check that the server is up, that --base-url has its host and port, and that this machine can reach it"
 
 
-# Finds out what an OpenAI-compatible endpoint can do, by a real request for each feature.
+# Features of an endpoint are tested by real requests.
 
 Can = Literal["yes", "no", "unclear"]
 _FEATURES_ANSWER_SEC = 120.0
@@ -152,7 +149,7 @@ _SHORT, _LONGER, _LONG = 24, 64, 512
 
 
 class HttpAnswer(NamedTuple):
-    """What came back: 0 is no answer at all."""
+    """An answer; status 0 stands for no answer."""
 
     status: int
     body: Any
@@ -160,7 +157,7 @@ class HttpAnswer(NamedTuple):
 
     @property
     def choice(self) -> Mapping[str, Any]:
-        """The first choice of a completion; empty where there is none."""
+        """The first choice of a completion; empty if there is none."""
         try:
             choice = self.body["choices"][0]
         except (LookupError, TypeError):
@@ -173,144 +170,147 @@ class HttpAnswer(NamedTuple):
         return message if isinstance(message, dict) else {}
 
     @property
-    def words(self) -> str:
-        """What a refusal says."""
+    def refusal(self) -> str:
+        """Status and message of a refusal in one line."""
         return one_line(f"HTTP {self.status}: {server_words(self.body) or self.text or 'no message'}", 160)
 
 
-Asks = Callable[[str, Mapping[str, Any]], HttpAnswer]
+Ask = Callable[[str, Mapping[str, Any]], HttpAnswer]
 """Sends a body to a path below the base URL."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """Something that an endpoint can do or not."""
+    """A feature that an endpoint may have."""
 
     name: str
     can: Can
     seen: str
-    """What the answer was that says so."""
+    """Description of the answer."""
 
 
-def _seed(ask: Asks) -> Feature:
+def _seed(ask: Ask) -> Feature:
     drawn = {"messages": _SAY, "temperature": 1.0, "max_tokens": _SHORT}
     first, again, other = (ask(_CHAT, {**drawn, "seed": seed}) for seed in (7, 7, 8))
     if first.status != 200:
-        return Feature("seed", "no", first.words)
-    texts = [_said(each) for each in (first, again, other)]
+        return Feature("seed", "no", first.refusal)
+    texts = [_content(each) for each in (first, again, other)]
     if texts[0] == texts[1]:
-        more = "" if texts[0] != texts[2] else ", and with another one, so it may have no effect"
-        return Feature("seed", "yes" if not more else "unclear", f"the same text twice with one seed{more}")
-    return Feature("seed", "no", "taken, and two texts with one seed: it has no effect")
+        more = "" if texts[0] != texts[2] else ", and with another seed, so it may have no effect"
+        return Feature("seed", "yes" if not more else "unclear", f"the same text twice with the same seed{more}")
+    return Feature("seed", "no", "accepted, but without effect: two texts with the same seed")
 
 
-def _tools(ask: Asks) -> Feature:
+def _tools(ask: Ask) -> Feature:
     tools = load_protocol("bash-tool").tools
     wanted = [{"role": "user", "content": "List the files of this directory with the tool."}]
     got = ask(_CHAT, {"messages": wanted, "tools": list(tools), "temperature": 0.0, "max_tokens": 512})
     if got.status != 200:
-        return Feature("tools", "no", got.words)
+        return Feature("tools", "no", got.refusal)
     if got.message.get("tool_calls"):
         return Feature("tools", "yes", "the model has called one")
-    return Feature("tools", "unclear", "taken, and the model has called none")
+    return Feature("tools", "unclear", "accepted, but the model has called none")
 
 
-def _reasoning(ask: Asks) -> Feature:
+def _reasoning(ask: Ask) -> Feature:
     got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": 512})
     if got.status != 200:
-        return Feature("reasoning", "no", got.words)
-    said = spoken(got.message)
-    if said is not None and said.reasoning:
-        return Feature("reasoning", "yes", f"apart from the reply, as message.{said.reasoning_field}")
-    if "</think>" in _said(got) or "<think>" in _said(got):
+        return Feature("reasoning", "no", got.refusal)
+    reply = spoken(got.message)
+    if reply is not None and reply.reasoning:
+        return Feature("reasoning", "yes", f"separate from the reply, as message.{reply.reasoning_field}")
+    if "</think>" in _content(got) or "<think>" in _content(got):
         return Feature("reasoning", "unclear", "within the reply: start the server with a reasoning parser")
     return Feature("reasoning", "no", "the model has shown none")
 
 
-def _usage(ask: Asks) -> Feature:
+def _usage(ask: Ask) -> Feature:
     got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": _SHORT})
     usage = got.body.get("usage") if isinstance(got.body, dict) else None
     if got.status != 200 or not isinstance(usage, dict) or not usage.get("prompt_tokens"):
-        return Feature("usage", "no", got.words if got.status != 200 else "no counts: limits of tokens have no effect")
+        return Feature(
+            "usage", "no", got.refusal if got.status != 200 else "no counts: limits of tokens have no effect"
+        )
     cached = isinstance(usage.get("prompt_tokens_details"), dict)
-    more = "" if cached else "; cached ones are not told"
+    more = "" if cached else "; cached ones are not reported"
     return Feature("usage", "yes", f"{usage['prompt_tokens']} + {usage.get('completion_tokens')} tokens{more}")
 
 
-def _logprobs(ask: Asks) -> Feature:
+def _logprobs(ask: Ask) -> Feature:
     fields = {"messages": _SAY, "logprobs": True, "top_logprobs": 1, "temperature": 1.0, "max_tokens": 4}
     got = ask(_CHAT, fields)
     if got.status != 200:
-        return Feature("logprobs", "no", got.words)
+        return Feature("logprobs", "no", got.refusal)
     content = (got.choice.get("logprobs") or {}).get("content")
     if content:
         return Feature("logprobs", "yes", f"of {len(content)} tokens")
-    return Feature("logprobs", "no", "taken, and not told")
+    return Feature("logprobs", "no", "accepted, but not returned")
 
 
-def _token_ids(ask: Asks) -> Feature:
+def _token_ids(ask: Ask) -> Feature:
     got = ask(_CHAT, {"messages": _SAY, "return_token_ids": True, "temperature": 0.0, "max_tokens": 4})
     if got.status != 200:
-        return Feature("token ids", "no", got.words)
+        return Feature("token ids", "no", got.refusal)
     if got.choice.get("token_ids"):
         prompt = isinstance(got.body, dict) and bool(got.body.get("prompt_token_ids"))
         return Feature("token ids", "yes", f"of the reply{' and of the prompt' if prompt else ' only'}")
-    return Feature("token ids", "no", "taken, and not told: the field is one of vLLM's")
+    return Feature("token ids", "no", "accepted, but not returned: the field is specific to vLLM")
 
 
-def _context_error(ask: Asks) -> Feature:
+def _context_error(ask: Ask) -> Feature:
     got = ask(_CHAT, {"messages": _SAY, "max_tokens": _TOO_MANY})
     if got.status == 200:
-        return Feature("context error", "no", "max_tokens beyond the context is cut without a word")
+        return Feature("context error", "no", "max_tokens beyond the context is reduced without an error")
     refusal = judge(got.status, got.body or got.text, max_tokens=_TOO_MANY)
     if refusal.reason in {Reason.PROMPT, Reason.REPLY, Reason.BOTH}:
-        told = refusal.most_tokens or refusal.context_tokens
-        fits = (
-            "" if told is None or told >= _DEFAULT else f"; the default --max-tokens {_DEFAULT:,} does not fit {told:,}"
-        )
-        return Feature("context error", "yes", f"{got.words}{fits}")
-    return Feature("context error", "no", f"refused, but not understood as that: {got.words}")
+        limit = refusal.most_tokens or refusal.context_tokens
+        fits = limit is None or limit >= _DEFAULT
+        more = "" if fits else f"; the default --max-tokens {_DEFAULT:,} does not fit {limit:,}"
+        return Feature("context error", "yes", f"{got.refusal}{more}")
+    return Feature("context error", "no", f"refused, but the message is not recognised: {got.refusal}")
 
 
-def _streaming(ask: Asks) -> Feature:
+def _streaming(ask: Ask) -> Feature:
     got = ask(_CHAT, {"messages": _SAY, "stream": True, "temperature": 0.0, "max_tokens": 4})
     if got.status != 200:
-        return Feature("streaming", "no", got.words)
+        return Feature("streaming", "no", got.refusal)
     events = got.text.count("data: ")
     is_whole = "data: [DONE]" in got.text
-    return Feature("streaming", "yes" if is_whole else "no", f"{events} events{'' if is_whole else ', and no end'}")
+    return Feature("streaming", "yes" if is_whole else "no", f"{events} events{'' if is_whole else ', but no end'}")
 
 
-def _template(ask: Asks) -> Feature:
+def _template(ask: Ask) -> Feature:
     kwargs = {"enable_thinking": False}
     got = ask(_CHAT, {"messages": _SAY, "chat_template_kwargs": kwargs, "temperature": 0.0, "max_tokens": _LONGER})
     if got.status != 200:
-        return Feature("chat_template_kwargs", "no", got.words)
-    if got.message.get("reasoning") or got.message.get("reasoning_content") or "<think>" in _said(got):
-        return Feature("chat_template_kwargs", "unclear", "taken; enable_thinking=false did not stop its thinking")
-    return Feature("chat_template_kwargs", "yes", "taken (servers also take what their template does not know)")
+        return Feature("chat_template_kwargs", "no", got.refusal)
+    if got.message.get("reasoning") or got.message.get("reasoning_content") or "<think>" in _content(got):
+        return Feature("chat_template_kwargs", "unclear", "accepted, but enable_thinking=false did not stop thinking")
+    return Feature(
+        "chat_template_kwargs", "yes", "accepted (as servers also do with arguments unknown to the template)"
+    )
 
 
-def _completions(ask: Asks) -> Feature:
+def _completions(ask: Ask) -> Feature:
     got = ask("/completions", {"prompt": "ls -", "temperature": 0.0, "max_tokens": 4, "stop": ["\n"]})
     if got.status != 200 or not isinstance(got.choice.get("text"), str):
-        return Feature("completions", "no", got.words)
-    return Feature("completions", "yes", "prompts that are rendered here (--render)")
+        return Feature("completions", "no", got.refusal)
+    return Feature("completions", "yes", "for locally rendered prompts (--render)")
 
 
 _THOUGHT = "First I look at the files, then I read the one that matters. " * 8
-_WAYS: Mapping[str, Mapping[str, str]] = {
+_THINKING_FORMS: Mapping[str, Mapping[str, str]] = {
     "reasoning_content": {"reasoning_content": _THOUGHT},
     "reasoning": {"reasoning": _THOUGHT},
     "<think> in the content": {"content": f"<think>\n{_THOUGHT}\n</think>\n\n"},
 }
-"""The forms in which earlier thinking can go back."""
+"""Forms in which earlier thinking can be sent back."""
 
 
-def _earlier_thinking(ask: Asks) -> Feature:
-    """Whether the chat template gives the model its earlier thinking back, by how long prompts are with it and without.
+def _earlier_thinking(ask: Ask) -> Feature:
+    """Test whether the chat template keeps earlier thinking, by the length of prompts with and without it.
 
-    Behind a message of the user, as the text protocols have it, and between tool calls.
+    Both after a user message, as in text protocols, and between tool calls.
     """
     name = "earlier thinking"
     function = {"name": "bash", "arguments": '{"command": "ls"}'}
@@ -321,23 +321,25 @@ def _earlier_thinking(ask: Asks) -> Feature:
     called = _kept(ask, {"content": "", "tool_calls": [call]}, result, tools)
     if talked is None:
         got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": 1})
-        is_there = got.status == 200
-        return Feature(name, "unclear" if is_there else "no", "prompts are not counted" if is_there else got.words)
+        answers = got.status == 200
+        return Feature(
+            name, "unclear" if answers else "no", "prompt tokens are not counted" if answers else got.refusal
+        )
     if talked:
-        return Feature(name, "yes", f"kept, also behind messages of the user, as {talked}")
-    reread = "each prompt is read again from the newest reply on"
+        return Feature(name, "yes", f"kept, also after user messages, as {talked}")
+    reread = "each prompt is processed again from the newest reply on"
     if called:
-        return Feature(name, "unclear", f"kept between tool calls, as {called}; dropped behind a message of the user: "
+        return Feature(name, "unclear", f"kept between tool calls, as {called}; dropped after a user message: "
                        f"text protocols lose it, and {reread}")  # fmt: skip
-    return Feature(name, "no", f"dropped by the chat template, or not taken: {reread}")
+    return Feature(name, "no", f"dropped by the chat template, or not accepted: {reread}")
 
 
-def _kept(ask: Asks, said: Mapping[str, Any], told: Mapping[str, Any], more: Mapping[str, Any]) -> str | None:
-    """The first form in which thinking makes the prompt longer; empty where none does, None without counts."""
+def _kept(ask: Ask, reply: Mapping[str, Any], result: Mapping[str, Any], more: Mapping[str, Any]) -> str | None:
+    """Return the first form in which thinking makes the prompt longer; empty if none does, None without counts."""
 
     def count(fields: Mapping[str, str]) -> int | None:
-        content = fields.get("content", "") + said["content"]
-        messages = [*_SAY, {"role": "assistant", **said, **fields, "content": content}, told]
+        content = fields.get("content", "") + reply["content"]
+        messages = [*_SAY, {"role": "assistant", **reply, **fields, "content": content}, result]
         got = ask(_CHAT, {"messages": messages, **more, "temperature": 0.0, "max_tokens": 1})
         usage = got.body.get("usage") if got.status == 200 and isinstance(got.body, dict) else None
         tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
@@ -346,30 +348,30 @@ def _kept(ask: Asks, said: Mapping[str, Any], told: Mapping[str, Any], more: Map
     without = count({})
     if without is None:
         return None
-    return next((way for way, fields in _WAYS.items() if (count(fields) or 0) > without + _MARGIN), "")
+    return next((form for form, fields in _THINKING_FORMS.items() if (count(fields) or 0) > without + _MARGIN), "")
 
 
 _MARGIN = 20
-"""Tokens by which a prompt is longer at least if all of that thinking is in it."""
+"""Minimum number of additional prompt tokens if the thinking is kept."""
 
 
-def _replies(ask: Asks) -> Feature:
-    """Whether what replies say about themselves adds up; in a run the same is looked at in every reply."""
-    asked = {"messages": _SAY_MORE, "temperature": 1.0, "top_p": 1.0, "max_tokens": _LONG}
-    answers = [ask(_CHAT, {**asked, "seed": seed}) for seed in (11, 12, 13)]
+def _replies(ask: Ask) -> Feature:
+    """Test the consistency of replies' metadata, as runs do for every reply."""
+    fields = {"messages": _SAY_MORE, "temperature": 1.0, "top_p": 1.0, "max_tokens": _LONG}
+    answers = [ask(_CHAT, {**fields, "seed": seed}) for seed in (11, 12, 13)]
     try:
         replies = [read_completion(each.body, max_tokens=_LONG, context_tokens=None) for each in answers]
     except TransientError as failure:
-        words = next((each.words for each in answers if each.status != 200), one_line(str(failure), 160))
-        return Feature("replies", "no", words)
+        why = next((each.refusal for each in answers if each.status != 200), one_line(str(failure), 160))
+        return Feature("replies", "no", why)
     firsts = {"": [RepliesSeen.of_replies([reply]).first for reply in replies]}
     notes = (*reply_notes([RepliesSeen.of_replies(replies)]), equal_replies_note(firsts))
     odd = "; ".join(filter(None, notes))
-    return Feature("replies", "unclear" if odd else "yes", odd or f"{len(replies)}, with nothing odd about them")
+    return Feature("replies", "unclear" if odd else "yes", odd or f"{len(replies)}, all consistent")
 
 
 _CHAT = "/chat/completions"
-PROBES: Sequence[Callable[[Asks], Feature]] = (
+PROBES: Sequence[Callable[[Ask], Feature]] = (
     *(
         _seed,
         _tools,
@@ -388,27 +390,27 @@ PROBES: Sequence[Callable[[Asks], Feature]] = (
 
 
 async def features_of(base_url: str, model: str, api_key: str | None) -> list[Feature]:
-    """What the endpoint can do for a model, each asked for in its turn."""
+    """Test the endpoint's features for a model, one after the other."""
     transport = Transport(full_url(base_url), usable_key(api_key))
     try:
-        ask = _asks(transport, model)
+        ask = _ask_from_thread(transport, model)
         return [await in_thread(probe, ask) for probe in PROBES]
     finally:
         await transport.close()
 
 
 def fitting_protocols(features: Sequence[Feature]) -> dict[str, str]:
-    """By protocol: why it does not fit, empty where it does."""
+    """Return by protocol why it cannot be used, or an empty text."""
     can = {each.name: each.can for each in features}
     found = {}
     for name in PROTOCOLS:
         needs_tools = bool(load_protocol(name).tools)
-        found[name] = "it calls a tool, which is refused here" if needs_tools and can.get("tools") == "no" else ""
+        found[name] = "it uses tools, which the endpoint refuses" if needs_tools and can.get("tools") == "no" else ""
     return found
 
 
-def _asks(transport: Transport, model: str) -> Asks:
-    """What asks from a thread, by way of the event loop that runs here."""
+def _ask_from_thread(transport: Transport, model: str) -> Ask:
+    """Return a function for threads that sends requests through the current event loop."""
     loop = asyncio.get_running_loop()
 
     async def ask_within_time(path: str, body: Mapping[str, Any]) -> HttpAnswer:
@@ -433,6 +435,6 @@ def _read(answer: RawAnswer) -> HttpAnswer:
         return HttpAnswer(answer.status, None, answer.words)
 
 
-def _said(answer: HttpAnswer) -> str:
+def _content(answer: HttpAnswer) -> str:
     content = answer.message.get("content")
     return content if isinstance(content, str) else ""

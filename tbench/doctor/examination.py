@@ -1,4 +1,4 @@
-"""All checks, in the order in which their findings make sense to read."""
+"""Runs all checks, and orders their findings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CONTAINER_NAMES = ("limits", "tools", "network", "network of builds", "dns")
 
 @dataclass(frozen=True)
 class Subject:
-    """What is examined besides the engine."""
+    """Run directory and endpoint to examine in addition to the engine."""
 
     runs: Path
     base_url: str | None = None
@@ -42,7 +42,7 @@ class Subject:
 
 
 async def examination(subject: Subject, here: Surroundings | None = None) -> list[Finding]:
-    """Make all checks."""
+    """Run all checks."""
     here = here or Surroundings.of_this_process()
     engine, first = await _reach_engine(here)
     try:
@@ -53,8 +53,8 @@ async def examination(subject: Subject, here: Surroundings | None = None) -> lis
 
 
 async def _reach_engine(here: Surroundings) -> tuple[Engine | None, list[Finding]]:
-    """Connect to the engine; None where that fails. The address comes first: the SDK waits long and says little."""
-    address = await examine(Check("engine", lambda: in_thread(connection.look_at_address, here), _CONNECT_SEC))
+    """Connect to the engine, or return None. The address is checked first: the SDK's errors are late and vague."""
+    address = await examine(Check("engine", lambda: in_thread(connection.check_address, here), _CONNECT_SEC))
     if address.status is not CheckStatus.OK:
         return None, [address, *skip_all(("storage",), "no engine")]
     met: list[Engine] = []
@@ -63,7 +63,7 @@ async def _reach_engine(here: Surroundings) -> tuple[Engine | None, list[Finding
         try:
             engine = await in_thread(partial(Engine.connect, is_forwarded=bool(here.over_ssh)), 8, here.host)
         except UsageError as error:
-            return fail(str(error), "mend what the message names")
+            return fail(str(error), "fix what the message names")
         met.append(engine)
         info = engine.info
         where = "" if engine.shares_kernel else ", on another machine or kernel"
@@ -73,17 +73,17 @@ async def _reach_engine(here: Surroundings) -> tuple[Engine | None, list[Finding
     found = await examine(Check("engine", connect, _CONNECT_SEC))
     if not met:
         return None, [found, *skip_all(("storage",), "no engine")]
-    return met[0], [found, await examine(Check("storage", partial(containers.look_at_storage, met[0])))]
+    return met[0], [found, await examine(Check("storage", partial(containers.check_storage, met[0])))]
 
 
 async def _other_findings(engine: Engine | None, subject: Subject, here: Surroundings) -> list[Finding]:
     starts = Finding("containers", CheckStatus.SKIPPED, "no engine")
     if engine is not None:
-        starts = await examine(Check("containers", partial(containers.look_at_start, engine, here), 30))
+        starts = await examine(Check("containers", partial(containers.check_start, engine, here), 30))
     can_start = engine is not None and starts.status is CheckStatus.OK
     asked: Sequence[Check] = containers.checks(engine) if engine is not None and can_start else ()
     asked = [*asked, *machine.checks(engine, subject.runs)]
-    asked.append(Check("clock", partial(machine.look_at_clock, engine if can_start else None), 30))
+    asked.append(Check("clock", partial(machine.check_clock, engine if can_start else None), 30))
     if subject.base_url:
         asked += endpoint.checks(subject.base_url, subject.model, subject.api_key)
     findings = [starts]
@@ -91,5 +91,5 @@ async def _other_findings(engine: Engine | None, subject: Subject, here: Surroun
         findings += skip_all(_CONTAINER_NAMES, "no container starts")
     findings += await examine_all(asked)
     if not subject.base_url:
-        findings += skip_all(endpoint.NAMES[:1], "give --base-url (and --model) to look at an endpoint")
+        findings += skip_all(endpoint.NAMES[:1], "use --base-url (and --model) to check an endpoint")
     return findings

@@ -24,25 +24,25 @@ from small_context import SmallContext, Style
 
 from tbench.demo.server import DemoEndpoint
 from tbench.doctor import Check, CheckResult, CheckStatus, endpoint, examine, examine_all, ok
-from tbench.doctor.connection import DEFAULT, Surroundings, cannot_start, look_at_address
+from tbench.doctor.connection import DEFAULT, Surroundings, cannot_start, check_address
 from tbench.doctor.containers import (
     LIMITS_SCRIPT,
+    check_dns,
+    check_limits,
+    check_network,
+    check_start,
+    check_storage,
+    check_tools,
     judge_limits,
-    look_at_limits,
-    look_at_names,
-    look_at_network,
-    look_at_start,
-    look_at_storage,
-    look_at_tools,
     run_probe,
 )
 from tbench.doctor.examination import Subject, examination
 from tbench.doctor.machine import (
+    check_clock,
+    check_engine_disk,
+    check_runs,
     judge_certificates,
     judge_disk,
-    look_at_clock,
-    look_at_engine_disk,
-    look_at_runs,
 )
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_SHARED
@@ -54,7 +54,7 @@ NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTT
 
 
 def at(host: str, here: Surroundings = FREE, **more: Any) -> CheckResult:
-    return look_at_address(replace(here, host=host, **more))
+    return check_address(replace(here, host=host, **more))
 
 
 @contextlib.contextmanager
@@ -138,7 +138,7 @@ def test_a_socket_without_permission_is_told_from_an_engine_that_does_not_run(op
 
 def test_no_socket_means_that_no_engine_runs(tmp_path: Path) -> None:
     seen = at(f"unix://{tmp_path}/docker.sock")
-    assert (seen.status, seen.what) == (CheckStatus.FAIL, f"no engine runs: there is no {tmp_path}/docker.sock")
+    assert (seen.status, seen.what) == (CheckStatus.FAIL, f"no engine runs: {tmp_path}/docker.sock does not exist")
     assert "start that engine, or unset DOCKER_HOST" in seen.advice
     assert "systemctl start docker" in at(DEFAULT).advice or at(DEFAULT).status is CheckStatus.OK
 
@@ -147,7 +147,7 @@ def test_a_socket_that_an_engine_left_means_that_none_runs(tmp_path: Path) -> No
     path = tmp_path / "docker.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    assert at(f"unix://{path}").what == f"no engine runs: {path} is left from one that ended"
+    assert at(f"unix://{path}").what == f"no engine runs: {path} is left over from one that has ended"
 
 
 def test_a_container_without_privileges_is_told_from_an_engine_that_does_not_run(tmp_path: Path) -> None:
@@ -182,12 +182,12 @@ def test_an_address_that_is_none_or_leads_nowhere_names_docker_host(tmp_path: Pa
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     assert "cannot connect: Connection refused" in at(f"tcp://127.0.0.1:{port}").what
-    assert "no host of that name" in at("tcp://no-such-host.invalid:2375").what
-    assert "is no address" in at("ftp://somewhere").what
+    assert "unknown host" in at("tcp://no-such-host.invalid:2375").what
+    assert "is not an address" in at("ftp://somewhere").what
     (tmp_path / "file").touch()
-    assert at(f"unix://{tmp_path}/file").what.endswith("is no socket")
+    assert at(f"unix://{tmp_path}/file").what.endswith("is not a socket")
     with listening(b"HTTP/1.1 404 Not Found\r\n\r\n") as (host, port):
-        assert "which is no engine's way" in at(f"tcp://{host}:{port}").what
+        assert "unlike an engine" in at(f"tcp://{host}:{port}").what
 
 
 def test_an_engine_that_takes_connections_and_does_not_answer_hangs() -> None:
@@ -204,7 +204,7 @@ def test_tls_problems_are_told_from_each_other(certificate: Path, tmp_path: Path
         foreign = make_certificate(tmp_path / "foreign", "other")
         assert "TLS failed: " in at(**secure, certificates=str(foreign)).what
     with listening(NO_TLS) as (host, port):
-        assert at(f"tcp://{host}:{port}").what == f"tcp://{host}:{port} wants TLS"
+        assert at(f"tcp://{host}:{port}").what == f"tcp://{host}:{port} requires TLS"
 
 
 async def test_without_an_engine_the_rest_is_looked_at_all_the_same(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_limit_that_is_not_in_force_is_named(seen: dict[str, str], words: str)
 
 @pytest.mark.engine
 async def test_limits_are_seen_to_be_in_force_from_inside(engine: Engine) -> None:
-    seen = await look_at_limits(engine)
+    seen = await check_limits(engine)
     assert seen.status is CheckStatus.OK, seen
 
 
@@ -292,7 +292,7 @@ async def test_without_limits_the_same_container_shows_that_there_are_none(engin
 
 @pytest.mark.engine
 async def test_a_container_starts_and_nothing_of_it_is_left(engine: Engine) -> None:
-    assert (await look_at_start(engine, FREE)).status is CheckStatus.OK
+    assert (await check_start(engine, FREE)).status is CheckStatus.OK
     mine = {"label": f"{LABEL_RUN}=doctor-{os.getpid()}"}
     assert engine.api.containers(all=True, filters=mine) == []
     check = Check("x", partial(run_probe, engine, "sleep 60"), 1.0)  # type: ignore[arg-type]
@@ -303,19 +303,19 @@ async def test_a_container_starts_and_nothing_of_it_is_left(engine: Engine) -> N
 @pytest.mark.engine
 async def test_a_slow_storage_driver_is_pointed_out(engine: Engine) -> None:
     slow = Engine(engine.api, None, replace(engine.info, storage_driver="vfs"))  # type: ignore[arg-type]
-    seen = await look_at_storage(slow)
+    seen = await check_storage(slow)
     assert (seen.status, "overlay2" in seen.advice) == (CheckStatus.WARN, True)
-    assert (await look_at_storage(engine)).what == engine.info.storage_driver
+    assert (await check_storage(engine)).what == engine.info.storage_driver
 
 
 @pytest.mark.engine
 async def test_tools_that_are_missing_or_broken_are_told_apart(engine: Engine, tools_volume: str) -> None:
-    assert (await look_at_tools(engine)).status is CheckStatus.OK
+    assert (await check_tools(engine)).status is CheckStatus.OK
     name = f"tbench-test-empty-{os.getpid()}"
-    assert (await look_at_tools(engine, name)).status is CheckStatus.WARN
+    assert (await check_tools(engine, name)).status is CheckStatus.WARN
     engine.api.create_volume(name, labels={LABEL_SHARED: "test"})
     try:
-        seen = await look_at_tools(engine, name)
+        seen = await check_tools(engine, name)
     finally:
         engine.api.remove_volume(name)
     assert seen.status is CheckStatus.FAIL
@@ -327,12 +327,12 @@ async def test_a_bridge_that_lets_nothing_out_is_told_from_a_machine_without_int
     engine: Engine, tools_volume: str
 ) -> None:
     with listening(PONG) as (host, port):  # on the loopback of this machine, where no container gets
-        seen = await look_at_network(engine, (host, port))
+        seen = await check_network(engine, (host, port))
     assert seen.status is CheckStatus.FAIL
-    assert f"this machine reaches {host}:{port}, a container on tbench does not" in seen.what
-    assert (await look_at_network(engine, ("127.0.0.1", port))).status is CheckStatus.WARN
-    assert (await look_at_names(engine, "no-such-host.invalid")).status is CheckStatus.WARN
-    assert (await look_at_names(engine, "localhost")).status is CheckStatus.OK
+    assert f"this machine reaches {host}:{port}, but a container on tbench does not" in seen.what
+    assert (await check_network(engine, ("127.0.0.1", port))).status is CheckStatus.WARN
+    assert (await check_dns(engine, "no-such-host.invalid")).status is CheckStatus.WARN
+    assert (await check_dns(engine, "localhost")).status is CheckStatus.OK
 
 
 # -- this machine ------------------------------------------------------------------------------------------
@@ -347,14 +347,14 @@ def test_a_disk_without_room_or_inodes_is_pointed_out(free_gb: float, inodes: fl
 
 
 def test_looking_for_room_leaves_nothing(tmp_path: Path) -> None:
-    asyncio.run(look_at_runs(tmp_path / "runs"))
+    asyncio.run(check_runs(tmp_path / "runs"))
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_place_for_runs_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
-    seen = await look_at_runs(Path("/proc/runs"))
+    seen = await check_runs(Path("/proc/runs"))
     assert (seen.status, seen.what.startswith("/proc cannot be written")) == (CheckStatus.FAIL, True)
-    assert (await look_at_runs(tmp_path / "not" / "yet")).what.startswith(str(tmp_path))
+    assert (await check_runs(tmp_path / "not" / "yet")).what.startswith(str(tmp_path))
 
 
 def test_certificates_that_only_this_machine_trusts_are_told_from_broken_ones(certificate: Path) -> None:
@@ -370,8 +370,8 @@ def test_certificates_that_only_this_machine_trusts_are_told_from_broken_ones(ce
 
 @pytest.mark.engine
 async def test_the_engine_s_disk_and_a_container_clock_can_be_asked(engine: Engine) -> None:
-    assert "GB free" in (await look_at_engine_disk(engine)).what
-    assert "the same in a container" in (await look_at_clock(engine)).what
+    assert "GB free" in (await check_engine_disk(engine)).what
+    assert "the same in a container" in (await check_clock(engine)).what
 
 
 # -- the endpoint ------------------------------------------------------------------------------------------
@@ -416,8 +416,8 @@ async def test_a_server_with_another_time_is_pointed_out() -> None:
     server = FaultServer()
     late = format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)
     server.will_answer(200, {}, headers={"date": late})
-    seen = await endpoint.look_at_date(server.base_url)
+    seen = await endpoint.check_clock(server.base_url)
     server.close()
     assert seen.status is CheckStatus.WARN
     assert "-3600 s" in seen.what or "-3601 s" in seen.what
-    assert (await endpoint.look_at_date("http://127.0.0.1:1/v1")).status is CheckStatus.SKIPPED
+    assert (await endpoint.check_clock("http://127.0.0.1:1/v1")).status is CheckStatus.SKIPPED

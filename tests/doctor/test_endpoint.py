@@ -78,7 +78,7 @@ async def found(server: FaultServer, answers: Answers) -> dict[str, Feature]:
 async def test_a_server_that_can_do_everything_is_seen_to(server: FaultServer) -> None:
     features = await found(server, vllm)
     assert {name for name, each in features.items() if each.can != "yes"} == set()
-    assert features["reasoning"].seen == "apart from the reply, as message.reasoning"
+    assert features["reasoning"].seen == "separate from the reply, as message.reasoning"
     assert features["usage"].seen == "5 + 2 tokens"
     assert features["token ids"].seen == "of the reply and of the prompt"
     assert set(fitting_protocols(list(features.values())).values()) == {""}
@@ -110,7 +110,7 @@ async def test_a_server_that_ignores_or_refuses_what_it_does_not_know_is_told_ap
     [
         ("keeps", "yes", "as reasoning_content"),
         ("keeps between calls", "unclear", "text protocols lose it"),
-        ("drops", "no", "read again from the newest reply on"),
+        ("drops", "no", "processed again from the newest reply on"),
         ("knows the other name", "yes", "as reasoning"),
         ("refuses the field", "yes", "<think> in the content"),
     ],

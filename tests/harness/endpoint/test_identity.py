@@ -25,7 +25,7 @@ from harness.replies import RepliesSeen
 from harness.trajectory import Message
 from tbench.api.stored_runs import remarks
 from tbench.cli.execute import expect_same_weights
-from tbench.doctor.endpoint import look_at_listing
+from tbench.doctor.endpoint import check_listing
 from tbench.errors import UsageError
 from tbench.results import TrialResult
 from tbench.runs.resume import EarlierRun
@@ -90,7 +90,7 @@ class TestListing:
         await model.outage.look()
         assert not model.outage.is_away
         assert await ask(model) == ["ok"]
-        assert "'tiny' replies" in (await look_at_listing(chat)).what
+        assert "'tiny' replies" in (await check_listing(chat)).what
 
     @pytest.mark.parametrize(("status", "body"), [(404, {}), (500, {}), (200, b"<html>" * 500), (405, {})])
     async def test_without_a_name_one_line_says_to_name_it(self, endpoint, chat, status, body):
