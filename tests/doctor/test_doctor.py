@@ -225,7 +225,7 @@ async def test_a_broken_configuration_of_docker_is_named(tmp_path: Path, monkeyp
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     found = {finding.name: finding for finding in await examination(Subject(tmp_path / "runs"))}
     assert found["engine"].status is CheckStatus.FAIL
-    assert found["engine"].seen.startswith(f"{tmp_path / 'config.json'}: is no JSON")
+    assert found["engine"].seen.startswith(f"{tmp_path / 'config.json'}: not valid JSON")
 
 
 # -- every check is bounded and on its own -----------------------------------------------------------------

@@ -191,7 +191,7 @@ async def test_a_wait_beyond_all_patience_is_given_up_at_once_for_all_of_that_re
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
-        (answering(401), "denied", "wants a login"),
+        (answering(401), "denied", "requires a login"),
         (answering(403), "denied", "docker login 127.0.0.1"),
         (answering(403, b'{"errors":[{"code":"DENIED","message":"no"}]}'), "missing", "may require 'docker login'"),
         (answering(404), "missing", "404"),
@@ -347,7 +347,7 @@ class TestLogins:
         config()
         failed = await failure(pulls, image.at(closed_registry))
         assert failed.kind == "denied"
-        assert str(failed).startswith(f"{closed_registry.address} wants a login (")
+        assert str(failed).startswith(f"{closed_registry.address} requires a login (")
         assert str(failed).endswith(f": docker login {closed_registry.address}")
         assert not await is_there(engine, image.at(closed_registry)) and len(said) == 1
 

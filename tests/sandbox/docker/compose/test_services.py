@@ -332,7 +332,7 @@ async def test_services_start_in_the_order_of_their_conditions(start: Start) -> 
             f"pause: {{image: {BASE}, command: sleep 1, depends_on: [crash]}}, "
             "main: {depends_on: {pause: {condition: service_completed_successfully}}}}",
             "service_failed",
-            "crash: ended with 4 before the agent began; its last words: cannot open it",
+            "crash: ended with 4 before the agent began; its last output: cannot open it",
         ),
         (
             f"services: {{main: {{depends_on: {{job: {{condition: service_completed_successfully}}}}}}, "
@@ -360,7 +360,7 @@ async def test_a_service_that_does_not_get_ready_is_named_and_nothing_is_left(
 async def test_a_service_is_found_by_its_name_and_lives_on_without_main(start: Start) -> None:
     sandbox = await start(f"services: {{side: {{image: {BASE}, command: {server()}}}}}")
     assert sandbox.service("main") is sandbox
-    with pytest.raises(TrialError, match="there is no service 'nobody'; there are"):
+    with pytest.raises(TrialError, match="no service 'nobody'; known services:"):
         sandbox.service("nobody")
     await sandbox.stop_main()
     await sandbox.stop_main()
