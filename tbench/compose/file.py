@@ -178,7 +178,7 @@ def _networks(
         if "driver" in given and given["driver"].text() not in ("bridge", "default"):
             notices.add_unsupported(given["driver"], given["driver"].text())
         external = _external(name, given, notices)
-        internal = "internal" in given and given["internal"].flag()
+        internal = "internal" in given and given["internal"].boolean()
         declared[name] = TrialNetwork(name, internal, external)
     used = dict.fromkeys(network for service in services.values() for network in service.networks)
     for service in services.values():
@@ -214,7 +214,7 @@ def _external(name: str, given: Mapping[str, YamlNode], notices: Notices) -> str
     own_name = given["name"].text() if "name" in given else name
     if node is not None and node.is_mapping:
         own_name = node.table({"name"})["name"].text() if node.mapping() else own_name
-    elif node is None or not node.flag():
+    elif node is None or not node.boolean():
         if "name" in given:
             notices.ignored[given["name"].key] = "every trial has its own"
         return None

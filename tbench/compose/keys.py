@@ -21,19 +21,19 @@ SERVICE = {
     *("container_name", "scale"),
 }
 SERVICE_IGNORED: Mapping[str, str] = {
-    "annotations": "nothing reads them",
+    "annotations": "they are not used",
     "attach": "the output of services is kept in files",
     "blkio_config": "the disk is not limited",
     "cpu_shares": "cpus are limited, not weighted",
-    "develop": "nothing is watched",
-    "label_file": "nothing reads labels",
+    "develop": "files are not watched",
+    "label_file": "labels are not used",
     "logging": "the output of services is kept in files",
     "mem_reservation": "memory is limited, not reserved",
     "memswap_limit": "no container has swap",
     "mem_swappiness": "no container has swap",
-    "oom_kill_disable": "what is out of memory ends",
-    "oom_score_adj": "what is out of memory ends",
-    "pull_policy": "images are found, pulled and built as those of all tasks",
+    "oom_kill_disable": "processes that run out of memory are killed",
+    "oom_score_adj": "processes that run out of memory are killed",
+    "pull_policy": "images are found, pulled and built like those of all tasks",
     "stop_grace_period": "containers are removed by force",
     "storage_opt": "the disk is not limited",
 }
@@ -48,13 +48,13 @@ BUILD = {"context", "dockerfile", "dockerfile_inline", "args", "target"}
 BUILD_IGNORED: Mapping[str, str] = {
     "cache_from": "the engine's own cache is used",
     "cache_to": "the engine's own cache is used",
-    "labels": "nothing reads them",
-    "no_cache": "--no-build-cache says so for all images",
-    "platforms": "images are those of the engine's own platform",
-    "provenance": "nothing reads it",
-    "pull": "base images are pulled where the engine lacks them",
-    "sbom": "nothing reads it",
-    "tags": "images have names of tbench's own",
+    "labels": "they are not used",
+    "no_cache": "--no-build-cache applies to all images",
+    "platforms": "images are built for the engine's own platform",
+    "provenance": "it is not used",
+    "pull": "base images are pulled if the engine does not have them",
+    "sbom": "it is not used",
+    "tags": "tbench chooses the names of images",
 }
 BUILD_UNSUPPORTED = {
     *("additional_contexts", "entitlements", "extra_hosts", "isolation", "network", "privileged", "secrets"),
@@ -63,19 +63,19 @@ BUILD_UNSUPPORTED = {
 
 DEPLOY = {"resources", "replicas", "restart_policy"}
 DEPLOY_IGNORED: Mapping[str, str] = dict.fromkeys(
-    ("endpoint_mode", "labels", "mode", "placement", "rollback_config", "update_config"), "there is no swarm"
+    ("endpoint_mode", "labels", "mode", "placement", "rollback_config", "update_config"), "Swarm is not used"
 )
 NETWORK = {"driver", "internal", "external", "name"}
 NETWORK_IGNORED: Mapping[str, str] = {
-    "attachable": "there is no swarm",
-    "driver_opts": "trials' networks are all alike",
-    "enable_ipv4": "networks have IPv4 alone",
-    "enable_ipv6": "networks have IPv4 alone",
-    "labels": "nothing reads them",
+    "attachable": "Swarm is not used",
+    "driver_opts": "networks of all trials have the same options",
+    "enable_ipv4": "networks only have IPv4",
+    "enable_ipv6": "networks only have IPv4",
+    "labels": "they are not used",
 }
 NETWORK_UNSUPPORTED = {"ipam"}
 VOLUME = {"driver", "external", "name"}
-VOLUME_IGNORED: Mapping[str, str] = {"labels": "nothing reads them"}
+VOLUME_IGNORED: Mapping[str, str] = {"labels": "they are not used"}
 VOLUME_UNSUPPORTED = {"driver_opts"}
 
 SAFE_CAPABILITIES = {

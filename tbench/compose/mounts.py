@@ -13,7 +13,7 @@ from tbench.compose.yaml_tree import YamlNode
 
 _OPTIONS = {"ro", "rw", "z", "Z", "nocopy", "cached", "delegated", "consistent"}
 _LONG = {"type", "source", "target", "read_only", "bind", "volume", "tmpfs"}
-_LONG_IGNORED = {"consistency": "files do not leave the engine's machine"}
+_LONG_IGNORED = {"consistency": "volumes are on the engine's machine"}
 _SOCKETS = ("docker.sock", "podman.sock", "containerd.sock")
 
 
@@ -62,7 +62,7 @@ def _read_short(node: YamlNode, service: str, folder: Path, notices: Notices) ->
     target = _target(node, parts[1])
     if not parts[0].startswith((".", "/", "~", f"{LOGS_OF_MAIN}/")):
         return ServiceMount("volume", parts[0], target, "ro" in options, "nocopy" in options)
-    return _of_path(node, parts[0], target, service, folder, notices, read_only="ro" in options)
+    return _path_mount(node, parts[0], target, service, folder, notices, read_only="ro" in options)
 
 
 def _read_long(
@@ -78,21 +78,23 @@ def _read_long(
         node.fail("needs type and target")
     kind = entries["type"].one_of(("volume", "bind", "tmpfs", "npipe", "cluster", "image"))
     target = _target(entries["target"], entries["target"].text())
-    read_only = "read_only" in entries and entries["read_only"].flag()
+    read_only = "read_only" in entries and entries["read_only"].boolean()
     source = entries["source"].text() if "source" in entries else ""
     if kind == "tmpfs":
         tmpfs[target] = _tmpfs_options(entries["tmpfs"], notices) if "tmpfs" in entries else ""
     elif kind == "volume":
         options = notices.table(entries["volume"], {"nocopy"}, unsupported={"subpath"}) if "volume" in entries else {}
-        no_copy = "nocopy" in options and options["nocopy"].flag()
+        no_copy = "nocopy" in options and options["nocopy"].boolean()
         mounts.append(ServiceMount("volume" if source else "anonymous", source, target, read_only, no_copy))
     elif kind == "bind":
         if "bind" in entries:
-            ignored = dict.fromkeys(("create_host_path", "selinux", "propagation", "recursive"), "nothing is bound")
+            ignored = dict.fromkeys(
+                ("create_host_path", "selinux", "propagation", "recursive"), "files are copied, not bound"
+            )
             notices.table(entries["bind"], (), ignored)
         if not source:
             node.fail("needs a source")
-        if (mount := _of_path(node, source, target, service, folder, notices, read_only=read_only)) is not None:
+        if (mount := _path_mount(node, source, target, service, folder, notices, read_only=read_only)) is not None:
             mounts.append(mount)
     else:
         notices.add_unsupported(entries["type"], kind)
@@ -110,7 +112,7 @@ def _tmpfs_options(node: YamlNode, notices: Notices) -> str:
     return ",".join(options)
 
 
-def _of_path(
+def _path_mount(
     node: YamlNode, source: str, target: str, service: str, folder: Path, notices: Notices, *, read_only: bool
 ) -> ServiceMount | None:
     """Return the mount of a path: a copy if it is below the compose file's folder, otherwise a path of the host."""

@@ -16,7 +16,7 @@ IMAGE_OF_MAIN = "tbench-image-of-main"
 LOGS_OF_MAIN = "tbench-logs"
 """Placeholder for the folder of a trial's logs on the host, which does not exist in tbench."""
 SHARED_LOGS = ("agent", "artifacts")
-"""Folders of `/logs` in `main` that other services can share; the verifier's is made anew for every verifier."""
+"""Folders of `/logs` in `main` that other services can share; the verifier's is created again for every verifier."""
 
 Condition = Literal["service_started", "service_healthy", "service_completed_successfully"]
 CONDITIONS: tuple[Condition, ...] = ("service_started", "service_healthy", "service_completed_successfully")

@@ -29,7 +29,7 @@ _PORT = re.compile(
     r"(?P<target>\d+(?:-\d+)?)(?:/(?P<protocol>tcp|udp|sctp))?"
 )
 _LONG = {"target", "published", "protocol"}
-_LONG_IGNORED = dict.fromkeys(("host_ip", "mode", "name", "app_protocol"), "nothing is published")
+_LONG_IGNORED = dict.fromkeys(("host_ip", "mode", "name", "app_protocol"), "ports are not published")
 _MAX_PORTS = 2_000
 """Maximum number of ports in one entry."""
 
@@ -49,7 +49,7 @@ def read_expose(node: YamlNode) -> tuple[str, ...]:
         match = _PORT.fullmatch(item.text())
         if match is None or match["published"] or match["address"]:
             item.fail(f"has to be a port such as 8080 or 53/udp (got {item.text()!r})")
-        found += _numbered(item, match["target"], match["protocol"] or "tcp")
+        found += _port_range(item, match["target"], match["protocol"] or "tcp")
     return tuple(found)
 
 
@@ -59,9 +59,9 @@ def read_ports(node: YamlNode, notices: Notices) -> ServicePorts:
     published: list[str] = []
     for item in node.items():
         target, outside, protocol = _long(item, notices) if item.is_mapping else _short(item)
-        inside += _numbered(item, target, protocol)
+        inside += _port_range(item, target, protocol)
         if outside:
-            published += _numbered(item, outside, protocol)
+            published += _port_range(item, outside, protocol)
     if node.items():
         notices.ignored[node.key] = "ports are not published on the machine; services reach each other by name"
     return ServicePorts(tuple(dict.fromkeys(inside)), tuple(dict.fromkeys(published)))
@@ -82,7 +82,7 @@ def _long(node: YamlNode, notices: Notices) -> tuple[str, str, str]:
     return texts["target"], texts.get("published", ""), texts.get("protocol", "tcp")
 
 
-def _numbered(node: YamlNode, ports: str, protocol: str) -> Iterator[str]:
+def _port_range(node: YamlNode, ports: str, protocol: str) -> Iterator[str]:
     """Yield the ports of a number or a range."""
     first, _, last = ports.partition("-")
     if not first.isdigit() or (last and not last.isdigit()):
@@ -97,7 +97,7 @@ _NAMESPACES = ("service:", "container:")
 _RESTARTS = {"no", "always", "on-failure", "unless-stopped"}
 _RESTART_OF_DEPLOY = {"none": "no", "any": "always", "on-failure": "on-failure"}
 _NETWORK_KEYS = {"aliases"}
-_NETWORK_IGNORED = dict.fromkeys(("priority", "gw_priority", "interface_name"), "networks are equal")
+_NETWORK_IGNORED = dict.fromkeys(("priority", "gw_priority", "interface_name"), "networks have no priorities")
 _NETWORK_UNSUPPORTED = {"ipv4_address", "ipv6_address", "link_local_ips", "mac_address", "driver_opts"}
 
 
@@ -204,7 +204,7 @@ class ServiceReader:
             for key in ("working_dir", "user", "hostname", "stop_signal")
             if key in given and not given[key].is_null
         }
-        found |= {key: given[key].flag() for key in ("init", "tty", "stdin_open", "read_only") if key in given}
+        found |= {key: given[key].boolean() for key in ("init", "tty", "stdin_open", "read_only") if key in given}
         if "group_add" in given:
             found["group_add"] = given["group_add"].texts()
         if "labels" in given:
@@ -226,20 +226,20 @@ class ServiceReader:
         policies = self._deploy(given).get("restart_policy")
         if policies is None:
             return "no", 0
-        ignored = dict.fromkeys(("delay", "window"), "the engine has pauses of its own")
+        ignored = dict.fromkeys(("delay", "window"), "the engine chooses the pauses")
         entries = self._notices.table(policies, {"condition", "max_attempts"}, ignored)
         condition = entries["condition"].one_of(sorted(_RESTART_OF_DEPLOY)) if "condition" in entries else "any"
-        max_attempts = entries["max_attempts"].whole() if "max_attempts" in entries else 0
+        max_attempts = entries["max_attempts"].integer() if "max_attempts" in entries else 0
         return _RESTART_OF_DEPLOY[condition], max_attempts if condition == "on-failure" else 0
 
     def _healthcheck(self, node: YamlNode) -> ServiceCheck:
         times = {"interval", "timeout", "start_period", "start_interval"}
         given = node.table({"test", "retries", "disable", *times})
-        if "disable" in given and given["disable"].flag():
+        if "disable" in given and given["disable"].boolean():
             return ServiceCheck(("NONE",))
         return ServiceCheck(
             test=self._test(given["test"]) if "test" in given else (),
-            retries=given["retries"].whole() if "retries" in given else None,
+            retries=given["retries"].integer() if "retries" in given else None,
             **{f"{key}_sec": duration_sec(given[key]) for key in times if key in given},
         )
 
@@ -268,7 +268,7 @@ class ServiceReader:
             given = entry.table({"condition", "restart", "required"})
             wanted = given["condition"].one_of(CONDITIONS) if "condition" in given else "service_started"
             found[name] = next(condition for condition in CONDITIONS if condition == wanted)
-            if "required" in given and not given["required"].flag():
+            if "required" in given and not given["required"].boolean():
                 optional.add(name)
         return found, frozenset(optional)
 
@@ -376,7 +376,7 @@ class ServiceReader:
         set_limits = {
             "cpus": cpus.number() if cpus is not None else 0,
             "memory_mb": size_bytes(memory) / (1 << 20) if memory is not None else 0,
-            "pids_limit": max(pids.whole(-1), 0) if pids is not None else 0,  # -1 is no limit
+            "pids_limit": max(pids.integer(-1), 0) if pids is not None else 0,  # -1 is no limit
         }
         found: dict[str, Any] = {
             "limits": {name: limit for name, limit in set_limits.items() if limit},
@@ -396,7 +396,7 @@ class ServiceReader:
         devices = reserved["devices"].items() if "devices" in reserved else []
         if "gpus" in given and not given["gpus"].is_null:
             if not given["gpus"].is_list:
-                return -1 if given["gpus"].text() == "all" else given["gpus"].whole()
+                return -1 if given["gpus"].text() == "all" else given["gpus"].integer()
             devices = [*devices, *given["gpus"].items()]
         count = 0
         for device in devices:
@@ -404,14 +404,14 @@ class ServiceReader:
                 device, {"count", "capabilities"}, {"driver": "GPUs are Nvidia's"}, {"device_ids", "options"}
             )
             is_all = "count" not in entries or entries["count"].text() == "all"
-            count = -1 if is_all or count < 0 else count + entries["count"].whole()
+            count = -1 if is_all or count < 0 else count + entries["count"].integer()
         return count
 
     def _note_replicas(self, given: Mapping[str, YamlNode]) -> None:
         deploy = given["deploy"].mapping() if "deploy" in given else {}
         for node in (given.get("scale"), deploy.get("replicas")):
-            if node is not None and not node.is_null and node.whole() != 1:
-                self._notices.add_unsupported(node, f"{node.whole()} containers of a service")
+            if node is not None and not node.is_null and node.integer() != 1:
+                self._notices.add_unsupported(node, f"{node.integer()} containers of a service")
 
     def _privileges(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
         notices = self._notices
@@ -419,7 +419,7 @@ class ServiceReader:
             key: given[key].texts() for key in ("cap_drop", "security_opt", "devices") if key in given
         }
         found |= {key: given[key].text() for key in ("pid", "ipc", "userns_mode") if key in given}
-        if "privileged" in given and given["privileged"].flag():
+        if "privileged" in given and given["privileged"].boolean():
             notices.add_host_access(given["privileged"])
             found["privileged"] = True
         if found.get("devices"):
@@ -450,8 +450,8 @@ class ServiceReader:
 
 def _ulimit(node: YamlNode) -> tuple[int, int]:
     if not node.is_mapping:
-        return node.whole(-1), node.whole(-1)
+        return node.integer(-1), node.integer(-1)
     given = node.table({"soft", "hard"})
     if "soft" not in given or "hard" not in given:
         node.fail("needs soft and hard")
-    return given["soft"].whole(-1), given["hard"].whole(-1)
+    return given["soft"].integer(-1), given["hard"].integer(-1)

@@ -124,7 +124,7 @@ def read_variable_files(node: YamlNode, folder: Path, variables: Variables) -> d
         if item.is_mapping:
             given = item.table({"path", "required", "format"})
             where = given["path"] if "path" in given else item.fail("needs a path")
-            is_required = given["required"].flag() if "required" in given else True
+            is_required = given["required"].boolean() if "required" in given else True
             raw = "format" in given and given["format"].one_of(("raw",)) == "raw"
         text = _content(where, folder, is_required=is_required)
         found |= _variables(where, text, None if raw else variables)

@@ -80,11 +80,11 @@ class YamlNode:
     def text(self) -> str:
         return self.content if isinstance(self.content, str) else self.fail(f"has to be a text{self._got()}")
 
-    def flag(self) -> bool:
+    def boolean(self) -> bool:
         found = _FLAGS.get(self.text().lower())
         return self.fail(f"has to be true or false{self._got()}") if found is None else found
 
-    def whole(self, least: int = 0) -> int:
+    def integer(self, least: int = 0) -> int:
         try:
             number = int(self.text(), 0)
         except ValueError:

@@ -87,7 +87,7 @@ class Fleet:
         self._no_machine_sec, self._aside_sec = no_machine_sec, aside_sec
         self._no_machine_since: float | None = None
         self._stopped: str | None = None
-        self._tell: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], None]] = []
         self._watching: dict[Node, asyncio.Task[None]] = {}
         self._watching_all: asyncio.Task[None] | None = None
         self._aside: dict[Node, asyncio.TimerHandle] = {}
@@ -116,8 +116,8 @@ class Fleet:
         """Show a message of the run about a machine."""
         self._say(text)
 
-    def on_change(self, tell: Callable[[], None]) -> None:
-        self._tell.append(tell)
+    def on_change(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
 
     def on_close(self, call: Callable[[], None]) -> None:
         """Call `call` after everything is closed."""
@@ -130,7 +130,7 @@ class Fleet:
         except BaseException:
             machine.close()
             raise
-        self._say(f"{machine.name}: has joined, with {_has(machine.backend.capacity())}")
+        self._say(f"{machine.name}: has joined, with {_resources(machine.backend.capacity())}")
         self._add(Node(machine.name, machine.backend), machine)
 
     def _add(self, node: Node, machine: FleetMachine) -> None:
@@ -174,8 +174,8 @@ class Fleet:
         if not up - self._aside.keys():
             for node in up:
                 self._end_aside(node)
-        for tell in self._tell:
-            tell()
+        for listener in self._listeners:
+            listener()
 
     async def _watch(self, node: Node, machine: FleetMachine) -> None:
         """Check a machine regularly until the run ends."""
@@ -389,7 +389,7 @@ class Fleet:
         return [node for node in self._machines if node.is_up]
 
 
-def _has(capacity: Capacity) -> str:
+def _resources(capacity: Capacity) -> str:
     return (
         f"{capacity.cpus:g} {'cpu' if capacity.cpus == 1 else 'cpus'} and {capacity.memory_mb / 1024:,.1f} GB of memory"
     )

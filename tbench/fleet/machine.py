@@ -24,7 +24,7 @@ class FleetMachine(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in messages and results."""
+        """Name in messages and results."""
 
     @property
     def backend(self) -> Backend:

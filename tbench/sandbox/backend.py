@@ -330,10 +330,10 @@ class HoldsImages(Protocol):
 
 
 @runtime_checkable
-class Doubts(Protocol):
+class RechecksTools(Protocol):
     """A backend with files shared by all sandboxes, which may break during a run."""
 
-    def doubt(self) -> None:
+    def request_recheck(self) -> None:
         """Request a check of the shared files before the next sandbox, because of an infrastructure failure."""
 
 
@@ -342,7 +342,7 @@ class SandboxSettings:
     """Settings of the sandboxes of one run."""
 
     run: str
-    asked: SandboxConfig = field(default_factory=SandboxConfig)
+    config: SandboxConfig = field(default_factory=SandboxConfig)
     """The configuration's sandbox settings."""
     container_proxy: ContainerProxy = WITHOUT_PROXY
     """Proxy for sandboxes and builds that have a network."""
@@ -454,10 +454,10 @@ async def copy_begun(sandbox: Copies) -> AsyncIterator[Fill]:
         yield fill
     finally:
         for starting in begun:
-            await asyncio.shield(_undo(starting))
+            await asyncio.shield(_discard(starting))
 
 
-async def _undo(starting: asyncio.Task[Sandbox]) -> None:
+async def _discard(starting: asyncio.Task[Sandbox]) -> None:
     starting.cancel()
     await asyncio.wait([starting])
     if not starting.cancelled() and starting.exception() is None:

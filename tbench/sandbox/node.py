@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from tbench.errors import TbenchError, TrialError
 from tbench.results import Blame, ErrorInfo, Stage
-from tbench.sandbox.backend import Backend, Doubts
+from tbench.sandbox.backend import Backend, RechecksTools
 
 _MACHINE_STAGES = (Stage.IMAGE, Stage.SANDBOX)
 """Stages before the agent starts, whose infrastructure errors are the machine's fault."""
@@ -95,8 +95,8 @@ class Node:
     def attempted(self, error: ErrorInfo | None) -> None:
         """Count the outcome of an attempt on this machine."""
         is_in_sandbox = error is not None and error.blame is Blame.INFRA and error.stage is not Stage.IMAGE
-        if is_in_sandbox and isinstance(self.backend, Doubts):
-            self.backend.doubt()
+        if is_in_sandbox and isinstance(self.backend, RechecksTools):
+            self.backend.request_recheck()
         if error is None or error.stage not in (Stage.PLAN, *_MACHINE_STAGES):
             self.failures = 0
         elif is_of_machine(error) and self.is_up:
@@ -116,8 +116,8 @@ class HasNodes(Protocol):
     def gave_up(self) -> str | None:
         """Reason why no machine is expected to be up again; None while one is, or may come."""
 
-    def on_change(self, tell: Callable[[], None]) -> None:
-        """Call `tell` whenever a machine joins, is lost, or comes back."""
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever a machine joins, is lost, or comes back."""
 
 
 def nodes_of(backend: Backend) -> Sequence[Node]:

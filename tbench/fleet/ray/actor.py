@@ -19,8 +19,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tbench.fleet.ray.channel import Channel, Connection, Message
-from tbench.fleet.ray.guard import ask, owners, remove_gone
-from tbench.sandbox.docker.owner import Life, Owner
+from tbench.fleet.ray.guard import list_owners, remove_gone, request
+from tbench.sandbox.docker.owner import Owner, OwnerState
 
 PROBE_SEC = 20.0
 MIN_FREE_MB = 500
@@ -50,7 +50,7 @@ class NodeActor:
         if urlsplit(self._address).scheme not in ("unix", "tcp"):
             return found | {"why_not": f"DOCKER_HOST={self._address} is neither unix:// nor tcp://"}
         try:
-            info = await asyncio.to_thread(ask, self._address, "GET", "/info", PROBE_SEC)
+            info = await asyncio.to_thread(request, self._address, "GET", "/info", PROBE_SEC)
         except OSError as error:
             return found | {"why_not": f"no container engine answers at {self._address} ({error.strerror or error})"}
         if info is None:
@@ -67,9 +67,9 @@ class NodeActor:
     def _remove_gone(self) -> int:
         here = Owner.of_this_process()
         gone = []
-        for label in owners(self._address, self._label):
+        for label in list_owners(self._address, self._label):
             named = Owner.parse(label)
-            if named is not None and named.seen_from(here)[0] is Life.GONE:
+            if named is not None and named.seen_from(here)[0] is OwnerState.GONE:
                 gone.append(label)
         return remove_gone(self._address, self._label, self._kept, gone)
 

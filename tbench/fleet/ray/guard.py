@@ -42,7 +42,7 @@ class EngineConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def ask(address: str, method: str, path: str, timeout: float = CALL_SEC) -> Any:
+def request(address: str, method: str, path: str, timeout: float = CALL_SEC) -> Any:
     """Send a request to an engine; returns the JSON answer, or None for an error status. Raises OSError."""
     connection = EngineConnection(address, timeout)
     try:
@@ -56,22 +56,22 @@ def ask(address: str, method: str, path: str, timeout: float = CALL_SEC) -> Any:
         connection.close()
 
 
-def listed(address: str, what: str, label: str) -> list[dict[str, Any]]:
+def list_objects(address: str, what: str, label: str) -> list[dict[str, Any]]:
     """List containers, networks or volumes with a label (KEY or KEY=VALUE). Raises OSError."""
     filters = quote(json.dumps({"label": [label]}))
     path = "/containers/json?all=1&" if what == "containers" else f"/{what}?"
-    found = ask(address, "GET", f"{path}filters={filters}")
+    found = request(address, "GET", f"{path}filters={filters}")
     if what == "volumes":
         found = (found or {}).get("Volumes")
     return found or []
 
 
-def owners(address: str, label: str) -> set[str]:
+def list_owners(address: str, label: str) -> set[str]:
     """Return the owners of all containers, networks and volumes with the label. Raises OSError."""
     return {
         (each.get("Labels") or {}).get(label, "")
         for what in ("containers", "networks", "volumes")
-        for each in listed(address, what, label)
+        for each in list_objects(address, what, label)
     } - {""}
 
 
@@ -81,14 +81,14 @@ def remove_once(address: str, label: str, kept: str) -> int:
     Returns the number of removed containers. Raises OSError.
     """
     removed = 0
-    for each in listed(address, "containers", label):
+    for each in list_objects(address, "containers", label):
         if not any(name.lstrip("/").startswith(kept) for name in each.get("Names") or ()):
             removed += 1
-            ask(address, "DELETE", f"/containers/{each['Id']}?force=1&v=1")
-    for each in listed(address, "networks", label):
-        ask(address, "DELETE", f"/networks/{each['Id']}")
-    for each in listed(address, "volumes", label):
-        ask(address, "DELETE", f"/volumes/{quote(each['Name'], safe='')}")
+            request(address, "DELETE", f"/containers/{each['Id']}?force=1&v=1")
+    for each in list_objects(address, "networks", label):
+        request(address, "DELETE", f"/networks/{each['Id']}")
+    for each in list_objects(address, "volumes", label):
+        request(address, "DELETE", f"/volumes/{quote(each['Name'], safe='')}")
     return removed
 
 

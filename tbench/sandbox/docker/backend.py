@@ -87,7 +87,7 @@ class DockerBackend:
         """States of limits by name, as far as they are known."""
         self._checking_tools = asyncio.Lock()
         self._times_filled = 0
-        self._is_in_doubt = False
+        self._needs_recheck = False
         self._say: Say = lambda _: None
         self._reaping: asyncio.Task[None] | None = None
 
@@ -101,16 +101,16 @@ class DockerBackend:
         return "Podman" if self._engine.info.is_podman else "Docker"
 
     async def open(self, say: Say) -> None:
-        engine, settings, asked = self._engine, self._settings, self._settings.asked
+        engine, settings, config = self._engine, self._settings, self._settings.config
         self._images = Images(
             engine,
-            build=asked.build,
-            no_build_cache=asked.no_build_cache,
-            pull=asked.pull,
-            pulls=Pulls(engine, at_once=asked.pull_concurrency, pull_sec=asked.pull_timeout_sec, say=say),
+            build=config.build,
+            no_build_cache=config.no_build_cache,
+            pull=config.pull,
+            pulls=Pulls(engine, at_once=config.pull_concurrency, pull_sec=config.pull_timeout_sec, say=say),
             log_dir=settings.image_logs,
             say=say,
-            closed_network=self._closed_network if asked.block_host else None,
+            closed_network=self._closed_network if config.block_host else None,
             proxy=settings.container_proxy,
         )
         self._reaping = asyncio.create_task(self._reap(say))
@@ -124,7 +124,7 @@ class DockerBackend:
         self._tools_volume = tools.volume
         self._say = say
         states = limit_states(tools.limits, PROBE_LIMITS)
-        if asked.pin_cpus:
+        if config.pin_cpus:
             numbers, states["pinned cpus"] = await self._usable_cpus(tools.limits.get("cpuset", ""))
             self._cpus = UnitPool(numbers)
         self._note_limits(states)
@@ -144,7 +144,7 @@ class DockerBackend:
         before = limit_words(self._limits)
         held = {name for name, state in self._limits.items() if state == LimitState.IN_FORCE}
         self._limits |= {name: state for name, state in seen.items() if name not in self._limits or name in held}
-        if (words := limit_words(self._limits)) and self._settings.asked.require_limits:
+        if (words := limit_words(self._limits)) and self._settings.config.require_limits:
             raise UsageError(f"--require-limits: {self.name}'s containers have {words}; see 'tbench doctor'")
         if words != before:
             self._say(f"limits: {words}: trials may exceed their tasks' limits (--require-limits forbids that)")
@@ -159,8 +159,8 @@ class DockerBackend:
         self._note_limits(limit_states(tools.limits, PROBE_LIMITS))
         return left
 
-    def doubt(self) -> None:
-        self._is_in_doubt = True
+    def request_recheck(self) -> None:
+        self._needs_recheck = True
 
     async def _repair_tools(self) -> None:
         """Check the tools volume, and repair it if necessary. Raises TrialError."""
@@ -168,7 +168,7 @@ class DockerBackend:
             tools = await repair_tools(self._engine, self._say)
         except (UsageError, EngineError) as error:
             raise TrialError("sandbox_failed", str(error)) from error
-        self._is_in_doubt = False
+        self._needs_recheck = False
         self._times_filled += tools.was_filled
 
     async def close(self) -> None:
@@ -263,7 +263,7 @@ class DockerBackend:
         """Start all services of a compose file, `main` from a snapshot if one is given. Raises TrialError."""
         from tbench.sandbox.docker.compose.starting import ComposeContainer, ServiceStarter
 
-        for service in project.services.values() if self._settings.asked.block_host else ():
+        for service in project.services.values() if self._settings.config.block_host else ():
             if service.privileged or PAST_CLOSED_ADDRESSES & set(service.cap_add):
                 why = f"the service {service.name} has capabilities that bypass --block-host"
                 raise TrialError("task_unsupported", f"{environment.name}: {why}; remove one of the two")
@@ -292,7 +292,7 @@ class DockerBackend:
             project,
             recipes,
             folder=folder,
-            pool=self._settings.asked.network_pool,
+            pool=self._settings.config.network_pool,
             start_main=start_main,
             is_offline=networks.is_plain and networks.start.mode == "no-network",
         )
@@ -407,15 +407,15 @@ class DockerBackend:
         return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
 
     async def _recipe(self, environment: Environment, trial: str, image: Image, variables: Mapping[str, str]) -> Recipe:
-        if self._is_in_doubt:
+        if self._needs_recheck:
             async with self._checking_tools:
-                if self._is_in_doubt:
+                if self._needs_recheck:
                     await self._repair_tools()
-        asked, settings = environment.settings, self._settings
-        networks = networks_of(settings.asked.network, environment.networks)
+        task, settings = environment.settings, self._settings
+        networks = networks_of(settings.config.network, environment.networks)
         return Recipe(
             image=image,
-            limits=ContainerLimits(asked.cpus, asked.memory_mb, asked.pids_limit),
+            limits=ContainerLimits(task.cpus, task.memory_mb, task.pids_limit),
             tools_volume=self._tools_volume,
             run=settings.run,
             trial=trial,
@@ -427,16 +427,16 @@ class DockerBackend:
             is_proxied=networks.is_plain and networks.start.mode == "public",
             environment=variables,
             hostname=_hostname(environment.task.name),
-            workdir=asked.workdir,
+            workdir=task.workdir,
             agent_user=environment.user,
             is_fresh=environment.role != "agent",
             loose=loose_files(environment),
-            gpus=asked.gpus,
+            gpus=task.gpus,
             # Only if the task sets it: the schema's default is no request.
-            storage_mb=asked.storage_mb if "storage_mb" in asked.model_fields_set else None,
-            no_new_privileges=settings.asked.no_new_privileges,
-            cap_add=settings.asked.cap_add,
-            closed_to=await self._closed_addresses() if settings.asked.block_host else (),
+            storage_mb=task.storage_mb if "storage_mb" in task.model_fields_set else None,
+            no_new_privileges=settings.config.no_new_privileges,
+            cap_add=settings.config.cap_add,
+            closed_to=await self._closed_addresses() if settings.config.block_host else (),
         )
 
     async def reopen(self, environment: Environment, trial: str, kept: str) -> Container:

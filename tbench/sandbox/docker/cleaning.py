@@ -23,9 +23,9 @@ from tbench.sandbox.docker.owner import (
     LABEL_RUN,
     LABEL_SHARED,
     LABEL_SNAPSHOT,
-    Life,
-    life_of,
+    OwnerState,
     owner,
+    owner_state,
 )
 from tbench.sandbox.docker.removing import Kind, force_remove, remove, remove_unless_in_use
 
@@ -37,7 +37,7 @@ _SEARCHES, _BETWEEN_SEARCHES_SEC = 10, 0.5
 
 @dataclass(frozen=True)
 class Scope:
-    """What to remove; by default leftovers of runs whose process is gone, and unused images."""
+    """Selection of items to remove; by default leftovers of runs whose process is gone, and unused images."""
 
     everything: bool = False
     """Whether to include shared and kept items, and those of owners that cannot be seen from here."""
@@ -206,12 +206,12 @@ async def _list_images(engine: Engine, scope: Scope) -> list[Leftover]:
 
 def _with_reason_to_keep(item: Leftover, labels: dict[str, str], scope: Scope, *, kept: bool) -> Leftover:
     """Return `item` with the reason to keep it, if there is one."""
-    life, why = life_of(labels.get(LABEL_OWNER, ""))
-    if life is Life.ALIVE:
+    life, why = owner_state(labels.get(LABEL_OWNER, ""))
+    if life is OwnerState.ALIVE:
         return replace(item, why_kept=why, live=True)
     if kept and not (scope.everything or scope.kept):
         return replace(item, why_kept="kept on purpose; --kept removes it")
-    if life is Life.UNKNOWN and not scope.everything:
+    if life is OwnerState.UNKNOWN and not scope.everything:
         return replace(item, why_kept=f"{why}; --all removes it", live=True)
     return item
 

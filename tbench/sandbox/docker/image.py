@@ -449,10 +449,10 @@ class Images:
     def _platform_args(self, context: BuildContext) -> dict[str, str]:
         """Return the platform arguments that BuildKit and Podman define but Docker's classic builder does not."""
         info = self._engine.info
-        asked = set[str]() if info.is_podman else platform_args(context.text)
+        declared = set[str]() if info.is_podman else platform_args(context.text)
         values = {"PLATFORM": f"linux/{info.architecture}", "OS": "linux", "ARCH": info.architecture}
         known = {f"{role}{kind}": value for kind, value in values.items() for role in ("TARGET", "BUILD")}
-        return {name: value for name, value in known.items() if name in asked}
+        return {name: value for name, value in known.items() if name in declared}
 
     def _build_problem(self, error: Exception, dockerfile: str) -> str:
         """Return the builder's message; explain it if the builder does not support heredocs."""

@@ -76,9 +76,9 @@ def read_limits(printed: str) -> dict[str, str]:
     return seen
 
 
-def limit_states(seen: Mapping[str, str], asked: ContainerLimits) -> dict[str, LimitState]:
+def limit_states(seen: Mapping[str, str], requested: ContainerLimits) -> dict[str, LimitState]:
     """Return which requested limits are enforced, by what a container has seen."""
-    bytes_ = asked.memory_mb * (1 << 20)
+    bytes_ = requested.memory_mb * (1 << 20)
     memory = _state(seen.get("memory"), bytes_)
     # Cgroup version 1 limits memory and swap together, version 2 swap alone.
     swap = _state(seen.get("memsw"), bytes_)
@@ -87,16 +87,16 @@ def limit_states(seen: Mapping[str, str], asked: ContainerLimits) -> dict[str, L
     return {
         "memory": memory,
         "swap": swap,
-        "cpus": _state(seen.get("cpu"), asked.cpus),
-        "pids": _state(seen.get("pids"), asked.pids),
+        "cpus": _state(seen.get("cpu"), requested.cpus),
+        "pids": _state(seen.get("pids"), requested.pids),
     }
 
 
-def _state(seen: str | None, asked: float) -> LimitState:
+def _state(seen: str | None, requested: float) -> LimitState:
     if not seen:
         return LimitState.UNSEEN
     # Kernels round memory to pages, and quotas to microseconds.
-    return LimitState.IN_FORCE if _number(seen) <= asked * 1.01 else LimitState.NOT_IN_FORCE
+    return LimitState.IN_FORCE if _number(seen) <= requested * 1.01 else LimitState.NOT_IN_FORCE
 
 
 def _number(value: str) -> float:

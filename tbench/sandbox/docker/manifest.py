@@ -117,14 +117,14 @@ class _RegistryClient:
         if kind.lower() == "basic":
             self._login = self._own
         elif kind.lower() == "bearer":
-            asked = dict(re.findall(r'(\w+)="([^"]*)"', rest))
-            self._headers["Authorization"] = f"Bearer {self._token(asked)}"
+            parameters = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+            self._headers["Authorization"] = f"Bearer {self._token(parameters)}"
 
-    def _token(self, asked: Mapping[str, str]) -> str:
-        realm = asked.get("realm", "")
+    def _token(self, parameters: Mapping[str, str]) -> str:
+        realm = parameters.get("realm", "")
         if urlsplit(realm).scheme != "https" and not self._is_here:
             raise ValueError("no TLS")  # passwords are not sent unencrypted
-        query = urlencode({key: asked[key] for key in ("service", "scope") if key in asked})
+        query = urlencode({key: parameters[key] for key in ("service", "scope") if key in parameters})
         url = f"{realm}{'&' if urlsplit(realm).query else '?'}{query}" if query else realm
         granted = _content(WebRequest(url, _ANSWER_SEC, login=self._own, most_bytes=_MOST_BYTES).answer())
         return str(granted.get("token") or granted["access_token"])

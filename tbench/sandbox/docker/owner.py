@@ -17,7 +17,7 @@ _PROC = Path("/proc")
 _NO_BOOT = "unknown"
 
 
-class Life(StrEnum):
+class OwnerState(StrEnum):
     """Whether an owner still runs, as far as this process can see."""
 
     ALIVE = "alive"
@@ -60,26 +60,29 @@ class Owner:
     def label(self) -> str:
         return ":".join(astuple(self))
 
-    def seen_from(self, here: Owner, proc: Path = _PROC) -> tuple[Life, str]:
+    def seen_from(self, here: Owner, proc: Path = _PROC) -> tuple[OwnerState, str]:
         """Return whether this owner still runs, and the reason as a text."""
         same_machine = bool(here.machine) and (self.machine, self.host) == (here.machine, here.host)
         same_boot = self.boot == here.boot and (self.boot != _NO_BOOT or same_machine)
         if same_boot and self.namespace == here.namespace:
             return self._state(proc)
         if same_boot:
-            return Life.UNKNOWN, f"its process {self.pid} belongs to another container or pid namespace ({self.host})"
+            return (
+                OwnerState.UNKNOWN,
+                f"its process {self.pid} is in another container or pid namespace ({self.host})",
+            )
         if same_machine and self.namespace == here.namespace:
-            return Life.GONE, "this machine has been rebooted since"
-        return Life.UNKNOWN, f"its process {self.pid} belongs to another machine ({self.host})"
+            return OwnerState.GONE, "this machine has been rebooted since"
+        return OwnerState.UNKNOWN, f"its process {self.pid} belongs to another machine ({self.host})"
 
-    def _state(self, proc: Path) -> tuple[Life, str]:
+    def _state(self, proc: Path) -> tuple[OwnerState, str]:
         found = _process(proc / self.pid)
         if found is None and _exists(int(self.pid)):
-            return Life.UNKNOWN, f"process {self.pid} runs, but cannot be inspected"  # hidepid
+            return OwnerState.UNKNOWN, f"process {self.pid} runs, but cannot be inspected"  # hidepid
         # A zombie has ended, even if its parent has not waited for it.
         if found is not None and found[1] == self.start and found[0] not in "ZX":
-            return Life.ALIVE, f"its process {self.pid} still runs"
-        return Life.GONE, f"its process {self.pid} is gone"
+            return OwnerState.ALIVE, f"its process {self.pid} still runs"
+        return OwnerState.GONE, f"its process {self.pid} is gone"
 
 
 def owner() -> str:
@@ -87,11 +90,11 @@ def owner() -> str:
     return Owner.of_this_process().label()
 
 
-def life_of(label: str) -> tuple[Life, str]:
+def owner_state(label: str) -> tuple[OwnerState, str]:
     """Return whether the process of an owner label still runs, and the reason as a text."""
     named = Owner.parse(label)
     if named is None:
-        return Life.UNKNOWN, "its label names no owner"
+        return OwnerState.UNKNOWN, "its label names no owner"
     return named.seen_from(Owner.of_this_process())
 
 

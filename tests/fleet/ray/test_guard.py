@@ -80,9 +80,9 @@ def test_owners_are_those_of_the_engines_containers(engine: Engine) -> None:
     label = f"tbench.test-{uuid.uuid4().hex}"
     container = engine.api.create_container(IMAGE, labels={label: "somebody"})["Id"]
     try:
-        assert guard.owners(SOCKET, label) == {"somebody"}
+        assert guard.list_owners(SOCKET, label) == {"somebody"}
         assert guard.remove_gone(SOCKET, label, KEPT_PREFIX, ["somebody"]) == 1
-        assert guard.owners(SOCKET, label) == set()
+        assert guard.list_owners(SOCKET, label) == set()
     finally:
         guard.remove_once(SOCKET, label, KEPT_PREFIX)
     assert container

@@ -21,7 +21,7 @@ from tbench.sandbox.docker.commands import Commands
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
-from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK, Life, life_of
+from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK, OwnerState, owner_state
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
@@ -116,7 +116,7 @@ async def test_a_demand_above_the_machine_gets_the_machine(engine: Engine, start
 async def test_labels_say_whose_it_is(engine: Engine, start: Start, run: str) -> None:
     labels = (await inspect(engine, await start(trial="task.s1.abc")))["Config"]["Labels"]
     assert (labels[LABEL_RUN], labels[LABEL_TRIAL]) == (run, "task.s1.abc")
-    assert life_of(labels[LABEL_OWNER])[0] is Life.ALIVE
+    assert owner_state(labels[LABEL_OWNER])[0] is OwnerState.ALIVE
 
 
 async def test_containers_of_a_living_process_are_no_leftovers(engine: Engine, start: Start) -> None:

@@ -49,7 +49,7 @@ class ServiceOptions:
         """Whether its network is neither the host's nor another container's."""
         return self.network_mode is None or not (self.network_mode == "host" or ":" in self.network_mode)
 
-    def without(self, capability: str) -> ServiceOptions:
+    def without_capability(self, capability: str) -> ServiceOptions:
         """Return these options without one of the engine's default capabilities, unless the file adds it."""
         return replace(self, host={**self.host, "cap_drop": [*self.host.get("cap_drop", ()), capability]})
 

@@ -298,7 +298,7 @@ class ServiceStarter:
             resolves_public_names=recipe.has_internet and reaches_out,
         )
         if self._shares_outside_network(service):
-            options = options.without("NET_RAW")
+            options = options.without_capability("NET_RAW")
         options = replace(options, files=single_files(service, self._volumes, self._folder))
         labels = {**service.labels, LABEL_PROJECT: self.made.project, LABEL_SERVICE: service.name}
         if service.name == MAIN and self.made.router is not None:
