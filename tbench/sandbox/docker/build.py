@@ -181,7 +181,7 @@ class CacheGone(BuildFailed):
 
 
 def has_buildkit(engine: Engine) -> bool:
-    """Whether the engine has BuildKit. Podman does not; its own builder supports most of BuildKit's features."""
+    """Whether the engine has BuildKit, as Docker does; Podman has its own builder."""
     return not engine.info.is_podman and tuple(map(int, engine.api.api_version.split("."))) >= (1, 39)
 
 
