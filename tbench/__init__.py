@@ -1,4 +1,4 @@
-"""The benchmark side: tasks, sandboxes, verification, runs, results. `docs/python.md` shows the public names below."""
+"""The benchmark side: tasks, sandboxes, verification, runs, results. `docs/python.md` documents the public names."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = [
     "summarise",
 ]
 
-_PLACES = {
+_MODULES = {
     "DebugSession": "tbench.api.debugging",
     "Rollout": "tbench.api.rollouts",
     "RunConfig": "tbench.config.settings",
@@ -69,15 +69,15 @@ _PLACES = {
     "read_tasks": "tbench.datasets.reading",
     "summarise": "tbench.api.stored_runs",
 }
-"""Modules of the public names. They are imported when a name is used: the command line would start later otherwise."""
+"""Module by public name. They are imported on first use, so that the command line starts fast."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'tbench' has no attribute {name!r}")
     if problem := hidden_package():
         raise ImportError(problem)
-    return getattr(import_module(_PLACES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
@@ -85,12 +85,13 @@ def __dir__() -> list[str]:
 
 
 def hidden_package() -> str | None:
-    """Why tbench cannot work where a folder of the user's has the name of one of its packages; None where none has."""
+    """Return an error if a user's directory shadows one of tbench's packages; None if no directory does."""
     here = Path(__file__).parents[1]
     for name in ("harness", "reports"):
         spec = find_spec(name)
         found = Path(spec.origin).parent if spec and spec.origin else None
         if found != here / name:
-            what = f"{found} hides" if found else "there is no folder with"
-            return f"tbench: {what} tbench's own package {name!r}; rename it, or start from another directory"
+            if not found:
+                return f"tbench: tbench's own package {name!r} is missing; install tbench again"
+            return f"tbench: {found} hides tbench's own package {name!r}; rename it, or start from another directory"
     return None

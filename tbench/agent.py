@@ -1,4 +1,4 @@
-"""Everything that an agent of your own needs; docs/python.md shows how it is written."""
+"""Public names for custom agents; docs/python.md shows how to write one."""
 
 from harness.custom import AgentModel, Assignment, CustomAgent
 from harness.errors import ContextLimitReached, TerminalLost

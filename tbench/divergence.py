@@ -1,4 +1,4 @@
-"""Tells whether a terminal has shown the same as another time, but for what differs each time."""
+"""Compares terminal output of two executions, ignoring what always varies, such as times and process ids."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ _VARYING = re.compile(
 
 
 def first_difference(before: str, now: str) -> str | None:
-    """The first line in which two observations differ, in words; None where they are the same.
+    """Describe the first line in which two observations differ; None if they are equivalent.
 
-    Times, durations, process numbers, hashes, addresses, temporary files and speeds are no difference.
+    Times, durations, process ids, hashes, addresses, temporary files and speeds are ignored.
     """
     found = first_differing_lines(before, now)
     return None if found is None else f"{found[1]} where {found[0]} was before"
 
 
 def first_differing_lines(one: str, other: str) -> tuple[str, str] | None:
-    """The same as the line of each, as a user may read it."""
+    """Return the first pair of lines in which two observations differ, formatted for users; None if equivalent."""
     mine, others = list(_lines(one)), list(_lines(other))
     for number in range(max(len(mine), len(others))):
         left, right = (lines[number] if number < len(lines) else None for lines in (mine, others))
         if left is None or right is None or same_as(left) != same_as(right):
-            return _shown(left), _shown(right)
+            return _quoted(left), _quoted(right)
     return None
 
 
 def same_as(line: str) -> str:
-    """A line with a mark in the place of each thing that differs each time: equal for lines that count as the same."""
+    """Normalise a line by replacing everything that varies: equivalent lines become equal."""
     return _VARYING.sub("…", " ".join(line.split()))
 
 
@@ -57,5 +57,5 @@ def _lines(text: str) -> Iterator[str]:
     return (line for line in text.split("\n") if line.strip())
 
 
-def _shown(line: str | None) -> str:
+def _quoted(line: str | None) -> str:
     return "nothing" if line is None else repr(one_line(line.strip(), _SHOWN_CHARS))

@@ -1,13 +1,13 @@
-"""Everything that can go wrong on the benchmark side, in one place.
+"""All errors of the benchmark side.
 
 TbenchError
-├── UsageError        the user has to change something; the command ends with exit code 2
-│   ├── TaskInvalid       a task directory that cannot be used as it is
+├── UsageError        the user has to change something; the command exits with 2
+│   ├── TaskInvalid       a task directory that cannot be used
 │   └── EngineUnavailable no container engine answers
-├── TrialError        costs one trial; `type` is one of KINDS, which says stage, blame and retryable
+├── TrialError        ends one trial; `type` is a key of KINDS, which defines stage, blame and retryable
 └── (anything else is a bug: recorded on its trial as `internal`, exit code 1)
 
-The types of TrialError by stage, with whose fault it is, and whether the trial is tried again or its error stands:
+The types of TrialError by stage, with the party at fault, and whether the trial is retried or its error stands:
 
 TrialError
 ├── plan
@@ -55,7 +55,7 @@ TrialError
 └── result
     └── result_unwritable     infra     again
 
-A failed trial is data: it is attributed once, at the boundary where it happened, and never scored as 0 silently.
+A failed trial is data: its error is attributed once, at the boundary where it occurred, and never silently scored as 0.
 """
 
 from __future__ import annotations
@@ -68,27 +68,27 @@ from tbench.text import one_line, visible
 
 
 class TbenchError(Exception):
-    """Base of all errors that tbench raises on purpose. What the message quotes is visible text, whoever it is from."""
+    """Base of all errors that tbench raises on purpose. Invisible characters in the message are escaped."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(visible(message))
 
 
 class UsageError(TbenchError):
-    """An error that the user can mend: one line that names file, key or host and says what to do. Exit code 2."""
+    """An error that the user can fix. The message is one line: the file, key or host, and the remedy. Exit code 2."""
 
 
 class TaskInvalid(UsageError):
-    """A task directory that cannot be used: names the file and the key."""
+    """A task directory that cannot be used. The message names the file and the key."""
 
 
 class EngineUnavailable(UsageError):
-    """No container engine answers; the message says why and what to do."""
+    """No container engine answers. The message contains the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a type of error means: stage, blame, and whether another attempt may heal it."""
+    """Properties of a type of error: stage, party at fault, and whether another attempt may succeed."""
 
     stage: Stage
     blame: Blame
@@ -97,15 +97,13 @@ class Kind:
 
 
 REWOUND = "rewound"
-"""Type of the error of an attempt that is done again up to a step."""
+"""Error type of an attempt that was rewound to an earlier step."""
 KINDS: dict[str, Kind] = {
     "task_invalid": Kind(
         Stage.PLAN, Blame.TASK, False, "the task directory is malformed; the message names file and key"
     ),
     "task_unsupported": Kind(Stage.PLAN, Blame.TASK, False, "the task needs a feature that tbench does not have"),
-    "task_changed": Kind(
-        Stage.PLAN, Blame.USER, False, "a file of the task is no longer the one that its hash was taken of"
-    ),
+    "task_changed": Kind(Stage.PLAN, Blame.USER, False, "a file of the task changed after its hash was computed"),
     "env_missing": Kind(Stage.PLAN, Blame.USER, False, "the task asks for a variable that is not set or not allowed"),
     "trust_missing": Kind(
         Stage.PLAN, Blame.USER, False, "the task's compose file asks for access to the engine's machine"
@@ -117,64 +115,64 @@ KINDS: dict[str, Kind] = {
         Stage.IMAGE,
         Blame.INFRA,
         True,
-        "docker_image can neither be pulled nor built, or an image is removed again and again",
+        "docker_image can neither be pulled nor built, or an image keeps being removed",
     ),
     "image_denied": Kind(
-        Stage.IMAGE, Blame.USER, False, "the registry wants a login, or refuses the one that Docker's configuration has"
+        Stage.IMAGE, Blame.USER, False, "the registry requires a login, or rejects the one in Docker's configuration"
     ),
-    "image_rate_limited": Kind(Stage.IMAGE, Blame.INFRA, True, "the registry's rate limit was still in the way"),
-    "image_no_space": Kind(Stage.IMAGE, Blame.INFRA, True, "the engine's disk is full, or nearly so"),
+    "image_rate_limited": Kind(Stage.IMAGE, Blame.INFRA, True, "the registry's rate limit was still exceeded"),
+    "image_no_space": Kind(Stage.IMAGE, Blame.INFRA, True, "the engine's disk is full or almost full"),
     "engine_unreachable": Kind(Stage.SANDBOX, Blame.INFRA, True, "the engine stopped answering and did not come back"),
     "sandbox_failed": Kind(Stage.SANDBOX, Blame.INFRA, True, "the engine could not create or start the container"),
     "healthcheck_failed": Kind(Stage.SANDBOX, Blame.TASK, True, "the task's healthcheck never succeeded"),
     "service_failed": Kind(
         Stage.SANDBOX, Blame.TASK, True, "a service of the task's compose file ended before the agent began"
     ),
-    "setup_failed": Kind(Stage.SANDBOX, Blame.TASK, True, "the setup.sh of a step of the task failed"),
-    "sandbox_lost": Kind(Stage.AGENT, Blame.INFRA, True, "the container ended or vanished under the agent"),
+    "setup_failed": Kind(Stage.SANDBOX, Blame.TASK, True, "the setup.sh of a task step failed"),
+    "sandbox_lost": Kind(Stage.AGENT, Blame.INFRA, True, "the container exited or vanished while the agent worked"),
     "terminal_failed": Kind(Stage.TERMINAL, Blame.INFRA, True, "tmux could not be started in the container"),
     "endpoint_unavailable": Kind(
-        Stage.AGENT, Blame.ENDPOINT, True, "the endpoint kept failing until the budget was spent"
+        Stage.AGENT, Blame.ENDPOINT, True, "the endpoint kept failing until the retry budget was spent"
     ),
     "reply_timeout": Kind(
-        Stage.AGENT, Blame.USER, False, "a reply took longer than one request may, while the endpoint was there"
+        Stage.AGENT, Blame.USER, False, "a reply exceeded the request timeout although the endpoint was up"
     ),
     "endpoint_refused": Kind(Stage.AGENT, Blame.USER, False, "the endpoint refused the request (4xx)"),
     "request_too_large": Kind(
-        Stage.AGENT, Blame.INFRA, False, "something on the way to the endpoint takes no request of this size"
+        Stage.AGENT, Blame.INFRA, False, "something between tbench and the endpoint rejects requests of this size"
     ),
-    "never_answered": Kind(Stage.AGENT, Blame.ENDPOINT, False, "the agent ended without a single reply of the model"),
+    "never_answered": Kind(Stage.AGENT, Blame.ENDPOINT, False, "the agent ended without a single reply from the model"),
     "agent_crashed": Kind(Stage.AGENT, Blame.USER, False, "your own agent raised an exception or returned no outcome"),
-    "aborted": Kind(Stage.AGENT, Blame.USER, False, "somebody ended the trial by hand"),
-    REWOUND: Kind(Stage.AGENT, Blame.USER, True, "somebody rewound the trial; the attempt that follows goes on"),
+    "aborted": Kind(Stage.AGENT, Blame.USER, False, "a person ended the trial"),
+    REWOUND: Kind(Stage.AGENT, Blame.USER, True, "a person rewound the trial; the next attempt goes on from there"),
     "verifier_failed": Kind(Stage.VERIFIER, Blame.INFRA, True, "the engine could not stage or run the verifier"),
     "verifier_timeout": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier took longer than its timeout_sec"),
     "verifier_no_reward": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier left no reward file, or an empty one"),
-    "verifier_bad_reward": Kind(Stage.VERIFIER, Blame.TASK, False, "the reward is not one number within its range"),
-    "verifier_never_ran": Kind(Stage.VERIFIER, Blame.INFRA, True, "the reward is 0 but no test ever ran"),
-    "verifier_tampered": Kind(
-        Stage.VERIFIER, Blame.AGENT, False, "the agent kept the verifier from judging, or forged its verdict"
+    "verifier_bad_reward": Kind(
+        Stage.VERIFIER, Blame.TASK, False, "the reward is not one number in its range"
     ),
+    "verifier_never_ran": Kind(Stage.VERIFIER, Blame.INFRA, True, "the reward is 0, but no test ran"),
+    "verifier_tampered": Kind(Stage.VERIFIER, Blame.AGENT, False, "the agent prevented the verdict or forged it"),
     "artifacts_too_large": Kind(
-        Stage.VERIFIER, Blame.AGENT, False, "the agent left more to hand over to the verifier than is taken"
+        Stage.VERIFIER, Blame.AGENT, False, "the agent's artifacts for the verifier exceed the limit"
     ),
     "tests_missing": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier's own image has no /tests/test.sh"),
     "result_unwritable": Kind(Stage.RESULT, Blame.INFRA, True, "the trial's files could not be written"),
-    "internal": Kind(Stage.AGENT, Blame.HARNESS, False, "a bug in tbench; the traceback lies beside the result"),
+    "internal": Kind(Stage.AGENT, Blame.HARNESS, False, "a bug in tbench; the traceback is stored with the result"),
 }
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The call about a sandbox that an error comes from."""
+    """The sandbox call that caused an error."""
 
     call: str
     is_fresh: bool
-    """Whether the agent never was in that sandbox, nor anything that it left."""
+    """Whether neither the agent nor any of its work was ever in the sandbox."""
     status: int | None = None
-    """The status with which the engine refused the call; None where it did not refuse it, or gave no answer."""
+    """Status with which the engine refused the call; None if it did not refuse it or did not answer."""
     ran: bool = False
-    """Whether the engine did what it was asked for, so that the failure is that of what ran inside."""
+    """Whether the engine executed the call, so that the failure is in the process that ran inside."""
 
     def __str__(self) -> str:
         whose = "a fresh container" if self.is_fresh else "the agent's container"
@@ -182,9 +180,9 @@ class Origin:
 
 
 class TrialError(TbenchError):
-    """An error that keeps one trial from getting a verdict. `files` are stored beside its result, as evidence.
+    """An error that prevents a trial's verdict. `files` are stored with its result, as evidence.
 
-    `origin` is set where the error happens, if a sandbox has to do with it.
+    `origin` is set where the error occurs, if a sandbox is involved.
     """
 
     def __init__(
@@ -208,10 +206,7 @@ class TrialError(TbenchError):
 
     @property
     def agent_can_cause(self) -> bool:
-        """Whether what the agent did may be the reason: something ran where the agent was, and it was what failed.
-
-        Of whatever nobody has said that, the agent is not the cause.
-        """
+        """Whether the agent may be the cause: a process failed that ran in the agent's container."""
         return self.origin is not None and self.origin.ran and not self.origin.is_fresh
 
     def info(self) -> ErrorInfo:

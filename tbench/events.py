@@ -1,4 +1,4 @@
-"""Typed events of a run. Progress, live view and journal are subscribers."""
+"""Typed events of a run. The progress display, live view and journal subscribe to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Phase = Literal["queued", "image", "sandbox", "agent", "verifier", "teardown", "
 
 
 class RunStarted(Frozen):
-    """The plan is fixed and the directory exists."""
+    """The plan is fixed and the run directory exists."""
 
     kind: Literal["run_started"] = "run_started"
     run: str
@@ -21,7 +21,7 @@ class RunStarted(Frozen):
 
 
 class TrialPhase(Frozen):
-    """An attempt at a trial entered a part of its life; the last ones may come when the next attempt has begun."""
+    """An attempt entered a phase. Its last phases may be reported after the next attempt has begun."""
 
     kind: Literal["trial_phase"] = "trial_phase"
     trial: str
@@ -32,7 +32,7 @@ class TrialPhase(Frozen):
 
 
 class TrialTaskStep(Frozen):
-    """A trial begins a step of its task, the one with this number, from 1, of so many."""
+    """A trial begins a task step: number `number`, from 1, of `count`."""
 
     kind: Literal["trial_task_step"] = "trial_task_step"
     trial: str
@@ -55,21 +55,21 @@ class TrialStep(Frozen):
 
 
 class TrialVerdict(Frozen):
-    """A trial has its reward or its error; teardown still follows."""
+    """A trial has a reward or an error; its teardown still follows."""
 
     kind: Literal["trial_verdict"] = "trial_verdict"
     result: TrialResult
 
 
 class TrialFinished(Frozen):
-    """A trial is over, its container removed, its line in results.jsonl written."""
+    """A trial is over: its container is removed, and its line in results.jsonl is written."""
 
     kind: Literal["trial_finished"] = "trial_finished"
     result: TrialResult
 
 
 class TrialSettled(Frozen):
-    """The result of a trial that is over came out otherwise beside what was found out of its task."""
+    """The result of a finished trial changed because of later findings about its task."""
 
     kind: Literal["trial_settled"] = "trial_settled"
     result: TrialResult
@@ -83,14 +83,14 @@ class Note(Frozen):
 
 
 class EndpointPresence(Frozen):
-    """The endpoint went away, came back, or was given up; a note has said so in words."""
+    """The endpoint went down, came back, or was given up. A Note describes it to the user."""
 
     kind: Literal["endpoint_presence"] = "endpoint_presence"
     presence: Presence
 
 
 class RunEnded(Frozen):
-    """No trial is left; `interrupted` when not all of them were run."""
+    """No trial is left; `interrupted` if not all of them were run."""
 
     kind: Literal["run_ended"] = "run_ended"
     interrupted: bool
@@ -112,18 +112,18 @@ Subscriber = Callable[[Event], None]
 
 
 class Events:
-    """Hands every event to every subscriber, in order, in the event loop's thread."""
+    """Passes every event to every subscriber, in order, in the event loop's thread."""
 
     def __init__(self, *subscribers: Subscriber) -> None:
         self._subscribers = list(subscribers)
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Hand events to `subscriber` from now on; one that is subscribed already hears nothing twice."""
+        """Pass events to `subscriber` from now on; subscribing twice has no effect."""
         if subscriber not in self._subscribers:
             self._subscribers.append(subscriber)
 
     def replace(self, subscriber: Subscriber) -> None:
-        """Hand events to `subscriber` alone from now on."""
+        """Pass events only to `subscriber` from now on."""
         self._subscribers = [subscriber]
 
     def emit(self, event: Event) -> None:

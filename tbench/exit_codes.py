@@ -1,12 +1,12 @@
-"""What the commands end with: one number for each way, 0 for the ordinary one."""
+"""Exit codes of the commands; 0 is success."""
 
 BUG = 1
 USAGE = 2
-"""Something that the user or the machine has to change."""
+"""The user has to change something, or the machine lacks something."""
 UNCOVERED = 3
-"""Too few verdicts, or none."""
+"""Too few trials have a verdict, or none."""
 AWAY = 4
-"""The endpoint is away, so the run has stopped."""
+"""The run stopped because the endpoint is down."""
 ALARM = 5
-"""The nightly gate's."""
+"""The nightly gate raised an alarm."""
 INTERRUPTED = 130

@@ -1,4 +1,4 @@
-"""Locks between processes: those of the file system, and where it has none a file beside that names its holder."""
+"""Locks between processes: flock, or on file systems without it, a lock file that names its holder."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
 NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
-"""How file systems say that they have no locks. Whatever else they say is an error: a lock may be held all the same."""
-_BETWEEN_LOOKS_SEC = 0.1
+"""Errors of file systems without flock. Any other error is raised, because the lock may still be held."""
+_POLL_SEC = 0.1
 Flock = Callable[[int, int], None]
 
 
 class Held(BlockingIOError):
-    """Another process has the lock; the message says which, where that is known."""
+    """Another process holds the lock; the message names it, if known."""
 
 
 class FileLock:
-    """The lock of a file, from its making until `release`, or until this process ends."""
+    """Exclusive lock on a file, held from construction until `release` or the end of the process."""
 
     def __init__(self, path: Path, descriptor: int, flock: Flock = fcntl.flock) -> None:
-        """Take the lock of the file `path`, which is open as `descriptor`. Raises Held, and OSError where that fails.
+        """Lock the file `path`, which is open as `descriptor`. Raises Held, or OSError if locking fails.
 
-        Closing the descriptor gives up a lock of the file system, too.
+        Closing the descriptor releases a flock, too.
         """
-        self._note: Path | None = None
+        self._lock_file: Path | None = None
         self._own = b""
         try:
             flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -43,39 +43,39 @@ class FileLock:
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-            self._take(note_of(path))
+            self._take_lock_file(lock_file_of(path))
         else:
-            # Where another machine has mounted the same files without locks, it has left a note.
-            if (holder := _holder(note_of(path))) is not None:
+            # Another machine that mounts the same files without flock may hold the lock by a lock file.
+            if (holder := _holder(lock_file_of(path))) is not None:
                 flock(descriptor, fcntl.LOCK_UN)
                 raise Held(holder)
 
-    def _take(self, note: Path) -> None:
-        _say_once(note.parent)
+    def _take_lock_file(self, lock_file: Path) -> None:
+        _warn_once(lock_file.parent)
         self._own = json.dumps(_this_process()).encode()
         while True:
             try:
-                descriptor = os.open(note, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                descriptor = os.open(lock_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             except FileExistsError:
-                if (holder := _holder(note)) is not None:
+                if (holder := _holder(lock_file)) is not None:
                     raise Held(holder) from None
                 continue
             with os.fdopen(descriptor, "wb") as file:
                 file.write(self._own)
-            self._note = note
+            self._lock_file = lock_file
             return
 
     def release(self) -> None:
-        """Remove the note, if there is one."""
+        """Remove the lock file, if this lock has one."""
         with contextlib.suppress(OSError):
-            if self._note is not None and self._note.read_bytes() == self._own:
-                self._note.unlink()
-        self._note = None
+            if self._lock_file is not None and self._lock_file.read_bytes() == self._own:
+                self._lock_file.unlink()
+        self._lock_file = None
 
 
 @contextlib.contextmanager
 def locked(path: Path, descriptor: int, wait_sec: float = 0.0) -> Iterator[None]:
-    """Hold the lock of a file within the block, once it is to be had. Raises Held, and OSError as FileLock does."""
+    """Hold a file's lock within the block, waiting up to `wait_sec` for it. Raises Held and OSError like FileLock."""
     ends_at, pause = time.monotonic() + wait_sec, threading.Event()
     while True:
         try:
@@ -84,7 +84,7 @@ def locked(path: Path, descriptor: int, wait_sec: float = 0.0) -> Iterator[None]
         except Held:
             if time.monotonic() >= ends_at:
                 raise
-            pause.wait(_BETWEEN_LOOKS_SEC)
+            pause.wait(_POLL_SEC)
     try:
         yield
     finally:
@@ -92,9 +92,9 @@ def locked(path: Path, descriptor: int, wait_sec: float = 0.0) -> Iterator[None]
 
 
 def is_held(path: Path, descriptor: int, flock: Flock = fcntl.flock) -> bool:
-    """Whether a process has the lock of a file. Raises OSError where that cannot be seen.
+    """Whether a process holds the lock of a file. Raises OSError if that cannot be determined.
 
-    Of a lock of the file system it is seen by taking it together with others that look, for a moment.
+    A flock is tested by taking it for a moment in shared mode, so that several tests do not disturb each other.
     """
     try:
         flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -106,43 +106,43 @@ def is_held(path: Path, descriptor: int, flock: Flock = fcntl.flock) -> bool:
     else:
         flock(descriptor, fcntl.LOCK_UN)
     try:
-        return _holder(note_of(path)) is not None
+        return _holder(lock_file_of(path)) is not None
     except Held:
         return True
 
 
-def note_of(path: Path) -> Path:
-    """Where it is noted who has the lock of a file on a file system without locks."""
+def lock_file_of(path: Path) -> Path:
+    """Return the path of the lock file that names the holder on file systems without flock."""
     return path.with_name(f".{path.name}.lock")
 
 
-def _holder(note: Path) -> str | None:
-    """Who has the lock by its note, in words; None where nobody has. The note of a process that is gone is removed."""
+def _holder(lock_file: Path) -> str | None:
+    """Describe the holder named by a lock file; None if there is none. Removes the lock file of a dead process."""
     try:
-        seen = note.read_bytes()
+        content = lock_file.read_bytes()
     except FileNotFoundError:
         return None
     try:
-        said = json.loads(seen)
-        host, machine, pid, begun = said["host"], said["machine"], int(said["pid"]), said["begun"]
-    except (ValueError, TypeError, KeyError):  # it is just being written, or a power cut took its content
-        return f"some process has it by its file {note}; remove that if no tbench works here"
+        fields = json.loads(content)
+        host, machine, pid, begun = fields["host"], fields["machine"], int(fields["pid"]), fields["begun"]
+    except (ValueError, TypeError, KeyError):  # being written, or lost in a power cut
+        return f"a process holds its lock file {lock_file}; remove that file if no tbench is running here"
     if machine == _machine() and _is_gone(pid, begun):
-        _remove(note, seen)
-        return _holder(note)
-    return f"process {pid} of {host} has it by its file {note}; remove that if this process is gone"
+        _remove(lock_file, content)
+        return _holder(lock_file)
+    return f"process {pid} on {host} holds its lock file {lock_file}; remove that file if the process is gone"
 
 
-def _remove(note: Path, seen: bytes) -> None:
-    """Remove the note of a process that is gone, unless another has taken its place. Raises OSError."""
-    guard = note.with_name(f"{note.name}.removing")
+def _remove(lock_file: Path, content: bytes) -> None:
+    """Remove the lock file of a dead process, unless another process has replaced it. Raises OSError."""
+    guard = lock_file.with_name(f"{lock_file.name}.removing")
     try:
         guard.mkdir()
     except FileExistsError:
-        raise Held(f"another process is just removing {note}; remove {guard} if no tbench works here") from None
+        raise Held(f"another process is removing {lock_file}; remove {guard} if no tbench is running here") from None
     try:
-        if note.read_bytes() == seen:
-            note.unlink()
+        if lock_file.read_bytes() == content:
+            lock_file.unlink()
     except FileNotFoundError:
         pass
     finally:
@@ -155,7 +155,7 @@ def _this_process() -> dict[str, str | int | None]:
 
 
 def _machine() -> str:
-    """What is the same for all processes whose numbers can be compared: of one start of a machine, of one container."""
+    """Return an id of the boot and pid namespace: within it, process ids can be compared."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -163,24 +163,24 @@ def _machine() -> str:
 
 
 def _begun(pid: int) -> str | None:
-    """When a process began, by this machine's own clock; None where that is not to be seen."""
+    """Return the start time of a process in clock ticks since boot; None if unknown."""
     with contextlib.suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[19]
     return None
 
 
 def _is_gone(pid: int, begun: str | None) -> bool:
-    """Whether no process of this machine is the one that had this number and began then."""
+    """Whether the process with this id and start time does not exist any more."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # it is somebody else's
+    except OSError:  # the process belongs to another user
         pass
     now = _begun(pid)
     return now is not None and begun is not None and now != begun
 
 
 @cache
-def _say_once(folder: Path) -> None:
-    _LOG.warning("%s: its file system has no locks; files that say who writes stand in for them", folder)
+def _warn_once(folder: Path) -> None:
+    _LOG.warning("%s: this file system does not support locks; using lock files instead", folder)

@@ -1,4 +1,4 @@
-"""The dataset that a run's tasks are of: what run.json stores of it, and what summaries and pages say of it."""
+"""Origin of a run's tasks: the dataset as stored in run.json and shown in summaries and pages."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from tbench.text import counted, names_shown
 
 
 class DatasetOrigin(Frozen):
-    """Where the tasks of a run come from, and whether they are what was published."""
+    """The dataset of a run's tasks, and whether they match what was published."""
 
     name: str
     version: str | None = None
     source: str
-    """Who says where the tasks are: `tbench` (its own list), `git` (the user's URL), `harbor` (Harbor's cache), or the
-    file or URL of a registry."""
+    """Where the dataset was looked up: `tbench` (its own list), `git` (the user's URL), `harbor` (Harbor's cache), or
+    the file or URL of a registry."""
     url: str | None = None
-    """The repository, without user name and password; None where there is not exactly one."""
+    """URL of the repository, without user name and password; None unless there is exactly one."""
     commit: str | None = None
     path: str = ""
-    """The folder of the repository that holds the tasks; empty for its root."""
+    """Folder of the tasks in the repository; empty for its root."""
     entry: str = ""
-    """Name of the directory in the cache."""
+    """Name of the dataset's directory in the cache."""
     tasks: int
-    """Number of tasks of the whole dataset, of which a run may take some."""
+    """Number of tasks of the whole dataset; a run may use only some of them."""
     digest: str | None = None
-    """Digest of the whole dataset, as Harbor computes it; None where none is published."""
+    """Digest of the whole dataset, computed like Harbor's; None if none is published."""
     verified: bool | None = None
-    """Whether the run's tasks have their published digests; None where none is published."""
+    """Whether the run's tasks match their published digests; None if none is published."""
     compared: int = 0
-    """Tasks of the run that have a published digest."""
+    """Number of the run's tasks that have a published digest."""
     differing: tuple[str, ...] = ()
-    """Those of them whose content has another one."""
+    """Tasks whose content does not match its published digest."""
     listed_commit: str | None = None
-    """Commit that tbench's own list has under this name; None where it has none."""
+    """Commit of this dataset in tbench's own list; None if it is not listed."""
     trials_per_task: int | None = None
-    """Trials of each task that its leaderboard asks for; None without a leaderboard."""
+    """Trials per task that the dataset's leaderboard requires; None without a leaderboard."""
 
     @property
     def title(self) -> str:
@@ -43,23 +43,23 @@ class DatasetOrigin(Frozen):
 
     @property
     def said(self) -> str:
-        """The dataset as a user names it."""
+        """The dataset as given on the command line."""
         if self.source != "git":
             return self.title
         return f"git+{self.url}@{self.commit}" + (f"#{self.path}" if self.path else "")
 
     @property
     def words(self) -> str:
-        """One line: the dataset, its commit, and how its digests compare."""
+        """The dataset, its commit and the comparison of its digests, in one line."""
         where = f" (commit {self.commit[:12]})" if self.commit else ""
         return f"{self.title}{where}: {self.digest_words}"
 
     @property
     def digest_words(self) -> str:
-        """How the digests of the run's tasks compare with the published ones."""
+        """Comparison of the tasks' digests with the published ones, in words."""
         if not self.compared:
-            return "no digests are published to compare its tasks with"
+            return "no digests of its tasks are published"
         same = self.compared - len(self.differing)
         verb = "matches" if self.compared == 1 else "match"
-        said = f"{same:,} of {counted(self.compared, 'task')} {verb} the published digests"
-        return said + (f"; changed: {names_shown(self.differing)}" if self.differing else "")
+        text = f"{same:,} of {counted(self.compared, 'task')} {verb} the published digests"
+        return text + (f"; changed: {names_shown(self.differing)}" if self.differing else "")

@@ -14,15 +14,15 @@ from tbench.reward import is_solved
 
 RESULT_SCHEMA_VERSION = 2
 UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
-"""The time that stands for "not recorded" in imported results."""
+"""Stands for a missing time in imported results."""
 UNKNOWN_AGENT = "unknown"
-"""The agent of imported results that do not say."""
+"""Stands for a missing agent in imported results."""
 LARGEST_REWARD = 1e9
-"""The largest amount of a reward. Sums and squares of such numbers are still numbers."""
+"""Largest absolute value of a reward, so that sums and squares of rewards stay finite."""
 
 
 class Stage(StrEnum):
-    """Where in a trial's life an error happened."""
+    """Stage of a trial in which an error occurred."""
 
     PLAN = "plan"
     IMAGE = "image"
@@ -34,19 +34,19 @@ class Stage(StrEnum):
 
 
 class Blame(StrEnum):
-    """Whose fault an error is."""
+    """The party at fault for an error."""
 
     USER = "user"
     INFRA = "infra"
     ENDPOINT = "endpoint"
     TASK = "task"
     AGENT = "agent"
-    """The agent broke the rules: what it did kept the verifier from a verdict."""
+    """The agent broke the rules and thereby prevented a verdict."""
     HARNESS = "harness"
 
 
 class ErrorInfo(Frozen):
-    """What kept a trial from getting a verdict."""
+    """The error that prevented a trial's verdict."""
 
     stage: Stage
     type: str
@@ -56,122 +56,122 @@ class ErrorInfo(Frozen):
 
 
 class Timings(Frozen):
-    """Wall seconds per part of a trial. `teardown_sec` runs off the concurrency slot."""
+    """Wall-clock seconds per part of a trial. During `teardown_sec` the trial no longer occupies a concurrency slot."""
 
     queue_sec: float = 0.0
     sandbox_sec: float = 0.0
     agent_sec: float = 0.0
     model_sec: float = 0.0
     waited_sec: float = 0.0
-    """Part of `agent_sec` that is charged to nobody: failed requests, pauses, outages of engine or endpoint."""
+    """Part of `agent_sec` that does not count towards the time limit: failed requests, pauses, outages."""
     command_sec: float = 0.0
     verifier_sec: float = 0.0
     tests_sec: float = 0.0
-    """Part of `verifier_sec`: its first run alone, which is what the task's limit is about."""
+    """Part of `verifier_sec`: the verifier's first run, to which the task's limit applies."""
     teardown_sec: float = 0.0
     wall_sec: float = 0.0
 
 
 class HostSample(Frozen):
-    """What the machine went through during a trial; None where this machine does not tell."""
+    """Load of the machine during a trial; None for values that this machine does not report."""
 
     load_max: float | None = None
-    """Highest load average over one minute, divided by the cpus: above 1 some process waited."""
+    """Highest one-minute load average per CPU; above 1, processes waited."""
     memory_available_min_mb: float | None = None
     memory_stall_max: float | None = None
-    """Highest share of ten seconds in which something waited for memory (Linux PSI, `some avg10` / 100)."""
+    """Highest share of ten seconds in which processes waited for memory (Linux PSI, `some avg10` / 100)."""
     clock_jump_sec: float = 0.0
-    """Wall time that no process saw: the machine was suspended, or its clock was set."""
+    """Wall-clock time without running processes: the machine was suspended, or its clock was set."""
 
 
 class Integrity(Frozen):
-    """Evidence for a verdict and against it."""
+    """Evidence for and against a verdict."""
 
     verify: Literal["shared", "isolated", "both", "separate"] = "shared"
-    """Where the verifier ran: in the agent's own container, in a copy of it, in each, or in one of its own."""
+    """Where the verifier ran: in the agent's container, in a fresh one, in both, or in a separate one of its own."""
     tamper: tuple[str, ...] = ()
-    """Signs that the verdict was tampered with, `kind: what was seen` each. A signal, not a proof."""
+    """Signs of tampering with the verdict, each `kind: observation`. Signals, not proofs."""
     replaced: dict[str, str] = Field(default={})
-    """Paths of the image's system that were other than in the image beside a pass, or new and found before it, with the
-    begin of their sha256: the first hundred."""
+    """For a pass, the first hundred system paths that differ from the image, or are new and take precedence, with the
+    start of their sha256."""
     evidence: tuple[str, ...] = ()
-    """Paths that the agent left where tests and reward belong; moved aside before the verifier began."""
+    """Paths that the agent created in the places of tests and reward; moved aside before the verifier began."""
     repairs: tuple[str, ...] = ()
-    """What was mended before the verifier began, `kind: what was done` each."""
+    """Repairs made before the verifier began, each `kind: action`."""
     regrades: int = 0
-    """How often the verifier was run again, because no test had run or because somebody asked for it."""
+    """Number of further verifier runs, because no test had run or because a user asked for it."""
     rewards: dict[str, float] = Field(default={})
-    """Reward by where the verifier ran; filled in with `both`, and where a verifier of its own container
-    ran with what turns the tests (`separate`) and `without` it."""
+    """Reward by mode of the verifier. Set with `both`, and if a separate verifier ran both with the files that can
+    affect the tests (`separate`) and `without` them."""
     reward_writes: int | None = None
-    """How many writes of a reward bash saw in test.sh, up to 20; 0 where another program wrote it, None where bash was
-    not watched."""
+    """Number of reward writes by bash in test.sh, at most 20; 0 if another program wrote the reward, None if bash was
+    not traced."""
     remarks: tuple[str, ...] = ()
-    """What makes the reward doubtful though it stands, `kind: what was seen` each: a 0 beside a failed download."""
+    """Doubts about a reward that stands, each `kind: observation`, such as a failed download with a 0."""
 
 
 class ImageOrigin(Frozen):
-    """Where the image of a sandbox came from."""
+    """Origin of a sandbox's image."""
 
     how: Literal["pulled", "built", "present", "snapshot"]
-    """What this run did for it: pull it, build it, find it on the engine, or make a snapshot of a trial."""
+    """How this run obtained the image: pulled, built, already on the engine, or a snapshot of a trial."""
     reference: str
-    """Its name: that which the task gives, or `tbench/TASK:HASH` for one that was built of the task."""
+    """Name of the image: the task's, or `tbench/TASK:HASH` if it was built from the task."""
     digest: str | None = None
-    """The digest by which a registry knows it; None for one that was never in a registry."""
+    """Digest of the image in its registry; None if it was never in one."""
     built_from: str | None = None
-    """Hash of the environment/ of which it was built on this engine; None for one that was published."""
+    """Hash of the environment/ from which the image was built on this engine; None for a published image."""
 
 
 NOTHING_SEEN = Integrity()
 _WEAK = """tests-touched git-hook-added verifier-ended needs-system unconfirmed cleared fails-with-work failed-tests
     other-reward unread left-out system-added"""
 WEAK_SIGNALS = frozenset(_WEAK.split())
-"""Kinds of signs of tampering that are often honest work."""
+"""Kinds of signs of tampering that honest work often causes."""
 
 
 UNCONFIRMED = "unconfirmed:"
-"""Begin of the signs that say why no fresh container has confirmed a pass."""
+"""Prefix of signs with the reason why no fresh container confirmed a pass."""
 ALONE = f"{UNCONFIRMED} it passed in the agent's own container alone"
-"""Begin of the sign of every pass that no fresh container was asked about."""
+"""Prefix of the sign of every pass that was not checked in a fresh container."""
 
 
 def is_weak(signal: str) -> bool:
-    """Whether a sign of tampering says little on its own."""
+    """Whether a sign of tampering is weak evidence on its own."""
     return signal.partition(":")[0] in WEAK_SIGNALS
 
 
 def is_tool_failure(remark: str) -> bool:
-    """Whether a remark is about a tool that failed where a 0 stands."""
+    """Whether a remark is about a failed tool of the verifier."""
     return remark.startswith("tool-failure:")
 
 
 def is_reward(number: float) -> bool:
-    """Whether a number can be a reward at all: finite, and of an amount that can be computed with."""
+    """Whether a number can be a reward: finite and at most LARGEST_REWARD in absolute value."""
     return abs(number) <= LARGEST_REWARD
 
 
 class TaskStepResult(Frozen):
-    """What became of one step of a task that has several. Without a reward there is no verdict about it."""
+    """Result of one task step. Without a reward it has no verdict."""
 
     name: str
     begun: bool = True
-    """Whether it was come to at all."""
+    """Whether the trial reached the task step."""
     reward: float | None = None
     metrics: dict[str, float] = Field(default={})
-    """The numbers of its reward.json by name."""
+    """Numbers in the task step's reward.json by name."""
     outcome: Outcome | None = None
     error: ErrorInfo | None = None
     stopped: str = ""
-    """Why no other step followed, where its reward was too low for that."""
+    """Why no further task step followed, if the reward was too low."""
     steps: int = 0
-    """Replies of the model."""
+    """Number of replies of the model."""
     usage: Usage = Usage()
     timings: Timings = Timings()
 
 
 class TrialResult(Frozen):
-    """One attempt at one trial. A verdict is a reward; without one there is an error."""
+    """Result of one attempt at a trial: a reward, or else an error."""
 
     schema_version: int = RESULT_SCHEMA_VERSION
     run: str
@@ -184,38 +184,37 @@ class TrialResult(Frozen):
     model: str | None = None
     reward: float | None = None
     metrics: dict[str, float] = Field(default={})
-    """All numbers of a verdict by name, where the verifier wrote more than the reward."""
+    """All numbers of the verdict by name, if the verifier wrote more than the reward."""
     outcome: Outcome | None = None
     error: ErrorInfo | None = None
     steps: int = 0
     usage: Usage = Usage()
     replies_from: dict[str, int] = Field(default={})
-    """Replies of the model by the URL of the server that gave them; empty where there is one server only."""
+    """Number of replies by URL of the server; empty if there is only one server."""
     replies: RepliesSeen = RepliesSeen()
-    """What the replies of the model say about themselves, counted."""
+    """Counted metadata of the model's replies."""
     timings: Timings = Timings()
     started_at: datetime
     finished_at: datetime
     human_touched: bool = False
     integrity: Integrity = Integrity()
     image_id: str | None = None
-    """Id of the image of its sandbox; None where it came to none."""
+    """Id of the sandbox's image; None if there was no sandbox."""
     image_origin: ImageOrigin | None = None
     verifier_image_id: str | None = None
-    """Id of the image of the verifier's own container, where it has one."""
+    """Id of the image of the separate verifier's container, if any."""
     verifier_image_origin: ImageOrigin | None = None
     out_of_memory: bool = False
-    """Whether the kernel ended a process of a container out of memory; False also where the engine does not tell."""
+    """Whether the kernel killed a process of a container for lack of memory; False also if the engine does not tell."""
     memory_peak_mb: float | None = None
-    """The most memory that its container had in use until the verifier's end, caches of files included; None where
-    that is not told."""
+    """Peak memory of the trial's container until the verifier's end, including file caches; None if unknown."""
     host: HostSample | None = None
     machine: str | None = None
-    """Name of the machine that its sandbox was on, where the run has several."""
+    """Name of the sandbox's machine, if the run has several."""
     task_steps: tuple[TaskStepResult, ...] = ()
-    """All steps of the task; empty for a task without steps, and where the trial came to none of them."""
+    """Results of all task steps; empty for a task without steps, and if the trial reached none."""
     reward_all_steps: float | None = None
-    """The reward with every step of the task that was never begun as 0; None for a task without steps."""
+    """Reward with every task step that was not reached counted as 0; None for a task without steps."""
 
     @field_validator("reward")
     @classmethod

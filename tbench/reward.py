@@ -1,7 +1,7 @@
-"""Rewards as numbers: what one stands for without float noise, whether it solves a task, sums and means of them.
+"""Arithmetic of rewards without float noise: comparison with 1, sums, means and formatting.
 
-Verifiers write what programs compute, such as 0.7 + 0.2 + 0.1, which is 0.9999999999999999. Files keep what they wrote;
-whatever compares, counts or shows rewards reads them with these functions.
+Verifiers write computed numbers such as 0.7 + 0.2 + 0.1, which is 0.9999999999999999. Files keep these numbers; code
+that compares, counts or shows rewards uses these functions.
 """
 
 from __future__ import annotations
@@ -12,26 +12,25 @@ from fractions import Fraction
 from functools import lru_cache
 
 _FINEST = 10**6
-"""Parts of 1 that a reward is rounded to where it is no simple fraction."""
+"""Rewards that are not simple fractions are rounded to multiples of 1 / _FINEST."""
 _LARGEST = 1e15
-"""The largest amount that has digits for noise to be in; what is larger, or no number, is no reward either."""
+"""Largest absolute value with digits left for float noise; anything larger, or NaN, is not a reward."""
 _DOUBLE = 1e-12
-"""How far computing in double precision may have moved a number; relative to it where that is above 1."""
+"""Largest error of a computation in double precision; relative for numbers above 1."""
 _NOISE = ((1, 1e-6), (100, 2.5e-7), (1_000, 6e-8), (10_000, _DOUBLE))
-"""How far a fraction may have been moved, by its largest denominator: long sums and short ones in single precision, one
-number, doubles.
+"""Pairs of largest denominator and error: long sums, short sums and single numbers in single precision, and doubles.
 
-No two of these fractions, and none of them and a number with four decimals, are as near to each other.
+Two such fractions, or a fraction and a number with four decimals, are always further apart than these errors.
 """
 
 
 @lru_cache(maxsize=1 << 16)
 def as_fraction(reward: float) -> Fraction:
-    """The number that a reward stands for: the fraction that it is but for float noise, or else six decimals of it.
+    """Return the exact number behind a reward: a simple fraction within float noise, or else six decimals.
 
     0.1 + 0.2 is 3/10, a third in single precision is 1/3, and 0.99999994 is 1, but 0.999999 is not.
     """
-    # Rounded twice, so that noise cannot tip what lies in the middle of two steps.
+    # Rounded twice, so that noise does not decide about a number halfway between two steps.
     steps, scale = round(round(reward, 12) * _FINEST), max(1.0, abs(reward))
     if abs(steps / _FINEST - reward) <= _DOUBLE * scale:
         return Fraction(steps, _FINEST)
@@ -48,7 +47,7 @@ def as_fraction(reward: float) -> Fraction:
 
 
 def _convergents(number: float) -> Iterator[tuple[int, int]]:
-    """The best fractions for a number, each nearer and with a larger denominator: its continued fraction."""
+    """Yield the convergents of a number's continued fraction, each closer and with a larger denominator."""
     above, below = float(number).as_integer_ratio()
     p, p_before, q, q_before = 1, 0, 0, 1
     while below:
@@ -60,43 +59,43 @@ def _convergents(number: float) -> Iterator[tuple[int, int]]:
 
 @lru_cache(maxsize=1 << 16)
 def canonical(reward: float) -> float:
-    """A reward without float noise: the same number for all rewards that stand for the same."""
+    """Return a reward without float noise: rewards that differ only by noise become equal."""
     return float(as_fraction(reward)) if abs(reward) <= _LARGEST else reward
 
 
 def is_solved(reward: float) -> bool:
-    """Whether a trial with this reward is solved: the reward is 1 or more, but for float noise."""
+    """Whether a reward solves the task: it is at least 1, apart from float noise."""
     return reward >= 1.0 or (reward > 0.999 and canonical(reward) >= 1.0)
 
 
 def exact_sum(rewards: Iterable[float | Fraction]) -> Fraction:
-    """The sum of the numbers that rewards stand for."""
+    """Return the sum of rewards, each without float noise."""
     given = list(rewards)
     steps = [round(each * _FINEST) for each in given]
     if all(step / _FINEST == each for step, each in zip(steps, given, strict=True)):
         return Fraction(sum(steps), _FINEST)
     parts = [each if isinstance(each, Fraction) else as_fraction(each) for each in given]
-    common = math.lcm(*(part.denominator for part in parts))  # far faster than one after the other
+    common = math.lcm(*(part.denominator for part in parts))  # much faster than adding fractions one by one
     return Fraction(sum(part.numerator * (common // part.denominator) for part in parts), common)
 
 
 def exact_mean(rewards: Sequence[float]) -> Fraction:
-    """The mean of the numbers that rewards stand for: that of 0.3, 0.3 and 0.3 is that of 0.2, 0.3 and 0.4."""
+    """Return the mean of rewards, each without float noise: (0.3, 0.3, 0.3) and (0.2, 0.3, 0.4) have equal means."""
     return exact_sum(rewards) / len(rewards)
 
 
 def mean(rewards: Sequence[float]) -> float:
-    """The float nearest to `exact_mean`: where two means are equal, so are these floats."""
+    """Return `exact_mean` as the nearest float: equal means give equal floats."""
     return float(exact_mean(rewards))
 
 
 def reward_text(reward: float) -> str:
-    """A reward in a table: a whole number without decimals, another with two, or more so that it never looks whole."""
+    """Format a reward: whole numbers without decimals, others with two or as many as needed to not look whole."""
     number = canonical(reward)
     return str(int(number)) if number == int(number) else mean_text(number)
 
 
 def mean_text(mean: float) -> str:
-    """A mean of rewards in a table, with two decimals, or more so that it never looks whole where it is not."""
+    """Format a mean of rewards with two decimals, or more if it would look whole but is not."""
     texts = [f"{mean:.{digits}f}" for digits in range(2, 17)]
     return next((text for text in texts if mean == int(mean) or float(text) != int(float(text))), f"{mean:g}")

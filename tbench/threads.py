@@ -1,4 +1,4 @@
-"""Threads for calls that block, of which none keeps the process from ending."""
+"""Daemon threads for blocking calls, which do not keep the process from ending."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class DaemonThreads(Executor):
-    """An executor with a thread per call, which the interpreter does not wait for at its end.
+    """Executor with one thread per call, for which the interpreter does not wait at exit.
 
-    A build or a pull may go on for many minutes after Ctrl-C; a ThreadPoolExecutor would hold the process that long.
+    A build or a pull may go on for minutes after Ctrl-C; a ThreadPoolExecutor would keep the process that long.
     """
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -37,5 +37,5 @@ THREADS = DaemonThreads()
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Call `function` in a thread that nobody has to wait for."""
+    """Call `function` in a daemon thread and return its result."""
     return await asyncio.get_running_loop().run_in_executor(THREADS, partial(function, *arguments))

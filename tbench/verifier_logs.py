@@ -1,4 +1,4 @@
-"""What the logs of a verifier tell beside its reward: whether tests ran, and which tool failed."""
+"""Reads a verifier's logs: whether tests ran, and which tool failed."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _TOOL_FAILURES = (
 
 
 def tests_ran(logs: Logs) -> bool:
-    """Whether there is a sign that tests ran: a ctrf.json with tests, or a test runner's words in the output."""
+    """Whether tests ran, by a ctrf.json with tests or the output of a known test runner."""
     output = _output(logs)
     found = _PYTEST_SUMMARY.search(output) or _OTHER_RUNNERS.search(output)
     return found is not None or _ctrf_has_tests(logs.get("ctrf.json"))
 
 
 def tool_failure(logs: Logs) -> str | None:
-    """Which tool of the verifier failed, in a few words; None where the output tells of none."""
+    """Describe the tool of the verifier that failed; None if the output shows no failure."""
     output = _output(logs)
     return next((meaning for pattern, meaning in _TOOL_FAILURES if pattern.search(output)), None)
 
@@ -55,6 +55,6 @@ def _ctrf_has_tests(raw: bytes | None) -> bool:
 
 
 def last_line(logs: Logs) -> str:
-    """The last line that the verifier printed, as words for a message."""
+    """Quote the last line of the verifier's output for a message."""
     last = next((line.strip() for line in reversed(_output(logs).split("\n")) if line.strip()), "")
-    return f"its last words: {last[:200]!r}" if last else "it printed nothing"
+    return f"last line of output: {last[:200]!r}" if last else "it printed nothing"

@@ -1,4 +1,4 @@
-"""HTTP requests to others than models: one deadline and one bound for each answer, and one line for every failure."""
+"""HTTP requests to anything but models, with a deadline, a size limit and one-line errors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from harness.endpoint.address import proxy_of
 from tbench.threads import THREADS
 
 MOST_BYTES = 64 << 20
-"""Harbor's registry of 80 datasets is 9 MB: it lists every task."""
+"""Size limit of an answer in bytes. Harbor's registry of 80 datasets has 9 MB."""
 _MOST_REDIRECTS = 10
 _HEADERS = {"User-Agent": "tbench", "Accept": "*/*", "Accept-Encoding": "identity"}
-"""Not packed: a bound on what comes is a bound on what is kept."""
+"""Uncompressed, so that a limit on the received bytes also limits the memory."""
 
 
 class Unanswered(Exception):
-    """A request without a whole answer; the message says why in a few words, without URL, header or body."""
+    """A request got no complete answer. The message has the reason, without URL, headers or body."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class WebAnswer:
     status: int
     reason: str
     headers: Mapping[str, str]
-    """By their names, in small letters or in capitals."""
+    """Headers by name, case-insensitive."""
     body: bytes
 
 
 @dataclass(frozen=True)
 class WebRequest:
-    """A request over HTTP: through the environment's proxies but to this machine, and to where it is redirected.
+    """An HTTP request. It follows redirects and uses the environment's proxies, except for this machine.
 
-    It is made in a thread, which is left behind at the deadline: no timeout of a socket bounds a whole answer.
+    It runs in a thread that is abandoned at the deadline, because socket timeouts do not limit the whole answer.
     """
 
     url: str = field(repr=False)
@@ -55,41 +55,41 @@ class WebRequest:
     login: tuple[str, str] | None = field(default=None, repr=False)
     """User and password."""
     most_bytes: int = MOST_BYTES
-    """The largest body; 0 leaves the body unread."""
+    """Maximum size of the body in bytes; 0 leaves the body unread."""
     silence_sec: float = float("inf")
-    """Longest time in which nothing comes."""
+    """Maximum seconds without receiving data."""
 
     def answer(self) -> WebAnswer:
         """Wait for the answer. Raises Unanswered."""
         try:
             return THREADS.submit(self._exchange, _library()).result(self.deadline_sec)
         except TimeoutError:
-            raise self._late() from None
+            raise self._deadline_passed() from None
 
-    def _late(self) -> Unanswered:
-        return Unanswered(f"no whole answer within {self.deadline_sec:g} s")
+    def _deadline_passed(self) -> Unanswered:
+        return Unanswered(f"no complete answer within {self.deadline_sec:g} s")
 
     def _exchange(self, http: Any) -> WebAnswer:
         silence_sec = min(self.silence_sec, self.deadline_sec + 1.0)
         try:
             return self._redirected(http, silence_sec)
         except http.TimeoutException:
-            failure = Unanswered(f"nothing came for {silence_sec:g} s")
+            failure = Unanswered(f"no data for {silence_sec:g} s")
         except (http.ConnectError, http.ProxyError) as error:
             failure = Unanswered(f"cannot be reached: {error}")
         except (http.RemoteProtocolError, http.NetworkError) as error:
             failure = Unanswered(f"no usable answer: {error or type(error).__name__}")
         except ImportError:
-            failure = Unanswered("the environment names a SOCKS proxy, which needs one more package, socksio")
+            failure = Unanswered("the environment sets a SOCKS proxy; install the package socksio to use it")
         except (http.HTTPError, http.InvalidURL, ValueError) as error:
-            # Without its words: they may quote the URL or a header.
+            # Without the error's message, which may quote the URL or a header.
             failure = Unanswered(f"it cannot be sent ({type(error).__name__})")
-        raise failure  # outside the handlers: the library's exceptions hold the request with its headers
+        raise failure  # outside the handlers, because the library's exceptions contain the request with its headers
 
     def _redirected(self, http: Any, silence_sec: float) -> WebAnswer:
         ends_at = time.monotonic() + self.deadline_sec
         if urlsplit(self.url).scheme not in ("http", "https"):
-            raise Unanswered("it is no http or https URL")
+            raise Unanswered("not an http or https URL")
         request = http.Request(self.method, self.url, headers=_HEADERS | {**self.headers}, content=self.body)
         login = self.login
         for _ in range(_MOST_REDIRECTS + 1):
@@ -111,13 +111,13 @@ class WebRequest:
             if len(body) > self.most_bytes:
                 raise Unanswered(f"more than {self.most_bytes >> 20} MB")
             if time.monotonic() > ends_at:
-                raise self._late()
+                raise self._deadline_passed()
         return WebAnswer(response.status_code, response.reason_phrase, response.headers, bytes(body))
 
 
 @cache
 def _library() -> Any:
-    """httpx, or what the installed version of the openai SDK brings in its place."""
+    """Return httpx, or the replacement that the installed version of the openai SDK brings."""
     return import_module(next((name for name in ("httpx2", "httpx") if find_spec(name)), "httpx"))
 
 
@@ -127,7 +127,7 @@ def _certificates() -> ssl.SSLContext:
 
 
 def _proxy(url: str) -> str | None:
-    """The proxy for a URL, with its password."""
+    """Return the proxy for a URL, including its password."""
     if (named := proxy_of(url)) is None:
         return None
     proxy = os.environ.get(named.variable, named.url)

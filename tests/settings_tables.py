@@ -44,7 +44,7 @@ def written(page: str) -> str:
 
 
 def _row(setting: Setting) -> str:
-    cells = [f"`{setting.path}`", ", ".join(_flags(setting)), f"`{as_toml(setting.said_default)}`", _words(setting)]
+    cells = [f"`{setting.path}`", ", ".join(_flags(setting)), f"`{as_toml(setting.file_default)}`", _words(setting)]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 

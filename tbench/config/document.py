@@ -1,4 +1,4 @@
-"""The content of run.json: the configuration of a run, what it stood for that day, and how the run went."""
+"""The content of run.json: a run's configuration, what its names resolved to, and how the run went."""
 
 from __future__ import annotations
 
@@ -21,52 +21,52 @@ Status = Literal["running", "finished", "interrupted", "stopped", "failed"]
 
 
 class PlannedTask(Frozen):
-    """A task of a run: its name and, where it could be read, the content that the name stands for."""
+    """A task of a run: its name and, if it could be read, the hash of its content."""
 
     name: str
     hash: str | None = None
     reward_range: tuple[float, float] | None = None
-    """The least and the largest reward that it may give, where that is not 0 and 1."""
+    """Lowest and highest reward that the task can give, if not 0 and 1."""
     image_id: str | None = None
-    """Id of the image that its trials used; None where none was started."""
+    """Id of the image that its trials used; None if no trial was started."""
     image_origin: ImageOrigin | None = None
-    """Where that image came from when it was first used."""
+    """Origin of the image when it was first used."""
     invalid: str | None = None
-    """Why it could not be read."""
+    """Why the task could not be read."""
 
 
 class Locked(Frozen):
-    """What names in the configuration stood for when the run began: other code or another model is another run."""
+    """What the configuration's names resolved to when the run began. Other code or another model is another run."""
 
     agent: str
-    """Name of the agent in every result: `tbench:` and the protocol, oracle, nop, or module:Class."""
+    """Name of the agent in results: `tbench:` and the protocol, oracle, nop, or module:Class."""
     agent_sha256: str | None = None
-    """sha256 of the file of a user's own agent."""
+    """sha256 of the file that defines a custom agent."""
     model: str | None = None
     """Id of the model; None without a model."""
     base_url: str | None = None
     endpoints: tuple[str, ...] = ()
-    """The URLs of all servers, where there are several."""
+    """URLs of all servers, if there are several."""
     served: ServedModel | None = None
     """The model as the endpoint's /v1/models describes it."""
     prompt_hash: str | None = None
-    """Hash of the prompts; None where the agent is not tbench's own."""
+    """Hash of the prompts; None for agents other than tbench's own."""
     shell_state: str | None = None
     """Whether commands share a shell; None for protocols without one, such as keystrokes."""
     approval: str | None = None
-    """Who approves actions, the rules by their hash; None where nobody has to."""
+    """Who approves actions, with rules named by their hash; None if no approval is needed."""
 
 
 class PlannedShard(Frozen):
-    """The part of a run's trials that one process does, of a division that all of them find by themselves."""
+    """The trials of one shard. Every shard computes the same division by itself."""
 
     index: int
     """Counted from 0."""
     count: int
     digest: str
-    """sha256 over all trials of the run and the seconds that decided which shard has them."""
+    """sha256 over all trials of the run and the durations by which they were divided."""
     trials: tuple[tuple[str, int], ...]
-    """Task and seed of each."""
+    """Task and seed of each trial."""
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ class PlannedShard(Frozen):
 
 
 class PacedConcurrency(Frozen):
-    """The numbers of trials at once at which a run went that found them by itself, at looks 5 s apart."""
+    """Trials at once under `--concurrency auto`, sampled every 5 s."""
 
     first: int
     min: int
@@ -84,14 +84,14 @@ class PacedConcurrency(Frozen):
 
 
 class RunPlan(Frozen):
-    """What a run is to do: with the tasks and these seeds, it gives every trial its id."""
+    """What a run will do; together with the tasks it determines the id of every trial."""
 
     run: str
     config: RunConfig
     locked: Locked
     seeds: tuple[int, ...]
     shard: PlannedShard | None = None
-    """The trials that are this run's own; None where all of tasks × seeds are."""
+    """The trials of this run; None if it has all of tasks × seeds."""
 
 
 class RunDocument(RunPlan):
@@ -100,7 +100,7 @@ class RunDocument(RunPlan):
     schema_version: int = RUN_SCHEMA_VERSION
     status: Status = "running"
     stopped: str | None = None
-    """Why the run stopped by itself, if it did."""
+    """Why the run stopped itself, if it did."""
     created_at: str = ""
     resumed_at: tuple[str, ...] = ()
     ended_at: str | None = None
@@ -108,21 +108,21 @@ class RunDocument(RunPlan):
     python_version: str = ""
     engine: dict[str, Any] = Field(default={})
     paced: PacedConcurrency | None = None
-    """With `--concurrency auto`: what that was, in the last start."""
+    """The concurrency that `--concurrency auto` chose since the run was last started or resumed."""
     replies: RepliesSeen | None = None
-    """What the replies of all trials say about themselves; None until the run has come to an end."""
+    """Metadata of the model's replies, summed over all trials; None until the run has ended."""
     reply_notes: tuple[str, ...] = ()
-    """What is odd about them, a line each."""
+    """Suspicious observations about the replies, one per line."""
     unhealthy: dict[str, str] | None = None
-    """Tasks whose verdicts are doubtful on this machine, by name with why; None where none is known to be, and not all
-    were calibrated."""
+    """Reason by task for tasks whose verdicts cannot be trusted on this machine; None if no such task is known and not
+    all were calibrated."""
     dataset: DatasetOrigin | None = None
-    """The dataset that the tasks are of; None for bundled tasks and those of a path."""
+    """The dataset of the tasks; None for bundled tasks and for a directory of tasks."""
     tasks: tuple[PlannedTask, ...]
 
 
 def about_replies(plan: RunPlan, results: Sequence[TrialResult]) -> dict[str, Any]:
-    """What run.json says of the replies of all trials."""
+    """Return the fields of run.json that summarise the replies of all trials."""
     served, trials = plan.locked.served, [(each.task, each.replies) for each in results if each.final]
     asked = served.all_names if served is not None else ()
     return {
@@ -132,20 +132,20 @@ def about_replies(plan: RunPlan, results: Sequence[TrialResult]) -> dict[str, An
 
 
 class NotOurs(ValueError):
-    """A document that is none of tbench's own, such as a plan beside imported results."""
+    """A run.json that tbench did not write, such as the plan of imported results."""
 
 
 def read_document(content: Mapping[str, Any]) -> RunDocument:
-    """The document in the content of run.json.
+    """Validate the content of run.json.
 
-    Raises NotOurs for a plan without a configuration, and ValueError with a line for what cannot be read.
+    Raises NotOurs for a plan without a configuration, and ValueError with a one-line message for invalid content.
     """
     if "schema_version" not in content:
-        raise NotOurs("without a schema_version")
+        raise NotOurs("no schema_version")
     refuse_other_version(content, RUN_SCHEMA_VERSION)
     try:
         return RunDocument.model_validate(content)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        words = problem["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{'.'.join(map(str, problem['loc']))}: {words}") from None
+        message = problem["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{'.'.join(map(str, problem['loc']))}: {message}") from None

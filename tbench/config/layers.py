@@ -1,6 +1,6 @@
-"""Layers of settings: each source gives some values, later layers win, and every value knows where it came from.
+"""Layers of settings: each source sets some values, later layers win, and every value records its origin.
 
-From the lowest: defaults, the preset, environment variables, `-c` in the order given, flags.
+From lowest to highest: defaults, the preset, environment variables, `-c` in the order given, flags.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tbench.text import one_line
 
 Config = TypeVar("Config", bound=BaseModel)
 _PREFIX = "TBENCH_"
-_USUAL = {"OPENAI_BASE_URL": "model.base_url"}
-"""Variables that other tools read, too, and the setting that each stands for; tbench's own names win."""
+_SHARED_VARIABLES = {"OPENAI_BASE_URL": "model.base_url"}
+"""Setting by environment variable, for variables that other tools read, too; tbench's own names win."""
 
 
 @dataclass(frozen=True)
@@ -33,40 +33,40 @@ class Value:
     setting: Setting
     value: Any
     origin: str
-    """Where it came from, as messages and `tbench config show` say it."""
+    """Source of the value, as shown in messages and by `tbench config show`."""
 
 
 @dataclass(frozen=True)
 class Resolved(Generic[Config]):
-    """A configuration, and where its values came from."""
+    """A configuration and the origin of its values."""
 
     config: Config
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Origin by path of the setting; a path that is not here has its default."""
+    """Origin by path of the setting; a setting that is missing here has its default."""
 
 
 class Layers(Generic[Config]):
-    """Reads layers of one kind of configuration."""
+    """Reads and merges the layers of one kind of configuration."""
 
     def __init__(self, configuration: type[Config], beside: Iterable[type[BaseModel]] = ()) -> None:
-        """Settings that only those `beside` have are passed over: one file and one environment serve all commands."""
+        """Settings that only configurations in `beside` have are ignored: all commands share files and variables."""
         self._configuration = configuration
         others = [setting for other in beside for setting in settings_of(other)]
-        self._passed_over = {setting.path for setting in others}
-        self._variables_passed_over = {setting.variable for setting in others}
+        self._ignored_paths = {setting.path for setting in others}
+        self._ignored_variables = {setting.variable for setting in others}
         self._settings = {setting.path: setting for setting in settings_of(configuration)}
         self._sections = parts_of(configuration)
 
     def environment(self, variables: Mapping[str, str], only: Collection[str] | None = None) -> list[Value]:
-        """The settings among environment variables, of those that `only` names by path.
+        """Read settings from environment variables; `only` restricts them to these paths.
 
-        Raises UsageError for a variable that is empty, and for one that looks like a setting and is none.
+        Raises UsageError for an empty variable, and for a name that is almost that of a setting.
         """
         named = {setting.variable: setting for setting in self._settings.values()}
-        known = sorted(named.keys() | self._variables_passed_over)
+        known = sorted(named.keys() | self._ignored_variables)
         found = [
             self._from_text(self._settings[path], variables[name], name)
-            for name, path in _USUAL.items()
+            for name, path in _SHARED_VARIABLES.items()
             if path in (self._settings if only is None else only) and variables.get(name, "").strip()
         ]
         for name in sorted(variables):
@@ -76,41 +76,41 @@ class Layers(Generic[Config]):
                 if not variables[name].strip():
                     raise UsageError(f"{name}: is empty; give it a value, or unset it")
                 found.append(self._from_text(named[name], variables[name], name))
-            elif name not in self._variables_passed_over and _is_meant(name, known):
-                raise UsageError(f"{name}: no setting has this name{_nearest(name, known)} Unset it")
+            elif name not in self._ignored_variables and _looks_like_setting(name, known):
+                raise UsageError(f"{name}: no setting has this name{_suggestion(name, known)} Correct or unset it")
         return found
 
     def file(self, path: Path) -> list[Value]:
-        """The settings in a TOML file. Raises UsageError."""
+        """Read settings from a TOML file. Raises UsageError."""
         try:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise UsageError(f"-c {path}: cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError:
-            raise UsageError(f"-c {path}: is not text in UTF-8") from None
+            raise UsageError(f"-c {path}: is not UTF-8 text") from None
         except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"-c {path}: is no TOML: {one_line(str(error))}") from None
+            raise UsageError(f"-c {path}: is not valid TOML: {one_line(str(error))}") from None
         return self.document(document, str(path))
 
     def document(self, document: Mapping[str, Any], origin: str) -> list[Value]:
-        """The settings in a table of sections, as TOML gives it. Raises UsageError."""
+        """Read settings from parsed TOML, a table by section. Raises UsageError."""
         found = []
         sections = self._sections_of_all()
         for section, values in document.items():
             if section not in sections:
-                raise UsageError(f"{origin}: {section}: no such section{self._nearest_section(section)}")
+                raise UsageError(f"{origin}: {section}: no such section{self._section_suggestion(section)}")
             if not isinstance(values, Mapping):
-                raise UsageError(f"{origin}: {section}: is a section; write [{section}], and its settings below")
+                raise UsageError(f"{origin}: {section}: is a section; write [{section}] and its settings below it")
             for name, value in values.items():
                 path = f"{section}.{name}"
-                if path not in self._settings and path in self._passed_over:
+                if path not in self._settings and path in self._ignored_paths:
                     continue
                 setting = self._setting(path, origin)
-                found.append(_checked(setting, _none_if_said(setting, value), origin, strict=True))
+                found.append(_checked(setting, _parse_none(setting, value), origin, strict=True))
         return found
 
     def assignment(self, text: str) -> list[Value]:
-        """The setting of `section.name=value`, or of `section.name.key=value` for one that is an object.
+        """Parse `section.name=value`, or `section.name.key=value` for a setting that is an object.
 
         Raises UsageError.
         """
@@ -118,21 +118,21 @@ class Layers(Generic[Config]):
         path, equals, value = text.partition("=")
         path = path.strip()
         if not equals or not path:
-            raise UsageError(f"-c {text}: neither a file nor section.name=value")
+            raise UsageError(f"-c {text}: is neither an existing file nor section.name=value")
         if path in self._sections_of_all():
             raise UsageError(f"{origin}: {path}: is a section; write {path}.name=value")
         keys = path.split(".")
         if len(keys) > 2 and (outer := self._settings.get(".".join(keys[:2]))) is not None:
             if outer.kind is not dict:
-                raise UsageError(f"{origin}: {outer.path}: has no {'.'.join(keys[2:])}; it is one value")
-            return [Value(outer, _Within(tuple(keys[2:]), _json_or_text(value)), f"-c {path}")]
+                raise UsageError(f"{origin}: {outer.path}: is a single value without a key {'.'.join(keys[2:])}")
+            return [Value(outer, _NestedValue(tuple(keys[2:]), _json_or_text(value)), f"-c {path}")]
         setting = self._setting(path, origin)
-        # Without the value, which may hold a password.
+        # Leave out the value, which may contain a password.
         shown = f"-c {path}" if setting.option.has_password else origin
         return [replace(self._from_text(setting, value, shown), origin=f"-c {path}")]
 
     def option(self, path: str, given: str | bool | Sequence[str], flag: str) -> Value:
-        """The setting of a flag as the command line hands it over. Raises UsageError."""
+        """Check the value of a flag as click passes it. Raises UsageError."""
         setting = self._settings[path]
         if setting.option.several is not None and not isinstance(given, str | bool):
             if len(given) > 1:
@@ -144,7 +144,7 @@ class Layers(Generic[Config]):
         return _checked(setting, given, flag, strict=False)
 
     def resolve(self, values: Iterable[Value], base: Config | None = None) -> Resolved[Config]:
-        """The configuration of all layers, lowest first, over `base`.
+        """Merge the values of all layers, lowest first, into `base`.
 
         Raises UsageError for values that contradict each other.
         """
@@ -152,8 +152,8 @@ class Layers(Generic[Config]):
         origins: dict[str, str] = {}
         for each in values:
             section, name, value = each.setting.section, each.setting.name, each.value
-            if isinstance(value, _Within):
-                value = value.put_into(merged[section].get(name, each.setting.default))
+            if isinstance(value, _NestedValue):
+                value = value.merged_into(merged[section].get(name, each.setting.default))
             merged[section][name] = value
             origins[each.setting.path] = each.origin
             if (replaced := each.setting.option.instead_of) is not None and value:
@@ -162,7 +162,7 @@ class Layers(Generic[Config]):
         try:
             config = self._configuration.model_validate(merged)
         except ValidationError as error:
-            raise UsageError(_contradiction(error, origins)) from None
+            raise UsageError(_conflict_message(error, origins)) from None
         return Resolved(config, {**self._filled(config, merged), **origins})
 
     def _filled(self, config: Config, merged: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -175,22 +175,22 @@ class Layers(Generic[Config]):
         }
 
     def _sections_of_all(self) -> list[str]:
-        """The sections of this configuration, and then those that only others have."""
-        return list(dict.fromkeys([*self._sections, *(path.partition(".")[0] for path in sorted(self._passed_over))]))
+        """Return the sections of this configuration, followed by those that only others have."""
+        return list(dict.fromkeys([*self._sections, *(path.partition(".")[0] for path in sorted(self._ignored_paths))]))
 
     def _setting(self, path: str, origin: str) -> Setting:
         if path in self._settings:
             return self._settings[path]
-        if path in self._passed_over:
-            raise UsageError(f"{origin}: {path}: is a setting of another command; this one has no use for it")
+        if path in self._ignored_paths:
+            raise UsageError(f"{origin}: {path}: this command does not have this setting, only others do; leave it out")
         section, _, name = path.partition(".")
         if section not in self._sections_of_all():
-            raise UsageError(f"{origin}: {section}: no such section{self._nearest_section(section)}")
-        own, others = (_names_within(section, paths) for paths in (self._settings, sorted(self._passed_over)))
-        raise UsageError(f"{origin}: {path}: no such setting{_nearest(name, own, others, f'{section}.')}")
+            raise UsageError(f"{origin}: {section}: no such section{self._section_suggestion(section)}")
+        own, others = (_names_within(section, paths) for paths in (self._settings, sorted(self._ignored_paths)))
+        raise UsageError(f"{origin}: {path}: no such setting{_suggestion(name, own, others, f'{section}.')}")
 
-    def _nearest_section(self, section: str) -> str:
-        return _nearest(section, self._sections, self._sections_of_all())
+    def _section_suggestion(self, section: str) -> str:
+        return _suggestion(section, self._sections, self._sections_of_all())
 
     def _from_text(self, setting: Setting, text: str, origin: str) -> Value:
         value: Any = text if setting.kind is str and not setting.is_optional else text.strip()
@@ -198,25 +198,25 @@ class Layers(Generic[Config]):
             value = _object(text, setting, origin)
         elif setting.kind is tuple:
             value = [word.strip() for word in text.split(",") if word.strip()]
-        return _checked(setting, _none_if_said(setting, value), origin, strict=False)
+        return _checked(setting, _parse_none(setting, value), origin, strict=False)
 
 
 @dataclass(frozen=True)
-class _Within:
-    """A value somewhere within the object that lower layers give."""
+class _NestedValue:
+    """A value for one key of an object that lower layers may set."""
 
     keys: tuple[str, ...]
     value: Any
 
-    def put_into(self, outer: Any) -> dict[str, Any]:
+    def merged_into(self, outer: Any) -> dict[str, Any]:
         whole = dict(outer) if isinstance(outer, Mapping) else {}
         first, *rest = self.keys
-        whole[first] = _Within(tuple(rest), self.value).put_into(whole.get(first)) if rest else self.value
+        whole[first] = _NestedValue(tuple(rest), self.value).merged_into(whole.get(first)) if rest else self.value
         return whole
 
 
 def _checked(setting: Setting, value: Any, origin: str, *, strict: bool) -> Value:
-    """The value as the field's type; `strict` where the source has types of its own. Raises UsageError."""
+    """Convert a value to the field's type; `strict` if the source is typed, as TOML is. Raises UsageError."""
     try:
         if strict:  # by way of JSON, whose lists may become tuples
             checked = setting.adapter.validate_json(json.dumps(value, default=str), strict=True)
@@ -224,37 +224,33 @@ def _checked(setting: Setting, value: Any, origin: str, *, strict: bool) -> Valu
             checked = setting.adapter.validate_python(value)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        words = problem["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
+        message = problem["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
         if not setting.option.has_password:
-            words = f"{words} (got {one_line(repr(problem['input']), 100)})"
-        raise UsageError(_at(origin, setting.path, words)) from None
+            message = f"{message} (got {one_line(repr(problem['input']), 100)})"
+        raise UsageError(_located(origin, setting.path, message)) from None
     return Value(setting, checked, origin)
 
 
-def _at(origin: str, path: str, words: str) -> str:
-    """A message about a value: a flag names its setting already."""
+def _located(origin: str, path: str, message: str) -> str:
+    """Prefix a message with origin and setting; a flag names its setting already."""
     is_flag = origin.startswith("--")
-    return f"{origin}: {words}" if is_flag else f"{origin}: {path}: {words}"
+    return f"{origin}: {message}" if is_flag else f"{origin}: {path}: {message}"
 
 
-def _contradiction(error: ValidationError, origins: Mapping[str, str]) -> str:
-    """A message about several values, with the origin of each that it names."""
+def _conflict_message(error: ValidationError, origins: Mapping[str, str]) -> str:
+    """Return a message about values that exclude each other, with the origin of each that it names."""
     problem = error.errors(include_url=False)[0]
-    words = problem["msg"].removeprefix("Value error, ")
+    message = problem["msg"].removeprefix("Value error, ")
     path = ".".join(map(str, problem["loc"][:2]))
     if path in origins:
-        return _at(origins[path], path, words)
-    named = [f"{key} from {origin}" for key, origin in origins.items() if _names(words, key)]
+        return _located(origins[path], path, message)
+    named = [f"{key} from {origin}" for key, origin in origins.items() if key.rpartition(".")[2] in message]
     where = f" ({', '.join(named)})" if named else ""
-    return f"{path}: {words}{where}"
+    return f"{path}: {message}{where}"
 
 
-def _names(words: str, path: str) -> bool:
-    return path.rpartition(".")[2] in words
-
-
-def _is_meant(name: str, named: Iterable[str]) -> bool:
-    """Whether a variable that nobody reads looks like one of the settings."""
+def _looks_like_setting(name: str, named: Iterable[str]) -> bool:
+    """Whether an unknown variable is probably a misspelt setting."""
     return name.startswith(_PREFIX) and bool(difflib.get_close_matches(name, list(named), n=1, cutoff=0.75))
 
 
@@ -262,17 +258,17 @@ def _names_within(section: str, paths: Iterable[str]) -> list[str]:
     return [path.removeprefix(f"{section}.") for path in paths if path.startswith(f"{section}.")]
 
 
-def _nearest(name: str, own: Iterable[str], others: Iterable[str] = (), before: str = "") -> str:
-    """What was probably meant: of this command's names if one is near, else of the other commands'."""
+def _suggestion(name: str, own: Iterable[str], others: Iterable[str] = (), before: str = "") -> str:
+    """Suggest a similar name, preferably of this command, else of other commands; without one, list the names."""
     choices = list(own), list(others)
     found = [near for names in choices for near in difflib.get_close_matches(name, names, n=1)]
     return f"; did you mean {before}{found[0]}?" if found else f"; there are {', '.join(choices[0] or choices[1])}"
 
 
-def _none_if_said(setting: Setting, value: Any) -> Any:
-    """What the word `none` stands for: None where that is a value, as TOML and variables have no other word for it.
+def _parse_none(setting: Setting, value: Any) -> Any:
+    """Replace `none` by None for optional settings: TOML and environment variables have no null.
 
-    Of a list it is the empty one: a variable cannot be empty.
+    For a list it means an empty list, because a variable cannot be empty.
     """
     if setting.is_optional and value == "none":
         return None
@@ -283,9 +279,9 @@ def _object(text: str, setting: Setting, origin: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise UsageError(_at(origin, setting.path, f"not valid JSON: {error}")) from None
+        raise UsageError(_located(origin, setting.path, f"not valid JSON: {error}")) from None
     if not isinstance(value, dict):
-        raise UsageError(_at(origin, setting.path, 'must be a JSON object such as {"top_k": 20}'))
+        raise UsageError(_located(origin, setting.path, 'must be a JSON object such as {"top_k": 20}'))
     return value
 
 
@@ -296,10 +292,9 @@ def _json_or_text(text: str) -> Any:
         return text.strip()
 
 
-# Settings of other harnesses in one word: files like the user's own, as those harnesses document their values.
+# Presets: the settings of other harnesses, in the format of a user's own file, with the values that they document.
 #
-# A value that a harness leaves to the server cannot be left out here, because every parameter is sent: then it is the
-# default of the chat API. What a preset does not name is tbench's own default.
+# Every parameter is sent, so a value that a harness leaves to the server is here the default of the chat API.
 
 _DIRECTORY = Path(__file__).parent / "presets"
 PRESETS = ("terminus-2", "tmax", "mini-swe-agent", "thinking-bash")
@@ -307,19 +302,19 @@ OWN_LOOP = (
     *("agent.protocol", "agent.prompt", "agent.observation_bytes", "agent.neutralise_special_tokens"),
     *("agent.approve", "limits.on_overflow"),
 )
-"""Settings of tbench's own agent loop, which an agent of the user's own does not go through."""
+"""Settings of tbench's own agent loop, which have no effect on a custom agent."""
 
 
 @cache
 def preset(name: str) -> dict[str, dict[str, Any]]:
-    """The values of a preset, by section. Raises ValueError for a name that is none."""
+    """Load the values of a preset, by section. Raises ValueError for an unknown name."""
     if name not in PRESETS:
         raise ValueError(f"{name}: unknown; known: {', '.join(PRESETS)}")
     return tomllib.loads((_DIRECTORY / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def from_preset(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The values of the preset that `given`, sections of a run's configuration, names: those that fit and are missing.
+    """Return the preset's values for settings that are missing in `given`, a run's configuration by section.
 
     Raises ValueError for a preset that does not exist.
     """
@@ -332,18 +327,18 @@ def from_preset(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         section: {
             key: value
             for key, value in part.items()
-            if key not in given_values(given.get(section)) and _fits(f"{section}.{key}", agent, values["agent"])
+            if key not in given_values(given.get(section)) and _applies(f"{section}.{key}", agent, values["agent"])
         }
         for section, part in values.items()
     }
     return {section: part for section, part in found.items() if part}
 
 
-def _fits(path: str, agent: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+def _applies(path: str, agent: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     if ":" in str(agent.get("name")):
         return path not in OWN_LOOP
     if path == "agent.shell_state":
-        from harness.protocols import PROTOCOLS, load_protocol  # with their prompts, which most commands do without
+        from harness.protocols import PROTOCOLS, load_protocol  # slow: loads all prompts
 
         protocol = agent.get("protocol", values["protocol"])
         return protocol not in PROTOCOLS or load_protocol(protocol).types_commands
@@ -351,7 +346,7 @@ def _fits(path: str, agent: Mapping[str, Any], values: Mapping[str, Any]) -> boo
 
 
 def given_values(section: Any) -> Mapping[str, Any]:
-    """What was given of a section, which may be a model already."""
+    """Return the values that were set explicitly in a section, a mapping or a model."""
     if isinstance(section, BaseModel):
         return {name: getattr(section, name) for name in section.model_fields_set}
     return section if isinstance(section, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Whether the limits of trials hold on the machines of a run: the states that run.json stores, and what they say."""
+"""Whether resource limits are enforced on a run's machines: the states stored in run.json, and messages about them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from enum import StrEnum
 from typing import Any
 
 EARLIER = "earlier_limits"
-"""The key of run.json's engine under which stands what was wrong with limits before the run was resumed."""
+"""Key in run.json's engine section for limit problems from before the run was resumed."""
 DISK = "disk"
-"""The one limit that engines may lack by their file system; it is asked for by few tasks, and decides few verdicts."""
+"""The limit that is missing on some file systems. Few tasks ask for it, and it decides few verdicts."""
 
 
 class LimitState(StrEnum):
-    """Whether a limit holds, as a container sees it from inside."""
+    """Whether a limit is enforced, as seen from inside a container."""
 
     IN_FORCE = "in force"
     NOT_IN_FORCE = "not in force"
     UNSEEN = "cannot be seen"
-    """The container does not see its own cgroup."""
+    """The container cannot see its own cgroup."""
 
 
 def limit_words(limits: Mapping[str, str], *, disk: bool = False) -> str:
-    """What is wrong with the limits of one machine, empty where all hold; with `disk`, that one counts, too."""
+    """Describe the limits that are not enforced on one machine; empty if all are. `disk` includes the disk limit."""
     parts = []
     for state in (LimitState.NOT_IN_FORCE, LimitState.UNSEEN):
         if names := [name for name, each in limits.items() if each == state and (disk or name != DISK)]:
@@ -31,7 +31,7 @@ def limit_words(limits: Mapping[str, str], *, disk: bool = False) -> str:
 
 
 def lacking_limits(engine: Mapping[str, Any], *, disk: bool = False) -> tuple[str, ...]:
-    """What is wrong with the limits of a run's machines, by the engine section of run.json, each in a few words."""
+    """Describe the limits that are not enforced, one entry per machine, from the engine section of run.json."""
     return tuple(dict.fromkeys(_lacking(engine, disk)))
 
 

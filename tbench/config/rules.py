@@ -1,4 +1,4 @@
-"""What a configuration overrides in its tasks, and which rules of its leaderboard a run of a named benchmark breaks."""
+"""Overrides of task settings, and the leaderboard rules that a run of a public benchmark breaks."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from tbench.config.settings import OverridesConfig, RunConfig
 from tbench.origin import DatasetOrigin
 from tbench.text import counted, names_shown
 
-# What a configuration overrides in its tasks: factors of their timeouts, and words for who reads a score.
-
 _KINDS = ("agent", "verifier", "build", "healthcheck")
 
 
 def timeout_factors(overrides: OverridesConfig) -> dict[str, float]:
-    """The factor of each kind of timeout: its own where one is given, else that of all."""
+    """Return the factor for each kind of timeout: its specific multiplier if given, else the general one."""
     own = {kind: getattr(overrides, f"{kind}_timeout_multiplier") for kind in _KINDS}
     return {kind: overrides.timeout_multiplier if factor is None else factor for kind, factor in own.items()}
 
 
 def override_words(config: RunConfig) -> tuple[str, ...]:
-    """What is done otherwise than tasks say, a few words each; empty for a run that takes tasks as they are."""
+    """Describe each override of task settings; empty for a run that changes nothing."""
     overrides = config.overrides
     factors = timeout_factors(overrides)
     if len(set(factors.values())) == 1:
@@ -37,7 +35,7 @@ def override_words(config: RunConfig) -> tuple[str, ...]:
 
 
 def broken_rules(document: RunDocument) -> tuple[str, ...]:
-    """A few words for each broken rule; none where the dataset has no leaderboard, or a run could stand on it."""
+    """Describe each leaderboard rule that the run breaks; empty if it breaks none or there is no leaderboard."""
     dataset = document.dataset
     if dataset is None or dataset.trials_per_task is None:
         return ()
@@ -57,15 +55,15 @@ def _other_tasks(document: RunDocument, dataset: DatasetOrigin) -> Iterator[str]
     if len(document.tasks) < dataset.tasks:
         yield f"{len(document.tasks)} of {counted(dataset.tasks, 'task')}"
     if unreadable := tuple(task.name for task in document.tasks if task.invalid):
-        yield f"tasks that cannot be read: {names_shown(unreadable)}"
+        yield f"unreadable tasks: {names_shown(unreadable)}"
     if dataset.differing:
         yield f"changed tasks: {names_shown(dataset.differing)}"
     if dataset.listed_commit and dataset.commit != dataset.listed_commit:
-        yield f"tasks of another commit than {dataset.listed_commit[:12]}"
+        yield f"tasks not from the listed commit {dataset.listed_commit[:12]}"
 
 
 def _overridden(config: RunConfig) -> Iterator[str]:
-    """What trials have that is not as their tasks say: a setting that changes it has its line here."""
+    """Describe settings that change a trial's conditions. Every such setting must be listed here."""
     yield from override_words(config)
     sandbox = config.sandbox
     given = {
@@ -75,6 +73,6 @@ def _overridden(config: RunConfig) -> Iterator[str]:
         f"--cap-add {','.join(sandbox.cap_add)}": bool(sandbox.cap_add),
     }
     if flags := [flag for flag, is_given in given.items() if is_given]:
-        yield f"containers other than the tasks': {', '.join(flags)}"
+        yield f"container settings changed: {', '.join(flags)}"
     if config.verify.mode == "isolated":
-        yield "verdicts from another container: --verify isolated"
+        yield "verifier not in the agent's container: --verify isolated"

@@ -1,4 +1,4 @@
-"""A setting: one field of one part of a configuration, with its name in files, in the environment and as a flag."""
+"""A setting: one field in one section of a configuration, with its names in files, in the environment and as a flag."""
 
 from __future__ import annotations
 
@@ -20,63 +20,63 @@ from pydantic.fields import FieldInfo
 
 @dataclass(frozen=True)
 class Option:
-    """How a field appears on the command line, where that differs from `--name-of-the-field`."""
+    """Command-line option of a field, if it is more than `--name-of-the-field`."""
 
     flags: tuple[str, ...] = ()
-    """Names of the option. Behind a slash stands, as click has it, the name that sets the opposite: false (`--no-…`
-    without a word), or the other of two words, `--first/--second`."""
+    """Names of the option. As in click, the name after a slash sets false (default `--no-…`), or the second of two
+    choices, `--first/--second`."""
     argument: str | None = None
-    """The name of a positional argument; then there is an option only where `flags` name one."""
+    """Name of a positional argument; then there is an option only if `flags` name one."""
     words: Callable[[], Iterable[str]] = tuple
-    """Gives the words that a shell completes, where the type does not tell them."""
+    """Returns the words for shell completion, if they do not follow from the type."""
     is_path: bool = False
-    """Whether a shell completes paths."""
+    """Whether shells complete paths."""
     daily: bool = False
-    """Whether `--help` shows it first."""
+    """Whether `--help` lists the option first."""
     bare: str | None = None
-    """The value of an option that is given without one."""
+    """Value of the option when it is given without one."""
     metavar: str | None = None
     instead_of: str | None = None
-    """Another setting of the section, which this one replaces in the layers below it."""
+    """Another setting of the section, whose value from lower layers this one replaces."""
     several: str | None = None
-    """The setting that takes the values of an option that is given several times."""
+    """The setting that takes the values if the option is repeated."""
     has_password: bool = False
-    """Whether a value may have a password in it: then no message quotes one."""
+    """Whether values may contain a password, so that messages do not quote them."""
     measured: bool = True
-    """Whether another value measures something else; the others say where and how fast a run goes."""
+    """Whether the value affects what is measured, not only where and how fast the run goes."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A field of a part of a configuration."""
+    """A field in a section of a configuration."""
 
     part: type[BaseModel]
     section: str
     name: str
     field: FieldInfo
     option: Option
-    """From the field, or, as the harness knows of no options, from the part that inherits it."""
+    """Option of the field or, because the harness does not know options, of the section that inherits the field."""
     is_measured: bool
-    """Whether another value measures something else."""
+    """Whether the value affects what is measured."""
 
     @property
     def path(self) -> str:
-        """The name in files, in `-c` and in messages: section.name."""
+        """Name in files, in `-c` and in messages: section.name."""
         return f"{self.section}.{self.name}"
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it."""
+        """Environment variable that sets it."""
         return f"TBENCH_{self.section}_{self.name}".upper()
 
     @property
     def help(self) -> str:
-        """The docstring under the field, on one line."""
+        """Docstring under the field, on one line."""
         return " ".join(docstrings_of(self.part).get(self.name, "").split())
 
     @property
     def summary(self) -> str:
-        """The first sentence of its help."""
+        """First sentence of the help."""
         return re.split(r"(?<=\.) (?=[A-Z0-9`])", self.help, maxsplit=1)[0]
 
     @property
@@ -86,7 +86,7 @@ class Setting:
 
     @property
     def off_flags(self) -> tuple[str, ...]:
-        """The name of the opposite by each of the flags; empty for an option with a value."""
+        """Flags that set the opposite; empty for an option with a value."""
         named = tuple(flag.partition("/")[2] for flag in self.option.flags)
         return tuple(filter(None, named)) or ((f"--no-{self.flags[0][2:]}",) if self.kind is bool else ())
 
@@ -95,37 +95,37 @@ class Setting:
         return self.field.get_default(call_default_factory=True)
 
     @property
-    def said_default(self) -> Any:
-        """The default in the words that a file has for it."""
+    def file_default(self) -> Any:
+        """Default value, as written in a file."""
         return self.adapter.dump_python(self.default, mode="json")
 
     def value_in(self, config: BaseModel) -> Any:
-        """The setting's value in a configuration."""
+        """Return the setting's value in a configuration."""
         return getattr(getattr(config, self.section), self.name)
 
     def said_in(self, config: BaseModel) -> Any:
-        """The same in the words that a file has for it."""
+        """Return the setting's value in a configuration, as written in a file."""
         return self.adapter.dump_python(self.value_in(config), mode="json")
 
     @cached_property
     def kind(self) -> Any:
-        """The type without None: a class, or the origin of a generic one (tuple, dict, Literal)."""
+        """Type without None: a class, or the origin of a generic type (tuple, dict, Literal)."""
         return typing.get_origin(self._inner) or self._inner
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values of a Literal; empty for other types."""
+        """Values of a Literal; empty for other types."""
         return typing.get_args(self._inner) if self.kind is Literal else ()
 
     @property
     def is_optional(self) -> bool:
-        """Whether None is a value of it."""
+        """Whether the value may be None."""
         return self._inner is not self.field.annotation
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any]:
-        """Checks one value; what a model says about several fields together is not in it."""
-        # Annotated takes what it is subscripted with as it is.
+        """Validator of a single value, without the validators of the whole section."""
+        # Annotated accepts its subscript unchanged.
         return TypeAdapter(typing.Annotated[(self.field.annotation, *self.field.metadata, None)])  # type: ignore[arg-type]
 
     @property
@@ -138,7 +138,7 @@ class Setting:
 
 
 def settings_of(configuration: type[BaseModel]) -> Iterator[Setting]:
-    """All settings of a configuration, part by part, in the order in which they are written down."""
+    """Iterate over all settings of a configuration, in the order of their definition."""
     for section, part in parts_of(configuration).items():
         for name, field in part.model_fields.items():
             own = next((each for each in field.metadata if isinstance(each, Option)), None)
@@ -147,28 +147,28 @@ def settings_of(configuration: type[BaseModel]) -> Iterator[Setting]:
 
 
 def schema_of(configuration: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema of a configuration, with the docstrings under its settings."""
+    """Return the JSON schema of a configuration, with docstrings as descriptions."""
     schema = configuration.model_json_schema()
     for part in parts_of(configuration).values():
         properties = schema["$defs"][part.__name__]["properties"]
-        for name, words in docstrings_of(part).items():
-            properties[name] = dict(sorted({**properties[name], "description": words}.items()))
+        for name, docstring in docstrings_of(part).items():
+            properties[name] = dict(sorted({**properties[name], "description": docstring}.items()))
     return schema
 
 
 @cache
 def docstrings_of(part: type[BaseModel]) -> Mapping[str, str]:
-    """The docstring under each field of a part, its own or inherited.
+    """Return the docstring of each field of a section, including inherited fields.
 
-    They are read when somebody asks. Pydantic's `use_attribute_docstrings` reads them whenever a part is imported.
+    They are parsed on demand: Pydantic's `use_attribute_docstrings` would parse them at every import.
     """
     found: dict[str, str] = {}
     for owner in reversed(part.__mro__):
         if issubclass(owner, BaseModel) and owner.model_fields:
             for statement, below in pairwise(_classes_of(owner.__module__)[owner.__name__].body):
                 match statement, below:
-                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(words))):
-                        found[name] = inspect.cleandoc(words)
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(docstring))):
+                        found[name] = inspect.cleandoc(docstring)
     return found
 
 
@@ -179,7 +179,7 @@ def _classes_of(module: str) -> Mapping[str, ast.ClassDef]:
 
 
 def panels_of(configuration: type[BaseModel]) -> Iterator[tuple[str, str, list[Setting]]]:
-    """For each part of a configuration: its section, its title, and its settings."""
+    """Iterate over the sections of a configuration: name, title and settings."""
     settings = list(settings_of(configuration))
     for section, part in parts_of(configuration).items():
         title = " ".join((part.__doc__ or section).split())
@@ -187,7 +187,7 @@ def panels_of(configuration: type[BaseModel]) -> Iterator[tuple[str, str, list[S
 
 
 def parts_of(configuration: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """The parts of a configuration by section; each is a model, whose docstring is its title."""
+    """Return the models of a configuration's sections by name; the docstring of each is its title."""
     return {name: part for name, field in configuration.model_fields.items() if (part := _model(field)) is not None}
 
 

@@ -1,4 +1,4 @@
-"""The configuration of a run. To add an option, add a field: its docstring is the help, its name the flag."""
+"""The configuration of a run. To add an option, add a field: its docstring is the help text, its name the flag."""
 
 from __future__ import annotations
 
@@ -38,53 +38,53 @@ from tbench.config.values import (
 )
 
 NetworkChoice = Literal["task", "none", "bridge"]
-"""Which trials have a network: `task` (as the task says), `none`, or `bridge` (all of them)."""
+"""Which trials have a network: those whose task asks for one (`task`), none, or all (`bridge`)."""
 Verify = Literal["shared", "isolated", "both"]
-"""Where the verifier runs: in the agent's container, in a copy without its processes, or in both."""
+"""Where the verifier runs: in the agent's container, in a fresh one with the agent's work, or in both."""
 Keep = Literal["none", "failed", "all"]
 PullChoice = Literal["missing", "always", "never"]
-"""Which published images are pulled: those that are missing, all that are not pinned, or none."""
+"""Which published images are pulled: missing ones, all that are not pinned by digest, or none."""
 LogLevel = Literal["debug", "info", "warning", "error"]
 Verbosity = Literal["quiet", "normal", "verbose"]
 
 
 PAST_CLOSED_ADDRESSES = {"NET_ADMIN", "NET_RAW"}
-"""Capabilities to change routes, and to send frames that no route holds up."""
+"""Capabilities that get past blocked addresses: they change routes, or send frames that bypass routing."""
 _MULTIPLIER = Option(metavar="X", measured=False)
 _NOT_MEASURED = Option(measured=False)
 _SMALLEST_POOL = 24
-"""Longest prefix of a pool of addresses."""
+"""Longest prefix length of an address pool."""
 
 
 AUTO_OTHERWISE, AUTO_MOST = 16, 512
-"""With the concurrency `auto`: how many trials where nobody tells of a load, and how many at the most."""
+"""Trials at once with concurrency `auto`: if no server reports its load, and at most."""
 
 
 class _Auto(int):
-    """No number of trials yet."""
+    """The concurrency `auto`, stored as 0."""
 
 
 def _number_or_auto(value: Any, check: ValidatorFunctionWrapHandler) -> int:
-    """A number of 1 or more; 0 for `auto`, which no other 0 stands for."""
+    """Validate a number of at least 1; `auto` becomes 0, which is not accepted as a number."""
     if value == "auto" or isinstance(value, _Auto):
         return _Auto()
     number: int = check(value)
     if number < 1:
-        raise ValueError("must be 1 or more, or auto")
+        raise ValueError("must be at least 1, or auto")
     return number
 
 
 class _AutoSeconds(float):
-    """No time limit of the user's own."""
+    """The time limit `auto`, stored as 0."""
 
 
 def _seconds_or_auto(value: Any, check: ValidatorFunctionWrapHandler) -> float:
-    """Seconds, 1 or more; 0 for `auto`, which no other 0 stands for."""
+    """Validate seconds of at least 1; `auto` becomes 0, which is not accepted as a number."""
     if value == "auto" or isinstance(value, _AutoSeconds):
         return _AutoSeconds()
     seconds: float = check(value)
     if not 1 <= seconds < math.inf:
-        raise ValueError("must be 1 or more, or auto")
+        raise ValueError("must be at least 1, or auto")
     return seconds
 
 
@@ -97,7 +97,7 @@ def _known_preset(name: str | None) -> str | None:
 def _variable_names(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if re.fullmatch(r"\w+", name) is None:
-            raise ValueError(f"{name!r} is no name of a variable; give the name alone, once for each")
+            raise ValueError(f"{name!r} is not the name of a variable; give only names, one per option")
     return tuple(sorted(set(names)))
 
 
@@ -105,55 +105,55 @@ def _private_pool(text: str) -> str:
     try:
         pool = ipaddress.IPv4Network(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no IPv4 network such as 10.213.0.0/16: {error}") from None
+        raise ValueError(f"{text!r} is not an IPv4 network such as 10.213.0.0/16: {error}") from None
     if not pool.is_private or pool.prefixlen > _SMALLEST_POOL:
-        raise ValueError(f"{text!r} has to be private, and of 256 addresses or more, such as 10.213.0.0/16")
+        raise ValueError(f"{text!r} must be a private network of at least 256 addresses, such as 10.213.0.0/16")
     return str(pool)
 
 
 def _approval(setting: str | None) -> str | None:
-    """A choice of who approves. Raises ValueError."""
+    """Validate the value of `--approve`. Raises ValueError."""
     if setting is not None and setting != "ask":
         name, _, file = setting.removeprefix("ask,").partition("=")
         if name != "allowlist" or not file:
-            raise ValueError("write ask, allowlist=FILE, or ask,allowlist=FILE")
+            raise ValueError("must be ask, allowlist=FILE, or ask,allowlist=FILE")
     return setting
 
 
 def protocols() -> Iterable[str]:
-    """The names of the action protocols."""
-    from harness.protocols import PROTOCOLS  # with their prompts, which most commands do without
+    """Return the names of the action protocols."""
+    from harness.protocols import PROTOCOLS  # slow: loads all prompts
 
     return PROTOCOLS
 
 
 class TasksConfig(Frozen):
-    """What to run"""
+    """Tasks"""
 
     measured: ClassVar[bool] = False
 
     source: Annotated[str, Option(("--dataset", "-d"), argument="TASKS", metavar="NAME", is_path=True, daily=True)] = (
         "bundled"
     )
-    """A directory of tasks, a dataset, git+URL@REV#FOLDER, or 'bundled'. The directory may be that of one task."""
+    """A directory of tasks, a dataset, git+URL@REV#FOLDER, or 'bundled'. The directory can also be a single task."""
     include: Annotated[tuple[str, ...], Option(("--task", "-t"), metavar="GLOB", daily=True)] = ()
     """Only tasks whose name matches this glob; repeatable."""
     exclude: Annotated[tuple[str, ...], Option(("--exclude", "-x"), metavar="GLOB", daily=True)] = ()
-    """Not the tasks whose name matches this glob; repeatable."""
+    """Skip tasks whose name matches this glob; repeatable."""
     limit: Annotated[int | None, Option(("--limit", "-l"), daily=True)] = Field(default=None, ge=1)
-    """Most tasks; the first by name are taken."""
+    """Maximum number of tasks; the first by name are used."""
     seeds: Annotated[int, Option(("--seeds", "-k"), daily=True)] = Field(default=1, ge=1)
-    """Trials per task, each with a seed of its own."""
+    """Trials per task, each with its own seed."""
     first_seed: int = Field(default=0, ge=0)
-    """The first seed; the others follow it."""
+    """The first seed; the others count up from it."""
     shuffle: Annotated[int | None, Option(bare="0", metavar="[SEED]")] = None
-    """A random order of tasks within each seed. The same number is the same order."""
+    """Shuffle the tasks within each seed. The same number gives the same order."""
     registry: Annotated[str | None, Option(metavar="FILE|URL", is_path=True)] = None
-    """A registry.json in which datasets are looked up before tbench's own list."""
+    """A registry.json to search for datasets before tbench's own list."""
     refresh: bool = False
-    """Fetch the dataset again, also where it is in the cache."""
+    """Fetch the dataset again even if it is cached."""
     offline: bool = False
-    """Take the dataset from the cache, and ask no server for it."""
+    """Use the cached dataset and contact no server."""
 
     @property
     def planned_seeds(self) -> tuple[int, ...]:
@@ -161,12 +161,12 @@ class TasksConfig(Frozen):
 
 
 class EndpointConfig(SamplingSettings):
-    """How a model is asked, wherever it is."""
+    """Settings of requests to a model, without its address."""
 
     options: ClassVar[Mapping[str, Option]] = {"omit_seed": Option(("--no-seed/--send-seed",))}
 
     name: Annotated[str | None, Option(("--model", "-m"), daily=True, measured=False)] = None
-    """The model's id, where the endpoint lists several."""
+    """Id of the model, if the endpoint lists several."""
     request_timeout_sec: Annotated[
         float,
         WrapValidator(_seconds_or_auto),
@@ -174,13 +174,14 @@ class EndpointConfig(SamplingSettings):
         WithJsonSchema({"anyOf": [{"type": "number", "minimum": 1}, {"const": "auto"}]}),
         Option(metavar="SEC|auto", measured=False),
     ] = Field(default_factory=_AutoSeconds, json_schema_extra={"default": "auto"})
-    """Seconds for a request. `auto` is by max_tokens and the endpoint's pace."""
+    """Timeout of a request in seconds. `auto` follows from max_tokens and the speed of the endpoint."""
     retry_budget_sec: Annotated[float, _NOT_MEASURED] = Field(default=900.0, ge=0)
-    """Seconds to try a failing endpoint. Then it is an error."""
+    """Seconds to retry a failing request. Then the trial ends with an error."""
     max_outage_sec: Annotated[float, _NOT_MEASURED] = Field(default=3600.0, ge=0)
-    """Seconds to pause while the endpoint is away. Then the run stops; 0 is no pause."""
+    """Seconds to pause the run while the endpoint is down. Then the run stops; 0 means no pause."""
     other_weights: Annotated[Literal["pause", "take"], _NOT_MEASURED] = "pause"
-    """Other weights under the same name. The run pauses as in an outage until the first are back, or it takes them."""
+    """If the weights change under the same name. `pause` waits, as in an outage, until the original weights are back;
+    `take` goes on with the new ones."""
 
 
 class ServerConfig(Frozen):
@@ -188,7 +189,7 @@ class ServerConfig(Frozen):
 
     base_url: str
     weight: float = Field(default=1.0, gt=0, le=1e6)
-    """Its share of the trials, beside the weights of the others."""
+    """Share of the trials, relative to the weights of the other servers."""
 
     @model_validator(mode="before")
     @classmethod
@@ -218,19 +219,19 @@ class ModelConfig(EndpointConfig, Rendering):
     base_url: Annotated[
         str | None, Option(daily=True, measured=False, instead_of="endpoints", several="endpoints", has_password=True)
     ] = None
-    """The endpoint, such as http://localhost:8000/v1; repeatable. Without it, OPENAI_BASE_URL says. Several are servers
-    of one model."""
+    """The endpoint, such as http://localhost:8000/v1; repeatable. The default is OPENAI_BASE_URL. Several endpoints
+    have to serve the same model."""
     endpoints: Annotated[
         tuple[ServerConfig, ...],
         AfterValidator(_servers),
         Option(("--endpoint",), metavar="URL", measured=False, instead_of="base_url", has_password=True),
     ] = ()
-    """Several servers of one model; repeatable. In a file each is a table [[model.endpoints]] with base_url and
-    weight. A trial stays at one; a new one goes to the server with the fewest for its weight."""
+    """One of several servers of the same model; repeatable. In a file, each is a table [[model.endpoints]] with
+    base_url and weight. A trial stays on its server; a new one goes to the server with the fewest for its weight."""
 
     @property
     def servers(self) -> tuple[ServerConfig, ...]:
-        """Where the model is asked: several servers, one, or none."""
+        """The servers of the model: none, one or several."""
         return self.endpoints or (() if self.base_url is None else (ServerConfig(base_url=self.base_url),))
 
 
@@ -238,35 +239,34 @@ class AgentConfig(Frozen):
     """Agent"""
 
     name: Annotated[str, Option(("--agent", "-a"), daily=True, words=lambda: ("model", "oracle", "nop"))] = "model"
-    """Who works: model, oracle, nop, or a module:Class of yours. `model` is a language model at the keyboard, `oracle`
-    the reference solution, `nop` nobody."""
+    """The agent: model, oracle, nop, or your own module:Class. `model` is a language model, `oracle` runs the reference
+    solution, `nop` does nothing."""
     preset: Annotated[
         str | None, AfterValidator(_known_preset), Option(daily=True, measured=False, words=lambda: PRESETS)
     ] = None
-    """Settings of terminus-2, tmax, mini-swe-agent or thinking-bash. What is given beside it wins."""
+    """Settings of terminus-2, tmax, mini-swe-agent or thinking-bash. Your own settings override the preset."""
     protocol: Annotated[str, Option(words=protocols)] = "keystrokes-json"
-    """How replies become actions. It is keystrokes-json, keystrokes-xml, bash-block, bash-tool or thinking-bash."""
+    """The format of replies. It is keystrokes-json, keystrokes-xml, bash-block, bash-tool or thinking-bash."""
     prompt: Annotated[str | None, Option(is_path=True)] = None
-    """A file whose blocks replace the protocol's prompts."""
+    """A file with blocks that replace the protocol's prompts."""
     observation_bytes: int = Field(default=OUTPUT_LIMIT_BYTES, ge=200)
-    """Longer observations lose their middle."""
+    """Maximum length of observations; the middle is cut out."""
     settling: Annotated[Settling, Option(("--strict/--adaptive",))] = "adaptive"
-    """Wait out the durations, or until all is quiet. Fixed-sleep harnesses do the former."""
+    """Wait every duration, or until the shell has settled. Harnesses with fixed sleeps are strict."""
     shell_state: ShellMode | None = None
-    """One shell for all commands of a bash protocol, or one for each. `persistent` is the default; `fresh` runs each in
-    a process of its own."""
+    """Bash protocols: one shell, or a new process per command. The default is `persistent`."""
     neutralise_special_tokens: bool = False
-    """Defuse control tokens in all that the model is told. A space is put into each."""
+    """Break control tokens in the model's input with a space."""
     approve: Annotated[
         str | None, AfterValidator(_approval), Option(metavar="ask|allowlist=FILE", words=lambda: ("ask",))
     ] = None
-    """Do only what a person or a rule approves. It is ask, allowlist=FILE, or ask,allowlist=FILE. `ask` has replies
-    wait for tbench approve; FILE has regular expressions, one per line, of commands and typed lines that are allowed.
-    What no rule allows is refused, or with both asked about."""
+    """Run only commands that a person or a rule approves. The value is ask, allowlist=FILE, or ask,allowlist=FILE. With
+    `ask`, replies wait for tbench approve. FILE has one regular expression per line for commands and typed lines that
+    are allowed. Everything else is refused or, with both, waits for approval."""
 
     @property
     def asks_before_acting(self) -> bool:
-        """Whether a person is asked about what no rule allows."""
+        """Whether a person decides about commands that no rule allows."""
         return (self.approve or "").partition(",")[0] == "ask"
 
 
@@ -279,78 +279,79 @@ class LimitsConfig(LimitSettings):
     }
 
     context_tokens: int | None = Field(default=None, ge=256)
-    """Most tokens of prompt and reply together. A server that allows less has its way."""
+    """Maximum tokens of prompt and reply together. A lower limit of the server applies."""
     command_sec: Annotated[float, Option(("--command-timeout",))] = Field(default=120.0, ge=0.1)
-    """Seconds for one command in the bash protocols."""
+    """Timeout of a command in the bash protocols, in seconds."""
 
 
 class SandboxConfig(Frozen):
     """Sandbox"""
 
     engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", measured=False)] = ()
-    """An engine's unix://, ssh:// or tcp:// address; repeatable. Without it, DOCKER_HOST says. Trials go to the machine
-    with most cpus and memory left; those of one that is lost begin anew on another."""
+    """Address of an engine: unix://, ssh:// or tcp://; repeatable. The default is DOCKER_HOST. A trial goes to the
+    machine with the most free CPUs and memory; if a machine is lost, its trials start again on another one."""
     ray: Annotated[str | None, Option(metavar="HOST:PORT", measured=False)] = None
-    """A Ray cluster's address, auto or local. Each of its nodes with the resource `engine` has trials."""
+    """Address of a Ray cluster, auto or local. Every node with the resource `engine` runs trials."""
     build: Annotated[bool, _NOT_MEASURED] = False
-    """Build images even where they exist."""
+    """Build images even if they exist."""
     no_build_cache: Annotated[bool, Option(("--no-build-cache/--build-cache",), measured=False)] = False
-    """What is built at all is built anew, step by step. Images that can be pulled are not built, but with --build."""
+    """Build images without Docker's build cache. Images that can be pulled are only built with --build."""
     pull: Annotated[PullChoice, _NOT_MEASURED] = "missing"
-    """Pull published images that are missing, always, or never. With `always` the registry is asked for the newest,
-    unless a digest pins the image; with `never` what is missing is built."""
+    """When to pull published images. `missing` pulls images that do not exist yet; `always` also looks for newer ones,
+    unless pinned by digest; with `never`, missing images are built."""
     pull_concurrency: Annotated[int, _NOT_MEASURED] = Field(default=3, ge=1)
-    """Images pulled at once."""
+    """Images to pull at once."""
     pull_timeout_sec: Annotated[float, _NOT_MEASURED] = Field(default=1800.0, ge=1, allow_inf_nan=False)
-    """Seconds for an attempt to pull an image. One that is under way then is too slow, and is not begun again."""
+    """Timeout of a pull in seconds. A pull that times out is not retried."""
     prefetch: Annotated[bool, _NOT_MEASURED] = False
-    """Get the images of all tasks before anything else."""
+    """Pull or build the images of all tasks first."""
     drop_images: Annotated[bool, Option(("--drop-images/--leave-images",), measured=False)] = False
-    """Remove the image of a task after its last trial. Only what this run has pulled or built, and nobody else uses."""
+    """Remove a task's image after its last trial. Images that this run did not pull or build, or that are used
+    otherwise, stay."""
     keep: Annotated[Keep, _NOT_MEASURED] = "none"
-    """Leave the containers of these trials running."""
+    """Keep the containers of these trials running."""
     snapshot: Annotated[bool, _NOT_MEASURED] = False
-    """Keep every trial's files before the verifier as an image."""
+    """Save the files of every trial as an image before the verifier runs."""
     network: NetworkChoice = "task"
-    """Who has a network: as the task says, nobody, everybody."""
+    """Network access of trials: as the task says, none, or all."""
     block_host: bool = False
-    """Trials and builds cannot reach the engine's host and the endpoint."""
+    """Keep trials and builds from reaching the host and the endpoint."""
     pin_cpus: bool = False
-    """Each trial has cpus of its own, by number. Then nproc tells the task's cpus, not the machine's."""
+    """Pin each trial to its own CPUs. `nproc` then prints the task's number of CPUs, not the machine's."""
     require_limits: Annotated[bool, Option(measured=False)] = False
-    """Refuse an engine on which limits are not in force. They are those of memory, swap, cpus and processes."""
+    """Refuse engines that do not enforce resource limits. These are memory, swap, CPUs and processes."""
     no_new_privileges: Annotated[bool, Option(("--no-new-privileges/--new-privileges",))] = False
-    """sudo, su and other setuid programs have no effect in trials."""
+    """Disable sudo, su and other setuid programs in trials."""
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()
-    """Tasks may take this variable from tbench's environment; repeatable. Every other is to them as if not set."""
+    """Let tasks read this variable of tbench's environment; repeatable. To tasks, all others are unset."""
     trust: bool = False
-    """Compose files may have what they ask for of the engine's machine. That is paths, devices and namespaces."""
+    """Let compose files access the engine's machine. That is its paths, devices and namespaces."""
     network_pool: Annotated[str, AfterValidator(_private_pool), Option(measured=False, metavar="CIDR")] = (
         "10.213.0.0/16"
     )
-    """Addresses for the networks of compose tasks. Each trial has a small one."""
+    """Address pool for the networks of compose tasks. Each trial gets a small network."""
     container_proxy: Annotated[
         str,
         AfterValidator(checked_proxy_choice),
         PlainSerializer(shown_proxy),
         Option(metavar="URL", measured=False, words=lambda: (INHERIT, NONE), has_password=True),
     ] = INHERIT
-    """The proxy of containers and builds. It holds where they have a network: a URL, `none`, or `inherit`, the one
-    under `proxies` in Docker's configuration, or else that of tbench's environment. Its password is stored nowhere."""
+    """The proxy of containers and builds with a network. It is a URL, `none`, or `inherit`: `proxies` in Docker's
+    configuration, or else tbench's environment. The password is never stored."""
     cap_add: Annotated[tuple[str, ...], AfterValidator(checked_capabilities), Option(metavar="CAP")] = ()
-    """Trials have this Linux capability besides Docker's own; repeatable. NET_RAW, which no trial with a network has by
-    itself, is one."""
+    """Add this Linux capability to Docker's defaults; repeatable. Trials with a network have NET_RAW only if you add
+    it."""
 
     @model_validator(mode="after")
     def _one_kind_of_machines(self) -> SandboxConfig:
         if self.engines and self.ray is not None:
-            raise ValueError("engines and ray: give one of them")
+            raise ValueError("engines and ray exclude each other; give only one of them")
         return self
 
     @model_validator(mode="after")
     def _nothing_undoes_what_is_closed(self) -> SandboxConfig:
         if self.block_host and (undoing := sorted(PAST_CLOSED_ADDRESSES & set(self.cap_add))):
-            raise ValueError(f"cap_add {undoing[0]} goes past what block_host closes; leave one of them out")
+            raise ValueError(f"cap_add {undoing[0]} would bypass block_host; leave one of them out")
         return self
 
 
@@ -358,33 +359,33 @@ class OverridesConfig(Frozen):
     """Overrides"""
 
     timeout_multiplier: Annotated[float, Option(metavar="X")] = Field(default=1.0, gt=0, le=1000)
-    """Every timeout of a task times this. The four below win over it, each for its own."""
+    """Multiply every timeout of a task by this. The specific multipliers below take precedence."""
     agent_timeout_multiplier: Annotated[float | None, Option(metavar="X")] = Field(default=None, gt=0, le=1000)
-    """The agent's timeout times this."""
+    """Multiply the agent's timeout by this."""
     verifier_timeout_multiplier: Annotated[float | None, Option(metavar="X")] = Field(default=None, gt=0, le=1000)
-    """The verifier's timeout times this."""
+    """Multiply the verifier's timeout by this."""
     build_timeout_multiplier: Annotated[float | None, _MULTIPLIER] = Field(default=None, gt=0, le=1000)
-    """The timeout of image builds times this."""
+    """Multiply the timeout of image builds by this."""
     healthcheck_timeout_multiplier: Annotated[float | None, _MULTIPLIER] = Field(default=None, gt=0, le=1000)
-    """The healthcheck's patience times this. That is its timeout, its start period and its retries."""
+    """Multiply a healthcheck's timeout, start time and retries."""
     cpus: Annotated[float | None, Option(("--override-cpus",))] = Field(default=None, ge=0.01, le=1e6)
-    """Cpus of every trial, whatever tasks say."""
+    """CPUs of every trial, in place of the tasks' values."""
     memory_mb: Annotated[int | None, Option(("--override-memory",), metavar="MB")] = Field(
         default=None, ge=6, le=1 << 40
     )
-    """Megabytes of memory of every trial, whatever tasks say."""
+    """Memory of every trial in MB, in place of the tasks' values."""
 
 
 class VerifyConfig(Frozen):
     """Verification"""
 
     mode: Annotated[Verify, Option(("--verify",))] = "both"
-    """Where the verifier runs: the agent's container, a fresh one with its work, or both where that is no pass. Tasks
-    that have a verifier with a container of its own are verified there."""
+    """Verify in the agent's container, a fresh one, or in both. The fresh container gets the agent's work, and `both`
+    tries it first. Verifiers for which a task defines a container run there."""
     metric: Annotated[str | None, Option(metavar="NAME")] = Field(default=None, min_length=1)
-    """The number of a verifier's reward.json that counts. By itself it is `reward`, or the only one."""
+    """The number in reward.json that is the reward. The default is `reward`, or the only number."""
     artifacts_mb: Annotated[int, _NOT_MEASURED] = Field(default=4096, ge=1, le=1 << 20)
-    """Megabytes that a trial may hand to a verifier of its own."""
+    """Maximum MB that a trial hands to a separate verifier."""
 
 
 class ScheduleConfig(Frozen):
@@ -399,56 +400,57 @@ class ScheduleConfig(Frozen):
         WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
         Option(("--concurrency", "-n"), daily=True, metavar="INT|auto"),
     ] = Field(default=4)
-    """Trials at once, or auto: as many as vLLM has room for. `auto` goes by the server's `/metrics`."""
+    """Trials at once, or auto: as many as vLLM has capacity for. `auto` reads the server's `/metrics`."""
     order: Literal["seeds", "longest"] = "seeds"
-    """First the trials of whole seeds, or those that take longest. How long is known from `--durations`, from the runs
-    beside this one, of whatever model, from the oracle, or else from the time limits. `longest` ends sooner; cut short,
-    it may have no whole seed."""
+    """Start trials seed by seed, or the longest first. Durations come from `--durations`, from neighbouring runs of any
+    model, from the oracle, or else from the time limits. `longest` finishes sooner, but an interrupted run may have no
+    complete seed."""
     shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(checked_shard)] = None
-    """Only a share of the trials, from 0/N to N-1/N. `tbench merge` puts the shards together. Each has about as long to
-    do, by the time limits of the tasks or by `--durations`."""
+    """Run one of N parts of the trials, 0/N to N-1/N. `tbench merge` combines the shards. They take about equally long,
+    by the time limits of the tasks or by `--durations`."""
     durations: Annotated[tuple[str, ...], Option(metavar="RUN", is_path=True)] = ()
-    """Runs that say how long trials take; repeatable. They decide --order longest and what is in a --shard."""
+    """A run from which to take the durations of trials; repeatable. They are used by --order longest and --shard."""
     calibrate: Annotated[Literal["off", "missing", "all"], Option(metavar="WHICH")] = "missing"
-    """Tasks measured by oracle and nop, too: off, missing, all. Beside the trials, in the room that they cannot use;
-    `missing` ends with the last of them, `all` measures anew and is waited for. Unhealthy tasks stand beside the
-    score."""
+    """Tasks to calibrate with oracle and nop: off, missing, or all. Calibration uses only capacity that the trials
+    leave free. `missing` ends with the last trial; `all` measures every task again, and the run waits for it.
+    Unhealthy tasks are shown next to the score."""
     retries: int = Field(default=1, ge=0)
-    """Further attempts at a trial whose error another one may heal."""
+    """Maximum retries of a trial after a retryable error."""
     retry_only: Annotated[tuple[str, ...], AfterValidator(retryable_types), Option(metavar="TYPE")] = ()
-    """Only such errors are tried again; repeatable. Or with commas; one that stands by its kind is none of them."""
+    """Retry only these types of error; repeatable, or separated by commas. Only retryable types are accepted."""
     retry_never: Annotated[tuple[str, ...], AfterValidator(known_types), Option(metavar="TYPE")] = ()
-    """Such errors are not tried again; repeatable. Or with commas; nor does `tbench resume` try them."""
+    """Never retry these types of error; repeatable, or separated by commas. `tbench resume` does not retry them
+    either."""
     cpu_overcommit: float = Field(default=1.0, ge=0.1)
-    """The cpus that trials may use, as a multiple of the machine's. Above 1, load may decide timed tests
-    and timeouts; where trials mostly wait for the model that is a fair price. Memory is never overcommitted."""
+    """CPUs that trials can reserve, as a multiple of the machine's. Above 1, load can affect timed tests and timeouts,
+    which is acceptable if trials mostly wait for the model. Memory is never overcommitted."""
     max_load: float | None = Field(default=None, ge=0.1)
-    """Load per cpu above which no trial starts beside others. It is the average over one minute."""
+    """Start no further trial while the load per CPU is above this. It is the average over one minute."""
 
     @model_validator(mode="after")
     def _retries_agree(self) -> ScheduleConfig:
         if both := sorted(set(self.retry_only) & set(self.retry_never)):
-            raise ValueError(f"retry_only and retry_never: both name {both[0]}; leave it out of one")
+            raise ValueError(f"retry_only and retry_never both contain {both[0]}; remove it from one of them")
         return self
 
     @property
     def retry_choice(self) -> RetryChoice:
-        """Which errors are tried again."""
+        """The types of error to retry."""
         return RetryChoice(frozenset(self.retry_only), frozenset(self.retry_never))
 
     @property
     def is_auto(self) -> bool:
-        """Whether the model's servers decide how many trials go at once."""
+        """Whether the concurrency follows the load of the model's servers."""
         return not self.concurrency
 
     @property
     def at_once(self) -> int:
-        """Trials at once, to begin with."""
+        """Initial number of trials at once."""
         return self.concurrency or AUTO_OTHERWISE
 
     @property
     def most_at_once(self) -> int:
-        """Trials at once, at the most."""
+        """Maximum number of trials at once."""
         return self.concurrency or AUTO_MOST
 
 
@@ -465,20 +467,19 @@ class OutputConfig(Frozen):
     measured: ClassVar[bool] = False
 
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
-    """The run's directory; must be new or empty, but for --resume."""
+    """The run directory; must be new or empty, except with --resume."""
     min_coverage: Annotated[float, Option(daily=True)] = Field(default=0.0, ge=0, le=1)
-    """Exit with 3 if fewer trials have a verdict, or none has."""
+    """Exit with 3 if fewer trials have a verdict, or none does."""
     log_level: Annotated[LogLevel, Option(metavar="LEVEL", daily=True)] = "info"
-    """What run.log holds: from debug, info, warning or error on."""
+    """Lowest level in run.log: debug, info, warning or error."""
     verbosity: Annotated[Verbosity, Option(("--verbose/--quiet", "-v/-q"), daily=True)] = "normal"
-    """Print each step, or nothing but the score. `normal` is the live view on a terminal, and a line per trial
-    elsewhere."""
+    """Print each step, or only the score. `normal` is a live view on a terminal, and a line per trial elsewhere."""
     json_lines: Annotated[bool, Option(("--json",), daily=True)] = False
-    """Print lines of JSON instead: events, and then the summary."""
+    """Print JSON lines instead: events, then the summary."""
 
 
 class RunConfig(Frozen):
-    """The configuration of a run. It holds no secrets: a key is named by an environment variable."""
+    """The configuration of a run. It contains no secrets: the API key comes from an environment variable."""
 
     tasks: TasksConfig = TasksConfig()
     model: ModelConfig = ModelConfig()
@@ -493,15 +494,15 @@ class RunConfig(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _fill_from_preset(cls, given: Any) -> Any:
-        """What the preset says of settings that are not given."""
+        """Set the preset's values for settings that are not given."""
         if not isinstance(given, Mapping):
             return given
         filled = from_preset(given)
         return {**given, **{name: {**given_values(given.get(name)), **part} for name, part in filled.items()}}
 
     def with_values(self, **sections: Mapping[str, Any]) -> RunConfig:
-        """Copy with other values, by section; everything is checked again. Raises ValidationError."""
+        """Return a copy with other values, by section, validated again. Raises ValidationError."""
         return RunConfig.model_validate(
-            # As values: what is written of them does without passwords.
+            # From the values themselves: the serialised ones have no passwords.
             {name: {**dict(getattr(self, name)), **sections.get(name, {})} for name in RunConfig.model_fields}
         )

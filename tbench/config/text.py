@@ -1,4 +1,4 @@
-"""A configuration as text: a commented file to begin with, and the resolved values with their origins."""
+"""A configuration as text: a commented template file, and the resolved values with their origins."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from tbench.config.setting import Setting, panels_of, settings_of
 _WIDTH = 100
 
 
-_TAKE_AWAY = "Take the # away from what you want to say."
+_UNCOMMENT = "Uncomment the lines that you want to change."
 
 
 def commented_file(
-    configuration: type[BaseModel], heading: str = "Settings of a run; `tbench run -c FILE` reads them."
+    configuration: type[BaseModel], heading: str = "Settings of a run. Use them with `tbench run -c FILE`."
 ) -> str:
-    """A TOML file with every setting, its help and its default, all of them commented out."""
-    lines = [f"# {heading} {_TAKE_AWAY}"]
+    """Return a TOML file with every setting, its help and its default, all commented out."""
+    lines = [f"# {heading} {_UNCOMMENT}"]
     for section, title, settings in panels_of(configuration):
         lines += ["", f"# {title}", f"[{section}]"]
         for setting in settings:
             lines += [
                 "",
                 *_wrapped(setting.help + _choices(setting)),
-                f"# {setting.name} = {as_toml(setting.said_default)}",
+                f"# {setting.name} = {as_toml(setting.file_default)}",
             ]
     return "\n".join(lines) + "\n"
 
 
 def shown(resolved: Resolved[Any]) -> Iterator[str]:
-    """A line for each setting: its value as TOML, and where that came from."""
+    """Iterate over lines for `tbench config show`: each setting's value as TOML, and its origin."""
     config = resolved.config
     rows = []
     for setting in settings_of(type(config)):
@@ -60,7 +60,7 @@ def _choices(setting: Setting) -> str:
 
 
 def as_toml(value: Any) -> str:
-    """A value as TOML; None, for which TOML has no word, is the word that stands for it."""
+    """Format a value as TOML; None becomes "none", because TOML has no null."""
     if value is None:
         return '"none"'
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Values of settings that have a grammar of their own: capabilities, proxies, errors to retry, shards."""
+"""Settings whose values need parsing: capabilities, proxies, error types to retry, shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.endpoint.address import is_loopback
 from tbench.errors import KINDS, REWOUND
 from tbench.results import ErrorInfo
 
-# The names of Linux capabilities, as a setting may give them.
+# Linux capabilities
 
 _PREFIX = "CAP_"
 _NAMES = {
@@ -23,31 +23,31 @@ _NAMES = {
     "SYS_MODULE", "SYS_NICE", "SYS_PACCT", "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG",
     "SYSLOG", "WAKE_ALARM",
 }  # fmt: skip
-"""Those of Linux 5.9 and later, as capabilities(7) has them."""
+"""Capabilities of Linux 5.9 and later, from capabilities(7)."""
 
 
 def checked_capabilities(given: tuple[str, ...]) -> tuple[str, ...]:
-    """The capabilities without their prefix, each once and sorted. Raises ValueError for what is none."""
+    """Return the capabilities without prefix, unique and sorted. Raises ValueError for an unknown one."""
     names = {name.removeprefix(_PREFIX) for name in given}
     if unknown := sorted(names - _NAMES):
         near = difflib.get_close_matches(unknown[0].upper().removeprefix(_PREFIX), sorted(_NAMES), n=1)
-        meant = f"did you mean {near[0]}?" if near else "capabilities(7) has their names"
-        raise ValueError(f"{unknown[0]!r} is no Linux capability; {meant}")
+        hint = f"did you mean {near[0]}?" if near else "see capabilities(7)"
+        raise ValueError(f"{unknown[0]!r} is not a Linux capability; {hint}")
     return tuple(sorted(names))
 
 
-# `--container-proxy`: of which proxy containers and builds are told, and what of that may be stored and shown.
+# `--container-proxy`: the proxy of containers and builds, whose password is never stored or shown
 
 HIDDEN = "***"
-"""Stands for the user and the password of a proxy in whatever is stored or shown."""
-_WORDS = Literal["inherit", "none"]
-INHERIT, NONE = get_args(_WORDS)
+"""Replaces the user and password of a proxy in stored and shown values."""
+_KEYWORDS = Literal["inherit", "none"]
+INHERIT, NONE = get_args(_KEYWORDS)
 _SCHEMES = {"http", "https", "socks4", "socks4a", "socks5", "socks5h"}
-_HOW = "write inherit, none, or a URL such as http://user:password@host:3128, with %40 for an @ in a password"
+_EXPECTED = "must be inherit, none, or a URL such as http://user:password@host:3128 (write %40 for an @ in a password)"
 
 
 def checked_proxy_choice(text: str) -> str:
-    """A choice of the user's, or one that was stored. Raises ValueError, which quotes nothing of it."""
+    """Return `text` if it is a valid proxy, given or stored. Raises ValueError, which does not quote it."""
     if text in (INHERIT, NONE):
         return text
     try:
@@ -55,42 +55,42 @@ def checked_proxy_choice(text: str) -> str:
         is_url = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_url = False
-    # What is taken apart here has lost its line breaks already.
+    # urlsplit removes line breaks, so `text` itself is checked for them, too.
     more = is_url and (parts.path not in ("", "/") or parts.query or parts.fragment)
     if not is_url or more or not text.isprintable() or set(text) & set(" '\"\\"):
-        raise ValueError(_HOW)
+        raise ValueError(_EXPECTED)
     if is_loopback_proxy(text):
-        raise ValueError("localhost is to each container itself; name the proxy by an address that containers reach")
+        raise ValueError("in a container, localhost is the container itself; use an address that containers can reach")
     return text
 
 
 def shown_proxy(url: str) -> str:
-    """A proxy without its user and password, which stand before the last @."""
+    """Return a proxy URL with its user and password, everything before the last @, hidden."""
     scheme, separator, rest = url.rpartition("://")
     user, at, host = rest.rpartition("@")
     return f"{scheme}{separator}{HIDDEN}@{host}" if at and user else url
 
 
 def is_loopback_proxy(url: str) -> bool:
-    """Whether a proxy is at an address that every container has itself. It may be written without a scheme."""
+    """Whether a proxy, with or without a scheme, has a loopback address, which in a container is the container."""
     try:
         return is_loopback(urlsplit(url if "://" in url else f"//{url}").hostname or "")
     except ValueError:
         return False
 
 
-# Which errors of trials are tried again: of those that another attempt may heal, all, only some, or all but some.
+# Retryable errors: all, only some, or all but some
 
 
 @dataclass(frozen=True)
 class RetryChoice:
-    """The types of error that `--retry-only` and `--retry-never` name."""
+    """The error types given by `--retry-only` and `--retry-never`."""
 
     only: frozenset[str] = frozenset()
     never: frozenset[str] = frozenset()
 
     def wants(self, error: ErrorInfo) -> bool:
-        """Whether another attempt follows such an error. What somebody has rewound is no matter of choice."""
+        """Whether an error is followed by another attempt. A rewound trial always goes on."""
         if not error.retryable or error.type == REWOUND:
             return error.retryable
         return error.type not in self.never and (not self.only or error.type in self.only)
@@ -99,39 +99,39 @@ class RetryChoice:
 ALL_THAT_MAY_HEAL = RetryChoice()
 
 
-def known_types(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Types of error, of which each word has one or several with commas. Raises ValueError."""
-    types = dict.fromkeys(filter(None, (each.strip() for word in words for each in word.split(","))))
+def known_types(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Split comma-separated error types. Raises ValueError for an unknown type."""
+    types = dict.fromkeys(filter(None, (each.strip() for text in given for each in text.split(","))))
     for type_ in types:
         if type_ == REWOUND:
-            raise ValueError(f"{type_}: is no failure, and goes on by itself; leave it out")
+            raise ValueError(f"{type_}: is not a failure, and the trial always goes on; leave it out")
         if type_ not in KINDS:
             near = difflib.get_close_matches(type_, KINDS, n=1)
             raise ValueError(f"{type_}: no such type of error; {_advice(near)}")
     return tuple(types)
 
 
-def retryable_types(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The same, of types that another attempt may heal. Raises ValueError."""
-    types = known_types(words)
+def retryable_types(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Split comma-separated types of retryable errors. Raises ValueError for any other type."""
+    types = known_types(given)
     for type_ in types:
         if not KINDS[type_].retryable:
-            why = "stands, as another attempt would be a second chance at the same"
-            raise ValueError(f"{type_}: {why}; 'tbench resume RUN --retry-errors {type_}' gives one")
+            why = "is never retried automatically, because that would give the model a second chance"
+            raise ValueError(f"{type_}: {why}; use 'tbench resume RUN --retry-errors {type_}'")
     return types
 
 
 def _advice(near: list[str]) -> str:
     known = ", ".join(name for name, kind in KINDS.items() if kind.retryable and name != REWOUND)
-    return f"did you mean {near[0]}?" if near else f"these may be tried again: {known}"
+    return f"did you mean {near[0]}?" if near else f"retryable: {known}"
 
 
-# Which part of the whole a process takes: `I/N`, counted from 0.
+# Shards: `I/N`, counted from 0
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One of several parts, counted from 0."""
+    """One of several parts of a run."""
 
     index: int
     count: int
@@ -141,7 +141,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """The shard of a text such as `0/4`. Raises ValueError."""
+        """Parse a shard such as `0/4`. Raises ValueError."""
         found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
         if found is None or int(found[1]) >= int(found[2]):
             raise ValueError("must be I/N with I from 0 to N-1, e.g. 0/4 to 3/4")
@@ -149,5 +149,5 @@ class Shard:
 
 
 def checked_shard(text: str | None) -> str | None:
-    """The same text, of a shard or none. Raises ValueError."""
+    """Return a shard in canonical form; None stays None. Raises ValueError."""
     return None if text is None else str(Shard.parse(text))

@@ -125,17 +125,17 @@ def test_the_schema_describes_every_setting(tmp_path: Path) -> None:
 
 
 MISTAKES = [
-    ("-c run.tml", "-c run.tml: neither a file nor section.name=value"),
+    ("-c run.tml", "-c run.tml: is neither an existing file nor section.name=value"),
     ("-c .", "-c .: cannot be read: Is a directory"),
-    ("-c no.toml", "-c no.toml: is no TOML: "),
+    ("-c no.toml", "-c no.toml: is not valid TOML: "),
     ("-c model.tempratur=1", "-c model.tempratur=1: model.tempratur: no such setting; did you mean model.temperature?"),
     ("-c deep.toml", "deep.toml: model.temperature: Input should be a valid number (got {'deep': {'x': 1}})"),
     ("-c deeper.toml", "deeper.toml: model.sampling: no such setting; there are "),
-    ("-c model.temperature.x.y=1", "-c model.temperature.x.y=1: model.temperature: has no x.y; it is one value"),
+    ("-c model.temperature.x.y=1", "-c model.temperature.x.y=1: model.temperature: is a single value without a key x.y"),
     ("-c model.temperature=warm", "model.temperature: Input should be a valid number (got 'warm')"),
     ("-c typed.toml", "typed.toml: model.temperature: Input should be a valid number (got '0.5')"),
     ("-c section.toml", "section.toml: modle: no such section; did you mean model?"),
-    ("-c bare.toml", "bare.toml: model: is a section; write [model], and its settings below"),
+    ("-c bare.toml", "bare.toml: model: is a section; write [model] and its settings below it"),
     ("-c run-typo.toml", "run-typo.toml: sandbox.buidl: no such setting; did you mean sandbox.build?"),
     ("-c extract-typo.toml", "extract-typo.toml: score.relevence: no such setting; did you mean score.relevance?"),
     ("-c replay-typo.toml", "replay-typo.toml: dataset.lmit: no such setting; did you mean dataset.limit?"),
@@ -219,7 +219,7 @@ def test_a_file_and_an_environment_serve_all_commands(command: str, next_mistake
 @pytest.mark.parametrize(("command", "setting"), [("run", "score.relevance=x"), ("replay run", "sandbox.build=true")])
 def test_an_assignment_for_another_command_is_refused(command: str, setting: str, files: Path) -> None:
     done = mistake(files, *COMMANDS[command], "-c", setting)
-    check_one_line(done, "is a setting of another command; this one has no use for it")
+    check_one_line(done, "this command does not have this setting")
 
 
 @pytest.mark.parametrize("command", ["run", "extract"])

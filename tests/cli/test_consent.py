@@ -121,4 +121,4 @@ def test_a_shell_takes_consent_and_capabilities_as_a_run_does(make_task: Any, to
     assert allowed.returncode == 0 and "got=given=" in allowed.stdout, allowed
     assert "not given" not in allowed.stderr
     mistaken = in_process.tbench("shell", str(path), "--cap-add", "net-raw")
-    assert mistaken.returncode == 2 and "'net-raw' is no Linux capability; did you mean NET_RAW?" in mistaken.stderr
+    assert mistaken.returncode == 2 and "'net-raw' is not a Linux capability; did you mean NET_RAW?" in mistaken.stderr

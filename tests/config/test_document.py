@@ -101,9 +101,9 @@ def without(*keys: str) -> Change:
     [
         (
             lambda content: content.update(schema_version=4),
-            "schema_version 4 is of another version of tbench, and this",
+            "schema_version 4 is from another version of tbench, this",
         ),
-        (lambda content: content.update(schema_version="two"), 'schema_version "two" is of another version of tbench'),
+        (lambda content: content.update(schema_version="two"), 'schema_version "two" is from another version of'),
         (lambda content: content["config"]["limits"].update(steps=0), "config.limits.steps: Input should be greater"),
         (lambda content: content["config"]["limits"].update(colour=1), "config.limits.colour: Extra inputs are not"),
         (lambda content: content["config"]["agent"].update(preset="vim"), "config: vim: unknown; known: "),
@@ -122,7 +122,7 @@ def test_a_damaged_run_json_is_named_in_one_line_with_what_to_do(change: Change,
         read_run_document(file)
     line = str(caught.value)
     assert line.startswith(f"{file}: ") and said in line and "\n" not in line
-    assert "use the tbench that wrote it" in line or "restore it or delete the run" in line
+    assert "use the version that wrote it" in line or "restore it or delete the run" in line
 
 
 def test_a_plan_beside_imported_results_is_no_document(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_variables_are_allowed_by_name_and_not_by_pattern_or_value(write: Write)
         assert resolve(layer).config.sandbox.allow_env == ("A", "HF_TOKEN")
     for wrong in ("*", "HF_*", "HF_TOKEN=secret", "${HF_TOKEN}", ""):
         said = complaint(lambda wrong=wrong: LAYERS.option("sandbox.allow_env", [wrong], "--allow-env"))  # type: ignore[misc]
-        assert said.startswith(f"--allow-env: {wrong!r} is no name of a variable")
+        assert said.startswith(f"--allow-env: {wrong!r} is not the name of a variable")
 
 
 def test_lists_and_objects_have_a_form_in_every_layer(write: Write) -> None:
@@ -142,13 +142,13 @@ def test_a_stored_configuration_is_changed_by_what_is_given_now() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = ", "is no TOML: Invalid value"),
+        ("x = ", "is not valid TOML: Invalid value"),
         ("[modle]\nx = 1", "modle: no such section; did you mean model?"),
         ("[model]\ntemprature = 1", "model.temprature: no such setting; did you mean model.temperature?"),
         ("[model.sampling]\ntemperature = 1", "model.sampling: no such setting; there are "),
         ("[model.sampling.deep]\nx = 1", "model.sampling: no such setting; there are "),
         ("[agent.protocol.deep]\nx = 1", "agent.protocol: Input should be a valid string"),
-        ("model = 1", "model: is a section; write [model], and its settings below"),
+        ("model = 1", "model: is a section; write [model] and its settings below it"),
         ("[model]\ntemperature = 'warm'", "model.temperature: Input should be a valid number (got 'warm')"),
         ("[model]\ntemperature = '0.5'", "model.temperature: Input should be a valid number (got '0.5')"),
         ("[tasks]\nseeds = true", "tasks.seeds: Input should be a valid integer (got True)"),
@@ -168,18 +168,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "No such file" in complaint(lambda: LAYERS.file(tmp_path / "none.toml"))
     assert "Is a directory" in complaint(lambda: LAYERS.file(tmp_path))
     (tmp_path / "latin.toml").write_bytes(b"# \xe9")
-    assert "is not text in UTF-8" in complaint(lambda: LAYERS.file(tmp_path / "latin.toml"))
+    assert "is not UTF-8 text" in complaint(lambda: LAYERS.file(tmp_path / "latin.toml"))
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("run.tml", "neither a file nor section.name=value"),
+        ("run.tml", "is neither an existing file nor section.name=value"),
         ("model.x=1", "model.x: no such setting; there are "),
         ("model=1", "model: is a section; write model.name=value"),
         ("modle.name=1", "modle: no such section; did you mean model?"),
-        ("model.temperature.x=1", "model.temperature: has no x; it is one value"),
-        ("=1", "neither a file nor section.name=value"),
+        ("model.temperature.x=1", "model.temperature: is a single value without a key x"),
+        ("=1", "is neither an existing file nor section.name=value"),
         ("tasks.seeds=0", "tasks.seeds: Input should be greater than or equal to 1 (got '0')"),
         ("model.extra_body={", "model.extra_body: not valid JSON"),
         ("model.extra_body=[]", "model.extra_body: must be a JSON object"),

@@ -19,12 +19,12 @@ def test_a_name_may_have_its_prefix_and_counts_once() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("net_raw", "'net_raw' is no Linux capability; did you mean NET_RAW?"),
+        ("net_raw", "'net_raw' is not a Linux capability; did you mean NET_RAW?"),
         ("cap_net_raw", "did you mean NET_RAW?"),
-        ("CAP_NET_ROW", "'NET_ROW' is no Linux capability; did you mean NET_RAW?"),
+        ("CAP_NET_ROW", "'NET_ROW' is not a Linux capability; did you mean NET_RAW?"),
         ("NET-RAW", "did you mean NET_RAW?"),
-        ("ALL", "'ALL' is no Linux capability"),
-        ("", "'' is no Linux capability; capabilities(7) has their names"),
+        ("ALL", "'ALL' is not a Linux capability"),
+        ("", "'' is not a Linux capability; see capabilities(7)"),
     ],
 )
 def test_what_is_none_is_refused_with_the_nearest(given: str, words: str) -> None:
@@ -39,7 +39,7 @@ def test_what_goes_past_closed_addresses_is_refused_beside_block_host(name: str)
     closed = LAYERS.option("sandbox.block_host", True, "--block-host")
     with pytest.raises(UsageError) as caught:
         LAYERS.resolve([capability, closed])
-    words = f"cap_add {name.removeprefix('CAP_')} goes past what block_host closes; leave one of them out"
+    words = f"cap_add {name.removeprefix('CAP_')} would bypass block_host; leave one of them out"
     assert words in str(caught.value)
     assert "sandbox.cap_add from --cap-add, sandbox.block_host from --block-host" in str(caught.value)
     assert LAYERS.resolve([LAYERS.option("sandbox.cap_add", ["SYS_PTRACE"], "--cap-add"), closed])

@@ -49,7 +49,7 @@ def test_a_task_that_is_not_what_was_published_is_named_and_runs(mirror: Mirror)
 def test_without_published_digests_that_is_said(mirror: Mirror) -> None:
     tasks = read_tasks(f"git+{mirror.url}#other")
     assert tasks.origin is not None and tasks.origin.verified is None
-    assert tasks.origin.words.endswith(": no digests are published to compare its tasks with")
+    assert tasks.origin.words.endswith(": no digests of its tasks are published")
 
 
 @pytest.mark.parametrize("folder", ["tasks", "other"])

@@ -187,7 +187,7 @@ def test_a_server_that_drips_is_left_at_the_deadline(serve: Callable[[Answer], s
             time.sleep(0.1)
 
     began = time.monotonic()
-    with pytest.raises(UsageError, match=r"no whole answer within 0\.5 s"):
+    with pytest.raises(UsageError, match=r"no complete answer within 0\.5 s"):
         downloaded(serve(drip), deadline_sec=0.5)
     assert time.monotonic() - began < 5
 

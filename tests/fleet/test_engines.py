@@ -304,7 +304,7 @@ def test_what_engines_do_not_go_with_is_one_line(source: Path, tmp_path: Path) -
     said = refused(source, tmp_path, "--engine", SHARED, "--max-load", "2")
     assert said == "--max-load: machines that are named may be others, whose load cannot be seen; leave it out"
     said = refused(source, tmp_path, "--engine", SHARED, "--ray", "auto")
-    assert said.startswith("sandbox: engines and ray: give one of them")
+    assert said.startswith("sandbox: engines and ray exclude each other")
 
 
 # -- machines that go away -------------------------------------------------------------------------

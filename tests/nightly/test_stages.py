@@ -52,12 +52,12 @@ async def test_a_webhook_that_never_comes_to_an_end_costs_its_deadlines(endpoint
         endpoint.will_hang()
     else:
         endpoint.will_trickle(b"HTTP/1.1 200 OK\r\nX: ", 0.02)
-    assert await posted(endpoint, 0.2) == f"webhook of {HOOK} at 127.0.0.1: no whole answer within 0.2 s"
+    assert await posted(endpoint, 0.2) == f"webhook of {HOOK} at 127.0.0.1: no complete answer within 0.2 s"
 
 
 @pytest.mark.parametrize(
     ("url", "words"),
-    [("", "is not set, so nothing is posted"), ("hooks.host/s3cret", "at its URL: it is no http or https URL")],
+    [("", "is not set, so nothing is posted"), ("hooks.host/s3cret", "at its URL: not an http or https URL")],
 )
 async def test_a_webhook_that_is_none(url: str, words: str) -> None:
     assert words in await post(url, HOOK, {}, 1.0, first_wait_sec=0.01)

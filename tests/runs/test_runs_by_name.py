@@ -73,7 +73,7 @@ async def test_a_run_of_a_named_dataset_records_it_and_the_rules_it_breaks(
         "verified": True,
     }
     summary = summarise(tmp_path / "run")
-    rules = "1 trial per task instead of 5; 2 of 3 tasks; tasks of another commit than 7131e4375048"
+    rules = "1 trial per task instead of 5; 2 of 3 tasks; tasks not from the listed commit 7131e4375048"
     assert summary.dataset_lines == (f"dataset {said}", f"not by the rules of its leaderboard: {rules}")
     assert summary.as_json()["dataset"]["commit"] == mirror.head
     page = write_report(tmp_path / "run").read_text()

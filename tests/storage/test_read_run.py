@@ -103,7 +103,7 @@ def test_a_reward_that_cannot_be_computed_with_is_refused(tmp_path: Path, reward
 def test_results_of_another_version_are_refused_in_one_line(tmp_path: Path) -> None:
     other = json.loads(line(0)) | {"schema_version": 99, "colour": "blue"}
     words = (
-        "results.jsonl:1: schema_version 99 is of another version of tbench, and this one reads 2; use the tbench that"
+        "results.jsonl:1: schema_version 99 is from another version of tbench, this one reads 2; use the version that"
     )
     assert words in complaint(store(tmp_path, json.dumps(other)))
 
@@ -197,7 +197,7 @@ def test_without_a_copy_a_lost_run_json_is_named_and_one_of_another_version_is_r
     for left in LOST[:3]:
         assert f"{tmp_path / 'run.json'}: " in complaint(store(tmp_path, line(), (left or b"").decode()))
     other = complaint(store(tmp_path, line(), {"schema_version": 1, "of another shape": True}))
-    assert other.endswith("use the tbench that wrote it")
+    assert other.endswith("use the version that wrote it")
 
 
 def test_a_trial_whose_line_was_lost_has_the_result_of_its_own_file(tmp_path: Path) -> None:
