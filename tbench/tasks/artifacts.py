@@ -1,4 +1,4 @@
-"""What a task hands from the agent's container to its verifier: artifacts, and the commands that collect them."""
+"""Artifacts that a trial hands from the agent's container to a separate verifier, and commands that collect them."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 MAIN = "main"
-"""The service in which the agent works; a task without services has only this one."""
+"""Service in which the agent works; the only service of a task without a compose file."""
 LOGS = "/logs/artifacts"
 """Directory that is always an artifact."""
 MANIFEST = "manifest.json"
 _SERVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _NOT_FILES = ("/proc", "/sys", "/dev", "/opt/tbench")
-"""Directories of a container in which nothing can be restored."""
+"""Directories of a container into which no files can be restored."""
 
 
 def _service(name: str) -> str:
     if not _SERVICE.fullmatch(name):
-        raise ValueError("is no name of a service: letters, digits, '.', '_' and '-', beginning with a letter or digit")
+        raise ValueError("must be a service name: letters, digits, '.', '_' and '-', starting with a letter or digit")
     return name
 
 
 def _source(path: str) -> str:
     parts = PurePosixPath(path).parts
     if ".." in parts or "\0" in path:
-        raise ValueError("must not contain '..': it is the path of a file or directory in the container")
+        raise ValueError("must be the path of a file or directory in the container, without '..'")
     where = f"/{'/'.join(part for part in parts if part != '/')}"
     if where == "/" or any(where == each or where.startswith(f"{each}/") for each in _NOT_FILES):
-        raise ValueError(f"{where} cannot be handed over: name the files or directories that are to be judged")
+        raise ValueError(f"{where} cannot be handed over; name the files or directories that the verifier needs")
     return path
 
 
@@ -40,9 +40,9 @@ def _destination(path: str | None) -> str | None:
         return None
     parts = PurePosixPath(path).parts
     if path.startswith("/") or "\\" in path or "\0" in path or ".." in parts or not parts:
-        raise ValueError("is a path below artifacts/ of the trial's directory: relative, with '/', without '..'")
+        raise ValueError("must be a relative path below artifacts/ in the trial's directory, with '/' and without '..'")
     if parts == (MANIFEST,):
-        raise ValueError(f"{MANIFEST} is the list of what was collected; choose another name")
+        raise ValueError(f"{MANIFEST} is reserved for the list of collected artifacts; choose another name")
     return path
 
 
@@ -50,18 +50,18 @@ Service = Annotated[str, BeforeValidator(lambda name: name.strip() if isinstance
 
 
 class Artifact(BaseModel):
-    """One of `artifacts`: a path, or a table."""
+    """An entry of `artifacts`: a path, or a table."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     source: Annotated[str, AfterValidator(_source)]
-    """Path in the container: where it is collected, and where the verifier finds it."""
+    """Path in the container, both where it is collected and where the verifier finds it."""
     destination: Annotated[str | None, AfterValidator(_destination)] = None
-    """Path below artifacts/ of the trial's directory, in place of the source's."""
+    """Path below artifacts/ in the trial's directory, if not the source's."""
     exclude: tuple[str, ...] = ()
-    """Patterns of what stays behind of a directory, as GNU tar's --exclude has them."""
+    """Patterns of files in a directory that are not collected, as for GNU tar's --exclude."""
     service: Annotated[Service, AfterValidator(_service)] | None = None
-    """Service of a compose file whose container it is in; None for the agent's."""
+    """Compose service from whose container it is collected; None for the agent's."""
 
     @model_validator(mode="before")
     @classmethod
@@ -76,22 +76,22 @@ class Artifact(BaseModel):
 
     @property
     def of(self) -> str:
-        """Name of the service it is collected from."""
+        """Name of the service from which it is collected."""
         return self.service or MAIN
 
     @property
     def path(self) -> str:
-        """Absolute path in the container, without what is superfluous in it."""
+        """Normalised absolute path in the container."""
         return f"/{_plain(self.source)}"
 
     @property
     def place(self) -> str:
-        """Path below artifacts/ of the trial's directory."""
+        """Normalised path below artifacts/ in the trial's directory."""
         return str(_plain(self.destination or self.source))
 
 
 class CollectHook(BaseModel):
-    """One of [[verifier.collect]]: a command that runs when the agent has ended, before artifacts are collected."""
+    """An entry of [[verifier.collect]]: a command that runs after the agent, before artifacts are collected."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -106,14 +106,14 @@ def _plain(path: str) -> PurePosixPath:
 
 
 def with_logs(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
-    """The artifacts and, first where none of them is it, the directory that is always one."""
+    """Return the artifacts, preceded by /logs/artifacts unless it is among them."""
     if any(each.path == LOGS and each.of == MAIN for each in artifacts):
         return tuple(artifacts)
     return (Artifact(source=LOGS), *artifacts)
 
 
 def in_order(artifacts: Sequence[Artifact]) -> tuple[tuple[Artifact, bool], ...]:
-    """The artifacts in the order of collecting, the agent's first; and whether nothing before lies in its place."""
+    """Return the artifacts in the order of collection, the agent's first, and whether each one's place is free."""
     ordered = sorted(with_logs(artifacts), key=lambda each: each.of != MAIN)
     taken: list[PurePosixPath] = []
     found = []

@@ -1,6 +1,6 @@
-"""What the `env` tables of task.toml take from tbench's own environment: only variables that the user allows by name.
+"""Consent for environment variables: tasks receive only the variables of tbench's environment that the user allows.
 
-A task may be a stranger's, and every variable it gets can leave the machine with its container's network.
+A task may come from a stranger, and every variable that it receives can leave the machine over its network.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _TEMPLATE = re.compile(r"\$\{(\w+)(?::-(.*))?\}")
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A value of task.toml, `${VAR}` or `${VAR:-default}`, that is to come from tbench's environment."""
+class VariableRequest:
+    """A value `${VAR}` or `${VAR:-default}` in task.toml, which requests a variable of tbench's environment."""
 
     key: str
     """Dotted key in the file."""
@@ -29,58 +29,60 @@ class Wish:
 
     @property
     def without_consent(self) -> str:
-        """What becomes of it where the variable is not allowed, and the flag that allows it."""
-        otherwise = "its default" if self.has_default else "the error env_missing"
-        return f"without --allow-env {self.variable} it has {otherwise}"
+        """The effect of not allowing the variable, and the flag that allows it."""
+        otherwise = "its default is used" if self.has_default else "the trial fails with env_missing"
+        return f"without --allow-env {self.variable}, {otherwise}"
 
 
-def wishes(file: TaskFile) -> Iterator[Wish]:
-    """Everything that a task asks of tbench's environment, in the order of its container's life."""
+def wishes(file: TaskFile) -> Iterator[VariableRequest]:
+    """Iterate over all variables that a task.toml requests: environment, solution, verifier, task steps."""
     tables = {"environment": file.environment.env, "solution": file.solution.env, "verifier": file.verifier.env}
     if file.verifier.environment is not None:
         tables["verifier.environment"] = file.verifier.environment.env
     for section, table in tables.items():
         for key, value in table.items():
             if match := _TEMPLATE.fullmatch(value):
-                yield Wish(f"{section}.env.{key}", match[1], has_default=match[2] is not None)
+                yield VariableRequest(f"{section}.env.{key}", match[1], has_default=match[2] is not None)
     for step in file.steps:
         for key, value in step.verifier.env.items():
             if match := _TEMPLATE.fullmatch(value):
-                yield Wish(f"verifier.env.{key} (step {step.name})", match[1], has_default=match[2] is not None)
+                yield VariableRequest(
+                    f"verifier.env.{key} (step {step.name})", match[1], has_default=match[2] is not None
+                )
 
 
 def about_withheld(
-    wished: Iterable[Wish], allowed: Collection[str], host: Mapping[str, str] | None = None
+    requested: Iterable[VariableRequest], allowed: Collection[str], host: Mapping[str, str] | None = None
 ) -> str | None:
-    """One line about variables that tasks wish for and the host's environment has, but that are not allowed.
+    """Return a line about requested variables that are set in the host's environment but not allowed.
 
-    None where there are none.
+    None if there are none.
     """
     host = os.environ if host is None else host
-    asked = {wish.variable for wish in wished}
+    asked = {request.variable for request in requested}
     names = sorted(name for name in asked if name in host and name not in allowed)
     if not names:
         return None
     flags = " ".join(f"--allow-env {name}" for name in names)
-    return f"not given to the tasks that ask for it, though set here: {', '.join(names)}; {flags} allows it"
+    return f"requested by tasks and set here, but not allowed: {', '.join(names)}; allow with {flags}"
 
 
-def missing_variables(wished: Iterable[Wish], allowed: Collection[str]) -> list[str]:
-    """What is wished for without a default and not given: key and remedy each."""
+def missing_variables(requested: Iterable[VariableRequest], allowed: Collection[str]) -> list[str]:
+    """Describe requested variables without a default that are missing: key and remedy for each."""
     host, missing = os.environ, list[str]()
-    for wish in wished:
-        name = wish.variable
-        if not wish.has_default and not (name in allowed and name in host):
-            missing.append(f"{wish.key} = ${{{name}}}: {_what_to_do(name, name in allowed, name in host)}")
+    for request in requested:
+        name = request.variable
+        if not request.has_default and not (name in allowed and name in host):
+            missing.append(f"{request.key} = ${{{name}}}: {_remedy(name, name in allowed, name in host)}")
     return missing
 
 
 def resolve_env(
     env: Mapping[str, str], allowed: Collection[str], host: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Copy of `env` with values `${VAR}` and `${VAR:-default}` taken from the host's environment, where VAR is allowed.
+    """Return a copy of `env` with `${VAR}` and `${VAR:-default}` replaced from the host's environment.
 
-    A variable that is not allowed is as good as not set. Raises TrialError(env_missing) for one without a default.
+    Variables that are not allowed count as unset. Raises TrialError(env_missing) for one without a default.
     """
     host = os.environ if host is None else host
     resolved = {}
@@ -92,13 +94,13 @@ def resolve_env(
         name, default = match.groups()
         found = host.get(name, default) if name in allowed else default
         if found is None:
-            raise TrialError("env_missing", f"{key} = {value}: {_what_to_do(name, name in allowed, name in host)}")
+            raise TrialError("env_missing", f"{key} = {value}: {_remedy(name, name in allowed, name in host)}")
         resolved[key] = found
     return resolved
 
 
-def _what_to_do(name: str, is_allowed: bool, is_set: bool) -> str:
+def _remedy(name: str, is_allowed: bool, is_set: bool) -> str:
     if is_allowed:
-        return f"set {name} in the environment of tbench"
-    also = "" if is_set else f", and set {name} there"
-    return f"{name} comes from the environment of tbench only with consent: give --allow-env {name}{also}"
+        return f"set {name} in tbench's environment"
+    also = "" if is_set else f", and set {name} in tbench's environment"
+    return f"{name} is not allowed; add --allow-env {name}{also}"

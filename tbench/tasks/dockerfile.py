@@ -1,4 +1,4 @@
-"""Dockerfiles as text: what they take out of the build context, and lines that are added to them."""
+"""Reads and extends the text of Dockerfiles: paths that are copied, additional lines, platforms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FROM = re.compile(r"^(\s*FROM)\s+(?!--platform)", re.IGNORECASE | re.MULTILINE)
 
 
 def copied_paths(dockerfile: str) -> Iterator[str]:
-    """Paths of the build context that COPY and ADD name, without a leading `./`; patterns as they are."""
+    """Iterate over the sources of COPY and ADD in the build context, without a leading `./`; patterns stay patterns."""
     for found in _COPY.finditer(_CONTINUED.sub(" ", dockerfile)):
         words = _words(found[1])
         options = [word for word in words if word.startswith("--")]
@@ -24,7 +24,7 @@ def copied_paths(dockerfile: str) -> Iterator[str]:
 
 
 def takes(dockerfile: str, path: str) -> bool:
-    """Whether COPY or ADD take a path of the build context into the image, by name, by a pattern or by its folder."""
+    """Whether COPY or ADD copies a path of the build context, by name, pattern or parent directory."""
     for source in copied_paths(dockerfile):
         plain = source.rstrip("/")
         if plain in ("", ".") or path == plain or path.startswith(f"{plain}/") or fnmatch(path, plain):
@@ -33,17 +33,17 @@ def takes(dockerfile: str, path: str) -> bool:
 
 
 def with_lines(dockerfile: str, lines: Sequence[str]) -> str:
-    """The Dockerfile with lines at its end."""
+    """Return the Dockerfile with lines appended."""
     return "\n".join([dockerfile.rstrip("\n"), *lines, ""]) if lines else dockerfile
 
 
 def for_platform(dockerfile: str, platform: str) -> str:
-    """The Dockerfile with a platform for each image that it begins with and that has none."""
+    """Return the Dockerfile with a platform added to each FROM that has none."""
     return _FROM.sub(rf"\1 --platform={platform} ", dockerfile)
 
 
 def copy_line(source: str, target: str) -> str:
-    """The line that copies `source` of the build context to `target`."""
+    """Return the line that copies `source` in the build context to `target`."""
     return f"COPY {json.dumps([source, target])}"
 
 

@@ -1,6 +1,6 @@
 """The schema of task.toml up to version 1.4: keys, defaults, types, steps, and features that tbench lacks.
 
-A key that has no effect here is read all the same: tbench.tasks.features says by name which tasks cannot run for it.
+Keys without effect are read as well, so that tasks that need them can be rejected by name (FEATURES).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _MB_PER_UNIT = {"": 1 / (1 << 20), "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 10
 _LEGACY_SIZES = {"memory": "memory_mb", "storage": "storage_mb"}
 
 RewardRange = tuple[float, float]
-"""The least and the largest reward of a task."""
+"""Lowest and highest reward of a task."""
 REWARD_RANGE: RewardRange = (0.0, 1.0)
-"""That of a task which says nothing of it."""
+"""Default range of rewards."""
 _NO_NAME = re.compile(r"""[<>:"/\\|?*]|^\s*$|[. ]$|^(?:con|prn|aux|nul|(?:com|lpt)[1-9])(?:\.|$)""", re.IGNORECASE)
-"""What makes a word no name of a directory on every system."""
+"""Names that are not valid for directories on every system."""
 _LONGEST_NAME = 100
 
 
@@ -36,9 +36,9 @@ _Bound = Annotated[float, Field(strict=True, ge=-LARGEST_REWARD, le=LARGEST_REWA
 
 
 class _Section(BaseModel):
-    """A table of task.toml. Unknown keys are tolerated, and reported by `tbench task check`: others own the format."""
+    """A table of task.toml. Unknown keys are allowed (others own the format); `tbench task check` reports them."""
 
-    # TOML has inf and nan; as a limit neither can be given to an engine or a clock.
+    # TOML allows inf and nan, which are useless as limits.
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
@@ -53,13 +53,13 @@ class TaskTable(_Section):
 
 
 def _require_allowlist(mode: NetworkMode | None, hosts: list[str] | None, *, needless: bool = False) -> None:
-    """Refuse hosts without the mode that they are for; `needless`: also an empty list of them. Raises ValueError."""
+    """Reject hosts without the mode "allowlist"; `needless` also rejects an empty list. Raises ValueError."""
     if mode != "allowlist" and (hosts or (needless and hosts is not None)):
-        raise ValueError('allowed_hosts is of use with network_mode = "allowlist" only; set that, or drop it')
+        raise ValueError('allowed_hosts only works with network_mode = "allowlist"; set that mode or remove the hosts')
 
 
 class _Phase(_Section):
-    """The keys of a network that holds while one of agent and verifier works; without them it is the environment's."""
+    """Network keys of one phase, agent or verifier; without them the phase has the environment's network."""
 
     network_mode: NetworkMode | None = None
     allowed_hosts: AllowedHosts | None = None
@@ -70,14 +70,14 @@ class _Phase(_Section):
         return self
 
     def network_in(self, start: NetworkPolicy) -> NetworkPolicy:
-        """The network of the phase in a container that has the network `start`."""
+        """Return the phase's network in a container with the network `start`."""
         if self.network_mode is None:
             return start
         return NetworkPolicy(self.network_mode, tuple(self.allowed_hosts or ()))
 
 
 class AgentSection(_Phase):
-    """[agent]: limits of the agent's phase, and its network."""
+    """[agent]: limits and network of the agent's phase."""
 
     timeout_sec: float | None = Field(default=None, gt=0)
     user: str | int | None = None
@@ -90,19 +90,19 @@ class SolutionSection(_Section):
 
 
 class Healthcheck(_Section):
-    """[environment.healthcheck]: a command that has to succeed before the agent begins."""
+    """[environment.healthcheck]: a command that has to succeed before the agent starts."""
 
     command: str
     interval_sec: float = Field(default=5.0, gt=0)
     timeout_sec: float = Field(default=30.0, gt=0)
     start_period_sec: float = Field(default=0.0, ge=0)
     start_interval_sec: float = Field(default=5.0, gt=0)
-    """Time between checks in the start period."""
+    """Seconds between checks during the start period."""
     retries: int = Field(default=3, ge=1)
 
 
 class McpServer(_Section):
-    """[[environment.mcp_servers]]: a server that the agent is told of."""
+    """[[environment.mcp_servers]]: a server that is mentioned in the agent's prompt."""
 
     name: str
     transport: Literal["stdio", "sse", "streamable-http"] = "sse"
@@ -120,12 +120,12 @@ class McpServer(_Section):
     def _reachable(self) -> McpServer:
         needed = "command" if self.transport == "stdio" else "url"
         if not getattr(self, needed):
-            raise ValueError(f"a server with transport {self.transport!r} has a {needed}; give it")
+            raise ValueError(f"a server with transport {self.transport!r} needs a {needed}")
         return self
 
 
 class EnvironmentSection(_Section):
-    """[environment]: the container, its limits and its network."""
+    """[environment]: the container with its limits and network."""
 
     build_timeout_sec: float = Field(default=600.0, gt=0)
     docker_image: str | None = None
@@ -149,7 +149,7 @@ class EnvironmentSection(_Section):
     @model_validator(mode="before")
     @classmethod
     def _legacy_sizes(cls, values: Any) -> Any:
-        """Translate `memory = "2G"` and `storage = "10G"` of version 1.0 files."""
+        """Translate `memory = "2G"` and `storage = "10G"` in files of version 1.0."""
         if not isinstance(values, dict):
             return values
         values = dict(values)
@@ -170,21 +170,21 @@ class EnvironmentSection(_Section):
 
     @property
     def network(self) -> NetworkPolicy:
-        """The network at the start: the legacy `allow_internet` counts where no newer key of the network is given."""
+        """Network of the start phase; the legacy key `allow_internet` applies if no newer network key is set."""
         if self.allow_internet is False and not {"network_mode", "allowed_hosts"} & self.model_fields_set:
             return NetworkPolicy("no-network")
         return NetworkPolicy(self.network_mode, tuple(self.allowed_hosts or ()))
 
 
 class VerifierSection(_Phase):
-    """[verifier]: limits of tests/test.sh, its network, and where it runs."""
+    """[verifier]: limits and network of tests/test.sh, and the container in which it runs."""
 
     timeout_sec: float = Field(default=600.0, gt=0)
     env: dict[str, str] = {}
     user: str | int | None = None
     reward_range: tuple[_Bound, _Bound] = REWARD_RANGE
     metric: str | None = None
-    """Name of the number in reward.json that counts."""
+    """Name of the number in reward.json that is the reward."""
     environment_mode: Literal["shared", "separate"] | None = None
     environment: EnvironmentSection | None = None
     collect: tuple[CollectHook, ...] = ()
@@ -193,37 +193,37 @@ class VerifierSection(_Phase):
     @classmethod
     def _from_low_to_high(cls, bounds: RewardRange) -> RewardRange:
         if bounds[0] >= bounds[1]:
-            raise ValueError("is the least and the largest reward, in this order, such as [0, 1]")
+            raise ValueError("must be the lowest and the highest reward, in this order, such as [0, 1]")
         return bounds
 
     @model_validator(mode="after")
     def _one_place(self) -> VerifierSection:
         if self.environment_mode == "shared" and self.environment is not None:
             raise ValueError(
-                'environment_mode = "shared" contradicts [verifier.environment], which describes a container of the '
-                "verifier's own; drop one of them"
+                'environment_mode = "shared" contradicts [verifier.environment], which defines a separate container; '
+                "remove one of them"
             )
         return self
 
     @property
     def is_separate(self) -> bool:
-        """Whether tests/test.sh runs in a container of the verifier's own."""
+        """Whether tests/test.sh runs in a separate container."""
         return self.environment_mode == "separate" or self.environment is not None
 
     @property
     def image(self) -> str | None:
-        """Name of the image of its own container."""
+        """Name of the image of the separate container."""
         return self.environment.docker_image if self.environment is not None else None
 
 
 class StepSection(_Section):
-    """[[steps]]: one of the steps of a task. What it says of agent and verifier holds for it in place of the task's."""
+    """[[steps]]: a task step, whose agent and verifier keys override those of the task."""
 
     name: str
     agent: AgentSection = AgentSection()
     verifier: VerifierSection = VerifierSection()
     min_reward: _Bound | dict[str, _Bound] | None = None
-    """The least reward, or the least of each of these metrics, with which the next step begins."""
+    """Minimum reward, or minimum of each metric, that is needed to go on with the next step."""
     healthcheck: Healthcheck | None = None
     artifacts: tuple[Artifact, ...] = ()
 
@@ -231,7 +231,7 @@ class StepSection(_Section):
     @classmethod
     def _names_a_directory(cls, name: str) -> str:
         if _NO_NAME.search(name) or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
-            raise ValueError(f"is the name of a directory in steps/, of at most {_LONGEST_NAME} bytes")
+            raise ValueError(f"must be the name of a directory in steps/, at most {_LONGEST_NAME} bytes long")
         return name
 
 
@@ -253,7 +253,7 @@ class TaskFile(_Section):
 
     @property
     def networks(self) -> Networks:
-        """The networks of the agent's container over its life; a verifier of its own does not work there."""
+        """Networks of the agent's container in its phases; a separate verifier does not run there."""
         start = self.environment.network
         verifier = start if self.verifier.is_separate else self.verifier.network_in(start)
         return Networks(start, self.agent.network_in(start), verifier)
@@ -261,16 +261,16 @@ class TaskFile(_Section):
     @field_validator("steps")
     @classmethod
     def _names_differ(cls, steps: list[StepSection]) -> list[StepSection]:
-        # Some file systems take names for the same that differ only in this.
+        # Some file systems treat names that differ only in this as equal.
         folded = [unicodedata.normalize("NFC", step.name).casefold() for step in steps]
         for number, step in enumerate(steps):
             if folded[number] in folded[:number]:
-                raise ValueError(f"two of the steps are called {step.name!r}; each has a directory of its own")
+                raise ValueError(f"two steps are named {step.name!r}; give each step its own name and directory")
         return steps
 
     @property
     def services(self) -> frozenset[str]:
-        """Services besides the agent's container that artifacts and collect hooks name."""
+        """Services other than the agent's that artifacts and collect hooks refer to."""
         artifacts = (*self.artifacts, *(each for step in self.steps for each in step.artifacts))
         hooks = (*self.verifier.collect, *(each for step in self.steps for each in step.verifier.collect))
         named = {*(each.of for each in artifacts), *(each.service for each in hooks)}
@@ -278,7 +278,7 @@ class TaskFile(_Section):
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first wrong key, why it is wrong, and its value."""
+    """Describe the first invalid key: name, reason and value."""
     problem = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in problem["loc"]) or "file"
     shown = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
@@ -286,7 +286,7 @@ def first_problem(error: ValidationError) -> str:
 
 
 def unknown_keys(raw: Mapping[str, Any], model: type[BaseModel] = TaskFile, prefix: str = "") -> Iterator[str]:
-    """Dotted keys of a parsed task.toml that are not in the schema."""
+    """Iterate over the dotted keys of a parsed task.toml that are not in the schema."""
     legacy = _LEGACY_SIZES if model is EnvironmentSection else {}
     for key, value in raw.items():
         field = model.model_fields.get(key)
@@ -303,11 +303,11 @@ def unknown_keys(raw: Mapping[str, Any], model: type[BaseModel] = TaskFile, pref
 
 
 def nearest_key(key: str) -> str | None:
-    """The known key that was probably meant by an unknown one, as `unknown_keys` has it; None where none is near."""
+    """Return the known key that is most similar to an unknown dotted key; None if no key is similar."""
     table, _, name = key.rpartition(".")
     known = sorted(_known_keys(), key=lambda each: each.count("."))
-    beside = [each for each in known if each.rpartition(".")[0] == table]
-    for candidates in (beside, [each for each in known if each.rpartition(".")[2] == name]):
+    in_table = [each for each in known if each.rpartition(".")[0] == table]
+    for candidates in (in_table, [each for each in known if each.rpartition(".")[2] == name]):
         if near := get_close_matches(name, [each.rpartition(".")[2] for each in candidates], n=1, cutoff=0.7):
             return next(each for each in candidates if each.rpartition(".")[2] == near[0])
     return None
@@ -321,7 +321,7 @@ def _known_keys(model: type[BaseModel] = TaskFile, prefix: str = "") -> Iterator
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The model behind `Model`, `Model | None` or `list[Model]`."""
+    """Return the model in `Model`, `Model | None` or `list[Model]`; None for other types."""
     candidates = get_args(annotation) or (annotation,)
     return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
 
@@ -333,20 +333,20 @@ def _size_mb(value: Any, key: str) -> float:
     return float(match[1]) * _MB_PER_UNIT[match[2].upper()]
 
 
-# What a step of a task says, merged with what the task says: as if it were a task of its own.
+# Task steps, merged with the settings of the task
 
 _POLICY = {"network_mode", "allowed_hosts"}
-"""Keys that hold together: whoever gives one of them gives both."""
+"""Keys that belong together: a step that sets one of them overrides both."""
 
 
 def step_file(file: TaskFile, step: StepSection, *, has_image: bool = False) -> TaskFile:
-    """The content of task.toml as it is for one step.
+    """Return the content of task.toml that applies to one step.
 
-    `has_image`: the step's own tests/ is what an image for its verifier is built of.
+    `has_image`: the verifier's image is built from the step's own tests/.
     """
     return file.model_copy(
         update={
-            "agent": file.agent.model_copy(update=_given(step.agent)),
+            "agent": file.agent.model_copy(update=_overrides(step.agent)),
             "verifier": _verifier(file.verifier, step.verifier, has_image),
             "artifacts": (*file.artifacts, *step.artifacts),
             "steps": [],
@@ -354,8 +354,8 @@ def step_file(file: TaskFile, step: StepSection, *, has_image: bool = False) -> 
     )
 
 
-def _given(section: BaseModel) -> dict[str, Any]:
-    """The keys of a table that a step gives, by which those of the task are replaced."""
+def _overrides(section: BaseModel) -> dict[str, Any]:
+    """Return the keys that a step sets, which override the task's."""
     names = section.model_fields_set
     if names & _POLICY:
         names = names | _POLICY
@@ -364,7 +364,7 @@ def _given(section: BaseModel) -> dict[str, Any]:
 
 def _verifier(task: VerifierSection, step: VerifierSection, has_image: bool) -> VerifierSection:
     mode = step.environment_mode or ("separate" if step.environment else None) or task.environment_mode
-    given = _given(step) | {
+    overrides = _overrides(step) | {
         "env": {**task.env, **step.env},
         "collect": (*task.collect, *step.collect),
         "environment_mode": mode,
@@ -377,17 +377,16 @@ def _verifier(task: VerifierSection, step: VerifierSection, has_image: bool) -> 
             if image is None and not has_image and task.environment is not None:
                 image = task.environment.docker_image
             environment = environment.model_copy(update={"docker_image": image})
-        given["environment"] = environment
-    return task.model_copy(update=given)
+        overrides["environment"] = environment
+    return task.model_copy(update=overrides)
 
 
-# Features of Harbor's task format that tbench lacks, by name: a task that needs one of them is not run.
-#
-# Only what would change how a task is run or verified is named; what has no such effect in Harbor either is not.
+# Unsupported features of Harbor's task format. Tasks that need one of them are not run. Features that do not change how
+# Harbor runs or verifies a task are not listed.
 
 
 def missing_features(file: TaskFile, path: Path) -> list[str]:
-    """The features that the task at `path` needs and tbench lacks; those of a step alone say so."""
+    """Return the unsupported features that the task at `path` needs, with the step if only a step needs it."""
     named = [name for name, is_needed in FEATURES.items() if is_needed(file, path)]
     for step in file.steps:
         merged = step_file(file, step)
@@ -398,7 +397,7 @@ def missing_features(file: TaskFile, path: Path) -> list[str]:
 
 
 def _environments(file: TaskFile) -> list[EnvironmentSection]:
-    """The environments that the task describes: the agent's, and the verifier's own."""
+    """Return the environments of agent and separate verifier."""
     own = file.verifier.environment
     return [file.environment] if own is None else [file.environment, own]
 
@@ -411,13 +410,13 @@ def _has_file(name: str) -> Callable[[TaskFile, Path], bool]:
     return lambda _, path: (path / name).is_file()
 
 
-def _of_a_step(name: str) -> Callable[[TaskFile, Path], bool]:
+def _has_step_file(name: str) -> Callable[[TaskFile, Path], bool]:
     return lambda file, path: any((path / "steps" / step.name / name).is_file() for step in file.steps)
 
 
 FEATURES: Mapping[str, Callable[[TaskFile, Path], bool]] = {
     "trajectory.json": _has_file("trajectory.json"),
-    "steps/*/trajectory.json": _of_a_step("trajectory.json"),
+    "steps/*/trajectory.json": _has_step_file("trajectory.json"),
     "environment.os = windows": _in_any(lambda each: each.os == "windows"),
     "environment.tpu": _in_any(lambda each: each.tpu is not None),
 }

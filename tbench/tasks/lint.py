@@ -1,4 +1,4 @@
-"""Hints about mistakes of a task's author, found in its texts without starting anything."""
+"""Static checks of a task's files for likely mistakes of its author. Nothing is started."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from tbench.tasks.dockerfile import takes
 from tbench.tasks.files import TEXT_BYTES
 from tbench.tasks.task import Task
 
-# The texts of a task that the hints are about, and what can be read out of them.
+# The text files of a task, and the paths that its tests refer to
 
 _MOST_FILES, _MOST_BYTES = 2_000, 32 << 20
-"""Most files of a folder that are read, and most bytes of all together."""
-_MAKING = {
+"""Maximum number of files that are read per folder, and maximum bytes of all together."""
+_WRITING_CALLS = {
     *("write_text", "write_bytes", "mkdir", "makedirs", "touch", "copy", "copyfile", "copytree", "move", "rename"),
     *("save", "unlink", "remove", "rmtree"),
 }
 _MOST_VALUES = 8
-_FETCHES = re.compile(r"\b(?:git clone|curl|wget)\b|^\s*ADD\s+\S*https?:", re.MULTILINE)
+_DOWNLOADS = re.compile(r"\b(?:git clone|curl|wget)\b|^\s*ADD\s+\S*https?:", re.MULTILINE)
 Known = Mapping[str, list[str]]
-"""The paths that a name may stand for."""
+"""Possible paths by variable name."""
 Texts = Mapping[str, str]
-"""Texts by path below their folder."""
+"""Text by path below the folder."""
 
 
 class _TextConstant(ast.Constant):
-    """A constant that is a text, as far as types go."""
+    """A string constant, for type checkers."""
 
     value: str
 
 
 @dataclass(frozen=True)
 class Hint:
-    """Something that looks like a mistake."""
+    """A likely mistake."""
 
     where: Path
     words: str
@@ -49,7 +49,7 @@ class Hint:
 
 @dataclass(frozen=True)
 class TaskTexts:
-    """The texts of a task, or of one of its steps; what is no text or large is left out."""
+    """The text files of a task or task step, without binary and large files."""
 
     task: Task
     instruction: str
@@ -65,29 +65,29 @@ class TaskTexts:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Where its tests and solution may lie: the task's folder, and that of the step, which goes before."""
+        """Folders that may contain tests and solution: the task's and, with precedence, the step's."""
         step = self.task.step
         return (self.path,) if step is None else (self.path, self.path / "steps" / step.name)
 
-    def place_of_test(self, name: str) -> Path:
-        """Path of a file of the tests, which need not exist."""
+    def test_path(self, name: str) -> Path:
+        """Return the path of a test file, which need not exist."""
         places = [folder / "tests" / name for folder in reversed(self.folders)]
         return next((place for place in places if place.is_file()), places[0])
 
     @property
     def has_unknown_files(self) -> bool:
-        """Whether the image has files of the network, whose names nobody here knows."""
-        return any(_FETCHES.search(text) for text in self.environment.values())
+        """Whether the image contains downloaded files, whose names are unknown."""
+        return any(_DOWNLOADS.search(text) for text in self.environment.values())
 
-    def is_of_the_image(self, name: str) -> bool:
-        """Whether the environment has a file of this name, or speaks of it."""
+    def is_in_environment(self, name: str) -> bool:
+        """Whether the environment contains or mentions a file of this name."""
         return name in self.names or any(name in text for text in self.environment.values())
 
 
 def texts_of(task: Task) -> TaskTexts:
-    """The texts of a task that can be read, or of the view of a step. Raises OSError.
+    """Read the text files of a task or of the view of a step. Raises OSError.
 
-    Of a step the instruction is left out: what it and the tests speak of may be another step's.
+    A step's instruction is left out, because it and the tests may refer to files of other steps.
     """
     environment, names = task.path / "environment", set[str]()
     for _, folders, files in os.walk(environment):
@@ -104,25 +104,26 @@ def _instruction(task: Task) -> str:
         return ""
 
 
-def paths_wanted(python: str) -> list[tuple[str, int]]:
-    """Absolute paths that a Python file names, also put together with `/`, and their lines; none of a bad file.
+def expected_paths(python: str) -> list[tuple[str, int]]:
+    """Return the absolute paths that a Python file refers to, also joined with `/`, and their line numbers.
 
-    Left out are those that it makes itself: by opening them to write, or by giving them to a command.
+    Paths that the file itself creates, by opening them for writing or passing them to a command, are left out. A file
+    that cannot be parsed has no paths.
     """
     try:
-        return list(_paths_wanted(list(ast.walk(ast.parse(python)))))
+        return list(_expected_paths(list(ast.walk(ast.parse(python)))))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
 
 
-def _paths_wanted(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int]]:
+def _expected_paths(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int]]:
     known: dict[str, list[str]] = {}
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             known.setdefault(node.targets[0].id, []).extend(_paths(node.value, known))
-    inside = {id(each) for node in nodes for each in _parts(node)}
-    own = {path for node in nodes for path in _made(node, known)}
-    given = [text for node in nodes for text in _given(node, known)]
+    inside = {id(each) for node in nodes for each in _subexpressions(node)}
+    own = {path for node in nodes for path in _written_paths(node, known)}
+    given = [text for node in nodes for text in _command_texts(node, known)]
     for node in nodes:
         if isinstance(node, ast.Constant | ast.BinOp | ast.Call) and id(node) not in inside:
             for path in _paths(node, known)[:1]:
@@ -131,19 +132,19 @@ def _paths_wanted(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int]]:
                     yield path, node.lineno
 
 
-def _made(node: ast.AST, known: Known) -> list[str]:
-    """The paths that a call writes or removes."""
+def _written_paths(node: ast.AST, known: Known) -> list[str]:
+    """Return the paths that a call writes or removes."""
     if not isinstance(node, ast.Call):
         return []
-    if isinstance(node.func, ast.Attribute) and node.func.attr in _MAKING:
+    if isinstance(node.func, ast.Attribute) and node.func.attr in _WRITING_CALLS:
         return _paths(node.func.value, known) + [path for each in node.args[-1:] for path in _paths(each, known)]
     words = [each.value for each in [*node.args[1:], *(key.value for key in node.keywords)] if _is_text(each)]
     is_open = ast.unparse(node.func) == "open" and any(re.fullmatch(r"[wax][bt+]*", word) for word in words)
     return _paths(node.args[0], known) if is_open and node.args else []
 
 
-def _given(node: ast.AST, known: Known) -> Iterator[str]:
-    """Texts of commands: all of one in a single text, and what comes behind program and script in a list."""
+def _command_texts(node: ast.AST, known: Known) -> Iterator[str]:
+    """Yield command lines, and the arguments after program and script in a list."""
     if isinstance(node, ast.List):
         for each in node.elts[2:]:
             yield from _paths(each, known)
@@ -156,7 +157,7 @@ def _given(node: ast.AST, known: Known) -> Iterator[str]:
 
 
 def _piece(piece: ast.expr, known: Known) -> str:
-    """A piece of an f-string, as far as it is known."""
+    """Return a piece of an f-string; empty if unknown."""
     if isinstance(piece, ast.FormattedValue):
         return next(iter(_paths(piece.value, known)), "")
     return piece.value if _is_text(piece) else ""
@@ -166,8 +167,8 @@ def _is_text(node: ast.AST) -> TypeGuard[_TextConstant]:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def _parts(node: ast.AST) -> Iterator[ast.AST]:
-    """What within an expression is no path of its own: pieces of a longer one, of an f-string, a text on its own."""
+def _subexpressions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield subexpressions that are not paths themselves: parts of longer paths and f-strings, docstrings."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         yield from (node.left, node.right)
         yield from ast.walk(node.left)
@@ -178,7 +179,7 @@ def _parts(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _paths(node: ast.expr, known: Known) -> list[str]:
-    """The paths that an expression of constants and names may stand for."""
+    """Return the possible paths of an expression of constants and names."""
     if isinstance(node, ast.Constant):
         return [node.value] if isinstance(node.value, str) else []
     if isinstance(node, ast.Name):
@@ -210,11 +211,11 @@ def _texts(folder: Path) -> Iterator[tuple[str, str]]:
             yield path.relative_to(folder).as_posix(), data.decode("utf-8", "replace")
 
 
-# The instruction beside the tests: what they want and it does not say, and what it names and nobody knows.
+# Instruction and tests: paths and ports that only the tests mention, and files that only the instruction mentions
 
-_PLACES = {"app", "home", "root", "srv", "opt", "data", "workspace", "work", "mnt", "var", "etc"}
-"""Where the work of agents lies. What begins otherwise is often the path of a URL."""
-_NOT_THE_AGENTS = re.compile(
+_WORK_DIRECTORIES = {"app", "home", "root", "srv", "opt", "data", "workspace", "work", "mnt", "var", "etc"}
+"""Top-level directories in which agents work. Other absolute paths are often paths of URLs."""
+_SYSTEM_PATHS = re.compile(
     r"/(?:.*/\.git$|etc/(?:passwd|shadow|group|hosts|resolv\.conf|os-release|ssl)|var/lib|root/\.(?:local|cache))\b"
 )
 _NAME = re.compile(r"(?:/[\w.@+-]+){2,}/?")
@@ -226,33 +227,33 @@ _FILE = re.compile(r"(?<![\w/.:-])(/(?:[\w@+-][\w.@+-]*/)*[\w@+-][\w@+.-]*\.[A-Z
 
 
 def instruction_hints(texts: TaskTexts) -> Iterator[Hint]:
-    """What looks as if instruction and tests did not speak of the same task."""
+    """Yield likely mismatches between instruction and tests."""
     if not texts.instruction.strip():
         return
-    yield from _unsaid_paths(texts)
-    yield from _unsaid_ports(texts)
+    yield from _unmentioned_paths(texts)
+    yield from _unmentioned_ports(texts)
     yield from _unknown_files(texts)
 
 
-def _unsaid_paths(texts: TaskTexts) -> Iterator[Hint]:
+def _unmentioned_paths(texts: TaskTexts) -> Iterator[Hint]:
     seen: set[str] = set()
     scripts = "\n".join(text for file, text in texts.tests.items() if file.endswith(".sh"))
     for file, text in texts.tests.items():
-        for path, line in paths_wanted(text) if file.endswith(".py") else ():
+        for path, line in expected_paths(text) if file.endswith(".py") else ():
             name = path.rstrip("/").rpartition("/")[2]
-            if path in seen or not _is_the_agents(path) or (texts.has_unknown_files and path.count("/") > 2):
+            if path in seen or not _is_agent_path(path) or (texts.has_unknown_files and path.count("/") > 2):
                 continue
             seen.add(path)
             if name in scripts:
-                continue  # which may well make it
-            if name not in texts.instruction and not texts.is_of_the_image(name):
+                continue  # the script may create it
+            if name not in texts.instruction and not texts.is_in_environment(name):
                 yield Hint(
                     texts.path / "tests" / file,
-                    f"line {line}: {path}: the instruction does not name it, and the environment does not have it",
+                    f"line {line}: {path}: not in the instruction, and not in the environment",
                 )
 
 
-def _unsaid_ports(texts: TaskTexts) -> Iterator[Hint]:
+def _unmentioned_ports(texts: TaskTexts) -> Iterator[Hint]:
     seen: set[str] = set()
     for file, text in texts.tests.items():
         if not file.endswith(_CODE) or _SERVES.search(text):
@@ -266,7 +267,7 @@ def _unsaid_ports(texts: TaskTexts) -> Iterator[Hint]:
             if not any(pattern.search(each) for each in texts.environment.values()):
                 line = text.count("\n", 0, found.start()) + 1
                 yield Hint(
-                    texts.path / "tests" / file, f"line {line}: port {port}: neither instruction nor environment say it"
+                    texts.path / "tests" / file, f"line {line}: port {port}: not in the instruction or the environment"
                 )
 
 
@@ -275,41 +276,43 @@ def _unknown_files(texts: TaskTexts) -> Iterator[Hint]:
     said = "\n".join(line for line in texts.instruction.splitlines() if not _EXAMPLE.search(line))
     for path in dict.fromkeys(_FILE.findall(said)):
         name = path.rpartition("/")[2]
-        if name.rpartition(".")[0] and not texts.is_of_the_image(name) and not any(name in each for each in others):
-            yield Hint(
-                texts.path / "instruction.md", f"{path}: neither environment nor tests nor solution know such a file"
-            )
+        if name.rpartition(".")[0] and not texts.is_in_environment(name) and not any(name in each for each in others):
+            yield Hint(texts.path / "instruction.md", f"{path}: no such file in environment, tests or solution")
 
 
-def _is_the_agents(path: str) -> bool:
-    return _NAME.fullmatch(path) is not None and path.split("/")[1] in _PLACES and not _NOT_THE_AGENTS.match(path)
+def _is_agent_path(path: str) -> bool:
+    return (
+        _NAME.fullmatch(path) is not None and path.split("/")[1] in _WORK_DIRECTORIES and not _SYSTEM_PATHS.match(path)
+    )
 
 
-# What of tests and solution lies where the agent sees it.
+# Parts of tests and solution that the agent can see
 
 _LEAST_BYTES = 40
-"""Smaller files may be equal by chance."""
+"""Minimum size of compared files; smaller ones may be equal by chance."""
 _LEAKS_MOST_BYTES = 16 << 20
-_TELLING = ("solve.sh", "solution.sh", "run-tests.sh")
+_REVEALING_NAMES = ("solve.sh", "solution.sh", "run-tests.sh")
 
 
 def leak_hints(texts: TaskTexts) -> Iterator[Hint]:
-    """Files of the environment that are a part of tests or solution."""
+    """Yield files of the environment that are part of tests or solution."""
     root = texts.path
     secret = {_digest(path): path for folder in texts.folders for path in _files(folder / "solution")}
-    secret |= {_digest(path): path for folder in texts.folders for path in _files(folder / "tests") if _judges(path)}
+    secret |= {
+        _digest(path): path for folder in texts.folders for path in _files(folder / "tests") if _is_test_script(path)
+    }
     dockerfile = texts.environment.get("Dockerfile")
     for path in _files(root / "environment"):
         if dockerfile is not None and not takes(dockerfile, path.relative_to(root / "environment").as_posix()):
             continue
         if (same := secret.get(_digest(path))) is not None:
-            yield Hint(path, f"is {same.relative_to(root)}, and the agent can see what is in the image")
-        elif path.name in _TELLING:
-            yield Hint(path, "is called like a solution or tests, and the agent can see what is in the image")
+            yield Hint(path, f"is a copy of {same.relative_to(root)}, which the agent can read in the image")
+        elif path.name in _REVEALING_NAMES:
+            yield Hint(path, "is named like a solution or tests, and the agent can read it in the image")
 
 
-def _judges(path: Path) -> bool:
-    """Whether a file of the tests is a script of theirs: their data may well be that of the environment."""
+def _is_test_script(path: Path) -> bool:
+    """Whether a test file is a script; data of the tests may also belong to the environment."""
     return path.name == "test.sh" or path.name.startswith("test_") or path.stem.endswith("_test")
 
 
@@ -324,67 +327,67 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# Scripts of a task: a test.sh that can end without a reward, and programs from the network that change unseen.
+# Scripts: a test.sh that can end without a reward, and unpinned programs from the network
 
 _REWARD = re.compile(r"reward\.(?:txt|json)|/logs/verifier")
-_STOPS = re.compile(r"^\s*set\s+-(?:[a-z]*e[a-z]*\b|o\s+errexit)", re.MULTILINE)
-_GOES_ON = re.compile(r"^\s*set\s+\+(?:[a-z]*e[a-z]*\b|o\s+errexit)", re.MULTILINE)
-_SCRIPTS_CODE = re.compile(r"\$\?")
-_AT_THE_END = re.compile(r"^\s*trap\b.*\b(?:EXIT|0)\s*$", re.MULTILINE)
+_SETS_ERREXIT = re.compile(r"^\s*set\s+-(?:[a-z]*e[a-z]*\b|o\s+errexit)", re.MULTILINE)
+_UNSETS_ERREXIT = re.compile(r"^\s*set\s+\+(?:[a-z]*e[a-z]*\b|o\s+errexit)", re.MULTILINE)
+_READS_EXIT_CODE = re.compile(r"\$\?")
+_EXIT_TRAP = re.compile(r"^\s*trap\b.*\b(?:EXIT|0)\s*$", re.MULTILINE)
 _EXIT = re.compile(r"(?:^|[;&|{(]|\bthen\b|\belse\b)\s*exit\b")
-_NO_WORKDIR = re.compile(r"\$\{?PWD\}?\"?\s*={1,2}\s*\"?/\"?|\$\(pwd\)")
-"""The guard of Terminal-Bench's own template: without a working directory there is to be no verdict."""
+_WORKDIR_GUARD = re.compile(r"\$\{?PWD\}?\"?\s*={1,2}\s*\"?/\"?|\$\(pwd\)")
+"""Guard in Terminal-Bench's template, which exits without a verdict if there is no working directory."""
 _PYTHON_FILE = re.compile(r"\b([A-Za-z_]\w*)\.py\b")
-_LOADS = re.compile(r"\b(?:spec_from_file_location|SourceFileLoader|runpy\.run_path|exec\(open)\b")
+_DYNAMIC_IMPORT = re.compile(r"\b(?:spec_from_file_location|SourceFileLoader|runpy\.run_path|exec\(open)\b")
 _PIPED = re.compile(r"\b(?:curl|wget)\b([^\n|;&]*)\|\s*(?:sudo\s+)?(?:env\s+\S+\s+)*(?:ba|da|z)?sh\b")
 _VERSION = re.compile(r"/v?\d+\.\d+|[0-9a-f]{12,}")
 
 
 def script_hints(texts: TaskTexts) -> Iterator[Hint]:
-    """What looks as if there could be no verdict, or another one tomorrow."""
+    """Yield reasons why there may be no verdict, or a different one at another time."""
     yield from _without_reward(texts)
-    yield from _in_their_own_process(texts)
-    for place, text in _placed(texts):
+    yield from _imports_of_agent_code(texts)
+    for place, text in _all_texts(texts):
         if place.suffix == ".sh" or place.name.startswith("Dockerfile"):
             yield from (Hint(place, words) for words in _unpinned(text))
 
 
-def _placed(texts: TaskTexts) -> Iterator[tuple[Path, str]]:
-    """All texts with their paths."""
+def _all_texts(texts: TaskTexts) -> Iterator[tuple[Path, str]]:
+    """Iterate over all texts with their paths."""
     yield from ((texts.path / "environment" / name, text) for name, text in texts.environment.items())
-    yield from ((texts.place_of_test(name), text) for name, text in texts.tests.items())
+    yield from ((texts.test_path(name), text) for name, text in texts.tests.items())
     yield from ((texts.task.solve_script.parent / name, text) for name, text in texts.solution.items())
 
 
 def _without_reward(texts: TaskTexts) -> Iterator[Hint]:
-    path, script = texts.place_of_test("test.sh"), texts.tests.get("test.sh", "")
+    path, script = texts.test_path("test.sh"), texts.tests.get("test.sh", "")
     if texts.task.brings_tests and not script:
-        return  # they are in an image
+        return  # the tests are in an image
     if not any(_REWARD.search(text) for text in texts.tests.values()):
-        yield Hint(path, "nothing in tests/ writes /logs/verifier/reward.txt, so there is no verdict")
+        yield Hint(path, "no file in tests/ writes /logs/verifier/reward.txt, so there is no verdict")
         return
-    if _AT_THE_END.search(script):
+    if _EXIT_TRAP.search(script):
         return
     lines = script.splitlines()
     writes = [number for number, line in enumerate(lines) if _REWARD.search(line) and "ctrf" not in line]
     for number, line in enumerate(lines[: min(writes, default=0)]):
-        is_guarded = any(_NO_WORKDIR.search(each) for each in lines[max(0, number - 6) : number + 1])
+        is_guarded = any(_WORKDIR_GUARD.search(each) for each in lines[max(0, number - 6) : number + 1])
         if _EXIT.search(line.partition("#")[0]) and not is_guarded:
-            yield Hint(path, f"line {number + 1}: ends before a reward is written, and there is no verdict then")
-    if (code := _SCRIPTS_CODE.search(script)) is not None and _stops_at(script, code.start()):
-        yield Hint(path, "reads $? under `set -e`: a test that fails ends the script before a reward is written")
+            yield Hint(path, f"line {number + 1}: exits before a reward is written, so there is no verdict")
+    if (code := _READS_EXIT_CODE.search(script)) is not None and _exits_on_failure_at(script, code.start()):
+        yield Hint(path, "reads $? under `set -e`: a failing test ends the script before a reward is written")
 
 
-def _stops_at(script: str, place: int) -> bool:
-    """Whether a failing command would end the script at this place."""
+def _exits_on_failure_at(script: str, place: int) -> bool:
+    """Whether a failing command at this position would end the script."""
     before = script[:place]
-    last = max((found.start() for found in _STOPS.finditer(before)), default=-1)
+    last = max((found.start() for found in _SETS_ERREXIT.finditer(before)), default=-1)
     line = before.rpartition("\n")[2]
-    return last > max((found.start() for found in _GOES_ON.finditer(before)), default=-1) and "||" not in line
+    return last > max((found.start() for found in _UNSETS_ERREXIT.finditer(before)), default=-1) and "||" not in line
 
 
-def _in_their_own_process(texts: TaskTexts) -> Iterator[Hint]:
-    """Tests that import or load the agent's work: it can do there whatever they can, unseen."""
+def _imports_of_agent_code(texts: TaskTexts) -> Iterator[Hint]:
+    """Yield tests that import the agent's code, which can then manipulate them unnoticed."""
     parts = (texts.instruction, *texts.environment.values(), *texts.environment, *texts.solution.values())
     made = {name for text in parts for name in _PYTHON_FILE.findall(text)}
     made -= {Path(name).stem for name in texts.tests}
@@ -398,23 +401,23 @@ def _in_their_own_process(texts: TaskTexts) -> Iterator[Hint]:
         imports = {each.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for each in node.names}
         imports |= {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
         found = [f"imports `{module}`" for module in sorted(imports & made)]
-        found += [f"loads code by `{each}`" for each in _LOADS.findall(text)]
+        found += [f"loads code by `{each}`" for each in _DYNAMIC_IMPORT.findall(text)]
         if found:
-            words = f"{found[0]}: work that runs in the tests' own process can turn them; run it in another"
-            yield Hint(texts.place_of_test(name), words)
+            words = f"{found[0]}: the agent's code can manipulate tests in the same process; run it in another one"
+            yield Hint(texts.test_path(name), words)
 
 
 def _unpinned(text: str) -> Iterator[str]:
     for found in _PIPED.finditer(re.sub(r"\\\n\s*", " ", text)):
         if not _VERSION.search(found[1]):
-            yield f"`{' '.join(found[0].split())}` runs what is there on that day; name a version"
+            yield f"`{' '.join(found[0].split())}` runs whatever is published at the time; pin a version"
 
 
-# All hints about a task.
+# All hints about a task
 
 
 def hints_about(task: Task) -> Iterator[Hint]:
-    """What looks like a mistake in a task, or in a step of it; each once. Raises OSError."""
+    """Yield all likely mistakes in a task and its steps, without duplicates. Raises OSError."""
     yield from dict.fromkeys(_hints_about_parts(task))
 
 

@@ -1,4 +1,4 @@
-"""What a task says of networks: which hosts its container may reach at the start, and while agent and verifier work."""
+"""Network policies of tasks: the hosts that a container can reach in its start, agent and verifier phases."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _LONGEST_NAME = 253
 
 @dataclass(frozen=True)
 class NetworkPolicy:
-    """Who may be reached: everybody, nobody, or only some hosts."""
+    """The hosts that can be reached: all, none, or an allowlist."""
 
     mode: NetworkMode = "public"
     hosts: tuple[str, ...] = ()
-    """Names, `*.name` for all below a name, and networks of addresses; empty but for "allowlist"."""
+    """Host names, `*.name` for all subdomains, and IP networks; empty unless the mode is "allowlist"."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The hosts that are given by name."""
+        """Hosts given by name."""
         return tuple(host for host in self.hosts if _network(host) is None)
 
     @property
     def networks(self) -> tuple[ipaddress.IPv4Network, ...]:
-        """The hosts that are given by IPv4 address, without overlap."""
+        """Hosts given by IPv4 address, as networks without overlap."""
         found = map(_network, self.hosts)
         of_version_4 = [network for network in found if isinstance(network, ipaddress.IPv4Network)]
         return tuple(ipaddress.collapse_addresses(of_version_4))
@@ -36,32 +36,32 @@ class NetworkPolicy:
 
 @dataclass(frozen=True)
 class Networks:
-    """The networks of one container over its life."""
+    """Network policies of one container in its phases."""
 
     start: NetworkPolicy
     agent: NetworkPolicy
     verifier: NetworkPolicy
     of_steps: frozenset[NetworkPolicy] = frozenset()
-    """Those that the steps of a task ask for."""
+    """Policies of all task steps."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether the container has one network for life, or none."""
+        """Whether the container has the same network, or none, in all phases."""
         return {self.agent, self.verifier, *self.of_steps} == {self.start} and self.start.mode != "allowlist"
 
 
 def allowed_host(text: str) -> str:
-    """A host of `allowed_hosts` as it is compared: in small letters, without a dot at its end. Raises ValueError."""
+    """Normalise a host of `allowed_hosts`: lower case, no trailing dot. Raises ValueError."""
     host = text.strip().lower().removesuffix(".")
     if (network := _network(host)) is not None:
         return str(network) if "/" in host else str(network.network_address)
     name = host.removeprefix("*.")
     if not name or len(name) > _LONGEST_NAME or not all(map(_LABEL.fullmatch, name.split("."))):
         raise ValueError(
-            "is a host such as example.com, *.example.com, 192.0.2.7 or 192.0.2.0/24; no URL, path or port"
+            "must be a host such as example.com, *.example.com, 192.0.2.7 or 192.0.2.0/24, not a URL, path or port"
         )
     if host != name and _network(name) is not None:
-        raise ValueError("has a name after '*.', not an address")
+        raise ValueError("must have a name after '*.', not an address")
     return host
 
 

@@ -1,4 +1,4 @@
-"""Sets of tasks: which directories are tasks, which of them are wanted, and where the bundled ones are."""
+"""Sets of tasks: finds task directories, selects tasks by name, and locates the bundled tasks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tbench.tasks.task import Task
 from tbench.tasks.terminal_bench_1 import is_of_terminal_bench_1
 from tbench.text import one_line, visible_line
 
-# Directories of the bundled data: inside an installed wheel, else at the top of the checkout.
+# Bundled data: inside an installed wheel, else at the root of the checkout
 
 
 def tasks_dir() -> Path:
-    """Directory of the bundled tasks."""
+    """Return the directory of the bundled tasks."""
     return _data("tasks")
 
 
 def images_dir() -> Path:
-    """Directory of the recipes for base images and the tools volume."""
+    """Return the directory of the recipes for base images and the tools volume."""
     return _data("images")
 
 
@@ -33,37 +33,34 @@ def _data(name: str) -> Path:
 
 BUNDLED = "bundled"
 ReadTask = Callable[[Path], Task]
-"""Reads the task of a directory. Raises TaskInvalid."""
+"""Reads the task in a directory. Raises TaskInvalid."""
 
 
 @dataclass(frozen=True)
 class TaskSet:
-    """Tasks of one source. `invalid` says by name why others cannot be read: one bad task never costs the rest."""
+    """Tasks of one source. `invalid` has the error of each unreadable task by name, so that the others can run."""
 
     tasks: tuple[Task, ...]
     invalid: dict[str, str]
     origin: DatasetOrigin | None = None
-    """The dataset that they are of; None for bundled tasks and those of a path."""
+    """The dataset of the tasks; None for bundled tasks and for a directory of tasks."""
 
     @property
     def names(self) -> list[str]:
-        """Names of all tasks, also of those that cannot be read, sorted."""
+        """Sorted names of all tasks, including unreadable ones."""
         return sorted([task.name for task in self.tasks] + list(self.invalid))
 
 
 @dataclass(frozen=True)
 class TaskChoice:
-    """The tasks that are wanted: those that match a glob of `include`, if there is any, and none of `exclude`.
-
-    Of these the first `limit` by name.
-    """
+    """Selection of tasks: the first `limit` that match a glob of `include`, if any, and none of `exclude`."""
 
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     limit: int | None = None
 
     def of(self, paths: Sequence[Path], where: str) -> list[Path]:
-        """The wanted ones of task directories. Raises UsageError when none is left, or a glob matches none."""
+        """Select from task directories. Raises UsageError if none is left, or if a glob matches none."""
         for option, patterns in (("--task", self.include), ("--exclude", self.exclude)):
             for pattern in patterns:
                 if not any(fnmatch(path.name, pattern) for path in paths):
@@ -84,21 +81,21 @@ ALL_TASKS = TaskChoice()
 
 
 def read_tasks(source: str, choice: TaskChoice = ALL_TASKS, read: ReadTask = Task.read) -> TaskSet:
-    """The chosen tasks of `bundled`, of a directory of them, or one task; `tbench.datasets` knows more sources.
+    """Read the chosen tasks of `bundled`, of a directory of tasks or of one task; see `tbench.datasets` for others.
 
-    Raises UsageError when no readable task is left or a glob matches none.
+    Raises UsageError if no readable task is left, or if a glob matches none.
     """
     directory = tasks_dir() if source == BUNDLED else Path(source)
     if not directory.is_dir():
         raise UsageError(f"{directory}: no such directory; give a task, a directory of tasks, or '{BUNDLED}'")
     paths = task_paths(directory)
     if not paths:
-        raise UsageError(f"{directory}: no task here (a task directory has a task.toml)")
+        raise UsageError(f"{directory}: contains no tasks (a task directory has a task.toml)")
     return read_paths(paths, choice, str(directory), read)
 
 
 def read_paths(paths: Sequence[Path], choice: TaskChoice, where: str, read: ReadTask = Task.read) -> TaskSet:
-    """The tasks of these directories, sorted by name, as `read` finds them. Raises UsageError when none can be read."""
+    """Read the chosen tasks in these directories. Raises UsageError if none can be read."""
     tasks, invalid = [], {}
     for path in choice.of(paths, where):
         try:
@@ -111,7 +108,7 @@ def read_paths(paths: Sequence[Path], choice: TaskChoice, where: str, read: Read
 
 
 def task_paths(directory: Path) -> list[Path]:
-    """The task directories in `directory`, sorted; itself where it is one."""
+    """Return the sorted task directories in `directory`, or `directory` itself if it is one."""
     directory = directory.resolve()
     if is_task(directory):
         return [directory]
@@ -120,5 +117,5 @@ def task_paths(directory: Path) -> list[Path]:
 
 
 def is_task(path: Path) -> bool:
-    """Whether a directory is meant as a task: one that lacks a part is a broken task, and reading it says so."""
+    """Whether a directory is meant as a task; reading it reports missing parts."""
     return (path / "task.toml").exists() or (path / "instruction.md").exists() or is_of_terminal_bench_1(path)

@@ -1,6 +1,6 @@
-"""One task directory (Terminal-Bench 2.x form): read, checked, and handed out as its hash says. Starts nothing.
+"""Reads and checks a task directory (Terminal-Bench 2.x format), and provides its files as hashed. Starts nothing.
 
-A task of several steps has a view of itself for each, which is a task like any other to agent and verifier.
+A task with several steps has a view for each step, which agent and verifier treat like any other task.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from tbench.compose.project import COMPOSE_FILE, IMAGE_OF_MAIN, LOGS_OF_MAIN
 from tbench.errors import TaskInvalid, TrialError
-from tbench.tasks.consent import Wish, missing_variables, resolve_env, wishes
+from tbench.tasks.consent import VariableRequest, missing_variables, resolve_env, wishes
 from tbench.tasks.files import TaskFiles, TreeEntry, read_bounded, require_bounded
 from tbench.tasks.format import (
     REWARD_RANGE,
@@ -38,14 +38,14 @@ from tbench.text import visible_line
 if TYPE_CHECKING:
     from tbench.compose.file import ComposeFile
 
-# The compose file in a folder of a task, read with the variables that the task may have.
+# Compose files of a task, read with the variables that the task is allowed to use
 
 _LOGS = {"VERIFIER_LOGS": "verifier", "AGENT_LOGS": "agent", "ARTIFACTS": "artifacts"}
 
 
 def read_services(folder: Path, text: bytes, settings: EnvironmentSection, allowed: Collection[str]) -> ComposeFile:
-    """The content `text` of the compose file in `folder`. Raises TaskInvalid."""
-    # Few tasks have such a file, and what reads it takes its time to load.
+    """Parse `text`, the compose file in `folder`. Raises TaskInvalid."""
+    # Imported here because few tasks have a compose file and the modules load slowly.
     from tbench.compose.file import read_compose
     from tbench.compose.variables import Variables
 
@@ -55,7 +55,7 @@ def read_services(folder: Path, text: bytes, settings: EnvironmentSection, allow
 
 
 def _known_values(settings: EnvironmentSection, allowed: Collection[str]) -> dict[str, str]:
-    """The variables of [environment.env], but for those whose values are not given: they are reported as such."""
+    """Return the variables of [environment.env], without unresolved ones, which are reported elsewhere."""
     known: dict[str, str] = {}
     for key, value in settings.env.items():
         try:
@@ -66,7 +66,7 @@ def _known_values(settings: EnvironmentSection, allowed: Collection[str]) -> dic
 
 
 def _variables_of_harbor(folder: Path, settings: EnvironmentSection) -> dict[str, str]:
-    """What compose files of tasks may rely on; those of log folders and of tests are of older tasks."""
+    """Return the variables that Harbor defines for compose files; log and test folders are for older tasks."""
     found = {
         "CONTEXT_DIR": str(folder),
         "MAIN_IMAGE_NAME": IMAGE_OF_MAIN,
@@ -82,42 +82,42 @@ def _variables_of_harbor(folder: Path, settings: EnvironmentSection) -> dict[str
 
 
 _OF_ONE_STEP = ("instruction", "tests", "workdir", "solution", "has_oracle", "unsupported", "steps")
-"""What was found out about a task, and is other for each of its steps."""
+"""Cached properties of a task that differ for each of its steps."""
 IMAGE_FILES = ("Dockerfile", COMPOSE_FILE)
-"""Files that make their folder one which containers are made of."""
+"""Files that make a folder a build context."""
 _CANARY = re.compile(r"^\s*(?:<!--.*canary.*-->|#.*canary.*)\s*$", re.IGNORECASE)
 
 
 class Task:
-    """One task directory. `hash` names its content, and only that content is handed out.
+    """A task directory. `hash` identifies its content, and only that content is provided.
 
-    The hash is taken once, when it is first needed. Files that are read later are compared with it and kept: one that
-    has changed since then raises TrialError(task_changed), and one that changes afterwards has no effect. Of tbench's
-    environment a task gets nothing before `allowing` names it.
+    The hash is computed once, when first needed. Files that are read later are compared with it and cached: a file that
+    changed in between raises TrialError(task_changed), later changes have no effect. Tasks get no variables of tbench's
+    environment except those named by `allowing`.
     """
 
     def __init__(self, path: Path, toml: bytes, file: TaskFile, raw: Mapping[str, Any]) -> None:
         self.path = path
         self.file = file
-        """The content of task.toml, with what a run overrides."""
+        """Content of task.toml with the run's overrides."""
         self.written = file
-        """The content of task.toml as it is."""
+        """Content of task.toml without overrides."""
         self.name = path.name
         self.step: StepSection | None = None
-        """The step that this is a view of; None for a whole task."""
+        """The step of which this is a view; None for a whole task."""
         self._whole: Task | None = None
         self._toml_digest = _sha256(toml)
         self._raw = raw
         self._files = TaskFiles(path)
         self._allowed_env: frozenset[str] = frozenset()
         self.may_use_host = False
-        """Whether its compose files may have what they ask for of the engine's machine."""
+        """Whether its compose files may access the engine's machine."""
         self._services: dict[str, tuple[EnvironmentSection, ComposeFile | None]] = {}
         self._compose_texts: dict[str, bytes | None] = {}
 
     @classmethod
     def read(cls, path: Path) -> Task:
-        """Read and check the task directory at `path`. Raises TaskInvalid, naming file and key."""
+        """Read and check the task directory at `path`. Raises TaskInvalid, which names file and key."""
         path = path.resolve()
         try:
             return cls._read(path)
@@ -127,11 +127,11 @@ class Task:
     @classmethod
     def _read(cls, path: Path) -> Task:
         if (shown := visible_line(path.name)) != path.name:
-            # The name becomes that of directories in every run, and a part of what is printed.
-            raise TaskInvalid(f"{shown}: a task's name has no control characters; rename the directory")
+            # The name is used for directories of every run, and in printed messages.
+            raise TaskInvalid(f"{shown}: task names must not contain control characters; rename the directory")
         toml = path / "task.toml"
         if is_of_terminal_bench_1(path):
-            raise TaskInvalid(f"{path}: is a task of Terminal-Bench 1; convert it with: tbench task convert {path}")
+            raise TaskInvalid(f"{path}: is a Terminal-Bench 1 task; convert it with: tbench task convert {path}")
         if not toml.is_file():
             raise TaskInvalid(f"{toml}: missing; a task directory needs task.toml, instruction.md, tests/test.sh")
         content = read_bounded(toml)
@@ -149,11 +149,11 @@ class Task:
 
     def _check_files(self) -> None:
         for link in self._files.links_outside():
-            raise TaskInvalid(f"{link}: symlink leaves the task directory; copy the file in")
+            raise TaskInvalid(f"{link}: symlink leaves the task directory; copy the file into the task")
         for link in self._files.links_to_unhashed():
-            raise TaskInvalid(f"{link}: symlink leads to a folder that is not in the task's hash; copy the folder in")
+            raise TaskInvalid(f"{link}: symlink leads to a folder outside of the task's hash; copy the folder")
         self._check_sizes()
-        # Compose tasks and the like have their files elsewhere: they are unsupported, not malformed.
+        # Unsupported kinds of tasks have their files elsewhere and are not malformed.
         if not self.unsupported:
             self._check_parts()
 
@@ -162,12 +162,12 @@ class Task:
         for path in (self.path / "instruction.md", self.dockerfile, *steps):
             if path.is_file():
                 require_bounded(path)
-        # What an image is built of is never read into memory. Without [[steps]] the folder of that name means nothing.
+        # Build contexts are never read into memory, and steps/ has no meaning without [[steps]].
         tests = () if self.brings_tests else ("tests",)
         for folder in (*tests, "solution", *(["steps"] if self.file.steps else [])):
             if excess := self._files.excess(folder):
-                advice = "put the rest into the image (environment/), or let a script make or fetch it"
-                raise TaskInvalid(f"{self.path / folder}: holds {excess}; {advice}")
+                remedy = "put the rest into the image (environment/), or let a script create or fetch it"
+                raise TaskInvalid(f"{self.path / folder}: has {excess}; {remedy}")
 
     def _check_parts(self) -> None:
         for step, view in zip(self.file.steps, self.steps, strict=True):
@@ -177,16 +177,16 @@ class Task:
             if not self.brings_tests:
                 self._require_file(self.path / "tests" / "test.sh")
         if self.services is None and (lacking := sorted(self.file.services)):
-            what = f"artifacts or [[verifier.collect]] name the service {lacking[0]!r}"
+            what = f"artifacts or [[verifier.collect]] refer to the service {lacking[0]!r}"
             raise TaskInvalid(f"{self.path / 'task.toml'}: {what}, but there is no environment/{COMPOSE_FILE}")
         if not self._has_image():
-            raise TaskInvalid(f"{self.dockerfile}: missing, and task.toml names no environment.docker_image")
+            raise TaskInvalid(f"{self.dockerfile}: missing, and task.toml has no environment.docker_image")
         for part in self.parts:
             part._check_verifier_image()
 
     def _check_step(self, folder: Path, *, brings_tests: bool) -> None:
         if not folder.is_dir():
-            raise TaskInvalid(f"{folder}: missing, though [[steps]] in task.toml names it")
+            raise TaskInvalid(f"{folder}: missing, although [[steps]] in task.toml refers to it")
         self._require_file(folder / "instruction.md")
         is_own = (folder / "tests" / "test.sh").is_file() or not (self.path / "tests" / "test.sh").is_file()
         if is_own and not brings_tests:
@@ -199,15 +199,15 @@ class Task:
             raise TaskInvalid(f"{path}: a .harborignore excludes it")
 
     def _has_image(self) -> bool:
-        """Whether there is anything that the agent's container can be made of."""
+        """Whether there is an image or a Dockerfile for the agent's container."""
         if self.dockerfile.is_file() or self.file.environment.docker_image:
             return True
         project = services.project if (services := self.services) is not None else None
-        # What is not known for want of a variable cannot run without it either.
+        # A project that is unknown for lack of a variable cannot run without it, either.
         return services is not None and (project is None or bool(project.main.image or project.main.build))
 
     def _check_verifier_image(self) -> None:
-        """A compose file that brings the tests says what the verifier's container is made of, or stands beside it."""
+        """Check that a compose file in the tests' folder has an image, or a Dockerfile next to it."""
         folder, settings = self.path / self.tests_folder, self.file.verifier.environment
         services = self.compose_files.get(self.tests_folder)
         if services is None or (settings and settings.docker_image) or (folder / "Dockerfile").is_file():
@@ -219,12 +219,12 @@ class Task:
 
     @property
     def services(self) -> ComposeFile | None:
-        """The content of environment/docker-compose.yaml; None for a task of one container. Raises TaskInvalid."""
+        """Content of environment/docker-compose.yaml; None for a task with one container. Raises TaskInvalid."""
         return self.services_of("environment", self.file.environment)
 
     @property
     def compose_files(self) -> Mapping[str, ComposeFile]:
-        """All compose files that its containers are made of, by folder: the agent's, and those of verifiers' own.
+        """Compose files of the agent's and the separate verifiers' containers, by folder.
 
         Raises TaskInvalid.
         """
@@ -236,9 +236,9 @@ class Task:
         return {folder: services for folder, services in found.items() if services is not None}
 
     def services_of(self, folder: str, settings: EnvironmentSection) -> ComposeFile | None:
-        """The compose file in a folder of the task, with the consent that the task has.
+        """Read the compose file in a folder of the task, with the variables that the task is allowed to use.
 
-        It is read once, whatever lies there later. Raises TaskInvalid, and TrialError(task_changed).
+        It is read only once, so later changes have no effect. Raises TaskInvalid, and TrialError(task_changed).
         """
         known = self._services.get(folder)
         if known is None or known[0] != settings:
@@ -261,36 +261,36 @@ class Task:
 
     @property
     def brings_tests(self) -> bool:
-        """Whether the verifier has a container of its own whose image has the tests at /tests."""
+        """Whether there is a separate verifier whose image contains the tests at /tests."""
         verifier = self.file.verifier
         return verifier.is_separate and (bool(verifier.image) or self._builds_an_image(self.tests_folder))
 
     @property
     def dockerfile(self) -> Path:
-        """Path of environment/Dockerfile, which need not exist where task.toml names an image."""
+        """Path of environment/Dockerfile, which need not exist if task.toml names an image."""
         return self.path / "environment" / "Dockerfile"
 
     @cached_property
     def hash(self) -> str:
-        """sha256 over `rel NUL sha256(file) LF` of the files that define the task, as the official digests have it."""
+        """sha256 over `rel NUL sha256(file) LF` of the files that define the task, like the official digests."""
         lines = (f"{name}\0{digest}\n" for name, digest in self._digests.items())
         return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
     @cached_property
     def _digests(self) -> Mapping[str, str]:
-        """sha256 of the files that define the task, by relative path in order."""
+        """sha256 of the files that define the task, by sorted relative path."""
         digests = self._files.digests()
         if "task.toml" in digests:
-            digests["task.toml"] = self._toml_digest  # of what was read, whatever lies there by now
+            digests["task.toml"] = self._toml_digest  # of the content that was read, even if the file has changed
         for folder, text in self._compose_texts.items():
             if (name := f"{folder}/{COMPOSE_FILE}") in digests and text is not None:
                 digests[name] = _sha256(text)
         return digests
 
     def allowing(self, names: Collection[str], *, host: bool = False) -> Task:
-        """This task with consent to take the variables `names`, and no others, from tbench's environment.
+        """Return this task with access to exactly the variables `names` of tbench's environment.
 
-        With `host` its compose file may have what it asks for of the engine's machine.
+        With `host`, its compose files may access the engine's machine.
         """
         if (self._allowed_env, self.may_use_host) == (frozenset(names), host):
             return self
@@ -299,24 +299,24 @@ class Task:
         return other
 
     def with_file(self, file: TaskFile) -> Task:
-        """This task with other limits than its task.toml says; its hash is that of what is written there."""
+        """Return this task with overridden settings; the hash stays that of the original task.toml."""
         if file == self.file:
             return self
         other = self._copied("steps")
         other.file, other._services = file, {}
         return other
 
-    def _copied(self, *unlike: str) -> Task:
-        """A copy without what was found out about these parts."""
-        _ = self.hash  # taken now, so that both name one content
+    def _copied(self, *without: str) -> Task:
+        """Return a copy without these cached properties."""
+        _ = self.hash  # computed now, so that both tasks have the same content
         other = copy.copy(self)
-        for name in unlike:
+        for name in without:
             other.__dict__.pop(name, None)
         return other
 
     @cached_property
     def steps(self) -> tuple[Task, ...]:
-        """A view of this task for each of its steps, in order; empty for a task without.
+        """Views of this task for each of its steps, in order; empty for a task without steps.
 
         A view has the step's instruction, tests, solution and limits, and the hash of the whole task.
         """
@@ -324,24 +324,24 @@ class Task:
 
     @property
     def own_reward_range(self) -> RewardRange | None:
-        """The least and the largest reward of it or of its steps; None for 0 and 1."""
+        """Lowest and highest reward of the task or its steps; None for 0 and 1."""
         ranges = [part.file.verifier.reward_range for part in self.parts]
         widest = (min(low for low, _ in ranges), max(high for _, high in ranges))
         return None if widest == REWARD_RANGE else widest
 
     @property
     def whole(self) -> Task:
-        """The task of which this is a step's view, or this task."""
+        """The whole task of a step's view, or this task itself."""
         return self._whole or self
 
     @property
     def parts(self) -> tuple[Task, ...]:
-        """What agent and verifier do one after the other: the steps of a task, or all of it."""
+        """The units of work of agent and verifier, in order: the task's steps, or the task itself."""
         return self.steps or (self,)
 
     @property
     def step_name(self) -> str:
-        """Name of the step that this is a view of; empty for a whole task."""
+        """Name of the step of which this is a view; empty for a whole task."""
         return "" if self.step is None else self.step.name
 
     def _view(self, step: StepSection) -> Task:
@@ -352,12 +352,12 @@ class Task:
 
     @property
     def _folder(self) -> str:
-        """What stands before the names of folders that each step has: nothing, or its own folder."""
+        """Prefix of the folders that every step has: empty, or the step's folder."""
         return "" if self.step is None else f"steps/{self.step.name}/"
 
     @property
     def tests_folder(self) -> str:
-        """The folder that an image for the verifier is built of: tests/, or that of a step with such an image."""
+        """Build context of a verifier's image: tests/, or the step's own tests/ if it has a build context."""
         own = f"{self._folder}tests"
         return own if self._builds_an_image(own) else "tests"
 
@@ -365,58 +365,58 @@ class Task:
         return any((self.path / folder / name).is_file() for name in IMAGE_FILES)
 
     def missing_variables(self, tables: Collection[str]) -> list[str]:
-        """What it asks for in these of its `env` tables and does not get, one line each.
+        """Describe the variables that these `env` tables request and that are missing, one line each.
 
-        What its compose file asks for counts as of the table `environment`.
+        The table `environment` includes the variables that compose files request.
         """
-        wished = [wish for wish in wishes(self.file) if wish.key.partition(".")[0] in tables]
+        requested = [request for request in wishes(self.file) if request.key.partition(".")[0] in tables]
         if "environment" in tables:
-            wished += self._wishes_of_services()
-        return missing_variables(wished, self._allowed_env)
+            requested += self._requests_of_services()
+        return missing_variables(requested, self._allowed_env)
 
     @property
-    def wishes(self) -> tuple[Wish, ...]:
-        """Everything that it asks of tbench's environment, in task.toml and in its compose file."""
-        return (*wishes(self.file), *self._wishes_of_services())
+    def wishes(self) -> tuple[VariableRequest, ...]:
+        """All variables of tbench's environment that task.toml and compose files request."""
+        return (*wishes(self.file), *self._requests_of_services())
 
-    def _wishes_of_services(self) -> Iterator[Wish]:
+    def _requests_of_services(self) -> Iterator[VariableRequest]:
         for folder, services in self.compose_files.items():
             for asked in services.asked:
-                yield Wish(asked.key, asked.name, asked.has_default, f"{folder}/{COMPOSE_FILE}")
+                yield VariableRequest(asked.key, asked.name, asked.has_default, f"{folder}/{COMPOSE_FILE}")
 
     @property
     def host_access(self) -> Mapping[Path, tuple[str, ...]]:
-        """What its compose files ask for of the engine's machine and do not get: by file, key and value each."""
+        """Access to the engine's machine that compose files request and that is not allowed: key and value by file."""
         if self.may_use_host:
             return {}
         files = {self.path / folder / COMPOSE_FILE: each.host_access for folder, each in self.compose_files.items()}
         return {file: asked for file, asked in files.items() if asked}
 
     def resolve_env(self, env: Mapping[str, str]) -> dict[str, str]:
-        """A table of its environment with what it may take from tbench's own. Raises TrialError(env_missing)."""
+        """Resolve an `env` table with the allowed variables of tbench's environment. Raises TrialError(env_missing)."""
         return resolve_env(env, self._allowed_env)
 
     @cached_property
     def instruction(self) -> str:
-        """Text of instruction.md without leading canary lines and the blanks after them.
+        """Text of instruction.md without leading canary lines and blank lines.
 
-        Raises TrialError(task_changed), and TaskInvalid where a task of an unsupported form has none.
+        Raises TrialError(task_changed), and TaskInvalid if an unsupported task has no instruction.
         """
         name = f"{self._folder}instruction.md"
         try:
             content = read_bounded(self.path / name)
         except TaskInvalid as error:
-            raise self._changed(name, "has grown") from error
+            raise self._changed(name, "grew") from error
         except OSError as error:
             if name not in self._digests:
                 raise TaskInvalid(f"{self.path / name}: missing") from None
-            raise self._changed(name, f"cannot be read any more ({error.strerror})") from error
+            raise self._changed(name, f"became unreadable ({error.strerror})") from error
         self._require_same(name, {name: _sha256(content)} if self._files.is_hashed(name) else {})
         return _without_canary(_text(content))
 
     @cached_property
     def tests(self) -> Mapping[str, TreeEntry]:
-        """Entries for /tests, by path below tests/; those of a step go before. Raises TrialError(task_changed)."""
+        """Entries for /tests by path below tests/; a step's take precedence. Raises TrialError(task_changed)."""
         if self._whole is None:
             return self._tree("tests")
         return {**self._whole.tests, **self._tree(f"{self._folder}tests")}
@@ -429,7 +429,7 @@ class Task:
 
     @cached_property
     def workdir(self) -> Mapping[str, TreeEntry]:
-        """Entries for the working directory before a step begins. Raises TrialError(task_changed)."""
+        """Entries to add to the working directory before a step begins. Raises TrialError(task_changed)."""
         return {} if self.step is None else self._tree(f"{self._folder}workdir")
 
     @property
@@ -437,35 +437,35 @@ class Task:
         """Content of tests/test.sh. Raises TrialError(task_changed)."""
         entry = self.tests.get("test.sh")
         if entry is None or entry.data is None:
-            raise self._changed(f"{self._folder}tests/test.sh", "is gone")
+            raise self._changed(f"{self._folder}tests/test.sh", "was removed")
         return entry.data
 
     @cached_property
     def solution(self) -> Mapping[str, TreeEntry]:
-        """Entries for /solution, by path below solution/; empty without one. Raises TrialError(task_changed)."""
+        """Entries for /solution by path below solution/; empty without a solution. Raises TrialError(task_changed)."""
         return self._tree(self._solution)
 
     @property
     def _solution(self) -> str:
-        """The folder of the solution: a step that has none of its own has that of the task."""
+        """Folder of the solution; a step without its own has the task's."""
         own = f"{self._folder}solution"
         return own if (self.path / own).is_dir() else "solution"
 
     @property
     def solve_script(self) -> Path:
-        """Path of the script that the oracle runs, which need not exist."""
+        """Path of the oracle's script, which need not exist."""
         return self.path / self._solution / "solve.sh"
 
     @cached_property
     def has_oracle(self) -> bool:
-        """Whether there is a solve.sh for the oracle, in each step; one that goes away afterwards has changed."""
+        """Whether there is a solve.sh for the oracle, in each step."""
         if self.steps:
             return all(step.has_oracle for step in self.steps)
         script = self.solve_script
         return self._files.counts(script.relative_to(self.path).as_posix()) and not self._files.is_ignored(script)
 
     def require_unchanged(self, folder: str) -> None:
-        """Compare the files of a folder that is used in place with the hash. Raises TrialError(task_changed)."""
+        """Compare the files in a folder that is used directly with the hash. Raises TrialError(task_changed)."""
         try:
             now = self._files.digests(folder)
         except OSError as error:
@@ -475,7 +475,7 @@ class Task:
     def _tree(self, folder: str) -> Mapping[str, TreeEntry]:
         try:
             if excess := self._files.excess(folder):
-                raise self._changed(folder, f"holds {excess}: it has grown")
+                raise self._changed(folder, f"grew to {excess}")
             tree = self._files.tree(folder)
         except OSError as error:
             raise self._unreadable(error, folder) from error
@@ -484,48 +484,48 @@ class Task:
         return tree
 
     def _require_same(self, part: str, now: Mapping[str, str]) -> None:
-        """Compare the digests of a file or folder with those of the hash. Raises TrialError(task_changed)."""
+        """Compare the digests of a file or folder with those in the hash. Raises TrialError(task_changed)."""
         then = {name: digest for name, digest in self._digests.items() if name == part or name.startswith(f"{part}/")}
         for name in sorted(then.keys() | now.keys()):
             if name not in now:
-                raise self._changed(name, "is gone")
+                raise self._changed(name, "was removed")
             if (known := self._digests.get(name)) != now[name]:
-                raise self._changed(name, "has changed" if known else "is new")
+                raise self._changed(name, "changed" if known else "was added")
 
     @cached_property
     def left_out(self) -> list[str]:
-        """Files that its own .gitignore keeps out of the hash, and so out of containers, by relative path in order."""
+        """Sorted relative paths of files that its .gitignore excludes from the hash, and therefore from containers."""
         return sorted(self._files.left_out())
 
     def context(self, folder: str) -> list[Path]:
-        """The paths of a folder that an image is built of: those that the hash has, folders, and links as such."""
+        """Return the paths of a build context: files in the hash, folders, and unresolved links."""
         return self._files.context(folder)
 
     def _unreadable(self, error: OSError, folder: str) -> TrialError:
         name = Path(error.filename).relative_to(self.path).as_posix() if error.filename else folder
-        return self._changed(name, f"cannot be read any more ({error.strerror})")
+        return self._changed(name, f"became unreadable ({error.strerror})")
 
     def _changed(self, name: str, what: str) -> TrialError:
-        message = f"{self.path / name} {what} since the task's hash was taken; put it back, or start a new run"
+        message = f"{self.path / name} {what} after the task's hash was computed; restore it, or start a new run"
         return TrialError("task_changed", message)
 
     @cached_property
     def unsupported(self) -> list[str]:
-        """Features that this task needs and tbench does not have; empty for a task that can run."""
+        """Features that the task needs and tbench lacks; empty for a task that can run."""
         files = self.compose_files.items()
         lacking = [f"{key} in {folder}/{COMPOSE_FILE}" for folder, each in files for key in each.unsupported]
         return [*missing_features(self.file, self.path), *lacking, *self._unhashed()]
 
     def _unhashed(self) -> Iterator[str]:
-        """Files that it cannot run without, but that its .gitignore keeps out of the hash, and so out of containers."""
+        """Yield required files that its .gitignore excludes from the hash, and therefore from containers."""
         names = [f"{part._folder}{name}" for part in self.parts for name in ("instruction.md", "tests/test.sh")]
         for name in dict.fromkeys((f"environment/{COMPOSE_FILE}", "tests/test.sh", *names)):
             if (self.path / name).is_file() and not self._files.counts(name):
-                yield f"{name} outside of its hash (.gitignore)"
+                yield f"{name} excluded from its hash (.gitignore)"
 
     @cached_property
     def unknown_keys(self) -> list[str]:
-        """Dotted keys of task.toml that tbench does not know ([metadata] is free)."""
+        """Dotted keys of task.toml that tbench does not know; [metadata] may contain anything."""
         return sorted(unknown_keys(self._raw))
 
 

@@ -1,4 +1,4 @@
-"""What an agent is told beside the instruction, in Harbor's words to Terminus-2: MCP servers, and skills."""
+"""Parts of the prompt besides the instruction, MCP servers and skills, worded like Harbor's for Terminus-2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---", re.DOTALL)
 
 
 def instruction_with_servers(task: Task) -> str:
-    """The task's instruction and its MCP servers. Raises TrialError(task_changed)."""
+    """Return the task's instruction followed by its MCP servers. Raises TrialError(task_changed)."""
     servers = task.file.environment.mcp_servers
     return task.instruction + (_HEADING + "".join(map(_server_line, servers)) if servers else "")
 
@@ -25,11 +25,11 @@ def _server_line(server: McpServer) -> str:
 
 
 def skills_told(files: Mapping[str, str]) -> str:
-    """A block about skills, of the texts of their SKILL.md by path; empty where none tells name and description."""
+    """Return a block that lists skills, given their SKILL.md by path; empty if none has name and description."""
     known = [(path, front) for path, text in files.items() if (front := _front_matter(text)) is not None]
     if not known:
         return ""
-    # Only of tasks with skills, so not before one is there.
+    # Imported here because few tasks have skills.
     from xml.etree import ElementTree
 
     root = ElementTree.Element("available_skills")
@@ -42,7 +42,7 @@ def skills_told(files: Mapping[str, str]) -> str:
 
 
 def _front_matter(text: str) -> tuple[str, str] | None:
-    """Name and description at the head of a SKILL.md; None where it does not tell both."""
+    """Return name and description from the front matter of a SKILL.md; None if one is missing."""
     if (found := _FRONT_MATTER.match(text)) is None:
         return None
     import yaml
@@ -53,8 +53,8 @@ def _front_matter(text: str) -> tuple[str, str] | None:
         return None
     if not isinstance(values, dict):
         return None
-    told = [values.get("name"), values.get("description")]
-    return (str(told[0]), str(told[1])) if _are_texts(told) else None
+    fields = [values.get("name"), values.get("description")]
+    return (str(fields[0]), str(fields[1])) if _are_texts(fields) else None
 
 
 def _are_texts(values: Iterable[object]) -> bool:

@@ -67,8 +67,8 @@ def test_check_names_what_a_task_asks_of_the_environment_and_the_flag_that_allow
         0,
         [
             f"asks for HF_TOKEN (not set here): {path}: environment.env.K; "
-            "without --allow-env HF_TOKEN it has the error env_missing",
-            f"asks for OPENAI_API_KEY: {path}: verifier.env.L; without --allow-env OPENAI_API_KEY it has its default",
+            "without --allow-env HF_TOKEN, the trial fails with env_missing",
+            f"asks for OPENAI_API_KEY: {path}: verifier.env.L; without --allow-env OPENAI_API_KEY, its default is used",
             "1 task, 0 problems, 0 hints",
         ],
     )
@@ -117,8 +117,7 @@ def test_check_prints_an_object_per_task(make_task: MakeTask) -> None:
     assert good_row["notes"] == [f"no oracle: {good / 'solution' / 'solve.sh'} is missing"]
     assert good_row["hints"] == [
         f"ignored: {good / 'task.toml'}: agnet; did you mean agent?",
-        f"looks wrong: {good / 'instruction.md'}: /app/never-there.txt: "
-        "neither environment nor tests nor solution know such a file",
+        f"looks wrong: {good / 'instruction.md'}: /app/never-there.txt: no such file in environment, tests or solution",
     ]
 
 

@@ -89,7 +89,7 @@ def test_h_is_help(words: tuple[str, ...]) -> None:
 
 def test_help_is_as_wide_as_the_terminal() -> None:
     wide, narrow = (tbench("run", "--help", COLUMNS=columns).stdout.splitlines() for columns in ("160", "60"))
-    assert 100 < max(map(len, wide)) <= 160
+    assert 60 < max(map(len, wide)) <= 160
     assert max(map(len, narrow)) <= 60
 
 

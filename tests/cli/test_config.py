@@ -131,7 +131,10 @@ MISTAKES = [
     ("-c model.tempratur=1", "-c model.tempratur=1: model.tempratur: no such setting; did you mean model.temperature?"),
     ("-c deep.toml", "deep.toml: model.temperature: Input should be a valid number (got {'deep': {'x': 1}})"),
     ("-c deeper.toml", "deeper.toml: model.sampling: no such setting; there are "),
-    ("-c model.temperature.x.y=1", "-c model.temperature.x.y=1: model.temperature: is a single value without a key x.y"),
+    (
+        "-c model.temperature.x.y=1",
+        "-c model.temperature.x.y=1: model.temperature: is a single value without a key x.y",
+    ),
     ("-c model.temperature=warm", "model.temperature: Input should be a valid number (got 'warm')"),
     ("-c typed.toml", "typed.toml: model.temperature: Input should be a valid number (got '0.5')"),
     ("-c section.toml", "section.toml: modle: no such section; did you mean model?"),

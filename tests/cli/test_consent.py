@@ -63,7 +63,7 @@ def test_the_key_of_the_user_reaches_neither_container_nor_file_without_consent(
     tasks = make_task("asks", toml=ASKS, solve=SOLVE, test=f"WANTED=nothing\n{TEST}").parent
     done = tbench("run", str(tasks), "-a", "oracle", "-k", "2", "-o", str(run_dir), OPENAI_API_KEY=KEY)
     assert done.returncode == 0, done
-    said = "not given to the tasks that ask for it, though set here: OPENAI_API_KEY; --allow-env OPENAI_API_KEY"
+    said = "requested by tasks and set here, but not allowed: OPENAI_API_KEY; allow with --allow-env OPENAI_API_KEY"
     assert done.stderr.count(said) == 1
     for (task, _), result in results(run_dir).items():
         error = result["error"] or {}
@@ -84,7 +84,7 @@ def test_with_consent_every_table_gets_it_also_when_the_run_is_resumed(make_task
     assert "not given" not in done.stderr
     assert json.loads((run_dir / "run.json").read_text())["config"]["sandbox"]["allow_env"] == ["OPENAI_API_KEY"]
     demands = results(run_dir)["demands", 0]
-    assert demands["error"]["message"].endswith("set OPENAI_API_KEY in the environment of tbench")
+    assert demands["error"]["message"].endswith("set OPENAI_API_KEY in tbench's environment")
     assert results(run_dir)["asks", 0]["reward"] == 0.0  # the variable was allowed, but is not set
 
     refused = in_process.tbench(*command[:-1], "OTHER", "--resume", OPENAI_API_KEY=KEY)
@@ -113,7 +113,7 @@ def test_a_shell_takes_consent_and_capabilities_as_a_run_does(make_task: Any, to
     path = make_task(toml=DEMANDS.replace("OPENAI_API_KEY", "FOR_SHELL"))
     refused = in_process.tbench("shell", str(path), FOR_SHELL="given")
     assert refused.returncode == 2
-    assert "though set here: FOR_SHELL; --allow-env FOR_SHELL" in refused.stderr
+    assert "but not allowed: FOR_SHELL; allow with --allow-env FOR_SHELL" in refused.stderr
     assert "env_missing: K = ${FOR_SHELL}" in refused.stderr
     allowed = tbench(
         "shell", str(path), "--no-verify", "--allow-env", "FOR_SHELL", "--cap-add", "CAP_SYS_PTRACE", FOR_SHELL="given"

@@ -35,8 +35,8 @@ def test_a_directory_is_converted_and_what_cannot_be_is_named(tmp_path: Path) ->
     assert tbench("task", "convert", str(tmp_path / "old")) == (
         2,
         [
-            f"not converted: {bad}/docker-compose.yaml: services.a: is no table of keys and values",
-            "shell: run_tests_in_same_shell: the tests run in a shell of their own, as the agent's user",
+            f"not converted: {bad}/docker-compose.yaml: services.a: must be a table of keys and values",
+            "shell: run_tests_in_same_shell: the tests run in a separate shell as the agent's user",
             f"2 tasks written to {target}, 1 problem",
         ],
     )

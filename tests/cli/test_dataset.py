@@ -109,7 +109,7 @@ def test_the_tasks_are_named_once_and_a_name_that_is_a_directory_is_refused() ->
     assert "TASKS and --dataset: say the same; give one of them" in fails("task", "list", "made-up", "-d", "made-up")
     Path("made-up").mkdir()
     assert "--dataset made-up: is a directory here, too; write ./made-up" in fails("task", "list", "-d", "made-up")
-    assert "made-up: no task here" in fails("task", "list", "made-up")
+    assert "made-up: contains no tasks" in fails("task", "list", "made-up")
 
 
 def test_offline_and_unknown_names_are_one_line() -> None:

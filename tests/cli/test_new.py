@@ -46,7 +46,7 @@ def test_a_bad_name_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_what_is_there_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    assert "is there already; choose another name" in tbench("new", "mine", "--dir", str(tmp_path))[2]
+    assert "already exists; choose another name" in tbench("new", "mine", "--dir", str(tmp_path))[2]
     assert list((tmp_path / "mine").iterdir()) == []
 
 

@@ -63,7 +63,7 @@ def test_a_directory_of_both_forms_is_read_and_what_was_converted_is_said_once(
     found = read_chosen(str(tmp_path / "tasks"), ALL_TASKS, Access(say=said.append))
     assert [task.name for task in found.tasks] == ["current", "old-a", "old-b"]
     assert found.invalid.keys() == {"old-bad"}
-    assert "old-bad/task.yaml: line 2: is no YAML" in found.invalid["old-bad"]
+    assert "old-bad/task.yaml: line 2: is not valid YAML" in found.invalid["old-bad"]
     assert said == [f"2 tasks of Terminal-Bench 1, converted to the current form in {cache}"]
     assert sorted(path.name for path in found.tasks[1].path.parents[1].iterdir()) == sorted(
         each.path.parent.name for each in found.tasks[1:]

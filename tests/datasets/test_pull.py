@@ -250,7 +250,7 @@ def test_tasks_of_terminal_bench_1_are_converted_and_those_that_cannot_be_are_na
         said: list[str] = []
         found = read_chosen("old@1", ALL_TASKS, Access(str(place), say=said.append))
         assert [(task.name, task.has_oracle) for task in found.tasks] == [("first", True)]
-        assert "docker-compose.yaml: services: is missing, or no table of services" in found.invalid["second"]
+        assert "docker-compose.yaml: services: must be a table of services" in found.invalid["second"]
     assert said == []
 
 

@@ -48,12 +48,11 @@ def test_a_missing_variable_refuses_the_agents_that_need_it(
 ) -> None:
     path = make_task(toml=WANTS.format(table=table))
     assert [agent for agent in ("model", "nop", "oracle") if why(path, agent)] == refused_agents
-    words = (
-        f"{table}.env.KEY = ${{SURELY_UNSET}}: SURELY_UNSET comes from the environment of tbench only with consent: "
-    )
+    remedy = "add --allow-env SURELY_UNSET, and set SURELY_UNSET in tbench's environment"
     assert why(path, "oracle") == (
-        "env_missing", f"{words}give --allow-env SURELY_UNSET, and set SURELY_UNSET there",
-    )  # fmt: skip
+        "env_missing",
+        f"{table}.env.KEY = ${{SURELY_UNSET}}: SURELY_UNSET is not allowed; {remedy}",
+    )
 
 
 def test_a_variable_has_to_be_allowed_and_set_and_all_that_are_missing_are_named(
@@ -63,13 +62,13 @@ def test_a_variable_has_to_be_allowed_and_set_and_all_that_are_missing_are_named
     path = make_task(toml='[verifier.env]\nA = "${SURELY_SET}"\nB = "${SURELY_UNSET}"\nC = "${SURELY_UNSET:-c}"\n')
     assert why(path) == (
         "env_missing",
-        "verifier.env.A = ${SURELY_SET}: SURELY_SET comes from the environment of tbench only with consent: give "
-        "--allow-env SURELY_SET; verifier.env.B = ${SURELY_UNSET}: SURELY_UNSET comes from the environment of tbench "
-        "only with consent: give --allow-env SURELY_UNSET, and set SURELY_UNSET there",
+        "verifier.env.A = ${SURELY_SET}: SURELY_SET is not allowed; add --allow-env SURELY_SET; "
+        "verifier.env.B = ${SURELY_UNSET}: SURELY_UNSET is not allowed; add --allow-env SURELY_UNSET, and set "
+        "SURELY_UNSET in tbench's environment",
     )
     both = ("SURELY_SET", "SURELY_UNSET")
     assert why(path, allowed=both) == (
-        "env_missing", "verifier.env.B = ${SURELY_UNSET}: set SURELY_UNSET in the environment of tbench",
+        "env_missing", "verifier.env.B = ${SURELY_UNSET}: set SURELY_UNSET in tbench's environment",
     )  # fmt: skip
     monkeypatch.setenv("SURELY_UNSET", "y")
     assert why(path, allowed=both) is None
@@ -88,7 +87,7 @@ def test_a_solution_that_goes_away_after_the_plan_was_made_has_changed(make_task
     assert task.hash and refusal(task, "", "oracle") is None
     (task.path / "solution" / "solve.sh").unlink()
     assert refusal(task, "", "oracle") is None
-    with pytest.raises(TrialError, match=r"solve\.sh is gone since the task's hash was taken"):
+    with pytest.raises(TrialError, match=r"solve\.sh was removed after the task's hash was computed"):
         assert task.solution
 
 
@@ -152,8 +151,8 @@ async def test_trials_that_cannot_run_have_their_error_first_and_neither_sandbox
     }  # fmt: skip
     first = next(place for place, event in enumerate(seen) if isinstance(event, TrialPhase))
     assert notes(seen[:first]) == [
-        "needs-key cannot run: env_missing: verifier.env.KEY = ${SURELY_UNSET}: SURELY_UNSET comes from the "
-        "environment of tbench only with consent: give --allow-env SURELY_UNSET, and set SURELY_UNSET there",
+        "needs-key cannot run: env_missing: verifier.env.KEY = ${SURELY_UNSET}: SURELY_UNSET is not "
+        "allowed; add --allow-env SURELY_UNSET, and set SURELY_UNSET in tbench's environment",
         "zulu cannot run: task_unsupported: needs environment.tpu, which tbench does not have",
     ]
     assert len(outcome.results) == 6

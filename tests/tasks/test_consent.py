@@ -1,4 +1,4 @@
-"""Consent: what a task takes from the environment of tbench, what it does not get, and what is said of it."""
+"""Consent: what a task takes from tbench's environment, what it does not get, and what is said of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tbench.errors import TrialError
-from tbench.tasks.consent import Wish, about_withheld, resolve_env, wishes
+from tbench.tasks.consent import VariableRequest, about_withheld, resolve_env, wishes
 from tbench.tasks.format import TaskFile
 
 HOST = {"HOST_A": "a", "OPENAI_API_KEY": "the-real-key", "EMPTY": ""}
@@ -43,10 +43,12 @@ def test_only_a_whole_value_is_a_template() -> None:
 def test_without_a_default_the_key_the_variable_and_the_flag_are_named() -> None:
     env = {"KEY": "${OPENAI_API_KEY}"}
     words = missing(env, ())
-    assert words.startswith("KEY = ${OPENAI_API_KEY}: ") and words.endswith("give --allow-env OPENAI_API_KEY")
+    assert words.startswith("KEY = ${OPENAI_API_KEY}: ") and words.endswith("add --allow-env OPENAI_API_KEY")
     assert "the-real-key" not in words
-    assert missing(env, (), {}).endswith("give --allow-env OPENAI_API_KEY, and set OPENAI_API_KEY there")
-    assert missing(env, {"OPENAI_API_KEY"}, {}).endswith("set OPENAI_API_KEY in the environment of tbench")
+    assert missing(env, (), {}).endswith(
+        "add --allow-env OPENAI_API_KEY, and set OPENAI_API_KEY in tbench's environment"
+    )
+    assert missing(env, {"OPENAI_API_KEY"}, {}).endswith("set OPENAI_API_KEY in tbench's environment")
 
 
 def test_every_wish_is_found_with_its_key() -> None:
@@ -54,9 +56,9 @@ def test_every_wish_is_found_with_its_key() -> None:
         verifier={"KEY": "${A:-}", "PLAIN": "x"}, environment={"KEY": "${B}"}, solution={"OTHER": "${A}", "N": "x${C}"}
     )
     assert list(wishes(file)) == [
-        Wish("environment.env.KEY", "B", has_default=False),
-        Wish("solution.env.OTHER", "A", has_default=False),
-        Wish("verifier.env.KEY", "A", has_default=True),
+        VariableRequest("environment.env.KEY", "B", has_default=False),
+        VariableRequest("solution.env.OTHER", "A", has_default=False),
+        VariableRequest("verifier.env.KEY", "A", has_default=True),
     ]
 
 
@@ -67,8 +69,8 @@ def test_one_line_names_what_is_set_asked_for_and_not_allowed() -> None:
     ]
     wished = [wish for file in files for wish in wishes(file)]
     assert about_withheld(wished, (), HOST) == (
-        "not given to the tasks that ask for it, though set here: HOST_A, OPENAI_API_KEY; "
-        "--allow-env HOST_A --allow-env OPENAI_API_KEY allows it"
+        "requested by tasks and set here, but not allowed: HOST_A, OPENAI_API_KEY; allow with "
+        "--allow-env HOST_A --allow-env OPENAI_API_KEY"
     )
     assert "HOST_A" not in (about_withheld(wished, {"HOST_A"}, HOST) or "")
     assert about_withheld(wished, {"HOST_A", "OPENAI_API_KEY"}, HOST) is None

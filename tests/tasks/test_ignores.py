@@ -51,7 +51,7 @@ def test_files_that_only_the_own_gitignore_leaves_out_are_told(make_task: MakeTa
 @pytest.mark.parametrize("name", ["tests/test.sh", "instruction.md"])
 def test_a_task_whose_own_files_its_gitignore_leaves_out_is_not_run(make_task: MakeTask, name: str) -> None:
     task = Task.read(write_task(make_task(), {".gitignore": f"/{name}\n"}))
-    assert task.unsupported == [f"{name} outside of its hash (.gitignore)"]
+    assert task.unsupported == [f"{name} excluded from its hash (.gitignore)"]
 
 
 def test_a_link_to_what_is_excluded_is_excluded(make_task: MakeTask) -> None:

@@ -41,7 +41,7 @@ def test_a_host_is_read_as_it_is_compared(written: str, host: str) -> None:
     ],
 )
 def test_what_is_no_host_is_refused(written: str) -> None:
-    with pytest.raises(ValueError, match=r"is a host such as|has a name after"):
+    with pytest.raises(ValueError, match=r"must be a host such as|must have a name after"):
         allowed_host(written)
 
 

@@ -12,7 +12,7 @@ from tbench.errors import TaskInvalid, TrialError
 from tbench.runs.plan import as_configured
 from tbench.runs.preflight import refusal
 from tbench.runs.run import demand_of_task
-from tbench.tasks.consent import Wish
+from tbench.tasks.consent import VariableRequest
 from tbench.tasks.environment import Environment, agent_environment
 from tbench.tasks.format import EnvironmentSection
 from tbench.tasks.task import Task
@@ -113,8 +113,8 @@ def test_variables_come_from_the_task_and_with_consent_from_outside(
     toml = '[environment]\nenv = { TAG = "1.2" }\n'
     task = Task.read(with_compose(make_task, text, toml=toml))
     assert list(task.wishes) == [
-        Wish("services.api.environment.A", "FRUIT", False, "environment/docker-compose.yaml"),
-        Wish("services.api.environment.B", "NOWHERE", True, "environment/docker-compose.yaml"),
+        VariableRequest("services.api.environment.A", "FRUIT", False, "environment/docker-compose.yaml"),
+        VariableRequest("services.api.environment.B", "NOWHERE", True, "environment/docker-compose.yaml"),
     ]
     refused = refusal(task, "", "nop")
     assert refused is not None
@@ -178,7 +178,7 @@ def test_the_compose_file_of_a_verifier_is_known_before_a_run(make_task: MakeTas
     assert lacking.unsupported == ["services.main.secrets in tests/docker-compose.yaml"]
     path = beside_tests(make_task, "services: {main: {image: 'x:${TAG}', privileged: true}}")
     task = Task.read(path)
-    assert task.wishes == (Wish("services.main.image", "TAG", False, "tests/docker-compose.yaml"),)
+    assert task.wishes == (VariableRequest("services.main.image", "TAG", False, "tests/docker-compose.yaml"),)
     refused = refusal(task, "", "nop")
     assert refused is not None
     assert refused.type == "trust_missing"

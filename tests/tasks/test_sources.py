@@ -72,7 +72,7 @@ def test_a_source_with_only_bad_tasks_says_what_is_wrong(make_task: MakeTask) ->
 def test_a_source_that_is_missing_or_empty_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such directory"):
         read_tasks(str(tmp_path / "nowhere"))
-    with pytest.raises(UsageError, match="no task here"):
+    with pytest.raises(UsageError, match="contains no tasks"):
         read_tasks(str(tmp_path))
 
 

@@ -32,7 +32,7 @@ def complaint(path: Path) -> str:
 def test_a_step_directory_that_is_missing_is_named(make_task: MakeTask) -> None:
     path = step_task(make_task, "one", "two")
     shutil.rmtree(path / "steps" / "two")
-    assert complaint(path) == f"{path}/steps/two: missing, though [[steps]] in task.toml names it"
+    assert complaint(path) == f"{path}/steps/two: missing, although [[steps]] in task.toml refers to it"
 
 
 @pytest.mark.parametrize("part", ["instruction.md", "tests/test.sh"])
@@ -53,13 +53,13 @@ def test_a_step_may_have_its_test_script_from_the_task(make_task: MakeTask) -> N
 )
 def test_a_step_has_a_name_that_a_directory_can_have_everywhere(make_task: MakeTask, name: str) -> None:
     path = make_task(toml=f'[[steps]]\nname = "{name}"\n')
-    assert "steps.0.name: is the name of a directory in steps/" in complaint(path)
+    assert "steps.0.name: must be the name of a directory in steps/" in complaint(path)
 
 
 @pytest.mark.parametrize("other", ["build", "Build", "BUILD"])
 def test_two_steps_of_one_name_are_refused(make_task: MakeTask, other: str) -> None:
     path = make_task(toml=f"[[steps]]\nname = 'build'\n[[steps]]\nname = '{other}'\n")
-    assert f"steps: two of the steps are called {other!r}; each has a directory of its own" in complaint(path)
+    assert f"steps: two steps are named {other!r}; give each step its own name and directory" in complaint(path)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_steps_are_bounded_together(make_task: MakeTask) -> None:
         (path / "steps" / name / "workdir").mkdir()
         with (path / "steps" / name / "workdir" / "data").open("wb") as file:
             file.truncate(FOLDER_BYTES // 2)  # takes no room on the disk
-    assert f"{path}/steps: holds 256.0 MB of files, and at most 256.0 MB are read" in complaint(path)
+    assert f"{path}/steps: has 256.0 MB of files, more than the maximum of 256.0 MB" in complaint(path)
 
 
 def test_a_link_out_of_a_step_is_refused(make_task: MakeTask, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_files_for_the_working_directory_are_the_steps(task: Task) -> None:
 def test_what_changed_in_a_step_since_the_hash_was_taken_is_named(task: Task) -> None:
     two = task.steps[1]
     (task.path / "steps" / "two" / "workdir" / "input" / "a.csv").write_text("2")
-    with pytest.raises(TrialError, match=r"steps/two/workdir/input/a\.csv has changed since the task's hash") as caught:
+    with pytest.raises(TrialError, match=r"steps/two/workdir/input/a\.csv changed after the task's hash") as caught:
         _ = two.workdir
     assert caught.value.type == "task_changed"
 

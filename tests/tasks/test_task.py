@@ -78,7 +78,7 @@ def test_a_linked_folder_whose_files_are_not_hashed_is_refused(make_task: MakeTa
     path = make_task()
     (path / "shared").mkdir()
     (path / "tests" / "data").symlink_to("../shared")
-    assert complaint(path).startswith(f"{path / 'tests' / 'data'}: symlink leads to a folder that is not in the task")
+    assert complaint(path).startswith(f"{path / 'tests' / 'data'}: symlink leads to a folder outside of the task")
     (path / "tests" / "data").unlink()
     (path / "tests" / "data").symlink_to("../solution")
     assert "data/solve.sh" in Task.read(path).tests
@@ -134,7 +134,7 @@ def test_consent_changes_nothing_of_the_content(make_task: MakeTask) -> None:
     (task.path / "tests" / "test.sh").write_text("changed")
     assert allowed.hash == task.hash
     for each in (task, allowed):
-        assert "has changed" in changed(lambda each=each: each.tests)  # type: ignore[misc]
+        assert "changed" in changed(lambda each=each: each.tests)  # type: ignore[misc]
 
 
 def test_the_digest_ignores_modes_and_sees_bytes(make_task: MakeTask) -> None:
@@ -216,7 +216,7 @@ def test_what_is_no_longer_what_the_hash_says_is_refused_and_named(
     do(path / name)
     words = changed(lambda: PARTS[name](task))
     assert words.startswith(f"{path / name} ")
-    assert words.endswith("put it back, or start a new run")
+    assert words.endswith("restore it, or start a new run")
 
 
 @pytest.mark.parametrize("name", ["tests/new", "solution/sub/new", "environment/new"])
@@ -227,14 +227,14 @@ def test_a_file_that_came_new_is_refused_and_named(path: Path, name: str) -> Non
     (path / name).write_text("new")
     folder = name.partition("/")[0]
     read = {"tests": lambda: task.tests, "solution": lambda: task.solution}
-    assert f"{path / name} is new" in changed(read.get(folder, lambda: task.require_unchanged(folder)))
+    assert f"{path / name} was added" in changed(read.get(folder, lambda: task.require_unchanged(folder)))
 
 
 def test_a_folder_that_is_gone_is_named_by_its_files(path: Path) -> None:
     task = Task.read(path)
     assert task.hash
     shutil.rmtree(path / "solution")
-    assert f"{path / 'solution' / 'solve.sh'} is gone" in changed(lambda: task.solution)
+    assert f"{path / 'solution' / 'solve.sh'} was removed" in changed(lambda: task.solution)
 
 
 def test_files_that_the_hash_does_not_name_may_change(path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_test_script_outside_of_the_hash_that_vanished_is_named(path: Path) ->
     task = Task.read(path)
     assert task.hash
     remove(path / "tests" / "test.sh")
-    assert f"{path / 'tests' / 'test.sh'} is gone" in changed(lambda: task.test_script)
+    assert f"{path / 'tests' / 'test.sh'} was removed" in changed(lambda: task.test_script)
 
 
 def test_line_ends_are_those_of_a_text(path: Path) -> None:

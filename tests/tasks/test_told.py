@@ -45,8 +45,8 @@ def test_without_servers_the_instruction_stands_alone(make_task: MakeTask) -> No
 @pytest.mark.parametrize(
     ("server", "words"),
     [
-        ("", "environment.mcp_servers.0: a server with transport 'sse' has a url; give it"),
-        ("transport = 'stdio'", "environment.mcp_servers.0: a server with transport 'stdio' has a command; give it"),
+        ("", "environment.mcp_servers.0: a server with transport 'sse' needs a url"),
+        ("transport = 'stdio'", "environment.mcp_servers.0: a server with transport 'stdio' needs a command"),
         ("transport = 'pigeon'", "environment.mcp_servers.0.transport: "),
     ],
 )

@@ -1,4 +1,4 @@
-"""A small task that works, as files to begin with."""
+"""A small working task, the template of `tbench task new`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _NAME = "@NAME@"
 
 
 def write_template(name: str, path: Path) -> None:
-    """Write the task into the new directory `path`. Raises UsageError where something is there or nothing can be."""
+    """Write the task into the new directory `path`. Raises UsageError if it exists or cannot be written."""
     if path.exists() or path.is_symlink():
-        raise UsageError(f"{path}: is there already; choose another name, or another place with --dir")
+        raise UsageError(f"{path}: already exists; choose another name, or another directory with --dir")
     try:
         shutil.copytree(_FILES, path, ignore=shutil.ignore_patterns("__init__.py", "__pycache__"))
         toml = path / "task.toml"

@@ -1,4 +1,4 @@
-"""The services of a Terminal-Bench 1 task: one as keys of task.toml and a Dockerfile, several as a compose file."""
+"""Converts the services of a Terminal-Bench 1 task: one to task.toml and a Dockerfile, several to a compose file."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tbench.errors import TaskInvalid
 from tbench.tasks.dockerfile import copy_line, for_platform, with_lines
 from tbench.tasks.terminal_bench_1.description import read_yaml
 
-# The docker-compose.yaml of a Terminal-Bench 1 task: its services, with what the harness fills in.
+# Services in the docker-compose.yaml of a Terminal-Bench 1 task, with the harness's variables filled in
 
 COMPOSE_NAME = "docker-compose.yaml"
-OF_THE_HARNESS = "${T_BENCH_"
-"""How what the harness alone knows begins: names and the directories of its logs."""
-_USUAL_MAIN = "client"
-_FILLED_IN = {
+HARNESS_VARIABLE = "${T_BENCH_"
+"""Prefix of variables that only the harness knows: names and its log directories."""
+_DEFAULT_MAIN = "client"
+_KNOWN_VARIABLES = {
     "TEST_DIR": "/tests",
     "CONTAINER_LOGS_PATH": "/logs",
     "CONTAINER_AGENT_LOGS_PATH": "/agent-logs",
 }
-"""What the harness's variables stand for that a container sees."""
+"""Values of the harness's variables that are visible in containers."""
 _VARIABLE = re.compile(r"\$\{?T_BENCH_(\w+)(?::?-[^}]*)?\}?")
 
 Settings = Mapping[str, Any]
@@ -36,44 +36,44 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Services:
-    """The services of a task."""
+    """Services of a task."""
 
     path: Path
-    """The file that they are described in."""
+    """The compose file."""
     main: str
-    """The service that the agent works in."""
+    """Name of the service in which the agent works."""
     all: Mapping[str, Settings]
     rest: Settings
-    """The other keys of the file."""
+    """Other keys of the file."""
 
     @property
     def settings(self) -> Settings:
-        """Those of the main service."""
+        """Settings of the main service."""
         return self.all[self.main]
 
-    def wrong(self, key: str, why: str, service: str | None = None) -> TaskInvalid:
-        """The error about a key of a service, the main one if none is named."""
+    def invalid(self, key: str, why: str, service: str | None = None) -> TaskInvalid:
+        """Return the error for a key of a service, by default the main one."""
         return TaskInvalid(f"{self.path}: services.{service or self.main}.{key}: {why}")
 
 
 def read_services(path: Path) -> Services:
-    """The services that the file at `path` describes. Raises TaskInvalid, naming file and key, and OSError."""
+    """Read the services from the file at `path`. Raises OSError, and TaskInvalid, which names file and key."""
     raw = read_yaml(path)
     services = raw.get("services") if isinstance(raw, dict) else None
     if not isinstance(services, dict) or not services:
-        raise TaskInvalid(f"{path}: services: is missing, or no table of services")
+        raise TaskInvalid(f"{path}: services: must be a table of services")
     for name, settings in services.items():
         if not isinstance(name, str) or not isinstance(settings, dict):
-            raise TaskInvalid(f"{path}: services.{name}: is no table of keys and values")
-    main = _USUAL_MAIN if _USUAL_MAIN in services else next(iter(services))
+            raise TaskInvalid(f"{path}: services.{name}: must be a table of keys and values")
+    main = _DEFAULT_MAIN if _DEFAULT_MAIN in services else next(iter(services))
     rest = {key: value for key, value in raw.items() if key not in ("services", "version", "name")}
-    known = {**_FILLED_IN, "TASK_DOCKER_NAME_PREFIX": f"tb__{path.absolute().parent.name}".replace(".", "-")}
-    filled = {name: _filled_in(settings, known) for name, settings in services.items()}
-    return Services(path, main, filled, _filled_in(rest, known))
+    known = {**_KNOWN_VARIABLES, "TASK_DOCKER_NAME_PREFIX": f"tb__{path.absolute().parent.name}".replace(".", "-")}
+    filled = {name: _substituted(settings, known) for name, settings in services.items()}
+    return Services(path, main, filled, _substituted(rest, known))
 
 
 def variables(services: Services, name: str) -> dict[str, str]:
-    """The environment of a service, as strings. Raises TaskInvalid."""
+    """Return the environment variables of a service. Raises TaskInvalid."""
     given = services.all[name].get("environment") or {}
     pairs: Iterator[tuple[Any, Any]]
     if isinstance(given, list):
@@ -82,32 +82,35 @@ def variables(services: Services, name: str) -> dict[str, str]:
     elif isinstance(given, dict):
         pairs = iter(given.items())
     else:
-        raise services.wrong("environment", "is neither a table nor a list of KEY=VALUE", name)
+        raise services.invalid("environment", "must be a table or a list of KEY=VALUE", name)
     return {str(key): _value(str(key), value) for key, value in pairs}
 
 
 def volumes(services: Services, name: str) -> list[Any]:
-    """The volumes of a service without those for the harness's logs, which /logs replaces. Raises TaskInvalid."""
+    """Return the volumes of a service, without those for the harness's logs, which /logs replaces.
+
+    Raises TaskInvalid.
+    """
     given = services.all[name].get("volumes") or []
     if not isinstance(given, list):
-        raise services.wrong("volumes", "is no list", name)
-    return [each for each in given if not _source_of(each).startswith(OF_THE_HARNESS)]
+        raise services.invalid("volumes", "must be a list", name)
+    return [each for each in given if not _source_of(each).startswith(HARNESS_VARIABLE)]
 
 
 def build_of(services: Services, name: str) -> dict[str, Any] | None:
-    """How the image of a service is built; None where it is not. Raises TaskInvalid."""
+    """Return the build settings of a service; None if its image is not built. Raises TaskInvalid."""
     given = services.all[name].get("build")
     if given is None or isinstance(given, str):
         return {"context": given} if given else None
     if not isinstance(given, dict):
-        raise services.wrong("build", "is neither a folder nor a table", name)
+        raise services.invalid("build", "must be a folder or a table", name)
     return {"context": ".", **given}
 
 
 def build_files(services: Services, name: str) -> tuple[Path, Path] | None:
-    """Folder and Dockerfile, both within the task, that a service is built of; None where it is not built.
+    """Return build context and Dockerfile of a service, both within the task; None if its image is not built.
 
-    Raises TaskInvalid for one that is elsewhere or missing.
+    Raises TaskInvalid if one is missing or outside of the task.
     """
     build = build_of(services, name)
     if build is None:
@@ -117,9 +120,9 @@ def build_files(services: Services, name: str) -> tuple[Path, Path] | None:
     dockerfile = context / str(build.get("dockerfile") or "Dockerfile")
     for key, path in (("context", context), ("dockerfile", dockerfile)):
         if not path.resolve().is_relative_to(root.resolve()):
-            raise services.wrong(f"build.{key}", f"{build[key]} is outside of the task", name)
+            raise services.invalid(f"build.{key}", f"{build[key]} is outside the task", name)
     if not dockerfile.is_file():
-        raise services.wrong("build.dockerfile", f"{dockerfile} is missing", name)
+        raise services.invalid("build.dockerfile", f"{dockerfile} is missing", name)
     return context, dockerfile
 
 
@@ -129,59 +132,59 @@ def _source_of(volume: Any) -> str:
 
 def _value(key: str, value: Any) -> str:
     if value is None:
-        return f"${{{key}:-}}"  # whatever the host has
+        return f"${{{key}:-}}"  # the host's value
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _filled_in(value: Any, known: Mapping[str, str]) -> Any:
-    """Copy of a value in which the harness's variables stand for what a container sees of them, as far as known."""
+def _substituted(value: Any, known: Mapping[str, str]) -> Any:
+    """Return a copy of a value with the harness's variables replaced, as far as they are known."""
     if isinstance(value, str):
-        return _VARIABLE.sub(lambda found: known.get(found[1], f"{OF_THE_HARNESS}{found[1]}}}"), value)
+        return _VARIABLE.sub(lambda found: known.get(found[1], f"{HARNESS_VARIABLE}{found[1]}}}"), value)
     if isinstance(value, dict):
-        return {str(key): _filled_in(each, known) for key, each in value.items()}
-    return [_filled_in(each, known) for each in value] if isinstance(value, list) else value
+        return {str(key): _substituted(each, known) for key, each in value.items()}
+    return [_substituted(each, known) for each in value] if isinstance(value, list) else value
 
 
-_WITHOUT_EFFECT = {
+_IGNORED_KEYS = {
     *("container_name", "tty", "stdin_open", "init", "restart", "labels", "stop_grace_period", "stop_signal"),
     *("pull_policy", "healthcheck", "expose", "ports", "logging"),
 }
-"""Keys that change nothing for what works in the only container: nothing waits for its health, or reaches its ports."""
-_READ = {
+"""Keys without effect in a single container: no other service needs its health or ports."""
+_SUPPORTED_KEYS = {
     *("build", "image", "command", "environment", "volumes", "deploy", "working_dir", "user", "platform", "entrypoint"),
     *("cpus", "mem_limit", "pids_limit", "network_mode", "networks", "depends_on"),
 }
-_STAYS = re.compile(r"(?:exec )?(?:sleep (?:infinity|\d+[smhd]?)|tail -f /dev/null)|(?:/bin/)?(?:ba)?sh(?: -[il]+)?")
-"""Commands that do nothing but stay."""
+_IDLE = re.compile(r"(?:exec )?(?:sleep (?:infinity|\d+[smhd]?)|tail -f /dev/null)|(?:/bin/)?(?:ba)?sh(?: -[il]+)?")
+"""Commands that only keep a container running."""
 _SHELL = re.compile(r"(?:/usr)?(?:/bin/)?(?:ba)?sh")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _MB = {"": 1 / (1 << 20), "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
-_OF_THE_HOST = re.compile(r"\$\{\w+(?::-[^}]*)?\}")
+_HOST_VARIABLE = re.compile(r"\$\{\w+(?::-[^}]*)?\}")
 
 
 @dataclass(frozen=True)
 class OneContainer:
-    """What the only service of a task comes to."""
+    """Settings of a task with a single service."""
 
     limits: Mapping[str, float | None] = field(default_factory=dict)
-    """What it may use, named as in [environment]; None where it does not say."""
+    """Limits, named as in [environment]; None if not set."""
     variables: Mapping[str, str] = field(default_factory=dict)
     workdir: str | None = None
     user: str | None = None
     image: str | None = None
-    """An image that is not built."""
+    """Image, if it is not built."""
     has_network: bool = True
     platform: str | None = None
     lines: tuple[str, ...] = ()
-    """Lines for the end of the Dockerfile."""
+    """Lines to append to the Dockerfile."""
 
     def dockerfile(self, text: str) -> str:
-        """The Dockerfile with what the service says besides."""
+        """Return the Dockerfile with the service's platform and additional lines."""
         return with_lines(for_platform(text, self.platform) if self.platform else text, self.lines)
 
 
 def one_container(services: Services) -> OneContainer | str:
-    """What the only service comes to, or in words what needs a compose file. Raises TaskInvalid."""
+    """Convert a single service; return the reason as text if it needs a compose file. Raises TaskInvalid."""
     settings = services.settings
     if (why := _needs_compose(services)) is not None:
         return why
@@ -202,7 +205,7 @@ def one_container(services: Services) -> OneContainer | str:
 
 
 def limits_of(services: Services) -> dict[str, float | None]:
-    """The limits of the main service. Raises TaskInvalid."""
+    """Return the limits of the main service. Raises TaskInvalid."""
     settings = services.settings
     limits = _table(_table(_table(settings.get("deploy")).get("resources")).get("limits"))
     cpus = limits.get("cpus", settings.get("cpus"))
@@ -215,16 +218,16 @@ def limits_of(services: Services) -> dict[str, float | None]:
 
 
 def _needs_compose(services: Services) -> str | None:
-    """What a single container without a compose file does not have; None where it has all."""
+    """Return a key that needs a compose file; None if a single container supports all keys."""
     settings, build = services.settings, build_of(services, services.main) or {}
-    if more := sorted(set(settings) - _WITHOUT_EFFECT - _READ):
+    if more := sorted(set(settings) - _IGNORED_KEYS - _SUPPORTED_KEYS):
         return more[0]
     if more := sorted(set(build) - {"context", "dockerfile"}):
         return f"build.{more[0]}"
     deploy = _table(settings.get("deploy"))
     if set(deploy) - {"resources"} or set(_table(deploy.get("resources")).get("reservations") or {}) & {"devices"}:
         return "deploy"
-    if not _only_stays(settings.get("command")):
+    if not _is_idle(settings.get("command")):
         return "command"
     if settings.get("network_mode") not in (None, "bridge", "default", "none"):
         return "network_mode"
@@ -236,15 +239,15 @@ def _needs_compose(services: Services) -> str | None:
 def _own_variables(services: Services) -> dict[str, str]:
     found = variables(services, services.main)
     for key, value in found.items():
-        whole = _OF_THE_HOST.fullmatch(value) is not None
-        if OF_THE_HARNESS in value or ("$" in value.replace("$$", "") and not whole):
-            raise services.wrong(f"environment.{key}", f"{value} is put together of variables; write out the value")
+        whole = _HOST_VARIABLE.fullmatch(value) is not None
+        if HARNESS_VARIABLE in value or ("$" in value.replace("$$", "") and not whole):
+            raise services.invalid(f"environment.{key}", f"{value} contains variables; write out the value")
         found[key] = value.replace("$$", "$")
     return found
 
 
 def _bind_line(services: Services, volume: Any) -> str:
-    """The line that copies what a volume shows of the task's own directory."""
+    """Return a Dockerfile line that copies a volume's content from the task directory."""
     if isinstance(volume, dict):
         source, target = str(volume.get("source", "")), str(volume.get("target", ""))
     else:
@@ -254,24 +257,24 @@ def _bind_line(services: Services, volume: Any) -> str:
     context = (built[0] if built else services.path.parent).resolve()
     path = (services.path.parent / source).resolve()
     if not source.startswith(".") or not path.is_relative_to(context):
-        raise services.wrong("volumes", f"{source} is outside of the folder that the image is built of")
+        raise services.invalid("volumes", f"{source} is outside the image's build context")
     if not path.exists() or not target.startswith("/"):
-        raise services.wrong("volumes", f"{source}:{target}: is missing in the task, or has no absolute path")
+        raise services.invalid("volumes", f"{source}:{target}: is missing in the task, or the target is not absolute")
     return copy_line(path.relative_to(context).as_posix(), f"{target.rstrip('/')}/" if path.is_dir() else target)
 
 
 def _is_empty(volume: Any) -> bool:
-    """Whether a volume is a named or nameless one, in which is what the image has there."""
+    """Whether a volume is named or anonymous, and so starts with the image's content."""
     if isinstance(volume, dict):
         return volume.get("type") in ("volume", "tmpfs")
     return not str(volume).startswith((".", "/", "~", "$")) or ":" not in str(volume)
 
 
-def _only_stays(command: Any) -> bool:
+def _is_idle(command: Any) -> bool:
     words = _argv(command)
     if len(words) == 3 and _SHELL.fullmatch(words[0]) and re.fullmatch(r"-[a-z]*c", words[1]):
         words = _argv(words[2])
-    return not words or _STAYS.fullmatch(" ".join(words).rstrip("; ")) is not None
+    return not words or _IDLE.fullmatch(" ".join(words).rstrip("; ")) is not None
 
 
 def _argv(command: Any) -> list[str]:
@@ -288,7 +291,7 @@ def _plain_text(services: Services, key: str) -> str | None:
     if value is None:
         return None
     if isinstance(value, dict | list) or "$" in str(value):
-        raise services.wrong(key, f"{value} is no plain text; write out the value")
+        raise services.invalid(key, f"{value} is not plain text; write out the value")
     return str(value)
 
 
@@ -298,14 +301,14 @@ def _number(services: Services, key: str, value: Any) -> float:
     except (TypeError, ValueError):
         number = 0.0
     if not 0 < number < 1e9:
-        raise services.wrong(key, f"{value} is no number above 0")
+        raise services.invalid(key, f"{value} is not a number above 0")
     return number
 
 
 def _size_mb(services: Services, value: Any) -> float:
     found = _SIZE.fullmatch(str(value).strip())
     if found is None:
-        raise services.wrong("memory", f"{value} is no size such as 512M or 2G")
+        raise services.invalid("memory", f"{value} is not a size such as 512M or 2G")
     return float(found[1]) * _MB[found[2].lower()]
 
 
@@ -322,16 +325,16 @@ _HEAD = "# Made of the docker-compose.yaml of a Terminal-Bench 1 task.\n"
 
 
 def compose_text(services: Services) -> str:
-    """The file: the main service has its name, and nothing in it is the harness's. Raises TaskInvalid."""
+    """Return the compose file with the main service renamed and without the harness's variables. Raises TaskInvalid."""
     if services.main != MAIN and MAIN in services.all:
-        raise services.wrong("", f"the service that the agent works in is to be called {MAIN}, as another one is")
+        raise services.invalid("", f"the agent's service has to be named {MAIN}, but another service has this name")
     described = {
         "services": {
             MAIN if name == services.main else name: _service(services, name) for name in sorted(services.all)
         },
-        **{key: _nameless(value) if key in _SHARED else value for key, value in services.rest.items()},
+        **{key: _without_names(value) if key in _SHARED else value for key, value in services.rest.items()},
     }
-    # Aliases would be made of what YAML's own anchors share.
+    # Values that are shared by anchors would become aliases.
     return _HEAD + yaml.dump(described, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -350,17 +353,17 @@ def _service(services: Services, name: str) -> dict[str, Any]:
     if kept:
         settings["volumes"] = kept
     for key, value in settings.items():
-        if OF_THE_HARNESS in str(value):
-            raise services.wrong(key, "has a variable of Terminal-Bench's own that means nothing here", name)
+        if HARNESS_VARIABLE in str(value):
+            raise services.invalid(key, "contains a variable of Terminal-Bench that has no meaning here", name)
     settings = _renamed(settings, services.main)
-    # Others find a service by the name of its container, too, and the main one by the name that it had.
-    names = {container} if container and OF_THE_HARNESS not in container and "$" not in container else set()
+    # Others also find a service by its container name, and the main service by its original name.
+    names = {container} if container and HARNESS_VARIABLE not in container and "$" not in container else set()
     names |= {name} if name == services.main != MAIN else set()
     return _with_aliases(settings, sorted(names)) if names and "network_mode" not in settings else settings
 
 
-def _nameless(described: Any) -> Any:
-    """Networks or volumes without names for the whole machine, which serve to tell tasks apart."""
+def _without_names(described: Any) -> Any:
+    """Return networks or volumes without their machine-wide names, which only distinguish tasks."""
     if not isinstance(described, dict):
         return described
     return {
@@ -372,7 +375,7 @@ def _nameless(described: Any) -> Any:
 
 
 def _renamed(settings: Mapping[str, Any], main: str) -> dict[str, Any]:
-    """The settings of a service in which the main one is called as it is here."""
+    """Return the settings of a service with references to the main service renamed."""
     renamed = dict(settings)
     for key in ("depends_on", "links"):
         value = renamed.get(key)
@@ -387,7 +390,7 @@ def _renamed(settings: Mapping[str, Any], main: str) -> dict[str, Any]:
 
 
 def _with_aliases(settings: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    """The settings with further names of the service in each of its networks."""
+    """Return the settings with further aliases of the service in each of its networks."""
     given = settings.get("networks") or ["default"]
     networks = dict.fromkeys(map(str, given)) if isinstance(given, list) else dict(given)
     for each, how in networks.items():

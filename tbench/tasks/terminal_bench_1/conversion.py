@@ -1,4 +1,4 @@
-"""Writes a task of Terminal-Bench 1 in the current form. The directory that is read is left as it is."""
+"""Writes a copy of a Terminal-Bench 1 task in the current format. The original directory stays unchanged."""
 
 from __future__ import annotations
 
@@ -27,70 +27,69 @@ from tbench.tasks.terminal_bench_1.container import (
     read_services,
 )
 from tbench.tasks.terminal_bench_1.description import TYPED_SOLUTION as TYPED_SOLUTION
-from tbench.tasks.terminal_bench_1.description import Description, read_description, script_of
+from tbench.tasks.terminal_bench_1.description import Description, read_description, solution_script
 
 RULES = 1
-"""Version of the rules: what was converted by others is not taken from a cache."""
+"""Version of the conversion rules. Cached tasks of another version are converted again."""
 _TESTS, _SOLUTION = "run-tests.sh", "solution.sh"
 _NOT_IN_THE_IMAGE = {"tests", _TESTS, _SOLUTION, TYPED_SOLUTION, DESCRIPTION, COMPOSE_NAME}
-"""Parts of a task that belong into no image, unless a Dockerfile takes them there by name."""
-_OURS = {"test.sh": "test.sh", "verdict.sh": "verdict.sh"}
+"""Parts of a task that are not copied into images, unless a Dockerfile copies them by name."""
+_VERDICT_SCRIPTS = {"test.sh": "test.sh", "verdict.sh": "verdict.sh"}
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """A task that was converted."""
+    """A converted task."""
 
     path: Path
     notes: tuple[str, ...] = ()
-    """What is not as it is in Terminal-Bench 1, a line each."""
+    """Differences from Terminal-Bench 1, one line each."""
 
 
 def convert(source: Path, target: Path) -> Conversion:
-    """Write the task at `source` into the new directory `target`, which is there as a whole or not at all.
+    """Convert the task at `source` into the new directory `target`, atomically.
 
-    Raises TaskInvalid, naming file and key, for one that cannot be converted, and for files that cannot be read or
-    written.
+    Raises TaskInvalid, which names file and key, if the task cannot be converted or files cannot be read or written.
     """
-    beside = target.with_name(f".converting-{os.getpid()}-{threading.get_ident()}-{target.name}")
+    temporary = target.with_name(f".converting-{os.getpid()}-{threading.get_ident()}-{target.name}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        notes = _convert(source, beside)
-        beside.rename(target)
+        notes = _convert(source, temporary)
+        temporary.rename(target)
         return Conversion(target, notes)
     except OSError as error:
         raise TaskInvalid(f"{error.filename or source}: {error.strerror or error}") from None
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _convert(source: Path, target: Path) -> tuple[str, ...]:
-    told = read_description(source / DESCRIPTION)
-    found = read_services(source / COMPOSE_NAME)
-    container = one_container(found) if len(found.all) == 1 else "several services"
-    notes = list(_notes(told))
+    description = read_description(source / DESCRIPTION)
+    services = read_services(source / COMPOSE_NAME)
+    container = one_container(services) if len(services.all) == 1 else "several services"
+    notes = list(_notes(description))
     target.mkdir()
     if isinstance(container, OneContainer):
-        _write_environment(found, container, target / "environment")
+        _write_environment(services, container, target / "environment")
     else:
-        notes.append(f"is a task with a docker-compose.yaml, for the sake of: {container}")
-        _write_services(found, target / "environment")
-    _write_tests(source, told, target / "tests")
+        notes.append(f"keeps its docker-compose.yaml because of: {container}")
+        _write_services(services, target / "environment")
+    _write_tests(source, description, target / "tests")
     notes += _write_solution(source, target / "solution")
-    (target / "instruction.md").write_text(_ending(told.instruction), encoding="utf-8", errors="replace")
-    limits = container if isinstance(container, OneContainer) else OneContainer(limits=limits_of(found))
-    (target / "task.toml").write_text(_task_toml(told, limits), encoding="utf-8", errors="replace")
+    (target / "instruction.md").write_text(_with_newline(description.instruction), encoding="utf-8", errors="replace")
+    limits = container if isinstance(container, OneContainer) else OneContainer(limits=limits_of(services))
+    (target / "task.toml").write_text(_task_toml(description, limits), encoding="utf-8", errors="replace")
     return tuple(notes)
 
 
-def _notes(told: Description) -> Iterator[str]:
-    if told.run_tests_in_same_shell:
-        yield "run_tests_in_same_shell: the tests run in a shell of their own, as the agent's user"
+def _notes(description: Description) -> Iterator[str]:
+    if description.run_tests_in_same_shell:
+        yield "run_tests_in_same_shell: the tests run in a separate shell as the agent's user"
 
 
-def _write_environment(found: Services, container: OneContainer, target: Path) -> None:
-    """The build context of the only container, or nothing but its image's name."""
-    built = build_files(found, found.main)
+def _write_environment(services: Services, container: OneContainer, target: Path) -> None:
+    """Write the build context of a single container; nothing if the container uses an image unchanged."""
+    built = build_files(services, services.main)
     if built is not None:
         context, dockerfile = built
         text = _text_of(dockerfile)
@@ -98,29 +97,29 @@ def _write_environment(found: Services, container: OneContainer, target: Path) -
         (target / "Dockerfile").write_text(container.dockerfile(text), encoding="utf-8")
         return
     if not container.image or "$" in container.image:
-        raise found.wrong("image", "is missing or made of variables, and there is no build")
+        raise services.invalid("image", "is missing or contains variables, and there is no build")
     if container.lines or container.platform:
-        _copy_context(found.path.parent, target, container.lines)
+        _copy_context(services.path.parent, target, container.lines)
         (target / "Dockerfile").write_text(container.dockerfile(f"FROM {container.image}\n"), encoding="utf-8")
 
 
-def _write_services(found: Services, target: Path) -> None:
-    """All folders of the services, and the file that describes them."""
-    built = filter(None, (build_files(found, name) for name in found.all))
+def _write_services(services: Services, target: Path) -> None:
+    """Write the build contexts of all services and their compose file."""
+    built = filter(None, (build_files(services, name) for name in services.all))
     texts = [_text_of(dockerfile) for _, dockerfile in built]
-    _copy_context(found.path.parent, target, texts)
-    (target / COMPOSE_NAME).write_text(compose_text(found), encoding="utf-8")
+    _copy_context(services.path.parent, target, texts)
+    (target / COMPOSE_NAME).write_text(compose_text(services), encoding="utf-8")
 
 
 def _text_of(dockerfile: Path) -> str:
     try:
         return read_bounded(dockerfile).decode("utf-8")
     except UnicodeDecodeError:
-        raise TaskInvalid(f"{dockerfile}: is no text in UTF-8") from None
+        raise TaskInvalid(f"{dockerfile}: is not UTF-8 text") from None
 
 
 def _copy_context(context: Path, target: Path, dockerfiles: list[str] | tuple[str, ...]) -> None:
-    """Copy a build context without the parts of a task that no Dockerfile takes out of it by name."""
+    """Copy a build context, without parts of the task that no Dockerfile copies by name."""
     named = {path.split("/")[0] for text in dockerfiles for path in copied_paths(text)}
     left_out = _NOT_IN_THE_IMAGE - named
     root = context.resolve()
@@ -131,26 +130,26 @@ def _copy_context(context: Path, target: Path, dockerfiles: list[str] | tuple[st
     shutil.copytree(context, target, symlinks=True, ignore=ignore)
 
 
-def _write_tests(source: Path, told: Description, target: Path) -> None:
-    """tests/ with run-tests.sh beside what it was copied to, and what judges its output."""
+def _write_tests(source: Path, description: Description, target: Path) -> None:
+    """Write tests/ with run-tests.sh and the scripts that derive a verdict from its output."""
     if (source / "tests").is_dir():
         shutil.copytree(source / "tests", target, symlinks=True)
     target.mkdir(exist_ok=True)
-    for name in _OURS:
+    for name in _VERDICT_SCRIPTS:
         if (target / name).exists():
-            raise TaskInvalid(f"{source / 'tests' / name}: stands where the verdict's own file has to be; rename it")
+            raise TaskInvalid(f"{source / 'tests' / name}: this name is needed for the verdict; rename the file")
     # Terminal-Bench 1 unpacks both into one directory, tests/ last.
     if not (target / _TESTS).exists():
         if not (source / _TESTS).is_file():
-            raise TaskInvalid(f"{source / _TESTS}: missing; a task of Terminal-Bench 1 is judged by it")
+            raise TaskInvalid(f"{source / _TESTS}: missing; a Terminal-Bench 1 task needs it for its verdict")
         shutil.copy(source / _TESTS, target / _TESTS)
-    for name, ours in _OURS.items():
+    for name, ours in _VERDICT_SCRIPTS.items():
         text = Path(__file__).with_name(ours).read_text(encoding="utf-8")
-        (target / name).write_text(text.replace("@PARSER@", told.parser_name), encoding="utf-8")
+        (target / name).write_text(text.replace("@PARSER@", description.parser_name), encoding="utf-8")
 
 
 def _write_solution(source: Path, target: Path) -> list[str]:
-    """solution/solve.sh, or a note why there is none: whoever works on the task does without."""
+    """Write solution/solve.sh; return a note if the task has no solution that can be converted."""
     script, typed = source / _SOLUTION, source / TYPED_SOLUTION
     if script.is_file():
         target.mkdir()
@@ -159,7 +158,7 @@ def _write_solution(source: Path, target: Path) -> list[str]:
     if not typed.is_file():
         return ["has no solution, so there is no oracle"]
     try:
-        text = script_of(typed)
+        text = solution_script(typed)
     except TaskInvalid as error:
         return [f"has no oracle: {error}"]
     target.mkdir()
@@ -167,7 +166,7 @@ def _write_solution(source: Path, target: Path) -> list[str]:
     return []
 
 
-def _task_toml(told: Description, container: OneContainer) -> str:
+def _task_toml(description: Description, container: OneContainer) -> str:
     environment = {
         "docker_image": container.image,
         **container.limits,
@@ -175,12 +174,12 @@ def _task_toml(told: Description, container: OneContainer) -> str:
         "network_mode": None if container.has_network else "no-network",
     }
     tables: dict[str, Mapping[str, Any]] = {
-        "metadata": told.metadata,
-        "agent": {"timeout_sec": told.max_agent_timeout_sec, "user": container.user},
-        # The tests have a session of root's there, unless it is the agent's own.
+        "metadata": description.metadata,
+        "agent": {"timeout_sec": description.max_agent_timeout_sec, "user": container.user},
+        # Terminal-Bench 1 runs the tests in a session of root, unless they share the agent's.
         "verifier": {
-            "timeout_sec": told.max_test_timeout_sec,
-            "user": container.user if told.run_tests_in_same_shell else "root",
+            "timeout_sec": description.max_test_timeout_sec,
+            "user": container.user if description.run_tests_in_same_shell else "root",
         },
         "environment": environment,
         "environment.env": container.variables,
@@ -197,7 +196,7 @@ def _toml_key(key: str) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML has it; what TOML has no word for is text."""
+    """Format a value as TOML; types without a TOML equivalent become strings."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and abs(value) < 1 << 63:
@@ -209,5 +208,5 @@ def _toml(value: Any) -> str:
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _ending(text: str) -> str:
+def _with_newline(text: str) -> str:
     return text if text.endswith("\n") else f"{text}\n"

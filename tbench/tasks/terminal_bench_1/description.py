@@ -1,4 +1,4 @@
-"""Reads task.yaml and solution.yaml of Terminal-Bench 1: a stranger's YAML, within bounds, faults named by line."""
+"""Reads task.yaml and solution.yaml of Terminal-Bench 1 tasks: untrusted YAML, with limits and errors by line."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tbench.errors import TaskInvalid
 from tbench.tasks.files import read_bounded
 from tbench.tasks.format import first_problem
 
-# Reads YAML of a stranger: plain data only, within bounds, and every fault named by file and line.
+# Untrusted YAML: plain data only, with limits, and errors that name file and line
 
 MOST_VALUES = 20_000
-"""Most values of a file, counted as often as an alias repeats them: ten lines of aliases can mean billions."""
+"""Maximum number of values in a file, with aliases expanded: ten lines of aliases can mean billions of values."""
 _BAD_VALUES = (ValueError, TypeError, AttributeError, KeyError, OverflowError)
-"""What PyYAML lets through for a value that is not of the type that its tag names."""
+"""Errors that PyYAML raises for a value that does not have the type of its tag."""
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file. Raises OSError, and TaskInvalid with the line where it is no YAML or too much."""
+    """Read a YAML file. Raises OSError, and TaskInvalid with the line of the error or for too many values."""
     try:
-        # Not the loader in C: it recurses without a bound, and a row of brackets ends the process.
+        # Not the C loader, which recurses without limit, so that a row of brackets crashes the process.
         loader = yaml.SafeLoader(read_bounded(path).decode("utf-8"))
         try:
             node = loader.get_single_node()
@@ -38,31 +38,31 @@ def read_yaml(path: Path) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark else ""
-        raise TaskInvalid(f"{path}: {where}is no YAML: {error.problem or error.context}") from None
+        raise TaskInvalid(f"{path}: {where}is not valid YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:  # characters that YAML does not allow
-        raise TaskInvalid(f"{path}: is no YAML: {error}") from None
+        raise TaskInvalid(f"{path}: is not valid YAML: {error}") from None
     except UnicodeDecodeError:
-        raise TaskInvalid(f"{path}: is no YAML: it is not UTF-8") from None
+        raise TaskInvalid(f"{path}: is not valid YAML: not UTF-8 text") from None
     except RecursionError:
         raise TaskInvalid(f"{path}: is nested too deeply") from None
     except _BAD_VALUES as error:
-        raise TaskInvalid(f"{path}: is no YAML that can be used: {error}") from None
+        raise TaskInvalid(f"{path}: has an invalid value: {error}") from None
 
 
 def _require_few(root: yaml.Node, path: Path) -> None:
-    """Raise TaskInvalid where there are too many values, or one holds itself."""
+    """Raise TaskInvalid if there are too many values, or if a value contains itself."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node, above: frozenset[int]) -> int:
         if id(node) in above:
-            raise TaskInvalid(f"{path}: line {node.start_mark.line + 1}: an alias stands within what it means")
+            raise TaskInvalid(f"{path}: line {node.start_mark.line + 1}: an alias refers to a value that contains it")
         if id(node) not in sizes:
             within = above | {id(node)} if isinstance(node, yaml.CollectionNode) else above
             sizes[id(node)] = 1 + sum(size(each, within) for each in _children(node))
         return sizes[id(node)]
 
     if (found := size(root, frozenset())) > MOST_VALUES:
-        raise TaskInvalid(f"{path}: holds {found:,} values, and at most {MOST_VALUES:,} are read")
+        raise TaskInvalid(f"{path}: has {found:,} values, but at most {MOST_VALUES:,} are allowed")
 
 
 def _children(node: yaml.Node) -> list[yaml.Node]:
@@ -72,7 +72,7 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
 
 
 Parser = Literal["pytest", "swebench", "sweperf", "mlebench"]
-"""How the output of run-tests.sh becomes a verdict; verdict.sh has the rules."""
+"""Parser of the output of run-tests.sh; verdict.sh implements it."""
 _METADATA = (
     *("author_name", "author_email", "difficulty", "category", "tags"),
     *("estimated_duration_sec", "expert_time_estimate_min", "junior_time_estimate_min"),
@@ -80,7 +80,7 @@ _METADATA = (
 
 
 class Description(BaseModel):
-    """The content of task.yaml; defaults are those of Terminal-Bench 1. Other keys have no effect there either."""
+    """The content of task.yaml, with Terminal-Bench 1's defaults. Other keys have no effect there, either."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -90,38 +90,51 @@ class Description(BaseModel):
     max_test_timeout_sec: float = Field(default=60.0, gt=0)
     run_tests_in_same_shell: bool = False
     metadata: dict[str, Any] = {}
-    """What is told of the task and has no effect."""
+    """Information without effect."""
 
 
 def read_description(path: Path) -> Description:
-    """The content of the task.yaml at `path`. Raises TaskInvalid, naming file and line or key, and OSError."""
+    """Read the task.yaml at `path`. Raises OSError, and TaskInvalid, which names file and line or key."""
     raw = read_yaml(path)
     if not isinstance(raw, dict):
-        raise TaskInvalid(f"{path}: is no table of keys and values, such as `instruction: ...`")
-    told = {key: raw[key] for key in _METADATA if raw.get(key) is not None}
+        raise TaskInvalid(f"{path}: must be a table of keys and values, such as `instruction: ...`")
+    metadata = {key: raw[key] for key in _METADATA if raw.get(key) is not None}
     try:
-        return Description.model_validate({**{str(key): value for key, value in raw.items()}, "metadata": told})
+        return Description.model_validate({**{str(key): value for key, value in raw.items()}, "metadata": metadata})
     except ValidationError as error:
         raise TaskInvalid(f"{path}: {first_problem(error)}") from None
 
 
-# solution.yaml: commands that Terminal-Bench 1 types one after the other, as a script that runs them.
+# solution.yaml: commands that Terminal-Bench 1 types one after the other, converted to a script
 
 TYPED_SOLUTION = "solution.yaml"
 _KEY = re.compile(
     r"(?:[CMS]-)+\S|\^\S|Enter|Escape|B?Tab|B?Space|Up|Down|Left|Right|Home|End|Page(?:Up|Down)|[NP]Page|IC|DC|F\d+"
 )
-"""What tmux takes for a key instead of text."""
-_AT_THE_KEYBOARD = {
+"""Names that tmux interprets as keys instead of text."""
+_INTERACTIVE_PROGRAMS = {
     *("vi", "vim", "nvim", "nano", "emacs", "less", "more", "man", "top", "htop", "tmux", "screen", "ssh", "telnet"),
     *("ftp", "sftp", "su", "passwd"),
 }
-_ALONE = {"python", "python3", "ipython", "node", "irb", "bash", "sh", "gdb", "psql", "mysql", "sqlite3", "bc"}
-"""Programs that read the next commands themselves where they have no argument."""
+_SHELLS = {
+    "python",
+    "python3",
+    "ipython",
+    "node",
+    "irb",
+    "bash",
+    "sh",
+    "gdb",
+    "psql",
+    "mysql",
+    "sqlite3",
+    "bc",
+}
+"""Programs that read further commands from the terminal if they have no argument."""
 
 
 class TypedCommand(BaseModel):
-    """A line that is typed."""
+    """A typed line."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -134,16 +147,16 @@ class TypedCommand(BaseModel):
 _COMMANDS = TypeAdapter(list[TypedCommand])
 
 
-def script_of(path: Path) -> str:
-    """A script with the commands of a solution.yaml. Raises OSError, and TaskInvalid where one needs the keyboard."""
+def solution_script(path: Path) -> str:
+    """Convert a solution.yaml to a script. Raises OSError, and TaskInvalid if a command needs a keyboard."""
     try:
         commands = _COMMANDS.validate_python(read_yaml(path))
     except ValidationError as error:
-        raise TaskInvalid(f"{path}: {first_problem(error)}; it is a list of commands") from None
+        raise TaskInvalid(f"{path}: {first_problem(error)}; must be a list of commands") from None
     lines = []
     for number, each in enumerate(commands):
         if (why := _needs_keyboard(each)) is not None:
-            raise TaskInvalid(f"{path}: {number}.command: {why}, which a script cannot do; write a solution.sh")
+            raise TaskInvalid(f"{path}: {number}.command: {why}, so there can be no script; write a solution.sh")
         lines.append(each.command)
         if each.command.rstrip().endswith("&") and each.min_timeout_sec:
             lines.append(f"sleep {each.min_timeout_sec:g}")
@@ -161,6 +174,6 @@ def _needs_keyboard(typed: TypedCommand) -> str | None:
     except ValueError:
         return None  # a command of several lines
     name = words[0].rpartition("/")[2] if words else ""
-    if name in _AT_THE_KEYBOARD or (name in _ALONE and len(words) == 1):
-        return f"{name} is worked with at the keyboard"
+    if name in _INTERACTIVE_PROGRAMS or (name in _SHELLS and len(words) == 1):
+        return f"{name} is an interactive program"
     return None

@@ -93,7 +93,7 @@ async def test_an_environment_that_is_not_the_one_of_the_hash_is_neither_built_n
     await Images(engine).get(agent_environment(Task.read(task.path)))
     failed = await failure(Images(engine, say=said.append), task)
     assert (failed.type, said) == ("task_changed", [])
-    assert f"{task.path / 'environment' / 'more'} is new" in str(failed)
+    assert f"{task.path / 'environment' / 'more'} was added" in str(failed)
 
 
 @needs_engine

@@ -46,7 +46,7 @@ def test_there_is_none_about_a_bundled_task(task: Task) -> None:
 def test_a_path_that_the_tests_want_and_nobody_names(make_task: MakeTask, python: str) -> None:
     path = with_files(make_task(), {"tests/test_outputs.py": python})
     line = next(number for number, text in enumerate(python.splitlines(), 1) if "result.csv" in text)
-    expected = f"line {line}: /app/result.csv: the instruction does not name it, and the environment does not have it"
+    expected = f"line {line}: /app/result.csv: not in the instruction, and not in the environment"
     assert told(path) == [f"tests/test_outputs.py: {expected}"]
     (path / "instruction.md").write_text("Write `result.csv`.\n")
     assert told(path) == []
@@ -89,7 +89,7 @@ def test_files_of_a_repository_that_the_image_fetches_are_not_known(make_task: M
 )
 def test_a_port_that_the_tests_want_and_nobody_names(make_task: MakeTask, python: str) -> None:
     path = with_files(make_task(), {"tests/test_outputs.py": python})
-    assert told(path) == ["tests/test_outputs.py: line 1: port 8123: neither instruction nor environment say it"]
+    assert told(path) == ["tests/test_outputs.py: line 1: port 8123: not in the instruction or the environment"]
     (path / "instruction.md").write_text("Listen on port 8123.\n")
     assert told(path) == []
     with_files(path, {"instruction.md": "Do.\n", "tests/test_outputs.py": f"{python}HTTPServer()\n"})
@@ -99,7 +99,7 @@ def test_a_port_that_the_tests_want_and_nobody_names(make_task: MakeTask, python
 def test_a_file_that_the_instruction_names_and_nobody_knows(make_task: MakeTask) -> None:
     text = "Turn `/app/in.txt` into /app/done.\nFor example /app/no.txt. See http://host/a/b.html and /app/*.md.\n"
     path = make_task(instruction=text)
-    words = "/app/in.txt: neither environment nor tests nor solution know such a file"
+    words = "/app/in.txt: no such file in environment, tests or solution"
     assert told(path) == [f"instruction.md: {words}"]
     (path / "environment" / "in.txt").touch()
     assert told(path) == []
@@ -111,8 +111,8 @@ def test_a_part_of_tests_or_solution_in_the_image(make_task: MakeTask) -> None:
     files = {"solution/fix.patch": secret, "environment/in/a.patch": secret, "environment/in/solve.sh": "x" * 50}
     with_files(path, {**files, "tests/data.txt": "y" * 50, "environment/in/data.txt": "y" * 50})
     assert told(path) == [
-        "environment/in/a.patch: is solution/fix.patch, and the agent can see what is in the image",
-        "environment/in/solve.sh: is called like a solution or tests, and the agent can see what is in the image",
+        "environment/in/a.patch: is a copy of solution/fix.patch, which the agent can read in the image",
+        "environment/in/solve.sh: is named like a solution or tests, and the agent can read it in the image",
     ]
     (path / "environment" / "Dockerfile").write_text("FROM debian:bookworm-slim\nCOPY in/data.txt ./\n")
     assert told(path) == []
@@ -121,14 +121,14 @@ def test_a_part_of_tests_or_solution_in_the_image(make_task: MakeTask) -> None:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("pytest /tests\n", "nothing in tests/ writes /logs/verifier/reward.txt, so there is no verdict"),
+        ("pytest /tests\n", "no file in tests/ writes /logs/verifier/reward.txt, so there is no verdict"),
         (
             f"[ -e /app/done ] || exit 1\n{PASSES}",
-            "line 1: ends before a reward is written, and there is no verdict then",
+            "line 1: exits before a reward is written, so there is no verdict",
         ),
         (
             f"set -euo pipefail\npytest\nif [ $? -eq 0 ]; then\n{PASSES}fi\n",
-            "reads $? under `set -e`: a test that fails ends the script before a reward is written",
+            "reads $? under `set -e`: a failing test ends the script before a reward is written",
         ),
     ],
 )
@@ -156,13 +156,13 @@ def test_each_step_needs_a_reward_of_its_own_tests_or_of_those_of_the_task(make_
     assert told(step_task(make_task, "one", "two")) == []
     silent = {"steps/two/tests/test.sh": "pytest /tests\n", "steps/two/solution/solve.sh": f"# {'long ' * 10}\n"}
     path = with_files(step_task(make_task, "one", "two"), silent)
-    words = "nothing in tests/ writes /logs/verifier/reward.txt, so there is no verdict"
+    words = "no file in tests/ writes /logs/verifier/reward.txt, so there is no verdict"
     assert told(path) == [f"steps/two/tests/test.sh: {words}"]
     assert told(with_files(path, {"tests/common.sh": PASSES})) == []
     seen = {"environment/do": silent["steps/two/solution/solve.sh"], "environment/Dockerfile": "COPY do /app\n"}
     leaked = with_files(path, seen)
     assert told(leaked) == [
-        "environment/do: is steps/two/solution/solve.sh, and the agent can see what is in the image"
+        "environment/do: is a copy of steps/two/solution/solve.sh, which the agent can read in the image"
     ]
 
 
@@ -171,16 +171,18 @@ def test_shared_tests_are_told_of_once(make_task: MakeTask) -> None:
     own = {f"steps/{name}/tests/test.sh": None for name in ("one", "two")}
     path = step_task(make_task, "one", "two", files={**own, **shared})
     assert told(path) == [
-        "tests/test.sh: `curl https://example.com/x | sh` runs what is there on that day; name a version"
+        "tests/test.sh: `curl https://example.com/x | sh` runs whatever is published at the time; pin a version"
     ]
 
 
 def test_a_program_from_the_network_without_a_version(make_task: MakeTask) -> None:
     curl = "curl -LsSf https://host/install.sh | sh"
     path = make_task(test=f"{curl}\n{PASSES}", solve="curl -LsSf https://host/0.9.5/install.sh | sh\n")
-    assert told(path) == [f"tests/test.sh: `{curl}` runs what is there on that day; name a version"]
+    assert told(path) == [f"tests/test.sh: `{curl}` runs whatever is published at the time; pin a version"]
     (path / "environment" / "Dockerfile").write_text("FROM debian\nRUN wget -qO- https://host/x \\\n  | bash\n")
-    assert told(path)[0].startswith("environment/Dockerfile: `wget -qO- https://host/x | bash` runs what is there")
+    assert told(path)[0].startswith(
+        "environment/Dockerfile: `wget -qO- https://host/x | bash` runs whatever is published"
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,5 +198,5 @@ def test_a_program_from_the_network_without_a_version(make_task: MakeTask) -> No
 def test_tests_that_let_the_work_into_their_own_process(make_task: MakeTask, python: str, words: str) -> None:
     path = with_files(make_task(), {"tests/test_outputs.py": python, "tests/helper.py": ""})
     (path / "instruction.md").write_text("Write /app/words.py and /app/w with helper.py.\n")
-    found = [line for line in told(path) if "own process" in line]
+    found = [line for line in told(path) if "same process" in line]
     assert len(found) == bool(words) and all(words in line for line in found)

@@ -95,7 +95,7 @@ def test_of_two_scripts_for_the_tests_the_one_in_their_folder_runs(tmp_path: Pat
 def test_tests_in_the_agents_shell_run_as_its_user_and_that_is_said(tmp_path: Path) -> None:
     task, done = converted(tmp_path, {"task.yaml": "instruction: x\nrun_tests_in_same_shell: true\n"})
     assert task.file.verifier.user is None
-    assert done.notes == ("run_tests_in_same_shell: the tests run in a shell of their own, as the agent's user",)
+    assert done.notes == ("run_tests_in_same_shell: the tests run in a separate shell as the agent's user",)
 
 
 def test_metadata_is_kept_whatever_it_is(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_several_services_become_a_compose_file_with_main(tmp_path: Path) -> Non
     assert services["db"]["volumes"] == ["data:/var/lib"]
     assert (described["networks"], described["volumes"]) == ({"inner": {}}, {"data": {}})
     assert files(done.path / "environment") == {"Dockerfile", "data.txt", "docker-compose.yaml", "web/Dockerfile"}
-    assert done.notes == ("is a task with a docker-compose.yaml, for the sake of: several services",)
+    assert done.notes == ("keeps its docker-compose.yaml because of: several services",)
     assert "cpus = 2\nmemory_mb = 1024" in (done.path / "task.toml").read_text()
 
 
@@ -168,14 +168,14 @@ def test_several_services_become_a_compose_file_with_main(tmp_path: Path) -> Non
 )
 def test_one_service_that_needs_more_becomes_a_compose_file(tmp_path: Path, line: str, reason: str) -> None:
     done = convert(write_tb1_task(tmp_path / "before", {"docker-compose.yaml": client(line)}), tmp_path / "after")
-    assert done.notes == (f"is a task with a docker-compose.yaml, for the sake of: {reason}",)
+    assert done.notes == (f"keeps its docker-compose.yaml because of: {reason}",)
     assert (done.path / "environment" / "docker-compose.yaml").is_file()
 
 
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"task.yaml": "- a\n"}, r"task\.yaml: is no table of keys and values"),
+        ({"task.yaml": "- a\n"}, r"task\.yaml: must be a table of keys and values"),
         ({"task.yaml": "difficulty: hard\n"}, r"task\.yaml: instruction: Field required"),
         ({"task.yaml": "instruction: [a]\n"}, r"task\.yaml: instruction: Input should be a valid string"),
         (
@@ -184,30 +184,33 @@ def test_one_service_that_needs_more_becomes_a_compose_file(tmp_path: Path, line
         ),
         ({"task.yaml": "instruction: a\nmax_test_timeout_sec: .inf\n"}, r"task\.yaml: max_test_timeout_sec: "),
         ({"task.yaml": "instruction: a\nparser_name: swelancer\n"}, r"task\.yaml: parser_name: .*'swelancer'"),
-        ({"task.yaml": "instruction: a\nb: [\n"}, r"task\.yaml: line 3: is no YAML"),
+        ({"task.yaml": "instruction: a\nb: [\n"}, r"task\.yaml: line 3: is not valid YAML"),
         ({"docker-compose.yaml": None}, r"docker-compose\.yaml: No such file"),
-        ({"docker-compose.yaml": "services: []\n"}, r"docker-compose\.yaml: services: is missing, or no table"),
-        ({"docker-compose.yaml": "services:\n  client: x\n"}, r"services\.client: is no table of keys and values"),
+        ({"docker-compose.yaml": "services: []\n"}, r"docker-compose\.yaml: services: must be a table"),
+        ({"docker-compose.yaml": "services:\n  client: x\n"}, r"services\.client: must be a table of keys and values"),
         ({"docker-compose.yaml": client("volumes: ['/etc:/etc']")}, r"services\.client\.volumes: /etc is outside"),
         ({"docker-compose.yaml": client("volumes: ['./../x:/x']")}, r"services\.client\.volumes: \./\.\./x is outside"),
         ({"docker-compose.yaml": client("volumes: ['./gone:/x']")}, r"services\.client\.volumes: .* is missing"),
-        ({"docker-compose.yaml": client("environment: 3")}, r"services\.client\.environment: is neither a table nor"),
-        ({"docker-compose.yaml": client("environment: ['A=b-${C}']")}, r"environment\.A: b-\$\{C\} is put together"),
-        ({"docker-compose.yaml": client("mem_limit: much")}, r"services\.client\.memory: much is no size"),
-        ({"docker-compose.yaml": client("cpus: -1")}, r"services\.client\.cpus: -1 is no number above 0"),
-        ({"docker-compose.yaml": client("working_dir: ${DIR}")}, r"services\.client\.working_dir: .* is no plain text"),
+        ({"docker-compose.yaml": client("environment: 3")}, r"services\.client\.environment: must be a table or"),
+        ({"docker-compose.yaml": client("environment: ['A=b-${C}']")}, r"environment\.A: b-\$\{C\} contains variables"),
+        ({"docker-compose.yaml": client("mem_limit: much")}, r"services\.client\.memory: much is not a size"),
+        ({"docker-compose.yaml": client("cpus: -1")}, r"services\.client\.cpus: -1 is not a number above 0"),
+        (
+            {"docker-compose.yaml": client("working_dir: ${DIR}")},
+            r"client\.working_dir: .* is not plain text",
+        ),
         (
             {"docker-compose.yaml": "services:\n  a:\n    build: ../up\n"},
             r"services\.a\.build\.context: \.\./up is outside",
         ),
-        ({"docker-compose.yaml": "services:\n  a:\n    image: ${X}\n"}, r"services\.a\.image: is missing or made of"),
+        ({"docker-compose.yaml": "services:\n  a:\n    image: ${X}\n"}, r"services\.a\.image: is missing or contains"),
         (
             {"docker-compose.yaml": SEVERAL.replace("web:", "main:", 1).replace("./web", ".")},
-            "is to be called main, as another one is",
+            "has to be named main, but another",
         ),
         ({"Dockerfile": None}, r"services\.client\.build\.dockerfile: .*Dockerfile is missing"),
-        ({"run-tests.sh": None}, r"run-tests\.sh: missing; a task of Terminal-Bench 1 is judged by it"),
-        ({"tests/test.sh": "true\n"}, r"tests/test\.sh: stands where the verdict's own file has to be"),
+        ({"run-tests.sh": None}, r"run-tests\.sh: missing; a Terminal-Bench 1 task needs it"),
+        ({"tests/test.sh": "true\n"}, r"tests/test\.sh: this name is needed for the verdict"),
     ],
 )
 def test_what_cannot_be_converted_is_named_and_nothing_is_left(
@@ -222,7 +225,7 @@ def test_what_cannot_be_converted_is_named_and_nothing_is_left(
 def test_a_dockerfile_that_is_no_text_is_named(tmp_path: Path) -> None:
     before = write_tb1_task(tmp_path / "before")
     (before / "Dockerfile").write_bytes(b"FROM debian\n# \xff\n")
-    with pytest.raises(TaskInvalid, match="before/Dockerfile: is no text in UTF-8"):
+    with pytest.raises(TaskInvalid, match="before/Dockerfile: is not UTF-8 text"):
         convert(before, tmp_path / "after")
 
 
@@ -232,8 +235,8 @@ def test_a_solution_that_is_typed_is_an_oracle_where_a_script_can_do_it(tmp_path
     before = write_tb1_task(tmp_path / "typed", {"solution.sh": None, "solution.yaml": "- command: vim\n"})
     done = convert(before, tmp_path / "typed-after")
     assert done.notes == (
-        f"has no oracle: {before / 'solution.yaml'}: 0.command: vim is worked with at the keyboard, which a script "
-        "cannot do; write a solution.sh",
+        f"has no oracle: {before / 'solution.yaml'}: 0.command: vim is an interactive program, so there can be no "
+        "script; write a solution.sh",
     )
     assert not Task.read(done.path).has_oracle
     without = convert(write_tb1_task(tmp_path / "none", {"solution.sh": None}), tmp_path / "none-after")
@@ -254,5 +257,5 @@ def test_the_usual_compose_file_is_that_of_the_original_tasks() -> None:
 
 
 def test_reading_one_without_converting_says_how_to(tmp_path: Path) -> None:
-    with pytest.raises(TaskInvalid, match="is a task of Terminal-Bench 1; convert it with: tbench task convert /"):
+    with pytest.raises(TaskInvalid, match="is a Terminal-Bench 1 task; convert it with: tbench task convert /"):
         Task.read(write_tb1_task(tmp_path / "old-task"))

@@ -1,4 +1,4 @@
-"""YAML of strangers: what is no YAML is named by line, and nothing in it can fill the memory."""
+"""YAML of strangers: what is not valid YAML is named by line, and nothing in it can fill the memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from tbench.errors import TaskInvalid
 from tbench.tasks.files import TEXT_BYTES
-from tbench.tasks.terminal_bench_1.description import read_yaml, script_of
+from tbench.tasks.terminal_bench_1.description import read_yaml, solution_script
 
 # solution.yaml as a script, or why it is none.
 
 
 def script(folder: Path, text: str) -> str:
     (folder / "solution.yaml").write_text(text)
-    return script_of(folder / "solution.yaml")
+    return solution_script(folder / "solution.yaml")
 
 
 def test_commands_become_lines(tmp_path: Path) -> None:
@@ -30,14 +30,14 @@ def test_commands_become_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("- command: ls\n- command: vim a.txt\n", "1.command: vim is worked with at the keyboard"),
+        ("- command: ls\n- command: vim a.txt\n", "1.command: vim is an interactive program"),
         ("- command: C-c\n", "0.command: C-c is a key"),
         ("- command: Enter\n", "0.command: Enter is a key"),
         ("- command: y\n  append_enter: false\n", "0.command: 'y' is typed without Enter"),
-        ("- command: /usr/bin/python3\n", "0.command: python3 is worked with at the keyboard"),
-        ("commands: []\n", "it is a list of commands"),
+        ("- command: /usr/bin/python3\n", "0.command: python3 is an interactive program"),
+        ("commands: []\n", "must be a list of commands"),
         ("- min_timeout_sec: 1\n", "0.command: Field required"),
-        ("- command: [a\n", "line 2: is no YAML"),
+        ("- command: [a\n", "line 2: is not valid YAML"),
     ],
 )
 def test_what_needs_the_keyboard_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
@@ -60,17 +60,20 @@ def test_plain_data_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: b\nc: [1\nd: 2\n", "line 3: is no YAML: "),
-        ("a:\n\t- b\n", "line 2: is no YAML: "),
-        ("a: *nowhere\n", "line 1: is no YAML: "),
-        ("a: !!python/object/apply:os.system ['true']\n", "line 1: is no YAML: could not determine a constructor"),
-        ("a: !!bool perhaps\n", "is no YAML that can be used: "),
-        ("a: 2024-99-99\n", "is no YAML that can be used: "),
-        ("a: \x07\n", "is no YAML: "),
-        ("a: &a [*a]\n", "line 1: an alias stands within what it means"),
+        ("a: b\nc: [1\nd: 2\n", "line 3: is not valid YAML: "),
+        ("a:\n\t- b\n", "line 2: is not valid YAML: "),
+        ("a: *nowhere\n", "line 1: is not valid YAML: "),
+        (
+            "a: !!python/object/apply:os.system ['true']\n",
+            "line 1: is not valid YAML: could not",
+        ),
+        ("a: !!bool perhaps\n", "has an invalid value: "),
+        ("a: 2024-99-99\n", "has an invalid value: "),
+        ("a: \x07\n", "is not valid YAML: "),
+        ("a: &a [*a]\n", "line 1: an alias refers to a value that contains it"),
         ("[" * 20_000, "is nested too deeply"),
-        (BOMB, "values, and at most 20,000 are read"),
-        ("a" * TEXT_BYTES + "a", "at most 1.0 MB of such a file is read"),
+        (BOMB, "values, but at most 20,000 are allowed"),
+        ("a" * TEXT_BYTES + "a", "at most 1.0 MB are allowed"),
     ],
     ids=["open", "tab", "alias", "code", "bool", "date", "bell", "circle", "deep", "bomb", "large"],
 )
@@ -84,5 +87,5 @@ def test_what_cannot_be_used_is_named_in_one_line(tmp_path: Path, text: str, wor
 
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     (tmp_path / "task.yaml").write_bytes(b"a: \xff\n")
-    with pytest.raises(TaskInvalid, match="it is not UTF-8"):
+    with pytest.raises(TaskInvalid, match="not UTF-8 text"):
         read_yaml(tmp_path / "task.yaml")

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Judges what the agent left: runs in the working directory when the agent has ended. This folder is at /tests then, and
-# was not there before. Only the reward file counts, from 0 to 1; the exit code means nothing.
+# Verifies the agent's work. Runs in the working directory after the agent has ended, with this folder at /tests, which
+# the agent never sees. Only the reward file counts, from 0 to 1; the exit code is ignored.
 mkdir -p /logs/verifier
-echo 0 >/logs/verifier/reward.txt # so that there is a reward whatever happens below
+echo 0 >/logs/verifier/reward.txt # in case the script ends early
 
 expected=162
 found=
