@@ -1,1 +1,1 @@
-"""Datasets by name: from what a user says to a directory of tasks whose origin is known and checked."""
+"""Datasets by name: resolves a user's reference to a directory of tasks with a known and verified origin."""

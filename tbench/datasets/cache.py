@@ -1,7 +1,7 @@
-"""The caches of datasets and of converted tasks: a directory each, whole or not there at all, and copies of them.
+"""Caches of datasets and of converted tasks, with one complete directory for each, and copies of them.
 
-What is there is not written to any more. Files that never get into a container are read-only; the others keep the modes
-that git has for them, as containers see those, and an edit of any file is noticed by the task's hash.
+Cached directories are never modified. Files that never go into a container are read-only; the others keep their modes
+from git, which containers see. A change of any file is detected by the task's hash.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tbench.datasets.known import KnownDataset
-from tbench.datasets.reference import Piece, without_login
+from tbench.datasets.reference import GitSource, without_login
 from tbench.errors import TaskInvalid, UsageError
 from tbench.files import cache_home, is_unused, write_json
 from tbench.locks import FileLock, Held
@@ -34,44 +34,44 @@ _STAGING, _WHOLE, _REPLACED, _LOCK = ".pulling-", ".pulled-", ".replaced-", ".lo
 _NEVER_IN_A_CONTAINER = ("task.toml", "instruction.md", "README.md")
 _FORMAT = 1
 WAIT_SEC = 4 * 3600.0
-"""Longer than a pull can take: each of its three long steps is given up after an hour."""
-_BETWEEN_LOOKS_SEC = 0.1
+"""Seconds to wait for another process; longer than a pull, whose three long steps time out after an hour each."""
+_POLL_SEC = 0.1
 
 
 class CachedDataset(BaseModel):
-    """A dataset in the cache, and what .tbench.json in its directory says of it."""
+    """A dataset in the cache, as recorded by .tbench.json in its directory."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: int = _FORMAT
     name: str
     version: str | None
-    pieces: tuple[Piece, ...]
+    pieces: tuple[GitSource, ...]
     hashes: Mapping[str, str | None]
-    """The task's hash by name, as pulled; None for a task that cannot be read."""
+    """Hash by task at the time of the pull; None for an unreadable task."""
     published: Mapping[str, str]
-    """The published digest by name of the task."""
+    """Published digest by task."""
     digest: str | None
-    """The published digests as one."""
+    """Published digest of the whole dataset."""
     pulled_at: str
     path: Path = Field(default=Path(), exclude=True)
-    """The directory in the cache."""
+    """Directory in the cache."""
     is_new: bool = Field(default=False, exclude=True)
-    """Whether it was pulled just now."""
+    """Whether this process has just pulled it."""
 
     @property
     def paths(self) -> list[Path]:
-        """Its task directories, sorted by name."""
+        """Task directories, sorted by name."""
         return [self.path / name for name in sorted(self.hashes)]
 
 
 def cache_directory() -> Path:
-    """Where datasets are kept: TBENCH_CACHE, else below XDG_CACHE_HOME, else below ~/.cache."""
+    """Return the directory of cached datasets: in TBENCH_CACHE, else below XDG_CACHE_HOME, else below ~/.cache."""
     return cache_home() / "datasets"
 
 
 def entry_name(known: KnownDataset) -> str:
-    """The name of a dataset's directory; the revisions of its pieces are commits, or their commits are known."""
+    """Return the name of a dataset's directory in the cache. All commits have to be known."""
     title = re.sub(r"[^\w.@+-]+", "--", known.title)
     commits = [piece.commit or piece.revision for piece in known.pieces]
     if len(commits) == 1 and not known.pieces[0].listed:
@@ -84,15 +84,15 @@ def entry_name(known: KnownDataset) -> str:
 
 
 class DatasetCache:
-    """The datasets in a directory, which is made when the first one is pulled."""
+    """Cached datasets in a directory, which is created by the first pull."""
 
     def __init__(self, root: Path, wait_sec: float = WAIT_SEC) -> None:
-        """`wait_sec` is how long another process that pulls the same dataset is waited for."""
+        """`wait_sec`: how long to wait for another process that pulls the same dataset."""
         self.root = root
         self._wait_sec = wait_sec
 
     def find(self, name: str) -> CachedDataset | None:
-        """The dataset in the directory of this name; None where it is not there as a whole."""
+        """Return the dataset in the directory of this name; None if it is missing or incomplete."""
         path = self.root / name
         try:
             found = CachedDataset.model_validate_json((path / RECORD).read_bytes())
@@ -101,7 +101,7 @@ class DatasetCache:
         return found.model_copy(update={"path": path}) if found.format == _FORMAT else None
 
     def entries(self) -> Iterator[CachedDataset]:
-        """All datasets, in the order of their names."""
+        """Iterate over all datasets, sorted by name."""
         try:
             names = sorted(path.name for path in self.root.iterdir() if not path.name.startswith("."))
         except OSError:
@@ -109,7 +109,7 @@ class DatasetCache:
         yield from filter(None, map(self.find, names))
 
     def newest(self, known: KnownDataset) -> CachedDataset | None:
-        """What was pulled last for the same name, version and revisions, whatever commits those were."""
+        """Return the most recent pull of the same name, version and revisions, at any commit."""
         asked = [(without_login(piece.url), piece.revision, piece.folder, piece.listed) for piece in known.pieces]
         found = [
             entry
@@ -121,9 +121,9 @@ class DatasetCache:
 
     @contextlib.contextmanager
     def locked(self, name: str, say: Callable[[str], None]) -> Iterator[int]:
-        """Keep other processes from building the same directory; wait for one that does. Raises UsageError.
+        """Lock a directory against other processes that build it, waiting for them first. Raises UsageError.
 
-        Gives the descriptor that holds the lock: a child that has it, too, keeps the lock when this process is killed.
+        Yields the descriptor of the lock: child processes that inherit it keep the lock if this process is killed.
         """
         with writable(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
@@ -134,38 +134,35 @@ class DatasetCache:
             yield file.fileno()
 
     def _lock(self, file: IO[bytes], name: str, say: Callable[[str], None]) -> FileLock:
-        ends_at, pause, said = time.monotonic() + self._wait_sec, threading.Event(), False
+        ends_at, pause, is_reported = time.monotonic() + self._wait_sec, threading.Event(), False
         while True:
             try:
                 with writable(self.root):
                     return FileLock(Path(file.name), file.fileno())
             except Held as held:
-                if not said:
-                    say(f"{name}: another process is pulling it; waiting for its end")
-                said = True
+                if not is_reported:
+                    say(f"{name}: waiting for another process that is pulling it")
+                is_reported = True
                 if time.monotonic() > ends_at:
-                    words = f"another process is still pulling it after {self._wait_sec:g} s"
-                    who = str(held) or f"it holds {file.name}"
-                    raise UsageError(f"{name}: {words}; end it ({who}), or try again later") from None
-            pause.wait(_BETWEEN_LOOKS_SEC)
+                    holder = str(held) or f"it holds {file.name}"
+                    reason = f"another process is still pulling it after {self._wait_sec:g} s ({holder})"
+                    raise UsageError(f"{name}: {reason}; end that process, or try again later") from None
+            pause.wait(_POLL_SEC)
 
     def staging(self, name: str) -> Path:
-        """Where a directory of this name is built; an interrupted pull leaves there what it had. Raises UsageError."""
+        """Create the directory in which a dataset is built; it may contain an interrupted pull. Raises UsageError."""
         path = self.root / f"{_STAGING}{name}"
         with writable(path):
             path.mkdir(exist_ok=True)
         return path
 
     def keep(self, name: str, built: Path, dataset: CachedDataset) -> CachedDataset:
-        """Make the directory `built` the cache's own under this name, at once; the staging is gone then.
-
-        Raises UsageError.
-        """
+        """Move the directory `built` into the cache atomically and remove the staging directory. Raises UsageError."""
         target, whole, replaced = (self.root / f"{prefix}{name}" for prefix in ("", _WHOLE, _REPLACED))
         with writable(target):
             _protect(built)
             write_json(built / RECORD, dataset.model_dump(mode="json"))
-            # The last step makes it count: whoever is killed before leaves what the next pull throws away.
+            # Only the last rename makes it valid: the next pull discards the leftovers of a process killed before.
             _remove(whole)
             built.rename(whole)
             _remove(self.root / f"{_STAGING}{name}")
@@ -191,42 +188,42 @@ def _remove(directory: Path) -> None:
 
 @contextlib.contextmanager
 def writable(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block into a UsageError about `path`."""
+    """Convert an OSError in the block to a UsageError about `path`."""
     try:
         yield
     except Held:
         raise
     except OSError as error:
-        advice = "make room there, or let TBENCH_CACHE name another directory"
+        advice = "free some space, or set TBENCH_CACHE to another directory"
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}; {advice}") from None
 
 
-# The cache of converted tasks: what is given in the form of Terminal-Bench 1 runs in the current one.
+# Cache of Terminal-Bench 1 tasks that were converted to the current format
 #
-# A directory per content of a task and version of the rules, whole or not there at all; an edit of it is noticed.
+# There is one complete directory for each content of a task and version of the rules. Changes of it are detected.
 
 _CONVERTED_STAGING = ".converting-"
 
 
 class _ConversionRecord(BaseModel):
-    """What is known of a converted task: .tbench.json beside it."""
+    """Content of .tbench.json next to a converted task."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hash: str
-    """The task's hash, as it was converted."""
+    """Hash of the converted task."""
 
 
 class Conversions:
-    """Reads tasks of either form; those of Terminal-Bench 1 as they are in the cache, converted where they are not."""
+    """Reads tasks in either format. Terminal-Bench 1 tasks are converted unless they are in the cache."""
 
     def __init__(self) -> None:
         self.root = cache_directory().with_name("converted")
         self.count = 0
-        """Number of tasks that were read as converted ones."""
+        """Number of converted tasks that were read."""
 
     def read(self, path: Path) -> Task:
-        """The task at `path`. Raises TaskInvalid, for one that cannot be converted with the reason."""
+        """Read the task at `path`. Raises TaskInvalid, also if it cannot be converted."""
         if not is_of_terminal_bench_1(path):
             return Task.read(path)
         path = path.resolve()
@@ -239,13 +236,13 @@ class Conversions:
 
     @property
     def words(self) -> str | None:
-        """One line about what was converted; None where nothing was."""
+        """A line about the converted tasks; None without any."""
         if not self.count:
             return None
-        return f"{counted(self.count, 'task')} of Terminal-Bench 1, converted to the current form in {self.root}"
+        return f"{counted(self.count, 'Terminal-Bench 1 task')} converted to the current format in {self.root}"
 
     def _converted(self, path: Path) -> Task:
-        from tbench.tasks.terminal_bench_1.conversion import RULES  # whoever has none of these tasks needs no YAML
+        from tbench.tasks.terminal_bench_1.conversion import RULES  # here, because it imports YAML
 
         target = self.root / f"{RULES}-{_digest(path)[:20]}"
         if not (target / RECORD).is_file():
@@ -256,11 +253,11 @@ class Conversions:
         except ValidationError:
             record = None
         if record is None or record.hash != task.hash:
-            raise TaskInvalid(f"{target}: changed since it was converted of {path}; remove it (or run a copy of it)")
+            raise TaskInvalid(f"{target}: changed after conversion from {path}; remove it (or run a copy of it)")
         return task
 
     def _convert(self, path: Path, target: Path) -> None:
-        """Convert the task beside `target` and rename it: another process may do the same."""
+        """Convert the task to a temporary directory and rename it to `target`, as other processes may do the same."""
         from tbench.tasks.terminal_bench_1.conversion import convert
 
         self.root.mkdir(parents=True, exist_ok=True)
@@ -269,18 +266,18 @@ class Conversions:
             task = Task.read(convert(path, staging / path.name).path)
             write_json(staging / RECORD, _ConversionRecord(hash=task.hash).model_dump())
             if not (target / RECORD).is_file():
-                shutil.rmtree(target, ignore_errors=True)  # somebody took away a part of it
+                shutil.rmtree(target, ignore_errors=True)  # incomplete
             try:
                 staging.rename(target)
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                    raise  # else another process was faster
+                    raise  # otherwise another process was faster
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
 
 def convert_in_place(path: Path) -> None:
-    """Put the converted task in the place of the one at `path`. Raises TaskInvalid, and leaves it as it is."""
+    """Replace the task at `path` by the converted one. Raises TaskInvalid and leaves the task unchanged."""
     from tbench.tasks.terminal_bench_1.conversion import convert
 
     with tempfile.TemporaryDirectory(prefix=_CONVERTED_STAGING, dir=path.parent) as staging:
@@ -290,7 +287,7 @@ def convert_in_place(path: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    """sha256 over name and content of everything in a directory, with its own name."""
+    """Return sha256 over a directory's name and the names and contents of everything in it."""
     whole = hashlib.sha256(path.name.encode("utf-8", "surrogateescape"))
     for name, content in _contents(path):
         whole.update(f"\n{name}\0{content}".encode("utf-8", "surrogateescape"))
@@ -309,17 +306,17 @@ def _contents(path: Path) -> Iterator[tuple[str, str]]:
             yield name, "folder"
 
 
-# Copies of cached datasets that their owner may change.
+# Copies of cached datasets that the user can change
 
 
 def require_new(directory: Path) -> None:
-    """Check that a copy can be made there. Raises UsageError."""
+    """Check that the directory is new or empty. Raises UsageError."""
     if not is_unused(directory):
         raise UsageError(f"{directory}: is not empty; name a new directory (nothing is overwritten)")
 
 
 def copy_tasks(entry: CachedDataset, directory: Path) -> None:
-    """Copy the tasks into a new directory, with files that can be written. Raises UsageError."""
+    """Copy the tasks to a new directory and make their files writable. Raises UsageError."""
     require_new(directory)
     with writable(directory):
         for path in entry.paths:

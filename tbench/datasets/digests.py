@@ -1,4 +1,4 @@
-"""Published digests of tasks (dataset.toml), and how tasks of a directory, a dataset or the cache compare with them."""
+"""Published digests of tasks (dataset.toml), and their comparison with tasks of a directory or of the cache."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Head(BaseModel):
 
 
 class Publication(BaseModel):
-    """The content of a dataset.toml, as Harbor's packages have it."""
+    """The content of a dataset.toml of Harbor's packages."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -58,12 +58,12 @@ class Publication(BaseModel):
 
     @property
     def digests(self) -> dict[str, str]:
-        """sha256 in hex by name of the task, without its organisation."""
+        """sha256 in hex by name of the task, without organisation."""
         return {task.name.rpartition("/")[2]: task.hex for task in self.tasks if task.digest}
 
     @property
     def digest(self) -> str | None:
-        """sha256 in hex of the whole dataset; None where a task has none. harbor/models/dataset/manifest.py has it."""
+        """sha256 in hex of the whole dataset, as in harbor/models/dataset/manifest.py; None if a task has no digest."""
         tasks, files = [task.hex for task in self.tasks], [file for file in self.files if file.digest]
         if not all(tasks):
             return None
@@ -75,14 +75,14 @@ class Publication(BaseModel):
 
 @dataclass(frozen=True)
 class DigestComparison:
-    """Tasks by name, beside their published digests."""
+    """Names of tasks by the result of comparing them with published digests."""
 
     same: tuple[str, ...]
     differing: tuple[str, ...]
     unpublished: tuple[str, ...]
-    """Tasks that are here, and of which no digest is published."""
+    """Tasks without a published digest."""
     missing: tuple[str, ...]
-    """Tasks whose digest is published, and which are not here."""
+    """Missing tasks with a published digest."""
 
     @property
     def compared(self) -> int:
@@ -90,7 +90,7 @@ class DigestComparison:
 
 
 def read_publication(path: Path) -> Publication:
-    """The published digests in a dataset.toml. Raises UsageError."""
+    """Read a dataset.toml. Raises UsageError."""
     try:
         return Publication.model_validate(tomllib.loads(read_bounded(path).decode("utf-8")))
     except OSError as error:
@@ -98,19 +98,19 @@ def read_publication(path: Path) -> Publication:
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, problem["loc"]))
-        raise UsageError(f"{path}: {where}: {problem['msg']}; it is no {MANIFEST} of Harbor's") from None
+        raise UsageError(f"{path}: {where}: {problem['msg']}; give a {MANIFEST} of Harbor") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: is no TOML: {one_line(str(error), 200)}") from None
+        raise UsageError(f"{path}: is not valid TOML: {one_line(str(error), 200)}") from None
 
 
-def publication_beside(directory: Path) -> Publication | None:
-    """The published digests that lie in a directory of tasks; None where none do. Raises UsageError."""
+def read_publication_in(directory: Path) -> Publication | None:
+    """Read the dataset.toml in a directory of tasks; None if there is none. Raises UsageError."""
     path = directory / MANIFEST
     return read_publication(path) if path.is_file() and not path.is_symlink() else None
 
 
 def compare(hashes: Mapping[str, str], published: Mapping[str, str], *, whole: bool = False) -> DigestComparison:
-    """Compare hashes of tasks with digests, both by name; with `whole` they are of all tasks of the dataset."""
+    """Compare hashes with published digests, both by task; `whole` if `hashes` has all tasks of the dataset."""
     known = [name for name in sorted(hashes) if name in published]
     return DigestComparison(
         same=tuple(name for name in known if hashes[name] == published[name]),
@@ -121,16 +121,16 @@ def compare(hashes: Mapping[str, str], published: Mapping[str, str], *, whole: b
 
 
 def is_digest(text: str) -> bool:
-    """Whether `text` is a digest as references have it: `sha256:` and 64 hexadecimal digits."""
+    """Whether `text` is a digest in a reference: `sha256:` and 64 hexadecimal digits."""
     return re.fullmatch(r"sha256:[0-9a-f]{64}", text) is not None
 
 
-# Compares whole datasets with their published digests, and those of the cache with what was pulled.
+# Verification of whole datasets against published digests, and of cached ones against the pull
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What came out: a line for each task that is not what was published, and the whole in words."""
+    """Result of a verification: a line for each task that differs, and a summary."""
 
     lines: tuple[str, ...]
     words: str
@@ -139,21 +139,21 @@ class Verification:
 def verify_directory(directory: Path, against: Path | None) -> Verification:
     """Compare the tasks of a directory with a dataset.toml, by default the one in it. Raises UsageError."""
     tasks = read_tasks(str(directory))
-    publication = read_publication(against) if against is not None else publication_beside(directory)
+    publication = read_publication(against) if against is not None else read_publication_in(directory)
     if publication is None:
-        raise UsageError(f"{directory / MANIFEST}: there is none to compare with; give one with --against")
+        raise UsageError(f"{directory / MANIFEST}: missing; give the digests to compare with as --against")
     return _verified(tasks, publication.digests, {})
 
 
 def verify_entry(entry: CachedDataset, against: Path | None) -> Verification:
-    """Compare a dataset in the cache with its digests, and with what was pulled. Raises UsageError."""
+    """Compare a cached dataset with its digests, and with its content at the time of the pull. Raises UsageError."""
     tasks = read_paths(entry.paths, ALL_TASKS, str(entry.path))
     published = read_publication(against).digests if against is not None else entry.published
     return _verified(tasks, published, entry.hashes)
 
 
 def words_of(entry: CachedDataset) -> str:
-    """How a dataset in the cache compares; what was pulled just now is not read again. Raises UsageError."""
+    """Describe how a cached dataset compares; a new pull is not read again. Raises UsageError."""
     if not entry.is_new:
         return verify_entry(entry, None).words
     hashes = {name: digest for name, digest in entry.hashes.items() if digest is not None}
@@ -178,18 +178,18 @@ def _lines(
         yield f"differs: {name}: has {hashes[name][:12]}, published is {published[name][:12]}"
     for name in sorted(invalid.keys() & (published.keys() | pulled.keys())):
         if name in published or pulled[name] is not None:
-            yield f"cannot be read: {name}: {invalid[name]}"
+            yield f"unreadable: {name}: {invalid[name]}"
     for name in found.missing:
         if name not in invalid:
             yield f"missing: {name}"
     for name, digest in hashes.items():
         if name in pulled and pulled[name] != digest and name not in found.differing:
-            yield f"changed since it was pulled: {name}"
+            yield f"changed after the pull: {name}"
 
 
 def _words(tasks: int, found: DigestComparison) -> str:
     if not found.compared and not found.missing:
-        return f"{counted(tasks, 'task')}; no digests are published to compare them with"
-    extra = f"; without one: {', '.join(found.unpublished)}" if found.unpublished else ""
+        return f"{counted(tasks, 'task')}; no digests are published"
+    extra = f"; without a digest: {', '.join(found.unpublished)}" if found.unpublished else ""
     whole = found.compared + len(found.missing)
     return f"{len(found.same):,} of {counted(whole, 'task')} match the published digests{extra}"

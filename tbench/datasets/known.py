@@ -1,4 +1,4 @@
-"""A dataset before anything of it is fetched: its name, where its tasks are, and what may be done to get them."""
+"""Datasets before they are fetched: name, location of the tasks, and options for fetching them."""
 
 from __future__ import annotations
 
@@ -8,87 +8,87 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tbench.datasets.reference import Named, Piece
+from tbench.datasets.reference import DatasetName, GitSource
 from tbench.errors import UsageError
 
 TASKS_FOLDER = "tasks"
-"""Where tasks are that are not at the root of their repository, if nobody says where."""
+"""Default folder of the tasks, if they are not at the root of the repository."""
 
 
-def say_nothing(text: str) -> None:
-    """Nobody is told."""
+def discard_message(text: str) -> None:
+    """Discard the message."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Where datasets are looked for, and what may be done to get them."""
+    """Options for finding and fetching datasets."""
 
     registry: str | None = None
-    """A registry's file or URL, which is asked before tbench's own list."""
+    """File or URL of a registry, which is searched before tbench's own list."""
     refresh: bool = False
-    """Fetch also what is in the cache."""
+    """Fetch datasets even if they are in the cache."""
     offline: bool = False
-    """Ask no server."""
-    say: Callable[[str], None] = say_nothing
+    """Contact no server."""
+    say: Callable[[str], None] = discard_message
 
 
 @dataclass(frozen=True)
 class KnownDataset:
-    """A dataset that some source knows."""
+    """A dataset that was found in a list, in a registry, in Harbor's cache or by its URL."""
 
     name: str
     version: str | None
     source: str
-    """Who knows it: `tbench`, `git`, `harbor`, or the file or URL of a registry."""
-    pieces: tuple[Piece, ...] = ()
+    """Where it was found: `tbench`, `git`, `harbor`, or the file or URL of a registry."""
+    pieces: tuple[GitSource, ...] = ()
     directories: tuple[Path, ...] = ()
-    """Task directories of this machine, where a registry names such."""
+    """Task directories on this machine, if a registry lists such."""
     packages: Mapping[str, Path] = field(default_factory=dict)
-    """Tasks in Harbor's cache by name, where it is of no repository; each directory is called after its digest."""
+    """Directory in Harbor's cache by task, for a dataset without repository. Directories are named by digest."""
     aliases: tuple[str, ...] = ()
     description: str = ""
     tasks: int | None = None
-    """Number of tasks, where that is known beforehand."""
+    """Number of tasks, if known beforehand."""
     trials_per_task: int | None = None
-    """Trials of each task that its leaderboard asks for; None without a leaderboard."""
+    """Trials per task that the dataset's leaderboard requires; None without a leaderboard."""
     listed_commit: str | None = field(default=None, compare=False)
-    """Commit that tbench's own list has under this name and version."""
+    """Commit of this name and version in tbench's own list."""
 
     @property
     def title(self) -> str:
-        return str(Named(self.name, self.version))
+        return str(DatasetName(self.name, self.version))
 
-    def is_called(self, name: str) -> bool:
+    def has_name(self, name: str) -> bool:
         return name == self.name or name in self.aliases
 
 
-def choose(wanted: Named, datasets: Sequence[KnownDataset], where: str) -> KnownDataset | None:
-    """The dataset of this name and version, or of its newest version; None where there is none.
+def choose(wanted: DatasetName, datasets: Sequence[KnownDataset], where: str) -> KnownDataset | None:
+    """Choose the dataset of this name and version, by default the newest; None if there is none.
 
-    Raises UsageError where two could be meant.
+    Raises UsageError if the choice is ambiguous.
     """
-    called = [dataset for dataset in datasets if dataset.is_called(wanted.name)]
+    called = [dataset for dataset in datasets if dataset.has_name(wanted.name)]
     if not called:
         return None
     if wanted.version in (None, "latest"):
-        newest = max(called, key=lambda dataset: _age(dataset.version))
+        newest = max(called, key=lambda dataset: _version_key(dataset.version))
         found = [dataset for dataset in called if dataset.version == newest.version]
     else:
         found = [dataset for dataset in called if _same_version(dataset.version, wanted.version)]
     if any(dataset != found[0] for dataset in found):
-        raise UsageError(f"{wanted}: {where} has {len(found)} that differ; leave one of them in it")
+        raise UsageError(f"{wanted}: {where} has {len(found)} different entries; remove all but one")
     return found[0] if found else None
 
 
 def versions_of(name: str, datasets: Iterable[KnownDataset]) -> list[str]:
-    """The versions in which a dataset is known, the newest last."""
+    """Return the known versions of a dataset, the newest last."""
     return sorted(
-        {dataset.version or "one without a version" for dataset in datasets if dataset.is_called(name)}, key=_age
+        {dataset.version or "an unversioned one" for dataset in datasets if dataset.has_name(name)}, key=_version_key
     )
 
 
-def nearest_titles(wanted: Named, datasets: Iterable[KnownDataset]) -> list[str]:
-    """Titles of datasets whose names are near to what was written, and whose version is if that was given."""
+def nearest_titles(wanted: DatasetName, datasets: Iterable[KnownDataset]) -> list[str]:
+    """Return titles of datasets with a similar name, preferably of the same version."""
     by_name: dict[str, list[KnownDataset]] = {}
     for dataset in datasets:
         for name in (dataset.name, *dataset.aliases):
@@ -98,8 +98,8 @@ def nearest_titles(wanted: Named, datasets: Iterable[KnownDataset]) -> list[str]
     return list(dict.fromkeys(dataset.title for dataset in same or near))[:5]
 
 
-def _age(version: str | None) -> tuple[bool, tuple[int, ...], str]:
-    """A key by which a later version is greater, and `head` greatest. Numbers count before words."""
+def _version_key(version: str | None) -> tuple[bool, tuple[int, ...], str]:
+    """Return a sort key: later versions are greater, `head` is the greatest. Numbers count before text."""
     text = version or ""
     return text == "head", _numbers(text), text
 
@@ -113,7 +113,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _same_version(one: str | None, other: str | None) -> bool:
-    """Whether two versions are the same: 3.0 is 3.0.0."""
+    """Whether two versions are equal, where 3.0 equals 3.0.0."""
     if one == other:
         return True
     plain = re.compile(r"v?\d+(\.\d+)*")

@@ -1,4 +1,4 @@
-"""Brings a dataset into the cache: fetched, checked out, checked, hashed, and only then counted as there."""
+"""Pulls a dataset into the cache: fetches, checks out, verifies and hashes it before it becomes visible."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 from tbench.datasets.cache import CachedDataset, DatasetCache, convert_in_place, entry_name, writable
-from tbench.datasets.digests import MANIFEST, Publication, publication_beside
-from tbench.datasets.git import GitFailed, Repository, find_commit, has_lfs, is_elsewhere, pointers_in
+from tbench.datasets.digests import MANIFEST, Publication, read_publication_in
+from tbench.datasets.git import GitFailed, Repository, find_commit, has_lfs, is_external, pointers_in
 from tbench.datasets.known import TASKS_FOLDER, KnownDataset
-from tbench.datasets.reference import Piece, without_login
+from tbench.datasets.reference import GitSource, without_login
 from tbench.errors import TaskInvalid, UsageError
 from tbench.tasks.task import Task
 from tbench.tasks.terminal_bench_1 import DESCRIPTION, is_of_terminal_bench_1
 from tbench.text import counted, names_shown, visible_line
 
 _FORMS = (("task.toml", "instruction.md"), (DESCRIPTION,))
-"""Files that make a folder a task: of the current form, and of Terminal-Bench 1."""
+"""Files that identify a folder as a task, in the current format and in that of Terminal-Bench 1."""
 Say = Callable[[str], None]
 
 
 def pull(
     known: KnownDataset, cache: DatasetCache, say: Say, *, refresh: bool = False, offline: bool = False
 ) -> CachedDataset:
-    """The dataset in the cache, fetched where it is not there or `refresh` asks for it. Raises UsageError.
+    """Return the cached dataset; fetch it if it is missing or with `refresh`. Raises UsageError.
 
-    What was there already is left as it is, and an interrupted pull goes on with what it had fetched.
+    Existing entries stay unchanged, and an interrupted pull is resumed.
     """
     if refresh and offline:
-        raise UsageError(f"{known.title}: --refresh fetches it, and --offline asks no server; leave one of them out")
-    if (entry := _there(known, cache, refresh=refresh, offline=offline)) is not None:
+        raise UsageError(f"{known.title}: --refresh and --offline exclude each other; give only one of them")
+    if (entry := _find_cached(known, cache, refresh=refresh, offline=offline)) is not None:
         return entry
     if offline and known.pieces:
         raise UsageError(
-            f"{known.title}: is not in {cache.root}, and with --offline nothing is fetched; "
-            f"fetch it once with: tbench dataset pull {_said(known)}"
+            f"{known.title}: is not in {cache.root}, and --offline fetches nothing; "
+            f"fetch it with: tbench dataset pull {_reference_to(known)}"
         )
     known = replace(known, pieces=tuple(map(_with_commit, known.pieces)))
     name = entry_name(known)
@@ -49,22 +49,22 @@ def pull(
         return _build(known, cache.staging(name), lock, cache, say)
 
 
-def _there(known: KnownDataset, cache: DatasetCache, *, refresh: bool, offline: bool) -> CachedDataset | None:
-    """What the cache has, as far as that can be told without asking a server."""
+def _find_cached(known: KnownDataset, cache: DatasetCache, *, refresh: bool, offline: bool) -> CachedDataset | None:
+    """Return the dataset if it is known to be in the cache without contacting a server."""
     if refresh:
         return None
     if known.packages or all(piece.is_commit for piece in known.pieces):
         return cache.find(entry_name(known))
-    # A branch may have moved on since.
+    # A branch may have moved.
     return cache.newest(known) if offline or all(piece.is_fixed for piece in known.pieces) else None
 
 
-def _with_commit(piece: Piece) -> Piece:
+def _with_commit(piece: GitSource) -> GitSource:
     return replace(piece, commit=piece.revision if piece.is_commit else find_commit(piece.url, piece.revision))
 
 
-def _said(known: KnownDataset) -> str:
-    """The dataset as the user would name it."""
+def _reference_to(known: KnownDataset) -> str:
+    """Return the dataset's reference for the command line."""
     if known.source != "git" or len(known.pieces) != 1:
         return known.title
     piece = known.pieces[0]
@@ -83,32 +83,32 @@ def _build(known: KnownDataset, staging: Path, lock: int, cache: DatasetCache, s
     paths = [staging / f"repository-{number}" for number in range(len(known.pieces))]
     found = [_fetched(piece, path, lock, tell) for piece, path in zip(known.pieces, paths, strict=True)]
     pieces = tuple(piece for piece, _ in found)
-    beside = [publication_beside(path / piece.tasks_in) for piece, path in zip(pieces, paths, strict=True)]
+    publications = [read_publication_in(path / piece.tasks_in) for piece, path in zip(pieces, paths, strict=True)]
     with writable(staging):
         for _, tasks in found:
             _move(tasks, built, known.title)
         _convert(built, tell)
         _copy(known.packages, built)
-    dataset = _described(replace(known, pieces=pieces), list(filter(None, beside)), built)
+    dataset = _described(replace(known, pieces=pieces), list(filter(None, publications)), built)
     entry = cache.keep(entry_name(known), built, dataset)
     tell(f"{counted(len(entry.hashes), 'task')} in {entry.path}")
     return entry
 
 
-def _fetched(piece: Piece, path: Path, lock: int, say: Say) -> tuple[Piece, Mapping[str, Path]]:
-    """The piece's tasks in a checkout at `path`, which may go on with one of an interrupted pull."""
+def _fetched(piece: GitSource, path: Path, lock: int, say: Say) -> tuple[GitSource, Mapping[str, Path]]:
+    """Check out a source's tasks at `path`, continuing an interrupted pull if there is one."""
     goes_on = path.exists()
     try:
         return _checked_out(piece, path, lock, say)
     except GitFailed as failure:
-        if not goes_on or is_elsewhere(failure.output):
+        if not goes_on or is_external(failure.output):
             raise
-    # A process that was killed may have left anything: once more, from nothing.
+    # A killed process may have left a bad state, so start from scratch once.
     shutil.rmtree(path, ignore_errors=True)
     return _checked_out(piece, path, lock, say)
 
 
-def _checked_out(piece: Piece, path: Path, lock: int, say: Say) -> tuple[Piece, Mapping[str, Path]]:
+def _checked_out(piece: GitSource, path: Path, lock: int, say: Say) -> tuple[GitSource, Mapping[str, Path]]:
     repository, commit, shown = Repository(path, piece.url, lock), piece.commit, without_login(piece.url)
     with writable(path):
         repository.begin()
@@ -117,7 +117,7 @@ def _checked_out(piece: Piece, path: Path, lock: int, say: Say) -> tuple[Piece, 
         repository.fetch(commit)
     folder, names = _listed(piece) if piece.listed else _looked_up(repository, piece, shown)
     wanted = {name: _below(folder, where) for name, where in names.items()}
-    # Git compares each file of the commit with each pattern: a whole folder is one.
+    # One pattern for a whole folder, because git compares every file of the commit with every pattern.
     parts = (
         [f"{folder}/"] if folder and len(wanted) > 1 and not piece.listed else [f"{each}/" for each in wanted.values()]
     )
@@ -132,16 +132,16 @@ def _below(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def _listed(piece: Piece) -> tuple[str, dict[str, str]]:
-    """The folder that all listed tasks are in, and where in it each is; without such a folder, the root."""
+def _listed(piece: GitSource) -> tuple[str, dict[str, str]]:
+    """Return the common folder of all listed tasks, by default the root, and the path of each task in it."""
     parents = {str(PurePosixPath(where).parent) for _, where in piece.listed}
     if len(parents) == 1 and (parent := parents.pop()) != ".":
         return parent, {name: PurePosixPath(where).name for name, where in piece.listed}
     return "", dict(piece.listed)
 
 
-def _looked_up(repository: Repository, piece: Piece, shown: str) -> tuple[str, dict[str, str]]:
-    """The folder of the tasks in the commit, and the name of each."""
+def _looked_up(repository: Repository, piece: GitSource, shown: str) -> tuple[str, dict[str, str]]:
+    """Find the tasks in the commit; return their folder and the path of each task in it."""
     commit = piece.commit
     candidates = [piece.folder] if piece.folder is not None else ["", TASKS_FOLDER]
     for folder in candidates:
@@ -157,21 +157,21 @@ def _looked_up(repository: Repository, piece: Piece, shown: str) -> tuple[str, d
             if names := [name for name in names if not name.startswith(".")]:
                 return folder, {name: name for name in names}
     where = f"{shown} at {commit[:12]}: {' and '.join(each or 'its root' for each in candidates)}"
-    raise UsageError(f"{where}: no task there (a task directory has a task.toml); name the folder with #FOLDER")
+    raise UsageError(f"{where}: no tasks found (a task directory has a task.toml); add the folder as #FOLDER")
 
 
 def _require_tasks(tasks: Mapping[str, Path], where: str) -> None:
     for name, path in tasks.items():
         if visible_line(name) != name or name in ("", ".", ".."):
-            raise UsageError(f"{where}: {visible_line(name)}: no name of a task")
+            raise UsageError(f"{where}: {visible_line(name)}: is not a valid name of a task")
         if not path.is_dir() or path.is_symlink():
             raise UsageError(f"{where}: has no task {name}; check commit and path")
         if not any((path / file).exists() for form in _FORMS for file in form):
-            raise UsageError(f"{where}: {name} has no task.toml, which tbench does not read; choose another dataset")
+            raise UsageError(f"{where}: {name} has no task.toml, so tbench cannot read it; choose another dataset")
 
 
 def _bring_lfs(repository: Repository, folder: str, tasks: list[Path], shown: str) -> None:
-    """Replace git-lfs's pointers by their files. Raises UsageError where that cannot be done."""
+    """Replace git-lfs pointers by their files. Raises UsageError if that fails."""
     if not pointers_in(tasks):
         return
     installed = has_lfs()
@@ -179,19 +179,19 @@ def _bring_lfs(repository: Repository, folder: str, tasks: list[Path], shown: st
         repository.pull_lfs(folder)
     if left := pointers_in(tasks):
         names = names_shown(path.relative_to(repository.path).as_posix() for path in left)
-        advice = "git-lfs did not bring them" if installed else "install git-lfs (apt install git-lfs), then pull again"
-        raise UsageError(f"{shown}: only pointers of git-lfs are there for {names}; {advice}")
+        advice = "git-lfs did not fetch them" if installed else "install git-lfs (apt install git-lfs) and pull again"
+        raise UsageError(f"{shown}: only git-lfs pointers instead of {names}; {advice}")
 
 
 def _move(tasks: Mapping[str, Path], built: Path, title: str) -> None:
     for name, path in tasks.items():
         if (built / name).exists():
-            raise UsageError(f"{title}: two of its tasks are called {name}; name each task once")
+            raise UsageError(f"{title}: has two tasks named {name}; list each task once")
         path.rename(built / name)
 
 
 def _convert(built: Path, say: Say) -> None:
-    """Turn tasks of Terminal-Bench 1 into the current form; one that cannot be is left, and reading it says why."""
+    """Convert Terminal-Bench 1 tasks. Those that cannot be converted stay, and reading them reports the reason."""
     earlier = [path for path in sorted(built.iterdir()) if is_of_terminal_bench_1(path)]
     left = 0
     for path in earlier:
@@ -200,12 +200,12 @@ def _convert(built: Path, say: Say) -> None:
         except TaskInvalid:
             left += 1
     if earlier:
-        more = f"; {left:,} cannot be" if left else ""
-        say(f"{counted(len(earlier) - left, 'task')} of Terminal-Bench 1 converted to the current form{more}")
+        more = f"; {left:,} cannot be converted" if left else ""
+        say(f"{counted(len(earlier) - left, 'Terminal-Bench 1 task')} converted to the current format{more}")
 
 
 def _copy(packages: Mapping[str, Path], built: Path) -> None:
-    """Copy tasks out of Harbor's cache, where an interrupted download looks like a whole one."""
+    """Copy tasks from Harbor's cache and check them, because an interrupted download looks like a complete one."""
     for name, path in packages.items():
         shutil.copytree(path, built / name, symlinks=True)
         try:
@@ -213,7 +213,7 @@ def _copy(packages: Mapping[str, Path], built: Path) -> None:
         except TaskInvalid as error:
             raise UsageError(f"{path}: cannot be read: {error}; let Harbor download it again") from None
         if digest != path.name:
-            raise UsageError(f"{path}: has another content than its name says; let Harbor download it again")
+            raise UsageError(f"{path}: its content does not match its digest; let Harbor download it again")
 
 
 def _described(known: KnownDataset, publications: Sequence[Publication], built: Path) -> CachedDataset:

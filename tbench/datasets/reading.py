@@ -1,4 +1,4 @@
-"""Reads the tasks that a user names in any way: bundled ones, those of a path, of a repository, of a dataset's name."""
+"""Reads tasks from any source: bundled tasks, a path, a git repository, or a dataset by name."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from tbench.tasks.sources import ALL_TASKS, ReadTask, TaskChoice, TaskSet, read_
 from tbench.tasks.sources import read_tasks as read_local
 from tbench.text import names_shown
 
-USUAL_ACCESS = Access()
+DEFAULT_ACCESS = Access()
 
 
 def read_tasks(
     source: str, include: Sequence[str] = (), exclude: Sequence[str] = (), limit: int | None = None
 ) -> TaskSet:
-    """The tasks of `source` by name: those that match a glob of `include`, if there is any, and none of `exclude`.
+    """Read the first `limit` tasks of `source` that match a glob of `include`, if any, and none of `exclude`.
 
-    Of these the first `limit`. `source` is `bundled`, a path, a dataset's name or `git+URL@REV#FOLDER`. Raises
-    UsageError when no readable task is left or a glob matches none.
+    `source` is `bundled`, a path, a dataset's name or `git+URL@REV#FOLDER`. Raises UsageError if no readable task is
+    left, or if a glob matches none.
     """
     return read_chosen(source, TaskChoice(include, exclude, limit))
 
 
 def read_chosen(
-    source: str, choice: TaskChoice, access: Access = USUAL_ACCESS, before: DatasetOrigin | None = None
+    source: str, choice: TaskChoice, access: Access = DEFAULT_ACCESS, before: DatasetOrigin | None = None
 ) -> TaskSet:
-    """The chosen tasks of `source`; with `before`, of the very dataset that a run has had. Raises UsageError."""
+    """Read the chosen tasks of `source`; with `before`, from the same dataset as a run. Raises UsageError."""
     reference = parse_reference(source)
     if isinstance(reference, Path):
-        return _said(access, lambda read: read_local(source, choice, read))
-    # Whoever has its tasks in a directory needs no registries, and nothing that asks them.
+        return _read_and_report(access, lambda read: read_local(source, choice, read))
+    # Imported here, because a directory of tasks needs no registries.
     from tbench.datasets.pull import pull
     from tbench.datasets.resolve import find_dataset
 
     cache = DatasetCache(cache_directory())
     if before is not None and not access.refresh and (entry := cache.find(before.entry)) is not None:
-        return _of_entry(entry, choice, before)
+        return _read_entry(entry, choice, before)
     known = find_dataset(reference, access)
     if before is not None and before.commit is not None:
-        known = _at(before.commit, known)
+        known = _at_commit(before.commit, known)
     if known.directories:
         paths = sorted(known.directories, key=lambda path: path.name)
-        tasks = _said(access, lambda read: read_paths(paths, choice, known.title, read))
+        tasks = _read_and_report(access, lambda read: read_paths(paths, choice, known.title, read))
         return replace(tasks, origin=_origin(known, len(known.directories)))
     entry = pull(known, cache, access.say, refresh=access.refresh, offline=access.offline)
-    return _of_entry(entry, choice, _origin_of(known, entry))
+    return _read_entry(entry, choice, _origin_of(known, entry))
 
 
-def _said(access: Access, read_with: Callable[[ReadTask], TaskSet]) -> TaskSet:
-    """Tasks of either form, with one line about those that were converted."""
+def _read_and_report(access: Access, read_with: Callable[[ReadTask], TaskSet]) -> TaskSet:
+    """Read tasks in either format, and report how many were converted."""
     conversions = Conversions()
     tasks = read_with(conversions.read)
     if conversions.words:
@@ -64,20 +64,20 @@ def _said(access: Access, read_with: Callable[[ReadTask], TaskSet]) -> TaskSet:
 
 
 def read_again(source: str, before: DatasetOrigin | None, registry: str | None = None) -> TaskSet:
-    """All tasks of the source that a run has stored, of the very dataset that it has had. Raises UsageError."""
+    """Read all tasks of a stored run's source, from the same dataset. Raises UsageError."""
     return read_chosen(source, ALL_TASKS, Access(registry), before)
 
 
-def _at(commit: str, known: KnownDataset) -> KnownDataset:
-    """The dataset at the commit that a run has had, whatever its name stands for by now."""
+def _at_commit(commit: str, known: KnownDataset) -> KnownDataset:
+    """Return the dataset at the commit of a run, even if its revision has moved."""
     return replace(known, pieces=tuple(replace(piece, revision=commit) for piece in known.pieces))
 
 
-def _of_entry(entry: CachedDataset, choice: TaskChoice, origin: DatasetOrigin) -> TaskSet:
-    """The chosen tasks of the cache, none of which was changed since. Raises UsageError."""
+def _read_entry(entry: CachedDataset, choice: TaskChoice, origin: DatasetOrigin) -> TaskSet:
+    """Read the chosen tasks from the cache and check that none has changed. Raises UsageError."""
     from tbench.datasets.digests import compare
 
-    tasks = read_paths(entry.paths, choice, origin.title, Conversions().read)  # which says why one was left as it is
+    tasks = read_paths(entry.paths, choice, origin.title, Conversions().read)  # reports why a task was not converted
     _require_as_pulled(tasks, entry, origin)
     found = compare({task.name: task.hash for task in tasks.tasks}, entry.published)
     origin = origin.model_copy(
@@ -96,13 +96,13 @@ def _require_as_pulled(tasks: TaskSet, entry: CachedDataset, origin: DatasetOrig
     changed += [name for name in tasks.invalid if hashes.get(name) is not None]
     if changed:
         raise UsageError(
-            f"{entry.path}: changed since it was pulled: {names_shown(sorted(changed))}; pull it again with: "
+            f"{entry.path}: changed after the pull: {names_shown(sorted(changed))}; pull it again with: "
             f"tbench dataset pull {origin.said} --refresh (or run a copy of the directory)"
         )
 
 
 def _origin_of(known: KnownDataset, entry: CachedDataset) -> DatasetOrigin:
-    """What is known of a dataset in the cache, before its tasks are looked at."""
+    """Return the origin of a cached dataset, without comparison of its tasks."""
     pieces = entry.pieces
     one = pieces[0] if len(pieces) == 1 else None
     return _origin(known, len(entry.hashes)).model_copy(

@@ -1,4 +1,4 @@
-"""From a name to the dataset that it means: a registry's, tbench's own list's, or a package in Harbor's cache."""
+"""Resolves names of datasets: in a registry, in tbench's own list, or in Harbor's cache."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from harness.endpoint.address import proxy_of
 from tbench.datasets.digests import MANIFEST, Publication, is_digest, read_publication
 from tbench.datasets.known import Access, KnownDataset, choose, nearest_titles, versions_of
-from tbench.datasets.reference import Named, Piece, tag, usable_folder, usable_url, without_login
+from tbench.datasets.reference import DatasetName, GitSource, tag, usable_folder, usable_url, without_login
 from tbench.errors import UsageError
 from tbench.text import one_line
 from tbench.web import Unanswered, WebRequest
 
-# A registry: Harbor's registry.json as it is, and the rows of Terminal-Bench 1, which have a `github_url`.
+# Registries: Harbor's registry.json, and rows of Terminal-Bench 1, which have a `github_url`
 
 _HEAD = "HEAD"
 _DEADLINE_SEC, _SILENCE_SEC = 60.0, 20.0
 
 
 class _DatasetRow(BaseModel):
-    """What rows have in common. Other keys are others' business."""
+    """Common keys of rows. Other keys are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -42,7 +42,7 @@ class _ListedTask(BaseModel):
 
     name: str | None = None
     git_url: str | None = None
-    """The repository; without it the path is one of this machine."""
+    """Repository; None if the path is on this machine."""
     git_commit_id: str | None = None
     path: Annotated[str, Field(min_length=1)]
 
@@ -55,7 +55,7 @@ class _HarborRow(_DatasetRow):
     tasks: tuple[_ListedTask, ...]
 
 
-class _EarlierRow(_DatasetRow):
+class _TerminalBench1Row(_DatasetRow):
     """A row of Terminal-Bench 1."""
 
     github_url: str
@@ -66,27 +66,27 @@ class _EarlierRow(_DatasetRow):
 
 
 def read_registry(place: str, *, offline: bool = False) -> tuple[KnownDataset, ...]:
-    """The datasets of the registry in a file or at a URL. Raises UsageError."""
+    """Read the datasets of a registry, given as a file or URL. Raises UsageError."""
     shown = without_login(place)
     try:
         rows = json.loads(_content(place, offline=offline))
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError alike
-        raise UsageError(f"{shown}: is no JSON ({one_line(str(error), 200)}); give a registry.json") from None
+        raise UsageError(f"{shown}: is not valid JSON ({one_line(str(error), 200)}); give a registry.json") from None
     except RecursionError:
         raise UsageError(f"{shown}: is nested too deeply; a registry is a list of datasets") from None
     if not isinstance(rows, list):
-        raise UsageError(f"{shown}: is no registry; a registry is a list of datasets in JSON")
+        raise UsageError(f"{shown}: is not a registry; a registry is a list of datasets in JSON")
     return tuple(_dataset(row, f"{shown}: row {number}", shown) for number, row in enumerate(rows, start=1))
 
 
 def _content(place: str, *, offline: bool) -> bytes:
     if "://" in place:
         if offline and not place.startswith("file://"):
-            raise UsageError(f"{without_login(place)}: is not asked with --offline; give the registry as a file")
+            raise UsageError(f"{without_login(place)}: is not contacted with --offline; give the registry as a file")
         if place.startswith(("http://", "https://")):
             return downloaded(place)
         if not place.startswith("file://"):
-            raise UsageError(f"{without_login(place)}: a registry is a file, or at an http or https URL")
+            raise UsageError(f"{without_login(place)}: must be a file, or an http or https URL")
     path = Path(place.removeprefix("file://"))
     try:
         return path.read_bytes()
@@ -95,7 +95,7 @@ def _content(place: str, *, offline: bool) -> bytes:
 
 
 def downloaded(url: str, deadline_sec: float = _DEADLINE_SEC) -> bytes:
-    """The content at an http or https URL. Raises UsageError, naming the URL and the proxy that was used."""
+    """Download an http or https URL. Raises UsageError, which names the URL and the proxy."""
     request = WebRequest(url, deadline_sec, silence_sec=_SILENCE_SEC)
     proxy, shown = proxy_of(url), without_login(url)
     where = f"{shown} through {proxy}" if proxy else shown
@@ -111,8 +111,8 @@ def downloaded(url: str, deadline_sec: float = _DEADLINE_SEC) -> bytes:
 def _dataset(row: Any, where: str, place: str) -> KnownDataset:
     try:
         if isinstance(row, dict) and "github_url" in row:
-            return _of_earlier(_EarlierRow.model_validate(row), where, place)
-        return _of_harbor(_HARBOR.validate_python(row), where, place)
+            return _from_terminal_bench_1(_TerminalBench1Row.model_validate(row), where, place)
+        return _from_harbor(_HARBOR.validate_python(row), where, place)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(map(str, problem["loc"])) or "the row"
@@ -122,14 +122,14 @@ def _dataset(row: Any, where: str, place: str) -> KnownDataset:
 _HARBOR = TypeAdapter(_HarborRow)
 
 
-def _of_harbor(row: _HarborRow, where: str, place: str) -> KnownDataset:
+def _from_harbor(row: _HarborRow, where: str, place: str) -> KnownDataset:
     where = f"{where} ({row.name})"
     local = tuple(Path(task.path).absolute() for task in row.tasks if task.git_url is None)
     if local and len(local) < len(row.tasks):
-        raise UsageError(f"{where}: some tasks have a git_url and some have none; make two datasets of them")
+        raise UsageError(f"{where}: only some tasks have a git_url; split them into two datasets")
     (name, times), *_ = Counter(task.task_name for task in row.tasks).most_common(1) or [("", 0)]
     if times > 1:
-        raise UsageError(f"{where}: lists {name} {times} times; name each task once")
+        raise UsageError(f"{where}: lists {name} {times} times; list each task once")
     return KnownDataset(
         name=row.name,
         version=row.version,
@@ -141,24 +141,24 @@ def _of_harbor(row: _HarborRow, where: str, place: str) -> KnownDataset:
     )
 
 
-def _pieces(row: _HarborRow, where: str) -> Iterator[Piece]:
-    """Its tasks by repository and commit, which are repeated in every task."""
+def _pieces(row: _HarborRow, where: str) -> Iterator[GitSource]:
+    """Group a row's tasks by repository and commit, which every task repeats."""
     by_place: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for task in row.tasks:
         if task.git_url is not None:
             key = usable_url(task.git_url, where), _revision(task.git_commit_id, where)
             by_place.setdefault(key, []).append((task.task_name, usable_folder(task.path, where)))
     for (url, revision), listed in by_place.items():
-        yield Piece(url, revision, None, tuple(sorted(listed)))
+        yield GitSource(url, revision, None, tuple(sorted(listed)))
 
 
-def _of_earlier(row: _EarlierRow, where: str, place: str) -> KnownDataset:
+def _from_terminal_bench_1(row: _TerminalBench1Row, where: str, place: str) -> KnownDataset:
     where = f"{where} ({row.name})"
     commit = row.commit_hash if row.commit_hash not in (None, "", "head") else None
     folder = usable_folder(row.dataset_path, where)
     subset = row.task_id_subset or ()
     listed = tuple(sorted((name, usable_folder(f"{folder}/{name}", where)) for name in subset))
-    piece = Piece(usable_url(row.github_url, where), _revision(commit or row.branch, where), folder, listed)
+    piece = GitSource(usable_url(row.github_url, where), _revision(commit or row.branch, where), folder, listed)
     return KnownDataset(
         name=row.name,
         version=row.version,
@@ -172,19 +172,19 @@ def _of_earlier(row: _EarlierRow, where: str, place: str) -> KnownDataset:
 def _revision(revision: str | None, where: str) -> str:
     revision = revision or _HEAD
     if revision.startswith("-") or not revision.isprintable() or " " in revision:
-        raise UsageError(f"{where}: {revision}: no commit, branch or tag")
+        raise UsageError(f"{where}: {revision}: not a commit, branch or tag")
     return revision
 
 
-# The datasets that tbench knows by itself: index.json beside this file.
+# tbench's own list of datasets, index.json
 
 OWN = "tbench"
-WHERE = "tbench's own list"
+OWN_LIST = "tbench's own list"
 
 
 @cache
 def known_datasets() -> tuple[KnownDataset, ...]:
-    """All of them, in the order of the file."""
+    """Return all datasets in tbench's own list, in the order of the file."""
     rows = json.loads((Path(__file__).parent / "index.json").read_text(encoding="utf-8"))
     return tuple(map(_listed_dataset, rows))
 
@@ -195,7 +195,7 @@ def _listed_dataset(row: dict[str, Any]) -> KnownDataset:
         name=row["name"],
         version=row["version"],
         source=OWN,
-        pieces=(Piece(row["url"], revision, row.get("folder")),),
+        pieces=(GitSource(row["url"], revision, row.get("folder")),),
         aliases=tuple(row["aliases"]),
         description=row["description"],
         tasks=row.get("tasks"),
@@ -204,47 +204,47 @@ def _listed_dataset(row: dict[str, Any]) -> KnownDataset:
     )
 
 
-# Packages of Harbor's hub that Harbor has downloaded to this machine. The hub itself is not asked.
+# Packages of Harbor's hub that Harbor has downloaded to this machine. The hub itself is not contacted.
 
 HARBOR = "harbor"
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 def harbor_cache() -> Path:
-    """Harbor's cache directory."""
+    """Return Harbor's cache directory."""
     return Path.home() / ".cache" / "harbor"
 
 
-def find_package(wanted: Named, root: Path) -> KnownDataset | None:
-    """The dataset or the task ORG/NAME in the cache at `root`; None where it has neither.
+def find_package(wanted: DatasetName, root: Path) -> KnownDataset | None:
+    """Find the dataset or task ORG/NAME in the cache at `root`; None if there is neither.
 
-    Raises UsageError where it is there in several contents, and where tasks of the dataset are missing.
+    Raises UsageError if there are several versions, or if tasks of the dataset are missing.
     """
     organisation, _, name = wanted.name.partition("/")
     if not name:
         return None
     reference = wanted.version if wanted.version and is_digest(wanted.version) else None
-    if (found := _one(root / "datasets" / organisation / name, reference, wanted)) is not None:
+    if (found := _only_version(root / "datasets" / organisation / name, reference, wanted)) is not None:
         manifest = found / MANIFEST
         if manifest.is_file():
             return _hub_dataset(wanted, dict(_packages(read_publication(manifest), root, manifest)))
-    if (found := _one(root / "tasks" / "packages" / organisation / name, reference, wanted)) is not None:
+    if (found := _only_version(root / "tasks" / "packages" / organisation / name, reference, wanted)) is not None:
         return _hub_dataset(wanted, {name: found})
     return None
 
 
-def _hub_dataset(wanted: Named, packages: dict[str, Path]) -> KnownDataset:
+def _hub_dataset(wanted: DatasetName, packages: dict[str, Path]) -> KnownDataset:
     return KnownDataset(wanted.name, wanted.version, source=HARBOR, packages=packages, tasks=len(packages))
 
 
-def _one(directory: Path, reference: str | None, wanted: Named) -> Path | None:
-    """The only content of a package, or that which the reference names."""
+def _only_version(directory: Path, reference: str | None, wanted: DatasetName) -> Path | None:
+    """Return the directory of a package's only version, or of the one in the reference."""
     contents = sorted(path for path in directory.glob("*") if path.is_dir() and _HEX.fullmatch(path.name))
     if reference is not None:
         contents = [path for path in contents if f"sha256:{path.name}" == reference]
     if len(contents) > 1:
         known = ", ".join(f"sha256:{path.name}" for path in contents[:3])
-        raise UsageError(f"{wanted}: {directory} holds {len(contents)} contents; write @ and one of {known}")
+        raise UsageError(f"{wanted}: {directory} has {len(contents)} versions; add @ and one of {known}")
     return contents[0] if contents else None
 
 
@@ -259,60 +259,60 @@ def _packages(publication: Publication, root: Path, manifest: Path) -> Iterator[
         yield name, path
 
 
-def find_dataset(reference: Named | Piece, access: Access) -> KnownDataset:
-    """The dataset that is meant. Raises UsageError, for an unknown name with the nearest ones."""
-    return _of_git(reference) if isinstance(reference, Piece) else _of_name(reference, access)
+def find_dataset(reference: DatasetName | GitSource, access: Access) -> KnownDataset:
+    """Resolve a reference to a dataset. Raises UsageError, which suggests similar names for an unknown one."""
+    return _git_dataset(reference) if isinstance(reference, GitSource) else _named_dataset(reference, access)
 
 
 def all_datasets(access: Access) -> tuple[KnownDataset, ...]:
-    """All datasets that can be named, a registry's first. Raises UsageError."""
+    """Return all datasets that can be given by name, a registry's first. Raises UsageError."""
     of_registry = read_registry(access.registry, offline=access.offline) if access.registry else ()
     return (*of_registry, *known_datasets())
 
 
-def _of_git(piece: Piece) -> KnownDataset:
+def _git_dataset(piece: GitSource) -> KnownDataset:
     words = [PurePosixPath(re.split(r"[/:]", piece.url.rstrip("/"))[-1]).name.removesuffix(".git"), piece.folder or ""]
     name = re.sub(r"[^\w.-]+", "-", "-".join(filter(None, words))).strip("-.") or "repository"
     return KnownDataset(name, None, "git", pieces=(piece,))
 
 
-def _of_name(wanted: Named, access: Access) -> KnownDataset:
+def _named_dataset(wanted: DatasetName, access: Access) -> KnownDataset:
     own, others = known_datasets(), tuple[KnownDataset, ...]()
     if access.registry:
         others = read_registry(access.registry, offline=access.offline)
         if (found := choose(wanted, others, without_login(access.registry))) is not None:
-            return _compared(found, own, access)
-    found = choose(wanted, own, WHERE) or find_package(wanted, harbor_cache())
+            return _with_listed_data(found, own, access)
+    found = choose(wanted, own, OWN_LIST) or find_package(wanted, harbor_cache())
     if found is None:
         raise UsageError(f"{wanted}: {_why_unknown(wanted, (*others, *own), access)}")
     return found
 
 
-def _why_unknown(wanted: Named, datasets: tuple[KnownDataset, ...], access: Access) -> str:
-    """Where was looked, and what may have been meant."""
-    where = f"{without_login(access.registry)} or {WHERE}" if access.registry else WHERE
+def _why_unknown(wanted: DatasetName, datasets: tuple[KnownDataset, ...], access: Access) -> str:
+    """Return where the name was searched, and similar names."""
+    where = f"{without_login(access.registry)} or {OWN_LIST}" if access.registry else OWN_LIST
     if versions := versions_of(wanted.name, datasets):
         return f"no such version in {where}; there are {', '.join(versions)}"
     if "/" in wanted.name:
         return (
-            f"no such directory, and no dataset of this name in {where} or Harbor's cache ({harbor_cache()}), which "
-            f"packages of its hub are read from; check it, or fetch a package with: harbor download {wanted}"
+            f"no such directory, and no dataset of this name in {where} or in Harbor's cache ({harbor_cache()}); "
+            f"check the name, or fetch a package of Harbor's hub with: harbor download {wanted}"
         )
     near = nearest_titles(wanted, datasets)
-    advice = f"did you mean {' or '.join(near)}?" if near else "tbench dataset list shows those that there are"
+    advice = f"did you mean {' or '.join(near)}?" if near else "see tbench dataset list"
     return f"no such directory, and no dataset of this name in {where}; {advice}"
 
 
-def _compared(found: KnownDataset, own: tuple[KnownDataset, ...], access: Access) -> KnownDataset:
-    """A registry's dataset, with what tbench knows of the one that it is called after."""
-    same = [each for each in own if each.is_called(found.name) and each.version == found.version]
+def _with_listed_data(found: KnownDataset, own: tuple[KnownDataset, ...], access: Access) -> KnownDataset:
+    """Complete a registry's dataset with the data of the dataset of the same name in tbench's own list."""
+    same = [each for each in own if each.has_name(found.name) and each.version == found.version]
     if not same:
         return found
     mine = same[0]
     commits = {piece.revision for piece in found.pieces}
     if mine.listed_commit and commits != {mine.listed_commit}:
         access.say(
-            f"{found.title}: taken as {found.source} has it (at {', '.join(sorted(commits))}); "
-            f"{WHERE} has commit {mine.listed_commit[:12]}"
+            f"{found.title}: using {', '.join(sorted(commits))} from {found.source}; "
+            f"{OWN_LIST} has commit {mine.listed_commit[:12]}"
         )
     return replace(found, trials_per_task=mine.trials_per_task, listed_commit=mine.listed_commit)

@@ -68,7 +68,7 @@ def test_list_and_check_read_them_as_they_are(tmp_path: Path, cache: Path) -> No
     path = write_tb1_task(tmp_path / "old-task")
     code, lines = tbench("task", "list", str(path))
     assert code == 0
-    assert lines[0] == f"1 task of Terminal-Bench 1, converted to the current form in {cache}"
+    assert lines[0] == f"1 Terminal-Bench 1 task converted to the current format in {cache}"
     assert lines[1].split()[:2] == ["old-task", "easy"]
 
 

@@ -95,7 +95,7 @@ def test_verify_names_what_was_changed_in_the_cache(tmp_path: Path) -> None:
     (entry / "beta/tests/test.sh").write_text("true\n")
     code, said = tbench("dataset", "verify", "made-up")
     assert code == 2 and said.startswith("differs: beta")
-    assert "changed since it was pulled: beta" in fails("task", "list", "made-up")
+    assert "changed after the pull: beta" in fails("task", "list", "made-up")
     assert tbench("dataset", "pull", "made-up", "--refresh")[0] == tbench("dataset", "verify", "made-up")[0] == 0
 
 

@@ -22,8 +22,8 @@ def test_who_holds_a_dataset_for_too_long_is_given_up_in_one_line(tmp_path: Path
             pytest.fail("two have the lock")
         with DatasetCache(tmp_path, 0.2).locked("other@1.0-0123", said.append):
             pass
-    assert said == ["made-up@1.0-0123: another process is pulling it; waiting for its end"]
-    words = "made-up@1.0-0123: another process is still pulling it after 0.2 s; end it (it holds "
+    assert said == ["made-up@1.0-0123: waiting for another process that is pulling it"]
+    words = "made-up@1.0-0123: another process is still pulling it after 0.2 s (it holds "
     assert str(caught.value).startswith(words + str(tmp_path)) and "\n" not in str(caught.value)
 
 
@@ -64,7 +64,7 @@ def test_a_directory_of_both_forms_is_read_and_what_was_converted_is_said_once(
     assert [task.name for task in found.tasks] == ["current", "old-a", "old-b"]
     assert found.invalid.keys() == {"old-bad"}
     assert "old-bad/task.yaml: line 2: is not valid YAML" in found.invalid["old-bad"]
-    assert said == [f"2 tasks of Terminal-Bench 1, converted to the current form in {cache}"]
+    assert said == [f"2 Terminal-Bench 1 tasks converted to the current format in {cache}"]
     assert sorted(path.name for path in found.tasks[1].path.parents[1].iterdir()) == sorted(
         each.path.parent.name for each in found.tasks[1:]
     )
@@ -87,7 +87,7 @@ def test_an_edit_in_the_cache_is_noticed(tmp_path: Path) -> None:
     path = write_tb1_task(tmp_path / "old")
     task = Conversions().read(path)
     (task.path / "tests" / "test_outputs.py").write_text("easier\n")
-    with pytest.raises(TaskInvalid, match=r"changed since it was converted of .*/old; remove it"):
+    with pytest.raises(TaskInvalid, match=r"changed after conversion from .*/old; remove it"):
         Conversions().read(path)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from digest_cases import CASES, DIGESTS, write_task
 
-from tbench.datasets.digests import compare, is_digest, publication_beside, read_publication, verify_directory
+from tbench.datasets.digests import compare, is_digest, read_publication, read_publication_in, verify_directory
 from tbench.errors import UsageError
 from tbench.tasks.sources import read_tasks
 
@@ -36,8 +36,8 @@ def test_the_digest_of_a_dataset_is_that_of_harbor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[[tasks", "is no TOML"),
-        ('[[tasks]]\nname = "x"\ndigest = "md5:1"\n', r"tasks\.0\.digest: .*; it is no dataset.toml of Harbor's"),
+        ("[[tasks", "is not valid TOML"),
+        ('[[tasks]]\nname = "x"\ndigest = "md5:1"\n', r"tasks\.0\.digest: .*; give a dataset.toml of Harbor"),
         ("[[tasks]]\n", r"tasks\.0\.name: Field required"),
     ],
 )
@@ -70,19 +70,19 @@ def test_what_differs_is_missing_or_was_never_published_is_told_apart(make_task:
     against = manifest(tmp_path, text)
     found = verify_directory(tmp_path / "tasks", against)
     assert found.lines[0] == f"differs: changed: has {hashes['changed'][:12]}, published is {A[:12]}"
-    assert found.lines[1].startswith("cannot be read: broken: ")
+    assert found.lines[1].startswith("unreadable: broken: ")
     assert found.lines[2:] == ("missing: gone",)
-    assert found.words == "1 of 4 tasks match the published digests; without one: new"
+    assert found.words == "1 of 4 tasks match the published digests; without a digest: new"
 
 
 def test_a_directory_brings_its_own_digests_or_they_are_named(make_task: MakeTask, tmp_path: Path) -> None:
     make_task("alone")
     directory = tmp_path / "tasks"
-    with pytest.raises(UsageError, match=r"dataset\.toml: there is none to compare with; give one with --against"):
+    with pytest.raises(UsageError, match=r"dataset\.toml: missing; give the digests to compare with as --against"):
         verify_directory(directory, None)
-    assert publication_beside(directory) is None
+    assert read_publication_in(directory) is None
     manifest(directory, "")
-    assert verify_directory(directory, None).words == "1 task; no digests are published to compare them with"
+    assert verify_directory(directory, None).words == "1 task; no digests are published"
 
 
 def test_a_digest_of_a_reference_has_its_algorithm_in_front() -> None:

@@ -7,17 +7,17 @@ import re
 import pytest
 
 from tbench.datasets.known import Access, KnownDataset, choose
-from tbench.datasets.reference import Named, Piece, is_commit, usable_folder, usable_url
+from tbench.datasets.reference import DatasetName, GitSource, is_commit, usable_folder, usable_url
 from tbench.datasets.resolve import find_dataset, known_datasets
 from tbench.errors import UsageError
 
 
 def versions(*names: str | None) -> list[KnownDataset]:
-    return [KnownDataset("made-up", name, "test", (Piece("https://host/x", str(name)),)) for name in names]
+    return [KnownDataset("made-up", name, "test", (GitSource("https://host/x", str(name)),)) for name in names]
 
 
 def chosen(wanted: str | None, *names: str | None) -> str | None:
-    found = choose(Named("made-up", wanted), versions(*names), "the test")
+    found = choose(DatasetName("made-up", wanted), versions(*names), "the test")
     return found.version if found else "none"
 
 
@@ -39,16 +39,16 @@ def test_a_version_may_leave_out_zeros_at_its_end_and_a_v_in_front() -> None:
 def test_an_unknown_version_is_answered_with_those_that_there_are() -> None:
     words = r"terminal-bench@2\.2: no such version in tbench's own list; there are 2\.0, 2\.1, 3\.0\.0, 4\.0\.0"
     with pytest.raises(UsageError, match=words):
-        find_dataset(Named("terminal-bench", "2.2"), Access())
+        find_dataset(DatasetName("terminal-bench", "2.2"), Access())
 
 
 def test_two_datasets_of_one_name_and_version_that_differ_are_refused() -> None:
-    one = KnownDataset("made-up", "1", "test", (Piece("https://host/x", "a"),))
-    other = KnownDataset("made-up", "1", "test", (Piece("https://host/x", "b"),))
-    with pytest.raises(UsageError, match="made-up@1: the test has 2 that differ; leave one of them in it"):
-        choose(Named("made-up", "1"), [one, other], "the test")
-    assert choose(Named("made-up", "1"), [one, one], "the test") == one
-    assert choose(Named("another", "1"), [one], "the test") is None
+    one = KnownDataset("made-up", "1", "test", (GitSource("https://host/x", "a"),))
+    other = KnownDataset("made-up", "1", "test", (GitSource("https://host/x", "b"),))
+    with pytest.raises(UsageError, match="made-up@1: the test has 2 different entries; remove all but one"):
+        choose(DatasetName("made-up", "1"), [one, other], "the test")
+    assert choose(DatasetName("made-up", "1"), [one, one], "the test") == one
+    assert choose(DatasetName("another", "1"), [one], "the test") is None
 
 
 def test_the_packaged_list_is_sound() -> None:
@@ -76,19 +76,19 @@ def test_the_packaged_list_is_sound() -> None:
 )
 def test_the_named_benchmarks_are_known(said: str, title: str) -> None:
     name, _, version = said.partition("@")
-    assert find_dataset(Named(name, version or None), Access()).title == title
+    assert find_dataset(DatasetName(name, version or None), Access()).title == title
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_ones() -> None:
     with pytest.raises(UsageError) as raised:
-        find_dataset(Named("terminl-bench", "2.1"), Access())
+        find_dataset(DatasetName("terminl-bench", "2.1"), Access())
     assert str(raised.value) == (
         "terminl-bench@2.1: no such directory, and no dataset of this name in tbench's own list; "
         "did you mean terminal-bench@2.1?"
     )
     with pytest.raises(UsageError, match=r"did you mean terminal-bench@2\.0 or terminal-bench@2\.1 or"):
-        find_dataset(Named("terminl-bench", None), Access())
-    with pytest.raises(UsageError, match="tbench dataset list shows those that there are"):
-        find_dataset(Named("qqqq", None), Access())
+        find_dataset(DatasetName("terminl-bench", None), Access())
+    with pytest.raises(UsageError, match="see tbench dataset list"):
+        find_dataset(DatasetName("qqqq", None), Access())
     with pytest.raises(UsageError, match="harbor download some/package@1"):
-        find_dataset(Named("some/package", "1"), Access())
+        find_dataset(DatasetName("some/package", "1"), Access())

@@ -18,10 +18,10 @@ from git_mirrors import Mirror, git, registry, row
 from tb1_tasks import write_tb1_task
 
 from tbench.datasets.cache import RECORD, CachedDataset, DatasetCache
-from tbench.datasets.known import Access, KnownDataset, say_nothing
+from tbench.datasets.known import Access, KnownDataset, discard_message
 from tbench.datasets.pull import pull
 from tbench.datasets.reading import read_chosen
-from tbench.datasets.reference import Named, Piece
+from tbench.datasets.reference import DatasetName, GitSource
 from tbench.datasets.resolve import find_dataset
 from tbench.errors import UsageError
 from tbench.tasks.sources import ALL_TASKS, read_tasks
@@ -43,11 +43,11 @@ print(pull(known, DatasetCache(cache_directory()), lambda text: print(text, flus
 def pulled(
     mirror: Mirror, cache: Path, revision: str = "main", folder: str | None = None, *, refresh: bool = False
 ) -> CachedDataset:
-    return pull(known(mirror, revision, folder), DatasetCache(cache), say_nothing, refresh=refresh)
+    return pull(known(mirror, revision, folder), DatasetCache(cache), discard_message, refresh=refresh)
 
 
 def known(mirror: Mirror, revision: str = "main", folder: str | None = None) -> KnownDataset:
-    return find_dataset(Piece(mirror.url, revision, folder), Access())
+    return find_dataset(GitSource(mirror.url, revision, folder), Access())
 
 
 def names(entry: CachedDataset) -> list[str]:
@@ -118,26 +118,26 @@ def test_what_was_pulled_of_a_commit_is_not_fetched_again_and_a_branch_is(mirror
     shutil.rmtree(mirror.path)
     assert pulled(mirror, cache, head).path == cache / f"mirror-{head[:12]}"
     assert pulled(mirror, cache, first.pieces[0].commit).path == first.path
-    with pytest.raises(UsageError, match="no repository is there"):
+    with pytest.raises(UsageError, match="is not a git repository"):
         pulled(mirror, cache)
 
 
 def test_offline_takes_what_was_pulled_last_and_refuses_the_rest(mirror: Mirror, cache: Path) -> None:
     store = DatasetCache(cache)
     with pytest.raises(
-        UsageError, match=r"mirror: is not in .*--offline nothing is fetched; .*tbench dataset pull git\+"
+        UsageError, match=r"mirror: is not in .*--offline fetches nothing; .*tbench dataset pull git\+"
     ):
-        pull(known(mirror), store, say_nothing, offline=True)
+        pull(known(mirror), store, discard_message, offline=True)
     entry = pulled(mirror, cache)
     mirror.task("delta")
     mirror.commit()
     shutil.move(mirror.path, f"{mirror.path}-gone")
-    assert pull(known(mirror), store, say_nothing, offline=True).path == entry.path
+    assert pull(known(mirror), store, discard_message, offline=True).path == entry.path
 
 
 def test_refresh_and_offline_contradict_each_other(mirror: Mirror, cache: Path) -> None:
-    with pytest.raises(UsageError, match="mirror: --refresh fetches it, and --offline asks no server; leave one"):
-        pull(known(mirror), DatasetCache(cache), say_nothing, refresh=True, offline=True)
+    with pytest.raises(UsageError, match="mirror: --refresh and --offline exclude each other"):
+        pull(known(mirror), DatasetCache(cache), discard_message, refresh=True, offline=True)
 
 
 def test_refresh_replaces_what_is_there(mirror: Mirror, cache: Path) -> None:
@@ -153,11 +153,11 @@ def test_tags_are_found_also_when_they_are_annotated_and_are_not_asked_for_twice
     git(mirror.work, "push", "--quiet", str(mirror.path), "v1")
     entry = pulled(mirror, cache, "v1")
     assert entry.pieces[0].commit == mirror.head
-    fixed = KnownDataset("fixed", "1", "test", (Piece(mirror.url, "refs/tags/v1"),))
-    entry = pull(fixed, DatasetCache(cache), say_nothing)
+    fixed = KnownDataset("fixed", "1", "test", (GitSource(mirror.url, "refs/tags/v1"),))
+    entry = pull(fixed, DatasetCache(cache), discard_message)
     assert entry.path.name == f"fixed@1-{mirror.head[:12]}"
     shutil.rmtree(mirror.path)
-    assert pull(fixed, DatasetCache(cache), say_nothing).path == entry.path
+    assert pull(fixed, DatasetCache(cache), discard_message).path == entry.path
 
 
 def test_a_server_without_filters_gives_the_same(tmp_path: Path, cache: Path) -> None:
@@ -186,8 +186,8 @@ def test_a_mirror_stands_for_a_url_by_gits_own_settings(
     mirror: Mirror, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gitconfig").write_text(f'[url "{mirror.url}"]\n\tinsteadOf = https://host.invalid/org/repo\n')
-    elsewhere = Piece("https://host.invalid/org/repo", mirror.head, None)
-    entry = pull(find_dataset(elsewhere, Access()), DatasetCache(cache), say_nothing)
+    elsewhere = GitSource("https://host.invalid/org/repo", mirror.head, None)
+    entry = pull(find_dataset(elsewhere, Access()), DatasetCache(cache), discard_message)
     assert (names(entry), entry.pieces[0].url) == (["alpha", "beta", "gamma"], "https://host.invalid/org/repo")
 
 
@@ -214,7 +214,7 @@ def test_rows_of_a_registry_name_tasks_of_several_commits(mirror: Mirror, cache:
     [
         ("f" * 40, "does not have this commit (any more)"),
         ("nowhere", "has no branch or tag nowhere; check it with git ls-remote"),
-        ("abcdef1", "has no branch or tag abcdef1 (of a commit, all 40 characters are needed)"),
+        ("abcdef1", "has no branch or tag abcdef1 (a commit needs all 40 characters)"),
     ],
 )
 def test_a_commit_or_branch_that_is_gone_is_named(mirror: Mirror, cache: Path, revision: str, words: str) -> None:
@@ -226,12 +226,12 @@ def test_a_commit_or_branch_that_is_gone_is_named(mirror: Mirror, cache: Path, r
 
 def test_a_repository_without_a_main_branch_wants_one_named(mirror: Mirror, cache: Path) -> None:
     git(mirror.path, "symbolic-ref", "HEAD", "refs/heads/unborn")
-    with pytest.raises(UsageError, match="says nothing of its main branch; name a branch or a tag with @"):
+    with pytest.raises(UsageError, match="has no HEAD; give a branch or a tag with @"):
         pulled(mirror, cache, "HEAD")
 
 
 @pytest.mark.parametrize(
-    ("folder", "words"), [("nowhere", "nowhere: no task there"), ("large", "large: no task there")]
+    ("folder", "words"), [("nowhere", "nowhere: no tasks found"), ("large", "large: no tasks found")]
 )
 def test_a_folder_without_tasks_is_named(mirror: Mirror, cache: Path, folder: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -266,7 +266,7 @@ def test_a_pointer_of_git_lfs_never_passes_for_data(
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 12\n"
     (mirror.work / "tasks/beta/environment/data.bin").write_text(pointer)
     mirror.commit()
-    without = r"only pointers of git-lfs are there for tasks/beta/environment/data\.bin; "
+    without = r"only git-lfs pointers instead of tasks/beta/environment/data\.bin; "
     with pytest.raises(UsageError, match=without + "install git-lfs"):
         pulled(mirror, cache)
     assert list(DatasetCache(cache).entries()) == []
@@ -277,7 +277,7 @@ def test_a_pointer_of_git_lfs_never_passes_for_data(
     lfs = programs / "git-lfs"
     lfs.write_text("#!/bin/sh\nexit 0\n")
     lfs.chmod(0o755)
-    with pytest.raises(UsageError, match=without + "git-lfs did not bring them"):
+    with pytest.raises(UsageError, match=without + "git-lfs did not fetch them"):
         pulled(mirror, cache)
     lfs.write_text('#!/bin/sh\n[ "$1" = version ] || echo real > tasks/beta/environment/data.bin\n')
     assert (pulled(mirror, cache).path / "beta/environment/data.bin").read_text() == "real\n"
@@ -387,7 +387,7 @@ def test_a_full_disk_in_the_middle_of_a_pull_is_said_and_leaves_nothing_that_cou
     mirror = Mirror(tmp_path, "heavy")
     (mirror.task("alpha") / "environment/data").write_bytes(os.urandom(1 << 20))
     mirror.commit()
-    with files_end_at(1 << 18), pytest.raises(UsageError, match=r"the disk is full.*make room, then do it again"):
+    with files_end_at(1 << 18), pytest.raises(UsageError, match=r"the disk is full.*free some space and try again"):
         pulled(mirror, cache)
     assert list(DatasetCache(cache).entries()) == []
     assert names(pulled(mirror, cache)) == ["alpha"]
@@ -395,8 +395,8 @@ def test_a_full_disk_in_the_middle_of_a_pull_is_said_and_leaves_nothing_that_cou
 
 def test_a_cache_that_cannot_be_made_is_named(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot be written: Not a directory; make room there, or let TBENCH_CACHE"):
-        pull(known(mirror), DatasetCache(tmp_path / "file" / "cache"), say_nothing)
+    with pytest.raises(UsageError, match="cannot be written: Not a directory; free some space, or set TBENCH_CACHE"):
+        pull(known(mirror), DatasetCache(tmp_path / "file" / "cache"), discard_message)
 
 
 def test_nobody_is_asked_for_a_password_and_none_is_shown(
@@ -422,8 +422,8 @@ def test_nobody_is_asked_for_a_password_and_none_is_shown(
     try:
         for login in ("", "me:secret@"):
             url = f"http://{login}127.0.0.1:{server.server_address[1]}/repo"
-            with pytest.raises(UsageError, match="asks who you are, or is not there for everybody") as raised:
-                pull(find_dataset(Piece(url, "main", None), Access()), DatasetCache(cache), say_nothing)
+            with pytest.raises(UsageError, match="requires a login, or is not public") as raised:
+                pull(find_dataset(GitSource(url, "main", None), Access()), DatasetCache(cache), discard_message)
             assert "secret" not in str(raised.value) and "\n" not in str(raised.value)
     finally:
         server.shutdown()
@@ -436,7 +436,7 @@ def test_nobody_is_asked_for_a_password_and_none_is_shown(
     [
         ("http://127.0.0.1:9/repo", "cannot be reached"),
         ("https://host.invalid/repo", "cannot be reached"),
-        ("file:///nowhere/at/all", "no repository is there"),
+        ("file:///nowhere/at/all", "is not a git repository"),
         ("ssh://git@127.0.0.1:9/repo", "cannot be reached"),
     ],
 )
@@ -444,13 +444,13 @@ def test_where_nobody_answers_is_told(url: str, words: str, cache: Path) -> None
     if url.startswith("ssh") and shutil.which("ssh") is None:
         pytest.skip("no ssh here")
     with pytest.raises(UsageError) as raised:
-        pull(find_dataset(Piece(url, "main", None), Access()), DatasetCache(cache), say_nothing)
+        pull(find_dataset(GitSource(url, "main", None), Access()), DatasetCache(cache), discard_message)
     assert words in str(raised.value) and url in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_without_git_that_is_said(mirror: Mirror, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UsageError, match=r"git: is not installed; datasets are fetched with it \(apt install git\)"):
+    with pytest.raises(UsageError, match=r"git: is not installed, but needed to fetch datasets \(apt install git\)"):
         pulled(mirror, cache)
 
 
@@ -461,7 +461,7 @@ def test_names_lead_to_the_packaged_list_through_a_mirror(
     url = "https://github.com/harbor-framework/terminal-bench-2-1"
     (tmp_path / "gitconfig").write_text(f'[url "{mirror.url}"]\n\tinsteadOf = {url}\n')
     with pytest.raises(UsageError, match=f"{url}: does not have this commit"):
-        pull(find_dataset(Named("terminal-bench", "2.1"), Access()), DatasetCache(cache), say_nothing)
+        pull(find_dataset(DatasetName("terminal-bench", "2.1"), Access()), DatasetCache(cache), discard_message)
 
 
 def test_a_password_is_on_no_command_line_and_in_no_file(
@@ -477,7 +477,7 @@ def test_a_password_is_on_no_command_line_and_in_no_file(
     (programs / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     said: list[str] = []
-    with_password = Piece("https://me:secret@host.invalid/x", "main", None)
+    with_password = GitSource("https://me:secret@host.invalid/x", "main", None)
     entry = pull(find_dataset(with_password, Access()), DatasetCache(cache), said.append)
     assert names(entry) == ["alpha", "beta", "gamma"]
     files = [path.read_bytes() for path in cache.rglob("*") if path.is_file()]

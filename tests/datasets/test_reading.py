@@ -59,7 +59,7 @@ def test_an_edit_of_the_cache_is_noticed_also_where_no_digests_are_published(mir
     (entry / "alpha/tests/test.sh").write_text("echo 1 > /logs/verifier/reward.txt\n\n")
     with pytest.raises(UsageError) as raised:
         read_tasks(source)
-    assert str(raised.value).startswith(f"{entry}: changed since it was pulled: alpha; pull it again with: tbench data")
+    assert str(raised.value).startswith(f"{entry}: changed after the pull: alpha; pull it again with: tbench data")
     (entry / "alpha/tests/test.sh").unlink()
     with pytest.raises(UsageError, match=r"alpha"):
         read_tasks(source)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tbench.datasets.reference import Named, Piece, parse_reference, stored_source, usable_url, without_login
+from tbench.datasets.reference import DatasetName, GitSource, parse_reference, stored_source, usable_url, without_login
 from tbench.errors import UsageError
 
 
@@ -17,18 +17,18 @@ from tbench.errors import UsageError
         ("./tasks", Path("./tasks")),
         ("/srv/tasks", Path("/srv/tasks")),
         ("a/b/c", Path("a/b/c")),
-        ("terminal-bench", Named("terminal-bench", None)),
-        ("terminal-bench@2.1", Named("terminal-bench", "2.1")),
-        ("org/name", Named("org/name", None)),
-        ("org/name@latest", Named("org/name", "latest")),
-        (f"org/name@sha256:{'a' * 64}", Named("org/name", f"sha256:{'a' * 64}")),
-        ("git+https://host/a/b", Piece("https://host/a/b", "HEAD", None)),
-        ("git+https://host/a/b.git@v1#tasks/x/", Piece("https://host/a/b.git", "v1", "tasks/x")),
-        ("git+https://host/a/b@feature/x#", Piece("https://host/a/b", "feature/x", "")),
-        ("git+ssh://git@host/a/b", Piece("ssh://git@host/a/b", "HEAD", None)),
-        ("git+ssh://git@host/a/b@main", Piece("ssh://git@host/a/b", "main", None)),
-        ("git+git@host:a/b.git@main", Piece("git@host:a/b.git", "main", None)),
-        ("git+https://me:pw@host/a/b@v2", Piece("https://me:pw@host/a/b", "v2", None)),
+        ("terminal-bench", DatasetName("terminal-bench", None)),
+        ("terminal-bench@2.1", DatasetName("terminal-bench", "2.1")),
+        ("org/name", DatasetName("org/name", None)),
+        ("org/name@latest", DatasetName("org/name", "latest")),
+        (f"org/name@sha256:{'a' * 64}", DatasetName("org/name", f"sha256:{'a' * 64}")),
+        ("git+https://host/a/b", GitSource("https://host/a/b", "HEAD", None)),
+        ("git+https://host/a/b.git@v1#tasks/x/", GitSource("https://host/a/b.git", "v1", "tasks/x")),
+        ("git+https://host/a/b@feature/x#", GitSource("https://host/a/b", "feature/x", "")),
+        ("git+ssh://git@host/a/b", GitSource("ssh://git@host/a/b", "HEAD", None)),
+        ("git+ssh://git@host/a/b@main", GitSource("ssh://git@host/a/b", "main", None)),
+        ("git+git@host:a/b.git@main", GitSource("git@host:a/b.git", "main", None)),
+        ("git+https://me:pw@host/a/b@v2", GitSource("https://me:pw@host/a/b", "v2", None)),
     ],
 )
 def test_what_is_said_is_what_is_meant(
@@ -48,9 +48,9 @@ def test_a_directory_that_is_there_is_a_path_whatever_its_name(tmp_path: Path, m
 def test_a_local_repository_may_have_an_at_sign_in_its_path(tmp_path: Path) -> None:
     (tmp_path / "a@b" / "repo").mkdir(parents=True)
     url = f"file://{tmp_path}/a@b/repo"
-    assert parse_reference(f"git+{url}") == Piece(url, "HEAD", None)
-    assert parse_reference(f"git+{url}@main") == Piece(url, "main", None)
-    assert parse_reference(f"git+{tmp_path}/a@b/repo") == Piece(url, "HEAD", None)
+    assert parse_reference(f"git+{url}") == GitSource(url, "HEAD", None)
+    assert parse_reference(f"git+{url}@main") == GitSource(url, "main", None)
+    assert parse_reference(f"git+{tmp_path}/a@b/repo") == GitSource(url, "HEAD", None)
 
 
 @pytest.mark.parametrize(
@@ -84,5 +84,5 @@ def test_urls_of_messages_have_no_login() -> None:
     assert without_login("https://me:secret@host/x") == "https://host/x"
     assert without_login("ssh://me:secret@host/x") == "ssh://host/x"
     assert without_login("git@host:a/b") == "git@host:a/b"
-    with pytest.raises(UsageError, match="registry row 3: ftp://host/x: no URL of a git repository"):
+    with pytest.raises(UsageError, match="registry row 3: ftp://host/x: not the URL of a git repository"):
         usable_url("ftp://me:secret@host/x", "registry row 3")

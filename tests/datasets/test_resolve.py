@@ -15,7 +15,7 @@ import pytest
 
 from tbench.datasets.known import Access
 from tbench.datasets.reading import read_chosen
-from tbench.datasets.reference import Named, Piece
+from tbench.datasets.reference import DatasetName, GitSource
 from tbench.datasets.resolve import downloaded, find_dataset, read_registry
 from tbench.errors import UsageError
 from tbench.tasks.sources import ALL_TASKS, TaskChoice
@@ -80,8 +80,8 @@ def test_rows_of_harbor_become_pieces_by_repository_and_commit(tmp_path: Path) -
     (found,) = read_registry(written(tmp_path, rows))
     assert (found.title, found.tasks, found.description) == ("set@1.0", 3, "d")
     assert found.pieces == (
-        Piece(URL, COMMIT, None, (("a", "tasks/a"), ("b", "tasks/b"))),
-        Piece(URL, "HEAD", None, (("c", "tasks/c"),)),
+        GitSource(URL, COMMIT, None, (("a", "tasks/a"), ("b", "tasks/b"))),
+        GitSource(URL, "HEAD", None, (("c", "tasks/c"),)),
     )
 
 
@@ -104,26 +104,26 @@ def test_rows_of_terminal_bench_1_are_told_apart_by_their_url(tmp_path: Path) ->
     }
     found = read_registry(written(tmp_path, [earlier, {**earlier, "commit_hash": "head", "task_id_subset": None}]))
     assert [each.pieces for each in found] == [
-        (Piece(URL, COMMIT, "tasks", (("x", "tasks/x"),)),),
-        (Piece(URL, "main", "tasks", ()),),
+        (GitSource(URL, COMMIT, "tasks", (("x", "tasks/x"),)),),
+        (GitSource(URL, "main", "tasks", ()),),
     ]
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("<html>", "registry.json: is no JSON (Expecting value"),
-        ("", "is no JSON"),
-        ('{"a": 1}', "is no registry; a registry is a list of datasets in JSON"),
+        ("<html>", "registry.json: is not valid JSON (Expecting value"),
+        ("", "is not valid JSON"),
+        ('{"a": 1}', "is not a registry; a registry is a list of datasets in JSON"),
         ("[" * 100_000, "registry.json: is n"),
         ([1], "row 1: "),
         ([dataset(), {"name": "x"}], "row 2: tasks: Field required; it needs name, version and tasks"),
         ([dataset(task("a", path=7))], "row 1: tasks.0.path: Input should be a valid string"),
-        ([dataset(task("a", path="../../etc"))], "row 1 (set): ../../etc: no folder within the repository"),
-        ([dataset(task("a", git_url="ext::sh -c x"))], "row 1 (set): ext::sh -c x: no URL of a git repository"),
-        ([dataset(task("a", git_commit_id="--upload-pack=x"))], "--upload-pack=x: no commit, branch or tag"),
+        ([dataset(task("a", path="../../etc"))], "row 1 (set): ../../etc: not a folder in the repository"),
+        ([dataset(task("a", git_url="ext::sh -c x"))], "row 1 (set): ext::sh -c x: not the URL of a git repository"),
+        ([dataset(task("a", git_commit_id="--upload-pack=x"))], "--upload-pack=x: not a commit, branch or tag"),
         ([dataset(task("a"), task("a"))], "row 1 (set): lists a 2 times"),
-        ([dataset(task("a"), {"path": "b"})], "some tasks have a git_url and some have none"),
+        ([dataset(task("a"), {"path": "b"})], "only some tasks have a git_url"),
     ],
 )
 def test_a_registry_that_cannot_be_used_is_one_line_with_file_and_row(content: Any, words: str, tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_a_registry_that_cannot_be_used_is_one_line_with_file_and_row(content: A
 def test_a_registry_that_is_not_there_or_no_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere: cannot be read: No such file"):
         read_registry(str(tmp_path / "nowhere"))
-    with pytest.raises(UsageError, match="a registry is a file, or at an http or https URL"):
+    with pytest.raises(UsageError, match="must be a file, or an http or https URL"):
         read_registry("ftp://host/x")
-    with pytest.raises(UsageError, match=r"https://host/x: is not asked with --offline"):
+    with pytest.raises(UsageError, match=r"https://host/x: is not contacted with --offline"):
         read_registry("https://me:secret@host/x", offline=True)
 
 
@@ -154,7 +154,7 @@ def test_a_registry_may_be_at_a_url_whatever_proxies_there_are(
     [
         (says(404, b"no"), "HTTP 404 (Not Found); check the URL"),
         (says(500, b""), "HTTP 500"),
-        (says(200, b"\x1f\x8b\x00garbage"), "is no JSON"),
+        (says(200, b"\x1f\x8b\x00garbage"), "is not valid JSON"),
         (says(200, b"[1, 2", announced=900), "received 5 bytes"),
     ],
 )
@@ -195,19 +195,17 @@ def test_a_server_that_drips_is_left_at_the_deadline(serve: Callable[[Answer], s
 def test_a_registry_comes_before_the_packaged_list_and_says_where_they_differ(tmp_path: Path) -> None:
     said: list[str] = []
     place = written(tmp_path, [dataset(task("a"), name="terminal-bench", version="2.1")])
-    found = find_dataset(Named("terminal-bench", "2.1"), Access(place, say=said.append))
+    found = find_dataset(DatasetName("terminal-bench", "2.1"), Access(place, say=said.append))
     assert (found.source, found.pieces[0].revision, found.trials_per_task) == (place, COMMIT, 5)
     assert found.listed_commit == "7131e4375048a0e408a8fb404b5f499d726b695b"
-    assert said == [
-        f"terminal-bench@2.1: taken as {place} has it (at {COMMIT}); tbench's own list has commit 7131e4375048"
-    ]
-    assert find_dataset(Named("openthoughts-tblite", None), Access(place)).source == "tbench"
-    assert find_dataset(Named("terminal-bench", "2.0"), Access(place)).source == "tbench"
-    assert find_dataset(Named("terminal-bench", None), Access(place)).title == "terminal-bench@2.1"
+    assert said == [f"terminal-bench@2.1: using {COMMIT} from {place}; tbench's own list has commit 7131e4375048"]
+    assert find_dataset(DatasetName("openthoughts-tblite", None), Access(place)).source == "tbench"
+    assert find_dataset(DatasetName("terminal-bench", "2.0"), Access(place)).source == "tbench"
+    assert find_dataset(DatasetName("terminal-bench", None), Access(place)).title == "terminal-bench@2.1"
     with pytest.raises(
         UsageError, match=r"terminal-bench@5: no such version in .*registry\.json or tbench's own list; t"
     ):
-        find_dataset(Named("terminal-bench", "5"), Access(place))
+        find_dataset(DatasetName("terminal-bench", "5"), Access(place))
 
 
 # Packages that Harbor has downloaded: found by name and digest, checked, and never fetched.
@@ -241,7 +239,7 @@ def test_a_package_has_its_name_again_and_its_digest_is_compared(harbor: Path, m
 def test_a_package_that_was_half_extracted_is_no_package(harbor: Path, make_task: MakeTask) -> None:
     path = package(harbor, make_task("one"))
     (path / "solution" / "solve.sh").unlink()
-    with pytest.raises(UsageError, match="has another content than its name says; let Harbor download it again"):
+    with pytest.raises(UsageError, match="its content does not match its digest; let Harbor download it again"):
         read_chosen("org/one", ALL_TASKS)
     (path / "task.toml").unlink()
     with pytest.raises(UsageError, match=r"cannot be read: .*let Harbor download it again"):
@@ -251,7 +249,7 @@ def test_a_package_that_was_half_extracted_is_no_package(harbor: Path, make_task
 def test_of_several_contents_one_has_to_be_named(harbor: Path, make_task: MakeTask) -> None:
     package(harbor, make_task("one"))
     other = package(harbor, make_task("one", instruction="Another.\n"))
-    with pytest.raises(UsageError, match=r"org/one: .* holds 2 contents; write @ and one of sha256:"):
+    with pytest.raises(UsageError, match=r"org/one: .* has 2 versions; add @ and one of sha256:"):
         read_chosen("org/one", ALL_TASKS)
     assert read_chosen(f"org/one@sha256:{other.name}", ALL_TASKS).tasks[0].instruction == "Another.\n"
 
@@ -274,5 +272,5 @@ def test_a_dataset_is_read_by_its_manifest_and_a_task_that_is_not_there_is_named
 
 
 def test_what_harbor_does_not_have_is_not_asked_of_the_hub(harbor: Path) -> None:
-    with pytest.raises(UsageError, match="or fetch a package with: harbor download org/none@latest"):
+    with pytest.raises(UsageError, match="fetch a package of Harbor's hub with: harbor download org/none@latest"):
         read_chosen("org/none@latest", ALL_TASKS)

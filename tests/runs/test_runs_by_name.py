@@ -78,7 +78,8 @@ async def test_a_run_of_a_named_dataset_records_it_and_the_rules_it_breaks(
     assert summary.as_json()["dataset"]["commit"] == mirror.head
     page = write_report(tmp_path / "run").read_text()
     assert said in page and f"leaderboard: {rules}" in page
-    assert "has it (at HEAD); tbench's own list has commit 7131e4375048" in capsys.readouterr().err
+    notes = capsys.readouterr().err
+    assert "using HEAD from " in notes and "tbench's own list has commit 7131e4375048" in notes
 
 
 async def test_a_run_goes_on_with_its_own_commit_and_is_refused_where_tasks_changed(
@@ -100,5 +101,5 @@ async def test_a_run_goes_on_with_its_own_commit_and_is_refused_where_tasks_chan
         await run(more, chosen_tasks(more.tasks), tmp_path / "run", earlier)
     entry = cache_directory() / document.dataset.entry
     (entry / "beta/tests/test.sh").write_text("true\n")
-    with pytest.raises(UsageError, match="changed since it was pulled: beta"):
+    with pytest.raises(UsageError, match="changed after the pull: beta"):
         chosen_tasks(more.tasks, document)
