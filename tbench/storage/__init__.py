@@ -1,1 +1,1 @@
-"""Directories of records on disk: a manifest and JSON lines that one process at a time adds to, and their readers."""
+"""Run directories and other records on disk, and their readers."""

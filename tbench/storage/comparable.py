@@ -1,7 +1,7 @@
-"""Which settings make two stored runs comparable, and how differences between settings are described.
+"""Compares the settings of stored runs: whether their scores are comparable, and which settings differ.
 
-A setting counts where its `Option` says that another value measures something else; when and where a run went, how
-many tasks and seeds it took and what its model is called do not. Imported results have what they tell.
+Only settings whose `Option` is marked as measured count, so not when and where a run took place, how many tasks and
+seeds it had, or what its model is called. For imported results, only recorded settings count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tbench.results import UNKNOWN_AGENT
 from tbench.storage.read_run import StoredRun
 from tbench.text import counted, names_shown
 
-# Describes what differs between the settings of two starts.
+# Description of differences between settings
 
 _SHOWN_CHARS = 80
 _SHOWN = 12
@@ -27,7 +27,7 @@ _ABSENT = "nothing"
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, apart_from: Collection[str] = ()) -> str:
-    """The values that differ, as `key: old → new` joined by `; `; empty where none does. Null is as good as absent.
+    """Describe the differing values as `key: old → new`, joined by `; `; empty if equal. Null counts as absent.
 
     Keys of nested objects have dots; `apart_from` names keys that may differ.
     """
@@ -37,7 +37,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, apart_from: C
 
 
 def each_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The key of each value that differs, and `key: old → new`, in the order of the keys."""
+    """Yield the key of each differing value and `key: old → new`, sorted by key."""
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
@@ -52,7 +52,7 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
 
 
 TASK_PREFIX = "tasks."
-"""What the keys of tasks begin with; the name follows."""
+"""Prefix of the keys of tasks, before the name."""
 _LOCKED = {
     "agent.name": "agent",
     "agent.sha256": "agent_sha256",
@@ -60,30 +60,30 @@ _LOCKED = {
     "agent.shell_state": "shell_state",
     "agent.approve": "approval",
 }
-"""Keys whose values are what a name or a path stood for when the run began."""
-_OWN_LOOP = {"agent.protocol", "agent.observation_bytes", "agent.neutralise_special_tokens"}
-"""Settings that only tbench's own agent has a use for."""
+"""Field of `Locked` by key, for values that were resolved from names or paths when the run began."""
+_AGENT_LOOP = {"agent.protocol", "agent.observation_bytes", "agent.neutralise_special_tokens"}
+"""Settings that only affect tbench's own agent."""
 _SETTINGS = [each for each in settings_of(RunConfig) if each.is_measured and each.path not in _LOCKED]
 
 
 def score_keys(run: StoredRun) -> dict[str, Any]:
-    """Value by name of all that may move a run's score, such as `agent.protocol`, with `tasks.NAME` for task hashes.
+    """Return everything that may affect a run's score, by key such as `agent.protocol`, or `tasks.NAME` for hashes.
 
-    A setting without effect, as sampling without a model, is left out, and so is whatever is not known.
+    Settings without effect, such as sampling without a model, and unknown values are left out.
     """
     document = run.document
     if document is None:
-        return _of_an_import(run)
+        return _imported_keys(run)
     known = {"dataset": _dataset(document), "tbench": _series(document.tbench_version)}
     hashes = {f"{TASK_PREFIX}{name}": digest for name, digest in run.task_hashes.items()}
     return {key: value for key, value in known.items() if value} | measured_values(document) | hashes
 
 
 def measured_values(plan: RunPlan, *, apart_from_defaults: bool = False) -> dict[str, Any]:
-    """Value by name of every setting that decides what a run measures, apart from the model's name.
+    """Return every setting that affects what a run measures, by key, except the model's name.
 
-    A setting without effect, as sampling without a model, is left out; `apart_from_defaults` leaves out those at their
-    defaults, too.
+    Settings without effect, such as sampling without a model, are left out; with `apart_from_defaults`, defaults are
+    left out, too.
     """
     locked = {key: value for key, name in _LOCKED.items() if (value := getattr(plan.locked, name))}
     return locked | {
@@ -93,8 +93,8 @@ def measured_values(plan: RunPlan, *, apart_from_defaults: bool = False) -> dict
     }
 
 
-def _of_an_import(run: StoredRun) -> dict[str, Any]:
-    """What imported results tell; settings of other programs have their own names."""
+def _imported_keys(run: StoredRun) -> dict[str, Any]:
+    """Return the known settings of imported results; settings of other programs keep their names."""
     agents = {result.agent for result in run.results} - {UNKNOWN_AGENT}
     known: dict[str, Any] = {"agent.name": agents.pop()} if len(agents) == 1 else {}
     if (plan := run.plan) is None:
@@ -107,10 +107,10 @@ def _of_an_import(run: StoredRun) -> dict[str, Any]:
 
 
 def differing_keys(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
-    """What keeps two runs from being compared, `agent.protocol: a → b` each; empty where nothing does.
+    """Return the differences that make two runs incomparable, each as `agent.protocol: a → b`.
 
-    Only what is known of both counts. Tasks that only one of them has are no difference; the name of the dataset is
-    none where all common tasks have the same content.
+    Only values that are known for both runs are compared. Tasks of only one run do not count, nor does the name of the
+    dataset if all common tasks have the same content.
     """
     old, new = first.task_hashes, second.task_hashes
     common = [name for name in old if name in new]
@@ -122,7 +122,7 @@ def differing_keys(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
 
 
 def differing_settings(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
-    """The same without the content of tasks: a task that has changed is another task, and others can be compared."""
+    """Return like `differing_keys`, but without the content of tasks: unchanged tasks can still be compared."""
     old, new = (_without_tasks(score_keys(run)) for run in (first, second))
     if first.document is None or second.document is None:
         old, new = ({key: keys[key] for key in old.keys() & new.keys()} for keys in (old, new))
@@ -133,7 +133,7 @@ def differing_settings(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
 
 
 def fingerprint(run: StoredRun) -> str:
-    """The first 16 digits of sha256 over `score_keys` without the tasks: equal for runs of one series of nights."""
+    """Return 16 hex digits of sha256 over `score_keys` without tasks: equal for runs of one series of nights."""
     keys = _without_tasks(score_keys(run))
     return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -142,25 +142,25 @@ def _has_effect(setting: Setting, plan: RunPlan) -> bool:
     locked, is_own_loop = plan.locked, plan.locked.prompt_hash is not None
     if setting.section == "model":
         return locked.model is not None and not (setting.name == "seed_scheme" and plan.config.model.omit_seed)
-    if setting.path in _OWN_LOOP:
+    if setting.path in _AGENT_LOOP:
         return is_own_loop
     return setting.section not in ("agent", "limits") or is_own_loop or ":" in locked.agent
 
 
 def _dataset(document: RunDocument) -> str:
-    """The dataset with its version; of tasks from a path, the name of the folder."""
+    """Return the dataset with its version or, for a directory of tasks, the folder's name."""
     if document.dataset is not None:
         return document.dataset.title
     return PurePath(document.config.tasks.source).name
 
 
 def _series(version: str) -> str:
-    """`1.2` of `1.2.3`: later patches of a release measure the same."""
+    """Return `1.2` for `1.2.3`: patches do not change what is measured."""
     return ".".join(version.split(".")[:2])
 
 
 def _same_tasks(first: StoredRun, second: StoredRun) -> bool:
-    """Whether there are common tasks, and all of them are known to have the same content."""
+    """Whether there are common tasks, all of them with the same known content."""
     common = set(first.planned_tasks) & set(second.planned_tasks)
     old, new = first.task_hashes, second.task_hashes
     return bool(common) and all(name in old and old[name] == new.get(name) for name in common)

@@ -1,6 +1,6 @@
-"""The run.json of a run that was imported: what was planned and where it came from, but no configuration of ours.
+"""The run.json of an imported run: plan and origin, without a tbench configuration.
 
-It has no schema_version, by which it is told from a run of tbench's own.
+Unlike the run.json of tbench's own runs, it has no schema_version.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from tbench.origin import DatasetOrigin
 from tbench.storage.record_directory import first_problem
 
 _OVERRIDE = re.compile(r"\w*timeout_multiplier|\w+\.(?:override|max)_\w+")
-"""Settings of Harbor that change what a task says: `timeout_multiplier`, `agent.max_timeout_sec` …"""
+"""Settings of Harbor that override tasks: `timeout_multiplier`, `agent.max_timeout_sec` …"""
 ImportFormat = Literal["harbor", "results"]
 Scalar = str | int | float | bool | None
 
 
 class ImportOrigin(Frozen):
-    """Where an imported run came from."""
+    """Origin of an imported run."""
 
     format: ImportFormat
-    """A job or trials of Harbor, or bare lines with task, seed and reward."""
+    """`harbor`: a job or trials of Harbor; `results`: lines with task, seed and reward."""
     version: str | None = None
-    """Version of the program that wrote it; None where it does not say."""
+    """Version of the program that wrote it; None if unknown."""
     source: str = ""
-    """Name of the file or directory that was imported, without the way to it."""
+    """Name of the imported file or directory, without its parent."""
     at: str = ""
-    """When it was imported, ISO 8601."""
+    """Time of the import, ISO 8601."""
 
 
 class ImportedTask(Frozen):
-    """A task that the imported run had planned."""
+    """A planned task of the imported run."""
 
     name: str
     hash: str | None = None
-    """Hash of its content, as tbench computes it; None where that is not known."""
+    """Hash of the task's content, as computed by tbench; None if unknown."""
     checksum: str | None = None
-    """Harbor's checksum of its directory: the same content has the same one, but it is no `hash`."""
+    """Harbor's checksum of the task's directory, which is computed differently from `hash`."""
 
 
 class ImportedPlan(Frozen):
-    """The content of run.json of an imported run."""
+    """The content of an imported run's run.json."""
 
     run: str
     imported: ImportOrigin
@@ -59,13 +59,13 @@ class ImportedPlan(Frozen):
     created_at: str = ""
     ended_at: str | None = None
     settings: dict[str, Scalar] = Field(default={})
-    """What it was run with, as far as it says and as it may be shown: a dotted name and a value each."""
+    """Known settings of the run, without secrets, by dotted name."""
     reported_mean: float | None = None
-    """The mean reward that its own result states; None where it states none."""
+    """Mean reward that the imported run reports itself; None if it reports none."""
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """What was done otherwise than the tasks say, as far as its settings tell: a name and a value each."""
+        """Settings that override tasks, each as name and value."""
         return tuple(
             f"{name} {value:g}"
             for name, value in self.settings.items()
@@ -76,9 +76,9 @@ class ImportedPlan(Frozen):
 
 
 def imported_plan(content: Mapping[str, Any]) -> ImportedPlan | None:
-    """The plan in the content of a run.json; None where it was not written by an import.
+    """Return the plan in the content of a run.json; None if it was not written by an import.
 
-    Raises ValueError with a line for one that cannot be read.
+    Raises ValueError with a one-line message for an invalid plan.
     """
     if "schema_version" in content or not isinstance(content.get("imported"), Mapping):
         return None

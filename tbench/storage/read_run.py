@@ -1,7 +1,7 @@
-"""Read a stored run: run.json, results.jsonl and a trial's steps, or bare lines with task, seed, reward.
+"""Reads a stored run: run.json, results.jsonl and a trial's steps, or bare lines with task, seed, reward.
 
-Nothing is written. A torn last line is tolerated, with a note if it is in results.jsonl; anything else unreadable is an
-error that names the file, the line and what to do.
+Nothing is written. An incomplete last line is ignored, with a note if it is in results.jsonl; anything else unreadable
+is an error that names the file, the line and the remedy.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from tbench.storage.run_files import (
 from tbench.text import counted, one_line
 
 _IMPORT_KEYS = frozenset({"task", "seed", "reward"})
-_MOSTLY_ALIKE = ("run", "task", "agent", "model", "image_id")
+_SHARED_TEXTS = ("run", "task", "agent", "model", "image_id")
 _OWN_KEYS = frozenset(TrialResult.model_fields) - {"schema_version"}
 
 
 class RunUnreadable(UsageError, ValueError):
-    """A path is not a run, or a file in it cannot be understood. The message is one line: where, what, what to do."""
+    """A path is not a run, or a file in it is invalid. The message is one line: location, reason and remedy."""
 
 
 class StoredRun(Frozen):
-    """What a run directory holds."""
+    """The content of a run directory."""
 
     path: Path
     name: str
@@ -65,90 +65,90 @@ class StoredRun(Frozen):
     planned_seeds: list[int]
     results: list[TrialResult]
     document: RunDocument | None = None
-    """The content of run.json of tbench's own; None for results that were imported."""
+    """The content of a run.json of tbench; None for imported results."""
     model: str | None = None
-    """The model's id, where there is one for the whole run."""
+    """Id of the model, if the whole run has the same."""
     plan: ImportedPlan | None = None
-    """The content of run.json of a run that `tbench import` wrote."""
+    """The content of a run.json of `tbench import`."""
     imported: bool = False
-    """Whether it is not tbench's own: the results of others, with or without a plan that `tbench import` wrote."""
+    """Whether the results come from another program, with or without a plan of `tbench import`."""
     notes: tuple[str, ...] = ()
-    """What was tolerated while reading, one sentence each."""
+    """Problems that were tolerated while reading, one sentence each."""
 
     @property
     def is_sampled(self) -> bool:
-        """Whether replies are drawn, so that equal ones are odd; as far as is known."""
+        """Whether replies are sampled, so that equal replies are suspicious; True if unknown."""
         return self.document is None or self.document.config.model.temperature > 0
 
     @property
     def names_of_model(self) -> tuple[str, ...]:
-        """The name by which the model was asked for, and its others; empty where that is not recorded."""
+        """Requested name of the model and its aliases; empty if not recorded."""
         served = self.document.locked.served if self.document is not None else None
         return served.all_names if served is not None else ()
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """What the run did otherwise than its tasks say, a few words each; empty where that is not known."""
+        """Descriptions of overridden task settings; empty if unknown."""
         if self.plan is not None:
             return self.plan.overrides
         return () if self.document is None else override_words(self.document.config)
 
     @property
     def lacking_limits(self) -> tuple[str, ...]:
-        """The limits of tasks that did not hold on its machines, a few words each; empty where that is not known."""
+        """Descriptions of limits that were not enforced on the run's machines; empty if unknown."""
         return lacking_limits(self.document.engine) if self.document is not None else ()
 
     @property
     def lacking_limits_and_disks(self) -> tuple[str, ...]:
-        """The same with limits of disks, which many engines lack and which hardly decide a verdict."""
+        """Like `lacking_limits`, with limits of disks, which many engines lack and which hardly affect verdicts."""
         return lacking_limits(self.document.engine, disk=True) if self.document is not None else ()
 
     @property
     def dataset(self) -> DatasetOrigin | None:
-        """The dataset that the tasks are of, where run.json names one."""
+        """Dataset of the tasks, if run.json names one."""
         about = self.document or self.plan
         return about.dataset if about is not None else None
 
     @property
     def is_bounded(self) -> bool:
-        """Whether no task of it may give other rewards than 0 to 1, as far as is known."""
+        """Whether all rewards are from 0 to 1; True if unknown."""
         return self.document is None or not any(task.reward_range for task in self.document.tasks)
 
     @property
     def shard(self) -> PlannedShard | None:
-        """The part of the plan that it did; None for a run of its own."""
+        """Shard of the run; None for a whole run."""
         return self.document.shard if self.document is not None else None
 
     @property
     def planned(self) -> int:
-        """How many trials it has to do."""
+        """Number of planned trials."""
         return len(self.shard.trials) if self.shard is not None else len(self.planned_tasks) * len(self.planned_seeds)
 
     @property
     def status(self) -> str | None:
-        """The status in run.json; None where nothing says one."""
+        """Status in run.json; None if unknown."""
         about = self.document or self.plan
         return about.status if about is not None else None
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether it never said that it ended, though nothing works on it any more."""
+        """Whether the run was interrupted without recording its end."""
         return self.document is not None and self.document.status == "running" and is_abandoned(self.path)
 
     @property
     def task_hashes(self) -> dict[str, str]:
-        """Content hash by planned task, of those that have a known one."""
+        """Content hash by planned task, if known."""
         about = self.document or self.plan
         return {task.name: task.hash for task in about.tasks if task.hash} if about is not None else {}
 
     @property
     def unhealthy(self) -> dict[str, str]:
-        """The tasks whose verdicts are doubtful on its machine, by name with why; empty where that is not known."""
+        """Reason by task for tasks whose verdicts cannot be trusted on the run's machine; empty if unknown."""
         return (self.document.unhealthy if self.document is not None else None) or {}
 
     @property
     def broken_rules(self) -> tuple[str, ...]:
-        """The rules of the dataset's leaderboard that the run breaks."""
+        """Descriptions of leaderboard rules that the run breaks."""
         return broken_rules(self.document) if self.document is not None else ()
 
 
@@ -157,7 +157,7 @@ TakeResult = Callable[[TrialResult], None]
 
 
 class JsonLine(NamedTuple):
-    """A line of a file: `FILE:LINE` and the object that it holds."""
+    """A line of a file: its location `FILE:LINE`, and its object."""
 
     where: str
     data: dict[str, Any]
@@ -166,7 +166,7 @@ class JsonLine(NamedTuple):
 def read_run(run_dir: Path, each: TakeResult | None = None) -> StoredRun:
     """Read a run directory, or a single .jsonl file of results. Raises RunUnreadable.
 
-    With `each`, the results are handed over one by one, and none is held.
+    With `each`, the results are passed to it one by one and not kept.
     """
     held: list[TrialResult] = []
     stored = _read(run_dir, each or (lambda result: held.append(_slim(result))))
@@ -183,18 +183,18 @@ def _read(run_dir: Path, each: TakeResult) -> StoredRun:
         return _read_own(run_dir, results_file, each)
     if results_file.is_file():
         return _read_import(results_file, run_dir, run_dir.resolve().name, each)
-    raise RunUnreadable(f"{run_dir}: neither {CONFIG_NAME} nor {RESULTS_NAME} is in it; give the directory of one run")
+    raise RunUnreadable(f"{run_dir}: has neither {CONFIG_NAME} nor {RESULTS_NAME}; give the directory of one run")
 
 
 def read_results(file: Path) -> list[TrialResult]:
-    """The results in a results.jsonl of tbench's own. Raises RunUnreadable."""
+    """Read the results in a results.jsonl of tbench. Raises RunUnreadable."""
     return [_slim(_own_result(line)) for line in json_lines(file, [])]
 
 
 def read_steps(trial_dir: Path) -> list[Step]:
-    """The steps in a trial's directory, also while the trial runs or after its process was killed.
+    """Read the steps in a trial's directory, also while the trial runs or after its process was killed.
 
-    A torn last line is left out. Raises RunUnreadable.
+    An incomplete last line is ignored. Raises RunUnreadable.
     """
     file = trial_dir / STEPS_NAME
     if not file.exists():
@@ -208,20 +208,20 @@ def read_steps(trial_dir: Path) -> list[Step]:
 
 
 def read_trajectory(trial_dir: Path) -> Trajectory | None:
-    """The trajectory in a trial's directory; None where there is none, as while it runs. Raises RunUnreadable."""
+    """Read the trajectory in a trial's directory; None if missing, such as while it runs. Raises RunUnreadable."""
     file = trial_dir / TRAJECTORY_NAME
     try:
         return Trajectory.model_validate_json(file.read_bytes())
     except ValidationError as error:
         raise RunUnreadable(f"{file}: {first_problem(error, 'file')}; restore it or delete it") from None
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a name that no file can have
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: an invalid file name
         return None
     except OSError as error:
         raise _unreadable(file, error) from None
 
 
 def read_plan(run_dir: Path, notes: list[str] | None = None) -> StoredRun:
-    """What run.json says of a run, without its results. Raises RunUnreadable."""
+    """Read a run's run.json, without its results. Raises RunUnreadable."""
     config_file = run_dir / CONFIG_NAME
     plan = _read_plan(config_file, notes)
     document, imported = _document(config_file, plan), _imported_plan(config_file, plan)
@@ -257,9 +257,9 @@ def _read_own(run_dir: Path, results_file: Path, each: TakeResult) -> StoredRun:
 def _results_without_a_line(
     run_dir: Path, missing: Mapping[tuple[str, int], Collection[int]], notes: list[str]
 ) -> Iterator[TrialResult]:
-    """The results in files of their own of trials whose line was lost with the process or the machine.
+    """Yield results from result.json of trials whose line in results.jsonl was lost in a crash.
 
-    `missing` are trials without a final line, with the attempts that have one. What is found is noted.
+    `missing` has the trials without a final line, with their attempts that have a line. A note reports the number.
     """
     if not (run_dir / "trials").is_dir():
         return
@@ -290,8 +290,8 @@ def _read_import(results_file: Path, run_dir: Path, name: str, each: TakeResult)
         models.add(result.model)
         each(result)
     if not tasks:
-        raise RunUnreadable(f"{results_file}: holds no result; each line needs task, seed and reward")
-    notes.append(f"no {CONFIG_NAME}: the plan is taken from the results, so trials that never ran are not seen")
+        raise RunUnreadable(f"{results_file}: has no results; each line needs task, seed and reward")
+    notes.append(f"no {CONFIG_NAME}: the plan is derived from the results, so trials that never ran are missing")
     return StoredRun(
         path=run_dir,
         name=name,
@@ -305,19 +305,19 @@ def _read_import(results_file: Path, run_dir: Path, name: str, each: TakeResult)
 
 
 def read_run_document(file: Path) -> RunDocument:
-    """The content of a run.json of tbench's own. Raises RunUnreadable."""
+    """Read a run.json of tbench. Raises RunUnreadable."""
     plan = _read_plan(file)
     if (imported := _imported_plan(file, plan)) is not None:
         what = imported.imported.source or imported.imported.format
-        raise RunUnreadable(f"{file}: was imported from {what!r}, so it cannot go on here; start a new run")
+        raise RunUnreadable(f"{file}: was imported from {what!r}, so it cannot be continued; start a new run")
     document = _document(file, plan)
     if document is None:
-        raise RunUnreadable(f"{file}: does not say how the run was started, so it cannot go on; start a new run")
+        raise RunUnreadable(f"{file}: has no configuration, so the run cannot be continued; start a new run")
     return document
 
 
 def _document(file: Path, plan: dict[str, Any]) -> RunDocument | None:
-    """The typed content of run.json; None for a plan that others wrote beside their results."""
+    """Validate a run.json of tbench; None for a plan of another program."""
     try:
         return read_document(plan)
     except NotOurs:
@@ -327,7 +327,7 @@ def _document(file: Path, plan: dict[str, Any]) -> RunDocument | None:
 
 
 def _imported_plan(file: Path, plan: dict[str, Any]) -> ImportedPlan | None:
-    """The typed content of run.json of an import; None for all others."""
+    """Validate a run.json of an import; None for all others."""
     try:
         return imported_plan(plan)
     except ValueError as error:
@@ -339,9 +339,9 @@ def _text_or_none(value: object) -> str | None:
 
 
 def _read_plan(file: Path, notes: list[str] | None = None) -> dict[str, Any]:
-    """The content of run.json as it is, with its plan checked. Raises RunUnreadable.
+    """Read run.json and check its plan. Raises RunUnreadable.
 
-    Where it was lost or torn, it is what the run began with, which is noted.
+    If it is missing or damaged, its copy from the start of the run is read instead, with a note.
     """
     try:
         config = _json_object(file)
@@ -351,7 +351,7 @@ def _read_plan(file: Path, notes: list[str] | None = None) -> dict[str, Any]:
         except RunUnreadable:
             raise damage from None
         if notes is not None:
-            notes.append(f"{str(damage).partition(';')[0]}; it is read as {BEGUN_NAME} has it, from when the run began")
+            notes.append(f"{str(damage).partition(';')[0]}; using {BEGUN_NAME} from the start of the run instead")
     try:
         if "schema_version" in config:
             refuse_other_version(config, RUN_SCHEMA_VERSION)
@@ -363,7 +363,7 @@ def _read_plan(file: Path, notes: list[str] | None = None) -> dict[str, Any]:
     if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
         raise RunUnreadable(f"{file}: `seeds` is not a list of whole numbers; restore it or delete the run")
     if len({task["name"] for task in tasks}) < len(tasks) or len(set(seeds)) < len(seeds):
-        raise RunUnreadable(f"{file}: a task or a seed is planned twice; remove the repetition")
+        raise RunUnreadable(f"{file}: a task or a seed is listed twice; remove the duplicate")
     return config
 
 
@@ -372,8 +372,8 @@ def _json_object(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError alike
-        what = f"not JSON ({one_line(str(error))})" if data.strip(b"\0 \t\r\n") else "is empty, as after a power cut"
-        raise RunUnreadable(f"{file}: {what}; restore it, or move it away to see its results alone") from None
+        what = f"not JSON ({one_line(str(error))})" if data.strip(b"\0 \t\r\n") else "empty, perhaps after a power cut"
+        raise RunUnreadable(f"{file}: {what}; restore it, or move it away to see only the results") from None
     if not isinstance(content, dict):
         raise RunUnreadable(f"{file}: not a JSON object; restore it or delete the run")
     return content
@@ -384,7 +384,7 @@ def _names_a_task(task: object) -> bool:
 
 
 def json_lines(file: Path, notes: list[str]) -> Iterator[JsonLine]:
-    """The JSON objects of a .jsonl file. A last line that is not JSON was torn: it is noted and left out.
+    """Yield the JSON objects of a .jsonl file. A last line that is not JSON is incomplete: it is ignored with a note.
 
     Raises RunUnreadable.
     """
@@ -403,11 +403,11 @@ def json_lines(file: Path, notes: list[str]) -> Iterator[JsonLine]:
             raise RunUnreadable(f"{where}: not a JSON object; remove or repair this line")
         yield JsonLine(where, data)
     if torn is not None:
-        notes.append(f"{torn[0]}: the last line is torn and was left out")
+        notes.append(f"{torn[0]}: the last line is incomplete and was ignored")
 
 
 def _raw_lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines that hold something, with their numbers; a file may be larger than what should be held of it."""
+    """Yield the non-blank lines with their numbers, without loading the file, which may be large."""
     try:
         with file.open("rb") as lines:
             yield from ((number, raw) for number, raw in enumerate(lines, start=1) if raw.strip())
@@ -416,7 +416,7 @@ def _raw_lines(file: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def results_in(lines: Iterable[JsonLine], run: str, notes: list[str]) -> list[TrialResult]:
-    """The results that lines hold, of tbench's own or bare ones; what is left out of these is told in `notes`.
+    """Return the results in lines of tbench or of other programs; ignored values of the latter are reported in `notes`.
 
     Raises RunUnreadable.
     """
@@ -433,7 +433,7 @@ def _each_result(lines: Iterable[JsonLine], run: str, notes: list[str]) -> Itera
         result = _imported_result(line, run, left_out)
         _refuse_repeat(result, line.where, seen)
         yield result
-    notes.extend(f"{what} left out of {count} imported lines" for what, count in sorted(left_out.items()))
+    notes.extend(f"{what} ignored in {count} imported lines" for what, count in sorted(left_out.items()))
 
 
 def _own_result(line: JsonLine) -> TrialResult:
@@ -445,10 +445,10 @@ def _own_result(line: JsonLine) -> TrialResult:
 
 
 def _imported_result(line: JsonLine, run: str, left_out: Counter[str]) -> TrialResult:
-    """The result in a line of other origin: values that fit our fields are kept, the rest is counted in `left_out`."""
+    """Convert a line of another program: values that fit tbench's fields are kept, others counted in `left_out`."""
     missing = sorted(_IMPORT_KEYS - line.data.keys())
     if missing:
-        raise RunUnreadable(f"{line.where}: no {', '.join(missing)}; a result needs task, seed and reward")
+        raise RunUnreadable(f"{line.where}: lacks {', '.join(missing)}; a result needs task, seed and reward")
     known = {key: value for key, value in line.data.items() if key in _OWN_KEYS}
     left_out.update(f"key {key!r}" for key in line.data.keys() - known.keys())
     defaults: dict[str, Any] = {
@@ -482,7 +482,7 @@ def _seconds_between(start: object, end: object) -> float:
 
 
 def _refuse_repeat(result: TrialResult, where: str, seen: dict[tuple[object, ...], str]) -> None:
-    """Refuse a second imported line for one trial: it would mix runs or models into one score."""
+    """Reject a second imported line for the same trial, which would mix runs or models in one score."""
     key = (result.model, result.task, result.seed, result.attempt)
     if key in seen:
         raise RunUnreadable(
@@ -504,31 +504,31 @@ def _all_fields(kind: type[Frozen]) -> set[str]:
     return set(kind.model_fields)
 
 
-@lru_cache(maxsize=1 << 17)  # results go seed by seed: with less room than tasks, none would be found again
-def _one_of_a_kind(origin: ImageOrigin) -> ImageOrigin:
-    """The first origin that is equal to this one."""
+@lru_cache(maxsize=1 << 17)  # more entries than tasks, because results are ordered by seed
+def _shared(origin: ImageOrigin) -> ImageOrigin:
+    """Return the first origin that is equal to this one, so that equal origins are stored once."""
     return origin
 
 
 def _slim(result: TrialResult) -> TrialResult:
-    """The result in a third of the memory: what many results have alike is held once.
+    """Reduce the memory of a result to a third by sharing values that many results have in common.
 
-    A model also remembers which of its fields were given; nothing here asks for that.
+    The record of explicitly set fields is dropped, because it is not used.
     """
     held = result.__dict__
-    for name in _MOSTLY_ALIKE:
+    for name in _SHARED_TEXTS:
         if isinstance(value := held[name], str):
             held[name] = sys.intern(value)
     for name, value in held.items():
         if isinstance(value, Frozen):
             held[name] = NOTHING_SEEN if value == NOTHING_SEEN else _compact(value)
     if result.image_origin is not None:
-        held["image_origin"] = _one_of_a_kind(result.image_origin)
+        held["image_origin"] = _shared(result.image_origin)
     return _compact(result)
 
 
 def _compact(model: FrozenT) -> FrozenT:
-    """The same model, whose attributes are set one by one: only then do all objects of a class share their names."""
+    """Return a copy whose attributes are set one by one, so that all objects of the class share their key table."""
     small = object.__new__(type(model))
     for name, value in model.__dict__.items():
         object.__setattr__(small, name, value)

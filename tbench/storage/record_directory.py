@@ -1,6 +1,6 @@
-"""Directories of records: a manifest, and files of JSON lines that one process at a time adds to, never in part.
+"""Directories of records: a manifest, and files of JSON lines to which one process at a time appends whole lines.
 
-Runs, replays and extractions are such directories; each decides what its manifest and lines say.
+Runs, replays and extractions are such directories, with different content of manifest and lines.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from tbench.files import is_temporary_file, is_unused, write_atomically, write_j
 from tbench.locks import FileLock, Held, is_held, lock_file_of
 from tbench.text import one_line, visible
 
-# Files of JSON lines: only whole lines are appended, and each problem in reading names its file and line.
+# Files of JSON lines: only whole lines are appended, and errors name file and line
 
 Model = TypeVar("Model", bound=BaseModel)
 _CHUNK_BYTES = 1 << 16
 
 
 def read_lines(
-    path: Path, raw: bytes, model: type[Model], problems: list[str], mend: Callable[[Any], Any] = lambda value: value
+    path: Path, raw: bytes, model: type[Model], problems: list[str], repair: Callable[[Any], Any] = lambda value: value
 ) -> Iterator[tuple[str, Model]]:
-    """Yield `FILE:LINE` and the object for each valid line of `raw`; blank lines are skipped.
+    """Yield `FILE:LINE` and the object of each valid line of `raw`; blank lines are skipped.
 
-    For each other line `FILE:LINE: what is wrong` is added to `problems`. `mend` may change a decoded value before it
-    is validated."""
+    For each invalid line, `FILE:LINE: reason` is added to `problems`. `repair` may change a decoded value before
+    validation."""
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
         try:
-            yield where, model.model_validate(mend(json.loads(line)))
+            yield where, model.model_validate(repair(json.loads(line)))
         except ValidationError as error:
             problems.append(f"{where}: {first_problem(error)}")
         except (ValueError, RecursionError) as error:
@@ -48,35 +48,35 @@ def read_lines(
 
 
 def first_problem(error: ValidationError, whole: str = "line") -> str:
-    """The place and nature of the first problem, in one line; `whole` names the place where no single key is wrong."""
+    """Describe the first validation error on one line; `whole` is the location if it concerns no single key."""
     first = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or whole}: {one_line(first['msg'])}"
 
 
 class LineFile:
-    """Appends whole lines to a file: a line that a full disk cuts short is taken back."""
+    """Appends whole lines to a file; a line that a full disk truncates is removed again."""
 
     def __init__(self, path: Path, *, locked: bool = False, empty: bool = False) -> None:
-        """Open the file and mend a last line that a killed process left torn; with `empty`, remove all that is in it.
+        """Open the file and repair a last line that a killed process left incomplete; with `empty`, truncate the file.
 
-        Raises OSError, BlockingIOError where `locked` and another process has locked it.
+        Raises OSError; with `locked`, BlockingIOError if another process has locked the file.
         """
         self._file = path.open("ab", buffering=0)
         self._lock: FileLock | None = None
         try:
             if locked:
-                # Before anything else: a torn last line may be one that a living process is just writing.
+                # First, because another process may be writing an incomplete last line right now.
                 self._lock = FileLock(path, self._file.fileno())
             if empty:
                 self._file.truncate(0)
             else:
-                _mend_last_line(path)
+                _repair_last_line(path)
         except OSError:
             self.close()
             raise
 
     def append(self, line: str) -> None:
-        """Append one line, with JSON's escapes for what is not visible. Raises OSError; then nothing was appended."""
+        """Append a line, with invisible characters escaped. Raises OSError; then nothing was appended."""
         data = visible(line).encode("utf-8", "replace") + b"\n"
         size = os.fstat(self._file.fileno()).st_size
         try:
@@ -88,70 +88,70 @@ class LineFile:
             raise
 
     def close(self) -> None:
-        """Close the file and give up its lock."""
+        """Close the file and release its lock."""
         if self._lock is not None:
             self._lock.release()
         self._file.close()
 
 
-def _mend_last_line(path: Path) -> None:
-    """Mend a last line without its line end: end it where it is whole, else remove it."""
+def _repair_last_line(path: Path) -> None:
+    """Repair a last line without line end: add the line end if it is valid JSON, else remove the line."""
     with path.open("r+b") as file:
-        torn = _torn_end(file)
-        if not torn:
+        incomplete = _incomplete_line(file)
+        if not incomplete:
             return
         try:
-            json.loads(torn)
+            json.loads(incomplete)
         except ValueError:
-            file.truncate(file.seek(-len(torn), os.SEEK_END))
+            file.truncate(file.seek(-len(incomplete), os.SEEK_END))
         else:
             file.seek(0, os.SEEK_END)
             file.write(b"\n")
 
 
-def _torn_end(file: BinaryIO) -> bytes:
-    """The bytes after the last line end; of a long file only the end is read."""
+def _incomplete_line(file: BinaryIO) -> bytes:
+    """Return the bytes after the last line end, reading the file from its end."""
     start = file.seek(0, os.SEEK_END)
-    torn = b""
-    while start > 0 and b"\n" not in torn:
+    incomplete = b""
+    while start > 0 and b"\n" not in incomplete:
         size = min(_CHUNK_BYTES, start)
         start = file.seek(start - size)
-        torn = file.read(size) + torn
-    return torn.rpartition(b"\n")[2]
+        incomplete = file.read(size) + incomplete
+    return incomplete.rpartition(b"\n")[2]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The files that make a directory of records, and its name in messages."""
+    """Files of a directory of records, and its name in messages."""
 
     noun: str
     manifest: str
-    """A JSON object, written whole; a directory without it was never begun."""
+    """A JSON object, written atomically; a directory without it was never begun."""
     lines: tuple[str, ...]
-    """Files of JSON lines. Whoever adds to any of them holds the lock of the first."""
+    """Files of JSON lines. Writers of any of them hold the lock of the first."""
 
     def is_new(self, path: Path) -> bool:
-        """Whether `path` holds nothing, or only what a start leaves that was killed before it wrote a manifest.
+        """Whether `path` is empty, or only has leftovers of a process that was killed before it wrote a manifest.
 
-        Raises UsageError where it cannot be read.
+        Raises UsageError if it cannot be read.
         """
-        return is_unused(path) or (path.is_dir() and all(self._is_of_a_killed_start(each) for each in path.iterdir()))
+        return is_unused(path) or (path.is_dir() and all(self._is_leftover(each) for each in path.iterdir()))
 
-    def _is_of_a_killed_start(self, path: Path) -> bool:
+    def _is_leftover(self, path: Path) -> bool:
         if is_temporary_file(path) or path.name.startswith(lock_file_of(path.with_name(self.lines[0])).name):
             return True
         return path.name in self.lines and path.is_file() and path.stat().st_size == 0
 
     def is_locked(self, path: Path) -> bool:
-        """Whether a process adds to the directory now. Raises OSError where that cannot be seen.
+        """Whether a process is writing to the directory. Raises OSError if that cannot be determined.
 
-        To see it, the lock is tried for a moment where nobody holds it.
+        A free lock is taken for a moment to find out.
         """
         with (path / self.lines[0]).open("rb") as file:
             return is_held(path / self.lines[0], file.fileno())
 
     def refuse_to_overwrite(self, path: Path) -> None:
-        """Check that the directory holds nothing. Raises UsageError."""
+        """Check that the directory is new. Raises UsageError."""
         if not self.is_new(path):
             raise UsageError(
                 f"{path}: is not empty; name a new directory with --output (nothing is overwritten), "
@@ -160,10 +160,10 @@ class Layout:
 
 
 class RecordDirectory:
-    """A directory of records, open for adding to it. Close it to give up the lock."""
+    """A directory of records that is open for writing. Close it to release the lock."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
-        """Lock the directory. Raises UsageError where another process adds to it, or where it cannot be written."""
+        """Lock the directory. Raises UsageError if another process is writing to it, or if it cannot be written."""
         self.path = path
         self._layout = layout
         self._files: dict[str, LineFile] = {}
@@ -172,13 +172,13 @@ class RecordDirectory:
 
     @classmethod
     def create(cls, path: Path, layout: Layout, manifest: Mapping[str, Any]) -> Self:
-        """Begin a new directory. Raises UsageError where it holds anything, or cannot be written."""
+        """Create a new directory. Raises UsageError if it is not empty or cannot be written."""
         layout.refuse_to_overwrite(path)
         with writable(path):
             path.mkdir(parents=True, exist_ok=True)
         directory = cls(path, layout)
         with directory._closed_on_failure():
-            # Another process may have begun one, and ended, before the lock was to be had.
+            # Another process may have created and finished one before this process got the lock.
             layout.refuse_to_overwrite(path)
             directory.write_manifest(manifest)
             directory._open_all()
@@ -186,9 +186,9 @@ class RecordDirectory:
 
     @classmethod
     def go_on(cls, path: Path, layout: Layout, manifest: Mapping[str, Any] | None = None) -> Self:
-        """Open an existing directory, with a new manifest if one is given. Raises UsageError as the constructor does.
+        """Open an existing directory, with a new manifest if given. Raises UsageError like the constructor.
 
-        A line that a killed process left torn is mended.
+        A line that a killed process left incomplete is repaired.
         """
         directory = cls(path, layout)
         with directory._closed_on_failure():
@@ -202,11 +202,11 @@ class RecordDirectory:
         write_json(self.path / self._layout.manifest, manifest)
 
     def append(self, name: str, line: str) -> None:
-        """Add a line to the file `name`. Raises OSError; then nothing was added."""
+        """Append a line to the file `name`. Raises OSError; then nothing was appended."""
         self._files[name].append(line)
 
     def rewrite(self, name: str, lines: Iterable[str]) -> None:
-        """Replace all lines of a file that is not the locked one. Raises OSError."""
+        """Replace all lines of a file other than the locked one. Raises OSError."""
         assert name != self._layout.lines[0], "another process could lock the new file"
         data = "".join(f"{visible(line)}\n" for line in lines).encode("utf-8", "replace")
         write_atomically(self.path / name, data, durable=True)
@@ -231,8 +231,8 @@ class RecordDirectory:
             with writable(self.path):
                 yield
         except Held as held:
-            words = f"this {self._layout.noun} is still going on; wait for its end, or end it first"
-            raise UsageError(f"{self.path}: {words}{f' ({held})' if held.args else ''}") from None
+            reason = f"this {self._layout.noun} is still going on; wait for its end, or end it first"
+            raise UsageError(f"{self.path}: {reason}{f' ({held})' if held.args else ''}") from None
 
     @contextlib.contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
@@ -246,7 +246,7 @@ class RecordDirectory:
 
 @contextlib.contextmanager
 def writable(path: Path) -> Iterator[None]:
-    """Turn an OSError of the block into the UsageError that `path` cannot be written; BlockingIOError passes."""
+    """Convert an OSError in the block, except BlockingIOError, to a UsageError that `path` cannot be written."""
     try:
         yield
     except BlockingIOError:
@@ -255,23 +255,23 @@ def writable(path: Path) -> Iterator[None]:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-# New directories that appear whole or not at all.
+# New directories that appear atomically
 
 
 @contextlib.contextmanager
 def new_directory(target: Path) -> Iterator[Path]:
-    """A directory beside `target` to write into, which takes its name at the end of the block.
+    """Yield a temporary directory, which is renamed to `target` at the end of the block.
 
-    If the block fails, nothing of it is left. Raises UsageError where `target` holds anything, or cannot be written.
+    If the block fails, it is removed. Raises UsageError if `target` is not empty or cannot be written.
     """
     if not is_unused(target):
         raise UsageError(f"{target}: is not empty; name a new directory with --output (nothing is overwritten)")
-    beside = target.with_name(f".{target.name[:100]}.writing-{os.getpid()}")
+    temporary = target.with_name(f".{target.name[:100]}.writing-{os.getpid()}")
     try:
         with writable(target):
-            beside.mkdir(parents=True)
-            yield beside
-            beside.replace(target)
+            temporary.mkdir(parents=True)
+            yield temporary
+            temporary.replace(target)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise

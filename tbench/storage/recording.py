@@ -1,4 +1,4 @@
-"""Recordings of terminals (asciicast version 2): their head, their events, and what is new in one that grows."""
+"""Reads recordings of terminals (asciicast version 2): header, events, and new output of a growing recording."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import NamedTuple
 from harness.trajectory import Step
 
 PIECE_BYTES = 1 << 17
-"""Most that one look reads; of a recording that has grown by more, the middle is left out."""
+"""Maximum bytes that one call reads; if a recording has grown by more, the middle is skipped."""
 _FIRST_BYTES = 1 << 12
 _COLUMNS, _ROWS = 160, 40
-_KIND_WITHIN = 40
-"""Characters of a line in which its kind stands: output is most of a recording, and need not be looked at."""
-_NEAR = 500
-"""How many inputs further on an action is looked for."""
+_KIND_CHARS = 40
+"""Number of leading characters of a line that contain its kind, so that most lines, output, need not be parsed."""
+_SEARCHED_INPUTS = 500
+"""Number of following inputs in which an action is searched."""
 
 
 class CastEvent(NamedTuple):
-    """An event of a recording: seconds, and `o` for output, `i` for input or `m` for a marker with its text."""
+    """An event of a recording: time in seconds, kind (`o` output, `i` input, `m` marker) and text."""
 
     at: float
     kind: str
@@ -29,26 +29,26 @@ class CastEvent(NamedTuple):
 
 
 class CastHead(NamedTuple):
-    """What the first line of a recording says."""
+    """Header of a recording."""
 
     columns: int = _COLUMNS
     rows: int = _ROWS
     begun_at: float | None = None
-    """Unix time of its begin."""
+    """Start of the recording as Unix time."""
 
 
 class CastPiece(NamedTuple):
-    """What was printed between two places of a recording."""
+    """Output between two positions of a recording."""
 
     text: str
     end: int
-    """Where the next look begins, in bytes."""
+    """Position in bytes at which the next call continues."""
     skipped: bool = False
-    """Whether something before it was left out, so that the screen is not known from it alone."""
+    """Whether output before it was skipped, so that the screen cannot be derived from it alone."""
 
 
 def cast_event(line: str | bytes) -> CastEvent | None:
-    """The event of a line; None for one that is torn, or none."""
+    """Parse the event of a line; None for an incomplete or invalid line."""
     try:
         at, kind, text = json.loads(line)
     except (ValueError, TypeError, RecursionError):
@@ -59,24 +59,24 @@ def cast_event(line: str | bytes) -> CastEvent | None:
 
 
 def cast_events(lines: Iterable[str], kinds: str) -> Iterator[CastEvent]:
-    """The events of these kinds in some lines."""
+    """Yield the events of these kinds."""
     marks = [f'"{kind}"' for kind in kinds]
     for line in lines:
-        beginning = line[:_KIND_WITHIN]
+        beginning = line[:_KIND_CHARS]
         is_likely = any(mark in beginning for mark in marks)
         if is_likely and (event := cast_event(line)) is not None and event.kind in kinds:
             yield event
 
 
 def cast_head(file: Path) -> CastHead | None:
-    """The head of a recording; None where there is none yet. Raises OSError."""
+    """Read the header of a recording; None if it is not complete yet. Raises OSError."""
     with file.open("rb") as opened:
         first, end, _ = opened.read(_FIRST_BYTES).partition(b"\n")
     return head_of(first) if end else None
 
 
 def head_of(line: str | bytes) -> CastHead:
-    """What the first line of a recording says; the usual where it says nothing."""
+    """Parse the first line of a recording, with defaults for missing values."""
     try:
         head = json.loads(line)
     except (ValueError, RecursionError):
@@ -91,14 +91,14 @@ def head_of(line: str | bytes) -> CastHead:
     )
 
 
-def _number(value: object, usual: int) -> int:
-    return value if isinstance(value, int) and 0 < value <= 1000 else usual
+def _number(value: object, default: int) -> int:
+    return value if isinstance(value, int) and 0 < value <= 1000 else default
 
 
 def cast_piece(file: Path, begin: int, size: int, most: int = PIECE_BYTES) -> CastPiece:
-    """What was printed in a recording of `size` bytes since the place `begin`, of which `most` bytes are read.
+    """Read the output in a recording of `size` bytes from position `begin` on, at most `most` bytes.
 
-    A line that is still being written is left to the next look. Raises OSError.
+    An incomplete last line is left for the next call. Raises OSError.
     """
     at = max(begin, size - most)
     with file.open("rb") as opened:
@@ -106,23 +106,23 @@ def cast_piece(file: Path, begin: int, size: int, most: int = PIECE_BYTES) -> Ca
         data = opened.read(size - at)
     whole = data[: data.rfind(b"\n") + 1]
     lines = whole.decode("utf-8", "replace").split("\n")
-    if at != begin or at == 0:  # begun in the middle of a line, or with the head
+    if at != begin or at == 0:  # starts in the middle of a line, or with the header
         lines = lines[1:]
     text = "".join(event.text for event in cast_events(lines, "o"))
     return CastPiece(text, at + len(whole), at != begin)
 
 
 def typed_at(steps: Sequence[Step], typed: Sequence[CastEvent]) -> dict[int, float]:
-    """When steps typed their first action, by index, of those whose actions are found among the inputs, in order."""
+    """Return the time of each step's first action, by index of the step, if it is found among the inputs."""
     found: dict[int, float] = {}
-    place = 0
+    position = 0
     for step in steps:
         for action in filter(None, step.actions):
             wanted = action.replace("\0", "")
-            near = range(place, min(place + _NEAR, len(typed)))
+            near = range(position, min(position + _SEARCHED_INPUTS, len(typed)))
             at = next((n for n in near if typed[n].text == wanted), None)
             if at is None:
                 break
             found.setdefault(step.index, typed[at].at)
-            place = at + 1
+            position = at + 1
     return found

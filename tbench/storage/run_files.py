@@ -1,4 +1,4 @@
-"""Names of the files of a run, and which directory belongs to which attempt at a trial."""
+"""Names of the files and directories of a run and its trials."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from tbench.storage.record_directory import Layout
 
 CONFIG_NAME, RESULTS_NAME, JOURNAL_NAME, LOG_NAME = "run.json", "results.jsonl", "journal.jsonl", "run.log"
 BEGUN_NAME = "begun.json"
-"""run.json as the run began. It is never written again, so that it is whole where run.json was lost."""
+"""Copy of run.json from the start of the run. It is never rewritten, so it survives if run.json is damaged."""
 TRIAL_RESULT_NAME, TRAJECTORY_NAME, STEPS_NAME = "result.json", "trajectory.json", "steps.jsonl"
 RECORDING_NAME = "session.cast"
-"""The recording of a trial's terminal, an asciicast of version 2."""
+"""Recording of a trial's terminal, an asciicast of version 2."""
 REPLAYED_NAME = "replayed.json"
-"""What a trial has done again of another one: `steps`, how many, and `differs`, the first difference in words."""
+"""Record of the replayed steps of another trial: their number, `steps`, and the first difference, `differs`."""
 RUN = Layout("run", CONFIG_NAME, (JOURNAL_NAME, RESULTS_NAME))
 
 
 def is_run(path: Path) -> bool:
-    """Whether a directory is a run's, be it one that has lost its run.json."""
+    """Whether a directory is a run directory, even if it has lost its run.json."""
     return any((path / name).is_file() for name in (CONFIG_NAME, BEGUN_NAME))
 
 
 def is_abandoned(run: Path) -> bool:
-    """Whether no process works on a run; False also where that cannot be seen."""
+    """Whether no process works on a run; False also if that is unknown."""
     try:
         return not RUN.is_locked(run)
     except OSError:
@@ -31,27 +31,30 @@ def is_abandoned(run: Path) -> bool:
 
 
 def trial_directory(run: Path, task: str, seed: int, attempt: int = 1) -> Path:
-    """The directory of an attempt at a trial; that of a later attempt lies in that of the first."""
+    """Return the directory of an attempt; later attempts are inside the directory of the first."""
     first = run / "trials" / task / f"seed-{seed}"
     return first if attempt == 1 else first / f"attempt-{attempt}"
 
 
 def step_directory(trial: Path, name: str) -> Path:
-    """The directory of a step of a task that has several, in that of its trial."""
+    """Return the directory of a task step inside its trial's directory."""
     return trial / "steps" / name
 
 
 def inside_trials(run: Path, directory: Path) -> Path | None:
-    """The directory of a trial or a step, where it is there and inside the run: their names may hold `..`, and nul."""
+    """Resolve the directory of a trial or task step; None if it is missing or outside the run.
+
+    Names may contain `..` and NUL.
+    """
     try:
-        place = directory.resolve()
-        return place if place.is_relative_to((run / "trials").resolve()) and place.is_dir() else None
+        resolved = directory.resolve()
+        return resolved if resolved.is_relative_to((run / "trials").resolve()) and resolved.is_dir() else None
     except (OSError, ValueError, RuntimeError):
         return None
 
 
 def attempts(run: Path, task: str, seed: int) -> dict[int, Path]:
-    """Directories of all attempts that left any file, by number; one that was cut short has no result.json."""
+    """Return the directories of all attempts with any file, by number; interrupted ones have no result.json."""
     first = trial_directory(run, task, seed)
     found = {1: first} if first.is_dir() and any(_is_not_an_attempt(path) for path in first.iterdir()) else {}
     for path in first.glob("attempt-*"):

@@ -1,4 +1,4 @@
-"""Writes a run directory: run.json, the append-only journal, the results line by line, and the files of each trial."""
+"""Writes a run directory: run.json, the append-only journal, the results, and the files of each trial."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class RunStore:
     """The directory of one run while it is being written."""
 
     def __init__(self, records: RecordDirectory, hide: Callable[[str], str]) -> None:
-        """`hide` takes secrets out of notes, which may quote anything."""
+        """`hide` removes secrets from notes, which may quote anything."""
         self.path = records.path
         self._records: RecordDirectory | None = records
-        """The open directory; None after `close`."""
+        """Open directory; None after `close`."""
         self.hide = hide
         self._unwritten: list[str] = []
 
     @classmethod
     def create(cls, path: Path, document: RunDocument, hide: Callable[[str], str] = str) -> RunStore:
-        """Begin a run. Raises UsageError when the directory holds anything, or cannot be written."""
+        """Create the directory of a new run. Raises UsageError if it is not empty or cannot be written."""
         content = document.model_dump(mode="json")
         store = cls(RecordDirectory.create(path, RUN, content), hide)
         with contextlib.suppress(OSError):  # a full disk, which the run will notice
@@ -50,7 +50,7 @@ class RunStore:
 
     @classmethod
     def open(cls, path: Path, hide: Callable[[str], str] = str) -> RunStore:
-        """Go on with a run. Raises UsageError when it cannot be written, or another process writes to it."""
+        """Open an existing run. Raises UsageError if it cannot be written, or if another process writes to it."""
         return cls(RecordDirectory.go_on(path, RUN), hide)
 
     def write_document(self, document: RunDocument) -> None:
@@ -62,13 +62,13 @@ class RunStore:
         return trial_directory(self.path, task, seed, attempt)
 
     def attempts(self, task: str, seed: int) -> dict[int, Path]:
-        """Directories of all attempts that left any file, by number."""
+        """Return the directories of all attempts with any file, by number."""
         return attempts(self.path, task, seed)
 
     def on_event(self, event: Event) -> None:
         """Append each event to the journal, and each finished trial to the results.
 
-        Never raises: on a full disk the journal loses a line, and a result waits in memory.
+        Never raises: on a full disk the journal loses lines, and results are kept in memory.
         """
         if self._records is None:
             return
@@ -80,7 +80,7 @@ class RunStore:
             self.append_result(event.result)
 
     def append_result(self, result: TrialResult) -> None:
-        """Append a line to results.jsonl, now or as soon as it can be written."""
+        """Append a line to results.jsonl, as soon as it can be written."""
         self._unwritten.append(result.model_dump_json())
         self._write_results()
 
@@ -98,9 +98,9 @@ class RunStore:
         return len(self._unwritten)
 
     def supersede(self, trials: Container[str], by: Iterable[TrialResult] = ()) -> None:
-        """Mark the results so far of these trials (by id) as not final: those that are given, or later ones, follow.
+        """Mark the existing results of these trials (by id) as not final, and append the results `by`.
 
-        Raises OSError; then all is as it was.
+        Raises OSError; then nothing has changed.
         """
         assert self._records is not None
         lines = [json.loads(line) for line in (self.path / RESULTS_NAME).read_bytes().split(b"\n") if line]
@@ -111,23 +111,23 @@ class RunStore:
         self._records.rewrite(RESULTS_NAME, (*before, *(result.model_dump_json() for result in by)))
 
     def close(self) -> None:
-        """Give up the lock. Events that come later are ignored."""
+        """Release the lock. Later events are ignored."""
         self._write_results()
         if self._records is not None:
             self._records.close()
             self._records = None
 
 
-# Writes the files of a trial: its steps as they come, the rest at its end.
+# Files of a trial: steps are written one by one, everything else at the end
 
 _NO_STEPS = b'\n "steps": [],'
-"""The steps of an indented trajectory without any; found nowhere else, as a line end in a string is escaped."""
+"""Empty list of steps in an indented trajectory; it occurs only once, because line ends in strings are escaped."""
 
 
 class StepLog:
-    """Appends steps to the steps.jsonl of a trial, which is made with the first one.
+    """Appends steps to a trial's steps.jsonl, which is created with the first step.
 
-    A file that cannot be written any more (a full disk) ends the log, not the trial: `problem` says why.
+    A write error (a full disk) ends the log, not the trial; `problem` has the reason.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -149,7 +149,7 @@ class StepLog:
             self.close()
 
     def close(self) -> None:
-        """Close the file; steps that come later are ignored."""
+        """Close the file; later steps are ignored."""
         self._is_over = True
         if self._file is not None:
             self._file.close()
@@ -158,17 +158,17 @@ class StepLog:
 def write_trial(
     directory: Path, result: TrialResult, trajectory: Trajectory | None, files: Mapping[str, bytes]
 ) -> None:
-    """Write the trial's files; result.json comes last, so its presence says that the rest is there. Raises OSError."""
+    """Write the trial's files, result.json last, so that its presence implies all others. Raises OSError."""
     write_files(directory, trajectory, files)
     data = (visible(result.model_dump_json(indent=2)) + "\n").encode()
     write_atomically(directory / TRIAL_RESULT_NAME, data, durable=True)
 
 
 def write_files(directory: Path, trajectory: Trajectory | None, files: Mapping[str, bytes]) -> None:
-    """Write what a trial, or one step of its task, has left, but no result.
+    """Write the files of a trial or task step, without the result.
 
-    Raises OSError. A path that is too long for this file system is left out, unless it is the verifier's: what an
-    agent leaves in /logs/agent must not turn its verdict into an error.
+    Raises OSError. A path that is too long for the file system is skipped, unless it belongs to the verifier: files
+    that an agent creates in /logs/agent must not turn its verdict into an error.
     """
     for name, data in files.items():
         try:
@@ -181,18 +181,18 @@ def write_files(directory: Path, trajectory: Trajectory | None, files: Mapping[s
 
 
 def _trajectory_json(trajectory: Trajectory, steps_file: Path) -> bytes:
-    """The trajectory as JSON, with the lines of `steps_file` as they are if it holds all steps."""
+    """Serialise the trajectory as JSON, reusing the lines of `steps_file` if it has all steps."""
     lines = _whole_lines(steps_file, len(trajectory.steps))
     if not lines:
         return trajectory.model_dump_json(indent=1).encode("utf-8", "replace")
     frame = trajectory.model_copy(update={"steps": ()}).model_dump_json(indent=1).encode("utf-8", "replace")
-    at = frame.rindex(_NO_STEPS)  # from the end: what follows is short, and the messages are long
+    at = frame.rindex(_NO_STEPS)  # from the end, because the messages before it are long
     before, after = memoryview(frame)[:at], memoryview(frame)[at + len(_NO_STEPS) :]
     return b"".join((before, b'\n "steps": [\n  ', lines[:-1].replace(b"\n", b",\n  "), b"\n ],", after))
 
 
 def _whole_lines(path: Path, count: int) -> bytes:
-    """The content of a file with so many whole lines; empty where it has others, or cannot be read."""
+    """Return the content of a file if it has exactly `count` complete lines; otherwise nothing."""
     try:
         content = path.read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""One stored trial: found by what a user calls it, and the commands that run it again."""
+"""A stored trial: finds it by name, and builds the commands that repeat or inspect it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAMED = re.compile(r"(?P<run>.+?)/(?:trials/)?(?P<task>[^/]+)/(?:seed-)?(?P<see
 
 @dataclass(frozen=True)
 class StoredTrial:
-    """One attempt at a trial, as it lies in its run directory."""
+    """An attempt at a trial in a run directory."""
 
     run: Path
     task: str
@@ -39,13 +39,13 @@ class StoredTrial:
 
     @property
     def name(self) -> str:
-        """What a user calls it: RUN/TASK/SEED, with the attempt where it is not the first."""
+        """Name for the command line: RUN/TASK/SEED, and the attempt if it is not the first."""
         more = f"/attempt-{self.attempt}" if self.attempt > 1 else ""
         return f"{self.run}/{self.task}/{self.seed}{more}"
 
     @cached_property
     def result(self) -> TrialResult | None:
-        """Its result; None where it was cut short. Raises RunUnreadable."""
+        """Result; None if the attempt was interrupted. Raises RunUnreadable."""
         file = self.directory / TRIAL_RESULT_NAME
         try:
             return TrialResult.model_validate_json(file.read_bytes())
@@ -58,39 +58,39 @@ class StoredTrial:
 
     @cached_property
     def trajectory(self) -> Trajectory | None:
-        """Its trajectory; None where it was cut short, or its agent has none. Raises RunUnreadable."""
+        """Trajectory; None if the attempt was interrupted, or if its agent has none. Raises RunUnreadable."""
         return read_trajectory(self.directory)
 
     @cached_property
     def steps(self) -> list[Step]:
-        """Its steps, also where it was cut short. Raises RunUnreadable."""
+        """Steps, also of an interrupted attempt. Raises RunUnreadable."""
         return read_steps(self.directory)
 
     @cached_property
     def document(self) -> RunDocument:
-        """The configuration of its run. Raises RunUnreadable."""
+        """Content of the run's run.json. Raises RunUnreadable."""
         return read_run_document(self.run / CONFIG_NAME)
 
 
 def find_trial(name: str) -> StoredTrial:
-    """The trial that is called RUN/TASK/SEED, or by its directory; of its attempts the last, where none is named.
+    """Find a trial by RUN/TASK/SEED or by its directory; by default its last attempt.
 
-    Raises RunUnreadable where there is none, with those whose names are like it.
+    Raises RunUnreadable if there is none; the message suggests similar names.
     """
     found = _NAMED.fullmatch(name)
     if found is None:
-        raise RunUnreadable(f"{plain(name)}: no trial is called so; name one as RUN/TASK/SEED")
+        raise RunUnreadable(f"{plain(name)}: is not a trial; write RUN/TASK/SEED")
     run, task, seed = Path(found["run"]), found["task"], int(found["seed"])
     if not is_run(run):
-        raise RunUnreadable(f"{run}: no run directory{_like(str(run), _runs_beside(run))}")
-    there = attempts(run, task, seed)
-    if not there:
+        raise RunUnreadable(f"{run}: is not a run directory{_suggestion(str(run), _runs_beside(run))}")
+    directories = attempts(run, task, seed)
+    if not directories:
         known = [f"{run}/{place.parent.name}/{place.name[5:]}" for place in run.glob("trials/*/seed-*")]
-        raise RunUnreadable(f"{run}: has no trial {task}/{seed}{_like(f'{run}/{task}/{seed}', known)}")
-    attempt = int(found["attempt"]) if found["attempt"] else max(there)
-    if attempt not in there:
-        raise RunUnreadable(f"{run}/{task}/{seed}: has {len(there)} attempts, and no attempt {attempt}")
-    return StoredTrial(run, task, seed, attempt, there[attempt])
+        raise RunUnreadable(f"{run}: has no trial {task}/{seed}{_suggestion(f'{run}/{task}/{seed}', known)}")
+    attempt = int(found["attempt"]) if found["attempt"] else max(directories)
+    if attempt not in directories:
+        raise RunUnreadable(f"{run}/{task}/{seed}: has {len(directories)} attempts, but no attempt {attempt}")
+    return StoredTrial(run, task, seed, attempt, directories[attempt])
 
 
 def _runs_beside(run: Path) -> list[str]:
@@ -100,41 +100,41 @@ def _runs_beside(run: Path) -> list[str]:
         return []
 
 
-def _like(name: str, known: list[str]) -> str:
+def _suggestion(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f"; did you mean {', '.join(near)}?" if near else "; check the name"
 
 
-# The commands that run a stored trial again, and that ask what became of it.
+# Commands that repeat or inspect a stored trial
 
 _SETTINGS = [setting for setting in settings_of(RunConfig) if setting.is_measured]
-_SAID_BY_FLAGS = {"agent.name"}
+_SET_BY_FLAGS = {"agent.name"}
 _GLOB = re.compile(r"[*?[]")
 
 
 def command_of(document: RunDocument, task: str, seed: int) -> str:
-    """A `tbench run` of one task and one seed with every setting that may move its score, as a shell reads it.
+    """Return a shell command: `tbench run` of one task and seed with every setting that may affect its score.
 
-    The endpoint is the run's; a key is named by no command line. Paths are as they were given.
+    It uses the run's endpoint, without API key, and paths as they were given.
     """
     options = [" ".join(map(shlex.quote, words)) for words in _options(document, task, seed)]
     return " \\\n  ".join(("tbench run", *options))
 
 
 def commands_about(run: Path, result: TrialResult) -> list[tuple[str, str]]:
-    """Commands that look into a trial, as a shell reads them, each with what it does."""
+    """Return shell commands that inspect a trial, each with a description."""
     attempt = f"/attempt-{result.attempt}" if result.attempt > 1 else ""
     name = shlex.quote(f"{run}/{result.task}/{result.seed}{attempt}")
-    found = [(f"tbench why {name}", "what became of it, on one screen")]
+    found = [(f"tbench why {name}", "the outcome and its reasons, on one screen")]
     if result.steps:
         last = result.steps
         found += [
-            (f"tbench show {name} --step {last}", "a step with all of its texts, and the screen behind it"),
-            (f"tbench play {name}", "its terminal, played in yours"),
-            (f"tbench fork {name} --at-step {last} --k 5", "the same up to a step, and otherwise from there"),
+            (f"tbench show {name} --step {last}", "a step with its full text, and the screen after it"),
+            (f"tbench play {name}", "the recording of its terminal"),
+            (f"tbench fork {name} --at-step {last} --k 5", "repeat it up to a step and continue differently"),
         ]
         if result.reward is not None and not result.passed and not result.human_touched:
-            found.append((f"tbench blame {name}", "the step at which it was lost"))
+            found.append((f"tbench blame {name}", "the step at which it failed"))
     return found
 
 
@@ -153,12 +153,12 @@ def _options(document: RunDocument, task: str, seed: int) -> Iterator[tuple[str,
     if locked.model is not None:
         yield "-m", locked.model
     for setting in _SETTINGS:
-        if setting.value_in(config) != setting.default and setting.path not in _SAID_BY_FLAGS:
-            yield "-c", f"{setting.path}={_as_text(setting.said_in(config))}"
+        if setting.value_in(config) != setting.default and setting.path not in _SET_BY_FLAGS:
+            yield "-c", f"{setting.path}={_setting_text(setting.said_in(config))}"
 
 
-def _as_text(value: Any) -> str:
-    """A value as `-c` and the environment have it."""
+def _setting_text(value: Any) -> str:
+    """Format a value for `-c` and the environment."""
     if value is None:
         return "none"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What a stored run says in numbers: its summary, and its rewards laid out over its plan."""
+"""Summary and reward table of a stored run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tbench.storage.read_run import StoredRun, read_run
 
 
 def read_summary(run_dir: Path, *, population: bool = False, intervals: bool = True) -> tuple[StoredRun, Summary]:
-    """The run in a directory, whose results are not held, and its summary. Raises RunUnreadable and MixedResults."""
+    """Read a run and its summary, without keeping the results. Raises RunUnreadable and MixedResults."""
     finals = Finals()
     run = read_run(run_dir, finals.add)
     return run, summary_of(run, finals, population=population, intervals=intervals)
@@ -21,9 +21,9 @@ def read_summary(run_dir: Path, *, population: bool = False, intervals: bool = T
 def summary_of(
     run: StoredRun, finals: Finals | None = None, *, population: bool = False, intervals: bool = True
 ) -> Summary:
-    """The summary of a stored run; `population` makes the +- a population std, without `intervals` there are none.
+    """Summarise a stored run; `population` uses the population std for +-, `intervals` can be switched off.
 
-    `finals` are taken in place of its results. Raises MixedResults for results of several models, agents or runs.
+    `finals` replace the run's results. Raises MixedResults for results of several models, agents or runs.
     """
     return summarise(
         run.results if finals is None else finals,
@@ -44,5 +44,5 @@ def summary_of(
 
 
 def rewards_of(run: StoredRun) -> RewardTable:
-    """The rewards that count, planned tasks x planned seeds. Raises ValueError for a plan without either."""
+    """Return the final rewards, planned tasks x planned seeds. Raises ValueError for a plan without tasks or seeds."""
     return reward_table(run.results, run.planned_tasks, run.planned_seeds, is_bounded=run.is_bounded)

@@ -49,7 +49,7 @@ def test_an_imported_run_has_a_summary_and_a_page_with_links_to_its_trials(run: 
 
 def test_what_would_start_something_refuses_it_in_a_line(run: Path) -> None:
     before = sorted(run.rglob("*"))
-    with pytest.raises(UsageError, match=r"run.json: was imported from 'job', so it cannot go on"):
+    with pytest.raises(UsageError, match=r"run.json: was imported from 'job', so it cannot be continued"):
         tbench("resume", run)
     with pytest.raises(UsageError, match="only tbench's own runs can be verified again"):
         tbench("regrade", run)

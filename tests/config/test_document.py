@@ -133,7 +133,7 @@ def test_a_plan_beside_imported_results_is_no_document(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text('{"task": "a", "seed": 0, "reward": 1}\n')
     stored = read_run(tmp_path)
     assert (stored.document, stored.model, stored.planned_tasks, stored.planned_seeds) == (None, "theirs", ["a"], [0])
-    with pytest.raises(RunUnreadable, match="does not say how the run was started, so it cannot go on"):
+    with pytest.raises(RunUnreadable, match="has no configuration, so the run cannot be continued"):
         read_run_document(tmp_path / "run.json")
 
 

@@ -137,7 +137,7 @@ def test_a_run_of_which_little_is_known_says_what_is_not_known(tmp_path: Path) -
     words = read(write_report(tmp_path)).words()
     assert "Limits (unknown) it is not recorded which limits applied" in words
     assert "Machine (unknown) its load was not recorded" in words
-    assert "the last line is torn and was left out" in words
+    assert "the last line is incomplete and was ignored" in words
 
 
 def test_many_seeds_are_a_bar_with_the_cells_behind_it(tmp_path: Path) -> None:

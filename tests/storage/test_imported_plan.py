@@ -56,5 +56,5 @@ def test_a_plan_that_cannot_be_read_is_told_in_a_line(tmp_path: Path) -> None:
 
 
 def test_an_imported_run_cannot_go_on(tmp_path: Path) -> None:
-    with pytest.raises(RunUnreadable, match="was imported from 'job', so it cannot go on here; start a new run"):
+    with pytest.raises(RunUnreadable, match="was imported from 'job', so it cannot be continued; start a new run"):
         read_run_document(store(tmp_path, PLAN) / "run.json")

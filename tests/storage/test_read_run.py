@@ -69,7 +69,7 @@ def test_a_run_that_has_just_started_has_no_results(tmp_path: Path) -> None:
 def test_a_torn_last_line_is_left_out_and_noted(tmp_path: Path, tail: str) -> None:
     run = read_run(store(tmp_path, f"{line(0)}\n{tail}"))
     assert len(run.results) == 1
-    assert "results.jsonl:2: the last line is torn" in run.notes[0]
+    assert "results.jsonl:2: the last line is incomplete" in run.notes[0]
 
 
 def test_bytes_that_are_not_utf8_at_the_end_are_a_torn_line(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_results_of_another_version_are_refused_in_one_line(tmp_path: Path) -> N
         ({"seeds": [0]}, "`tasks` is not a list of objects with a name"),
         ({"tasks": [{"hash": "x"}], "seeds": [0]}, "`tasks` is not a list of objects with a name"),
         ({"tasks": [{"name": "t"}], "seeds": ["0"]}, "`seeds` is not a list of whole numbers"),
-        ({"tasks": [{"name": "t"}], "seeds": [0, 0]}, "planned twice"),
+        ({"tasks": [{"name": "t"}], "seeds": [0, 0]}, "listed twice"),
     ],
 )
 def test_a_malformed_configuration_is_explained(tmp_path: Path, config: Any, says: str) -> None:
@@ -124,7 +124,7 @@ def test_a_malformed_configuration_is_explained(tmp_path: Path, config: Any, say
 
 
 def test_what_is_not_a_run_is_called_so(tmp_path: Path) -> None:
-    assert "neither run.json nor results.jsonl" in complaint(tmp_path)
+    assert "has neither run.json nor results.jsonl" in complaint(tmp_path)
     assert "no such run directory" in complaint(tmp_path / "absent")
 
 
@@ -160,15 +160,15 @@ def test_foreign_fields_are_left_out_and_noted(tmp_path: Path) -> None:
     run = read_run(store(tmp_path, "\n".join(map(json.dumps, both)), config=None))
     assert [result.outcome for result in run.results] == [None, Outcome.SUBMITTED]
     assert run.results[0].timings.wall_sec == 90
-    assert "key 'tests_ran' left out of 2 imported lines" in run.notes
-    assert "foreign value of 'outcome' left out of 1 imported lines" in run.notes
+    assert "key 'tests_ran' ignored in 2 imported lines" in run.notes
+    assert "foreign value of 'outcome' ignored in 1 imported lines" in run.notes
 
 
 def test_an_import_without_a_seed_or_with_a_repeat_is_refused(tmp_path: Path) -> None:
-    assert "results.jsonl:1: no seed" in complaint(store(tmp_path, '{"task": "a", "reward": 1}\n', config=None))
+    assert "results.jsonl:1: lacks seed" in complaint(store(tmp_path, '{"task": "a", "reward": 1}\n', config=None))
     twice = '{"task": "a", "seed": 0, "reward": 1}\n' * 2
     assert "results.jsonl:2: task 'a' seed 0 is already in" in complaint(store(tmp_path, twice, config=None))
-    assert "holds no result" in complaint(store(tmp_path, "", config=None))
+    assert "has no results" in complaint(store(tmp_path, "", config=None))
 
 
 LOST = [b"", b"\0" * 4096, b'{"schema_version": 3, "run": "ni', None]

@@ -203,7 +203,7 @@ def test_imported_results_are_compared_and_what_is_not_known_is_said(pair: tuple
         (str(file), True),
     ]
     assert found["notes"] == [
-        f"{file}: no run.json: the plan is taken from the results, so trials that never ran are not seen",
+        f"{file}: no run.json: the plan is derived from the results, so trials that never ran are missing",
         f"{file}: no run.json, so its settings and the content of its tasks are not compared",
     ]
 
