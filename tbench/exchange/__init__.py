@@ -1,1 +1,1 @@
-"""Formats of others: their results as runs, and runs in their forms."""
+"""Import and export of runs in the formats of other programs."""

@@ -1,4 +1,4 @@
-"""Agent Trajectory Interchange Format (ATIF), version 1.8: trajectories as viewers, converters, trainers read them."""
+"""Export of trajectories in the Agent Trajectory Interchange Format (ATIF), version 1.8."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from tbench.storage.read_run import StoredRun
 from tbench.storage.recording import cast_events, head_of, typed_at
 from tbench.storage.run_files import RECORDING_NAME, TRAJECTORY_NAME
 
-# What a step did, as tool calls of an ATIF document: text protocols act by functions that no request offered.
+# Actions of a step as tool calls; for text protocols these are functions that no request offered
 
 TYPED = "bash_command"
-"""The function for what text protocols type and run, as Harbor's own agents name it."""
+"""Function for typed and executed text of text protocols, named as in Harbor's own agents."""
 COMPLETED = "mark_task_complete"
-"""The function that stands for a claim of completion, as in Terminus-2."""
+"""Function for a claim of completion, named as in Terminus-2."""
 
 CallFields = dict[str, Any]
 
 
 def calls_of(step: Step, protocol: RunProtocol) -> tuple[list[CallFields], list[CallFields]]:
-    """The calls that stand for what a step did, and the calls of its reply that were not run."""
+    """Return the calls that represent a step's actions, and the calls of its reply that were not run."""
     called = step.reply.tool_calls
     if protocol.protocol is None and called:
-        return [_of_tool_call(call) for call in called], []
+        return [_converted_call(call) for call in called], []
     if protocol.tools_offered:
-        ran = _that_ran(step, protocol)
-        return [_of_tool_call(call) for call in ran], [_raw(call) for call in called[len(ran) :]]
+        ran = _executed_calls(step, protocol)
+        return [_converted_call(call) for call in ran], [_raw(call) for call in called[len(ran) :]]
     return _typed_calls(step, protocol), [_raw(call) for call in called]
 
 
-def _that_ran(step: Step, protocol: RunProtocol) -> list[ToolCall]:
-    """The call whose command was run, as it was understood; only the first of a reply is."""
+def _executed_calls(step: Step, protocol: RunProtocol) -> list[ToolCall]:
+    """Return the call that was run, which is at most the first one of a reply, as parsed."""
     if not step.actions:
         return []
     parsed = protocol.parsed(step.reply)
@@ -67,7 +67,7 @@ def _typed_calls(step: Step, protocol: RunProtocol) -> list[CallFields]:
 
 
 def _arguments(step: Step, protocol: RunProtocol) -> Iterable[CallFields]:
-    """The arguments of a call for each action, with durations in seconds where the reply gave them."""
+    """Return the arguments of a call for each action, with durations in seconds if the reply has them."""
     if actions := protocol.actions(step):
         return map(_arguments_of, actions)
     return ({"command" if protocol.types_commands else "keystrokes": typed} for typed in step.actions)
@@ -84,8 +84,8 @@ def _call(step: Step, number: int, arguments: CallFields, function: str = TYPED)
     return {"tool_call_id": f"call-{step.index}-{number}", "function_name": function, "arguments": arguments}
 
 
-def _of_tool_call(call: ToolCall) -> CallFields:
-    """A call of the model's own; arguments that are no JSON object stand as text beside it."""
+def _converted_call(call: ToolCall) -> CallFields:
+    """Convert a call of the model; arguments that are not a JSON object are stored as text in `extra`."""
     fields = {"tool_call_id": call.id, "function_name": call.name}
     arguments = json_object(call.arguments)
     if arguments is None:
@@ -97,26 +97,26 @@ def _raw(call: ToolCall) -> CallFields:
     return {"id": call.id, "name": call.name, "arguments": call.arguments}
 
 
-# When in a recorded session each step of a trajectory began to type.
+# Times of the steps' first actions in a recording
 
 
 @dataclass(frozen=True, slots=True)
 class CastTimes:
-    """The beginning of a recording, and seconds from there to the first action of steps, by step index.
+    """Start of a recording, and seconds from there to the steps' first actions, by step index.
 
-    Steps that typed nothing, and those whose actions are not found in the recording, are missing.
+    Steps without actions, and steps whose actions are not found in the recording, are missing.
     """
 
     began_at: datetime | None = None
-    """As exact as the recording's header, which has whole seconds; None without a recording."""
+    """Start in whole seconds, from the recording's header; None without a recording."""
     by_step_sec: dict[int, float] | None = None
 
     def of(self, step: Step) -> float | None:
-        """Seconds from the recording's beginning to the step's first action."""
+        """Return the seconds from the start of the recording to the step's first action."""
         return None if self.by_step_sec is None else self.by_step_sec.get(step.index)
 
     def at(self, seconds: float) -> datetime | None:
-        """The moment so many seconds into the recording."""
+        """Return the time `seconds` after the start of the recording."""
         try:
             return None if self.began_at is None else self.began_at + timedelta(seconds=seconds)
         except OverflowError:
@@ -126,25 +126,25 @@ class CastTimes:
 def cast_times(file: Path, steps: Sequence[Step], trial_began_at: datetime) -> CastTimes:
     """Read an asciicast (version 2) and match its input events with the steps' actions, in order.
 
-    A recording begins after its trial, whatever the second in its header. What cannot be read or matched is left out:
-    a recording is evidence beside a trajectory, not a part of it.
+    A recording starts after its trial, even if the rounded second in its header is earlier. Anything unreadable or
+    unmatched is left out, because a recording is only additional evidence.
     """
     try:
         with file.open(encoding="utf-8", errors="replace") as lines:
-            told = head_of(next(lines, "")).begun_at
+            begun_at = head_of(next(lines, "")).begun_at
             typed = list(cast_events(lines, "i"))
     except OSError:
         return CastTimes()
-    began_at = None if told is None else datetime.fromtimestamp(told, UTC)
+    began_at = None if begun_at is None else datetime.fromtimestamp(begun_at, UTC)
     if began_at is not None and trial_began_at.tzinfo is not None:
         began_at = max(began_at, trial_began_at)
     return CastTimes(began_at, typed_at(steps, typed))
 
 
-# Steps of an ATIF document: messages that opened a conversation, replies, and what shortened the history.
+# Steps of an ATIF document: opening messages, replies, and compactions of the history
 #
-# The format: https://www.harborframework.com/docs/agents/trajectory-format (RFC 0001, version 1.8). No object of it
-# may hold a key of ours, but for those named `extra`.
+# Format: https://www.harborframework.com/docs/agents/trajectory-format (RFC 0001, version 1.8). Only objects named
+# `extra` may contain other keys.
 
 _TAGS = ("<think>", "</think>", "<|channel>thought", "<channel|>")
 
@@ -152,12 +152,12 @@ Fields = dict[str, Any]
 
 
 def document_steps(trajectory: Trajectory, protocol: RunProtocol, times: CastTimes) -> list[Fields]:
-    """All steps of a trajectory in order, numbered from 1."""
+    """Return all steps of a trajectory in order, numbered from 1."""
     return _numbered(_steps(trajectory, protocol, times))
 
 
 def context_steps(turns: Sequence[ContextTurn], protocol: RunProtocol, times: CastTimes) -> list[Fields]:
-    """The steps of one context, numbered from 1: what came back is what the history had for it then."""
+    """Return the steps of one context, numbered from 1, with observations as in the history of that context."""
     return _numbered(_of_turns(turns, protocol, times))
 
 
@@ -231,7 +231,7 @@ def _of_step(step: Step, protocol: RunProtocol, times: CastTimes) -> Fields:
 
 
 def _words(reply: Reply) -> Fields:
-    """What a reply says, its thinking apart from it wherever it came."""
+    """Return the fields of a reply, with its thinking separated wherever it was."""
     answer = without_thinking(reply.content)
     within = _without_tags(reply.content.removesuffix(answer)) if answer != reply.content else ""
     thinking = "\n\n".join(filter(None, (reply.reasoning, within)))
@@ -246,7 +246,7 @@ def _without_tags(thinking: str) -> str:
 
 
 def _observation(step: Step, calls: Sequence[Fields]) -> Fields | None:
-    """What went back to the model: of the only call there was, or of all actions together."""
+    """Return the observation, assigned to the call if there is only one."""
     if not step.observation:
         return None
     result: Fields = {"content": step.observation}
@@ -270,19 +270,19 @@ def _steps_metrics(reply: Reply, model_sec: float) -> Fields:
 
 
 def token_counts(usage: Usage, prefix: str = "") -> Fields:
-    """The counts as the endpoint told them; those that it did not tell, and sums that lack some, are left out."""
-    told = not usage.uncounted and (usage.prompt_tokens or usage.completion_tokens)
+    """Return the counts reported by the endpoint; unknown counts and incomplete sums are left out."""
+    is_reported = not usage.uncounted and (usage.prompt_tokens or usage.completion_tokens)
     return _given(
         {
-            f"{prefix}prompt_tokens": usage.prompt_tokens if told else None,
-            f"{prefix}completion_tokens": usage.completion_tokens if told else None,
+            f"{prefix}prompt_tokens": usage.prompt_tokens if is_reported else None,
+            f"{prefix}completion_tokens": usage.completion_tokens if is_reported else None,
             f"{prefix}cached_tokens": usage.cached_tokens,
         }
     )
 
 
 def _of_compaction(done: Compaction) -> Iterator[Fields]:
-    """The model's summary, where it was asked for one, and what was done."""
+    """Yield the model's summary, if it was asked for one, and a description of the compaction."""
     if done.summary is not None:
         yield {
             "source": "agent",
@@ -300,7 +300,7 @@ def _of_compaction(done: Compaction) -> Iterator[Fields]:
 
 
 def finite(number: float) -> float | None:
-    """A number that JSON can hold, to a tenth of a millisecond; None for any other."""
+    """Round a number to four decimals; None for one that JSON cannot represent."""
     return round(number, 4) if math.isfinite(number) else None
 
 
@@ -308,38 +308,38 @@ def _given(values: Mapping[str, Any]) -> Fields:
     return {name: value for name, value in values.items() if value is not None}
 
 
-# A trajectory of tbench's as an ATIF 1.8 document.
+# ATIF documents
 #
-# The prompts become steps of `system` and `user`, each reply a step of `agent` with what it typed as tool calls and
-# what came back as its observation. docs/reports.md lists the fields.
+# Prompts become steps of `system` and `user`, each reply a step of `agent` with its actions as tool calls and its
+# observation. docs/reports.md lists the fields.
 
 AtifFields = dict[str, Any]
 
 SCHEMA_VERSION = "ATIF-v1.8"
 UNKNOWN_VERSION = "unknown"
-"""The version of an agent whose run does not say; the format wants one."""
+"""Version of an agent if it is unknown; the format requires one."""
 
 
 def atif_document(trial: ExportedTrial, part: ExportedPart) -> AtifFields | None:
-    """The document of one conversation of a trial; None where nothing was ever said in it."""
+    """Return the document of one conversation of a trial; None if it has no messages."""
     trajectory, protocol = part.trajectory, protocol_of(trial.run, part.trajectory.protocol)
     steps = document_steps(trajectory, protocol, _times(trial, part))
     return _document(trial, part, protocol, steps, trajectory.usage) if steps else None
 
 
 def linear_documents(trial: ExportedTrial, part: ExportedPart) -> list[AtifFields]:
-    """A document for each context of a conversation, of which each names the file of the next.
+    """Return a document for each context of a conversation; each refers to the file of the next.
 
-    What was copied from the context before is marked. Replies that were cut by the context's end are in none.
+    Steps copied from the previous context are marked. Replies cut off by the end of a context are left out.
     """
     protocol, times = protocol_of(trial.run, part.trajectory.protocol), _times(trial, part)
     contexts = contexts_of(part.trajectory, protocol).turns
     made = []
     for number, turns in enumerate(contexts):
-        said = [turn.step.reply.usage for turn in turns if turn.step is not None and not turn.is_copied]
+        usages = [turn.step.reply.usage for turn in turns if turn.step is not None and not turn.is_copied]
         if not (steps := context_steps(turns, protocol, times)):
             continue
-        document = _document(trial, part, protocol, steps, sum(said, Usage()))
+        document = _document(trial, part, protocol, steps, sum(usages, Usage()))
         document["extra"] |= {"context": number + 1, "contexts": len(contexts)}
         if number:
             document["trajectory_id"] += f"/cont-{number}"
@@ -350,7 +350,7 @@ def linear_documents(trial: ExportedTrial, part: ExportedPart) -> list[AtifField
 
 
 def segment_name(number: int) -> str:
-    """The file of a context, counted from 0, as Harbor names them."""
+    """Return the file name of a context, counted from 0, as in Harbor."""
     return f"trajectory.cont-{number}.json" if number else TRAJECTORY_NAME
 
 
@@ -373,7 +373,7 @@ def _document(
 
 
 def trajectory_id(trial: ExportedTrial, part: ExportedPart) -> str:
-    """What tells this document from all others: run, trial, attempt, step of the task."""
+    """Return a unique id of the document: run, trial, attempt, task step."""
     result = trial.result
     words = [result.run, result.trial]
     if result.attempt > 1:
@@ -384,7 +384,7 @@ def trajectory_id(trial: ExportedTrial, part: ExportedPart) -> str:
 
 
 def agent_version(run: StoredRun) -> str:
-    """The version of tbench that ran it, where that is known."""
+    """Return the version of tbench that executed the run, if known."""
     return (run.document.tbench_version if run.document is not None else "") or UNKNOWN_VERSION
 
 
@@ -415,7 +415,7 @@ def _metrics(part: ExportedPart) -> AtifFields:
 
 
 def _about(trial: ExportedTrial, part: ExportedPart) -> AtifFields:
-    """What the benchmark says of the trial; the reward is that of the step where the task has several."""
+    """Return the benchmark's data about the trial; for a task with several steps, the reward is the step's."""
     result, step = trial.result, part.task_step
     document = trial.run.document
     hashes = {task.name: task.hash for task in document.tasks} if document is not None else {}
@@ -440,27 +440,27 @@ def _about(trial: ExportedTrial, part: ExportedPart) -> AtifFields:
     return about
 
 
-# Writes the trajectories of a run as ATIF documents, one file for each conversation.
+# Files with ATIF documents, one for each conversation
 
 
 def write_atif(
     run: StoredRun, choice: TrialChoice, directory: Path, left_out: LeftOutTrials, *, linear: bool = False
 ) -> int:
-    """Write the chosen trials below `directory` at the places that they have in the run, and return how many.
+    """Write the chosen trials below `directory`, with the same paths as in the run, and return their number.
 
-    A trial whose task has several steps has a file for each; with `linear` each context has its own. Raises OSError.
+    A task with several steps has a file for each step; with `linear`, each context has one. Raises OSError.
     """
     written = 0
     for trial in exported_trials(run, choice, left_out):
-        said = 0
+        documents = 0
         for part in trial.parts:
             place = directory / safe_relative(str(part.directory.relative_to(run.path)))
             for number, document in enumerate(_documents(trial, part, linear=linear)):
                 write_json(place / segment_name(number), document)
-                said += 1
-        written += bool(said)
-        if not said:
-            left_out.add("in which nothing was said")
+                documents += 1
+        written += bool(documents)
+        if not documents:
+            left_out.add("without any message")
     return written
 
 

@@ -1,6 +1,6 @@
-"""Which trials of a stored run an export holds, with what their agents did, and why others are left out.
+"""Selects the trials of a stored run for an export, and records why others are left out.
 
-Nothing is written. A trial whose files are cut or missing costs itself, not the export.
+Nothing is written. A trial with truncated or missing files is skipped and does not stop the export.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from tbench.text import counted
 
 Only = Literal["all", "scored", "passed", "failed"]
 _SHOWN = 5
-"""Files that cannot be read, of which each has its line."""
+"""Number of unreadable files that are listed individually."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialChoice:
-    """What an export takes of the trials of a run; of several attempts at one only the final one is looked at."""
+    """Selection of trials for an export; only the final attempt of a trial is considered."""
 
     only: Only = "all"
-    """`scored`: those with a verdict; `passed`: with a reward of 1 or more; `failed`: with a smaller one."""
+    """`scored`: with a verdict; `passed`: with a reward of at least 1; `failed`: with a lower reward."""
     min_reward: float | None = None
     tasks: tuple[str, ...] = ()
-    """Globs over names of tasks; empty takes all."""
+    """Globs for names of tasks; empty selects all."""
     with_flagged: bool = True
-    """Whether trials with strong signs of tampering are taken."""
+    """Whether to include trials with strong signs of tampering."""
     with_human: bool = True
-    """Whether trials are taken in which a human typed."""
+    """Whether to include trials in which a person intervened."""
 
     def why_not(self, result: TrialResult) -> str:
-        """Why a trial is left out; empty for one that is taken."""
+        """Return the reason to leave a trial out; empty for a selected trial."""
         reward = result.reward
         if self.tasks and not any(fnmatchcase(result.task, glob) for glob in self.tasks):
             return "of other tasks"
@@ -53,23 +53,23 @@ class TrialChoice:
             return f"with a reward below {self.min_reward:g}"
         if not self.with_flagged and any(not is_weak(sign) for sign in result.integrity.tamper):
             return "flagged for tampering"
-        return "" if self.with_human or not result.human_touched else "with a human at the keyboard"
+        return "" if self.with_human or not result.human_touched else "in which a person intervened"
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedPart:
-    """One conversation of a trial: all of it, or that about one step of its task."""
+    """A conversation of a trial: the whole trial, or one task step."""
 
     directory: Path
-    """Directory of its files."""
+    """Directory of the files."""
     trajectory: Trajectory
     task_step: TaskStepResult | None = None
-    """The step of the task; None for a task without."""
+    """Task step; None for a task without steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedTrial:
-    """A trial that is exported. `parts` are in order, and several only where its task has several steps."""
+    """An exported trial. `parts` are in order; there are several only for a task with several steps."""
 
     run: StoredRun
     result: TrialResult
@@ -78,38 +78,38 @@ class ExportedTrial:
 
     @property
     def place(self) -> Path:
-        """Where its files belong below a run's directory."""
+        """Path of the trial's directory relative to the run's."""
         return self.directory.relative_to(self.run.path)
 
 
 @dataclass(slots=True)
 class LeftOutTrials:
-    """What is left out of an export."""
+    """Trials that are left out of an export."""
 
     reasons: dict[str, int] = field(default_factory=dict)
-    """Number of trials by reason, in words that follow it."""
+    """Number of trials by reason, worded to follow "N trials"."""
     unreadable: list[str] = field(default_factory=list)
-    """Why trials whose files cannot be read are not there, a line each."""
+    """Errors of trials with unreadable files, one line each."""
 
     def add(self, why: str) -> None:
         self.reasons[why] = self.reasons.get(why, 0) + 1
 
     def lines(self) -> Iterator[str]:
-        """What is left out and why, a line per reason."""
+        """Describe the trials that are left out, one line per reason."""
         for why, count in self.reasons.items():
             yield f"left out: {counted(count, 'trial')} {why}"
         for problem in self.unreadable[:_SHOWN]:
             yield f"left out: {problem}"
         if (more := len(self.unreadable) - _SHOWN) > 0:
-            yield f"left out: {counted(more, 'more trial')} with files that cannot be read"
+            yield f"left out: {counted(more, 'more trial')} with unreadable files"
 
 
 def exported_trials(
     run: StoredRun, choice: TrialChoice, left_out: LeftOutTrials, *, needs_trajectory: bool = True
 ) -> Iterator[ExportedTrial]:
-    """The chosen trials of a run in the order of its results, each read when it is asked for.
+    """Yield the chosen trials of a run in the order of its results, reading each on demand.
 
-    Adds to `left_out` what is not among them: also, with `needs_trajectory`, those that have none.
+    All others are added to `left_out`; with `needs_trajectory`, also trials without a trajectory.
     """
     for result in run.results:
         if not result.final:
@@ -141,22 +141,22 @@ def _parts(directory: Path, result: TrialResult) -> Iterator[ExportedPart]:
 
 
 def _lacks_a_step(result: TrialResult, parts: Sequence[ExportedPart]) -> bool:
-    """Whether a step of the task in which something was said is not among the parts."""
+    """Whether a task step with replies is missing among the parts."""
     there = [part.task_step for part in parts]
     return any(step.steps and step not in there for step in result.task_steps)
 
 
 def _why_without_steps(run: StoredRun, result: TrialResult, directory: Path) -> str:
     if run.imported:
-        return "without a trajectory: results alone were imported"
+        return "without a trajectory: only results were imported"
     if result.steps:
         return "with a trajectory.json missing"
     if not directory.is_dir():
         return "whose directory is missing"
-    return f"without a trajectory: {result.agent} makes none, or never began"
+    return f"without a trajectory: {result.agent} writes none, or never began"
 
 
 def require_trials(count: int, left_out: LeftOutTrials) -> None:
-    """Refuse an export of nothing. Raises UsageError."""
+    """Check that anything is exported. Raises UsageError."""
     if not count:
         raise UsageError(f"nothing to export: {'; '.join(left_out.lines()) or 'no trial has a result yet'}")

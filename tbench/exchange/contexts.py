@@ -1,6 +1,6 @@
-"""The conversations of a stored trajectory, and their replies read again by the run's own protocol.
+"""Reconstructs the contexts of a stored trajectory, and parses its replies with the run's protocol.
 
-`messages` of a trajectory are the last of them. The others are made again, by doing to the steps what the agent did.
+`messages` of a trajectory is the last context. Earlier ones are reconstructed by replaying the agent's compactions.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from harness.protocols.bash import BashProtocol
 from harness.trajectory import Compaction, Message, Reply, Step, Trajectory
 from tbench.storage.read_run import StoredRun
 
-# The action protocol of a stored run, by which replies are read again the way the run read them.
+# The action protocol of a stored run
 
 
 @dataclass(frozen=True, slots=True)
 class RunProtocol:
-    """The protocol that a trajectory names, as far as this tbench knows it."""
+    """The protocol of a trajectory, if this version of tbench knows it."""
 
     protocol: ActionProtocol | None
-    """None for an agent of a user's own, and for what other programs ran."""
+    """None for custom agents and other programs."""
     same_prompts: bool
-    """Whether its prompts are those of the run."""
+    """Whether the prompts are those of the run."""
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """The functions that every request offered; empty where there were none, or where they are not known."""
+        """Functions that every request offered; empty if none or unknown."""
         return self.protocol.tools if self.protocol is not None and self.same_prompts else ()
 
     @property
     def tools_offered(self) -> bool:
-        """Whether replies act by calls of functions."""
+        """Whether replies act through function calls."""
         return self.protocol is not None and bool(self.protocol.tools)
 
     @property
     def types_commands(self) -> bool:
-        """Whether actions are shell text, not keys."""
+        """Whether actions are shell commands instead of keystrokes."""
         return self.protocol is not None and self.protocol.types_commands
 
     def parsed(self, reply: Reply) -> Parsed | None:
-        """What the protocol understands of a reply; None where that is nothing."""
+        """Parse a reply; None if it is invalid or was cut off."""
         if self.protocol is None or reply.cut:
             return None
         try:
@@ -57,7 +57,7 @@ class RunProtocol:
             return None
 
     def actions(self, step: Step) -> Sequence[Action]:
-        """The actions of a step with all that the reply said of them; empty where a reading now finds others."""
+        """Return the actions of a step in full detail; empty if parsing the reply now gives other actions."""
         parsed = self.parsed(step.reply) if step.actions else None
         if parsed is None or tuple(map(_typed, parsed.actions)) != step.actions:
             return ()
@@ -65,7 +65,7 @@ class RunProtocol:
 
 
 def protocol_of(run: StoredRun, name: str) -> RunProtocol:
-    """The protocol called `name`, with the prompts and the shell state of the run where they are to be had."""
+    """Return the protocol `name` with the prompts and shell state of the run, if available."""
     document = run.document
     if document is None:
         return _protocol(name, None, None, None)
@@ -84,7 +84,7 @@ def _protocol(name: str, prompt: str | None, prompt_hash: str | None, shell_stat
 
 
 def _with_prompts(name: str, file: str | None) -> ActionProtocol:
-    """The protocol with a user's prompts, or with the shipped ones where these cannot be used any more."""
+    """Load the protocol with a user's prompts, or with the default ones if the user's are no longer valid."""
     try:
         return load_protocol(name, None if file is None else Path(file))
     except ValueError:
@@ -102,13 +102,13 @@ _COMPACTED = "context_compacted:"
 
 @dataclass(frozen=True, slots=True)
 class ContextTurn:
-    """A message of a context."""
+    """A message in a context."""
 
     message: Message
     step: Step | None = None
-    """The step whose reply it is; None for what the model did not say in this trial."""
+    """Step of the reply; None for messages that are not replies of this trial."""
     is_copied: bool = False
-    """Whether it was in an earlier context, too."""
+    """Whether the message was already in an earlier context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +117,16 @@ class Contexts:
 
     turns: tuple[tuple[ContextTurn, ...], ...]
     is_whole: bool
-    """Whether every reply that the model was to go on with is in one of them; else only the last context is known."""
+    """Whether every usable reply is in one of the contexts; otherwise only the last context is known."""
 
 
 def compactions_before(step: Step) -> int:
-    """How often the history was made shorter between the reply before this one and this one."""
+    """Return the number of compactions between the previous reply and this one."""
     return sum(warning.startswith(_COMPACTED) for warning in step.warnings)
 
 
 def opening_of(trajectory: Trajectory) -> tuple[Message, ...]:
-    """The messages before the first reply, as they were before any summary was joined to them."""
+    """Return the messages before the first reply, without summaries that were added later."""
     roles = [message.role for message in trajectory.messages]
     opening = trajectory.messages[: roles.index("assistant") if "assistant" in roles else len(roles)]
     summarised = [done for done in trajectory.compactions if done.policy == "summarize"]
@@ -134,17 +134,17 @@ def opening_of(trajectory: Trajectory) -> tuple[Message, ...]:
 
 
 def contexts_of(trajectory: Trajectory, protocol: RunProtocol) -> Contexts:
-    """The contexts of a trajectory, the last one exactly as it was sent."""
-    made = _made_again(trajectory, protocol)
+    """Return the contexts of a trajectory, the last one exactly as it was sent."""
+    made = _reconstructed(trajectory, protocol)
     if made is not None:
         return Contexts(tuple(made), is_whole=True)
-    last = tuple(_matched(trajectory))
+    last = tuple(_matched_last_context(trajectory))
     usable = [step for step in trajectory.steps if step.format_error != "context_full"]
     return Contexts((last,), is_whole=sum(turn.step is not None for turn in last) >= len(usable))
 
 
-def _matched(trajectory: Trajectory) -> Iterator[ContextTurn]:
-    """The last context, each reply in it with the first step, behind that of the reply before, that has its text."""
+def _matched_last_context(trajectory: Trajectory) -> Iterator[ContextTurn]:
+    """Yield the last context, matching each reply with the next step that has the same text."""
     steps = iter(trajectory.steps)
     left = list(steps)
     for message in trajectory.messages:
@@ -156,8 +156,8 @@ def _matched(trajectory: Trajectory) -> Iterator[ContextTurn]:
             del left[: at + 1]
 
 
-def _made_again(trajectory: Trajectory, protocol: RunProtocol) -> list[tuple[ContextTurn, ...]] | None:
-    """All contexts; None where what comes out is not what the trajectory ends with."""
+def _reconstructed(trajectory: Trajectory, protocol: RunProtocol) -> list[tuple[ContextTurn, ...]] | None:
+    """Reconstruct all contexts; None if the last one does not match the trajectory's messages."""
     if protocol.protocol is None:
         return None
     opening = opening_of(trajectory)
@@ -168,18 +168,18 @@ def _made_again(trajectory: Trajectory, protocol: RunProtocol) -> list[tuple[Con
         if due:
             found.append(tuple(turns))
         for done in due:
-            turns = _shortened(turns, opening, done)
-        # How far the last step came, only the messages that the trajectory ends with tell.
+            turns = _compacted_turns(turns, opening, done)
+        # Only the trajectory's messages show how far the last step came.
         if step is not trajectory.steps[-1] or left:
             turns += _of_step(step, protocol)
-    if left:  # nothing was said in what the history became in the end
+    if left:  # no reply after the last compaction
         return [*found, tuple(turns)]
     last = _completed(turns, trajectory)
     return None if last is None else [*found, last]
 
 
-def _shortened(turns: Sequence[ContextTurn], opening: Sequence[Message], done: Compaction) -> list[ContextTurn]:
-    """The turns after a compaction."""
+def _compacted_turns(turns: Sequence[ContextTurn], opening: Sequence[Message], done: Compaction) -> list[ContextTurn]:
+    """Return the turns after a compaction."""
     messages = [turn.message for turn in turns]
     if done.policy == "summarize" and opening:
         return [
@@ -190,7 +190,7 @@ def _shortened(turns: Sequence[ContextTurn], opening: Sequence[Message], done: C
 
 
 def _of_step(step: Step, protocol: RunProtocol) -> Iterator[ContextTurn]:
-    """What a step that others follow has added to the history."""
+    """Yield the messages that a step, other than the last, added to the history."""
     if step.format_error == "context_full":
         return
     reply = step.reply
@@ -207,7 +207,7 @@ def _of_step(step: Step, protocol: RunProtocol) -> Iterator[ContextTurn]:
 
 
 def _completed(turns: Sequence[ContextTurn], trajectory: Trajectory) -> tuple[ContextTurn, ...] | None:
-    """The last context, from its turns before the last step; None where they are not what the trajectory has."""
+    """Complete the last context from its turns before the last step; None if they do not match the trajectory."""
     known = len(turns)
     if tuple(turn.message for turn in turns) != trajectory.messages[:known]:
         return None
@@ -216,11 +216,11 @@ def _completed(turns: Sequence[ContextTurn], trajectory: Trajectory) -> tuple[Co
     return (*turns, *(ContextTurn(message, last if message.role == "assistant" else None) for message in rest))
 
 
-# Arguments of tool calls, which models write as JSON text and other formats want as objects.
+# Arguments of tool calls, which models write as JSON text and other formats require as objects
 
 
 def json_object(text: str) -> dict[str, Any] | None:
-    """The JSON object in a text; None where it holds something else, or what JSON itself has no word for."""
+    """Parse a JSON object; None for anything else, including NaN and infinities."""
     try:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Runs as jobs of Harbor, in the layout and with the records of version 0.25."""
+"""Export of runs as Harbor jobs, in the layout and with the records of version 0.25."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from tbench.storage.read_run import StoredRun
 from tbench.storage.run_files import RECORDING_NAME, TRAJECTORY_NAME
 from tbench.text import unseen_as
 
-# What Harbor calls the ways in which a trial ends early.
+# Harbor's names for the ways in which a trial ends early
 #
-# Names and groups are those of harbor/models/trial/error_policy.py (0.25). An error that has no name there keeps its
-# own.
+# Names and groups are from harbor/models/trial/error_policy.py (0.25). Other errors keep their names.
 
 _OUTCOMES = {
     Outcome.AGENT_TIMEOUT: ("AgentTimeoutError", "the agent's time was over"),
     Outcome.CONTEXT_LIMIT: ("ContextLengthExceededError", "the context was full"),
     Outcome.TOKEN_LIMIT: ("OutputTokenExceededError", "all tokens of the trial were used up"),
 }
-"""Ends of an agent that are exceptions in Harbor, beside which a reward counts."""
+"""Outcomes of an agent that are exceptions in Harbor; a reward counts in spite of them."""
 _ERRORS = {
     "image_build_failed": "SandboxBuildFailedError",
     "healthcheck_failed": "HealthcheckError",
@@ -49,7 +48,7 @@ _ERRORS = {
 def exception_info(
     ended: TrialResult | TaskStepResult, occurred_at: datetime, directory: Path
 ) -> dict[str, Any] | None:
-    """The record of what ended a trial, or a step of its task, early; None where nothing did."""
+    """Return the record of the exception that ended a trial or task step early; None without one."""
     type_, message = _exception(ended.error, ended.outcome)
     if not type_:
         return None
@@ -74,24 +73,24 @@ def _traceback(directory: Path) -> str:
         return ""
 
 
-# A trial and its job as Harbor's records of them (harbor/models/trial/result.py and harbor/models/job/, 0.25).
+# Harbor's records of trials and jobs (harbor/models/trial/result.py and harbor/models/job/, 0.25)
 
 _LONGEST_TASK = 32
 _WITHOUT_DATASET = "adhoc"
-"""What Harbor calls the dataset of tasks that are of none."""
+"""Harbor's name for tasks without a dataset."""
 
 Record = dict[str, Any]
 
 
 def trial_name(result: TrialResult) -> str:
-    """The trial's directory: the task's name, cut as Harbor cuts it, and seven characters that are always the same."""
+    """Return the name of the trial's directory: the task's name, truncated like Harbor's, and a stable 7-char hash."""
     digest = hashlib.sha256(f"{result.run}/{result.trial}/{result.attempt}".encode()).hexdigest()
     task = unseen_as(result.task[:_LONGEST_TASK].rstrip("_-"), "?").replace("/", "-")
     return f"{task}__{digest[:7]}"
 
 
 def trial_record(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
-    """The content of a trial's result.json in the job directory `job`."""
+    """Return the content of a trial's result.json in the job directory `job`."""
     result, run = trial.result, trial.run
     config = trial_config(trial, job, job_id)
     phases = _Phases(result.started_at)
@@ -109,7 +108,7 @@ def trial_record(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
         "task_checksum": _hashes(run).get(result.task) or "",
         "config": config,
         "agent_info": agent,
-        # As in Harbor, the counts of a task of several steps are in its steps alone.
+        # As in Harbor, the counts of a task with several steps are only in its steps.
         "agent_result": None if steps else _context(result.usage, result.steps, result.outcome),
         "verifier_result": _rewards(result),
         "exception_info": None if steps else exception_info(result, result.finished_at, trial.directory),
@@ -124,7 +123,7 @@ def trial_record(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
 
 
 def trial_config(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
-    """The content of a trial's config.json. Harbor has no seeds: they are among the agent's arguments."""
+    """Return the content of a trial's config.json. Harbor has no seeds, so they are in the agent's arguments."""
     result = trial.result
     agent = _agent(trial.run, result.agent, result.model)
     return {
@@ -137,7 +136,7 @@ def trial_config(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
 
 
 def job_config(run: StoredRun, job: Path) -> Record:
-    """The content of a job's config.json."""
+    """Return the content of a job's config.json."""
     agent = next((result.agent for result in run.results), "unknown")
     document = run.document
     concurrency = document.config.schedule.at_once if document is not None else 1
@@ -152,13 +151,13 @@ def job_config(run: StoredRun, job: Path) -> Record:
 
 
 def job_id_of(run: StoredRun) -> uuid.UUID:
-    """The job's id, which is the same whenever the run is exported."""
+    """Return the job's id, which is the same for every export of the run."""
     created_at = run.document.created_at if run.document is not None else ""
     return uuid.uuid5(uuid.NAMESPACE_URL, f"tbench:{run.name}/{created_at}")
 
 
 def job_record(run: StoredRun, job_id: uuid.UUID, trials: Sequence[TrialResult]) -> Record:
-    """The content of a job's result.json, about the trials that were exported."""
+    """Return the content of a job's result.json for the exported trials."""
     started_at = min((result.started_at for result in trials), key=_moment).isoformat()
     finished_at = max((result.finished_at for result in trials), key=_moment).isoformat()
     planned = max(len(trials), len(run.planned_tasks) * len(run.planned_seeds))
@@ -184,13 +183,13 @@ def job_record(run: StoredRun, job_id: uuid.UUID, trials: Sequence[TrialResult])
 
 
 class _Phases:
-    """The phases of a trial, one after the other: only how long each took is stored."""
+    """Start and end times of a trial's consecutive phases, of which only durations are stored."""
 
     def __init__(self, started_at: datetime) -> None:
         self._at = started_at
 
     def next(self, seconds: float) -> Record:
-        """From when to when the next phase went."""
+        """Return the start and end of the next phase."""
         began, self._at = self._at, self._at + timedelta(seconds=min(max(0.0, seconds), 1e7))
         return {"started_at": began.isoformat(), "finished_at": self._at.isoformat()}
 
@@ -214,11 +213,11 @@ def _context(usage: Usage, replies: int, outcome: Outcome | None) -> Record:
 
 
 def _counts(usage: Usage) -> Record:
-    told = not usage.uncounted and (usage.prompt_tokens or usage.completion_tokens)
+    is_reported = not usage.uncounted and (usage.prompt_tokens or usage.completion_tokens)
     return {
-        "n_input_tokens": usage.prompt_tokens if told else None,
+        "n_input_tokens": usage.prompt_tokens if is_reported else None,
         "n_cache_tokens": usage.cached_tokens,
-        "n_output_tokens": usage.completion_tokens if told else None,
+        "n_output_tokens": usage.completion_tokens if is_reported else None,
         "cost_usd": None,
     }
 
@@ -243,7 +242,7 @@ def _agent(run: StoredRun, name: str, model: str | None) -> Record:
 
 
 def _task_id(run: StoredRun, task: str) -> Record:
-    """Where a task is: in the repository of the run's dataset, or a directory of its name."""
+    """Return the location of a task: in the repository of the run's dataset, or a directory of its name."""
     origin = run.dataset
     if origin is None or origin.url is None:
         return {"path": task}
@@ -265,15 +264,15 @@ def _exception_type(result: TrialResult) -> str:
 
 
 def _evaluations(run: StoredRun, trials: Iterable[TrialResult]) -> Record:
-    """Figures by agent, model and dataset: there is one of each in a run."""
+    """Return statistics by agent, model and dataset, of which a run has one each."""
     found: defaultdict[str, list[TrialResult]] = defaultdict(list)
     for result in trials:
         words = [result.agent, result.model, _source(run) or _WITHOUT_DATASET]
         found["__".join(filter(None, words))].append(result)
-    return {key: _figures(of_key) for key, of_key in found.items()}
+    return {key: _statistics(of_key) for key, of_key in found.items()}
 
 
-def _figures(trials: Sequence[TrialResult]) -> Record:
+def _statistics(trials: Sequence[TrialResult]) -> Record:
     rewards: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     exceptions: defaultdict[str, list[str]] = defaultdict(list)
     for result in trials:
@@ -284,7 +283,7 @@ def _figures(trials: Sequence[TrialResult]) -> Record:
     return {
         "n_trials": sum(result.reward is not None for result in trials),
         "n_errors": sum(map(len, exceptions.values())),
-        # In Harbor's mean a trial without a reward is a 0.
+        # In Harbor's mean, a trial without a reward counts 0.
         "metrics": [{"mean": sum(result.reward or 0.0 for result in trials) / len(trials)}],
         "pass_at_k": {},
         "reward_stats": {name: dict(by_number) for name, by_number in rewards.items()},
@@ -296,23 +295,23 @@ def _moment(time: datetime) -> float:
     return time.timestamp()
 
 
-# Writes a run as a job directory of Harbor: records, logs of agent and verifier, trajectories as ATIF.
+# Job directories of Harbor: records, logs of agent and verifier, trajectories as ATIF
 
 _RENAMED = {"stdout.txt": "test-stdout.txt"}
-"""Files of the verifier that Harbor calls otherwise."""
+"""Files of the verifier that have other names in Harbor."""
 _COPIED = ("agent", "verifier", "artifacts")
 
 
 def write_harbor_job(run: StoredRun, choice: TrialChoice, directory: Path, job: Path, left_out: LeftOutTrials) -> int:
-    """Write the chosen trials as a job into `directory`, which will be at `job`, and return how many.
+    """Write the chosen trials as a job into `directory`, whose final path is `job`, and return their number.
 
-    Raises UsageError where two trials would have one name, and OSError.
+    Raises OSError, and UsageError if two trials would have the same name.
     """
     job, job_id, written = job.resolve(), job_id_of(run), list[TrialResult]()
     for trial in exported_trials(run, choice, left_out, needs_trajectory=False):
         place = directory / trial_name(trial.result)
         if place.exists():
-            raise UsageError(f"{run.path}: {trial.result.trial} is there twice; remove one of its results")
+            raise UsageError(f"{run.path}: has two results of {trial.result.trial}; remove one of them")
         place.mkdir(parents=True)
         _write_trial(trial, place)
         write_json(place / "config.json", trial_config(trial, job, job_id))
@@ -331,7 +330,7 @@ def write_harbor_job(run: StoredRun, choice: TrialChoice, directory: Path, job: 
 
 
 def _write_trial(trial: ExportedTrial, place: Path) -> None:
-    """Write what each part of the trial has left: all of it, or a step of its task."""
+    """Write the files of the trial or of each of its task steps."""
     steps = [step.name for step in trial.result.task_steps if step.begun]
     for name in steps:
         _copy_logs(trial.directory / "steps" / name, place / "steps" / safe_relative(name))
@@ -344,7 +343,7 @@ def _write_trial(trial: ExportedTrial, place: Path) -> None:
 
 
 def _copy_logs(directory: Path, place: Path) -> None:
-    """Copy the logs of agent and verifier, and the recording; links stay links."""
+    """Copy the logs of agent and verifier and the recording, without following links."""
     for name in _COPIED:
         if (directory / name).is_dir() and not (directory / name).is_symlink():
             shutil.copytree(directory / name, place / name, symlinks=True)

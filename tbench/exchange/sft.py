@@ -1,4 +1,4 @@
-"""Conversations as training data: OpenAI's `messages`, one JSON object per line, and who may learn from what."""
+"""Export of conversations as training data: OpenAI's `messages`, one JSON object per line, with training flags."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tbench.exchange.contexts import ContextTurn, RunProtocol, contexts_of, json
 from tbench.files import write_json
 from tbench.text import counted, visible
 
-# Rows of training data: what a model was sent and what it said, a flag on each message that is to be learnt.
+# Rows of training data: messages to and from a model, with a flag on each message to train on
 #
-# A row is one context: a conversation that only ever grew. The format of messages is that of OpenAI's chat
-# completions, as TRL, axolotl and LLaMA-Factory read it: https://platform.openai.com/docs/api-reference/chat/create
+# A row is one context, a conversation without compaction. Messages have the format of OpenAI's chat completions, which
+# TRL, axolotl and LLaMA-Factory read: https://platform.openai.com/docs/api-reference/chat/create
 
 Thinking = Literal["keep", "inline", "drop"]
-"""Thinking stays where it came (`keep`), stands in `<think>` tags in front of the text (`inline`), or goes (`drop`)."""
+"""Thinking stays in its field (`keep`), goes into `<think>` tags before the text (`inline`), or is removed (`drop`)."""
 _AS_STORED = Rendering(strip_thinking="off", send_reasoning="on")
 
 Fields = dict[str, Any]
 
 
 def training_rows(trial: ExportedTrial, thinking: Thinking) -> Iterator[Fields]:
-    """A row for each context of a trial in which there is something to learn."""
+    """Yield a row for each context of a trial with messages to train on."""
     for part in trial.parts:
         protocol = protocol_of(trial.run, part.trajectory.protocol)
         contexts = contexts_of(part.trajectory, protocol)
@@ -64,7 +64,7 @@ def _up_to_last_reply(turns: Sequence[ContextTurn]) -> Sequence[ContextTurn]:
 
 
 def _messages(turns: Sequence[ContextTurn], protocol: RunProtocol, thinking: Thinking) -> list[Fields]:
-    """The turns as messages; what other roles say in a row is one message, as templates want turns to alternate."""
+    """Convert turns to messages; consecutive user messages are merged, because templates require alternating roles."""
     messages: list[Fields] = []
     for is_said_by_user, group in groupby(turns, key=lambda turn: turn.message.role == "user"):
         if is_said_by_user:
@@ -81,7 +81,7 @@ def _message(turn: ContextTurn, protocol: RunProtocol, thinking: Thinking) -> Fi
         message["tool_calls"] = [_decoded(call) for call in message["tool_calls"]]
     elif message["role"] == "assistant" and protocol.tools_offered:
         message["tool_calls"] = []
-    return {**message, "train": _is_learnt(turn)}
+    return {**message, "train": _is_trained(turn)}
 
 
 def _with_thinking(message: Message, thinking: Thinking) -> Message:
@@ -96,18 +96,18 @@ def _with_thinking(message: Message, thinking: Thinking) -> Message:
 
 
 def _decoded(call: Mapping[str, Any]) -> Fields:
-    """A call with its arguments as an object: as text, most chat templates would put them between quotes."""
+    """Return a call with its arguments as an object, because most chat templates would quote text."""
     function = call["function"]
     arguments = json_object(function["arguments"])
     return {**call, "function": {**function, "arguments": function["arguments"] if arguments is None else arguments}}
 
 
-def _is_learnt(turn: ContextTurn) -> bool:
-    """Whether a message is a reply of this trial that could be used, and is not in an earlier row."""
+def _is_trained(turn: ContextTurn) -> bool:
+    """Whether a message is a usable reply of this trial that is not in an earlier row."""
     return turn.step is not None and turn.step.format_error is None and not turn.is_copied
 
 
-# Writes conversations of a run as training data, and beside them what LLaMA-Factory has to know about the files.
+# Files of training data, with a description for LLaMA-Factory
 
 DATASET_INFO = "dataset_info.json"
 _TAGS = {
@@ -121,13 +121,13 @@ _TAGS = {
 }
 _COLUMNS: dict[str, dict[str, Any]] = {
     "messages": {"formatting": "sharegpt", "columns": {"messages": "messages"}},
-    # Only this of LLaMA-Factory's forms knows calls of functions.
+    # LLaMA-Factory's only format with function calls
     "messages-with-tools": {"formatting": "openai", "columns": {"messages": "messages", "tools": "tools"}},
 }
 
 
 class TrainingData:
-    """Files of rows in a directory. Rows with calls of functions have a file of their own: they have other columns."""
+    """Files of rows in a directory. Rows with function calls have other columns and go into a separate file."""
 
     def __init__(self, directory: Path, thinking: Thinking) -> None:
         self._directory = directory
@@ -136,11 +136,11 @@ class TrainingData:
         self.trials = 0
         self.rows = 0
         self.replies = 0
-        """Replies that are to be learnt."""
+        """Number of replies to train on."""
         self._partial = self._uneven = self._without_functions = 0
 
     def add(self, trial: ExportedTrial) -> bool:
-        """Write the rows of a trial; whether there is anything to learn from it. Raises OSError."""
+        """Write the rows of a trial, and return whether there are any. Raises OSError."""
         rows = list(training_rows(trial, self._thinking))
         for row in rows:
             self._write(row)
@@ -160,15 +160,15 @@ class TrainingData:
             write_json(self._directory / DATASET_INFO, info)
 
     def notes(self) -> list[str]:
-        """What a reader of the files has to know, a line each."""
+        """Return notes about limitations of the data, one line each."""
         notes = []
         if self._partial:
-            notes.append(f"note: of {counted(self._partial, 'trial')} only the last context is known")
+            notes.append(f"note: only the last context is known for {counted(self._partial, 'trial')}")
         if self._without_functions:
-            of = counted(self._without_functions, "trial")
-            notes.append(f"note: of {of} with calls of functions it is not known how these were described")
+            trials = counted(self._without_functions, "trial")
+            notes.append(f"note: the definitions of called functions are unknown for {trials}")
         if self._uneven:
-            notes.append(f"note: {counted(self._uneven, 'row')} without taking turns: LLaMA-Factory skips them")
+            notes.append(f"note: roles do not alternate in {counted(self._uneven, 'row')}, so LLaMA-Factory skips them")
         return notes
 
     def _write(self, row: Mapping[str, Any]) -> None:
@@ -179,14 +179,14 @@ class TrainingData:
         self._files[name].write(line.encode("utf-8", "replace") + b"\n")
         self.rows += 1
         self.replies += sum(message["train"] for message in row["messages"])
-        self._uneven += not _takes_turns([message["role"] for message in row["messages"]])
+        self._uneven += not _alternates([message["role"] for message in row["messages"]])
 
 
 def _calls(row: Mapping[str, Any]) -> bool:
     return any(message.get("tool_calls") for message in row["messages"])
 
 
-def _takes_turns(roles: list[str]) -> bool:
-    """Whether user or tool, and assistant, take turns behind a system message, as LLaMA-Factory demands."""
+def _alternates(roles: list[str]) -> bool:
+    """Whether user (or tool) and assistant alternate after a system message, as LLaMA-Factory requires."""
     said = roles[1:] if roles[:1] == ["system"] else roles
     return all((role == "assistant") == bool(n % 2) for n, role in enumerate(said)) and len(said) % 2 == 0

@@ -299,7 +299,7 @@ def test_runs_go_below_their_names(tmp_path: Path) -> None:
 def test_a_run_in_which_nothing_was_said_is_refused(tmp_path: Path) -> None:
     run = store_run(tmp_path / "run", [StoredTrial(Trajectory(protocol="bash-block"))])
     done = export(run, "-o", tmp_path / "out")
-    assert "nothing to export: left out: 1 trial in which nothing was said" in str(done.exception)
+    assert "nothing to export: left out: 1 trial without any message" in str(done.exception)
     assert not (tmp_path / "out").exists()
 
 

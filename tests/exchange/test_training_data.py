@@ -171,8 +171,8 @@ def test_what_is_left_out_is_said_with_the_reason(tmp_path: Path) -> None:
         "left out: 2 trials not passed",
         "left out: 1 trial without a verdict",
         "left out: 1 trial flagged for tampering",
-        "left out: 1 trial with a human at the keyboard",
-        "left out: 1 trial without a trajectory: tbench:keystrokes-json makes none, or never began",
+        "left out: 1 trial in which a person intervened",
+        "left out: 1 trial without a trajectory: tbench:keystrokes-json writes none, or never began",
         "left out: 1 trial in which nothing can be learnt",
     ]
     assert last == f"2 trials, 2 rows with 2 replies to learn written to {tmp_path / 'out'}"
@@ -220,7 +220,7 @@ def test_text_that_steers_a_terminal_stays_within_its_line(tmp_path: Path) -> No
 async def test_functions_that_are_not_known_any_more_are_said(endpoint: FaultServer, tmp_path: Path) -> None:
     trajectory, _ = await conversation(endpoint, "bash-tool")
     done = export(store_run(tmp_path / "run", [StoredTrial(trajectory)], prompt_hash="other"), "-o", tmp_path / "out")
-    assert "note: of 1 trial with calls of functions it is not known how these were described" in done.output
+    assert "note: the definitions of called functions are unknown for 1 trial" in done.output
     (row,) = rows(tmp_path / "out", "messages-with-tools")
     assert "tools" not in row
 
@@ -264,7 +264,7 @@ def cut(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (imported, "nothing to export: left out: 1 trial without a trajectory: results alone were imported"),
+        (imported, "nothing to export: left out: 1 trial without a trajectory: only results were imported"),
         (without_files, "nothing to export: left out: 1 trial with a trajectory.json missing"),
         (cut, "trajectory.json: file: Invalid JSON: "),
         (lambda tmp_path: tmp_path / "nowhere", "no such run directory; check the path"),

@@ -1,1 +1,1 @@
-"""Results of others as run directories, so that every table and page shows them; nothing is executed."""
+"""Import of other programs' results as run directories, for all tables and pages. Nothing is executed."""

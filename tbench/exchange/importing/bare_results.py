@@ -1,7 +1,7 @@
-"""Imports bare results: lines with task, seed and reward (JSON or CSV), whatever made them, as runs.
+"""Imports bare results of any program as runs: lines with task, seed and reward, in JSON or CSV.
 
-What else a line may say is what tbench/storage/read_run.py takes of one. Here come an error in a word, counts of tokens
-under their own names, and repeats without seeds.
+Lines may contain everything that tbench/storage/read_run.py accepts, and additionally an error as a word, token counts
+at the top level, and repeats without seeds.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from tbench.text import one_line
 
 _TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 _REWARD = "reward"
-"""The one column whose empty cell means something: no verdict."""
+"""The only column in which an empty cell has a meaning: no verdict."""
 _LONGEST_FIELD = 10_000_000
-"""Characters of the longest cell of a CSV file."""
+"""Maximum characters in a cell of a CSV file."""
 
 
 def import_results(
     file: Path, output: Path | None, choice: ImportChoice, *, number_seeds: bool = False
 ) -> list[Imported]:
-    """Import a file of results; it becomes a run, or one per model. Raises UsageError; then nothing was written.
+    """Import a file of results as one run, or as one per model. Raises UsageError; then nothing was written.
 
-    With `number_seeds` the lines have no seeds: those of a task are numbered from 0 on, in the order of the file.
+    With `number_seeds`, lines have no seeds; those of a task are numbered from 0 in the order of the file.
     """
     if not file.is_file():
         raise UsageError(f"{file}: no such file; give JSON lines or CSV with task, seed and reward")
@@ -51,9 +51,9 @@ def import_results(
     lines = list(_csv_lines(file) if file.suffix.lower() == ".csv" else json_lines(file, notes))
     results = results_in(_prepared(lines, number_seeds=number_seeds), name, notes)
     if not results:
-        raise UsageError(f"{file}: holds no result; each line needs task, seed and reward")
+        raise UsageError(f"{file}: has no results; each line needs task, seed and reward")
     if number_seeds:
-        notes.append("seeds were numbered from 0 on, in the order of the lines")
+        notes.append("seeds were numbered from 0 in the order of the lines")
     by_model = chosen(results, choice, lambda each: each.model, _agent, str(file))
     places = directories([f"{name}-{model}" for model in by_model] if len(by_model) > 1 else [name], output)
     runs = [
@@ -61,11 +61,11 @@ def import_results(
         for place, of_model in zip(places, by_model.values(), strict=True)
     ]
     write_runs([NewRun(place, plan, _Results(plan.run, of_model)) for plan, place, of_model in runs])
-    return [Imported(place, _told(plan, of_model), tuple(notes)) for plan, place, of_model in runs]
+    return [Imported(place, _report_lines(plan, of_model), tuple(notes)) for plan, place, of_model in runs]
 
 
 class _Results:
-    """The results of a run under its name; no trial has files."""
+    """Yields the results of a run under its name; trials have no files."""
 
     def __init__(self, run: str, results: Iterable[TrialResult]) -> None:
         self._run, self._results = run, results
@@ -93,9 +93,9 @@ def _plan(file: Path, place: Path, results: list[TrialResult]) -> ImportedPlan:
     )
 
 
-def _told(plan: ImportedPlan, results: list[TrialResult]) -> tuple[str, ...]:
+def _report_lines(plan: ImportedPlan, results: list[TrialResult]) -> tuple[str, ...]:
     planned = len(plan.tasks) * len(plan.seeds)
-    missing = f"; {planned - len(results):,} trials of the plan have no line, and count 0" * (len(results) < planned)
+    missing = f"; {planned - len(results):,} planned trials have no line and count 0" * (len(results) < planned)
     return size_line(plan, results), f"score {score_of(plan, results):.6f}{missing}"
 
 
@@ -103,7 +103,7 @@ def _told(plan: ImportedPlan, results: list[TrialResult]) -> tuple[str, ...]:
 
 
 def _csv_lines(file: Path) -> Iterator[JsonLine]:
-    """The rows of a CSV file with a head, as objects: numbers as such, an empty cell as null. Raises UsageError."""
+    """Yield the rows of a CSV file with a header as objects; empty cells become null. Raises UsageError."""
     csv.field_size_limit(_LONGEST_FIELD)
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
@@ -118,9 +118,9 @@ def _csv_lines(file: Path) -> Iterator[JsonLine]:
                 if len(row) != len(head):
                     raise UsageError(f"{where}: {len(row)} cells under {len(head)} columns; repair this line")
                 cells = zip(head, row, strict=True)
-                told = {name: _value(name, cell) for name, cell in cells}
+                values = {name: _value(name, cell) for name, cell in cells}
                 yield JsonLine(
-                    where, {name: value for name, value in told.items() if value is not None or name == _REWARD}
+                    where, {name: value for name, value in values.items() if value is not None or name == _REWARD}
                 )
     except (csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: not CSV in UTF-8 ({one_line(str(error))}); repair it") from None
@@ -129,7 +129,7 @@ def _csv_lines(file: Path) -> Iterator[JsonLine]:
 
 
 def _value(name: str, cell: str) -> Any:
-    """The value of a cell; what is text elsewhere stays text, so that task `007` keeps its name."""
+    """Parse the value of a cell; columns that are text elsewhere stay text, so that task `007` keeps its name."""
     cell = cell.strip()
     if not cell:
         return None
@@ -142,7 +142,7 @@ def _value(name: str, cell: str) -> Any:
 
 
 def _prepared(lines: Iterable[JsonLine], *, number_seeds: bool) -> Iterator[JsonLine]:
-    """The lines with what can be told of them in tbench's own words. Raises UsageError."""
+    """Convert lines to the keys of tbench's results. Raises UsageError."""
     seen: Counter[tuple[str, ...]] = Counter()
     for where, data in lines:
         row = dict(data)
@@ -165,7 +165,7 @@ def _prepared(lines: Iterable[JsonLine], *, number_seeds: bool) -> Iterator[Json
 
 
 def _error(word: str) -> dict[str, Any]:
-    """An error of which only a word is known: one of tbench's own types, or whatever it was called elsewhere."""
+    """Convert an error that is only a word: a type of tbench, or any other name."""
     if (kind := KINDS.get(word)) is not None:
         return {
             "stage": kind.stage,

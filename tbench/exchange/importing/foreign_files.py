@@ -1,4 +1,4 @@
-"""Reads files of others: nothing that a link leads to, and nothing larger than what can be held."""
+"""Reads files of other programs, without following links and with size limits."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 from tbench.text import one_line, size_shown
 
 LARGEST_BYTES = 64_000_000
-"""Largest file that is read into memory, or copied: read as JSON it takes about ten times as much."""
+"""Maximum size of files that are read or copied; parsed JSON takes about ten times as much memory."""
 _MOST_FILES = 2_000
-"""Most files that are taken of one directory."""
+"""Maximum number of files that are read from one directory."""
 _HALF_A_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class UnusableFile(Exception):
-    """A file that cannot be used. The message says why in a few words, without the file's name."""
+    """A file cannot be used. The message is the reason, without the file's name."""
 
 
 def is_directory(path: Path) -> bool:
-    """Whether a directory is at `path`, and no link to one."""
+    """Whether `path` is a directory, not a link to one."""
     return _kind(path) == stat.S_IFDIR
 
 
 def is_file(path: Path) -> bool:
-    """Whether a regular file is at `path`, and no link to one."""
+    """Whether `path` is a regular file, not a link to one."""
     return _kind(path) == stat.S_IFREG
 
 
@@ -41,15 +41,17 @@ def _kind(path: Path) -> int:
 
 
 def read_bytes(file: Path) -> bytes:
-    """The content of a regular file of at most `LARGEST_BYTES`. Raises UnusableFile."""
+    """Read a regular file of at most `LARGEST_BYTES`. Raises UnusableFile."""
     try:
         status = file.lstat()
         if stat.S_ISLNK(status.st_mode):
             raise UnusableFile("is a link, and links are not followed")
         if not stat.S_ISREG(status.st_mode):
-            raise UnusableFile("is no regular file")
+            raise UnusableFile("is not a regular file")
         if status.st_size > LARGEST_BYTES:
-            raise UnusableFile(f"has {size_shown(status.st_size)}, and {size_shown(LARGEST_BYTES)} are read at most")
+            raise UnusableFile(
+                f"has {size_shown(status.st_size)}, more than the maximum of {size_shown(LARGEST_BYTES)}"
+            )
         return file.read_bytes()
     except FileNotFoundError:
         raise UnusableFile("is missing") from None
@@ -58,37 +60,37 @@ def read_bytes(file: Path) -> bytes:
 
 
 def read_json(file: Path) -> Any:
-    """The JSON in a file. Raises UnusableFile."""
+    """Read a JSON file. Raises UnusableFile."""
     raw = read_bytes(file)
     try:
         value = json.loads(raw)
-        return _mended(value) if _HALF_A_PAIR.search(raw) else value
+        return _without_surrogates(value) if _HALF_A_PAIR.search(raw) else value
     except (ValueError, RecursionError) as error:
-        what = "is empty" if not raw.strip() else f"is no JSON, or was cut ({one_line(str(error), 100)})"
+        what = "is empty" if not raw.strip() else f"is not valid JSON or is incomplete ({one_line(str(error), 100)})"
         raise UnusableFile(what) from None
 
 
-def _mended(value: Any) -> Any:
-    """The same with question marks for halves of surrogate pairs, which are no text that can be written."""
+def _without_surrogates(value: Any) -> Any:
+    """Replace lone surrogates, which cannot be encoded, by question marks."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
-        return [_mended(each) for each in value]
+        return [_without_surrogates(each) for each in value]
     if isinstance(value, dict):
-        return {_mended(name): _mended(each) for name, each in value.items()}
+        return {_without_surrogates(name): _without_surrogates(each) for name, each in value.items()}
     return value
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises UnusableFile."""
+    """Read a file with a JSON object. Raises UnusableFile."""
     value = read_json(file)
     if not isinstance(value, dict):
-        raise UnusableFile("is no JSON object")
+        raise UnusableFile("is not a JSON object")
     return value
 
 
 def object_or_none(file: Path) -> dict[str, Any] | None:
-    """The JSON object in a file that may be missing or torn."""
+    """Read a file with a JSON object; None if it is missing or invalid."""
     try:
         return read_object(file)
     except UnusableFile:
@@ -96,7 +98,7 @@ def object_or_none(file: Path) -> dict[str, Any] | None:
 
 
 def files_below(directory: Path) -> Iterator[Path]:
-    """Regular files in a directory and below it, in order and not too many of them; links are left out."""
+    """Yield the regular files below a directory in order, up to a maximum number, without following links."""
     if not is_directory(directory):
         return
     found = 0

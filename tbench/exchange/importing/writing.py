@@ -1,4 +1,4 @@
-"""Steps that all imports share: one model is chosen, runs are written whole, and their means are compared."""
+"""Common steps of all imports: choice of a model, atomic writing of runs, and comparison of means."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tbench.text import counted, names_shown, visible_line
 
 _RUNS = Path("runs")
 WriteTrials = Callable[[Path], Iterable[TrialResult]]
-"""Writes the files of all trials of a run below a directory, and yields the results as they come."""
+"""Writes the files of all trials of a run below a directory, and yields the results."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """A run that is to be written."""
+    """A run to write."""
 
     directory: Path
     plan: ImportedPlan
@@ -35,21 +35,24 @@ class NewRun:
 
 
 def directories(names: Sequence[str], output: Path | None) -> list[Path]:
-    """Where runs of these names go: one to `output`, several below it; else to `runs/`. Raises UsageError."""
+    """Return the directories of runs with these names: a single run at `output`, several below it; else in `runs/`.
+
+    Raises UsageError.
+    """
     if len(names) == 1:
         return [output or _RUNS / safe_relative(names[0])]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise UsageError(f"several runs would be called {twice[0]!r}; import them one by one, each with its own -o")
+        raise UsageError(f"several runs would be named {twice[0]!r}; import them one by one, each with its own -o")
     return [(output or _RUNS) / safe_relative(name.replace("/", "-")) for name in names]
 
 
 def now() -> str:
-    """The time of an import, as run.json has it."""
+    """Return the current time for run.json."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def write_runs(runs: Sequence[NewRun]) -> None:
-    """Write all runs or none. Raises UsageError where a directory holds something or cannot be written."""
+    """Write all runs or none. Raises UsageError if a directory is not empty or cannot be written."""
     with contextlib.ExitStack() as made:
         directories = [made.enter_context(new_directory(run.directory)) for run in runs]
         for run, directory in zip(runs, directories, strict=True):
@@ -67,19 +70,19 @@ def _write(run: NewRun, directory: Path) -> None:
 
 
 def trial_dir(run: Path, result: TrialResult) -> Path:
-    """The directory of an imported trial in that of its run."""
+    """Return the directory of an imported trial."""
     return trial_directory(run, result.task, result.seed)
 
 
-# What is told of an imported run: its size, its mean there and here, and why they differ.
+# Report on an imported run: its size, its mean there and here, and why they differ
 
 _SAME = 1e-9
-"""Difference of two means that is only rounding."""
+"""Maximum difference of two means by rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A run that was written, in lines for a reader."""
+    """An imported run with a report for the user."""
 
     directory: Path
     lines: tuple[str, ...]
@@ -87,7 +90,7 @@ class Imported:
 
 
 def size_line(plan: ImportedPlan, results: Sequence[TrialResult]) -> str:
-    """How much a run holds, and whose it is."""
+    """Describe the size of a run, its agent and model."""
     unscored = sum(result.reward is None for result in results)
     without = f", {unscored:,} without a verdict" if unscored else ""
     by = f" by {plan.agent}" if plan.agent else ""
@@ -97,44 +100,44 @@ def size_line(plan: ImportedPlan, results: Sequence[TrialResult]) -> str:
 
 
 def score_of(plan: ImportedPlan, results: Sequence[TrialResult]) -> float:
-    """The score as the summary prints it: a planned trial without a verdict is a 0, and all tasks weigh the same."""
+    """Return the score as in summaries: planned trials without a verdict count 0, and all tasks have equal weight."""
     return score(reward_table(results, [task.name for task in plan.tasks], plan.seeds))
 
 
 def mean_lines(
     plan: ImportedPlan, results: Sequence[TrialResult], mean: float, zeros: Sequence[TrialResult]
 ) -> Iterator[str]:
-    """Harbor's mean beside the score here. `zeros` are the results without a verdict that are a 0 in Harbor's mean."""
+    """Compare Harbor's mean and tbench's score. `zeros`: results without a verdict that count 0 in Harbor's mean."""
     here, stated = score_of(plan, results), plan.reported_mean
-    told = "its result.json states none" if stated is None else f"its result.json: {stated:.6f}"
-    yield f"mean by Harbor's rule {mean:.6f} ({told}), score here {here:.6f}"
+    reported = "none in its result.json" if stated is None else f"its result.json: {stated:.6f}"
+    yield f"mean by Harbor's rule {mean:.6f} ({reported}), score here {here:.6f}"
     if stated is not None and abs(stated - mean) > _SAME:
-        yield "its result.json is of other trials than those that are here"
+        yield "its result.json was computed from other trials than these"
     if abs(here - mean) > _SAME:
         lost = len(plan.tasks) * len(plan.seeds) - len(results)
         yield (
-            f"they differ as {counted(lost, 'planned trial')} without a result count 0 here and nothing there, "
-            "and here all tasks weigh the same, there all trials"
+            f"they differ because {counted(lost, 'planned trial')} without a result count 0 here and are ignored "
+            "there, and because tasks have equal weight here, trials there"
         )
     if zeros:
         types = Counter(result.error.type for result in zeros if result.error is not None)
         why = names_shown([f"{type_} {count}" for type_, count in types.most_common()])
         yield (
-            f"{counted(len(zeros), 'trial')} with a 0 there, but an error here ({why}): "
-            "the score is the same, that over scored trials only is not"
+            f"{counted(len(zeros), 'trial')} with 0 there and an error here ({why}): "
+            "this changes the score over scored trials, but not the score"
         )
 
 
-# Which of several models or agents is imported: one score over several would mean nothing.
+# Choice of one model and agent, because a score over several has no meaning
 
 Item = TypeVar("Item")
 NO_MODEL = "none"
-"""How results without a model are called."""
+"""Name for results without a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportChoice:
-    """What a user chose of results that several models or agents made."""
+    """The user's choice among results of several models or agents."""
 
     model: str | None = None
     agent: str | None = None
@@ -149,7 +152,7 @@ def chosen(
     agent: Callable[[Item], str | None],
     where: str,
 ) -> dict[str, list[Item]]:
-    """The items of each run by its model's name; one run without `split`. Raises UsageError, which names the models."""
+    """Return the items of each run by model; a single run without `split`. Raises UsageError, naming the models."""
     of_agent = _only(items, choice.agent, agent, where, "agent", UNKNOWN_AGENT)
     found = _only(of_agent, choice.model, model, where, "model", NO_MODEL)
     by_model: dict[str, list[Item]] = {}
@@ -158,7 +161,7 @@ def chosen(
     if len(by_model) > 1 and choice.split is None:
         raise UsageError(
             f"{where}: results of {len(by_model)} models: {_shown(by_model)}; "
-            "choose one with --model NAME, or make a run of each with --split model"
+            "choose one with --model NAME, or import each as a run with --split model"
         )
     for name, of_model in by_model.items():
         agents = sorted({agent(item) or UNKNOWN_AGENT for item in of_model})
@@ -176,10 +179,10 @@ def _only(
     found = [item for item in items if (of(item) or without) == wanted]
     if not found:
         known = _shown(sorted({of(item) or without for item in items}))
-        raise UsageError(f"{where}: no result of {what} {wanted!r}; there are: {known}")
+        raise UsageError(f"{where}: no result of {what} {wanted!r}; known: {known}")
     return found
 
 
 def _shown(names: Iterable[str]) -> str:
-    """Names that strangers gave, on one line."""
+    """Join untrusted names on one line."""
     return visible_line(names_shown(names))

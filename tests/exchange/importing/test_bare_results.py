@@ -45,7 +45,7 @@ def test_lines_become_a_run_that_knows_its_plan_and_where_it_is_from(tmp_path: P
     (made,) = import_results(file, tmp_path / "run", ANY)
     assert made.lines == (
         "2 trials, 1 without a verdict: 2 tasks, 2 seeds with m",
-        "score 0.250000; 2 trials of the plan have no line, and count 0",
+        "score 0.250000; 2 planned trials have no line and count 0",
     )
     run = read_run(tmp_path / "run")
     assert (run.name, run.model, run.planned_tasks, run.planned_seeds) == ("run", "m", ["a", "b"], [0, 1])
@@ -104,10 +104,10 @@ def test_a_runs_own_results_can_be_imported_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("x.jsonl", "", "holds no result"),
+        ("x.jsonl", "", "has no results"),
         ("x.jsonl", "not json\nnot json\n", "x.jsonl:1: not JSON"),
         ("x.jsonl", "[" * 100_000 + "\n{}\n", "x.jsonl:1: not JSON"),
-        ("x.jsonl", '{"task": "a", "seed": 0}\n', "x.jsonl:1: no reward"),
+        ("x.jsonl", '{"task": "a", "seed": 0}\n', "x.jsonl:1: lacks reward"),
         ("x.jsonl", '{"task": "a", "seed": "one", "reward": 1}\n', "x.jsonl:1: seed"),
         ("x.jsonl", '{"task": "a", "seed": 0, "reward": 1}\n' * 2, "x.jsonl:2: task 'a' seed 0 is already in"),
         ("x.csv", "", "no column `task`"),

@@ -69,8 +69,10 @@ def test_a_job_becomes_a_run_with_harbors_own_mean(job: Path) -> None:
         "mean by Harbor's rule 0.500000 (its result.json: 0.500000), score here 0.500000",
     )
     assert len(made.lines) == 2
-    assert "attempts at a task are seeds from 0 on, in the order of their start: Harbor numbers none" in made.notes
-    assert "Harbor tried again 2 times, and kept the last attempt only" in made.notes
+    assert (
+        any("numbered as seeds from 0 in the order of their start" in note for note in made.notes)
+    )
+    assert "Harbor retried 2 times and kept only the last attempt" in made.notes
     summary = summarise(run)
     assert summary.score is not None
     assert (summary.score.mean, summary.counts.errors, summary.counts.missing) == (0.5, 1, 0)
@@ -154,7 +156,7 @@ def test_a_zero_without_a_test_is_an_error_and_the_score_stays(tmp_path: Path) -
     errors = {each.task: each.error.type for each in run.results if each.error is not None}
     assert errors == {"a": "verifier_never_ran", "b": "endpoint_unavailable"}
     assert made.lines[1].startswith("mean by Harbor's rule 0.250000 (its result.json: 0.250000), score here 0.250000")
-    assert made.lines[2].startswith("2 trials with a 0 there, but an error here (verifier_never_ran 1, endpoint_")
+    assert made.lines[2].startswith("2 trials with 0 there and an error here (verifier_never_ran 1, endpoint_")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_a_single_reward_counts_whatever_its_name_and_several_have_to_be_chosen(
     several = tmp_path / "several"
     trial(several, result("a__1", "a", {"accuracy": 0.75, "speed": 2}))
     finish(several)
-    assert "rewards accuracy, speed: say which counts with --metric NAME" in complaint(several)
+    assert "has rewards accuracy, speed; choose one with --metric NAME" in complaint(several)
     assert "no trial has a reward 'depth'" in complaint(several, metric="depth")
     assert imported(several, metric="speed")[0].results[0].reward == 2
 
@@ -309,11 +311,11 @@ def test_a_job_that_was_cut_short_says_so_and_plans_what_is_missing(job: Path) -
     assert (run.planned_tasks, run.planned_seeds) == (["a", "b"], [0, 1])
     assert summarise(run).counts.missing == 2
     assert run.plan is not None and run.plan.status == "interrupted"
-    assert made.notes[0].startswith("2 trials without a result: a__2/result.json is no JSON, or was cut (")
+    assert made.notes[0].startswith("2 trials without a result: a__2/result.json is not valid JSON or is incomplete (")
     assert made.notes[0].endswith(", and 1 more")
-    assert "the job has not ended, or was cut short" in made.notes
-    assert "its result.json is of other trials than those that are here" in made.lines
-    assert any(line.startswith("they differ as 2 planned trials without a result") for line in made.lines)
+    assert "the job has not ended, or was interrupted" in made.notes
+    assert "its result.json was computed from other trials than these" in made.lines
+    assert any(line.startswith("they differ because 2 planned trials without a result") for line in made.lines)
 
 
 def test_a_job_without_config_and_result_is_read_from_its_trials(job: Path) -> None:
@@ -322,10 +324,10 @@ def test_a_job_without_config_and_result_is_read_from_its_trials(job: Path) -> N
     run, made = imported(job)
     assert (len(run.results), len(run.planned_seeds)) == (4, 2)
     assert made.notes[:2] == (
-        "config.json of the job is missing: the plan is taken from the trials",
-        "result.json of the job is missing: the job's own mean cannot be compared",
+        "config.json of the job is missing: the plan is derived from the trials",
+        "result.json of the job is missing: the job's mean cannot be compared",
     )
-    assert "its result.json states none" in made.lines[1]
+    assert "none in its result.json" in made.lines[1]
 
 
 def test_a_torn_or_endless_trajectory_costs_the_steps_and_not_the_trial(
@@ -337,14 +339,14 @@ def test_a_torn_or_endless_trajectory_costs_the_steps_and_not_the_trial(
     run, made = imported(job)
     assert len(run.results) == 4
     first, second = made.notes[-2:]
-    assert first.startswith("trajectory.json is no JSON, or was cut (")
-    assert second.startswith("trajectory.json has 20 kB, and 10 kB are read at most: left out of 1 trial, as of ")
+    assert first.startswith("trajectory.json is not valid JSON or is incomplete (")
+    assert second.startswith("trajectory.json has 20 kB, more than the maximum of 10 kB: left out of 1 trial, such as ")
 
 
 def test_keys_of_a_later_version_are_let_through_and_said_once(job: Path) -> None:
     for file in job.glob("*/result.json"):
         write(file, {**json.loads(file.read_text()), "colour": "blue", "mood": 1})
-    assert "keys of result.json that are not known were left out: colour, mood" in imported(job)[1].notes
+    assert "unknown keys of result.json were ignored: colour, mood" in imported(job)[1].notes
 
 
 def test_links_are_not_followed(job: Path, tmp_path: Path) -> None:
@@ -364,7 +366,7 @@ def test_links_are_not_followed(job: Path, tmp_path: Path) -> None:
 def test_several_models_or_agents_are_refused_by_name_and_can_be_split(job: Path, tmp_path: Path) -> None:
     trial(job, result("a__3", "a", {"reward": 1.0}, model="org/large"))
     assert "results of 2 models: small-model, org/large; choose one with --model NAME" in complaint(job)
-    assert "no result of model 'medium'; there are: org/large, small-model" in complaint(job, ImportChoice("medium"))
+    assert "no result of model 'medium'; known: org/large, small-model" in complaint(job, ImportChoice("medium"))
     made = import_harbor([job], tmp_path / "runs", SPLIT)
     assert [each.directory.name for each in made] == ["nightly-small-model", "nightly-org-large"]
     assert [len(read_run(each.directory).results) for each in made] == [4, 1]
@@ -400,14 +402,17 @@ def test_nothing_is_overwritten_and_nothing_half_written_is_left(
     ("make", "says"),
     [
         (lambda path: path.mkdir(), "neither a job nor a trial of Harbor"),
-        (lambda path: write(path / "config.json", {"agents": []}), "a job without any trial"),
+        (lambda path: write(path / "config.json", {"agents": []}), "is a job without trials"),
         (lambda path: write(path, "x"), "no such directory"),
-        (lambda path: write(path / "a__1" / "result.json", '{"task_name": "a"}'), "a__1/result.json is no trial's"),
+        (
+            lambda path: write(path / "a__1" / "result.json", '{"task_name": "a"}'),
+            "a__1/result.json is not the result of a trial",
+        ),
         (lambda path: write(path / "a__1" / "trial.log", ""), "no trial has a result: a__1/result.json is missing"),
         (lambda path: trial(path, result("a__1", "..", {}, task_id={})), "task '..' cannot be a file name"),
         (
             lambda path: trial(path, result("a__1", "a", {}, started_at="never")),
-            "a__1/result.json is no trial's: started",
+            "a__1/result.json is not the result of a trial: started",
         ),
     ],
 )

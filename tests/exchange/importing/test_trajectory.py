@@ -115,9 +115,9 @@ def test_parts_and_half_characters_are_text(tmp_path: Path) -> None:
 def test_what_is_no_trajectory_is_told(tmp_path: Path) -> None:
     assert read_trajectory(tmp_path, "x") is None
     assert "is neither ATIF nor a list of chat messages" in complaint(tmp_path, {"steps": 3})
-    assert "holds a message that is no object" in complaint(tmp_path, ["x"])
-    assert "is no JSON, or was cut" in complaint(tmp_path, '{"steps": [')
-    assert "is no JSON, or was cut" in complaint(tmp_path, "[" * 200_000)
+    assert "has a message that is not an object" in complaint(tmp_path, ["x"])
+    assert "is not valid JSON or is incomplete" in complaint(tmp_path, '{"steps": [')
+    assert "is not valid JSON or is incomplete" in complaint(tmp_path, "[" * 200_000)
     assert "is empty" in complaint(tmp_path, "")
     (tmp_path / "trajectory.json").unlink()
     (tmp_path / "trajectory.json").symlink_to(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""Imports jobs of Harbor: reads their trials, numbers them as seeds, writes them as runs, and compares the means."""
+"""Imports Harbor jobs: reads their trials, numbers them as seeds, writes them as runs, and compares the means."""
 
 from __future__ import annotations
 
@@ -46,44 +46,43 @@ from tbench.results import TrialResult
 from tbench.storage.imported_plan import ImportedPlan, ImportOrigin, Scalar
 from tbench.text import counted, names_shown, visible_line
 
-# Harbor's own mean of a job, computed by its rule and compared with what the job states.
+# Harbor's mean of a job, computed by its rule and compared with the mean in the job's result.json
 #
-# The rule is that of harbor/metrics/base.py: over all trials that ended, with 0 for one without a reward. Where no
-# trial has more than one reward, that one counts whatever its name; else each name has a mean, with 0 where a trial
-# lacks it.
+# The rule is from harbor/metrics/base.py: the mean over all finished trials, with 0 for those without a reward. If no
+# trial has several rewards, the only one counts whatever its name; otherwise each name has a mean, with 0 if missing.
 
 _NO_DATASET = "adhoc"
 
 
 def metric_that_counts(records: Iterable[HarborTrial], metric: str | None, where: str) -> str | None:
-    """The name of the reward that counts; None where there is no more than one. Raises UsageError."""
+    """Return the name of the reward that counts; None if there is at most one. Raises UsageError."""
     names = sorted({name for record in records for name in record.rewards or ()})
     if metric is not None and metric not in names:
         raise UsageError(
-            f"{where}: no trial has a reward {metric!r}; there are: {visible_line(names_shown(names)) or 'none'}"
+            f"{where}: no trial has a reward {metric!r}; known: {visible_line(names_shown(names)) or 'none'}"
         )
     if len(names) <= 1:
         return metric
     if (name := name_that_counts(names, metric)) is None:
-        raise UsageError(f"{where}: rewards {visible_line(names_shown(names))}: say which counts with --metric NAME")
+        raise UsageError(f"{where}: has rewards {visible_line(names_shown(names))}; choose one with --metric NAME")
     return name
 
 
 def mean_by_rule(records: Sequence[HarborTrial], metric: str | None) -> float:
-    """The mean reward of trials, as Harbor computes it; `metric` is None where there is but one."""
+    """Return the mean reward of trials by Harbor's rule; `metric` is None if there is only one."""
     return sum(value_by_rule(record.rewards, metric) for record in records) / len(records)
 
 
 def value_by_rule(rewards: Mapping[str, Any] | None, metric: str | None) -> float:
-    """What a trial adds to Harbor's mean."""
+    """Return a trial's contribution to Harbor's mean."""
     value = (rewards or {}).get(metric) if metric is not None else next(iter((rewards or {}).values()), 0)
     return float(value) if isinstance(value, int | float) else 0.0
 
 
 def stated_mean(job: Mapping[str, Any], records: Sequence[HarborTrial], metric: str | None) -> float | None:
-    """The mean that a job's result.json states of these trials; None where it does not.
+    """Return the mean of these trials in a job's result.json; None if it has none.
 
-    It states one per agent, model and dataset: of several datasets the mean is that over all their trials.
+    The file has one mean per agent, model and dataset; those of several datasets are combined over all trials.
     """
     stats = job.get("stats")
     evals = stats.get("evals") if isinstance(stats, Mapping) else None
@@ -100,7 +99,7 @@ def stated_mean(job: Mapping[str, Any], records: Sequence[HarborTrial], metric: 
 
 
 def _key(record: HarborTrial) -> str:
-    """The name of a group of trials in a job's `stats.evals` (harbor/models/job/result.py)."""
+    """Return the key of a trial's group in a job's `stats.evals` (harbor/models/job/result.py)."""
     dataset = record.source or _NO_DATASET
     parts = (record.agent_info.name, record.model, dataset) if record.model else (record.agent_info.name, dataset)
     return "__".join(map(str, parts))
@@ -115,7 +114,7 @@ def _stated(group: object, metric: str | None) -> float | None:
     return None
 
 
-# What a job of Harbor was run with, as far as it may move a score and may be shown.
+# Settings of a Harbor job that may affect its score and contain no secrets
 
 _WANTED = (
     *("timeout_multiplier", "agent_timeout_multiplier", "verifier_timeout_multiplier"),
@@ -127,12 +126,12 @@ _WANTED = (
 )
 _SECRET = re.compile(r"(?i)(?:^|[_.-])(?:api_?key|key|secret|password|passwd|token|credentials?|auth\w*|headers?|env)$")
 _PLACES = re.compile(r"(?i)(?:^|_)(?:url|uri|base|host|endpoint|session_id|dir|path)$")
-"""Names of settings that say where something is: they make no other run, and addresses may hold passwords."""
+"""Names of settings with locations: they do not affect the score, and addresses may contain passwords."""
 _LONGEST_VALUE = 200
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Scalar]:
-    """The settings in a trial's configuration by dotted name; neither secrets nor addresses, nor what is not set."""
+    """Return the settings in a trial's configuration by dotted name, without secrets, addresses and unset values."""
     found: dict[str, Scalar] = {}
     for name in _WANTED:
         value: Any = config
@@ -143,7 +142,7 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def common(settings: Iterable[Mapping[str, Scalar]]) -> tuple[dict[str, Scalar], tuple[str, ...]]:
-    """The settings that all trials share, and the names of the others."""
+    """Return the settings that all trials share, and the names of the others."""
     first: dict[str, Scalar] | None = None
     differing: set[str] = set()
     for each in settings:
@@ -170,23 +169,23 @@ def _scalars(name: str, value: object) -> Iterator[tuple[str, Scalar]]:
 
 
 _MOST_ATTEMPTS = 10_000
-"""Attempts per task that a configuration may plan; more is taken for a mistake."""
+"""Maximum planned attempts per task; a higher number in a configuration is ignored as a mistake."""
 
 
 @dataclass(slots=True)
 class JobImport:
-    """One run that a job becomes. What `write` finds is added to it."""
+    """A run made from a job. `write` adds its results and notes."""
 
     plan: ImportedPlan
     trials: dict[tuple[str, int], FoundTrial]
     metric: str | None
     notes: list[str]
     mean: float
-    """Harbor's mean reward of these trials, by its rule."""
+    """Mean reward of these trials by Harbor's rule."""
     results: list[TrialResult] = field(default_factory=list)
 
     def write(self, directory: Path) -> Iterator[TrialResult]:
-        """Write the files of all trials, and yield their results."""
+        """Write the files of all trials and yield their results."""
         writer = TrialWriter(self.plan.run, directory, self.metric)
         for (task, seed), found in self.trials.items():
             result = writer.write(found, task, seed)
@@ -196,7 +195,7 @@ class JobImport:
 
     @property
     def zeros(self) -> list[TrialResult]:
-        """Results without a verdict here, of trials that have a 0 in Harbor."""
+        """Results without a verdict here, of trials with 0 in Harbor."""
         found = [self.trials[result.task, result.seed].record.rewards for result in self.results]
         return [
             result
@@ -205,7 +204,7 @@ class JobImport:
         ]
 
     def as_new(self, directory: Path) -> NewRun:
-        """What is to be written; the run is called by its directory's name."""
+        """Return the run to write, named after its directory."""
         self.plan = self.plan.model_copy(update={"run": directory.resolve().name})
         return NewRun(directory, self.plan, self.write)
 
@@ -213,7 +212,7 @@ class JobImport:
 def read_job(place: JobPlace, choice: ImportChoice, metric: str | None) -> list[JobImport]:
     """The runs that a job becomes: one, or one per model. Raises UsageError."""
     notes: list[str] = []
-    job = _read_beside(place, notes)
+    job = _read_job_files(place, notes)
     found, cut = _read_trials(job, notes)
     _refuse_twins(found)
     runs = chosen(found, choice, lambda each: each.record.model, lambda each: each.record.agent_info.name, job.where)
@@ -226,18 +225,18 @@ def read_job(place: JobPlace, choice: ImportChoice, metric: str | None) -> list[
     return made
 
 
-def _read_beside(place: JobPlace, notes: list[str]) -> Job:
+def _read_job_files(place: JobPlace, notes: list[str]) -> Job:
     directory = place.directory
     if directory is None:
         return Job(place, {}, {}, {})
-    config = _read_beside_or_note(directory / CONFIG, "the plan is taken from the trials", notes)
-    result = _read_beside_or_note(directory / RESULT, "the job's own mean cannot be compared", notes)
+    config = _read_or_note(directory / CONFIG, "the plan is derived from the trials", notes)
+    result = _read_or_note(directory / RESULT, "the job's mean cannot be compared", notes)
     if (note := links_note(place)) is not None:
         notes.append(note)
     return Job(place, config, result, object_or_none(directory / LOCK) or {})
 
 
-def _read_beside_or_note(file: Path, lost: str, notes: list[str]) -> Mapping[str, Any]:
+def _read_or_note(file: Path, lost: str, notes: list[str]) -> Mapping[str, Any]:
     try:
         return read_object(file)
     except UnusableFile as problem:
@@ -246,7 +245,7 @@ def _read_beside_or_note(file: Path, lost: str, notes: list[str]) -> Mapping[str
 
 
 def _read_trials(job: Job, notes: list[str]) -> tuple[list[FoundTrial], list[Path]]:
-    """The trials with a result, and the directories of those without one."""
+    """Return the trials with a result, and the directories of those without."""
     found: list[FoundTrial] = []
     cut: dict[Path, str] = {}
     for directory in job.place.trials:
@@ -262,7 +261,7 @@ def _read_trials(job: Job, notes: list[str]) -> tuple[list[FoundTrial], list[Pat
         notes.append(f"{counted(len(cut), 'trial')} without a result: {why}{other}")
     unknown = sorted({key for each in found for key in unknown_keys(each.record)})
     if unknown:
-        notes.append(f"keys of {RESULT} that are not known were left out: {visible_line(names_shown(unknown))}")
+        notes.append(f"unknown keys of {RESULT} were ignored: {visible_line(names_shown(unknown))}")
     return found, list(cut)
 
 
@@ -294,11 +293,11 @@ def _imported(
     planned = planned_trials(job, tasks, cut, notes) if is_whole else Counter(dict.fromkeys(tasks, 1))
     seeds = max([_attempts(job), *map(len, tasks.values()), *planned.values()])
     if any(len(of_task) > 1 for of_task in tasks.values()):
-        notes.append("attempts at a task are seeds from 0 on, in the order of their start: Harbor numbers none")
+        notes.append("attempts at a task are numbered as seeds from 0 in the order of their start; Harbor has no seeds")
     _note_retries(job, notes)
     settings, differing = common(settings_of(record.config) for record in records)
     if differing:
-        notes.append(f"settings that differ between trials were left out: {visible_line(names_shown(differing))}")
+        notes.append(f"settings that differ between trials were ignored: {visible_line(names_shown(differing))}")
     stated = stated_mean(job.result, records, counts)
     _note_lost_trials(job, found, cut, notes, is_whole=is_whole)
     first = min(found, key=lambda each: each.order)
@@ -312,7 +311,7 @@ def _imported(
         seeds=tuple(range(seeds)),
         tasks=tuple(planned_task(task, tasks.get(task, ())) for task in sorted(planned)),
         status="interrupted" if cut or _is_unfinished(job) else "finished",
-        created_at=_time(first.record.started_at),  # a job's own times have no zone
+        created_at=_time(first.record.started_at),  # the job's times have no time zone
         ended_at=_time(_last_end(found)) or None,
         settings=settings if counts is None else {**settings, "metric": counts},
         reported_mean=stated,
@@ -325,7 +324,7 @@ def _attempts(job: Job) -> int:
     return attempts if type(attempts) is int and attempts <= _MOST_ATTEMPTS else 1
 
 
-# -- what is told --------------------------------------------------------------------------------
+# -- notes ---------------------------------------------------------------------------------------
 
 
 def _version(job: Job) -> str | None:
@@ -341,7 +340,7 @@ def _note_retries(job: Job, notes: list[str]) -> None:
     stats = job.result.get("stats")
     retries = stats.get("n_retries") if isinstance(stats, dict) else None
     if type(retries) is int and retries > 0:
-        notes.append(f"Harbor tried again {counted(retries, 'time')}, and kept the last attempt only")
+        notes.append(f"Harbor retried {counted(retries, 'time')} and kept only the last attempt")
 
 
 def _note_lost_trials(
@@ -351,7 +350,7 @@ def _note_lost_trials(
     if is_whole and type(total) is int and total > len(found) + len(cut):
         notes.append(f"{counted(total - len(found) - len(cut), 'trial')} of the job's {total:,} left no directory")
     if _is_unfinished(job):
-        notes.append("the job has not ended, or was cut short")
+        notes.append("the job has not ended, or was interrupted")
 
 
 def _last_end(found: Sequence[FoundTrial]) -> Any:
@@ -362,23 +361,23 @@ def _time(time: Any) -> str:
     return time.isoformat() if time is not None else ""
 
 
-# Imports jobs and trials of Harbor as runs.
+# Import of Harbor jobs and trials as runs
 
 
 def import_harbor(
     paths: Sequence[Path], output: Path | None, choice: ImportChoice, metric: str | None = None
 ) -> list[Imported]:
-    """Import jobs, directories of jobs, or trials; each job becomes a run, or one per model.
+    """Import jobs, directories of jobs, or trials; each job becomes one run, or one per model.
 
-    `output` is the run's directory, or where there are several the one above them; `runs/` by default. `metric` is the
-    reward that counts, of several. Raises UsageError; then nothing was written.
+    `output` is the run directory or, for several runs, their parent; by default `runs/`. `metric` is the reward that
+    counts, if there are several. Raises UsageError; then nothing was written.
     """
     runs = [each for job in find_jobs(paths) for each in read_job(job, choice, metric)]
     places = directories([each.plan.run for each in runs], output)
     write_runs([each.as_new(place) for each, place in zip(runs, places, strict=True)])
-    return [_told(each, place) for each, place in zip(runs, places, strict=True)]
+    return [_report(each, place) for each, place in zip(runs, places, strict=True)]
 
 
-def _told(run: JobImport, directory: Path) -> Imported:
+def _report(run: JobImport, directory: Path) -> Imported:
     lines = [size_line(run.plan, run.results), *mean_lines(run.plan, run.results, run.mean, run.zeros)]
     return Imported(directory, tuple(lines), tuple(run.notes))

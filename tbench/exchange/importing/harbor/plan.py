@@ -1,4 +1,4 @@
-"""What a job of Harbor had planned: its tasks, how often each is tried, and the dataset that they are of."""
+"""Plan of a Harbor job: its tasks, the number of trials of each, and their dataset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tbench.text import counted
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job's trials, and what stands beside them; empty where that is missing."""
+    """A job's trials and its files, which are empty if missing."""
 
     place: JobPlace
     config: Mapping[str, Any]
@@ -31,9 +31,9 @@ class Job:
 
 
 def trials_by_task(found: Sequence[FoundTrial], where: str) -> dict[str, list[FoundTrial]]:
-    """The trials of each task, in the order of their start. A task is called by its directory's name, as in tbench.
+    """Return the trials of each task in the order of their start. Tasks are named after their directory.
 
-    Raises UsageError for a name that cannot be one.
+    Raises UsageError for an invalid name.
     """
     full: defaultdict[str, set[str]] = defaultdict(set)
     for each in found:
@@ -41,7 +41,7 @@ def trials_by_task(found: Sequence[FoundTrial], where: str) -> dict[str, list[Fo
     by_task: defaultdict[str, list[FoundTrial]] = defaultdict(list)
     for each in sorted(found, key=lambda each: each.order):
         short = _short(each, where)
-        # Two tasks of one name, of different owners.
+        # Two tasks of different owners may have the same name.
         by_task[short if len(full[short]) == 1 else each.record.task_name.replace("/", "__")].append(each)
     return dict(sorted(by_task.items()))
 
@@ -56,7 +56,7 @@ def _short(each: FoundTrial, where: str) -> str:
 def planned_trials(
     job: Job, by_task: Mapping[str, Sequence[FoundTrial]], cut: Iterable[Path], notes: list[str]
 ) -> Counter[str]:
-    """Planned trials by task: those that there are, and those that lock and configuration name."""
+    """Return the number of planned trials by task, from the existing trials, the lock and the configuration."""
     planned = Counter({task: len(of_task) for task, of_task in by_task.items()})
     nameless = 0
     for directory in cut:
@@ -71,12 +71,12 @@ def planned_trials(
         if isinstance(name, str) and (task := last_part(name)) is not None:
             planned[task] = max(planned[task], 1)
     if nameless:
-        notes.append(f"{counted(nameless, 'trial')} without a result say nothing of their task, and are not planned")
+        notes.append(f"{counted(nameless, 'trial')} without result and task are missing in the plan")
     return planned
 
 
 def _locked(job: Job) -> Counter[str]:
-    """Trials by task in the job's lock (0.25), where it is of one agent."""
+    """Return the number of trials by task in the job's lock (0.25), if it has only one agent."""
     trials = [each for each in _list(job.lock.get("trials")) if isinstance(each, dict)]
     if len({str(each.get("agent")) for each in trials}) > 1:
         return Counter()
@@ -96,7 +96,7 @@ def planned_task(name: str, trials: Sequence[FoundTrial]) -> ImportedTask:
 
 
 def dataset(job: Job, found: Sequence[FoundTrial], tasks: int) -> DatasetOrigin | None:
-    """The dataset that the configuration names, else the one that all trials say they are of."""
+    """Return the dataset of the configuration, else the one that all trials have in common."""
     datasets = [each for each in _list(job.config.get("datasets")) if isinstance(each, dict)]
     ids = [each.record.task_id for each in found]
     commits = {(text_or_empty(each.get("git_url")), text_or_empty(each.get("git_commit_id"))) for each in ids}
@@ -120,7 +120,7 @@ def _without_password(url: str) -> str | None:
 
 
 def text_or_empty(value: object) -> str:
-    """A text; empty for whatever else a file has in its place."""
+    """Return a string unchanged; empty for any other type."""
     return value if isinstance(value, str) else ""
 
 

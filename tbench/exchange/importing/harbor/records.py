@@ -1,7 +1,7 @@
-"""The files of Harbor's jobs: where they are below a directory, and what result.json says, in versions 0.6 to 0.25.
+"""Files of Harbor jobs: how to find them below a directory, and the schema of result.json in versions 0.6 to 0.25.
 
-Every further key is let through, so that a later version can be read as well. The form is that of
-harbor/models/trial/result.py, agent/context.py and verifier/result.py.
+Additional keys are accepted, so that later versions can be read, too. The schema follows harbor/models/trial/result.py,
+agent/context.py and verifier/result.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tbench.text import names_shown, visible_line
 
 
 def _in_utc(time: datetime) -> datetime:
-    """Harbor's own times have a zone but for a few, which are told apart from UTC by nothing."""
+    """Assume UTC for the few times of Harbor without a time zone."""
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
@@ -28,13 +28,13 @@ Time = Annotated[datetime, AfterValidator(_in_utc)]
 
 
 class HarborRecord(BaseModel):
-    """An object of Harbor's, whose further keys are kept aside."""
+    """An object of Harbor, with additional keys kept separately."""
 
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
 
 
 class Span(HarborRecord):
-    """When a phase began and ended."""
+    """Start and end of a phase."""
 
     started_at: Time | None = None
     finished_at: Time | None = None
@@ -47,7 +47,7 @@ class Span(HarborRecord):
 
 
 class Raised(HarborRecord):
-    """An exception that ended a trial, or a step of its task."""
+    """An exception that ended a trial or task step."""
 
     exception_type: str
     exception_message: str = ""
@@ -56,7 +56,7 @@ class Raised(HarborRecord):
 
 
 class Context(HarborRecord):
-    """What the agent counted; input tokens include the cached ones."""
+    """Counts of the agent; input tokens include cached ones."""
 
     n_input_tokens: int | None = None
     n_cache_tokens: int | None = None
@@ -74,7 +74,7 @@ class Verified(HarborRecord):
 
 
 class ModelName(HarborRecord):
-    """A model; the provider stood before its name, with a slash between them."""
+    """A model, given as PROVIDER/NAME."""
 
     name: str
     provider: str | None = None
@@ -89,7 +89,7 @@ class AgentName(HarborRecord):
 
 
 class StepRecord(HarborRecord):
-    """What became of a step of a task that has several."""
+    """Result of a task step."""
 
     step_name: str
     agent_result: Context | None = None
@@ -125,12 +125,12 @@ class HarborTrial(HarborRecord):
 
     @property
     def model(self) -> str | None:
-        """The model's name, without its provider."""
+        """Name of the model, without provider."""
         return self.agent_info.model_info.name if self.agent_info.model_info is not None else None
 
     @property
     def contexts(self) -> tuple[Context, ...]:
-        """What was counted: for the trial, or for each step of its task."""
+        """Counts of the trial, or of each task step."""
         if self.agent_result is not None:
             return (self.agent_result,)
         return tuple(step.agent_result for step in self.step_results or () if step.agent_result is not None)
@@ -141,7 +141,7 @@ class HarborTrial(HarborRecord):
 
 
 def unknown_keys(record: HarborRecord, at: str = "") -> Iterator[str]:
-    """Dotted names of the keys of a record that no version so far had."""
+    """Yield the dotted names of keys that are not in the schema."""
     yield from (f"{at}{key}" for key in record.model_extra or ())
     for name in type(record).model_fields:
         value = getattr(record, name)
@@ -150,7 +150,7 @@ def unknown_keys(record: HarborRecord, at: str = "") -> Iterator[str]:
                 yield from unknown_keys(part, f"{at}{name}.")
 
 
-# Where jobs and trials of Harbor are below a directory.
+# Jobs and trials of Harbor below a directory
 
 CONFIG, RESULT, LOCK = "config.json", "result.json", "lock.json"
 _FOLDERS_OF_A_TRIAL = ("agent", "verifier", "artifacts")
@@ -160,17 +160,17 @@ _HEAD_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class JobPlace:
-    """A job's directory, or trials that were named one by one."""
+    """A job's directory, or trials that were given individually."""
 
     name: str
     directory: Path | None
     trials: tuple[Path, ...]
     links: tuple[str, ...] = ()
-    """Names of entries that are links, and were left alone."""
+    """Names of links, which are not followed."""
 
 
 def find_jobs(paths: Sequence[Path]) -> list[JobPlace]:
-    """The jobs that directories hold or are; trials that are named one by one are one job. Raises UsageError."""
+    """Find the jobs in or at these directories; individually given trials become one job. Raises UsageError."""
     jobs: list[JobPlace] = []
     trials: list[Path] = []
     for path in (path.resolve() for path in paths):
@@ -194,10 +194,10 @@ def _jobs_in(path: Path) -> list[JobPlace]:
     if found:
         return found
     if is_file(path / CONFIG):
-        raise UsageError(f"{path}: a job without any trial; there is nothing to import")
+        raise UsageError(f"{path}: is a job without trials, so there is nothing to import")
     raise UsageError(
-        f"{path}: neither a job nor a trial of Harbor; give a directory with a {RESULT} per trial, "
-        "or one of jobs (mostly in jobs/)"
+        f"{path}: is neither a job nor a trial of Harbor; give a directory with a {RESULT} per trial, "
+        "or a directory of jobs (usually jobs/)"
     )
 
 
@@ -218,7 +218,7 @@ def _folders(path: Path) -> Iterator[Path]:
 def _is_trial(path: Path) -> bool:
     if any(is_file(path / name) for name in _FILES_OF_A_TRIAL):
         return True
-    if any(_is_trial_itself(path / name) for name in _FOLDERS_OF_A_TRIAL):
+    if any(_is_part_of_trial(path / name) for name in _FOLDERS_OF_A_TRIAL):
         return True
     config = object_or_none(path / CONFIG)
     if config is not None and isinstance(config.get("task"), dict):
@@ -226,8 +226,8 @@ def _is_trial(path: Path) -> bool:
     return is_file(path / RESULT) and b'"task_name"' in _head(path / RESULT)
 
 
-def _is_trial_itself(folder: Path) -> bool:
-    """Whether `folder` belongs to a trial, and is no trial or job that happens to have such a name."""
+def _is_part_of_trial(folder: Path) -> bool:
+    """Whether `folder` is part of a trial, not a trial or job that happens to have such a name."""
     return is_directory(folder) and not is_file(folder / CONFIG) and not is_file(folder / RESULT)
 
 
@@ -240,5 +240,5 @@ def _head(file: Path) -> bytes:
 
 
 def links_note(job: JobPlace) -> str | None:
-    """What is said of links in a job's directory."""
+    """Return a note about links in a job's directory; None without links."""
     return f"links were not followed: {visible_line(names_shown(job.links))}" if job.links else None

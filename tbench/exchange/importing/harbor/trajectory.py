@@ -1,7 +1,7 @@
-"""What an agent of Harbor did, as our steps and conversation.
+"""Converts the trajectory of a Harbor agent to tbench's.
 
-Read are ATIF (`ATIF-v1.0` to `v1.8`: harbor/models/trajectories) with its continuations, and lists of OpenAI chat
-messages, which agents of users often write. What the format does not say (seconds, exit codes) stays 0 or empty.
+It reads ATIF (`ATIF-v1.0` to `v1.8`: harbor/models/trajectories) with continuations, and lists of OpenAI chat messages,
+which custom agents often write. Values that the format lacks (seconds, exit codes) stay 0 or empty.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME = "trajectory.json"
 _CONTINUED = "continued_trajectory_ref"
 _MOST_PARTS = 100
 _TYPED = ("keystrokes", "command", "cmd")
-"""Arguments of calls that are what was typed."""
+"""Arguments of calls that contain typed text."""
 _PARSE_ERROR = "Previous response had parsing errors:"
 _COMPLETE_CALL = "mark_task_complete"
 _SUBMISSIONS = ("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", "MINI_SWE_AGENT_FINAL_OUTPUT")
@@ -27,13 +27,13 @@ _COMPLETE_TEXT = '"task_complete": true'
 
 
 def read_trajectory(folder: Path, agent: str) -> Trajectory | None:
-    """The trajectory in an agent's folder; None where there is none. Raises UnusableFile."""
+    """Read the trajectory in an agent's folder; None if there is none. Raises UnusableFile."""
     file = folder / NAME
     if not file.exists() and not file.is_symlink():
         return None
     value = read_json(file)
     if isinstance(value, dict) and isinstance(value.get("messages"), list):
-        value = value["messages"]  # mini-swe-agent's own form
+        value = value["messages"]  # mini-swe-agent's format
     if isinstance(value, list):
         return _of_turns(agent, _turns_of_chat(value))
     if not isinstance(value, dict) or not isinstance(value.get("steps"), list):
@@ -42,7 +42,7 @@ def read_trajectory(folder: Path, agent: str) -> Trajectory | None:
 
 
 def is_submission(step: Step) -> bool:
-    """Whether the agent said with this step that it was done."""
+    """Whether the agent declared with this step that it was done."""
     if any(call.name == _COMPLETE_CALL for call in step.reply.tool_calls):
         return True
     if any(word in action for action in step.actions for word in _SUBMISSIONS):
@@ -54,14 +54,14 @@ def is_submission(step: Step) -> bool:
 
 
 class _AgentTurn:
-    """A reply, what its calls gave, and what was said behind it."""
+    """A reply, the results of its calls, and the messages around it."""
 
     def __init__(self, reply: Reply) -> None:
         self.reply = reply
         self.answers: list[tuple[str | None, str]] = []
-        """The call that is answered, and the text."""
-        self.said: list[Message] = []
-        """Messages before the reply that nothing before had asked for."""
+        """Id of the answered call, and the text."""
+        self.messages_before: list[Message] = []
+        """Messages before the reply that do not answer a previous reply."""
         self.model_sec = 0.0
         self.command_sec = 0.0
         self.exit_code: int | None = None
@@ -69,24 +69,24 @@ class _AgentTurn:
 
 def _turns_of_chat(messages: Iterable[object]) -> tuple[list[_AgentTurn], list[Message]]:
     turns: list[_AgentTurn] = []
-    said: list[Message] = []
+    pending: list[Message] = []
     for message in messages:
         if not isinstance(message, dict):
-            raise UnusableFile("holds a message that is no object")
+            raise UnusableFile("has a message that is not an object")
         role, text = message.get("role"), _text(message.get("content"))
         if role == "assistant":
             reasoning = message.get("reasoning") or message.get("reasoning_content")
             calls = tuple(_chat_call(call) for call in _objects(message.get("tool_calls")))
             turn = _AgentTurn(Reply(content=text, reasoning=_string(reasoning), tool_calls=calls))
-            turn.said, said = said, []
+            turn.messages_before, pending = pending, []
             turns.append(turn)
         elif role == "tool" and turns:
             turns[-1].answers.append((_string(message.get("tool_call_id")), text))
         elif role == "system" or not turns:
-            said.append(Message(role="system" if role == "system" else "user", content=text))
-        elif role != "exit":  # mini-swe-agent's last word, which no model ever read
+            pending.append(Message(role="system" if role == "system" else "user", content=text))
+        elif role != "exit":  # mini-swe-agent's last message, which is never sent to the model
             turns[-1].answers.append((None, text))
-    return turns, said
+    return turns, pending
 
 
 def _chat_call(call: Mapping[str, Any]) -> ToolCall:
@@ -97,23 +97,23 @@ def _chat_call(call: Mapping[str, Any]) -> ToolCall:
 
 def _turns_of_atif(root: Mapping[str, Any], folder: Path) -> tuple[list[_AgentTurn], list[Message]]:
     turns: list[_AgentTurn] = []
-    said: list[Message] = []
+    pending: list[Message] = []
     for part in _parts(root, folder):
         for step in _objects(part["steps"]):
             if step.get("is_copied_context"):
                 continue
             if step.get("source") != "agent":
                 role: Any = "system" if step.get("source") == "system" else "user"
-                said.append(Message(role=role, content=_text(step.get("message"))))
+                pending.append(Message(role=role, content=_text(step.get("message"))))
                 continue
             turn = _atif_turn(step)
-            turn.said, said = said, []
+            turn.messages_before, pending = pending, []
             turns.append(turn)
-    return turns, said
+    return turns, pending
 
 
 def _parts(root: Mapping[str, Any], folder: Path) -> Iterable[Mapping[str, Any]]:
-    """The document and those that continue it; a file that is not there ends it."""
+    """Yield the document and its continuations."""
     seen: set[str] = set()
     while True:
         yield root
@@ -126,7 +126,7 @@ def _parts(root: Mapping[str, Any], folder: Path) -> Iterable[Mapping[str, Any]]
         except UnusableFile as problem:
             raise UnusableFile(f"continues in {name[:80]!r}, which {problem}") from None
         if not isinstance(root, dict) or not isinstance(root.get("steps"), list):
-            raise UnusableFile(f"continues in {name[:80]!r}, which is no ATIF")
+            raise UnusableFile(f"continues in {name[:80]!r}, which is not ATIF")
 
 
 def _atif_turn(step: Mapping[str, Any]) -> _AgentTurn:
@@ -144,7 +144,7 @@ def _atif_turn(step: Mapping[str, Any]) -> _AgentTurn:
             model=_string(step.get("model_name")),
         )
     )
-    _take_own_figures(turn, step)
+    _read_own_figures(turn, step)
     observation = step.get("observation")
     for result in _objects(observation.get("results") if isinstance(observation, dict) else None):
         if result.get("content") is not None:
@@ -152,11 +152,11 @@ def _atif_turn(step: Mapping[str, Any]) -> _AgentTurn:
     return turn
 
 
-def _take_own_figures(turn: _AgentTurn, step: Mapping[str, Any]) -> None:
-    """Take what tbench's own export has put aside, as ATIF has no place for it."""
+def _read_own_figures(turn: _AgentTurn, step: Mapping[str, Any]) -> None:
+    """Read the figures that tbench's export stores in `extra`, because ATIF has no fields for them."""
     metrics, extra = step.get("metrics"), step.get("extra")
-    aside = metrics.get("extra") if isinstance(metrics, dict) else None
-    turn.model_sec = _positive(aside, "model_sec")
+    own = metrics.get("extra") if isinstance(metrics, dict) else None
+    turn.model_sec = _positive(own, "model_sec")
     turn.command_sec = _positive(extra, "command_sec")
     if isinstance(extra, dict) and type(code := extra.get("exit_code")) is int:
         turn.exit_code = code
@@ -167,7 +167,7 @@ def _positive(values: object, name: str) -> float:
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
 
 
-# -- our form ------------------------------------------------------------------------------------
+# -- tbench's trajectory -------------------------------------------------------------------------
 
 
 def _of_turns(agent: str, found: tuple[list[_AgentTurn], list[Message]]) -> Trajectory:
@@ -176,7 +176,7 @@ def _of_turns(agent: str, found: tuple[list[_AgentTurn], list[Message]]) -> Traj
     messages: list[Message] = []
     steps = []
     for number, turn in enumerate(turns, start=1):
-        messages += turn.said
+        messages += turn.messages_before
         step = _step(number, turn, has_calls=has_calls, is_last=number == len(turns))
         steps.append(step)
         messages += _messages(turn)
@@ -210,12 +210,12 @@ def _step(number: int, turn: _AgentTurn, *, has_calls: bool, is_last: bool) -> S
 
 
 def _calls_made(turn: _AgentTurn, *, is_last: bool) -> tuple[list[ToolCall], tuple[str, ...]]:
-    """The calls that were run. Where answers name their calls, those without one were not, unless nothing came back."""
+    """Return the calls that were run. If answers name their calls, calls without an answer were not run."""
     calls = list(turn.reply.tool_calls)
     answered = {call_id for call_id, _ in turn.answers if call_id is not None}
     if len(calls) < 2 or not answered or any(call_id is None for call_id, _ in turn.answers):
         return calls if turn.answers or is_last else [], ()
-    if any(call.name == _COMPLETE_CALL for call in calls):  # of Terminus-2, whose commands share one answer
+    if any(call.name == _COMPLETE_CALL for call in calls):  # Terminus-2, whose commands share one answer
         return calls, ()
     made = [call for call in calls if call.id in answered]
     left = len(calls) - len(made)
@@ -249,7 +249,7 @@ def _kind(warning: str) -> str:
 
 
 def _typed(call: ToolCall) -> str:
-    """What a call typed, or the call itself where it is no command."""
+    """Return the text that a call typed, or the call itself if it is not a command."""
     try:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):
@@ -283,7 +283,7 @@ def _string(value: object) -> str | None:
 
 
 def _text(content: object) -> str:
-    """The text of a content, which may be a list of parts; of pictures and sounds their kind is left."""
+    """Return the text of a content or of its parts; other parts are replaced by their type."""
     if isinstance(content, str):
         return content
     parts = _objects(content)

@@ -1,4 +1,4 @@
-"""Turns a trial of Harbor into a result of ours, and writes its files."""
+"""Converts a Harbor trial to a tbench result, and writes its files."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from tbench.storage.run_store import StepLog, write_files, write_trial
 from tbench.text import counted
 from tbench.verifier_logs import Logs
 
-# Counts and seconds of a trial of Harbor, as ours.
+# Counts and durations of a Harbor trial
 
 _REPLIES, _REQUEST_TIMES = "n_episodes", "api_request_times_msec"
 USED_METADATA = (_REPLIES, _REQUEST_TIMES)
-"""What Terminus-2 tells in the metadata of its context, as far as it is used here."""
+"""Metadata of Terminus-2's context that is used here."""
 
 
 def count_of(contexts: Sequence[Context], trajectory: Trajectory | None) -> int:
-    """Replies of the model."""
+    """Return the number of replies of the model."""
     if trajectory is not None:
         return len(trajectory.steps)
     counts = [(context.metadata or {}).get(_REPLIES) for context in contexts]
@@ -52,9 +52,9 @@ def count_of(contexts: Sequence[Context], trajectory: Trajectory | None) -> int:
 
 
 def usage_of(contexts: Sequence[Context], trajectory: Trajectory | None) -> Usage:
-    """The agent's own counts, which have what went into summaries; else those of the steps."""
-    told = [context for context in contexts if context.n_input_tokens or context.n_output_tokens]
-    if not told:
+    """Return the agent's own counts, which include summaries; else those of the steps."""
+    reported = [context for context in contexts if context.n_input_tokens or context.n_output_tokens]
+    if not reported:
         return trajectory.usage if trajectory is not None else Usage()
     counts = (
         Usage(
@@ -62,13 +62,13 @@ def usage_of(contexts: Sequence[Context], trajectory: Trajectory | None) -> Usag
             completion_tokens=context.n_output_tokens or 0,
             cached_tokens=context.n_cache_tokens,
         )
-        for context in told
+        for context in reported
     )
     return sum(counts, Usage())
 
 
 def timings_of(record: HarborTrial, steps: Sequence[TaskStepResult], trajectory: Trajectory | None) -> Timings:
-    """Seconds by phase. The agent's installation is part of the sandbox's time, as nothing was tried yet."""
+    """Return the seconds by phase. The agent's installation counts as part of the sandbox's time."""
     whole = Span(started_at=record.started_at, finished_at=record.finished_at).seconds
     of_steps = [step.timings for step in steps]
     sandbox = seconds_of(record.environment_setup) + seconds_of(record.agent_setup)
@@ -85,7 +85,7 @@ def timings_of(record: HarborTrial, steps: Sequence[TaskStepResult], trajectory:
 
 
 def model_sec(contexts: Sequence[Context]) -> float:
-    """Seconds of requests, which Terminus-2 records."""
+    """Return the seconds of requests, which Terminus-2 records."""
     times = [time for context in contexts for time in _list((context.metadata or {}).get(_REQUEST_TIMES))]
     return sum(time for time in times if isinstance(time, int | float) and 0 <= time < 1e9) / 1000
 
@@ -95,12 +95,12 @@ def _list(value: object) -> list[Any]:
 
 
 def seconds_of(span: Span | None) -> float:
-    """Seconds of a phase, 0 where it is not recorded."""
+    """Return the seconds of a phase; 0 if not recorded."""
     return span.seconds if span is not None else 0.0
 
 
 def times_of(record: HarborTrial) -> tuple[datetime, datetime]:
-    """When the trial began and ended; 1970 where that is not recorded."""
+    """Return start and end of the trial; 1970 if not recorded."""
     spans = (record.environment_setup, record.agent_setup, record.agent_execution, record.verifier)
     ends = [span.finished_at for span in spans if span is not None and span.finished_at is not None]
     begun = record.started_at or UNKNOWN_TIME
@@ -118,20 +118,20 @@ _STEPS = "steps"
 
 @dataclass(frozen=True, slots=True)
 class FoundTrial:
-    """A trial's directory, and what its result.json says."""
+    """A trial's directory and result.json."""
 
     directory: Path
     record: HarborTrial
 
     @property
     def order(self) -> tuple[float, str]:
-        """Trials of a task in the order of their start; those without a time come last."""
+        """Sort key by start; trials without a time come last."""
         begun = self.record.started_at
         return (begun.timestamp() if begun is not None else float("inf"), self.record.trial_name)
 
     @property
     def task_digest(self) -> str | None:
-        """The hash of the task's content, where the lock (0.25) has it: the same as tbench's own."""
+        """Hash of the task's content from the lock (0.25), if any, which equals tbench's."""
         return digest_of((object_or_none(self.directory / LOCK) or {}).get("task"))
 
 
@@ -139,15 +139,15 @@ def read_trial(directory: Path) -> FoundTrial:
     """Read a trial's result.json. Raises UnusableFile."""
     content = read_object(directory / RESULT)
     for holder in (content, *_objects(content.get("step_results"))):
-        _lighten(holder)
+        _drop_large_values(holder)
     try:
         return FoundTrial(directory, HarborTrial.model_validate(content))
     except ValidationError as error:
-        raise UnusableFile(f"is no trial's: {first_problem(error, 'file')}") from None
+        raise UnusableFile(f"is not the result of a trial: {first_problem(error, 'file')}") from None
 
 
-def _lighten(holder: dict[str, Any]) -> None:
-    """Take out what is large and not used here, as the trials of a job are held all together."""
+def _drop_large_values(holder: dict[str, Any]) -> None:
+    """Remove large values that are not used, because all trials of a job are kept in memory."""
     if isinstance(raised := holder.get("exception_info"), dict):
         raised.pop("exception_traceback", None)
     if isinstance(context := holder.get("agent_result"), dict):
@@ -162,7 +162,7 @@ def _objects(value: object) -> list[dict[str, Any]]:
 
 
 def task_without_result(directory: Path) -> str | None:
-    """The task of a trial that has no result.json; None where its config.json does not tell."""
+    """Return the task of a trial without result.json, from its config.json; None if unknown."""
     task = (object_or_none(directory / CONFIG) or {}).get("task")
     if not isinstance(task, dict):
         return None
@@ -171,34 +171,34 @@ def task_without_result(directory: Path) -> str | None:
 
 
 def short_name(record: HarborTrial) -> str | None:
-    """The name of the task's directory, which is what tbench calls a task; None where it cannot be one."""
+    """Return the name of the task's directory, which is the task's name in tbench; None if invalid."""
     path = record.task_id.get("path")
     return (last_part(path) if isinstance(path, str) else None) or last_part(record.task_name)
 
 
 def last_part(name: str) -> str | None:
-    """The last part of a path or of `ORG/NAME`, where a directory may have such a name."""
+    """Return the last part of a path or of `ORG/NAME`; None if it is not valid for a directory."""
     last = PurePosixPath(name.replace("\\", "/")).name
     return last if last and last not in (".", "..") and last.isprintable() and len(last.encode()) <= 200 else None
 
 
 def digest_of(lock: Any) -> str | None:
-    """The hash in the lock of a task."""
+    """Return the hash in the lock of a task; None without one."""
     found = _DIGEST.fullmatch(str(lock.get("digest"))) if isinstance(lock, dict) else None
     return found[1] if found else None
 
 
 class TrialWriter:
-    """Converts the trials of one run, one after the other, and counts what could not be taken over."""
+    """Converts the trials of a run one by one, and counts what could not be imported."""
 
     def __init__(self, run: str, directory: Path, metric: str | None) -> None:
         self._run, self._directory, self._metric = run, directory, metric
         self._left_out: Counter[str] = Counter()
-        """What was left out, a few words each, by how often."""
+        """Number of trials by description of what was left out."""
         self._examples: dict[str, Path] = {}
 
     def write(self, found: FoundTrial, task: str, seed: int) -> TrialResult:
-        """Write a trial's files, and return its result. Raises OSError."""
+        """Write a trial's files and return its result. Raises OSError."""
         record = found.record
         trajectory = self._trajectory(found.directory / "agent", record)
         steps = self._steps(found, task, seed)
@@ -248,7 +248,7 @@ class TrialWriter:
     # -- steps of a task ---------------------------------------------------------------------------
 
     def _steps(self, found: FoundTrial, task: str, seed: int) -> list[tuple[TaskStepResult, Trajectory | None]]:
-        """The steps of the task, whose files are written at once."""
+        """Convert the task steps and write their files."""
         home = self._directory / "trials" / task / f"seed-{seed}" / _STEPS
         made = []
         for record in found.record.step_results or ():
@@ -315,15 +315,15 @@ class TrialWriter:
         self._examples.setdefault(what, where)
 
     def notes(self) -> list[str]:
-        """What was left out, a line for each kind."""
+        """Describe what was left out, one line per kind."""
         return [
-            f"{what}: left out of {counted(count, 'trial')}, as of {self._examples[what]}"
+            f"{what}: left out of {counted(count, 'trial')}, such as {self._examples[what]}"
             for what, count in self._left_out.items()
         ]
 
 
 def _logged(target: Path, trajectory: Trajectory | None, of: TrialResult | TaskStepResult) -> Trajectory | None:
-    """The trajectory as it is stored: with how it ended, and with its steps in steps.jsonl by now."""
+    """Write the steps to steps.jsonl, and return the trajectory with its outcome for storage."""
     if trajectory is None:
         return None
     log = StepLog(target)
@@ -337,7 +337,7 @@ def _logged(target: Path, trajectory: Trajectory | None, of: TrialResult | TaskS
 
 
 def _logs(directory: Path) -> Logs:
-    """What a verifier left that tells whether tests ran."""
+    """Read the verifier's logs that show whether tests ran."""
     logs = {}
     for name in (_OUTPUT, "ctrf.json"):
         try:
@@ -350,7 +350,7 @@ def _logs(directory: Path) -> Logs:
 def _outcome(
     record: HarborTrial, verdict: HarborVerdict, trajectory: Trajectory | None, count: int, *, began: bool | None = None
 ) -> Outcome | None:
-    """How the agent ended, as far as it can be told: Harbor has no word for it."""
+    """Derive the agent's outcome as far as possible, because Harbor does not record it."""
     if verdict.outcome is not None:
         return verdict.outcome
     if not (record.agent_execution is not None if began is None else began):
@@ -360,7 +360,7 @@ def _outcome(
     if trajectory is not None and trajectory.steps and is_submission(trajectory.steps[-1]):
         return Outcome.SUBMITTED
     if verdict.error is not None and verdict.error.type == "verifier_failed":
-        return None  # whatever ended the trial may have ended the agent, too
+        return None  # the cause may have ended the agent, too
     limit = _step_limit(record)
     return Outcome.STEP_LIMIT if limit is not None and count >= limit else Outcome.FINISHED
 

@@ -1,4 +1,4 @@
-"""The end of a trial of Harbor, or of a step of its task: a reward, or the error that its exception means here."""
+"""Converts the end of a Harbor trial or task step to a reward or an error of tbench."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tbench.results import Blame, ErrorInfo, Stage, is_reward
 from tbench.text import names_shown, one_line
 from tbench.verifier_logs import Logs, last_line, tests_ran, tool_failure
 
-# What an exception that Harbor recorded means here: how the agent ended, or what kept the trial from a verdict.
+# Meaning of Harbor's exceptions: an outcome of the agent, or an error that prevented the verdict
 #
-# Names and groups are those of harbor/models/trial/error_policy.py (0.25).
+# Names and groups are from harbor/models/trial/error_policy.py (0.25).
 
 OUTCOMES = {
     "AgentTimeoutError": Outcome.AGENT_TIMEOUT,
@@ -28,7 +28,7 @@ OUTCOMES = {
     "AgentSafetyRefusalError": Outcome.FINISHED,
     "ContentPolicyViolationError": Outcome.FINISHED,
 }
-"""Exceptions by which the agent itself came to an end: its reward is a measurement."""
+"""Exceptions that are an outcome of the agent, so that its reward counts."""
 
 _TYPES = {
     "image_build_failed": "SandboxBuildFailedError",
@@ -56,11 +56,11 @@ _NOT_THE_AGENT = {"image_build_failed", "sandbox_failed", "healthcheck_failed", 
 }
 _CANCELLED = "CancelledError"
 _BLAMES = {Stage.SANDBOX: Blame.INFRA, Stage.AGENT: Blame.HARNESS, Stage.VERIFIER: Blame.INFRA}
-"""Whose fault an unknown exception most likely is: in the agent's time that of the code around the model."""
+"""Party most likely at fault for an unknown exception; during the agent's phase, the code around the model."""
 
 
 def voids_a_zero(raised: Raised) -> bool:
-    """Whether a 0 beside the exception says nothing about the agent: something else ended its trial."""
+    """Whether a 0 with this exception says nothing about the agent, because something else ended the trial."""
     return raised.exception_type == _CANCELLED or _TYPE_OF.get(raised.exception_type) in _NOT_THE_AGENT
 
 
@@ -69,15 +69,15 @@ def is_out_of_memory(raised: Raised | None) -> bool:
 
 
 def words(raised: Raised) -> str:
-    """The exception in a line."""
+    """Describe the exception on one line."""
     return one_line(f"{raised.exception_type}: {raised.exception_message}".rstrip(": "))
 
 
 def error_of(raised: Raised, record: HarborTrial | StepRecord) -> ErrorInfo:
-    """The error that an exception is here.
+    """Convert an exception to an error.
 
-    One that is not known keeps its name, with the stage that it fell in; before the agent began it is the sandbox's, as
-    what engines raise has no name of its own.
+    An unknown exception keeps its name, with the stage in which it occurred. Before the agent began it becomes a
+    sandbox error, because exceptions of engines have no specific names.
     """
     if (type_ := _TYPE_OF.get(raised.exception_type)) is not None:
         return error(type_, words(raised))
@@ -89,7 +89,7 @@ def error_of(raised: Raised, record: HarborTrial | StepRecord) -> ErrorInfo:
 
 
 def error(type_: str, message: str) -> ErrorInfo:
-    """An error of one of tbench's own types."""
+    """Create an error of a tbench type."""
     kind = KINDS[type_]
     return ErrorInfo(
         stage=kind.stage, type=type_, blame=kind.blame, retryable=kind.retryable, message=one_line(message)
@@ -97,7 +97,7 @@ def error(type_: str, message: str) -> ErrorInfo:
 
 
 def _stage(record: HarborTrial | StepRecord) -> Stage:
-    """The stage that had begun last."""
+    """Return the last stage that had begun."""
     if record.verifier is not None:
         return Stage.VERIFIER
     return Stage.AGENT if record.agent_execution is not None else Stage.SANDBOX
@@ -109,7 +109,7 @@ _CALLS_PYTEST = re.compile(rb"\b(?:pytest|uvx?|ctrf)\b")
 
 @dataclass(frozen=True, slots=True)
 class HarborVerdict:
-    """What is stored of a verdict; without a reward there is an error."""
+    """The stored part of a verdict: a reward, or else an error."""
 
     reward: float | None
     metrics: dict[str, float]
@@ -120,16 +120,16 @@ class HarborVerdict:
 
 
 def judge(record: HarborTrial | StepRecord, raised: Raised | None, metric: str | None, logs: Logs) -> HarborVerdict:
-    """The verdict about a trial or a step. `raised` is its exception, and `metric` the reward that counts.
+    """Convert the verdict of a trial or task step. `raised` is its exception, `metric` the reward that counts.
 
-    The reward stands wherever Harbor has one, so that the mean stays what it was: but a 0 that says nothing about the
-    agent, because no test ran or because something else ended the trial, is an error.
+    Harbor's reward is kept, so that the mean stays the same, except for a 0 that says nothing about the agent because
+    no test ran or something else ended the trial: that becomes an error.
     """
     rewards = record.verifier_result.rewards if record.verifier_result is not None else None
     outcome = OUTCOMES.get(raised.exception_type) if raised is not None else None
     metrics, reward, problem = _counted(rewards, metric)
     if reward == 0.0:
-        problem = _why_a_zero_is_none(record, raised, logs)
+        problem = _why_zero_is_void(record, raised, logs)
     if reward is None or problem is not None:
         error_ = problem if rewards else _why_no_reward(record, raised)
         return HarborVerdict(None, metrics, outcome, error_, out_of_memory=is_out_of_memory(raised))
@@ -137,7 +137,7 @@ def judge(record: HarborTrial | StepRecord, raised: Raised | None, metric: str |
 
 
 def numbers(rewards: Mapping[str, Any]) -> dict[str, float]:
-    """The rewards that can be computed with, by name."""
+    """Return the valid rewards by name."""
     found = {}
     for name, value in rewards.items():
         if isinstance(value, int | float) and math.isfinite(value) and is_reward(value):
@@ -146,7 +146,7 @@ def numbers(rewards: Mapping[str, Any]) -> dict[str, float]:
 
 
 def name_that_counts(names: Collection[str], metric: str | None) -> str | None:
-    """The reward that counts of several names: the one asked for, else `reward`, else the only one; None if unclear."""
+    """Choose the reward that counts: the given one, else `reward`, else the only one; None if ambiguous."""
     if metric is not None:
         return metric
     if DEFAULT_METRIC in names:
@@ -157,7 +157,7 @@ def name_that_counts(names: Collection[str], metric: str | None) -> str | None:
 def _counted(
     rewards: Mapping[str, Any] | None, metric: str | None
 ) -> tuple[dict[str, float], float | None, ErrorInfo | None]:
-    """The metrics, the one that counts, and what is wrong where none can be counted."""
+    """Return the metrics, the reward that counts, and the error if no reward can be used."""
     if not rewards:
         return {}, None, None
     known = numbers(rewards)
@@ -166,12 +166,12 @@ def _counted(
     if name is not None and name in known:
         return metrics, known[name], None
     if name is not None and name in rewards:
-        return metrics, None, error("verifier_bad_reward", f"the reward {name!r} is {rewards[name]!r}, no number")
-    told = names_shown([repr(each[:60]) for each in sorted(rewards)])
-    return metrics, None, error("verifier_bad_reward", f"no reward {name or DEFAULT_METRIC!r}, but {told}")
+        return metrics, None, error("verifier_bad_reward", f"the reward {name!r} is {rewards[name]!r}, not a number")
+    known_names = names_shown([repr(each[:60]) for each in sorted(rewards)])
+    return metrics, None, error("verifier_bad_reward", f"no reward {name or DEFAULT_METRIC!r}, but {known_names}")
 
 
-def _why_a_zero_is_none(record: HarborTrial | StepRecord, raised: Raised | None, logs: Logs) -> ErrorInfo | None:
+def _why_zero_is_void(record: HarborTrial | StepRecord, raised: Raised | None, logs: Logs) -> ErrorInfo | None:
     if raised is not None and voids_a_zero(raised):
         return error_of(raised, record)
     failure = tool_failure(logs)
@@ -187,10 +187,10 @@ def _why_no_reward(record: HarborTrial | StepRecord, raised: Raised | None) -> E
     if record.verifier_result is not None:
         return error("verifier_no_reward", f"Harbor has a verdict without a reward{after}")
     if isinstance(record, HarborTrial) and _unverified(record.config):
-        return error("verifier_no_reward", "it was run without verification")
+        return error("verifier_no_reward", "the trial was run without verification")
     if record.verifier is None:
-        return error("verifier_failed", f"lost: no verdict, no exception, and the verifier never began{after}")
-    return error("verifier_failed", f"lost: no verdict and no exception of a verifier that had begun{after}")
+        return error("verifier_failed", f"no verdict and no exception, and the verifier never began{after}")
+    return error("verifier_failed", f"no verdict and no exception, although the verifier had begun{after}")
 
 
 def _unverified(config: Mapping[str, Any]) -> bool:
@@ -199,7 +199,7 @@ def _unverified(config: Mapping[str, Any]) -> bool:
 
 
 def _remarks(raised: Raised | None, reward: float, logs: Logs) -> tuple[str, ...]:
-    """What makes a reward doubtful though it stands."""
+    """Return doubts about a reward that counts."""
     found = []
     if raised is not None and raised.exception_type not in OUTCOMES:
         found.append(f"exception: {words(raised)}")
