@@ -148,9 +148,7 @@ KINDS: dict[str, Kind] = {
     "verifier_failed": Kind(Stage.VERIFIER, Blame.INFRA, True, "the engine could not stage or run the verifier"),
     "verifier_timeout": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier took longer than its timeout_sec"),
     "verifier_no_reward": Kind(Stage.VERIFIER, Blame.TASK, False, "the verifier left no reward file, or an empty one"),
-    "verifier_bad_reward": Kind(
-        Stage.VERIFIER, Blame.TASK, False, "the reward is not one number in its range"
-    ),
+    "verifier_bad_reward": Kind(Stage.VERIFIER, Blame.TASK, False, "the reward is not one number in its range"),
     "verifier_never_ran": Kind(Stage.VERIFIER, Blame.INFRA, True, "the reward is 0, but no test ran"),
     "verifier_tampered": Kind(Stage.VERIFIER, Blame.AGENT, False, "the agent prevented the verdict or forged it"),
     "artifacts_too_large": Kind(

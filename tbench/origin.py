@@ -12,7 +12,7 @@ class DatasetOrigin(Frozen):
     name: str
     version: str | None = None
     source: str
-    """Where the dataset was looked up: `tbench` (its own list), `git` (the user's URL), `harbor` (Harbor's cache), or
+    """Source of the dataset: `tbench` (its own list), `git` (the user's URL), `harbor` (Harbor's cache), or
     the file or URL of a registry."""
     url: str | None = None
     """URL of the repository, without user name and password; None unless there is exactly one."""

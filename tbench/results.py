@@ -88,7 +88,7 @@ class Integrity(Frozen):
     """Evidence for and against a verdict."""
 
     verify: Literal["shared", "isolated", "both", "separate"] = "shared"
-    """Where the verifier ran: in the agent's container, in a fresh one, in both, or in a separate one of its own."""
+    """Container of the verifier: the agent's, a fresh one, both, or a separate one that the task defines."""
     tamper: tuple[str, ...] = ()
     """Signs of tampering with the verdict, each `kind: observation`. Signals, not proofs."""
     replaced: dict[str, str] = Field(default={})
@@ -114,7 +114,7 @@ class ImageOrigin(Frozen):
     """Origin of a sandbox's image."""
 
     how: Literal["pulled", "built", "present", "snapshot"]
-    """How this run obtained the image: pulled, built, already on the engine, or a snapshot of a trial."""
+    """Source of the image in this run: pulled, built, already on the engine, or a snapshot of a trial."""
     reference: str
     """Name of the image: the task's, or `tbench/TASK:HASH` if it was built from the task."""
     digest: str | None = None

@@ -36,7 +36,7 @@ class PlannedTask(Frozen):
 
 
 class Locked(Frozen):
-    """What the configuration's names resolved to when the run began. Other code or another model is another run."""
+    """Values of the configuration's names when the run began. Other code or another model is another run."""
 
     agent: str
     """Name of the agent in results: `tbench:` and the protocol, oracle, nop, or module:Class."""
@@ -54,7 +54,7 @@ class Locked(Frozen):
     shell_state: str | None = None
     """Whether commands share a shell; None for protocols without one, such as keystrokes."""
     approval: str | None = None
-    """Who approves actions, with rules named by their hash; None if no approval is needed."""
+    """Approver of actions, with rules named by their hash; None if no approval is needed."""
 
 
 class PlannedShard(Frozen):
@@ -84,7 +84,7 @@ class PacedConcurrency(Frozen):
 
 
 class RunPlan(Frozen):
-    """What a run will do; together with the tasks it determines the id of every trial."""
+    """Plan of a run; together with the tasks it determines the id of every trial."""
 
     run: str
     config: RunConfig

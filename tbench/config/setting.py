@@ -103,7 +103,7 @@ class Setting:
         """Return the setting's value in a configuration."""
         return getattr(getattr(config, self.section), self.name)
 
-    def said_in(self, config: BaseModel) -> Any:
+    def file_value_in(self, config: BaseModel) -> Any:
         """Return the setting's value in a configuration, as written in a file."""
         return self.adapter.dump_python(self.value_in(config), mode="json")
 

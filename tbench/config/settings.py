@@ -40,7 +40,7 @@ from tbench.config.values import (
 NetworkChoice = Literal["task", "none", "bridge"]
 """Which trials have a network: those whose task asks for one (`task`), none, or all (`bridge`)."""
 Verify = Literal["shared", "isolated", "both"]
-"""Where the verifier runs: in the agent's container, in a fresh one with the agent's work, or in both."""
+"""Container of the verifier: the agent's, a fresh one with the agent's work, or both."""
 Keep = Literal["none", "failed", "all"]
 PullChoice = Literal["missing", "always", "never"]
 """Which published images are pulled: missing ones, all that are not pinned by digest, or none."""
@@ -297,8 +297,8 @@ class SandboxConfig(Frozen):
     no_build_cache: Annotated[bool, Option(("--no-build-cache/--build-cache",), measured=False)] = False
     """Build images without Docker's build cache. Images that can be pulled are only built with --build."""
     pull: Annotated[PullChoice, _NOT_MEASURED] = "missing"
-    """When to pull published images. `missing` pulls images that do not exist yet; `always` also looks for newer ones,
-    unless pinned by digest; with `never`, missing images are built."""
+    """Pull published images that are missing, always, or never. `always` also looks for newer versions of images
+    that are not pinned by digest; with `never`, missing images are built."""
     pull_concurrency: Annotated[int, _NOT_MEASURED] = Field(default=3, ge=1)
     """Images to pull at once."""
     pull_timeout_sec: Annotated[float, _NOT_MEASURED] = Field(default=1800.0, ge=1, allow_inf_nan=False)

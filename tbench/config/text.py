@@ -40,7 +40,7 @@ def shown(resolved: Resolved[Any]) -> Iterator[str]:
     config = resolved.config
     rows = []
     for setting in settings_of(type(config)):
-        value = setting.said_in(config)
+        value = setting.file_value_in(config)
         if setting.path == "model.base_url" and value is not None:
             value = without_password(value)
         if setting.path == "model.endpoints":

@@ -39,7 +39,7 @@ class KnownDataset:
     name: str
     version: str | None
     source: str
-    """Where it was found: `tbench`, `git`, `harbor`, or the file or URL of a registry."""
+    """Source of the dataset: `tbench`, `git`, `harbor`, or the file or URL of a registry."""
     pieces: tuple[GitSource, ...] = ()
     directories: tuple[Path, ...] = ()
     """Task directories on this machine, if a registry lists such."""

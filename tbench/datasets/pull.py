@@ -77,21 +77,21 @@ def _build(known: KnownDataset, staging: Path, lock: int, cache: DatasetCache, s
         shutil.rmtree(built, ignore_errors=True)
         built.mkdir()
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         say(f"{known.title}: {text}")
 
     paths = [staging / f"repository-{number}" for number in range(len(known.pieces))]
-    found = [_fetched(piece, path, lock, tell) for piece, path in zip(known.pieces, paths, strict=True)]
+    found = [_fetched(piece, path, lock, report) for piece, path in zip(known.pieces, paths, strict=True)]
     pieces = tuple(piece for piece, _ in found)
     publications = [read_publication_in(path / piece.tasks_in) for piece, path in zip(pieces, paths, strict=True)]
     with writable(staging):
         for _, tasks in found:
             _move(tasks, built, known.title)
-        _convert(built, tell)
+        _convert(built, report)
         _copy(known.packages, built)
     dataset = _described(replace(known, pieces=pieces), list(filter(None, publications)), built)
     entry = cache.keep(entry_name(known), built, dataset)
-    tell(f"{counted(len(entry.hashes), 'task')} in {entry.path}")
+    report(f"{counted(len(entry.hashes), 'task')} in {entry.path}")
     return entry
 
 

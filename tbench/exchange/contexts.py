@@ -196,10 +196,10 @@ def _of_step(step: Step, protocol: RunProtocol) -> Iterator[ContextTurn]:
     reply = step.reply
     parsed = protocol.parsed(reply) if protocol.tools_offered and step.format_error is None else None
     call = None if parsed is None else parsed.tool_call
-    said = Message(
+    answer = Message(
         role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=() if call is None else (call,)
     )
-    yield ContextTurn(said, step)
+    yield ContextTurn(answer, step)
     if call is not None:
         yield ContextTurn(Message(role="tool", content=step.observation, tool_call_id=call.id))
     elif step.observation:

@@ -188,5 +188,5 @@ def _calls(row: Mapping[str, Any]) -> bool:
 
 def _alternates(roles: list[str]) -> bool:
     """Whether user (or tool) and assistant alternate after a system message, as LLaMA-Factory requires."""
-    said = roles[1:] if roles[:1] == ["system"] else roles
-    return all((role == "assistant") == bool(n % 2) for n, role in enumerate(said)) and len(said) % 2 == 0
+    alternating = roles[1:] if roles[:1] == ["system"] else roles
+    return all((role == "assistant") == bool(n % 2) for n, role in enumerate(alternating)) and len(alternating) % 2 == 0

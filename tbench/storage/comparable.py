@@ -87,7 +87,7 @@ def measured_values(plan: RunPlan, *, apart_from_defaults: bool = False) -> dict
     """
     locked = {key: value for key, name in _LOCKED.items() if (value := getattr(plan.locked, name))}
     return locked | {
-        setting.path: setting.said_in(plan.config)
+        setting.path: setting.file_value_in(plan.config)
         for setting in _SETTINGS
         if _has_effect(setting, plan) and not (apart_from_defaults and setting.value_in(plan.config) == setting.default)
     }

@@ -154,7 +154,7 @@ def _options(document: RunDocument, task: str, seed: int) -> Iterator[tuple[str,
         yield "-m", locked.model
     for setting in _SETTINGS:
         if setting.value_in(config) != setting.default and setting.path not in _SET_BY_FLAGS:
-            yield "-c", f"{setting.path}={_setting_text(setting.said_in(config))}"
+            yield "-c", f"{setting.path}={_setting_text(setting.file_value_in(config))}"
 
 
 def _setting_text(value: Any) -> str:

@@ -33,7 +33,7 @@ class Environment:
     service: str = MAIN
     """Compose service of the container that this describes."""
     build: ImageBuild | None = _BUILD_FROM_FOLDER
-    """How the image is built, with the context relative to the folder; None for an image that is only pulled."""
+    """Build of the image, with the context relative to the folder; None for an image that is only pulled."""
     brings_tests: bool = False
     """Whether the image contains the tests at /tests, so that they need not be copied there."""
 

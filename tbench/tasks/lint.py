@@ -273,8 +273,8 @@ def _unmentioned_ports(texts: TaskTexts) -> Iterator[Hint]:
 
 def _unknown_files(texts: TaskTexts) -> Iterator[Hint]:
     others = [*texts.tests.values(), *texts.solution.values()]
-    said = "\n".join(line for line in texts.instruction.splitlines() if not _EXAMPLE.search(line))
-    for path in dict.fromkeys(_FILE.findall(said)):
+    prose = "\n".join(line for line in texts.instruction.splitlines() if not _EXAMPLE.search(line))
+    for path in dict.fromkeys(_FILE.findall(prose)):
         name = path.rpartition("/")[2]
         if name.rpartition(".")[0] and not texts.is_in_environment(name) and not any(name in each for each in others):
             yield Hint(texts.path / "instruction.md", f"{path}: no such file in environment, tests or solution")

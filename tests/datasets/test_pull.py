@@ -124,9 +124,7 @@ def test_what_was_pulled_of_a_commit_is_not_fetched_again_and_a_branch_is(mirror
 
 def test_offline_takes_what_was_pulled_last_and_refuses_the_rest(mirror: Mirror, cache: Path) -> None:
     store = DatasetCache(cache)
-    with pytest.raises(
-        UsageError, match=r"mirror: is not in .*--offline fetches nothing; .*tbench dataset pull git\+"
-    ):
+    with pytest.raises(UsageError, match=r"mirror: is not in .*--offline fetches nothing; .*tbench dataset pull git\+"):
         pull(known(mirror), store, discard_message, offline=True)
     entry = pulled(mirror, cache)
     mirror.task("delta")

@@ -316,10 +316,10 @@ def _table(value: Any) -> Settings:
     return value if isinstance(value, dict) else {}
 
 
-# Several services, or one that needs more than a Dockerfile, as a docker-compose.yaml of the current form.
+# Several services, or one that needs more than a Dockerfile, as a docker-compose.yaml in the current format
 
 MAIN = "main"
-"""What the service is called there that the agent works in."""
+"""Name of the agent's service in the current format."""
 _SHARED = ("networks", "volumes")
 _HEAD = "# Made of the docker-compose.yaml of a Terminal-Bench 1 task.\n"
 

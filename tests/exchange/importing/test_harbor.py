@@ -69,9 +69,7 @@ def test_a_job_becomes_a_run_with_harbors_own_mean(job: Path) -> None:
         "mean by Harbor's rule 0.500000 (its result.json: 0.500000), score here 0.500000",
     )
     assert len(made.lines) == 2
-    assert (
-        any("numbered as seeds from 0 in the order of their start" in note for note in made.notes)
-    )
+    assert any("numbered as seeds from 0 in the order of their start" in note for note in made.notes)
     assert "Harbor retried 2 times and kept only the last attempt" in made.notes
     summary = summarise(run)
     assert summary.score is not None
@@ -451,7 +449,7 @@ def test_real_trials_come_out_right(tmp_path: Path) -> None:
         "sqlite-with-gcov": (0.0, "submitted", None, 18),
     }
     runs = {run.directory.name.rpartition("trials-")[2]: run for run in made}
-    assert "1 trial with a 0 there, but an error here (verifier_never_ran 1)" in runs["qwen36-27b"].lines[2]
+    assert "1 trial with 0 there and an error here (verifier_never_ran 1)" in runs["qwen36-27b"].lines[2]
     trial_of = trial_directory(runs["qwen36-27b"].directory, "sqlite-with-gcov", 0)
     steps = read_steps(trial_of)
     assert [step.index for step in steps if step.format_error] == [13]
