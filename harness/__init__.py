@@ -1,1 +1,1 @@
-"""The agent side: a terminal, a model, the loop between them."""
+"""The agent side: a terminal, a model and the loop between them."""

@@ -1,6 +1,6 @@
-"""The agent: query → parse → act → observe, with a linear, append-only history. Knows a terminal and a model.
+"""The agent loop between a model and a terminal: query, parse, act, observe, with an append-only history.
 
-What happens where the history fills the context is the policy's affair (harness.history).
+A full context is handled by the overflow policy (harness.history).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from harness.clock import Clock
 from harness.errors import ContextLimitReached, FormatError, HarnessError, NeverAnswered, RequestTooLarge, TerminalLost
 from harness.history import IMPOSSIBLE_USAGE, PROMPT_TRUNCATED, History, make_room
 from harness.limits import Limits, ReplyRoom
-from harness.model import Model, Seeds, Tempered
-from harness.oversight import Approval, Declined, HandedBack, Oversight, Query, Watchers
+from harness.model import Model, Seeds, SupportsTemperature
+from harness.oversight import Approval, Declined, HandedBack, Oversight, Query, Supervisor
 from harness.protocols.base import (
     Action,
     ActionProtocol,
     Command,
     CommandResult,
-    Gated,
+    GatedProtocol,
     Keys,
     Parsed,
     ScreenView,
@@ -35,16 +35,16 @@ from harness.trajectory import Compaction, Message, Outcome, Reply, Step, ToolCa
 __all__ = ["Agent", "AgentTerminal", "Limits"]
 
 Tools = Sequence[Mapping[str, Any]]
-FROM_A_PERSON = "[Message from a person who watches your terminal:]"
-"""What stands above a message that is put under an observation."""
+MESSAGE_HEADING = "[Message from a person who watches your terminal:]"
+"""Heading above a person's message, which is appended to an observation."""
 TYPED_BY_A_PERSON = "[A person has typed into your terminal. Typed was:]"
-"""The same above what is told of that."""
-_COMPACTIONS = 2
-"""Most compactions in a row without a usable reply between them."""
+"""Heading above the list of what a person typed."""
+_MOST_COMPACTIONS = 2
+"""Most consecutive compactions without a usable reply in between."""
 
 
 class AgentTerminal(Protocol):
-    """What the loop needs of a terminal: harness.terminal.Terminal, or a fake."""
+    """The terminal as the agent loop uses it: harness.terminal.Terminal, or a fake."""
 
     async def send(self, keys: Keys) -> Settled: ...
 
@@ -53,8 +53,8 @@ class AgentTerminal(Protocol):
     async def view(self) -> ScreenView: ...
 
 
-class _End(Exception):
-    """Raised where the agent has come to an end."""
+class _AgentEnded(Exception):
+    """Raised to end the agent with an outcome."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -63,10 +63,10 @@ class _End(Exception):
 class Agent:
     """One conversation about one task. `trajectory` is valid at any time, also after an exception.
 
-    `neutralise_special_tokens` defuses control tokens in all that the model is told but the prompts; they are recorded
-    as warnings in any case. `hide` takes secrets out of it. `on_step` is told the number of each step that begins,
-    `on_step_done` gets each step of the trajectory once, in order, when nothing of it will change any more; it must not
-    raise. With `approval` nothing is done that neither a rule nor whoever watches has said yes to.
+    `neutralise_special_tokens` defuses control tokens in everything sent to the model except the prompts; they are
+    recorded as warnings in any case. `hide` removes secrets. `on_step` receives the number of each step that begins;
+    `on_step_done` receives each final step once, in order, and must not raise. With `approval`, an action needs a
+    matching rule or a person's consent.
     """
 
     def __init__(
@@ -87,35 +87,34 @@ class Agent:
         self._model = model
         self._terminal = terminal
         self._gate = TokenGate(defuses=neutralise_special_tokens, hide=hide)
-        self._protocol = protocol.through(self._gate) if isinstance(protocol, Gated) else protocol
+        self._protocol = protocol.with_gate(self._gate) if isinstance(protocol, GatedProtocol) else protocol
         self._limits = limits
         self._seeds = seeds
         self._on_step = on_step
         self._on_step_done = on_step_done
-        self._watchers = Watchers(oversight, approval)
+        self._supervisor = Supervisor(oversight, approval)
         self._history = History(self._gate)
         self._room = ReplyRoom(model, limits)
         self._steps: list[Step] = []
         self._compactions: list[Compaction] = []
         self._outcome: Outcome | None = None
         self._warnings: Counter[str] = Counter()
-        self._noticed: list[str] = []
-        """Warnings for the next step that is kept."""
+        self._pending_warnings: list[str] = []
+        """Warnings to be recorded with the next step."""
         self._usage = Usage()
         self._format_errors = 0
         self._compactions_in_a_row = 0
         self._refusal: ContextLimitReached | None = None
-        """The latest one."""
         self._claimed = False
         self._clock: Clock | None = None
 
     async def run(self, instruction: str) -> Trajectory:
-        """Step until an outcome. Raises EndpointError, RequestTooLarge, and what ended it without a single reply."""
+        """Step until an outcome. Raises EndpointError, RequestTooLarge, and the cause if there was no reply at all."""
         self._clock = Clock(self._limits.timeout_sec)
         try:
             async with self._clock:
                 await self._converse(instruction)
-        except _End as end:
+        except _AgentEnded as end:
             self._outcome = end.outcome
         except TerminalLost:
             if not self._clock.replies:
@@ -140,16 +139,16 @@ class Agent:
             usage=self._usage,
             warnings=dict(self._warnings),
             compactions=tuple(self._compactions),
-            interventions=tuple(self._watchers.interventions),
+            interventions=tuple(self._supervisor.interventions),
             waited_sec=self._clock.waited_sec if self._clock else 0.0,
             model_sec=sum(step.model_sec for step in self._steps) + sum(done.model_sec for done in self._compactions),
             command_sec=sum(step.command_sec for step in self._steps),
         )
 
     def not_charged(self, seconds: float) -> None:
-        """Leave `seconds`, for which the terminal was out of reach, out of the agent's time."""
+        """Exclude `seconds`, during which the terminal was out of reach, from the agent's time."""
         if self._clock is not None:
-            self._clock.shift(seconds)
+            self._clock.extend(seconds)
 
     async def _converse(self, instruction: str) -> None:
         view = await self._terminal.view()
@@ -161,16 +160,16 @@ class Agent:
     async def _step(self) -> None:
         index = len(self._steps) + 1
         if self._limits.steps is not None and index > self._limits.steps:
-            raise _End(Outcome.STEP_LIMIT)
+            raise _AgentEnded(Outcome.STEP_LIMIT)
         self._on_step(index)
-        await self._listen(index)
+        await self._before_query(index)
         step, cramped = await self._query(index)
         # Kept before acting: a timeout or a lost terminal in mid-action must not lose the reply.
         self._steps.append(step)
         overflows = self._room.is_filled_by(step.reply, cramped)
         try:
             if overflows:
-                self._go_on_without(step)
+                self._drop_reply(step)
             else:
                 await self._follow(step)
         finally:
@@ -179,16 +178,16 @@ class Agent:
             await self._make_room(index)
 
     async def _follow(self, step: Step) -> None:
-        """Do what the reply says."""
+        """Execute the reply, unless it is malformed or refused."""
         self._compactions_in_a_row = 0
-        self._end_if_spent(step.reply)
-        parsed = self._read(step.reply)
-        step, parsed, refused = await self._reviewed(step, parsed)
+        self._end_if_out_of_tokens(step.reply)
+        parsed = self._parse(step.reply)
+        step, parsed, refused = await self._review(step, parsed)
         call = None if isinstance(parsed, FormatError) else parsed.tool_call
         self._history.add_reply(step.reply, call)
         if refused is not None:
             self._claimed = False
-            self._answer(step.model_copy(update={"observation": refused.why}), call)
+            self._add_observation(step.model_copy(update={"observation": refused.why}), call)
             return
         if isinstance(parsed, FormatError):
             self._complain(step, parsed)
@@ -196,61 +195,61 @@ class Agent:
         self._format_errors = 0
         await self._act(step, parsed)
 
-    def _end_if_spent(self, reply: Reply | None) -> None:
+    def _end_if_out_of_tokens(self, reply: Reply | None) -> None:
         limit = self._limits.completion_tokens
         if limit is not None and self._usage.completion_tokens >= limit:
             if reply is not None:
                 self._history.add_reply(reply)
-            raise _End(Outcome.TOKEN_LIMIT)
+            raise _AgentEnded(Outcome.TOKEN_LIMIT)
 
-    def _tell_of_uncounted(self) -> None:
+    def _warn_if_uncounted(self) -> None:
         if self._limits.completion_tokens is None or not self._usage.uncounted:
             return
         if not self._warnings["limit_without_effect"]:
-            self._notice(
+            self._warn(
                 "limit_without_effect: The server does not count the tokens of its replies, so --max-completion-tokens "
                 "does not bound them."
             )
 
-    def _notice(self, warning: str) -> None:
+    def _warn(self, warning: str) -> None:
         self._warnings[warning.partition(":")[0]] += 1
-        self._noticed.append(warning)
+        self._pending_warnings.append(warning)
 
-    def _take_noticed(self) -> tuple[str, ...]:
-        for warning in self._tokens_in("what stands before this reply"):
-            self._notice(warning)
-        noticed, self._noticed = tuple(self._noticed), []
+    def _take_warnings(self) -> tuple[str, ...]:
+        for warning in self._tokens_in("the conversation before this reply"):
+            self._warn(warning)
+        noticed, self._pending_warnings = tuple(self._pending_warnings), []
         return noticed
 
-    # -- who watches ------------------------------------------------------------------------------
+    # -- oversight --------------------------------------------------------------------------------
 
-    async def _listen(self, index: int) -> None:
-        """Wait until the model may be asked, and tell it what it is to be told."""
+    async def _before_query(self, index: int) -> None:
+        """Wait until the model may be queried, and add the messages that people have for it."""
         assert self._clock is not None
-        for each in await self._watchers.before_query(index, self._clock):
+        for each in await self._supervisor.before_query(index, self._clock):
             text = self._gate.admit(each.text if isinstance(each, HandedBack) else each)
-            heading = TYPED_BY_A_PERSON if isinstance(each, HandedBack) else FROM_A_PERSON
+            heading = TYPED_BY_A_PERSON if isinstance(each, HandedBack) else MESSAGE_HEADING
             self._history.add_to_last(Admitted(f"{heading}\n{text}"))
-            self._watchers.told(index, each, text)
+            self._supervisor.note_message(index, each, text)
 
-    async def _reviewed(
+    async def _review(
         self, step: Step, parsed: Parsed | FormatError
     ) -> tuple[Step, Parsed | FormatError, Declined | None]:
-        """The step that is followed, how its reply reads, and the refusal where there is one."""
+        """Return the step to follow, its parsed reply, and the refusal, if any."""
         assert self._clock is not None
-        decided = await self._watchers.review(step.index, step.reply, parsed, self._sample, self._read, self._clock)
+        decided = await self._supervisor.review(step.index, step.reply, parsed, self._sample, self._parse, self._clock)
         if isinstance(decided, Declined):
             return step, parsed, decided
         if decided is step.reply:
             return step, parsed, None
         step = step.model_copy(update={"reply": decided})
         self._steps[-1] = step
-        return step, self._read(decided), None
+        return step, self._parse(decided), None
 
     async def _sample(self, seed: int | None, temperature: float | None) -> Reply:
-        """Another reply to the conversation as it stands; its tokens count, its time does not."""
+        """Draw another reply to the conversation as it stands; its tokens count, its time does not."""
         model = self._model
-        if temperature is not None and isinstance(model, Tempered):
+        if temperature is not None and isinstance(model, SupportsTemperature):
             model = model.at_temperature(temperature)
         reply = await model.query(
             self._history.messages,
@@ -264,7 +263,7 @@ class Agent:
     # -- the model -------------------------------------------------------------------------------
 
     async def _query(self, index: int) -> tuple[Step, bool]:
-        """The next reply as a step, and whether the context left it less room than it should have."""
+        """Return the next reply as a step, and whether the context left it less room than it should have."""
         while True:
             started = time.monotonic()
             try:
@@ -272,27 +271,27 @@ class Agent:
             except ContextLimitReached as refusal:
                 self._refusal = refusal
                 if not isinstance(refusal, RequestTooLarge):
-                    self._history.is_at_least(refusal.prompt_tokens or self._room.context_tokens or 0)
+                    self._history.raise_estimate(refusal.prompt_tokens or self._room.context_tokens or 0)
                 await self._make_room(index)
                 continue
             self._refusal = None
-            reply = self._counted(reply)
+            reply = self._check_usage(reply)
             model_sec = time.monotonic() - started
-            return Step(index=index, reply=reply, model_sec=model_sec, warnings=self._take_noticed()), cramped
+            return Step(index=index, reply=reply, model_sec=model_sec, warnings=self._take_warnings()), cramped
 
     async def _ask_for_step(self) -> tuple[Reply, bool]:
         used, asked = self._usage, self._room.left(self._history, self._usage)
         reply = await self._ask(self._history.messages, asked, self._protocol.tools)
         return reply, self._room.is_cramped(reply, asked, used)
 
-    def _counted(self, reply: Reply) -> Reply:
-        """The reply, with a sign where what the server counted of the prompt cannot be, or says that it was cut."""
+    def _check_usage(self, reply: Reply) -> Reply:
+        """Return the reply with a sign if its prompt count is impossible or shows that the prompt was truncated."""
         sign = self._history.count(reply.usage) if self._room.believes(reply.usage) else IMPOSSIBLE_USAGE
         if sign == PROMPT_TRUNCATED and not self._warnings[sign]:
-            self._notice(
-                f"{sign}: The server counts {reply.usage.prompt_tokens} tokens of a prompt that has more: it seems to "
-                "leave out the beginning of the conversation. Give it a longer context (Ollama: num_ctx, llama.cpp: "
-                "--ctx-size), or let tbench keep to the one it has with --context-tokens."
+            self._warn(
+                f"{sign}: The server counts only {reply.usage.prompt_tokens} tokens for a longer prompt: it seems to "
+                "drop the beginning of the conversation. Give it a longer context (Ollama: num_ctx, llama.cpp: "
+                "--ctx-size), or set --context-tokens to the context that it has."
             )
         return (
             reply if sign is None or sign in reply.signs else reply.model_copy(update={"signs": (*reply.signs, sign)})
@@ -304,55 +303,55 @@ class Agent:
         assert self._clock is not None
         seed = None if self._seeds is None else self._seeds.at(len(self._steps) + 1)
         query = Query(self._model, messages, seed, max_tokens, tools)
-        reply = await self._clock.ask(lambda: self._watchers.reply(query), self._model.patience_sec)
+        reply = await self._clock.ask(lambda: self._supervisor.reply(query), self._model.patience_sec)
         self._usage += reply.usage
-        self._tell_of_uncounted()
+        self._warn_if_uncounted()
         return reply
 
     # -- the context -----------------------------------------------------------------------------
 
-    def _go_on_without(self, step: Step) -> None:
-        """Go on, where a policy can make room, with a history that lacks this step's reply."""
+    def _drop_reply(self, step: Step) -> None:
+        """Continue without this step's reply in the history, if the policy can make room; else end the agent."""
         if self._limits.on_overflow == "stop":
             self._history.add_reply(step.reply)
-            raise _End(Outcome.CONTEXT_LIMIT)
+            raise _AgentEnded(Outcome.CONTEXT_LIMIT)
         self._claimed = False
-        self._end_if_spent(step.reply)
+        self._end_if_out_of_tokens(step.reply)
         self._steps[-1] = step.model_copy(update={"format_error": "context_full"})
         self._warnings["format_error:context_full"] += 1
 
     async def _make_room(self, index: int) -> None:
         policy = self._limits.on_overflow
-        if policy == "stop" or self._compactions_in_a_row >= _COMPACTIONS:
-            raise self._full()
+        if policy == "stop" or self._compactions_in_a_row >= _MOST_COMPACTIONS:
+            raise self._context_full()
         self._compactions_in_a_row += 1
         done = await make_room(
             self._history,
             policy,
             step=index,
-            # Where it is the way that takes no more, the context's length says nothing.
+            # If something between here and the model refused the size, the context's length says nothing.
             context_tokens=None if isinstance(self._refusal, RequestTooLarge) else self._room.context_tokens,
             max_tokens=self._room.wanted(self._usage),
             ask=self._ask,
         )
         if done is not None:
             self._compactions.append(done)
-            self._end_if_spent(None)
+            self._end_if_out_of_tokens(None)
         if done is None or done.tokens_after >= done.tokens_before:
-            raise self._full()
-        self._notice(
-            f"context_compacted: {done.policy} took the history from about {done.tokens_before} "
+            raise self._context_full()
+        self._warn(
+            f"context_compacted: {done.policy} shortened the history from about {done.tokens_before} "
             f"to {done.tokens_after} tokens."
         )
 
-    def _full(self) -> Exception:
-        """What ends an agent whose history cannot be made shorter."""
-        return self._refusal if isinstance(self._refusal, RequestTooLarge) else _End(Outcome.CONTEXT_LIMIT)
+    def _context_full(self) -> Exception:
+        """Return the exception that ends an agent whose history cannot be shortened."""
+        return self._refusal if isinstance(self._refusal, RequestTooLarge) else _AgentEnded(Outcome.CONTEXT_LIMIT)
 
     # -- replies and actions ---------------------------------------------------------------------
 
-    def _read(self, reply: Reply) -> Parsed | FormatError:
-        """What a reply says is to be done, or what is wrong with its form."""
+    def _parse(self, reply: Reply) -> Parsed | FormatError:
+        """Parse a reply, or return what is wrong with its format."""
         if reply.cut:
             return FormatError(
                 "reply_cut",
@@ -365,7 +364,7 @@ class Agent:
             return self._in_reasoning(reply) or error
 
     def _in_reasoning(self, reply: Reply) -> FormatError | None:
-        """The error about a reply that stands whole in the thinking, with nothing behind it; None for another one."""
+        """Return the error for a reply that is entirely within the thinking; None for any other reply."""
         if reply.content.strip() or reply.tool_calls or not reply.reasoning:
             return None
         try:
@@ -381,23 +380,23 @@ class Agent:
 
     def _complain(self, step: Step, error: FormatError) -> None:
         self._warnings[f"format_error:{error.kind}"] += 1
-        self._count(error.warnings)
+        self._count_warnings(error.warnings)
         self._format_errors += 1
         self._claimed = False
         message = self._protocol.complain(str(error), None)
         tokens = self._tokens_in("the observation")
-        self._count(tokens)
+        self._count_warnings(tokens)
         warnings = step.warnings + error.warnings + tokens
         update = {"format_error": error.kind, "warnings": warnings, "observation": message}
-        self._answer(step.model_copy(update=update))
+        self._add_observation(step.model_copy(update=update))
         if self._format_errors >= self._limits.format_errors:
-            raise _End(Outcome.FORMAT_LIMIT)
+            raise _AgentEnded(Outcome.FORMAT_LIMIT)
 
-    def _count(self, warnings: tuple[str, ...]) -> None:
+    def _count_warnings(self, warnings: tuple[str, ...]) -> None:
         self._warnings.update(warning.partition(":")[0] for warning in warnings)
 
     def _tokens_in(self, where: str) -> tuple[str, ...]:
-        """The warning, if any, about control tokens in what the model is told next."""
+        """Return the warning, if any, about control tokens admitted since the last call."""
         found = self._gate.take_found()
         return (special_tokens_warning(found, where),) if found else ()
 
@@ -413,7 +412,7 @@ class Agent:
                 view = await self._terminal.view()
         finally:
             parsed = replace(parsed, warnings=tuple(each for each in parsed.warnings if each not in pointless))
-            self._count(parsed.warnings)
+            self._count_warnings(parsed.warnings)
             step = step.model_copy(
                 update={
                     "actions": tuple(shown_action(action) for action in parsed.actions),
@@ -425,15 +424,15 @@ class Agent:
             self._steps[-1] = step
         response = self._protocol.respond(parsed, view, claimed=self._claimed)
         warnings = view.notes + self._tokens_in("the observation")
-        self._count(warnings)
+        self._count_warnings(warnings)
         self._claimed = response.claimed
         update = {"observation": response.message, "warnings": step.warnings + warnings}
-        self._answer(step.model_copy(update=update), parsed.tool_call)
+        self._add_observation(step.model_copy(update=update), parsed.tool_call)
         if response.submitted:
-            raise _End(Outcome.SUBMITTED)
+            raise _AgentEnded(Outcome.SUBMITTED)
 
     async def _execute(self, action: Action, pointless: set[str | None]) -> tuple[View | None, int | None]:
-        """Execute an action: a command's view, and the exit code. Warnings that have no meaning go into `pointless`."""
+        """Return a command's view and the exit code. Warnings that turn out to be meaningless go into `pointless`."""
         if isinstance(action, Command):
             view = await self._terminal.run(action.command, self._limits.command_sec)
             return view, view.exit_code if isinstance(view, CommandResult) else None
@@ -442,33 +441,33 @@ class Agent:
             pointless.add(action.shell_warning)
         return None, settled.exit_code
 
-    def _answer(self, step: Step, call: ToolCall | None = None) -> None:
-        self._steps[-1] = step.model_copy(update={"observation": self._history.tell(step.observation, call)})
+    def _add_observation(self, step: Step, call: ToolCall | None = None) -> None:
+        self._steps[-1] = step.model_copy(update={"observation": self._history.add_observation(step.observation, call)})
 
 
 def never_answered(ended: Outcome | None, refusal: ContextLimitReached | None) -> HarnessError:
-    """The error of an agent that ended without a single reply of the model, for a refusal where there was one."""
+    """Return the error for an agent that ended without a single reply; `refusal` is the last one, if any."""
     if isinstance(refusal, RequestTooLarge):
         return refusal
     if refusal is not None:
         return NeverAnswered(
-            f"the model never answered: its context does not hold the first prompt and a reply ({refusal}); serve it "
-            "with a longer one, lower --max-tokens, or set --context-tokens if the server has more than it says"
+            f"the model never answered: its context is too short for the first prompt and a reply ({refusal}); serve "
+            "it with a longer one, lower --max-tokens, or set --context-tokens if the server has more than it reports"
         )
     return NeverAnswered(
-        f"the model had given no reply when the agent ended ({ended}): look at the endpoint, and whether the task's "
-        "[agent] timeout_sec leaves time for one"
+        f"the model had not replied when the agent ended ({ended}): check the endpoint, and whether the task's "
+        "[agent] timeout_sec is long enough"
     )
 
 
 def _length(reply: Reply) -> str:
-    """After how many tokens a reply was cut, where the server has counted them."""
+    """Return " after N tokens" for a cut reply; empty if the server did not count them."""
     tokens = reply.usage.completion_tokens
     return f" after {tokens} tokens" if tokens else ""
 
 
 def shown_action(action: Action) -> str:
-    """What a command says, or what keys type."""
+    """Return the text of a command, or the text or key name of keys."""
     if isinstance(action, Command):
         return action.command
     return action.key if action.key is not None else action.keystrokes

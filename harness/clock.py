@@ -1,4 +1,4 @@
-"""An agent's wall time, to which failures of the endpoint and of the way to the terminal do not count."""
+"""An agent's clock: wall time without the time lost to failures of the endpoint or the terminal's connection."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from harness.turns import take_turn
 
 
 class Clock:
-    """A context manager around an agent that raises TimeoutError at the end of `limit_sec`; None is no limit.
+    """A context manager around an agent that raises TimeoutError after `limit_sec`; None is no limit.
 
-    What counts towards the limit is the wall time less `waited_sec`: the sum of failed requests and of waiting, which
-    are not the agent's doing.
+    The limit applies to wall time less `waited_sec`, the time of failed requests and pauses beyond the agent's control.
     """
 
     def __init__(self, limit_sec: float | None) -> None:
         self._timeout = asyncio.timeout(limit_sec)
         self._ends_at = self._timeout.when()
-        """When it strikes, but for a stop that is under way."""
+        """Event loop time of the timeout, not counting a stop in progress."""
         self._stops, self._stopped_at = 0, 0.0
         self.waited_sec = 0.0
         self.replies = 0
-        """How many the queries gave, those included that came too late."""
+        """Number of replies to queries, including late ones."""
 
     async def __aenter__(self) -> Self:
         await self._timeout.__aenter__()
@@ -42,14 +41,14 @@ class Clock:
     def expired(self) -> bool:
         return self._timeout.expired()
 
-    def shift(self, seconds: float) -> None:
-        """Put the end off by time that is not the agent's doing; a negative one brings it closer."""
+    def extend(self, seconds: float) -> None:
+        """Extend the limit by time beyond the agent's control; a negative value shortens it."""
         self.waited_sec += seconds
-        self._put_off(seconds)
+        self._postpone(seconds)
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stop the clock for a block that is not the agent's doing; afterwards it has as much left as before."""
+        """Stop the clock during a block; afterwards as much time is left as before."""
         if self._timeout.expired():
             yield
             return
@@ -62,55 +61,55 @@ class Clock:
         finally:
             self._stops -= 1
             if not self._stops:
-                self.shift(_now() - self._stopped_at)
+                self.extend(_now() - self._stopped_at)
 
     async def ask(self, query: Callable[[], Awaitable[Reply]], patience_sec: float) -> Reply:
         """Make one query on this clock.
 
-        Meanwhile the end is put off by the model's patience, so that an outage ends as the endpoint's error and not
+        The limit is extended by the model's patience meanwhile, so that an outage ends as the endpoint's error and not
         as a timeout, which would be scored.
         """
         try:
             return await self._ask(query, patience_sec)
         finally:
-            # Hundreds of trials whose replies come at the same moment would hold up all the others.
+            # Hundreds of trials whose replies arrive at once would block the loop for all others.
             await take_turn()
 
     async def _ask(self, query: Callable[[], Awaitable[Reply]], patience_sec: float) -> Reply:
         began, before = _now(), self._waited()
-        self._put_off(patience_sec)
+        self._postpone(patience_sec)
         try:
             reply = await query()
         except ContextLimitReached as refusal:
-            self._put_off(-patience_sec)  # the agent may ask again
-            self.shift(refusal.waited_sec)
+            self._postpone(-patience_sec)  # the agent may ask again
+            self.extend(refusal.waited_sec)
             raise
         except EndpointError:
-            # The end stays put off: nothing but the endpoint shall end this agent.
+            # The limit stays extended: only the endpoint's error shall end this agent.
             self.waited_sec += max(0.0, _now() - began - (self._waited() - before))
             raise
         except asyncio.CancelledError:
-            self._leave_out_what_came_after(patience_sec)
+            self._exclude_overtime(patience_sec)
             raise
         self.replies += 1
-        self._put_off(-patience_sec)
-        self.shift(reply.waited_sec)
+        self._postpone(-patience_sec)
+        self.extend(reply.waited_sec)
         if self._ends_at is not None and not self._stops and _now() > self._ends_at:
-            # The clock strikes here, and nothing of a late reply is executed.
+            # Wait here for the timeout, so that a late reply is not executed.
             await asyncio.get_running_loop().create_future()
         return reply
 
-    def _leave_out_what_came_after(self, patience_sec: float) -> None:
-        """Count as waiting what lay beyond the limit when the clock struck at the end of patience: it was no work."""
+    def _exclude_overtime(self, patience_sec: float) -> None:
+        """Count time beyond the limit as waiting when the timeout came at the end of the patience: it was no work."""
         if self._ends_at is not None and not self._stops:
             self.waited_sec += max(0.0, _now() - (self._ends_at - patience_sec))
 
     def _waited(self) -> float:
-        """What does not count so far, with a stop that is under way."""
+        """Return the uncounted seconds so far, including a stop in progress."""
         return self.waited_sec + (_now() - self._stopped_at if self._stops else 0.0)
 
-    def _put_off(self, seconds: float) -> None:
-        # One that has struck cannot be set any more.
+    def _postpone(self, seconds: float) -> None:
+        # An expired timeout cannot be rescheduled.
         if self._ends_at is not None and not self._timeout.expired():
             self._ends_at += seconds
             if not self._stops:

@@ -1,4 +1,4 @@
-"""A user's own agent: its contract, what it is given, and how it is kept to its limits and recorded."""
+"""A user's own agent: its interface and inputs, and the runner that enforces its limits and records it."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from harness.errors import AgentCrashed, ContextLimitReached, EndpointError, Req
 from harness.limits import Limits
 from harness.model import Model, Sampling, Seeds
 from harness.protocols.base import CommandResult, Keys, ScreenView, View
-from harness.protocols.text import seen
+from harness.protocols.text import render_view
 from harness.terminal import Settled
 from harness.text import special_tokens, without_lone_surrogates
 from harness.trajectory import Message, Outcome, Reply, Step, Trajectory, Usage
 
-Seen = TypeVar("Seen", View, ScreenView, Settled)
+Result = TypeVar("Result", View, ScreenView, Settled)
 
 _STOPPING_SEC = 10.0
-"""Longest time that a cancelled agent is waited for; then it is left alone."""
+"""Longest wait for a cancelled agent to end."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a user's agent is given for one trial."""
+    """Inputs of a user's agent for one trial."""
 
     instruction: str
     terminal: AgentTerminal
-    """The open terminal, closed for you: `send(Keys)`, `run(command, limit_sec)`, `view()`; see docs/terminal.md."""
+    """The open terminal, closed by tbench: `send(Keys)`, `run(command, limit_sec)`, `view()`; see docs/terminal.md."""
     model: AgentModel | None
-    """The endpoint; None where the run has none."""
+    """The endpoint; None if the run has none."""
     seed: int
     limits: Limits
-    """Limits, of which `steps` (queries), `completion_tokens` and `timeout_sec` are enforced from outside."""
+    """Limits; tbench enforces `steps` (queries), `completion_tokens` and `timeout_sec`."""
 
 
 class CustomAgent(Protocol):
@@ -48,15 +48,15 @@ class CustomAgent(Protocol):
     async def run(self, assignment: Assignment) -> Outcome | None:
         """Work until done. Returning None counts as Outcome.FINISHED.
 
-        TerminalLost and ContextLimitReached may be left to become outcomes; any other exception is an error of
-        the trial. It must not block the event loop.
+        TerminalLost and ContextLimitReached may propagate and become outcomes; any other exception is an error of the
+        trial. It must not block the event loop.
         """
 
 
 class AgentModel:
-    """The endpoint as a user's agent sees it. Every reply becomes a step of the trajectory.
+    """The endpoint for a user's agent. Every reply becomes a step of the trajectory.
 
-    A query that may not be made any more, or that the endpoint fails for good, does not return: the agent is cancelled.
+    A query beyond the limits, or to an endpoint that has failed for good, does not return: the agent is cancelled.
     """
 
     def __init__(self, model: Model, query: Callable[..., Awaitable[Reply]]) -> None:
@@ -65,7 +65,7 @@ class AgentModel:
 
     @property
     def context_tokens(self) -> int | None:
-        """Most tokens of prompt and reply together, as the server says; None if unknown."""
+        """Most tokens of prompt and reply together, as reported by the server; None if unknown."""
         return self._model.context_tokens
 
     @property
@@ -79,13 +79,13 @@ class AgentModel:
         max_tokens: int | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Reply:
-        """One reply, with a seed made of the trial's. Raises ContextLimitReached."""
+        """Return one reply, with a seed derived from the trial's. Raises ContextLimitReached."""
         return await self._query(messages, max_tokens or self.sampling.max_tokens, tools)
 
 
 @dataclass(frozen=True)
-class _Deed:
-    """What was done with the terminal, and what came of it."""
+class _TerminalCall:
+    """One call of the terminal and its result."""
 
     action: str | None
     observation: str | None
@@ -106,8 +106,8 @@ class _Deed:
 class CustomRun:
     """One trial of a user's agent. `trajectory` is valid at any time, also after an exception.
 
-    A step is over with the next query, and goes to `on_step_done` then, which must not raise. What the agent does in
-    the terminal while it waits for a reply belongs to the step of that reply.
+    A step ends with the next query and is then passed to `on_step_done`, which must not raise. Terminal calls made
+    while a reply is pending belong to the step of that reply.
     """
 
     def __init__(
@@ -131,25 +131,24 @@ class CustomRun:
         self._on_step = on_step
         self._on_step_done = on_step_done
         self._steps_done = 0
-        """The first so many steps are over."""
-        self._early: list[_Deed] = []
-        """What belongs to the next step."""
+        """Number of steps that have ended."""
+        self._early_calls: list[_TerminalCall] = []
+        """Terminal calls that belong to the next step."""
         self._messages: tuple[Message, ...] = ()
         self._steps: list[Step] = []
         self._usage = Usage()
         self._warnings: Counter[str] = Counter()
         self._outcome: Outcome | None = None
-        self._has_asked = False
+        self._has_queried = False
         self._refusal: ContextLimitReached | None = None
-        """The latest one."""
         self._clock: Clock | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._outside: list[Exception] = []
-        """What the terminal raised, which is not the agent's doing."""
+        self._terminal_errors: list[Exception] = []
+        """Exceptions raised by the terminal, which are not the agent's fault."""
 
     async def run(self, instruction: str) -> Trajectory:
-        """Run the agent to its end. Raises EndpointError, AgentCrashed, RequestTooLarge, what the terminal raised, and
-        NeverAnswered where it has asked the model in vain."""
+        """Run the agent to its end. Raises EndpointError, AgentCrashed, RequestTooLarge, the terminal's errors, and
+        NeverAnswered if the model never replied to its queries."""
         self._clock = Clock(self._limits.timeout_sec)
         self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         work = asyncio.create_task(self._work(instruction), name=f"agent {self._name}")
@@ -160,12 +159,12 @@ class CustomRun:
         except TimeoutError:
             self._outcome = Outcome.AGENT_TIMEOUT
         else:
-            self._outcome = self._ended.result() if self._ended.done() else _outcome(work, self._outside)
+            self._outcome = self._ended.result() if self._ended.done() else _outcome(work, self._terminal_errors)
         finally:
             await _stop(work)
             self._end_step()
             self._ended.cancel()
-        if self._has_asked and not self._clock.replies:
+        if self._has_queried and not self._clock.replies:
             ended, self._outcome = self._outcome, None
             raise never_answered(ended, self._refusal)
         return self.trajectory
@@ -185,14 +184,14 @@ class CustomRun:
         )
 
     def not_charged(self, seconds: float) -> None:
-        """Leave `seconds`, for which the terminal was out of reach, out of the agent's time."""
+        """Exclude `seconds`, during which the terminal was out of reach, from the agent's time."""
         if self._clock is not None:
-            self._clock.shift(seconds)
+            self._clock.extend(seconds)
 
     async def _work(self, instruction: str) -> object:
         assignment = Assignment(
             instruction=instruction,
-            terminal=_WatchedTerminal(self._terminal, self._note, self._outside.append),
+            terminal=_RecordedTerminal(self._terminal, self._record_call, self._terminal_errors.append),
             model=None if self._model is None else AgentModel(self._model, self._query),
             seed=self._seeds.seed,
             limits=self._limits,
@@ -217,7 +216,7 @@ class CustomRun:
         if self._limits.completion_tokens is not None:
             max_tokens = min(max_tokens, self._limits.completion_tokens - self._usage.completion_tokens)
         started = time.monotonic()
-        self._has_asked = True
+        self._has_queried = True
         try:
             reply = await clock.ask(
                 lambda: model.query(messages, seed=self._seeds.at(index), max_tokens=max_tokens, tools=tools),
@@ -234,43 +233,43 @@ class CustomRun:
         self._messages = (*messages, answer)
         self._usage += reply.usage
         step = Step(index=index, reply=reply, model_sec=time.monotonic() - started)
-        early, self._early = self._early, []
-        self._steps.append(reduce(lambda so_far, deed: deed.added_to(so_far), early, step))
+        early_calls, self._early_calls = self._early_calls, []
+        self._steps.append(reduce(lambda so_far, call: call.added_to(so_far), early_calls, step))
         limit = self._limits.completion_tokens
         if limit is not None and self._usage.completion_tokens >= limit:
             return await self._end(Outcome.TOKEN_LIMIT)
         return reply
 
     async def _end(self, why: Outcome | EndpointError) -> Reply:
-        """End the trial, whatever the agent would do about it."""
+        """End the trial without returning to the agent."""
         if not self._ended.done():
             if isinstance(why, Outcome):
                 self._ended.set_result(why)
             else:
                 self._ended.set_exception(why)
-        return await _for_ever()
+        return await _hang()
 
     def _end_step(self) -> None:
         if self._steps_done < len(self._steps):
             self._steps_done += 1
             self._on_step_done(self._steps[-1])
 
-    def _note(self, action: str | None, started: float, view: View | Settled | None) -> None:
-        """Add what was typed, and what came of it, to the latest step."""
+    def _record_call(self, action: str | None, started: float, view: View | Settled | None) -> None:
+        """Add a terminal call and its result to the latest step."""
         exit_code = view.exit_code if isinstance(view, CommandResult | Settled) else None
-        text = "\n".join(seen(view)) if isinstance(view, ScreenView | CommandResult) else None
+        text = "\n".join(render_view(view)) if isinstance(view, ScreenView | CommandResult) else None
         if text and special_tokens(text):
             self._warnings["special_tokens"] += 1
         typed = None if action is None else without_lone_surrogates(action)
-        deed = _Deed(typed, text, exit_code, time.monotonic() - started)
+        call = _TerminalCall(typed, text, exit_code, time.monotonic() - started)
         if self._steps_done < len(self._steps):
-            self._steps[-1] = deed.added_to(self._steps[-1])
+            self._steps[-1] = call.added_to(self._steps[-1])
         elif self._steps:
-            self._early.append(deed)
+            self._early_calls.append(call)
 
 
-class _WatchedTerminal:
-    """A terminal that reports what is done with it."""
+class _RecordedTerminal:
+    """A terminal that reports every call and its result."""
 
     def __init__(
         self,
@@ -279,7 +278,7 @@ class _WatchedTerminal:
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._terminal = terminal
-        self._note = note
+        self._record_call = note
         self._on_failure = on_failure
 
     async def send(self, keys: Keys) -> Settled:
@@ -291,22 +290,22 @@ class _WatchedTerminal:
     async def view(self) -> ScreenView:
         return await self._watch(None, self._terminal.view())
 
-    async def _watch(self, action: str | None, doing: Awaitable[Seen]) -> Seen:
+    async def _watch(self, action: str | None, doing: Awaitable[Result]) -> Result:
         started = time.monotonic()
         try:
             result = await doing
         except BaseException as error:
             if isinstance(error, Exception):
                 self._on_failure(error)
-            self._note(action, started, None)
+            self._record_call(action, started, None)
             raise
-        self._note(action, started, result)
+        self._record_call(action, started, result)
         return result
 
 
-def _outcome(work: asyncio.Task[object], outside: Sequence[Exception]) -> Outcome:
+def _outcome(work: asyncio.Task[object], terminal_errors: Sequence[Exception]) -> Outcome:
     if work.cancelled():
-        raise AgentCrashed("run() was cancelled from within", "")
+        raise AgentCrashed("run() cancelled itself", "")
     error = work.exception()
     if isinstance(error, RequestTooLarge):
         raise error
@@ -314,7 +313,7 @@ def _outcome(work: asyncio.Task[object], outside: Sequence[Exception]) -> Outcom
         return Outcome.CONTEXT_LIMIT
     if isinstance(error, TerminalLost):
         return Outcome.TERMINAL_LOST
-    if any(error is failure for failure in outside):
+    if any(error is failure for failure in terminal_errors):
         assert error is not None
         raise error
     if error is not None:
@@ -323,32 +322,32 @@ def _outcome(work: asyncio.Task[object], outside: Sequence[Exception]) -> Outcom
     if result is None:
         return Outcome.FINISHED
     if not isinstance(result, Outcome):
-        raise AgentCrashed(f"run() returned {result!r:.80}; return a harness.trajectory.Outcome, or nothing", "")
+        raise AgentCrashed(f"run() returned {result!r:.80}; return a harness.trajectory.Outcome or None", "")
     return result
 
 
 def crashed(error: BaseException) -> AgentCrashed:
-    """The error for an exception that came out of a user's code, with its innermost place there."""
+    """Return the error for an exception in a user's code, with the innermost file and line."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return AgentCrashed(f"{type(error).__name__}: {error}{place}", "".join(traceback.format_exception(error)))
 
 
-async def _for_ever() -> Reply:
+async def _hang() -> Reply:
     return await asyncio.Future[Reply]()
 
 
 async def _stop(work: asyncio.Task[object]) -> None:
-    """End the agent's task, or leave it alone where it does not end."""
+    """Cancel the agent's task, and abandon it if it does not end."""
     work.cancel()
     done, _ = await asyncio.wait({work}, timeout=_STOPPING_SEC)
     if not done:
-        work.add_done_callback(_look_away)
+        work.add_done_callback(_ignore_exception)
     else:
-        _look_away(work)
+        _ignore_exception(work)
 
 
-def _look_away(work: asyncio.Task[object]) -> None:
-    """Take notice of the task's exception, which has been told or does not matter any more."""
+def _ignore_exception(work: asyncio.Task[object]) -> None:
+    """Retrieve the task's exception, so that asyncio does not log it."""
     if not work.cancelled():
         work.exception()

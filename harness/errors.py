@@ -3,29 +3,29 @@
 HarnessError
 ├── EndpointError          the endpoint gave no usable answer
 │   ├── EndpointUnavailable    refused, reset, timed out, 408/409/429/5xx until the retry budget was spent, or away
-│   ├── ReplyTimeout           the reply takes longer than one request may, and the server is there
-│   └── RequestRefused         4xx: the server said no and would say it again
+│   ├── ReplyTimeout           the reply takes longer than the request timeout, and the server is up
+│   └── RequestRefused         4xx: the server refused the request and would refuse it again
 ├── ContextLimitReached    the prompt no longer fits the model's context: an outcome, not an error
-│   └── RequestTooLarge        it does not fit through the way to the model: an error, where it cannot be made shorter
-├── NeverAnswered          an agent came to its end without a single reply: nobody's verdict
-├── TerminalLost           the terminal's stream ended and could not be had again: an outcome
-├── TerminalUnreachable    where the terminal lives cannot be reached any more: nobody's verdict
-├── FormatError            a reply that does not follow the protocol: goes back to the model
-└── AgentCrashed           a user's own agent raised an exception, or returned what is no outcome
+│   └── RequestTooLarge        something in front of the model refuses the size: an error if it cannot be shortened
+├── NeverAnswered          the agent ended without a single reply: not scored
+├── TerminalLost           the terminal's stream ended and could not be restored: an outcome
+├── TerminalUnreachable    the terminal's host cannot be reached any more: not scored
+├── FormatError            a reply that does not follow the protocol: reported to the model
+└── AgentCrashed           a user's own agent raised an exception, or returned something other than an outcome
 """
 
 from __future__ import annotations
 
 
 class HarnessError(Exception):
-    """Base of everything the harness raises on purpose."""
+    """Base of all exceptions that the harness raises on purpose."""
 
     waited_sec: float = 0.0
-    """Seconds of failed requests and pauses that a query spent before the request that was answered with this."""
+    """Seconds of failed requests and pauses before the request that led to this error."""
 
 
 class EndpointError(HarnessError):
-    """The endpoint gave no usable answer. The message names the URL and the server's own words."""
+    """The endpoint gave no usable answer. The message has the URL and the server's message."""
 
 
 class EndpointUnavailable(EndpointError):
@@ -33,11 +33,11 @@ class EndpointUnavailable(EndpointError):
 
 
 class ReplyTimeout(EndpointError):
-    """The reply took longer than one request may, here or at a gateway on the way, while the server was there."""
+    """The reply took longer than the timeout, here or at a gateway, while the server was up."""
 
 
 class RequestRefused(EndpointError):
-    """The request was refused (4xx) and would be refused again; nearly always by the server."""
+    """The request was refused (4xx), nearly always by the server, and would be refused again."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class RequestRefused(EndpointError):
 class ContextLimitReached(HarnessError):
     """The prompt (with max_tokens) no longer fits the model's context.
 
-    `prompt_tokens` is the prompt's length where the server's refusal tells it, else None.
+    `prompt_tokens` is the prompt's length if the server's refusal states it, else None.
     """
 
     def __init__(self, message: str, prompt_tokens: int | None = None) -> None:
@@ -56,11 +56,11 @@ class ContextLimitReached(HarnessError):
 
 
 class RequestTooLarge(ContextLimitReached):
-    """Something between here and the model takes no request of this size, whatever the model's context has room for."""
+    """Something between here and the model refuses requests of this size, whatever the model's context."""
 
 
 class NeverAnswered(HarnessError):
-    """The agent came to an end, and the model had no part in it: it never gave a reply."""
+    """The agent ended without a single reply of the model."""
 
 
 class TerminalLost(HarnessError):
@@ -68,14 +68,14 @@ class TerminalLost(HarnessError):
 
 
 class TerminalUnreachable(HarnessError):
-    """The way to the terminal is cut: an engine or a network that does not come back, not the agent's doing."""
+    """The connection to the terminal is lost: an engine or network that does not recover, not the agent's fault."""
 
 
 class FormatError(HarnessError):
     """A reply that does not follow the protocol.
 
-    `kind` is a short stable word for counting (`no_json`, `several_blocks`, …); the message is what the
-    model is told. `warnings` are those of the reply, `kind: what happened` each: they are counted too.
+    `kind` is a short stable word for counting (`no_json`, `several_blocks`, …); the message is shown to the model.
+    `warnings` are the reply's, `kind: what happened` each; they are counted too.
     """
 
     def __init__(self, kind: str, message: str, warnings: tuple[str, ...] = ()) -> None:
@@ -85,7 +85,10 @@ class FormatError(HarnessError):
 
 
 class AgentCrashed(HarnessError):
-    """A user's own agent raised an exception, or returned what is no outcome. `trace` is its traceback, if any."""
+    """A user's own agent raised an exception or returned something other than an outcome.
+
+    `trace` is the traceback, if any.
+    """
 
     def __init__(self, message: str, trace: str) -> None:
         super().__init__(message)

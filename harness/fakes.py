@@ -1,7 +1,4 @@
-"""Fakes for the harness's seams: a model and a terminal that follow a script, and record what was asked of them.
-
-For tests of agents and protocols without an endpoint or a container.
-"""
+"""Scripted model and terminal for tests of agents and protocols without an endpoint or a container."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ from harness.trajectory import Message, Reply
 
 
 class ScriptExhausted(AssertionError):
-    """Raised where more is asked for than the script holds."""
+    """Raised when a fake is called more often than its script allows."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One query as it reached a ScriptedModel."""
+    """A query received by a ScriptedModel."""
 
     messages: tuple[Message, ...]
     seed: int | None
@@ -63,17 +60,17 @@ class ScriptedModel:
         if not self._script:
             raise ScriptExhausted(f"query {len(self.requests)} has no reply in the script")
         entry = self._script.popleft()
-        await _interrupt(entry)
+        await _raise_or_hang(entry)
         reply = Reply(content=entry) if isinstance(entry, str) else entry
         assert isinstance(reply, Reply)
         return reply
 
 
 class FakeTerminal:
-    """A `harness.agent.AgentTerminal` whose views follow `script`, in order; an empty screen where it has ended.
+    """A `harness.agent.AgentTerminal` whose views follow `script`, in order; then the screen is empty.
 
-    A string is a screen, an exception is raised, None never comes. `typed` holds what was sent, keys and
-    commands alike; every send ends at once, as `settled` says.
+    A string is a screen, an exception is raised, None never returns. `typed` records all keys and commands; every send
+    returns `settled` at once.
     """
 
     def __init__(
@@ -102,13 +99,13 @@ class FakeTerminal:
 
     async def _view(self) -> View:
         entry = self._script.popleft() if self._script else ""
-        await _interrupt(entry)
+        await _raise_or_hang(entry)
         view = ScreenView(screen=entry, new_output=None) if isinstance(entry, str) else entry
         assert isinstance(view, ScreenView | CommandResult)
         return view
 
 
-async def _interrupt(entry: object) -> None:
+async def _raise_or_hang(entry: object) -> None:
     if isinstance(entry, Exception):
         raise entry
     if entry is None:

@@ -1,6 +1,6 @@
-"""The conversation as it is sent, its length in tokens, and how it is shortened when it fills the model's context.
+"""The conversation as it is sent, its length in tokens, and its compaction when it fills the model's context.
 
-There is no tokenizer here: the server counts every prompt, and what it has not counted yet is estimated.
+There is no tokenizer here: the server counts every prompt, and newer text is estimated.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from harness.text import TokenGate, strip_thinking
 from harness.trajectory import Compaction, Message, OnOverflow, Reply, ToolCall, Usage
 
 PROMPT_TRUNCATED = "prompt_truncated"
-"""The sign of a reply to a prompt of which the server left something out."""
+"""Sign of a reply to a prompt that the server truncated."""
 IMPOSSIBLE_USAGE = "impossible_usage"
-"""The sign of a reply whose counts contradict it, each other, or what was asked."""
+"""Sign of a reply whose counts contradict its text, each other or the request."""
 _TOKENS_PER_BYTE = 0.4
-"""Rate for text that the server has not counted yet, on the high side."""
-_MOST_PER_BYTE, _TEMPLATE_TOKENS = 2, 10_000
-"""No prompt has more tokens than so many for each of its bytes, and those of a template with its tools."""
-_THINKING_PER_BYTE = 0.5
-"""Most tokens for a byte of thinking, which a template may send once and then leave out."""
-_NEW_PER_BYTE = 0.6
-"""The same for a byte of new messages."""
+"""High estimate of tokens per byte for text that the server has not counted yet."""
+_MOST_TOKENS_PER_BYTE, _TEMPLATE_TOKENS = 2, 10_000
+"""Upper bound of a prompt's tokens: per byte, plus the template with its tools."""
+_THINKING_TOKENS_PER_BYTE = 0.5
+"""Most tokens per byte of thinking, which a template may send once and then leave out."""
+_NEW_TOKENS_PER_BYTE = 0.6
+"""Most tokens per byte of new messages."""
 _SMALLEST_CONTEXT = 256
-"""A smaller count is no prompt that was cut to a context."""
+"""Fewest tokens of a prompt that was truncated to a context."""
 _SEEN_GROWTH_BYTES = 64
-"""Growth of the history that shows in any count of its tokens."""
+"""Growth of the history that any token count must show."""
 _STALLED_COUNTS = 6
-"""So many counts in a row that have not grown with the history are no thinking that a template has dropped."""
+"""Number of consecutive counts without growth that dropped thinking cannot explain."""
 _WORD = re.compile(r"[^\W\d_]+")
-"""Letters in a row, of which usual tokenizers make at least a token."""
-_LEAST_PER_WORD = 0.6
+"""A run of letters, which usual tokenizers turn into at least one token."""
+_LEAST_TOKENS_PER_WORD = 0.6
 
 
 @dataclass(frozen=True)
-class _Count:
-    """What the server counted, and the size of the history then."""
+class _ServerCount:
+    """A token count of the server, and the history's size at that time."""
 
     tokens: int
     size_bytes: int
@@ -51,10 +51,10 @@ class _Count:
 
 
 def size_bytes(message: Message) -> int:
-    """The bytes of a message that take room in the prompt, without earlier thinking, which most templates leave out.
+    """Return the bytes of a message in the prompt, without earlier thinking, which most templates leave out.
 
-    Too low an estimate is safe: the server refuses what does not fit and says by how much. Too high a one would leave
-    a reply too little room, and it would be cut.
+    Too low an estimate is safe: the server refuses a prompt that does not fit and says by how much. Too high an
+    estimate would leave a reply too little room, and it would be cut.
     """
     content = without_thinking(message.content) if message.role == "assistant" else message.content
     parts = (content, *(f"{call.name}{call.arguments}" for call in message.tool_calls))
@@ -62,9 +62,9 @@ def size_bytes(message: Message) -> int:
 
 
 class History:
-    """The messages, append-only but for `replace`. `opening` holds the first ones, which no policy touches.
+    """The messages, append-only except for `replace`. `opening` holds the first ones, which no policy touches.
 
-    What others than the model say comes in through a gate, unless it has passed that already.
+    All text that is not the model's passes the gate, unless it has passed it already.
     """
 
     def __init__(self, gate: TokenGate | None = None) -> None:
@@ -72,34 +72,34 @@ class History:
         self.messages: list[Message] = []
         self.opening: tuple[Message, ...] = ()
         self._bytes = 0
-        """Size of all messages, kept so that a long history is not measured anew at each step."""
+        """Size of all messages, cached because measuring a long history at each step is slow."""
         self._counted_bytes = 0
         self._counted_tokens = 0
         self._counted_messages = 0
         self._words = 0
         self._thinking = 0
-        """Bytes of thinking in all messages: whether they are sent is up to settings and template."""
-        self._last: _Count | None = None
-        """The latest count of this version of the history."""
+        """Bytes of thinking in all messages; settings and template decide whether they are sent."""
+        self._last: _ServerCount | None = None
+        """Latest count of this version of the history."""
         self._stalled = 0
-        """Counts in a row that have not grown with it."""
+        """Number of consecutive counts that have not grown with the history."""
         self._tokens_per_byte = _TOKENS_PER_BYTE
 
     def open(self, messages: Sequence[Message]) -> None:
-        """Begin with `messages`."""
+        """Start the conversation with `messages`."""
         self.opening = tuple(messages)
         self.messages = list(messages)
         self._measure(messages)
 
-    def tell(self, text: str, call: ToolCall | None = None) -> str:
-        """Add what the model is told, as the answer to its `call` where there is one; returns it as it is told."""
-        told = self.gate.admit(text)
+    def add_observation(self, text: str, call: ToolCall | None = None) -> str:
+        """Add a message for the model, as the answer to its `call` if there is one; return the admitted text."""
+        admitted = self.gate.admit(text)
         if call is not None:
-            # Also an empty one: servers refuse a history with a call that nothing answers.
-            self._add(Message(role="tool", content=told, tool_call_id=call.id))
-        elif told:
-            self._add(Message(role="user", content=told))
-        return told
+            # Also if empty: servers refuse a history with an unanswered call.
+            self._add(Message(role="tool", content=admitted, tool_call_id=call.id))
+        elif admitted:
+            self._add(Message(role="user", content=admitted))
+        return admitted
 
     def _add(self, message: Message) -> None:
         self.messages.append(message)
@@ -108,10 +108,10 @@ class History:
         self._words += _words(message)
 
     def add_to_last(self, text: str) -> None:
-        """Put `text` under the last message, where that is no reply: many templates want roles that take turns."""
+        """Append `text` to the last message, unless that is a reply: many templates require alternating roles."""
         last = self.messages[-1]
         if last.role == "assistant":
-            self.tell(text)
+            self.add_observation(text)
             return
         text = self.gate.admit(text)
         longer = last.model_copy(update={"content": f"{last.content}\n\n{text}".lstrip()})
@@ -123,41 +123,41 @@ class History:
 
     @property
     def tokens(self) -> int:
-        """The length in tokens: what the server has counted, and an estimate for what is newer."""
+        """Length in tokens: the server's count, plus an estimate for newer messages."""
         return self._counted_tokens + math.ceil((self._bytes - self._counted_bytes) * _TOKENS_PER_BYTE)
 
     def estimate(self, messages: Iterable[Message]) -> int:
-        """The tokens of another version of this history, by the rate at which the server counted this one."""
+        """Estimate the tokens of another version of this history, at the rate of the server's count of this one."""
         return math.ceil(_bytes(messages) * self._tokens_per_byte)
 
     def bytes_of(self, tokens: int) -> int:
-        """The number of bytes of this history that make about so many tokens."""
+        """Estimate the number of bytes of this history that make up `tokens`."""
         return math.ceil(tokens / self._tokens_per_byte)
 
     def count(self, usage: Usage) -> str | None:
-        """Take over what the server counted for all messages so far; 0 where it does not count.
+        """Apply the server's count of all messages so far; 0 means that it does not count.
 
-        Returns a sign, and takes nothing over, where so few tokens, or so many, cannot be those of this history.
+        If the number is implausible for this history, apply nothing and return a sign.
         """
         tokens = usage.prompt_tokens
         if not tokens:
             return None
-        sign = self._sign_of(tokens)
+        sign = self._check_count(tokens)
         if sign is None:
-            self._learn(tokens)
-            self._last = _Count(tokens, self._bytes, self._thinking)
+            self._set_count(tokens)
+            self._last = _ServerCount(tokens, self._bytes, self._thinking)
         return sign
 
-    def _sign_of(self, tokens: int) -> str | None:
-        """What is odd about a count of all messages so far."""
-        if tokens > _MOST_PER_BYTE * (self._bytes + self._thinking) + _TEMPLATE_TOKENS:
+    def _check_count(self, tokens: int) -> str | None:
+        """Return the sign of an implausible count of all messages so far; None for a plausible one."""
+        if tokens > _MOST_TOKENS_PER_BYTE * (self._bytes + self._thinking) + _TEMPLATE_TOKENS:
             return IMPOSSIBLE_USAGE
-        too_few = tokens < self._words * _LEAST_PER_WORD
+        too_few = tokens < self._words * _LEAST_TOKENS_PER_WORD
         if (last := self._last) is not None and (new := self._bytes - last.size_bytes) >= _SEEN_GROWTH_BYTES:
-            if tokens < last.tokens / 2 and tokens <= new * _NEW_PER_BYTE:
-                return IMPOSSIBLE_USAGE  # counted without what its cache has
-            # A template may have dropped all the thinking that was in the last prompt, but nothing else.
-            too_few |= tokens <= last.tokens - last.thinking_bytes * _THINKING_PER_BYTE
+            if tokens < last.tokens / 2 and tokens <= new * _NEW_TOKENS_PER_BYTE:
+                return IMPOSSIBLE_USAGE  # counted without the cached tokens
+            # A template may have dropped all thinking of the last prompt, but nothing else.
+            too_few |= tokens <= last.tokens - last.thinking_bytes * _THINKING_TOKENS_PER_BYTE
             self._stalled = self._stalled + 1 if tokens <= last.tokens else 0
             too_few |= self._stalled >= _STALLED_COUNTS
         if not too_few:
@@ -165,8 +165,8 @@ class History:
         return PROMPT_TRUNCATED if tokens >= _SMALLEST_CONTEXT else IMPOSSIBLE_USAGE
 
     def add_reply(self, reply: Reply, call: ToolCall | None = None) -> None:
-        """Add `reply`, with only that of its tool calls that is acted on."""
-        # Thinking is counted but may not be sent back: then the next prompt is known only up to this reply.
+        """Add `reply` with `call`, the only tool call that is executed."""
+        # Thinking is counted but may not be sent back; then the next prompt is known only up to this reply.
         thinks = bool(reply.reasoning) or without_thinking(reply.content) != reply.content
         is_known = not thinks and reply.usage.completion_tokens > 0 and self._counted_messages == len(self.messages)
         calls = () if call is None else (call,)
@@ -175,13 +175,13 @@ class History:
             self._counted_tokens += reply.usage.completion_tokens
             self._counted_messages, self._counted_bytes = len(self.messages), self._bytes
 
-    def is_at_least(self, tokens: int) -> None:
-        """Note that the server refused this history, which is longer than estimated."""
+    def raise_estimate(self, tokens: int) -> None:
+        """Raise the estimate to `tokens`, after the server refused this history as too long."""
         if self.tokens < tokens:
-            self._learn(tokens)
+            self._set_count(tokens)
 
     def replace(self, messages: Sequence[Message]) -> None:
-        """Go on with another version of this history."""
+        """Continue with another version of this history."""
         tokens = self.estimate(messages)
         self.messages = list(messages)
         self._measure(messages)
@@ -193,7 +193,7 @@ class History:
         self._thinking = sum(map(_thinking_bytes, messages))
         self._words = sum(map(_words, messages))
 
-    def _learn(self, tokens: int) -> None:
+    def _set_count(self, tokens: int) -> None:
         self._counted_tokens, self._counted_messages = tokens, len(self.messages)
         self._counted_bytes = self._bytes
         self._tokens_per_byte = tokens / max(1, self._bytes)
@@ -213,20 +213,20 @@ def _words(message: Message) -> int:
     return len(_WORD.findall(without_thinking(message.content) if message.role == "assistant" else message.content))
 
 
-# Makes a history that fills the model's context shorter, and says what was done.
+# Compaction of a history that fills the model's context.
 #
-# `drop-oldest-outputs` replaces the oldest terminal outputs by one line each. `summarize` has the model sum up its
-# work and goes on with the first messages, that summary and the last output.
+# `drop-oldest-outputs` replaces the oldest terminal outputs by one line each. `summarize` asks the model to summarize
+# its work and continues with the first messages, the summary and the last output.
 
 Ask = Callable[[Sequence[Message], int], Awaitable[Reply]]
-"""A query without tools, of messages and max_tokens."""
+"""Queries the model without tools: messages and max_tokens."""
 
 KEPT_SHARE = 0.5
-"""Share of the context that the history is to fill, by estimate, once outputs are dropped."""
+"""Share of the context that the history should fill, by estimate, after outputs are dropped."""
 SUMMARY_TOKENS = 4096
 """Most tokens of a summary, thinking included; never more than a quarter of the context."""
 DROPPED = "[Output dropped to save context.]"
-_REQUEST = """\
+_SUMMARY_REQUEST = """\
 The conversation is about to be shortened because the context is full. Execute nothing now, and do not use the usual \
 format: answer in plain text. Write down what somebody who sees only the task and your notes needs to finish it: \
 what was done and what came of it, files, commands and values that matter, what failed and why, what remains."""
@@ -243,9 +243,9 @@ Go on from there, in the format described above. The last output was:
 async def make_room(
     history: History, policy: OnOverflow, *, step: int, context_tokens: int | None, max_tokens: int, ask: Ask
 ) -> Compaction | None:
-    """Shorten `history` as `policy` says; None where nothing is gained. `max_tokens` bounds the summary.
+    """Shorten `history` by `policy`; None if nothing is gained. `max_tokens` bounds the summary.
 
-    Where no usable summary comes, the oldest outputs are dropped instead.
+    Without a usable summary, the oldest outputs are dropped instead.
     """
     before, messages_before = history.tokens, len(history.messages)
     context = context_tokens or before
@@ -254,7 +254,7 @@ async def make_room(
     if policy == "summarize":
         summary = await _ask_for_summary(history, context, min(max_tokens, SUMMARY_TOKENS, context // 4), ask)
     model_sec = time.monotonic() - started
-    summary = summary and _admitted(summary, history)
+    summary = summary and _gated(summary, history)
     notes = notes_in(summary)
     done: OnOverflow = "summarize" if notes else "drop-oldest-outputs"
     longer = history.messages
@@ -277,7 +277,7 @@ async def make_room(
 
 
 def drop_oldest_outputs(messages: Sequence[Message], keep_first: int, bytes_to_save: int) -> list[Message]:
-    """`messages` with outputs behind the first `keep_first` replaced, oldest first, never the newest one.
+    """Return `messages` with outputs after the first `keep_first` replaced, oldest first, never the newest one.
 
     Roles and call ids stay, so every tool call keeps its answer.
     """
@@ -291,7 +291,7 @@ def drop_oldest_outputs(messages: Sequence[Message], keep_first: int, bytes_to_s
 
 
 def drop_number_of_outputs(messages: Sequence[Message], keep_first: int, number: int) -> list[Message]:
-    """`messages` with that many outputs replaced, the ones that `drop_oldest_outputs` begins with."""
+    """Return `messages` with the `number` oldest outputs replaced, in the order of `drop_oldest_outputs`."""
     shorter = list(messages)
     for index, _ in islice(_outputs(messages, keep_first), number):
         shorter[index] = _dropped(messages[index])
@@ -299,7 +299,7 @@ def drop_number_of_outputs(messages: Sequence[Message], keep_first: int, number:
 
 
 def _outputs(messages: Sequence[Message], keep_first: int) -> Iterator[tuple[int, int]]:
-    """The outputs that may be dropped, oldest first: the place of each, and the bytes that this saves."""
+    """Yield the outputs that may be dropped, oldest first: the index of each, and the bytes saved."""
     outputs = [index for index, message in enumerate(messages) if message.role in ("user", "tool")]
     for index in outputs[:-1]:
         saved = size_bytes(messages[index]) - len(DROPPED)
@@ -312,7 +312,7 @@ def _dropped(message: Message) -> Message:
 
 
 def drop_oldest_turns(messages: Sequence[Message], keep_first: int, bytes_to_save: int) -> list[Message]:
-    """`messages` without the first replies behind `keep_first` and what answered them; the last turn stays."""
+    """Return `messages` without the oldest replies after `keep_first` and their answers; the last turn stays."""
     starts = [index for index, message in enumerate(messages) if message.role == "assistant" and index >= keep_first]
     end = starts[0] if starts else len(messages)
     for after in starts[1:]:
@@ -329,7 +329,7 @@ def _drop_to(history: History, tokens: int) -> list[Message]:
 
 
 async def _ask_for_summary(history: History, context_tokens: int, max_tokens: int, ask: Ask) -> Reply | None:
-    """Ask the model for a summary; None where even a much shorter history leaves no room for one."""
+    """Ask the model for a summary; None if even a much shorter history leaves no room for one."""
     if max_tokens < 1:
         return None
     for share in (1.0, KEPT_SHARE):
@@ -342,10 +342,10 @@ async def _ask_for_summary(history: History, context_tokens: int, max_tokens: in
 
 
 def _summary_request(history: History, tokens: int) -> list[Message]:
-    """The history with the request at its end, in about `tokens`: the oldest outputs are left out first, then turns."""
-    asking = _appended(history.messages, _REQUEST)
+    """Return the history with the summary request, in about `tokens`: drops the oldest outputs first, then turns."""
+    asking = _appended(history.messages, _SUMMARY_REQUEST)
     keep_first = len(history.opening)
-    estimated = history.tokens + history.estimate([Message(role="user", content=_REQUEST)])
+    estimated = history.tokens + history.estimate([Message(role="user", content=_SUMMARY_REQUEST)])
     shorter = drop_oldest_outputs(asking, keep_first, history.bytes_of(estimated - tokens))
     if (rest := history.estimate(shorter) - tokens) > 0:
         shorter = drop_oldest_turns(shorter, keep_first, history.bytes_of(rest))
@@ -353,7 +353,7 @@ def _summary_request(history: History, tokens: int) -> list[Message]:
 
 
 def _appended(messages: Sequence[Message], text: str) -> list[Message]:
-    """`messages` with `text` at the end of the last: templates of several models refuse two user messages in a row."""
+    """Append `text` to the last of `messages`: several models' templates refuse two user messages in a row."""
     last = messages[-1]
     if last.role == "assistant":
         return [*messages, Message(role="user", content=text)]
@@ -365,26 +365,26 @@ def _appended_text(content: str, text: str) -> str:
 
 
 def with_notes(opening: Sequence[Message], messages: Sequence[Message], notes: str) -> list[Message]:
-    """The opening of `messages`, the last of it continued by the summary and the last output."""
+    """Return the opening of `messages` with the summary and the last output appended to its last message."""
     answers = [message for message in messages[len(opening) :] if message.role in ("user", "tool")]
     output = answers[-1].content if answers else "(none)"
     return _appended(opening, _NOTES.format(notes=notes, output=output))
 
 
 def without_notes(opening: Sequence[Message], notes: str) -> tuple[Message, ...]:
-    """The opening as it was before `with_notes`; unchanged where it does not hold these notes."""
+    """Return the opening as it was before `with_notes`; unchanged if it does not hold these notes."""
     before = _appended_text("", _NOTES.partition("{notes}")[0] + notes)
     last = opening[-1]
     return (*opening[:-1], last.model_copy(update={"content": last.content.partition(before)[0]}))
 
 
-def _admitted(summary: Reply, history: History) -> Reply:
-    """The summary with notes as they may stand in a message of somebody else than the model."""
+def _gated(summary: Reply, history: History) -> Reply:
+    """Pass the summary's notes through the gate, because they are sent back in a user message."""
     notes = notes_in(summary)
     admitted = history.gate.admit(notes)
     return summary.model_copy(update={"content": summary.content.replace(notes, admitted)}) if notes else summary
 
 
 def notes_in(summary: Reply | None) -> str:
-    """The notes that a summary holds; empty where there is none that can be used."""
+    """Return the notes in a summary; empty if there are none."""
     return strip_thinking(summary.content).strip() if summary else ""

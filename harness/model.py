@@ -1,4 +1,4 @@
-"""A language model as the agent loop needs it, and how it is sampled."""
+"""The model interface of the agent loop, and its sampling and rendering settings."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from harness.trajectory import Frozen, Message, Reply
 
 SeedScheme = Literal["hashed", "bare"]
-_OURS = {
+_OWN_FIELDS = {
     *("model", "messages", "prompt", "tools", "temperature", "top_p", "max_tokens"),
     *("seed", "n", "stream", "stream_options"),
 }
-_RENAMED = {"temperature", "top_p", "max_tokens", "seed", "stop", "skip_special_tokens", "chat_template_kwargs"}
-"""Fields that a server may know by another name, or not at all."""
+_RENAMABLE = {"temperature", "top_p", "max_tokens", "seed", "stop", "skip_special_tokens", "chat_template_kwargs"}
+"""Request fields that some servers know by another name, or not at all."""
 
 
 class SamplingSettings(Frozen):
-    """What the user decides about sampling; all of it is sent with every request.
+    """Sampling settings, all of which are sent with every request.
 
-    A server's own defaults come from the model's files, and differ between models.
+    A server's own defaults come from the model's files and differ between models.
     """
 
     temperature: float = Field(default=0.7, ge=0)
@@ -49,8 +49,8 @@ class SamplingSettings(Frozen):
 
     @field_validator("extra_body")
     @classmethod
-    def _leave_ours_alone(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if taken := sorted(_OURS & value.keys()):
+    def _check_extra_body(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(_OWN_FIELDS & value.keys()):
             raise ValueError(f"{', '.join(taken)} cannot be set here")
         if "extra_body" in value:
             raise ValueError("extra_body inside extra_body: servers ignore it silently")
@@ -58,14 +58,14 @@ class SamplingSettings(Frozen):
 
     @field_validator("rename_fields")
     @classmethod
-    def _rename_what_is_sent(cls, value: dict[str, str | None]) -> dict[str, str | None]:
-        if unknown := sorted(value.keys() - _RENAMED):
-            raise ValueError(f"{', '.join(unknown)}: no field of ours; these are: {', '.join(sorted(_RENAMED))}")
+    def _check_renames(cls, value: dict[str, str | None]) -> dict[str, str | None]:
+        if unknown := sorted(value.keys() - _RENAMABLE):
+            raise ValueError(f"{', '.join(unknown)}: unknown field; can be renamed: {', '.join(sorted(_RENAMABLE))}")
         names = [name for name in value.values() if name is not None]
-        if bad := [name for name in names if not name or name in _OURS - value.keys()]:
-            raise ValueError(f"{bad[0]!r} is no free name for a field")
+        if bad := [name for name in names if not name or name in _OWN_FIELDS - value.keys()]:
+            raise ValueError(f"{bad[0]!r} cannot be used as a field name: empty or already taken")
         if len(set(names)) < len(names):
-            raise ValueError("two fields under one name")
+            raise ValueError("two fields are renamed to the same name")
         return value
 
 
@@ -73,19 +73,19 @@ class Sampling(SamplingSettings):
     """Sampling parameters of all queries."""
 
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    """The seed of queries that name none; None sends none."""
+    """Seed of queries without one of their own; None sends no seed."""
 
     def on_the_wire(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a request under the names that the server knows, without those that are not to be sent."""
+        """Return a request's fields under the names that the server knows, without those that are not to be sent."""
         names = {**self.rename_fields, "seed": None} if self.omit_seed else self.rename_fields
         return {name: value for field, value in fields.items() if (name := names.get(field, field)) is not None}
 
 
 def hashed_seed(seed: int, task: str, step: int) -> int:
-    """The seed of a request: the first 31 bits of sha256(`[seed,"task",step]` as compact ASCII JSON), big-endian.
+    """Return a request's seed: the first 31 bits of sha256(`[seed,"task",step]` as compact ASCII JSON), big-endian.
 
-    A server that seeds its noise by request, as vLLM does, draws the same noise for equal seeds: with the trial's seed
-    alone all tasks would rise and fall together. 31 bits are what every server takes.
+    A server that seeds its noise by request, such as vLLM, draws the same noise for equal seeds: with the trial's seed
+    alone, the results of all tasks would be correlated. Every server accepts 31 bits.
     """
     text = json.dumps([seed, task, step], separators=(",", ":"))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
@@ -93,20 +93,20 @@ def hashed_seed(seed: int, task: str, step: int) -> int:
 
 @dataclass(frozen=True)
 class Seeds:
-    """The seeds of the requests of one trial: a task with a seed."""
+    """Derives the seeds of one trial's requests from its task and seed."""
 
     task: str
     seed: int
     scheme: SeedScheme = "hashed"
-    """`hashed`: another for each task, seed and step; `bare`: the trial's, for all."""
+    """`hashed`: a different seed for each task, seed and step; `bare`: the trial's seed for all requests."""
 
     def at(self, step: int) -> int:
-        """The seed for a request of the step with this number, counted from 1."""
+        """Return the seed for a request of this step, counted from 1."""
         return self.seed if self.scheme == "bare" else hashed_seed(self.seed, self.task, step)
 
 
-def _word_of(value: object) -> object:
-    """The word for true or false, which a file may say as well."""
+def _on_or_off(value: object) -> object:
+    """Map true and false, which a file may use as well, to `on` and `off`."""
     return {"true": "on", "false": "off"}.get(str(value).lower(), value)
 
 
@@ -114,7 +114,7 @@ Template = Literal["server", "chatml", "gemma", "gemma4", "contract"]
 
 
 class Rendering(Frozen):
-    """How the history becomes the text that the model sees."""
+    """Settings for rendering the history into the text that the model sees."""
 
     template: Template = "server"
     """Prompts by server, chatml, gemma, gemma4 or contract. `server` uses the chat endpoint, with the model's own
@@ -126,96 +126,96 @@ class Rendering(Frozen):
     strip_thinking: Literal["on", "off", "auto"] = "auto"
     """Leave the thinking out of earlier replies. `auto`: only where the prompt is rendered here; a server's
     template has its own rule for it."""
-    send_reasoning: Annotated[Literal["auto", "on", "off"], BeforeValidator(_word_of)] = "auto"
+    send_reasoning: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_or_off)] = "auto"
     """Send earlier reasoning back. It goes under the name in which it came, and the server's
     template drops what its model is not to see. `auto`: until a server refuses that."""
 
     @property
     def sends_reasoning(self) -> bool:
-        """Whether reasoning goes back, as long as no server refuses it."""
+        """Whether reasoning is sent back, as long as no server refuses it."""
         if self.send_reasoning == "auto":
             return self.template == "server" and self.strip_thinking != "on"
         return self.send_reasoning == "on"
 
     @property
     def takes_tools(self) -> bool:
-        """Whether queries may have tools: only the server's own template has a place for them."""
+        """Whether queries may have tools: only the server's own template supports them."""
         return self.template == "server"
 
     @model_validator(mode="after")
-    def _nothing_without_effect(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.template != "server" and self.chat_template_kwargs:
             raise ValueError(f"chat_template_kwargs are for the server's template, not for {self.template}")
         if self.template != "server" and self.send_reasoning == "on":
-            raise ValueError(f"send_reasoning is for the server's template: {self.template} has no place for it")
+            raise ValueError(f"send_reasoning is for the server's template: {self.template} does not support it")
         if self.send_reasoning == "on" and self.strip_thinking == "on":
             raise ValueError("send_reasoning and strip_thinking=on contradict each other")
         return self
 
 
 class ServedModel(Frozen):
-    """A model as the endpoint lists it."""
+    """A model in the endpoint's list."""
 
     id: str
     context_tokens: int | None = None
-    """The server's `max_model_len`; None where it does not say."""
+    """The server's `max_model_len`; None if not reported."""
     root: str | None = None
-    """The path or repository that the weights came from."""
+    """Path or repository of the weights."""
     names: tuple[str, ...] = ()
-    """Its other names: those that are listed with the same root."""
+    """Other names listed with the same root."""
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """The name that was asked for, then the others."""
+        """The requested name, then the others."""
         return (self.id, *self.names)
 
 
 @runtime_checkable
-class Tempered(Protocol):
-    """A model whose temperature may be another one for a while."""
+class SupportsTemperature(Protocol):
+    """A model that can be queried at another temperature."""
 
     def at_temperature(self, temperature: float) -> Model:
-        """The same model, asked at another temperature."""
+        """Return the same model at another temperature."""
         ...
 
 
 @runtime_checkable
-class Bounded(Protocol):
-    """A model whose server may take less max_tokens than is asked for."""
+class ReportsMaxTokens(Protocol):
+    """A model whose server may limit max_tokens."""
 
     @property
     def most_tokens(self) -> int | None:
-        """The largest max_tokens that it takes; None where no refusal has told."""
+        """Largest max_tokens that the server accepts; None as long as no refusal has stated it."""
         ...
 
 
 @runtime_checkable
-class Bindable(Protocol):
-    """A model behind several servers, of which a trial is to have one."""
+class MultiServer(Protocol):
+    """A model behind several servers, one of which is assigned to a trial."""
 
     def bound(self) -> AbstractContextManager[Model]:
-        """The model for one trial, during the block."""
+        """Assign a server to one trial for the block, and return its model."""
         ...
 
 
 def bound(model: Model) -> AbstractContextManager[Model]:
-    """The model as one trial asks it, during the block."""
-    return model.bound() if isinstance(model, Bindable) else contextlib.nullcontext(model)
+    """Return a context manager for the model of one trial, bound to one server if there are several."""
+    return model.bound() if isinstance(model, MultiServer) else contextlib.nullcontext(model)
 
 
 @runtime_checkable
 class OverHttp(Protocol):
-    """A model that is asked over HTTP."""
+    """A model that is queried over HTTP."""
 
     @property
     def model(self) -> str | None:
-        """Its id; None where that is not settled."""
+        """Model id; None if not settled yet."""
         ...
 
     def request(
         self, messages: Sequence[Message], *, seed: int | None, max_tokens: int, tools: Sequence[Mapping[str, Any]]
     ) -> tuple[str, dict[str, Any]]:
-        """The path below the base URL, and the body, of the request that `query` sends. Raises RequestRefused."""
+        """Return the path below the base URL and the body of the request that `query` sends. Raises RequestRefused."""
         ...
 
 
@@ -241,7 +241,7 @@ class Model(Protocol):
         max_tokens: int,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Reply:
-        """One reply; `tools` are the functions that it may call, in OpenAI's format.
+        """Return one reply; `tools` are the functions that it may call, in OpenAI's format.
 
         Raises EndpointUnavailable, RequestRefused or ContextLimitReached (harness.errors).
         """

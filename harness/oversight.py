@@ -1,6 +1,6 @@
-"""Oversight of an agent: rules and people who approve, change, hold or stop what it wants to do.
+"""Oversight of an agent: rules and people that approve, change, hold or stop its actions.
 
-The time that this takes is charged to nobody. Everything that was done to an agent stands in its trajectory.
+The time that this takes is not charged to the agent. Every intervention is recorded in its trajectory.
 """
 
 from __future__ import annotations
@@ -21,103 +21,100 @@ from harness.trajectory import Intervention, Message, Reply
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question to a model that has not been asked yet."""
+    """A query to a model that has not been sent yet."""
 
     model: Model
     messages: Sequence[Message]
-    """The history, which grows later on: copy what is to be kept."""
+    """The live history, which keeps growing: copy it to keep it."""
     seed: int | None
     max_tokens: int
     tools: Sequence[Mapping[str, Any]] = ()
 
     async def ask(self) -> Reply:
-        """Ask the model. Raises EndpointError, and ContextLimitReached."""
+        """Query the model. Raises EndpointError and ContextLimitReached."""
         return await self.model.query(self.messages, seed=self.seed, max_tokens=self.max_tokens, tools=self.tools)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A reply of which nothing has been done yet."""
+    """A reply that has not been executed yet."""
 
     step: int
     reply: Reply
     parsed: Parsed | FormatError
-    """What would be done, or what is wrong with its form."""
+    """The actions it asks for, or what is wrong with its format."""
     sample: Callable[[int | None, float | None], Awaitable[Reply]]
-    """Ask the model for another reply to the same conversation, with this seed and temperature.
+    """Draw another reply to the same conversation, with this seed and temperature; None uses the agent's.
 
-    None is what the agent has. Raises EndpointError, and ContextLimitReached.
+    Raises EndpointError and ContextLimitReached.
     """
     read: Callable[[Reply], Parsed | FormatError]
-    """What would be done of another reply, or what is wrong with its form."""
+    """Parse another reply, or return what is wrong with its format."""
     needs_word: bool = False
-    """Whether it is followed only if somebody says so (Approved), as no rule allows it."""
+    """Whether no rule allows it, so that a person has to approve it (Approved)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """The decision that nothing of a reply is done."""
+    """The decision not to execute a reply."""
 
     why: str
-    """What the model gets instead of an observation."""
+    """The message that the model gets instead of an observation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approved:
-    """The decision that a reply is followed, where none is without somebody's word."""
+    """The decision to follow a reply that needs approval."""
 
     reply: Reply
     by: str
-    """Who has said yes: a person, or a rule."""
+    """The approver: a person or a rule."""
 
 
 Decided = Reply | Declined | Approved
-"""What becomes of a reply: it is followed, or another one, or nothing is done."""
+"""The decision on a reply: follow it or another one, or do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandedBack:
-    """The terminal comes back from a person who has typed into it."""
+    """Report that a person typed into the terminal and has given it back."""
 
     text: str
-    """What was typed, and what is to be seen now."""
+    """The typed text, and the screen afterwards."""
 
 
 class Oversight(Protocol):
-    """Who watches one agent."""
+    """Observer of one agent, who may hold it, send it messages and decide on its replies."""
 
     async def before_query(self, step: int) -> Sequence[str | HandedBack]:
-        """Return when the model may be asked for this step; what is returned is told to it beside its observation.
+        """Return when the model may be queried for this step; the messages returned are added to its observation.
 
-        Raises what the terminal does where a person has typed into it.
+        Raises the terminal's errors if a person has typed into it.
         """
 
     async def reply(self, query: Query) -> Reply:
-        """The reply to a query: what the model answers, or what it has answered to the same one before.
-
-        Raises what the model does.
-        """
+        """Return the model's reply to a query, or its recorded reply to the same query. Raises the model's errors."""
 
     async def review(self, draft: Draft) -> Decided:
-        """The reply to follow, which may be another one or an edited one; or that nothing is done."""
+        """Decide which reply to follow: the draft, an edited one or another one; or decline."""
 
 
-# Which actions may be done at all: those that a rule allows, and those that a person has said yes to.
+# Approval: an action needs a rule that allows it, or a person's consent.
 
 _ALLOWLIST = "allowlist="
 _MOST_SHOWN = 20
-"""Rules of which the model is told."""
+"""Most rules listed to the model."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-"""What no rule can allow: keys that would change a line that was read already."""
+"""Control characters, which no rule can allow: they would change a line that has been checked already."""
 
 
 class BadApproval(ValueError):
-    """Raised for a setting, or a file of rules, that cannot be used; the message says where and what to do."""
+    """Raised for an invalid setting or rules file; the message names the place and the remedy."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A regular expression; what it matches as a whole may be done."""
+    """A regular expression; actions that it matches in full are allowed."""
 
     text: str
     pattern: re.Pattern[str]
@@ -125,15 +122,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Approval:
-    """Who has to say yes before anything of a reply is done."""
+    """The approval that a reply needs before it is executed."""
 
     asks: bool
-    """Whether a person is asked about what no rule allows; else it is refused."""
+    """Whether a person is asked about actions that no rule allows; if not, they are refused."""
     rules: tuple[Rule, ...] = ()
 
     @classmethod
     def read(cls, setting: str) -> Approval:
-        """That of `ask`, `allowlist=FILE` or `ask,allowlist=FILE`. Raises BadApproval."""
+        """Parse `ask`, `allowlist=FILE` or `ask,allowlist=FILE`. Raises BadApproval."""
         asks, comma, rest = setting.partition(",")
         if asks != "ask":
             asks, comma, rest = "", ",", setting
@@ -146,14 +143,14 @@ class Approval:
 
     @property
     def fingerprint(self) -> str:
-        """It in a word that is equal for equal rules."""
+        """Short text that is equal for equal rules."""
         if not self.rules:
             return "ask"
         digest = hashlib.sha256("\n".join(rule.text for rule in self.rules).encode()).hexdigest()
         return f"{'ask,' if self.asks else ''}allowlist:{digest[:16]}"
 
-    def words_for_model(self, actions: Iterable[str]) -> str:
-        """What the model is told where nothing is done of a reply that has to be approved."""
+    def refusal_text(self, actions: Iterable[str]) -> str:
+        """Return the model's message about a reply that was not executed for lack of approval."""
         refused = "\n".join(f"  {each}" for each in actions)
         if not self.rules:
             return f"Nothing of this was done, as nobody has approved it:\n{refused}"
@@ -165,46 +162,46 @@ class Approval:
 
 
 def read_rules(file: Path) -> tuple[Rule, ...]:
-    """The rules in a file: a regular expression per line; `#` begins a comment line. Raises BadApproval."""
+    """Read rules from a file: a regular expression per line; `#` begins a comment line. Raises BadApproval."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
-        raise BadApproval(f"{file}: {why}; name a file with a regular expression per line") from None
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise BadApproval(f"{file}: {why}; give a file with one regular expression per line") from None
     rules = []
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
             try:
                 rules.append(Rule(line.strip(), re.compile(line.strip())))
             except re.error as error:
-                raise BadApproval(f"{file}:{number}: {line.strip()}: is no regular expression: {error}") from None
+                raise BadApproval(f"{file}:{number}: {line.strip()}: not a regular expression: {error}") from None
     if not rules:
-        raise BadApproval(f"{file}: has no rule; write a regular expression per line")
+        raise BadApproval(f"{file}: no rules; write one regular expression per line")
     return tuple(rules)
 
 
 @dataclass
 class Approver:
-    """Says of each reply of one agent whether a rule allows it, as far as text that is typed tells what will be done.
+    """Checks the replies of one agent against the rules, as far as typed text shows what will be executed.
 
-    A line counts as a whole, with what an earlier reply has typed of it already.
+    Each line is checked in full, including the part that earlier replies have typed.
     """
 
     approval: Approval
     _unfinished: str = field(default="", init=False)
-    """What stands on the terminal's line without an Enter behind it."""
+    """Text on the terminal's line that has not been followed by Enter."""
 
     def refused(self, parsed: Parsed) -> tuple[str, ...]:
-        """The commands, lines and keys of a reply that no rule allows; empty where it may be done."""
+        """Return the commands, lines and keys of a reply that no rule allows; empty if it may be executed."""
         return tuple(unit for unit in _units(parsed, self._unfinished) if self._rule(unit) is None)
 
     def rules_for(self, parsed: Parsed) -> tuple[str, ...]:
-        """The rules that allow a reply, each once."""
+        """Return the rules that allow a reply, each once."""
         found = (self._rule(unit) for unit in _units(parsed, self._unfinished))
         return tuple(dict.fromkeys(rule.text for rule in found if rule is not None))
 
-    def done(self, parsed: Parsed) -> None:
-        """Take it that a reply was followed."""
+    def note_followed(self, parsed: Parsed) -> None:
+        """Record that a reply was followed."""
         self._unfinished = _left_unfinished(parsed.actions, self._unfinished)
 
     def _rule(self, unit: str) -> Rule | None:
@@ -214,9 +211,9 @@ class Approver:
 
 
 def _units(parsed: Parsed, unfinished: str) -> Iterator[str]:
-    """What has to be allowed: commands, typed lines, and the names of keys. Nothing where nothing is done."""
+    """Yield the units that need a rule: commands, typed lines and key names."""
     if parsed.complete and len(parsed.actions) == 1 and isinstance(parsed.actions[0], Command):
-        return  # the command that only says that the task is done
+        return  # the command that only declares the task done
     before = unfinished
     for action in parsed.actions:
         if isinstance(action, Command):
@@ -242,36 +239,34 @@ def _typed(unfinished: str, keystrokes: str) -> list[str]:
     return re.split(r"\r\n|[\r\n]", unfinished + keystrokes)
 
 
-# What others than the model have to say about an agent: rules, and whoever watches it. All of it is noted.
-
 Sample = Callable[[int | None, float | None], Awaitable[Reply]]
 Read = Callable[[Reply], Parsed | FormatError]
 
 
-class Watchers:
-    """Those who may hold an agent, speak to it, and decide about its replies; the time they take is not charged."""
+class Supervisor:
+    """Applies an agent's oversight and approval rules, and records interventions; their time is not charged."""
 
     def __init__(self, oversight: Oversight | None, approval: Approval | None) -> None:
         self.interventions: list[Intervention] = []
-        """What they did, in order."""
+        """All interventions, in order."""
         self._oversight = oversight
         self._approver = None if approval is None else Approver(approval)
 
     async def before_query(self, step: int, clock: Clock) -> Sequence[str | HandedBack]:
-        """Return when the model may be asked; what is returned is told to it."""
+        """Return when the model may be queried, with the messages for it."""
         if self._oversight is None:
             return ()
         with clock.stopped():
             return await self._oversight.before_query(step)
 
     async def reply(self, query: Query) -> Reply:
-        """The reply to a query. Raises what the model does."""
+        """Return the reply to a query. Raises the model's errors."""
         return await (query.ask() if self._oversight is None else self._oversight.reply(query))
 
     async def review(
         self, step: int, reply: Reply, parsed: Parsed | FormatError, sample: Sample, read: Read, clock: Clock
     ) -> Reply | Declined:
-        """The reply that is followed, or the refusal of it."""
+        """Return the reply to follow, or its refusal."""
         refused = self._refused(parsed)
         decided: Reply | Declined | Approved = reply
         if self._oversight is not None:
@@ -288,7 +283,7 @@ class Watchers:
         if decided is not reply:
             self._note(step, "changed", reply.content)
         if self._approver is not None and not isinstance(followed := read(decided), FormatError):
-            self._approver.done(followed)
+            self._approver.note_followed(followed)
         return decided
 
     def _refused(self, parsed: Parsed | FormatError) -> tuple[str, ...]:
@@ -299,17 +294,17 @@ class Watchers:
     def _by_rule(
         self, step: int, reply: Reply, parsed: Parsed | FormatError, refused: tuple[str, ...]
     ) -> Reply | Declined:
-        """What the rules say of a reply about which nobody has said anything."""
+        """Decide by the rules on a reply that no person has decided on."""
         if self._approver is None or isinstance(parsed, FormatError):
             return reply
         if refused:
-            return Declined(self._approver.approval.words_for_model(refused))
+            return Declined(self._approver.approval.refusal_text(refused))
         if rules := self._approver.rules_for(parsed):
             self._note(step, "approved", f"by rule: {' and '.join(rules)}")
         return reply
 
-    def told(self, step: int, said: str | HandedBack, text: str) -> None:
-        """Note that the model was told something, as which `text`."""
+    def note_message(self, step: int, said: str | HandedBack, text: str) -> None:
+        """Record that `text` was sent to the model on behalf of a person."""
         self._note(step, "typed" if isinstance(said, HandedBack) else "message", text)
 
     def _note(self, step: int, kind: str, text: str) -> None:

@@ -1,7 +1,7 @@
 """Renders a history for the model: messages for the chat endpoint, or a prompt for `/v1/completions`.
 
-Pure. Only ever appends: what is rendered of a history begins what is rendered of the longer one (of `gemma`, once
-the first user message is there). Turn marks inside a content are not escaped: harness.text deals with them.
+Pure and append-only: a rendered history is a prefix of the longer history's rendering (for `gemma`, once the first
+user message is there). Turn marks inside a content are not escaped: harness.text handles them.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from harness.trajectory import Message, ToolCall
 
 _THINKING = (("<think>", "</think>"), ("<|channel>thought", "<channel|>"))  # Qwen and many others; Gemma 4
 _NO_REASONING = " "
-"""What servers that want reasoning in every reply take for it; some refuse an empty text."""
-# Templates that open <think> in the prompt leave the reply only its end. Elsewhere in a line it is text.
+"""Placeholder for servers that require reasoning in every reply; some refuse an empty text."""
+# Templates that open <think> in the prompt leave only the closing tag to the reply. Elsewhere in a line it is text.
 _BARE_END = re.compile(r"</think>[ \t\r]*(?:\n|\Z)")
-# In this order: an escaped backslash is no escape of its own, a pair is no lone surrogate.
+# The order matters: an escaped backslash starts no other escape, and a pair is no lone surrogate.
 _JSON_ESCAPES = re.compile(
     r"\\\\|(?P<pair>\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})|(?P<lone>\\ud[89a-f][0-9a-f]{2})", re.IGNORECASE
 )
 
 
 class _TurnFormat(NamedTuple):
-    """How a template writes each role's turn. The reply's opening is also the end of every prompt."""
+    """A template's format of each role's turn. The reply's opening also ends every prompt."""
 
     marks: Mapping[str, tuple[str, str]]
-    """The text before and after a content, by role."""
+    """Text before and after a content, by role."""
     stop: tuple[str, ...]
-    """The strings that end a reply: base models run on into the next turn."""
+    """Strings that end a reply: base models run on into the next turn."""
     strips: bool = False
     """Whether contents lose the white space around them."""
     folds_system: bool = False
-    """Whether there is no system turn, so that the system message goes in front of the first user message."""
+    """Whether the system message is prepended to the first user message, for lack of a system turn."""
 
 
 class Sent(NamedTuple):
-    """How the reasoning of earlier replies goes back."""
+    """The form in which the reasoning of earlier replies is sent back."""
 
     field: str = "reasoning_content"
-    """Its name in a message; with `content` it goes as a part of that."""
+    """Its field in a message; `content` sends it as a part of the content."""
     always: bool = False
-    """Whether also replies that had none have the field, for servers that want it in each."""
+    """Whether replies without reasoning get the field as well, for servers that require it in each."""
 
 
 _AS_USUAL = Sent()
@@ -77,9 +77,9 @@ _TEMPLATES: dict[str, _TurnFormat] = {
 def wire_messages(
     messages: Sequence[Message], rendering: Rendering, sent: Sent | None = _AS_USUAL
 ) -> list[dict[str, Any]]:
-    """The history in the format of `/v1/chat/completions`, always encodable.
+    """Return the history in the format of `/v1/chat/completions`, always encodable.
 
-    Reasoning goes as `sent` says, where the rendering sends any; None leaves it out.
+    `sent` is the form of the reasoning, if the rendering sends any; None leaves it out.
     """
     strips = _strips_thinking(rendering)
     sent = sent if rendering.sends_reasoning else None
@@ -87,9 +87,9 @@ def wire_messages(
 
 
 def render_prompt(messages: Sequence[Message], rendering: Rendering) -> str:
-    """The history as the prompt of a reply for `/v1/completions`, always encodable.
+    """Return the history as a prompt for `/v1/completions`, always encodable.
 
-    It has no `<bos>`, which servers put there themselves. Not for the template `server`.
+    It has no `<bos>`, which servers add themselves. Not for the template `server`.
     """
     turns, strips = _TEMPLATES[rendering.template], _strips_thinking(rendering)
     spoken = [(message.role, _content(message, strips)) for message in messages]
@@ -103,14 +103,14 @@ def render_prompt(messages: Sequence[Message], rendering: Rendering) -> str:
 
 
 def stop_strings(rendering: Rendering) -> tuple[str, ...]:
-    """The strings that end a reply to a prompt of `render_prompt`. Not for the template `server`."""
+    """Return the strings that end a reply to a prompt of `render_prompt`. Not for the template `server`."""
     return _TEMPLATES[rendering.template].stop
 
 
 def without_thinking(reply: str) -> str:
-    """A reply without the thinking at its front; an end that never comes makes all of it thinking.
+    """Return a reply without the thinking at its front; without a closing tag, all of it is thinking.
 
-    The first end counts, unlike for parsers: to leave some thinking in a history is better than to lose a command.
+    The first closing tag counts, unlike for parsers: some thinking in a history is better than a lost command.
     """
     text = reply.lstrip()
     for opening, end in _THINKING:
@@ -122,8 +122,8 @@ def without_thinking(reply: str) -> str:
 
 def _strips_thinking(rendering: Rendering) -> bool:
     if rendering.strip_thinking == "auto":
-        # A chat template knows its model's rule (Qwen3's drops thinking before the last user message,
-        # others keep it), and a history that it saw is the one that the model was trained on.
+        # A chat template knows its model's rule (Qwen3's drops thinking before the last user message, others keep
+        # it), and its rendering is what the model was trained on.
         return rendering.template != "server"
     return rendering.strip_thinking == "on"
 
@@ -158,5 +158,5 @@ def _wire_call(call: ToolCall) -> dict[str, Any]:
 
 
 def _decodable(json_text: str) -> str:
-    r"""A call's arguments without `\ud800` escapes, which the server would decode before it fills its template."""
+    r"""Return a call's arguments without `\ud800` escapes, which the server would decode to fill its template."""
     return _JSON_ESCAPES.sub(lambda found: r"\ufffd" if found["lone"] else found[0], json_text)

@@ -1,7 +1,7 @@
-"""What the replies of a trial say about themselves: the one place that looks at it, for trials, runs and doctor.
+"""Statistics and notes on the metadata of replies (models, fingerprints, signs), for trials, runs and doctor.
 
-A reply names its model, and counts its tokens; some of that contradicts what was asked, or is odd where it is frequent.
-`Reply.signs` has what can be seen of one reply, found where it is read; what only shows over several is found here.
+A reply names its model and counts its tokens; this may contradict the request, or be suspicious if frequent. Oddities
+of a single reply are found when it is read (`Reply.signs`); those of several replies are found here.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from pydantic import Field
 
 from harness.trajectory import Frozen, Reply, Trajectory
 
-_TELLING_CHARS = 200
-"""Characters of a reply from which on it can be expected to differ from one draw to the next."""
+_DISTINCTIVE_CHARS = 200
+"""Least length of a reply that can be expected to differ between draws, in characters."""
 _EQUAL_TRIALS = 3
 _EQUAL_SHARE = 0.9
-"""Of the trials that could show a difference. A model that is sure of itself begins alike in most, not in all."""
+"""Share of the comparable trials. A confident model begins most trials alike, but not all."""
 _NAMES_SHOWN = 4
 
 
 class RepliesSeen(Frozen):
-    """What replies of the model say about themselves, counted."""
+    """Counts of the metadata of a model's replies."""
 
     total: int = 0
-    """Number of replies, summaries of the conversation included."""
+    """Number of replies, including summaries of the conversation."""
     models: dict[str, int] = Field(default={})
-    """Replies by the model that they name."""
+    """Number of replies by reported model."""
     fingerprints: dict[str, int] = Field(default={})
-    """Replies by their `system_fingerprint`."""
+    """Number of replies by `system_fingerprint`."""
     weights: dict[str, int] = Field(default={})
-    """Replies by the version of the weights that they name (vLLM's `weight_versions`)."""
+    """Number of replies by reported version of the weights (vLLM's `weight_versions`)."""
     signs: dict[str, int] = Field(default={})
-    """Replies by what is odd about them."""
+    """Number of replies by sign."""
     first: str | None = None
-    """A digest of the first reply, by which trials that began alike are found; None for a short one."""
+    """Digest of the first reply, to find trials that began alike; None for a short reply."""
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> RepliesSeen:
-        """What the replies of a conversation say about themselves."""
+        """Count the replies of a trajectory."""
         return cls.of_replies(list(trajectory.replies))
 
     @classmethod
     def of_replies(cls, replies: Sequence[Reply]) -> RepliesSeen:
-        """What replies that belong together say about themselves, in their order."""
+        """Count replies of one conversation, in order."""
         return cls(
             total=len(replies),
             models=_counted(reply.model for reply in replies),
@@ -58,8 +58,8 @@ class RepliesSeen(Frozen):
         )
 
     @classmethod
-    def sum(cls, parts: Iterable[Countable]) -> RepliesSeen:
-        """What several parts of a trial, or several trials, have seen together; the first reply is the first part's."""
+    def sum(cls, parts: Iterable[ReplyCounts]) -> RepliesSeen:
+        """Add up parts of a trial, or trials; `first` is taken from the first part."""
         total, first = 0, None
         totals: dict[str, Counter[str]] = {name: Counter() for name in _COUNTED}
         for number, part in enumerate(parts):
@@ -74,8 +74,8 @@ class RepliesSeen(Frozen):
 _COUNTED = ("models", "fingerprints", "weights", "signs")
 
 
-class Countable(Protocol):
-    """What has the numbers of `RepliesSeen`."""
+class ReplyCounts(Protocol):
+    """Any object with the counts of `RepliesSeen`."""
 
     @property
     def total(self) -> int: ...
@@ -103,66 +103,67 @@ def _counted(values: Iterable[str | None]) -> dict[str, int]:
 
 def _digest(reply: Reply) -> str | None:
     calls = [[call.name, call.arguments] for call in reply.tool_calls]
-    said = json.dumps([reply.reasoning or "", reply.content, calls])
-    return hashlib.sha256(said.encode()).hexdigest()[:16] if len(said) >= _TELLING_CHARS else None
+    text = json.dumps([reply.reasoning or "", reply.content, calls])
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if len(text) >= _DISTINCTIVE_CHARS else None
 
 
 # -- notes ---------------------------------------------------------------------------------------
 
 
-class _Meaning(NamedTuple):
-    """What a sign means for a score."""
+class _SignNote(NamedTuple):
+    """Text of the note about a sign."""
 
     words: str
     advice: str
     share: float = 0.0
-    """Share of the replies above which it is worth a note."""
+    """Share of the replies above which a note is given."""
 
 
-_MEANINGS = {
-    "cut": _Meaning(
-        "ended at max_tokens or at the end of the context, and nothing of them was done",
+_SIGN_NOTES = {
+    "cut": _SignNote(
+        "were cut at max_tokens or at the end of the context, and not executed",
         "raise --max-tokens, or serve a longer context",
         0.05,
     ),
-    "reasoning_only": _Meaning(
+    "reasoning_only": _SignNote(
         "had reasoning and no answer",
         "check that the server's --reasoning-parser is the model's own, and that --max-tokens leaves room to think",
         0.02,
     ),
-    "raw_tool_call": _Meaning(
-        "had a tool call as text that the server did not read", "start the server with the model's --tool-call-parser"
+    "raw_tool_call": _SignNote(
+        "had a tool call as text that the server did not parse", "start the server with the model's --tool-call-parser"
     ),
-    "channel_tokens": _Meaning(
-        "had the channel tokens of their template in the text", "start the server with the model's --reasoning-parser"
+    "channel_tokens": _SignNote(
+        "had the template's channel tokens in the text", "start the server with the model's --reasoning-parser"
     ),
-    "no_usage": _Meaning("came without token counts", "limits of tokens have no effect on them"),
-    "impossible_usage": _Meaning("came with token counts that cannot be", "sums of tokens may be wrong"),
-    "prompt_truncated": _Meaning(
-        "answered a prompt that the server had silently cut, so the model did not see all of it",
+    "no_usage": _SignNote("came without token counts", "token limits have no effect on them"),
+    "impossible_usage": _SignNote("came with impossible token counts", "token sums may be wrong"),
+    "prompt_truncated": _SignNote(
+        "answered a prompt that the server had silently truncated, so the model did not see all of it",
         "give the server a longer context (Ollama: num_ctx; llama.cpp: -c), or set --context-tokens",
     ),
-    "near_time_limit": _Meaning("took nearly as long as a request may", "raise --request-timeout", 0.05),
+    "near_time_limit": _SignNote("took nearly the whole request timeout", "raise --request-timeout", 0.05),
 }
-"""By kind. One that is not here is shown by its name wherever it occurs."""
+"""Notes by sign. Any occurrence of a sign that is missing here is shown by its name."""
 _NAMED = {
-    "models": ("models", "a gateway fell back to another model, or the server was exchanged"),
-    "weights": ("versions of the weights", "the score is of none of them alone"),
-    "fingerprints": ("configurations of the server (system_fingerprint)", "replicas that differ, or a restart"),
+    "models": ("models", "a gateway fell back to another model, or the server was replaced"),
+    "weights": ("versions of the weights", "the score belongs to none of them alone"),
+    "fingerprints": ("server configurations (system_fingerprint)", "replicas differ, or the server was restarted"),
 }
 
 
-def reply_notes(trials: Collection[Countable], asked: Collection[str] = ()) -> tuple[str, ...]:
-    """What is odd about the replies of these trials, one line each: a share that is worth a reader's attention.
+def reply_notes(trials: Collection[ReplyCounts], asked: Collection[str] = ()) -> tuple[str, ...]:
+    """Return a line for each oddity that affects enough replies of these trials.
 
-    `asked` has the names of the model that was asked for, where they are known.
+    `asked` has the names of the requested model, if known.
     """
     seen = RepliesSeen.sum(trials)
     notes = []
-    if asked and len(seen.models) == 1 and not any(_is_name_of(said, each) for said in seen.models for each in asked):
+    reported = next(iter(seen.models), "")
+    if asked and len(seen.models) == 1 and not any(_is_name_of(reported, each) for each in asked):
         notes.append(
-            f"all replies name the model {next(iter(seen.models))}, and {next(iter(asked))} was asked for: another "
-            "name of the same one, or a gateway's other model"
+            f"all replies name the model {reported}, but {next(iter(asked))} was requested: an alias, "
+            "or a gateway used another model"
         )
     for name, (what, meaning) in _NAMED.items():
         counts: dict[str, int] = getattr(seen, name)
@@ -174,20 +175,20 @@ def reply_notes(trials: Collection[Countable], asked: Collection[str] = ()) -> t
             both = f"; {_trials(mixed)} had several" if mixed else ""
             notes.append(f"replies name {len(counts)} {what}: {words}{more}{both}: {meaning}")
     for kind, count in sorted(seen.signs.items(), key=lambda item: -item[1]):
-        meaning_of = _MEANINGS.get(kind, _Meaning(f"are marked {kind}", "see docs/results.md"))
-        if count > meaning_of.share * seen.total:
+        note = _SIGN_NOTES.get(kind, _SignNote(f"are marked {kind}", "see docs/results.md"))
+        if count > note.share * seen.total:
             having = sum(kind in trial.signs for trial in trials)
             notes.append(
                 f"{count:,} of {seen.total:,} replies ({_percent(count, seen.total)}), in {_trials(having)}, "
-                f"{meaning_of.words}: {meaning_of.advice}"
+                f"{note.words}: {note.advice}"
             )
     return tuple(notes)
 
 
 def run_notes(
-    trials: Iterable[tuple[str, Countable]], asked: Collection[str] = (), *, is_sampled: bool = True
+    trials: Iterable[tuple[str, ReplyCounts]], asked: Collection[str] = (), *, is_sampled: bool = True
 ) -> tuple[str, ...]:
-    """What is odd about the replies of a run, whose trials come with the names of their tasks."""
+    """Return the notes on the replies of a run; `trials` are pairs of a task name and a trial's counts."""
     found = [(task, seen) for task, seen in trials if seen.total]
     firsts: defaultdict[str, list[str | None]] = defaultdict(list)
     for task, seen in found:
@@ -198,29 +199,29 @@ def run_notes(
 
 
 def equal_replies_note(firsts: Mapping[str, Sequence[str | None]]) -> str | None:
-    """A line where draws do not differ: `firsts` has the digests of the first replies of a task at several seeds.
+    """Return a note if samples do not differ between seeds; `firsts` has the digests of first replies by task.
 
-    Said where at least three trials, and nearly all of those that could show it, have the first reply of another seed.
+    Given if at least three trials, and nearly all comparable ones, share their first reply with another seed's trial.
     """
     comparable = equal = 0
     for digests in firsts.values():
-        told = Counter(digest for digest in digests if digest is not None)
-        if told.total() > 1:
-            comparable += told.total()
-            equal += sum(count for count in told.values() if count > 1)
+        counts = Counter(digest for digest in digests if digest is not None)
+        if counts.total() > 1:
+            comparable += counts.total()
+            equal += sum(count for count in counts.values() if count > 1)
     if equal < _EQUAL_TRIALS or equal < _EQUAL_SHARE * comparable:
         return None
     return (
-        f"{equal:,} of {comparable:,} trials begin with the reply of another seed, though the temperature is above "
-        "0: the server samples nothing (transformers serve: do_sample), answers from a cache, or the model is all but "
-        "sure of its words; then seeds are no repetitions, and ± is too small"
+        f"{equal:,} of {comparable:,} trials begin with the same reply as another seed, although the temperature is "
+        "above 0: the server does not sample (transformers serve: do_sample), answers from a cache, or the model is "
+        "almost deterministic; then seeds are not independent, and ± is too small"
     )
 
 
-def _is_name_of(said: str, asked: str) -> bool:
-    """Whether a reply's name of its model is the one that was asked for: also with a date, or without a provider."""
-    said, asked = (name.rpartition("/")[2].casefold() for name in (said, asked))
-    return said.startswith(asked) and not said[len(asked) :].strip("-@:._0123456789")
+def _is_name_of(reported: str, asked: str) -> bool:
+    """Whether the reported model is the requested one, allowing for a date suffix and a missing provider."""
+    reported, asked = (name.rpartition("/")[2].casefold() for name in (reported, asked))
+    return reported.startswith(asked) and not reported[len(asked) :].strip("-@:._0123456789")
 
 
 def _trials(number: int) -> str:

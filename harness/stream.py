@@ -1,4 +1,4 @@
-"""The byte stream under a terminal: the seam to whatever runs tmux (a container's exec, a local process)."""
+"""The byte stream under a terminal: the interface to the process that runs tmux (a container's exec, a local one)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ class ByteStream(Protocol):
     """Both ends of a process's standard streams."""
 
     async def read(self) -> bytes:
-        """The next bytes, however many; b"" at the end."""
+        """Return the next bytes; b"" at the end."""
 
     async def pass_on(self, take: Callable[[bytes], float]) -> None:
-        """Give `take` all that comes until the end, as `read` would; it returns for how long nothing shall be read."""
+        """Pass everything read to `take` until the end; it returns the seconds to pause before the next read."""
         while data := await self.read():
             if pause_sec := take(data):
                 await asyncio.sleep(pause_sec)
 
     async def write(self, data: bytes) -> None:
-        """Send bytes. Raises ConnectionError when the other side is gone."""
+        """Send bytes. Raises ConnectionError if the other side is gone."""
 
     async def close(self) -> None:
-        """Let go of the stream. Never raises."""
+        """Close the stream. Never raises."""
 
 
 Connect = Callable[[Sequence[str], Mapping[str, str]], Awaitable[ByteStream]]
-"""Starts argv, with extra environment variables, where the terminal is to live."""
+"""Starts argv, with extra environment variables, where the terminal runs."""
 
 
 class LocalProcess(ByteStream):

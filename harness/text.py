@@ -1,4 +1,4 @@
-"""Text of models in whatever format: thinking, half surrogate pairs, and control tokens that a file could forge.
+"""Functions for models' text in any format: thinking, lone surrogates, and control tokens that a file could forge.
 
 Every function is linear in its input and none raises.
 """
@@ -14,7 +14,7 @@ _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 
 
 def strip_thinking(content: str, opaque: Iterable[Span] = ()) -> str:
-    """The text that follows the thinking.
+    """Return the text after the thinking.
 
     Everything up to the last `</think>` is thinking, also without its opening tag; an unclosed `<think>`
     at the front makes all of it thinking. Tags inside the `opaque` spans are text, not tags.
@@ -25,7 +25,7 @@ def strip_thinking(content: str, opaque: Iterable[Span] = ()) -> str:
 
 
 def masked(text: str, spans: Iterable[Span]) -> str:
-    """`text` with dots in place of the spans: what is found there stands outside of them."""
+    """Return `text` with the spans replaced by dots, so that searches only find matches outside them."""
     parts: list[str] = []
     copied = 0
     for start, end in sorted(spans):
@@ -35,9 +35,9 @@ def masked(text: str, spans: Iterable[Span]) -> str:
 
 
 def after_thinking(content: str, reply_at: Callable[[str, int], Span | None]) -> str:
-    """The text that follows the thinking, where a tag within the reply itself is text.
+    """Return the text after the thinking; tags within the reply itself are text.
 
-    `reply_at` gives the span of a whole reply that begins at an offset: the front, or behind the first `</think>`.
+    `reply_at` gives the span of a complete reply at an offset: the front, or after the first `</think>`.
     """
     first = content.find(_THINK_CLOSE)
     starts = {0, first + len(_THINK_CLOSE)} if first >= 0 else {0}
@@ -45,7 +45,7 @@ def after_thinking(content: str, reply_at: Callable[[str, int], Span | None]) ->
 
 
 def without_lone_surrogates(text: str) -> str:
-    """Text with U+FFFD for lone surrogates, which vLLM refuses with 400 and no file can hold."""
+    """Replace lone surrogates, which vLLM refuses with 400 and no file can hold, by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -53,15 +53,15 @@ def without_lone_surrogates(text: str) -> str:
     return text
 
 
-# Finds control tokens of chat models in text: servers turn them into the real tokens, so a file can forge turns.
+# Control tokens of chat models in text: servers turn them into the real tokens, so a file can forge turns.
 #
-# Pure and linear. Known are the tokens of the chat templates and tokenizers of Qwen, Llama, Gemma, DeepSeek, Mistral,
-# GLM, Phi, gpt-oss and what follows their patterns. `<think>`, `<tool_call>` and `<tool_response>` are among them: in
-# several vocabularies they are single tokens that a template also writes. XML-like words that no vocabulary holds as
-# one token (`<thinking>`, `<response>`) are not.
+# Covers the tokens of the chat templates and tokenizers of Qwen, Llama, Gemma, DeepSeek, Mistral, GLM, Phi, gpt-oss
+# and tokens that follow their patterns. `<think>`, `<tool_call>` and `<tool_response>` are included: in several
+# vocabularies they are single tokens that a template also writes. XML-like tags that are no single token anywhere
+# (`<thinking>`, `<response>`) are not.
 
 # Every pattern begins with `<` or `[`, has neither anywhere else, and no white space: so the space that `neutralise`
-# puts behind the first character ends the match and cannot begin another.
+# inserts after the first character ends the match and cannot begin another.
 _TOKEN = re.compile(
     r"""
       <\|[\w."/:+-]{1,64}\|?>                  # <|im_start|>, <|eot_id|>, <|channel|>; Gemma's <|turn>, <|"|>
@@ -77,32 +77,32 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_NAMED = 5
+_MOST_NAMED = 5
 
 
 def special_tokens(text: str) -> tuple[str, ...]:
-    """The control tokens in `text`, each once, in the order of their first appearance."""
-    if "<" not in text and "[" not in text:  # every step asks, and the pattern takes a hundred times as long
+    """Return the control tokens in `text`, each once, in order of first appearance."""
+    if "<" not in text and "[" not in text:  # called at every step, and the pattern takes a hundred times as long
         return ()
     return tuple(dict.fromkeys(_TOKEN.findall(text)))
 
 
 def neutralise(text: str) -> str:
-    """`text` with a space behind the first character of every control token: `< |im_end|>`.
+    """Insert a space after the first character of every control token: `< |im_end|>`.
 
-    A space, because normalising tokenizers remove characters without width. Idempotent; afterwards none is found.
+    A space, because normalising tokenizers remove zero-width characters. Idempotent; the result has no control tokens.
     """
     return _TOKEN.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
 
 
 class Admitted(str):
-    """A text that has passed the gate, or that was made of such texts and of the harness's own words."""
+    """Text that has passed the gate, or was composed of such texts and the harness's own."""
 
 
 class TokenGate:
-    """The one way for text from outside into a conversation: its control tokens are noted, and defused if wished.
+    """Filter for all outside text that enters a conversation: records its control tokens, and defuses them on request.
 
-    `hide` takes secrets out of it.
+    `hide` removes secrets from the text.
     """
 
     def __init__(self, *, defuses: bool = False, hide: Callable[[str], str] = str) -> None:
@@ -111,7 +111,7 @@ class TokenGate:
         self._found: dict[str, None] = {}
 
     def admit(self, text: str) -> Admitted:
-        """`text` as it may be told to a model."""
+        """Return `text` in the form in which it may be sent to a model."""
         if isinstance(text, Admitted):
             return text
         text = self._hide(text)
@@ -119,13 +119,13 @@ class TokenGate:
         return Admitted(neutralise(text) if self._defuses else text)
 
     def take_found(self) -> tuple[str, ...]:
-        """Take the tokens that were in what was admitted since the last time."""
+        """Return the control tokens found since the last call, and forget them."""
         found, self._found = tuple(self._found), {}
         return found
 
 
 def special_tokens_warning(tokens: Iterable[str], where: str) -> str:
-    """The warning `special_tokens: …` for a step."""
+    """Return the warning `special_tokens: …` for a step."""
     found = list(tokens)
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return f"special_tokens: {where} contains {', '.join(found[:_NAMED])}{more}."
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return f"special_tokens: {where} contains {', '.join(found[:_MOST_NAMED])}{more}."

@@ -1,4 +1,4 @@
-"""The record of an agent's work: replies, steps, the outcome. Data only."""
+"""Data classes for the record of an agent's work: replies, steps, the outcome."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pydantic import BaseModel, ConfigDict, Field
 TRAJECTORY_SCHEMA_VERSION = 1
 
 OnOverflow = Literal["stop", "drop-oldest-outputs", "summarize"]
-"""What is done when the history fills the model's context."""
+"""Policy for a history that fills the model's context."""
 
 
 class Frozen(BaseModel):
-    """Base of all data that this project owns: immutable, unknown keys refused."""
+    """Base of the project's data classes: immutable, unknown keys refused."""
 
     # pydantic before 2.10 warns of every field that begins with model_.
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
 class ToolCall(Frozen):
-    """One call of a function, as the model wrote it."""
+    """A function call as the model wrote it."""
 
     id: str
     name: str
     arguments: str
-    """The JSON text that the server handed over, which may be no object, or no JSON at all."""
+    """The server's JSON text, which may be no object, or no JSON at all."""
 
 
 class Message(Frozen):
@@ -37,11 +37,11 @@ class Message(Frozen):
     role: Literal["system", "user", "assistant", "tool"]
     content: str
     reasoning: str | None = None
-    """The assistant's thinking that came apart from `content`; sent back as `Rendering.send_reasoning` says."""
+    """The assistant's thinking, if separate from `content`; sent back according to `Rendering.send_reasoning`."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """The assistant's calls that stay in the history: each is answered by a tool message."""
+    """The assistant's calls that stay in the history; each is answered by a tool message."""
     tool_call_id: str | None = None
-    """The call that a tool message answers."""
+    """Id of the call that a tool message answers."""
 
 
 class Usage(Frozen):
@@ -50,9 +50,9 @@ class Usage(Frozen):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int | None = None
-    """Prompt tokens served from the prefix cache; None where the server does not say."""
+    """Prompt tokens served from the prefix cache; None if not reported."""
     uncounted: int = 0
-    """Replies whose tokens the server did not count: the sums lack them, and are at least what they say."""
+    """Number of replies that the server did not count, so that the sums are lower bounds."""
 
     def __add__(self, other: Usage) -> Usage:
         cached = [u.cached_tokens for u in (self, other) if u.cached_tokens is not None]
@@ -65,13 +65,13 @@ class Usage(Frozen):
 
 
 class ReplyTokens(Frozen):
-    """The tokens of a request and its reply as the server has them: text that is tokenized again may be others."""
+    """Token ids of a request and its reply as reported by the server: tokenizing the text again may differ."""
 
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
-    """What was sampled, with the token that ended it."""
+    """Sampled tokens, including the one that ended the reply."""
     logprobs: tuple[float, ...]
-    """The natural logarithm of each sampled token's probability; as long as `completion`, or empty."""
+    """Natural logarithm of each sampled token's probability; as long as `completion`, or empty."""
 
 
 class Reply(Frozen):
@@ -79,39 +79,39 @@ class Reply(Frozen):
 
     content: str
     reasoning: str | None = None
-    """The thinking that came apart from `content`, under whatever name."""
+    """Thinking that the server returned separately from `content`."""
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
     cut: bool = False
     """Whether it was cut at max_tokens or at the end of the context, whatever finish_reason says."""
     usage: Usage = Usage()
     model: str | None = None
-    """The model id that the server says it used."""
+    """Model id reported by the server."""
     fingerprint: str | None = None
-    """The reply's `system_fingerprint`: another one is another configuration of the server, or other weights."""
+    """The reply's `system_fingerprint`; it changes with the server's configuration or weights."""
     weights: str | None = None
-    """The version of the weights that the server says it used (vLLM's `weight_versions`)."""
+    """Version of the weights reported by the server (vLLM's `weight_versions`)."""
     signs: tuple[str, ...] = ()
-    """What is odd about the reply by what it says of itself, a kind each (harness.replies)."""
+    """Kinds of oddities seen in this reply (harness.replies)."""
     base_url: str | None = None
-    """The server that answered, where there are several."""
+    """Server that answered, if there are several."""
     latency_sec: float = 0.0
     """Wall seconds of the successful request."""
     waited_sec: float = 0.0
     """Wall seconds of failed requests and pauses before it."""
     attempts: int = 1
     max_tokens: int | None = Field(default=None, exclude=True, repr=False)
-    """The max_tokens of the request, where the server refused those asked for; on no disk."""
+    """The request's reduced max_tokens, if the server refused the original; never stored."""
     tokens: ReplyTokens | None = Field(default=None, exclude=True, repr=False)
-    """Where they were asked for; they are on no disk."""
+    """Token ids, if requested; never stored."""
 
 
 class Outcome(StrEnum):
-    """How the agent ended. Outcomes are scored; errors are not."""
+    """The way an agent ended. Outcomes are scored; errors are not."""
 
     SUBMITTED = "submitted"
     FINISHED = "finished"
-    """An agent without a submission (oracle, nop) came to its end."""
+    """An agent without a submission (oracle, nop) ended."""
     STEP_LIMIT = "step_limit"
     TOKEN_LIMIT = "token_limit"
     CONTEXT_LIMIT = "context_limit"
@@ -121,51 +121,51 @@ class Outcome(StrEnum):
 
 
 class Step(Frozen):
-    """One model reply, its actions, and the message that went back."""
+    """One model reply, its actions, and the message sent back."""
 
     index: int
     """Counted from 1."""
     reply: Reply
     actions: tuple[str, ...] = ()
-    """What was typed, one entry per action."""
+    """Typed text, one entry per action."""
     format_error: str | None = None
     warnings: tuple[str, ...] = ()
     observation: str = ""
     """The message that answered this reply; empty after the last step."""
     exit_code: int | None = None
-    """Exit code of the last finished command, where the shell told it."""
+    """Exit code of the last finished command, if the shell reported it."""
     model_sec: float = 0.0
     command_sec: float = 0.0
 
 
 class Compaction(Frozen):
-    """One time that the history was made shorter, because the context was full."""
+    """One shortening of the history because the context was full."""
 
     step: int
-    """Index of the step whose query, or whose cut reply, met the end of the context."""
+    """Index of the step whose query or cut reply reached the end of the context."""
     policy: OnOverflow
-    """What was done; `drop-oldest-outputs` also where a summary was asked for and could not be used."""
+    """Policy applied; `drop-oldest-outputs` also if a summary was requested but unusable."""
     outputs_dropped: int = 0
-    """Number of outputs that were replaced by a line each."""
+    """Number of outputs that were replaced by one line each."""
     messages_before: int
     messages_after: int
     tokens_before: int
-    """The history's length before, estimated from the server's counts as `tokens_after` is."""
+    """Length of the history before, estimated from the server's counts like `tokens_after`."""
     tokens_after: int
     summary: Reply | None = None
-    """The model's answer to the request for a summary; its tokens are in the trajectory's usage."""
+    """The model's reply to the summary request; its tokens are included in the trajectory's usage."""
     model_sec: float = 0.0
 
 
 class Intervention(Frozen):
-    """Something that a person, or a rule of theirs, did to an agent."""
+    """An intervention of a person, or of their rule, in an agent's work."""
 
     step: int
-    """Index of the step before which, or to which, it was done."""
+    """Index of the step that it preceded or affected."""
     kind: Literal["message", "changed", "refused", "typed", "approved"]
     text: str
-    """The message; the reply that another one was followed instead of; what the model was told of a refusal or of what
-    a person typed; who approved."""
+    """By kind: the message to the model; the reply that was replaced; the message about the refusal or about the typed
+    text; the approver."""
 
 
 class Trajectory(Frozen):
@@ -174,28 +174,28 @@ class Trajectory(Frozen):
     schema_version: int = TRAJECTORY_SCHEMA_VERSION
     protocol: str
     messages: tuple[Message, ...] = ()
-    """The history as last sent, replies included: append-only, but for the compactions."""
+    """The history as last sent, including replies; append-only except for compactions."""
     steps: tuple[Step, ...] = ()
     outcome: Outcome | None = None
     usage: Usage = Usage()
     warnings: dict[str, int] = {}
     """Number of warnings by kind, over all steps."""
     compactions: tuple[Compaction, ...] = ()
-    """Each time the history was made shorter; where it never was, `messages` is the whole conversation."""
+    """All compactions of the history; without any, `messages` is the whole conversation."""
     interventions: tuple[Intervention, ...] = ()
-    """What others than the model did, in order."""
+    """Interventions of people and rules, in order."""
     waited_sec: float = 0.0
-    """Seconds that were not charged to the agent: failed requests, pauses, outages of endpoint or terminal."""
+    """Seconds not charged to the agent: failed requests, pauses, outages of endpoint or terminal."""
     model_sec: float = 0.0
     command_sec: float = 0.0
 
     @property
     def replies(self) -> Iterator[Reply]:
-        """All replies of the model, then the summaries that it gave."""
+        """All replies of the model, then its summaries."""
         yield from (step.reply for step in self.steps)
         yield from (done.summary for done in self.compactions if done.summary is not None)
 
     @property
     def replies_from(self) -> Counter[str]:
-        """Replies by the server that gave them; empty where there is one server only."""
+        """Number of replies by server; empty if there is only one server."""
         return Counter(reply.base_url for reply in self.replies if reply.base_url is not None)

@@ -1,8 +1,7 @@
-"""How tasks share an event loop: turns that they take, and their ends, which others wait for.
+"""Helpers for asyncio tasks: fair turns on the event loop, and waiting for tasks without losing a cancellation.
 
-Turns are taken so that what hundreds of trials begin at the same moment holds nobody up. Ends are waited for so that
-the waiter's own cancellation is never lost: `await task` under `suppress(CancelledError)` takes it for the task's, and
-a time limit or a Ctrl-C that comes at that moment is gone for good.
+Turns keep the loop responsive when hundreds of trials start work at once. `await task` under `suppress(CancelledError)`
+mistakes the waiter's own cancellation for the task's, so that a time limit or Ctrl-C at that moment would be lost.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from weakref import WeakKeyDictionary
 
 
 class Turns:
-    """Lets those who wait go on in order, one per turn of the loop.
+    """Resumes waiting tasks in order, one per iteration of the event loop.
 
-    A loop that is busy turns slower, so new work starts only as fast as the work under way leaves room for.
+    A busy loop iterates more slowly, so new work starts only as fast as current work permits.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> None:
-        """Return in a turn of the loop that is nobody else's."""
+        """Wait for an iteration of the loop in which no other waiting task resumes."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.append(turn)
@@ -44,12 +43,12 @@ _OF_LOOP: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionar
 
 
 async def take_turn() -> None:
-    """Return in a turn of this event loop that is nobody else's."""
+    """Wait for an iteration of this event loop in which no other waiting task resumes."""
     await _OF_LOOP.setdefault(asyncio.get_running_loop(), Turns()).take()
 
 
 async def wait_through(*tasks: asyncio.Future[Any]) -> None:
-    """Return when all of these have ended, however they end; a cancellation meanwhile is raised only then."""
+    """Wait until all tasks have ended, successfully or not; a cancellation meanwhile is raised only then."""
     cancelled: asyncio.CancelledError | None = None
     is_over = not tasks
     while not is_over:
@@ -63,7 +62,7 @@ async def wait_through(*tasks: asyncio.Future[Any]) -> None:
 
 
 async def cancel(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and return when it has ended. Raises what it raised, and the caller's own cancellation."""
+    """Cancel a task and wait until it has ended. Raises its exception, or the caller's own cancellation."""
     task.cancel()
     await wait_through(task)
     if not task.cancelled():
@@ -71,9 +70,9 @@ async def cancel(task: asyncio.Task[Any]) -> None:
 
 
 async def all_of(*works: Coroutine[Any, Any, object]) -> None:
-    """Do these beside each other; the first failure ends the others, and is raised when they have ended.
+    """Run coroutines concurrently; the first failure cancels the others and is raised when they have ended.
 
-    An asyncio.TaskGroup loses a cancellation that comes while it ends what is left after a failure.
+    An asyncio.TaskGroup loses a cancellation that arrives while it cancels the others after a failure.
     """
     if not works:
         return
@@ -81,7 +80,7 @@ async def all_of(*works: Coroutine[Any, Any, object]) -> None:
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        # Once: each cleans up after itself, and a second time would end that.
+        # Only once: a second cancellation would interrupt their cleanup.
         for task in tasks:
             task.cancel()
         await wait_through(*tasks)

@@ -20,9 +20,9 @@ from harness.protocols.text import (
     cut_middle,
     decode,
     find_blocks,
-    gap_shown,
     holds_raw_call,
-    seen,
+    render_view,
+    shown_gap,
     unknown_fields,
     warning_sentences,
     whole_spans,
@@ -66,29 +66,29 @@ class BashProtocol:
         self._persistent = True
 
     def in_shell(self, mode: ShellMode) -> Self:
-        """The same protocol with prompts that say whether its commands share one shell."""
+        """Return the same protocol with prompts for this shell mode."""
         protocol = copy(self)
         protocol._persistent = mode == "persistent"
         return protocol
 
-    def through(self, gate: TokenGate) -> Self:
-        """The same protocol with a gate that all text passes which is put into its messages."""
+    def with_gate(self, gate: TokenGate) -> Self:
+        """Return the same protocol with a gate for all text that is inserted into its messages."""
         protocol = copy(self)
-        protocol._prompts = self._prompts.through(gate)
+        protocol._prompts = self._prompts.with_gate(gate)
         return protocol
 
     @property
     def prompt_hash(self) -> str:
-        """The sha256 over the prompt files in use."""
+        """SHA-256 of the prompt files in use."""
         return self._prompts.hash
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """The functions offered with every request: none, as replies are text, unless a protocol has its own."""
+        """Functions offered with every request; none by default, as replies are text."""
         return ()
 
     def first_messages(self, instruction: str, screen: str) -> list[Message]:
-        """A system message, a user message with the task."""
+        """Return a system message and a user message with the task."""
         task = self._prompts.render(
             "task",
             instruction=instruction,
@@ -102,21 +102,21 @@ class BashProtocol:
         ]
 
     def respond(self, parsed: Parsed, view: View, *, claimed: bool) -> Response:
-        """Exit code and output, or the end if the submit command did what it should; no confirmation."""
+        """Return exit code and output, or the end if the submit command succeeded; needs no confirmation."""
         warnings = warning_sentences(parsed.warnings + view.notes)
         if isinstance(view, ScreenView):
-            heading, output = seen(view, self._limit)
+            heading, output = render_view(view, self._limit)
             return Response(self._prompts.render("screen", heading=heading, output=output, warnings=warnings))
         return Response(self._observe(view, warnings), submitted=parsed.complete and _printed_marker(view))
 
     def complain(self, error_message: str, view: View | None) -> str:
-        """The error, and the request to answer again in the format."""
-        screen = "\n".join(seen(view, self._limit)) if view is not None else ""
+        """Return the error, and the request to answer again in the format."""
+        screen = "\n".join(render_view(view, self._limit)) if view is not None else ""
         return self._prompts.render("format_error", error=error_message, screen=screen)
 
     def _observe(self, result: CommandResult, warnings: list[str]) -> str:
         result = _without_last_line_breaks(result)
-        gap = gap_shown(result, self._limit)
+        gap = shown_gap(result, self._limit)
         return self._prompts.render(
             "observation",
             exit_code=result.exit_code,
@@ -132,7 +132,7 @@ class BashProtocol:
 
 
 def one_command(text: str, warnings: list[str]) -> Parsed:
-    """A parsed reply whose only action is to run `text`, which must not be blank."""
+    """Return a parsed reply whose only action is to run `text`, which must not be blank."""
     command = without_lone_surrogates(text)
     if command != text:
         warnings.append("lone_surrogate: Half of a surrogate pair was replaced by U+FFFD.")
@@ -144,7 +144,7 @@ def one_command(text: str, warnings: list[str]) -> Parsed:
 
 
 def check_block(block: Block) -> None:
-    """Refuse a block that is no whole command. Raises FormatError."""
+    """Raise FormatError for a block that is not one complete command."""
     if not block.closed:
         raise FormatError(
             "unclosed_block", f"Found 0 complete bash blocks: no line with only {block.fence} ends the block."
@@ -160,7 +160,7 @@ def check_block(block: Block) -> None:
 
 
 def block_oddities(block: Block) -> list[str]:
-    """Warnings about how the block is written."""
+    """Return warnings about the block's notation."""
     oddities = []
     if block.label != "bash":
         oddities.append(f"block_label: The block is labelled '{block.label}'; label it 'bash'.")
@@ -170,10 +170,10 @@ def block_oddities(block: Block) -> list[str]:
 
 
 def _without_last_line_breaks(result: CommandResult) -> CommandResult:
-    """`result` without the output's last line breaks, as the prompts put one of their own behind it."""
+    """Strip the output's trailing line breaks, as the prompts append one themselves."""
     if result.gap is None:
         return replace(result, output=result.output.rstrip("\n"))
-    # A tail of nothing but line breaks stays: to the prompts, an empty one means that nothing is missing.
+    # A tail of only line breaks stays: for the prompts, an empty tail means that nothing is missing.
     tail = result.gap.tail.rstrip("\n") or result.gap.tail
     return replace(result, gap=replace(result.gap, tail=tail))
 
@@ -185,18 +185,17 @@ def _printed_marker(result: CommandResult) -> bool:
 
 # bash-block: reasoning, then exactly one fenced bash block per reply. The format of mini-swe-agent v1.
 #
-# A block is ended by the first line that is its fence and nothing else, so a command that needs such a line stands
-# between longer fences. A block with the start of another one inside is refused: it was closed too early, and half a
-# heredoc would hang the shell.
+# A block ends at the first line that consists of its fence, so a command with such a line needs longer fences. A block
+# that contains the start of another one is refused: it was closed too early, and half a heredoc would hang the shell.
 
 
 class BashBlock(BashProtocol):
-    """The only bash block of a reply is its command."""
+    """Protocol bash-block: the command is the reply's only bash block."""
 
     name = "bash-block"
 
     def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
-        """The command of the only bash block. Raises FormatError."""
+        """Extract the command of the only bash block. Raises FormatError."""
         answer = strip_thinking(content, whole_spans(find_blocks(content, SHELL)))
         block = _only_block(find_blocks(answer, SHELL))
         check_block(block)
@@ -204,7 +203,7 @@ class BashBlock(BashProtocol):
 
 
 def _only_block(found: list[Block]) -> Block:
-    """The reply's only `bash` block, or without one the only block of another shell's label. Raises FormatError."""
+    """Return the only `bash` block, or without one the only block with another shell's label. Raises FormatError."""
     blocks = [block for block in found if block.label == "bash"] or found
     if len(blocks) == 1:
         return blocks[0]
@@ -214,8 +213,8 @@ def _only_block(found: list[Block]) -> Block:
 
 # bash-tool: one native call of the function `bash` per reply. The format of mini-swe-agent v2 and Tmax's harness.
 #
-# Only the first call is run, and only that one stays in the history. A call whose arguments had to be repaired stays
-# there as it was understood: servers put the arguments into the prompt and fail on what is no object.
+# Only the first call is run and stays in the history. If its arguments had to be repaired, the repaired call stays:
+# servers put the arguments into the prompt and fail if they are no object.
 
 FUNCTION = "bash"
 
@@ -223,19 +222,19 @@ _ALIASES = ("cmd", "code", "script", "bash")
 
 
 class BashTool(BashProtocol):
-    """The first tool call of a reply is its command."""
+    """Protocol bash-tool: the command is the reply's first tool call."""
 
     name = "bash-tool"
     samples = SAMPLES | {"tool": {"persistent": True}, "tool_command": {}}
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """The one function that is offered; its descriptions are prompts, too."""
+        """The `bash` function; its descriptions are prompts, too."""
         tool = self._prompts.render("tool", persistent=self._persistent)
         return (_function(tool, self._prompts.render("tool_command")),)
 
     def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
-        """The command of the first tool call. Raises FormatError."""
+        """Extract the command of the first tool call. Raises FormatError."""
         if not tool_calls:
             raise _without_call(content)
         warnings: list[str] = []
@@ -286,7 +285,7 @@ def _only_command(parsed: Parsed) -> str:
 
 
 def _fields(arguments: str, warnings: list[str]) -> Fields:
-    """The object that a call's arguments hold. Raises FormatError."""
+    """Decode the object in a call's arguments. Raises FormatError."""
     value = _first_value(arguments, warnings)
     if isinstance(value, str) and value.lstrip().startswith("{"):
         warnings.append("double_encoding: The arguments were a string that holds the JSON object.")
@@ -310,7 +309,7 @@ def _command(fields: Fields, warnings: list[str]) -> str:
     (name,) = names
     if name != "command":
         warnings.append(f"wrong_key: '{name}' was taken as 'command'.")
-    if fields.twice:
+    if fields.has_duplicates:
         warnings.append("duplicate_field: An argument was given twice; the last one counts.")
     warnings += unknown_fields(fields, [name])
     command = fields[name]

@@ -1,4 +1,4 @@
-"""The common part of the keystroke protocols: one user message, keys with durations, completion claimed twice."""
+"""Base of the keystroke protocols: one user message, keys with durations, completion claimed twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.errors import FormatError
 from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.protocols.base import Keys, Parsed, Response, View
 from harness.protocols.templates import Prompts, Samples
-from harness.protocols.text import cut_middle, key_name, seen, warning_sentences
+from harness.protocols.text import cut_middle, key_name, render_view, warning_sentences
 from harness.text import TokenGate, without_lone_surrogates
 from harness.trajectory import Message, ToolCall
 
@@ -32,7 +32,7 @@ _SAMPLES: Samples = {
 
 
 class KeystrokeProtocol(ABC):
-    """A protocol of one user message with everything in it, then replies and terminal text in turn."""
+    """Base of protocols that start with one user message, followed by replies and terminal text in turn."""
 
     name: str
     types_commands = False
@@ -45,26 +45,26 @@ class KeystrokeProtocol(ABC):
 
     @abstractmethod
     def _read(self, content: str, warnings: list[str]) -> tuple[tuple[Keys, ...], bool]:
-        """The reply's keys, and whether it claims completion. Raises FormatError."""
+        """Return the reply's keys, and whether it claims completion. Raises FormatError."""
 
-    def through(self, gate: TokenGate) -> Self:
-        """The same protocol with a gate that all text passes which is put into its messages."""
+    def with_gate(self, gate: TokenGate) -> Self:
+        """Return the same protocol with a gate for all text that is inserted into its messages."""
         protocol = copy(self)
-        protocol._prompts = self._prompts.through(gate)
+        protocol._prompts = self._prompts.with_gate(gate)
         return protocol
 
     @property
     def prompt_hash(self) -> str:
-        """The sha256 over the prompt files in use."""
+        """SHA-256 of the prompt files in use."""
         return self._prompts.hash
 
     def first_messages(self, instruction: str, screen: str) -> list[Message]:
-        """One user message."""
+        """Return one user message."""
         text = self._prompts.render("task", instruction=instruction, screen=cut_middle(screen, self._limit))
         return [Message(role="user", content=text)]
 
     def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
-        """Understand what to type. Raises FormatError, whose message also holds the warnings."""
+        """Parse the reply into keys. Raises FormatError, whose message includes the warnings."""
         warnings: list[str] = []
         try:
             actions, complete = self._read(content, warnings)
@@ -74,7 +74,7 @@ class KeystrokeProtocol(ABC):
         return Parsed(actions=actions, complete=complete, warnings=tuple(warnings))
 
     def respond(self, parsed: Parsed, view: View, *, claimed: bool) -> Response:
-        """The terminal's text, or the end: completion has to be claimed twice in a row."""
+        """Return the terminal's text, or the end: completion has to be claimed twice in a row."""
         observation = self._observe(view, warning_sentences(parsed.warnings + view.notes))
         if not parsed.complete:
             return Response(observation)
@@ -83,17 +83,17 @@ class KeystrokeProtocol(ABC):
         return Response(self._prompts.render("confirmation", observation=observation), claimed=True)
 
     def complain(self, error_message: str, view: View | None) -> str:
-        """The error, and the request to answer again in the format."""
+        """Return the error, and the request to answer again in the format."""
         observation = self._observe(view, []) if view is not None else ""
         return self._prompts.render("format_error", error=error_message, observation=observation)
 
     def _observe(self, view: View, warnings: list[str]) -> str:
-        heading, output = seen(view, self._limit)
+        heading, output = render_view(view, self._limit)
         return self._prompts.render("observation", heading=heading, output=output, warnings=warnings)
 
 
-def typed(text: str, duration_sec: float, where: str, *, is_last: bool, warnings: list[str]) -> Keys:
-    """`text` as keys to type: that key where the whole string names one."""
+def as_keys(text: str, duration_sec: float, where: str, *, is_last: bool, warnings: list[str]) -> Keys:
+    """Return `text` as keys to type, or as one key press if the whole string is a key name."""
     typeable = without_lone_surrogates(text)
     if typeable != text:
         warnings.append(f"lone_surrogate: {where}Half of a surrogate pair was replaced by U+FFFD.")
@@ -105,13 +105,13 @@ def typed(text: str, duration_sec: float, where: str, *, is_last: bool, warnings
 
 
 def missing_duration(where: str, warnings: list[str]) -> float:
-    """The default duration, and a warning about it."""
+    """Return the default duration, and add a warning about it."""
     warnings.append(f"missing_duration: {where}No duration; {DEFAULT_DURATION_SEC} seconds were used.")
     return DEFAULT_DURATION_SEC
 
 
 def checked_duration(value: object, where: str, warnings: list[str]) -> float:
-    """`value` as a duration that may be waited; the default for what is no number of seconds."""
+    """Return `value` as a permitted duration; the default if it is not a number of seconds."""
     if not isinstance(value, float) or not math.isfinite(value) or value < 0:
         warnings.append(f"invalid_duration: {where}Not a number of seconds; {DEFAULT_DURATION_SEC} was used.")
         return DEFAULT_DURATION_SEC
@@ -121,7 +121,7 @@ def checked_duration(value: object, where: str, warnings: list[str]) -> float:
 
 
 def wrong_order(names: Iterable[str]) -> list[str]:
-    """The warning about required fields in a wrong order, if they are."""
+    """Return the warning if required fields are in the wrong order."""
     order = [name for name in dict.fromkeys(names) if name in REQUIRED]
     if order == [name for name in REQUIRED if name in order]:
         return []

@@ -14,9 +14,9 @@ from harness.protocols.keystrokes import (
     KNOWN,
     REQUIRED,
     KeystrokeProtocol,
+    as_keys,
     checked_duration,
     missing_duration,
-    typed,
     wrong_order,
 )
 from harness.protocols.text import JSON_TOKEN, Fields, decode, first_balanced_object, unknown_fields
@@ -30,7 +30,7 @@ _MOST_NESTED_TRIES = 20
 
 
 class KeystrokesJson(KeystrokeProtocol):
-    """The first balanced JSON object of a reply holds its keys."""
+    """Protocol keystrokes-json: the keys are in the reply's first balanced JSON object."""
 
     name = "keystrokes-json"
 
@@ -49,7 +49,7 @@ def _object_in_front(content: str, start: int) -> Span | None:
 
 
 def _find_reply(text: str, warnings: list[str]) -> Fields:
-    """The reply's object: as it stands, else with missing closers added, else a later or nested one."""
+    """Find the reply's object: unchanged, else with missing closers added, else a later or nested one."""
     if "{" not in text:
         raise _without_object(text)
     try:
@@ -86,7 +86,7 @@ def _as_it_stands(text: str, warnings: list[str]) -> Fields:
 
 
 def _reply_at(text: str, start: int = 0) -> Fields:
-    """The object at `start`, with all required fields. Raises FormatError."""
+    """Decode the object at `start`, with all required fields. Raises FormatError."""
     reply, _ = decode(text, start)
     missing = [name for name in REQUIRED if name not in reply]
     if missing:
@@ -113,7 +113,7 @@ def _with_closers(text: str, warnings: list[str]) -> Fields | None:
 
 
 def _close(text: str) -> str | None:
-    """`text` with the missing closers of the object at its front; None where none is missing or a string is open."""
+    """Add the missing closers of the object at the front; None if none is missing or a string is open."""
     parts: list[str] = []
     open_closers: list[str] = []
     added, copied = False, 0
@@ -165,7 +165,7 @@ def _check_fields(reply: Fields, warnings: list[str]) -> None:
 
 def _field_oddities(fields: Fields, known: tuple[str, ...], where: str) -> list[str]:
     oddities = unknown_fields(fields, known, where)
-    if fields.twice:
+    if fields.has_duplicates:
         oddities.append(f"duplicate_field: {where}A field was given twice; the last one counts.")
     return oddities
 
@@ -196,4 +196,4 @@ def _keys(command: Any, number: int, is_last: bool, warnings: list[str]) -> Keys
     else:
         duration = missing_duration(where, warnings)
     warnings += _field_oddities(command, _KNOWN_IN_COMMAND, where)
-    return typed(command["keystrokes"], duration, where, is_last=is_last, warnings=warnings)
+    return as_keys(command["keystrokes"], duration, where, is_last=is_last, warnings=warnings)

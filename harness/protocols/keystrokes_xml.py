@@ -1,7 +1,7 @@
 """keystrokes-xml: tags instead of JSON around the same fields; keystrokes are raw text up to their closing tag.
 
-The format of Terminus-2's XML form. Missing closing tags are forgiven, but never one of keystrokes: where a
-command ends must not be guessed.
+The format of Terminus-2's XML form. Missing closing tags are forgiven except for keystrokes: the end of a command must
+not be guessed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from harness.protocols.keystrokes import (
     KNOWN,
     REQUIRED,
     KeystrokeProtocol,
+    as_keys,
     checked_duration,
     missing_duration,
-    typed,
     wrong_order,
 )
 from harness.protocols.text import unknown_fields
@@ -32,7 +32,7 @@ _BOUNDARY = re.compile(rf"</?response\s*+>|</?(?:{'|'.join(KNOWN)})[\s/>]")
 
 _KEYSTROKES = re.compile(r"<keystrokes(?P<rest>(?:[\s/][^<>]*+)?)>")
 _ITEM = re.compile(rf"\s*+(?:{_KEYSTROKES.pattern}|(?P<end></commands>))")
-# A word is tried once only, at its front: otherwise a long one without `=` would be read again from each letter.
+# A word is only matched from its start: otherwise a long one without `=` would be scanned again from each letter.
 _ATTRIBUTE = re.compile(r"(?<![\w:.-])(?P<name>[\w:.-]++)\s*+=\s*+(?P<value>\"[^\"]*+\"|'[^']*+'|[^\s\"'/]++)")
 _ENTITY = re.compile("&(?:lt|gt|amp|quot|apos);")
 
@@ -47,12 +47,12 @@ class _Element:
 
 @dataclass
 class _ResponseParts:
-    """The parts of one response as they were found."""
+    """The parts found of one response."""
 
     start: int
     end: int = 0
     names: list[str] = field(default_factory=list)
-    """The names of all tags at the top level, in order."""
+    """Names of all top-level tags, in order."""
     elements: list[_Element] | None = None
     """The keystrokes; None without a `<commands>` section."""
     task_complete: str | None = None
@@ -60,15 +60,15 @@ class _ResponseParts:
     unclosed: list[str] = field(default_factory=list)
 
 
-class _Ahead:
-    """Finds the next tag of each name; no stretch of the text is searched twice for the same one."""
+class _TagFinder:
+    """Finds the next occurrence of tags without searching any part of the text twice for the same tag."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._found: dict[str, int] = {}
 
     def find(self, tag: str, start: int) -> int:
-        """The place of the next `tag` from `start` on, which never goes back; the text's end where there is none."""
+        """Return the index of the next `tag` from `start` on, which must not decrease; the text's end without one."""
         if self._found.get(tag, -1) < start:
             found = self._text.find(tag, start)
             self._found[tag] = found if found >= 0 else len(self._text)
@@ -76,7 +76,7 @@ class _Ahead:
 
 
 class KeystrokesXml(KeystrokeProtocol):
-    """The first `<response>` of a reply holds its keys."""
+    """Protocol keystrokes-xml: the keys are in the reply's first `<response>`."""
 
     name = "keystrokes-xml"
 
@@ -118,7 +118,7 @@ def _find_response(text: str) -> _ResponseParts:
 
 def _scan(text: str, response: _ResponseParts) -> _ResponseParts:
     """Fill in the parts from `response.end` on, never going back. Raises FormatError."""
-    ahead = _Ahead(text)
+    finder = _TagFinder(text)
     position = response.end
     while tag := _TAG.search(text, position):
         response.stray_text |= not _is_blank(text, position, tag.start())
@@ -128,13 +128,13 @@ def _scan(text: str, response: _ResponseParts) -> _ResponseParts:
             response.unclosed += [] if tag["close"] else ["</response>"]
             return response
         if tag["close"] or name == "response":
-            response.stray_text = True  # a closing tag without its opening one; an opening one said twice
+            response.stray_text = True  # a closing tag without its opening tag, or a repeated opening tag
             continue
         response.names.append(name)
         if name == "keystrokes":
             raise FormatError("misplaced_keystrokes", "<keystrokes> must stand inside of <commands>.")
         if name in KNOWN and not tag["rest"].endswith("/"):
-            position = _section(tag, ahead, response)
+            position = _section(tag, finder, response)
         elif name in KNOWN:
             _take(response, name, "")
     response.stray_text |= not _is_blank(text, position, len(text))
@@ -147,16 +147,16 @@ def _is_blank(text: str, start: int, end: int) -> bool:
     return not text[start:end].strip()
 
 
-def _section(tag: re.Match[str], ahead: _Ahead, response: _ResponseParts) -> int:
-    """Take the section that `tag` opens, and return where it ends."""
+def _section(tag: re.Match[str], finder: _TagFinder, response: _ResponseParts) -> int:
+    """Read the section that `tag` opens, and return the index of its end."""
     name, start, text = tag["name"], tag.end(), tag.string
     if name == "commands":
         _take(response, name, "")
         return _commands(text, start, response)
     closing = f"</{name}>"
-    end = ahead.find(closing, start)
+    end = finder.find(closing, start)
     after = end + len(closing)
-    if ahead.find("</response>", start) < end < len(text):
+    if finder.find("</response>", start) < end < len(text):
         raise FormatError("unclosed_section", f"<{name}> is not closed by {closing} before </response>.")
     if end == len(text):
         response.unclosed.append(closing)
@@ -176,7 +176,7 @@ def _take(response: _ResponseParts, name: str, text: str) -> None:
 
 
 def _commands(text: str, position: int, response: _ResponseParts) -> int:
-    """Take the keystrokes from `position` on, and return where the section ends."""
+    """Read the keystrokes from `position` on, and return the index of the section's end."""
     assert response.elements is not None
     while item := _ITEM.match(text, position):
         position = item.end()
@@ -250,7 +250,7 @@ def _keys(elements: list[_Element], warnings: list[str]) -> Iterator[Keys]:
             warnings.append(f"entity: {where}{entity[0]} is typed as it stands; write the character itself.")
         if element.text.endswith("\\n"):
             warnings.append(f"escaped_newline: {where}A backslash and an n are typed as they stand; use a line break.")
-        yield typed(element.text, duration, where, is_last=number == len(elements), warnings=warnings)
+        yield as_keys(element.text, duration, where, is_last=number == len(elements), warnings=warnings)
 
 
 def _duration(attributes: str, where: str, warnings: list[str]) -> float:

@@ -1,7 +1,7 @@
 """Prompt templates: one Jinja file per protocol, one named block per kind of message.
 
-A user's file may define some of the blocks; the others stay as shipped. What is wrong with it is said
-when it is loaded: every block is checked for unknown names and rendered once with sample values.
+A user's file may override some of the blocks. It is checked when it is loaded: every block is searched for unknown
+names and rendered once with sample values.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from jinja2.sandbox import SandboxedEnvironment
 from harness.text import Admitted, TokenGate, without_lone_surrogates
 
 Samples = Mapping[str, Mapping[str, object]]
-"""The variables that a block may use, with a sample value each, by the block's name."""
+"""Variables that each block may use, with a sample value each."""
 
 _RENDER_ERRORS = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class BrokenPrompt(ValueError):
-    """A prompt file that cannot be used. One line, `file:line: what is wrong`."""
+    """Raised for an invalid prompt file; the message is one line, `file:line: problem`."""
 
     def __init__(self, path: Path, line: int | None, problem: str) -> None:
         where = f"{path}:{line}" if line else f"{path}"
@@ -33,7 +33,7 @@ class BrokenPrompt(ValueError):
 
 
 class Prompts:
-    """The templates in use: the shipped file, with the blocks of the user's file put over it.
+    """The templates in use: the shipped blocks, overridden by those of the user's file.
 
     Raises BrokenPrompt.
     """
@@ -48,16 +48,16 @@ class Prompts:
             template = _load(path, source, samples)
             self._blocks |= dict.fromkeys(template.blocks, (path, template))
         self.hash = digest.hexdigest()
-        """The sha256 over the sha256 of each file in use."""
+        """SHA-256 of the SHA-256 digests of all files in use."""
 
-    def through(self, gate: TokenGate) -> Self:
-        """The same templates with a gate that all values pass, but for what they have rendered themselves."""
+    def with_gate(self, gate: TokenGate) -> Self:
+        """Return the same templates with a gate for all values that they have not rendered themselves."""
         prompts = copy(self)
         prompts._gate = gate
         return prompts
 
     def render(self, block: str, **values: object) -> str:
-        """The message that `block` makes of `values`, always encodable. Raises BrokenPrompt."""
+        """Render `block` with `values` to a message, always encodable. Raises BrokenPrompt."""
         path, template = self._blocks[block]
         admitted = {name: self._admitted(value) for name, value in values.items()}
         return Admitted(without_lone_surrogates(_render(path, template, block, admitted)).strip("\n"))
@@ -90,7 +90,7 @@ def _load(path: Path, source: str, samples: Samples) -> Template:
 
 @lru_cache(maxsize=32)
 def _compiled(path: Path, source: str, names: tuple[tuple[str, tuple[str, ...]], ...]) -> Template:
-    """The template of a file, of which each block uses no names but those given for it. Raises BrokenPrompt."""
+    """Compile a file's template, whose blocks may only use their given names. Raises BrokenPrompt."""
     environment = _environment()
     try:
         tree = environment.parse(source, filename=str(path))
@@ -130,7 +130,7 @@ def _render(path: Path, template: Template, block: str, values: Mapping[str, obj
 
 
 def _template_line(template: Template, path: Path, error: Exception) -> int | None:
-    """The template's line that the error came from: Jinja compiles a template to Python of its own lines."""
+    """Return the template's line that raised the error, as Jinja compiles templates to Python with its own lines."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(path):

@@ -1,4 +1,4 @@
-"""Text functions that protocols share: fenced blocks, JSON as models write it, tool calls in a text, long output.
+"""Text functions shared by protocols: fenced blocks, models' JSON, tool calls in text, long output.
 
 Every function is linear in its input and none raises.
 """
@@ -16,8 +16,8 @@ from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.protocols.base import CommandResult, Gap, ScreenView, View
 from harness.text import Span, without_lone_surrogates
 
-# A string token always matches up to the end of the text: if it could fail there, the scan would start
-# again at every quote. Group 1 is its closing quote; possessive, because there is nothing to try again.
+# An unclosed string matches up to the end of the text: if it failed there, the scan would start again at every quote.
+# Group 1 is the closing quote; possessive, because backtracking cannot help.
 JSON_TOKEN = re.compile(r'[{}\[\]]|"(?:[^"\\]++|\\.)*+(")?', re.DOTALL)
 
 _KEY = re.compile(r"(\^?)((?:[CMS]-)*)(.+)", re.IGNORECASE)
@@ -34,20 +34,20 @@ _NO_CONTROL_KEY = frozenset('"$%&*{|}~')
 
 
 def cut_middle(text: str, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> str:
-    """The first and last half of `limit_bytes` of UTF-8, around a line that says how much was left out."""
+    """Keep the first and last half of `limit_bytes` of UTF-8, around a line with the number of bytes left out."""
     gap = shortened(text, limit_bytes)
     return gap.text if gap else text
 
 
 def shortened(text: str, limit_bytes: int) -> Gap | None:
-    """The first and last half of `limit_bytes` of a text, in whole characters; None for one that is not longer."""
+    """Return the first and last half of `limit_bytes` of a text, in whole characters; None if it is not longer."""
     if _size(text) <= limit_bytes:
         return None
     return _without_middle(Gap(text, "", 0, 0), *_ends(text, text, limit_bytes))
 
 
-def widened(gap: Gap, limit_bytes: int) -> Gap:
-    """`gap` with its ends cut as `shortened` cuts a text; unchanged where they are short enough together."""
+def shorten_gap(gap: Gap, limit_bytes: int) -> Gap:
+    """Shorten the ends of `gap` to `limit_bytes` in all; unchanged if they are short enough."""
     if _size(gap.head + gap.tail) <= limit_bytes:
         return gap
     return _without_middle(gap, *_ends(gap.head, gap.tail, limit_bytes))
@@ -60,7 +60,7 @@ def _ends(head: str, tail: str, limit_bytes: int) -> tuple[str, str]:
 
 
 def _without_middle(gap: Gap, head: str, tail: str) -> Gap:
-    """`gap` whose ends were cut to `head` and `tail`, counting as missing what that took."""
+    """Return `gap` with its ends shortened to `head` and `tail`, and the missing parts counted."""
     before, after = gap.head + gap.tail, head + tail
     return Gap(head, tail, gap.elided_bytes + _size(before) - _size(after), gap.elided_chars + len(before) - len(after))
 
@@ -70,7 +70,7 @@ def _size(text: str) -> int:
 
 
 def first_balanced_object(text: str) -> Span | None:
-    """The span from the first `{` to the brace that closes it; None where there is none or it stays open.
+    """Return the span from the first `{` to its closing brace; None if either is missing.
 
     Braces inside JSON strings do not count.
     """
@@ -84,10 +84,10 @@ def first_balanced_object(text: str) -> Span | None:
 
 
 def key_name(text: str) -> str | None:
-    """The tmux key that `text` names as a whole, in canonical spelling, or None where it is text.
+    """Return the canonical tmux key name if `text` is one as a whole, else None.
 
-    As in tmux's key-string.c: any letter case, `C-`, `M-`, `S-` combined, `^x` for `C-x`. Not keys here:
-    the hexadecimal, keypad, mouse and `User` forms.
+    As in tmux's key-string.c: any letter case, `C-`, `M-`, `S-` combined, `^x` for `C-x`. The hexadecimal, keypad,
+    mouse and `User` forms are not keys here.
     """
     match = _KEY.fullmatch(text) if len(text) <= _LONGEST_KEY else None
     if match is None:
@@ -103,10 +103,10 @@ def key_name(text: str) -> str | None:
     return None if base in _NO_CONTROL_KEY else modifiers + base.lower()
 
 
-def seen(view: View, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> tuple[str, str]:
-    """The heading and the text, cut, by which a keystroke protocol shows `view`."""
+def render_view(view: View, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> tuple[str, str]:
+    """Return the heading and the shortened text with which a keystroke protocol shows `view`."""
     if isinstance(view, CommandResult):
-        gap = gap_shown(view, limit_bytes)
+        gap = shown_gap(view, limit_bytes)
         return "New terminal output:", gap.text if gap else view.output
     if view.new_output is None:
         return "Current terminal screen:", cut_middle(view.screen, limit_bytes)
@@ -115,11 +115,11 @@ def seen(view: View, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> tuple[str, str]:
     return _new_output_heading(view), cut_middle(view.new_output, limit_bytes)
 
 
-def gap_shown(result: CommandResult, limit_bytes: int) -> Gap | None:
-    """The form in which an output that is too long is shown, with all that is missing counted; None for a whole one."""
+def shown_gap(result: CommandResult, limit_bytes: int) -> Gap | None:
+    """Return the shown ends of a too long output, counting everything that is missing; None if shown in full."""
     if result.gap is None:
         return shortened(result.output, limit_bytes)
-    return widened(result.gap, limit_bytes)
+    return shorten_gap(result.gap, limit_bytes)
 
 
 def _new_output_heading(view: ScreenView) -> str:
@@ -132,25 +132,25 @@ _MOST_WARNINGS = 10
 
 
 def warning_sentences(warnings: tuple[str, ...]) -> list[str]:
-    """The sentences of `kind: sentence` warnings, for the model; a long list is shortened."""
+    """Return the sentences of `kind: sentence` warnings for the model; a long list is shortened."""
     sentences = [warning.partition(": ")[2] for warning in warnings[:_MOST_WARNINGS]]
     more = len(warnings) - len(sentences)
     return [*sentences, f"... and {more} more."] if more else sentences
 
 
 def unknown_fields(names: Iterable[str], known: Iterable[str], where: str = "") -> list[str]:
-    """The warning about names that mean nothing here, if there are any."""
+    """Return the warning about unknown names, if there are any."""
     unknown = dict.fromkeys(name for name in names if name not in known)
     shown = cut_middle(without_lone_surrogates(", ".join(unknown)), 200)
     return [f"unknown_field: {where}Unknown fields are ignored: {shown}."] if unknown else []
 
 
-# Finds fenced code blocks, and what is wrong with them. Everything is linear and nothing raises.
+# Fenced code blocks.
 
 SHELL = re.compile(r"(?<!`)(?P<fence>`{3,})(?P<label>bash|sh|shell)[ \t\r]*$", re.IGNORECASE)
-"""The end of a line that opens a shell's block."""
+"""End of a line that opens a shell block."""
 ANY = re.compile(r"(?:^[ \t]*+|(?<!`)(?=`++\w))(?P<fence>`{3,})(?P<label>[^\s`]*+)[ \t\r]*+$")
-"""The end of a line that opens a block of any label; without a label it has to be a whole line."""
+"""End of a line that opens a block with any label; without a label, the fence must be the whole line."""
 
 _NESTED_OPENING = re.compile(r"^[ \t]*(`{3,})[ \t]*\w", re.MULTILINE)
 
@@ -160,7 +160,7 @@ class Block:
     """A fenced block, which may be unclosed."""
 
     label: str
-    """The label as written."""
+    """Label as written."""
     fence: str
     start: int
     end: int
@@ -171,14 +171,14 @@ class Block:
 
     @property
     def swallows_another(self) -> bool:
-        """Whether a labelled block starts inside, so that this one was closed too early, or not at all."""
+        """Whether a labelled block starts inside, so that this one was closed too early or not at all."""
         return any(len(found[1]) >= len(self.fence) for found in _NESTED_OPENING.finditer(self.command))
 
 
 def find_blocks(text: str, kind: re.Pattern[str]) -> list[Block]:
-    """Every block of `text` whose opening line `kind` matches, in order; the last one may be unclosed.
+    """Return all blocks of `text` whose opening line matches `kind`, in order; the last one may be unclosed.
 
-    A block is ended by the first line that is its fence and nothing else.
+    A block ends at the first line that consists of its fence.
     """
     blocks: list[Block] = []
     opening: re.Match[str] | None = None
@@ -199,9 +199,9 @@ def find_blocks(text: str, kind: re.Pattern[str]) -> list[Block]:
 
 
 def whole_spans(blocks: Iterable[Block]) -> list[Span]:
-    """The spans of blocks that are certainly whole, in which a thinking tag is text.
+    """Return the spans of blocks that are certainly complete, in which a thinking tag is text.
 
-    One that holds its fence may be a draft in the thinking that ran into the answer's block.
+    A block that contains its fence may be a draft in the thinking that ran into the answer's block.
     """
     return [(block.start, block.end) for block in blocks if block.closed and block.fence not in block.command]
 
@@ -223,12 +223,12 @@ def _block(text: str, opening: re.Match[str], span: Span, body: str, *, closed: 
 
 
 def _closing(opening: re.Match[str]) -> tuple[str, ...]:
-    """The pattern of a block's closing line: the fence and nothing else, indented not at all or as its opening is."""
+    """Return the possible closing lines of a block: its fence, not indented or indented like the opening."""
     before = opening.string[: opening.start("fence")]
     return (opening["fence"], before + opening["fence"]) if before.isspace() else (opening["fence"],)
 
 
-# Decodes JSON as models write it: objects remember repeated fields, and only FormatError is raised.
+# Models' JSON: objects remember repeated fields, and only FormatError is raised.
 
 _EXCERPT = 60
 
@@ -238,7 +238,7 @@ class Fields(dict[str, Any]):
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        self.twice = len(pairs) > len(self)
+        self.has_duplicates = len(pairs) > len(self)
 
 
 # int() refuses thousands of digits with an exception of its own; no field needs an int.
@@ -246,7 +246,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=Fields, parse_int=float)
 
 
 def decode(text: str, start: int = 0) -> tuple[Any, int]:
-    """The JSON value at `start` and where it ends. Raises FormatError."""
+    """Decode the JSON value at `start`, and return it with the index of its end. Raises FormatError."""
     try:
         return _DECODER.raw_decode(text, start)
     except RecursionError as error:
@@ -256,30 +256,30 @@ def decode(text: str, start: int = 0) -> tuple[Any, int]:
         raise FormatError("invalid_json", f"Invalid JSON: {error.msg}, near {near!r}.") from error
 
 
-# Finds tool calls that a server has left in a text, in whatever notation a model writes them.
+# Tool calls that a server has left unparsed in a text, in any model's notation.
 
 _MARKUP = re.compile(
     r"<[|\uff5c][^\s<>]{0,40}?(?i:tool|call|func|invoke|python_tag|action|plugin|channel)"
     r"|<(?:/?[\w-]+:)?(?:tool_calls?\b|TOOLCALL|function_calls?\b|tool_use\b|function=|parameter=|invoke name=)"
     r"|\[TOOL_CALLS\]"
 )
-"""Control tokens and tags with which chat templates surround calls."""
+"""Control tokens and tags that chat templates put around calls."""
 _NAME = re.compile(r"""["'](?:tool_?)?(?:name|function)["']\s*:\s*["']""")
 _ARGUMENTS = re.compile(r"""["'](?:arguments|parameters)["']\s*:\s*["'{]""")
 _ARGUMENT = re.compile(r"""(?:(?<=[{(,"'>])|^[ \t]*)(?:command(?:["'`]?\s*[:=]|<)|(?<=bash\()["'])""", re.MULTILINE)
-"""The name of our function's argument, in a call's notation; Python may leave it out."""
+"""Name of our function's argument, in a call's notation; Python calls may omit it."""
 _NOTATION = re.compile(r"""[{(<\[":]""")
 _PROSE = re.compile(r"[^\W\d_]\s+[^\W\d_]")
-"""Two words with a space between: a sentence, no notation."""
+"""Two words with a space between: prose, not notation."""
 _CALL_CHARS = 120
-"""Most characters between a function's name and that of its argument."""
+"""Most characters between the name of a function and the name of its argument."""
 
 
 def holds_raw_call(text: str) -> bool:
     """Whether the text holds a tool call in some model's own notation, which the server has not parsed.
 
-    Also where the server has dropped the control tokens round it: then the function's name stands before its argument
-    with nothing but notation between.
+    Also finds calls whose control tokens the server has dropped: a function name before its argument, separated only by
+    notation.
     """
     if _MARKUP.search(text) or (_NAME.search(text) and _ARGUMENTS.search(text)):
         return True

@@ -1,7 +1,7 @@
 """thinking-bash: a `<thinking>` section, then a bash block, in one request or several in turn.
 
-The format of a small GRPO checkpoint, whose system sentence stays exactly as it was trained. The first
-block counts, as in the single-turn extraction.
+The format of a small GRPO checkpoint; the system prompt is exactly its training prompt. The first block counts, as in
+the single-turn extraction.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Extraction:
 
     command: str
     warnings: tuple[str, ...] = ()
-    """The reply's differences from the strict form, `kind: what` each."""
+    """Differences from the strict form, `kind: sentence` each."""
 
 
 class ThinkingBash(BashProtocol):
-    """The first shell block after the thinking is the command."""
+    """Protocol thinking-bash: the command is the first shell block after the thinking."""
 
     name = "thinking-bash"
 
     def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
-        """The command of the first block. Raises FormatError."""
+        """Extract the command of the first block. Raises FormatError."""
         extraction = extract(content)
         return one_command(extraction.command, list(extraction.warnings))
 
@@ -46,7 +46,7 @@ class ThinkingBash(BashProtocol):
 def extract(content: str) -> Extraction:
     """Find the first ```` ```bash|sh|shell|(none) ```` block after an optional thinking section. Raises FormatError.
 
-    Blocks of other labels never count.
+    Blocks with other labels never count.
     """
     reply = strip_thinking(content, whole_spans(find_blocks(content, ANY)))
     end = _thinking_end(reply, find_blocks(reply, ANY))
@@ -66,7 +66,7 @@ def _shell_blocks(blocks: list[Block]) -> list[Block]:
 
 
 def _thinking_end(reply: str, blocks: list[Block]) -> int:
-    """The offset where the thinking at the reply's front ends; 0 where none comes before the first block."""
+    """Return the offset of the end of the thinking at the reply's front; 0 if none precedes the first block."""
     tags = masked(reply, whole_spans(blocks))
     close = tags.find(_CLOSE)
     first_block = next((block.start for block in _shell_blocks(blocks)), len(reply))

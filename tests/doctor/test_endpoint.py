@@ -134,7 +134,7 @@ async def test_a_template_that_drops_earlier_thinking_is_found_by_the_length_of_
 async def test_replies_that_do_not_differ_from_seed_to_seed_are_odd(server: FaultServer) -> None:
     features = await found(server, lambda _: answer(200, completion("Once upon a time, " * 20)))
     assert features["replies"].can == "unclear"
-    assert "the server samples nothing" in features["replies"].seen
+    assert "the server does not sample" in features["replies"].seen
 
 
 async def test_a_server_that_is_gone_can_do_nothing(server: FaultServer) -> None:

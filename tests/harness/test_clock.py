@@ -42,8 +42,8 @@ def refusal(waited_sec: float) -> ContextLimitReached:
 async def test_waiting_is_summed_over_replies_outages_of_the_terminal_and_refused_prompts() -> None:
     async with Clock(60) as clock:
         await clock.ask(replying(2), PATIENCE_SEC)
-        clock.shift(120)
-        clock.shift(-115)  # that much of it was not needed
+        clock.extend(120)
+        clock.extend(-115)  # that much of it was not needed
         with pytest.raises(ContextLimitReached):
             await clock.ask(failing(refusal(3)), PATIENCE_SEC)
     assert clock.waited_sec == pytest.approx(10)
@@ -94,9 +94,9 @@ async def test_the_wall_time_less_the_waiting_is_what_the_limit_counts() -> None
     with pytest.raises(TimeoutError):
         async with clock:
             await clock.ask(replying(waited_sec=0.5, after_sec=0.5), PATIENCE_SEC)
-            clock.shift(60)
+            clock.extend(60)
             await asyncio.sleep(0.5)
-            clock.shift(0.5 - 60)
+            clock.extend(0.5 - 60)
             await asyncio.sleep(60)
     assert clock.waited_sec == pytest.approx(1.0)
     assert time.monotonic() - started - clock.waited_sec == pytest.approx(0.3, abs=0.25)
@@ -109,7 +109,7 @@ async def test_an_outage_that_ends_while_the_clock_strikes_does_no_harm() -> Non
             try:
                 await asyncio.sleep(60)
             finally:
-                clock.shift(-1)
+                clock.extend(-1)
 
 
 async def test_a_stopped_clock_does_not_strike_and_has_as_much_left_afterwards() -> None:
@@ -158,7 +158,7 @@ async def test_a_moment_that_is_waiting_for_two_reasons_counts_once(stops: str) 
 async def test_what_an_outage_puts_off_is_put_off_also_while_the_clock_is_stopped(within: str) -> None:
     async def outage(may_stop: str, seconds: float) -> None:
         with clock.stopped() if within in (may_stop, "both") else contextlib.nullcontext():
-            clock.shift(seconds)
+            clock.extend(seconds)
 
     async with asyncio.timeout(10):
         async with Clock(5) as clock:

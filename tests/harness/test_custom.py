@@ -327,7 +327,7 @@ async def test_an_agent_that_cancels_itself_has_crashed() -> None:
     async def vanish(_: Assignment) -> None:
         raise asyncio.CancelledError
 
-    with pytest.raises(AgentCrashed, match="cancelled from within"):
+    with pytest.raises(AgentCrashed, match="cancelled itself"):
         await run(vanish)
 
 

@@ -47,7 +47,7 @@ def test_what_the_server_counted_is_taken_over() -> None:
     assert made.tokens == 25
     made.add_reply(Reply(content="b" * 40, usage=Usage(prompt_tokens=25, completion_tokens=10)))
     assert made.tokens == 35
-    made.tell("c" * 10)
+    made.add_observation("c" * 10)
     assert made.tokens == 39
 
 
@@ -84,9 +84,9 @@ def test_other_versions_are_measured_at_the_servers_rate() -> None:
 
 def test_a_refusal_says_that_the_history_is_longer_than_it_seemed() -> None:
     made = history("a" * 100)
-    made.is_at_least(200)
+    made.raise_estimate(200)
     assert made.tokens == 200
-    made.is_at_least(50)
+    made.raise_estimate(50)
     assert made.tokens == 200
 
 
@@ -124,7 +124,7 @@ def counted(made: History, tokens: int) -> str | None:
 
 def turn(made: History, output: str, **reply: str) -> None:
     made.add_reply(Reply(content="ls", **reply) if "content" not in reply else Reply(**reply))
-    made.tell(output)
+    made.add_observation(output)
 
 
 def test_a_count_that_stops_growing_while_the_history_grows_is_a_truncated_prompt() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.agent import FROM_A_PERSON, Agent, Limits
+from harness.agent import MESSAGE_HEADING, Agent, Limits
 from harness.errors import FormatError
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.model import Seeds
@@ -104,9 +104,9 @@ async def test_a_message_stands_under_the_observation_that_the_model_reads_next(
     trajectory, model, _ = await watched([LS, CLAIM, CLAIM], Watcher({2: ["Use the file.", "Hurry."]}))
     before, now = model.requests[0].messages, model.requests[1].messages
     assert [message.role for message in now] == ["user", "assistant", "user"]
-    assert now[-1].content.endswith(f"{FROM_A_PERSON}\nUse the file.\n\n{FROM_A_PERSON}\nHurry.")
+    assert now[-1].content.endswith(f"{MESSAGE_HEADING}\nUse the file.\n\n{MESSAGE_HEADING}\nHurry.")
     assert "file" in trajectory.steps[0].observation
-    assert FROM_A_PERSON not in trajectory.steps[0].observation
+    assert MESSAGE_HEADING not in trajectory.steps[0].observation
     assert [(each.step, each.kind, each.text) for each in trajectory.interventions] == [
         (2, "message", "Use the file."),
         (2, "message", "Hurry."),
@@ -278,13 +278,13 @@ def test_files_that_cannot_be_used_are_told_with_their_line(tmp_path: Path) -> N
     with pytest.raises(BadApproval, match=r"missing\.txt: No such file or directory"):
         read_rules(tmp_path / "missing.txt")
     (bad := tmp_path / "bad.txt").write_text("ls\n(\n")
-    with pytest.raises(BadApproval, match=r"bad.txt:2: \(: is no regular expression"):
+    with pytest.raises(BadApproval, match=r"bad.txt:2: \(: not a regular expression"):
         read_rules(bad)
     (empty := tmp_path / "empty.txt").write_text("# nothing\n")
-    with pytest.raises(BadApproval, match="has no rule"):
+    with pytest.raises(BadApproval, match="no rules"):
         read_rules(empty)
     (binary := tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(BadApproval, match="is no UTF-8 text"):
+    with pytest.raises(BadApproval, match="not UTF-8 text"):
         read_rules(binary)
 
 
@@ -327,10 +327,10 @@ def test_a_command_and_a_typed_line_count_as_a_whole(
 
 
 def test_a_line_goes_on_where_an_earlier_reply_has_left_it(approver: Approver) -> None:
-    approver.done(typed("ls -l"))
+    approver.note_followed(typed("ls -l"))
     assert approver.refused(typed("; rm x\n")) == ("ls -l; rm x",)
     assert approver.refused(typed("a\n")) == ()
-    approver.done(typed("a\n"))
+    approver.note_followed(typed("a\n"))
     assert approver.refused(typed("; rm x\n")) == ("; rm x",)
 
 
@@ -340,7 +340,7 @@ def test_the_rules_that_allow_a_reply_are_told_once_each(approver: Approver) -> 
 
 
 def test_the_model_reads_what_was_refused_and_what_is_allowed(file: Path) -> None:
-    words = Approval.read(f"allowlist={file}").words_for_model(["rm x"])
+    words = Approval.read(f"allowlist={file}").refusal_text(["rm x"])
     assert "  rm x\n" in words
     assert "  cat [\\w./]+" in words
-    assert "nobody has approved it" in Approval.read("ask").words_for_model(["rm x"])
+    assert "nobody has approved it" in Approval.read("ask").refusal_text(["rm x"])

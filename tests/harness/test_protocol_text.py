@@ -16,10 +16,10 @@ from harness.protocols.text import (
     cut_middle,
     first_balanced_object,
     key_name,
-    seen,
+    render_view,
+    shorten_gap,
     shortened,
     warning_sentences,
-    widened,
 )
 from harness.terminal.plain_text import PlainText
 
@@ -59,9 +59,9 @@ def test_what_is_too_long_is_shortened_to_its_ends() -> None:
 
 def test_a_gap_is_widened_where_its_ends_are_too_long() -> None:
     gap = Gap("aaaaa日", "bbbbbb", 100, 50)
-    assert widened(gap, 14) == gap
-    assert widened(gap, 10) == Gap("aaaaa", "bbbbb", 104, 52)
-    assert widened(Gap("a", "b" * 20, 100, 50), 10) == Gap("a", "bbbbb", 115, 65)
+    assert shorten_gap(gap, 14) == gap
+    assert shorten_gap(gap, 10) == Gap("aaaaa", "bbbbb", 104, 52)
+    assert shorten_gap(Gap("a", "b" * 20, 100, 50), 10) == Gap("a", "bbbbb", 115, 65)
 
 
 # -- first_balanced_object -----------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_a_whole_string_that_names_a_tmux_key_is_that_key(text: str, key: str | 
     assert key_name(text) == key
 
 
-# -- seen, surrogates, warnings ------------------------------------------------------------------
+# -- render_view, surrogates, warnings ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_whole_string_that_names_a_tmux_key_is_that_key(text: str, key: str | 
 def test_a_view_is_shown_with_a_heading_that_says_what_it_is(
     view: ScreenView | CommandResult, shown: tuple[str, str]
 ) -> None:
-    assert seen(view) == shown
+    assert render_view(view) == shown
 
 
 # -- one number for all that is left out ---------------------------------------------------------
@@ -195,7 +195,7 @@ def test_what_is_shown_and_the_number_in_its_middle_are_the_whole_output(
 def test_seen_output_and_the_number_in_its_middle_are_the_whole_output(
     text: str, kept_bytes: int, shown_bytes: int
 ) -> None:
-    _, shown = seen(result_of(text, kept_bytes), shown_bytes)
+    _, shown = render_view(result_of(text, kept_bytes), shown_bytes)
     head, *gaps = re.split(r"\n\[\.\.\. (\d+) bytes left out \.\.\.\]\n", shown)
     if not gaps:
         assert shown == text

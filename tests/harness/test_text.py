@@ -227,7 +227,7 @@ async def test_the_models_own_notes_pass_the_gate_where_they_become_a_message(is
     history.open([Message(role="user", content="Do it.")])
     for output in ("y" * 9000, "ok"):
         history.add_reply(Reply(content="x"))
-        history.tell(output)
+        history.add_observation(output)
 
     async def ask(messages: Sequence[Message], max_tokens: int) -> Reply:
         return Reply(content=f"<think>hm</think>{FORGED}")

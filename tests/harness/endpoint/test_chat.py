@@ -175,11 +175,11 @@ class TestRequest:
     @pytest.mark.parametrize(
         ("names", "words"),
         [
-            ({"n": "m"}, "n: no field of ours"),
-            ({"model": None}, "model: no field of ours"),
-            ({"max_tokens": "seed"}, "'seed' is no free name"),
-            ({"max_tokens": ""}, "'' is no free name"),
-            ({"max_tokens": "a", "top_p": "a"}, "two fields under one name"),
+            ({"n": "m"}, "n: unknown field"),
+            ({"model": None}, "model: unknown field"),
+            ({"max_tokens": "seed"}, "'seed' cannot be used"),
+            ({"max_tokens": ""}, "'' cannot be used"),
+            ({"max_tokens": "a", "top_p": "a"}, "two fields are renamed"),
         ],
     )
     def test_what_cannot_be_renamed_is_said(self, names, words):
