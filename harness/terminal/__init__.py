@@ -1,4 +1,4 @@
-"""The agent's terminal: a tmux session over one byte stream, typed into, waited for and read."""
+"""The agent's terminal: a tmux session over one byte stream."""
 
 from harness.limits import Settling
 from harness.terminal.session import Settled, Terminal

@@ -1,4 +1,4 @@
-"""tmux's control mode: its wire protocol, and one client of it over one byte stream.
+"""tmux's control mode: its wire protocol, and a client for it over one byte stream.
 
 Source: tmux(1), section CONTROL MODE; checked against tmux 3.3a.
 """
@@ -32,7 +32,7 @@ class CommandReply(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """Any other %-line, e.g. %session-changed or %exit."""
+    """Any other line that starts with %, such as %session-changed or %exit."""
 
     name: str
     arguments: bytes
@@ -53,8 +53,8 @@ _FREQUENT = (
 def unescape(data: bytes) -> bytes:
     r"""Undo tmux's octal escapes (`\033`, `\134`).
 
-    Every backslash of the escaped text starts an escape, so plain replacements are exact as long as the
-    backslash itself comes last; they are far faster than a regular expression on floods of output.
+    Every backslash of the escaped text starts an escape, so plain replacements are exact as long as the backslash
+    itself is replaced last; they are far faster than a regular expression on floods of output.
     """
     if b"\\" not in data:
         return data
@@ -66,16 +66,16 @@ def unescape(data: bytes) -> bytes:
 
 
 class Parser:
-    """Cuts the stream of a control client into events. Lines may be of any length and arrive in any pieces."""
+    """Splits a control client's stream into events. Lines may have any length and arrive in any pieces."""
 
     def __init__(self) -> None:
         self._tail: list[bytes] = []
         self._block: list[bytes] | None = None
         self._ends: tuple[bytes, bytes] = (b"", b"")
-        """The lines that can end the current block: %end and %error with its own numbers."""
+        """The lines that can end the current block: %end and %error with the block's numbers."""
 
     def feed(self, data: bytes) -> list[Event]:
-        """Events that `data` completes, in order."""
+        """Return the events that `data` completes, in order."""
         head, newline, rest = data.partition(b"\n")
         if not newline:
             self._tail.append(data)
@@ -87,7 +87,7 @@ class Parser:
         at = 0
         while at < len(lines):
             if self._block is not None:
-                at = self._in_block(self._block, lines, at, events)
+                at = self._read_block(self._block, lines, at, events)
                 continue
             if (event := self._line(lines[at])) is not None:
                 events.append(event)
@@ -107,9 +107,9 @@ class Parser:
             return Notification(name.decode("ascii", "replace"), arguments)
         return None
 
-    def _in_block(self, block: list[bytes], lines: list[bytes], start: int, events: list[Event]) -> int:
-        """Take lines into the block from `start` on, and return where the first line is that does not belong to it."""
-        # A screen may show a line that looks like %end: only the one with this block's own numbers ends it.
+    def _read_block(self, block: list[bytes], lines: list[bytes], start: int, events: list[Event]) -> int:
+        """Add lines from `start` on to the block, and return the index of the first line after it."""
+        # A screen may show a line that looks like %end: only one with the block's numbers ends it.
         end = len(lines)
         for line in self._ends:
             end = _index(lines, line, start, end)
@@ -123,7 +123,7 @@ class Parser:
 
 
 def _index(lines: list[bytes], line: bytes, start: int, stop: int) -> int:
-    """The index of `line` among `lines` from `start` on; `stop` where it is not before that."""
+    """Return the index of `line` in `lines` from `start` on; `stop` if it is not found before that."""
     try:
         return lines.index(line, start, stop)
     except ValueError:
@@ -144,24 +144,24 @@ _CONTROL_KEYS = {
     )
     for key in keys
 }
-"""Bytes for keys that have no control character, for which tmux 3.3a types nothing: those of a VT100's keyboard, which
-tmux 3.5 sends, too (input-keys.c, input_key_vt10x)."""
+"""Bytes for keys without a control character, for which tmux 3.3a types nothing: those of a VT100's keyboard, as in
+tmux 3.5 (input-keys.c, input_key_vt10x)."""
 
 
 def type_bytes(target: str, data: bytes) -> list[bytes]:
-    """Command lines that type exactly `data`, free of tmux's key-name and quoting rules."""
+    """Return command lines that type exactly `data`, without tmux's key-name and quoting rules."""
     return [_type_chunk(target, data[start : start + CHUNK_BYTES]) for start in range(0, len(data), CHUNK_BYTES)]
 
 
 def _type_chunk(target: str, chunk: bytes) -> bytes:
-    # As one argument where tmux takes it as it is: it reads that in half the time.
+    # As one argument if tmux takes it literally: it parses that in half the time.
     if _LITERAL.fullmatch(chunk):
         return b'send-keys -t %b -l -- "%b"\n' % (target.encode(), _quoted(chunk))
     return f"send-keys -t {target} -H {chunk.hex(' ')}\n".encode()
 
 
 def press_key(target: str, key: str) -> bytes:
-    """The command line that presses one key by its tmux name."""
+    """Return the command line that presses one key by its tmux name."""
     if key in _CONTROL_KEYS:
         return type_bytes(target, _CONTROL_KEYS[key])[0]
     quoted = "'" + key.replace("'", "'\\''") + "'"
@@ -169,7 +169,7 @@ def press_key(target: str, key: str) -> bytes:
 
 
 def write_file(path: str, data: bytes) -> list[bytes]:
-    """Command lines that make tmux write a file of exactly `data`, one reply each. It must not be empty or hold NUL."""
+    """Return command lines that make tmux write `data` to a file, one reply each. No empty `data`, no NUL."""
     chunks = [data[start : start + _BUFFER_BYTES] for start in range(0, len(data), _BUFFER_BYTES)]
     lines = [b'set-buffer -a -b tbench -- "%b"\n' % _quoted(chunk) for chunk in chunks]
     lines[0] = lines[0].replace(b" -a", b"", 1)
@@ -177,52 +177,50 @@ def write_file(path: str, data: bytes) -> list[bytes]:
 
 
 def read_file(path: str) -> list[bytes]:
-    """Command lines whose last reply holds the lines of a small file, or is an error where that is not there."""
+    """Return command lines whose last reply has the lines of a small file, or is an error if it does not exist."""
     return [b"load-buffer -b tbench %b\n" % path.encode(), b"show-buffer -b tbench\n"]
 
 
 def _quoted(data: bytes) -> bytes:
-    """`data` as it stands between tmux's double quotes: in octal where it could mean something there."""
+    """Quote `data` for tmux's double quotes, with special characters in octal."""
     data = data.replace(b"\\", b"\\134")
     for special in set(data) - _PLAIN - {0x5C}:
         data = data.replace(bytes((special,)), b"\\%03o" % special)
     return data
 
 
-# One tmux control client over one byte stream: commands go in, replies and the pane's output come back.
-
 _ANSWER_SEC = 20.0
-"""Longest time for any answer of tmux itself, which takes less than a millisecond."""
+"""Longest time for any answer of tmux itself, which normally takes less than a millisecond."""
 _START_SEC = 60.0
 _BYTES_PER_SEC = 100_000
-"""The rate by which typing a large text is given more time."""
+"""Typing rate for extending the time limit of large texts."""
 _FLOOD_BYTES = 1 << 20
 _FLOOD_PAUSE_SEC = 0.005
-"""How long bytes are left to collect in the socket during a flood: fewer, larger reads cost far less. tmux stops
-reading the pane when we fall behind, so nothing is lost and nothing piles up here."""
+"""Pause between reads during a flood of output: fewer, larger reads cost far less. tmux stops reading the pane when we
+fall behind, so nothing is lost and nothing piles up here."""
 
 
-class Silent(ConnectionResetError):
-    """Raised where no answer came in time."""
+class NoAnswer(ConnectionResetError):
+    """Raised if tmux does not answer in time."""
 
 
 @dataclass
 class _Batch:
-    """Commands that were sent together, and what has come back so far."""
+    """Commands that were sent together, and their replies so far."""
 
     size: int
     done: asyncio.Future[list[CommandReply]]
     due_at: float
-    """The event loop's time at which the answer is overdue."""
-    at_end: Callable[[], None] | None = None
-    """Called at the place in the stream where the last reply ends."""
+    """Event loop time at which the answer is overdue."""
+    on_end: Callable[[], None] | None = None
+    """Called when the stream has been read up to the end of the last reply."""
     replies: list[CommandReply] = field(default_factory=list)
 
 
 class ControlClient:
-    """A client that sends commands, which are answered in order, and hands output on as it is read.
+    """A tmux control client: sends commands, which are answered in order, and passes on the pane's output.
 
-    `on_keys` is called at the place in the stream where tmux has taken what was typed, `on_lost` at its end.
+    `on_keys` is called at the position in the stream where tmux has received typed keys, `on_lost` at the stream's end.
     """
 
     def __init__(
@@ -242,7 +240,7 @@ class ControlClient:
         self.why_lost = "the terminal's stream ended"
 
     async def open(self, connect: Connect, argv: Sequence[str], variables: Mapping[str, str]) -> None:
-        """Attach. Raises TerminalLost with tmux's own words, and OSError where `connect` does."""
+        """Attach to the session. Raises TerminalLost with tmux's message, and OSError if `connect` does."""
         try:
             await self._open(connect, argv, variables)
         except BaseException:
@@ -265,7 +263,7 @@ class ControlClient:
             raise TerminalLost(f"tmux refused the session: {text(reply.lines)}")
 
     async def close(self) -> None:
-        """End the client; the session lives on where it is."""
+        """End the client; the session keeps running."""
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
@@ -279,27 +277,27 @@ class ControlClient:
                 await cancel(self._reader)
 
     async def commands(
-        self, *commands: bytes, replies: int | None = None, at_end: Callable[[], None] | None = None
+        self, *commands: bytes, replies: int | None = None, on_end: Callable[[], None] | None = None
     ) -> list[CommandReply]:
-        """Send command lines in one go, and return their replies: `replies` in all where a line holds several commands.
+        """Send command lines at once and return their replies; give their number if a line has several commands.
 
-        `at_end` is called at the place in the stream where the replies end. Raises ConnectionError, also where no reply
-        comes in time.
+        `on_end` is called when the stream has been read up to the end of the replies. Raises ConnectionError, also if
+        the replies do not come in time.
         """
-        return await (await self._send(commands, replies or len(commands), at_end=at_end))
+        return await (await self._send(commands, replies or len(commands), on_end=on_end))
 
     async def type(self, *commands: bytes, replies: int) -> asyncio.Future[list[CommandReply]]:
-        """Send command lines that type, and return the batch that their replies come into. Raises ConnectionError."""
-        # Here and not in the waiting task, which wakes later than a fast shell answers.
-        return await self._send(commands, replies, at_end=self._on_keys)
+        """Send command lines that type, and return the future of their replies. Raises ConnectionError."""
+        # `on_keys` is not called by the waiting task, which may wake after a fast shell has answered.
+        return await self._send(commands, replies, on_end=self._on_keys)
 
     async def _send(
-        self, commands: Sequence[bytes], replies: int, *, at_end: Callable[[], None] | None
+        self, commands: Sequence[bytes], replies: int, *, on_end: Callable[[], None] | None
     ) -> asyncio.Future[list[CommandReply]]:
         if self.lost.is_set() or self._stream is None:
             raise ConnectionResetError(self.why_lost)
         data = b"".join(commands)
-        done = self._expect(replies, at_end=at_end, sec=_ANSWER_SEC + len(data) / _BYTES_PER_SEC)
+        done = self._expect(replies, on_end=on_end, sec=_ANSWER_SEC + len(data) / _BYTES_PER_SEC)
         self._since_command = 0
         try:
             await self._stream.write(data)
@@ -309,17 +307,17 @@ class ControlClient:
         return done
 
     def _expect(
-        self, replies: int, *, sec: float, at_end: Callable[[], None] | None = None
+        self, replies: int, *, sec: float, on_end: Callable[[], None] | None = None
     ) -> asyncio.Future[list[CommandReply]]:
         loop = asyncio.get_running_loop()
-        batch = _Batch(replies, loop.create_future(), loop.time() + sec, at_end)
+        batch = _Batch(replies, loop.create_future(), loop.time() + sec, on_end)
         self._waiting.append(batch)
         if self._watchdog is None:
             self._watchdog = loop.call_at(batch.due_at, self._check_overdue)
         return batch.done
 
     def _check_overdue(self) -> None:
-        """End a stream whose oldest answer is overdue. One timer serves all answers: one for each would be costly."""
+        """Close a stream whose oldest answer is overdue. One timer serves all answers, as one for each is costly."""
         self._watchdog = None
         if not self._waiting or self._stream is None:
             return
@@ -327,8 +325,8 @@ class ControlClient:
         if due_at > loop.time():
             self._watchdog = loop.call_at(due_at, self._check_overdue)
         else:
-            # The way to it may be what hangs: whoever asked tries a new one, which tells.
-            self._fail(Silent("tmux stopped answering"))
+            # The connection itself may hang: the caller finds out by opening a new one.
+            self._fail(NoAnswer("tmux stopped answering"))
             self._closing = loop.create_task(self._stream.close(), name="closing a silent terminal")
 
     def _fail(self, error: ConnectionError) -> None:
@@ -337,17 +335,17 @@ class ControlClient:
         for batch in self._waiting:
             if not batch.done.done():
                 batch.done.set_exception(error)
-                batch.done.exception()  # nobody may be waiting for it
+                batch.done.exception()  # marks it as retrieved, as no task may be waiting for it
 
     async def _read(self, stream: ByteStream) -> None:
         try:
-            await stream.pass_on(self._read_on)
+            await stream.pass_on(self._feed)
         except OSError as error:
             self.why_lost = str(error)
         finally:
             self._fail(ConnectionResetError(self.why_lost))
 
-    def _read_on(self, data: bytes) -> float:
+    def _feed(self, data: bytes) -> float:
         for event in self._parser.feed(data):
             self._handle(event)
         self._since_command += len(data)
@@ -369,12 +367,12 @@ class ControlClient:
         if len(batch.replies) < batch.size:
             return
         self._waiting.popleft()
-        if batch.at_end is not None:
-            batch.at_end()
+        if batch.on_end is not None:
+            batch.on_end()
         if not batch.done.done():
             batch.done.set_result(batch.replies)
 
 
 def text(lines: Sequence[bytes]) -> str:
-    """Reply lines as one line of text."""
+    """Join reply lines to one line of text."""
     return b" ".join(lines).decode("utf-8", "replace")

@@ -1,7 +1,7 @@
 """Runs a command's text in the terminal's shell without typing it.
 
-tmux writes the text into a file, and beside it a script (deliver.sh) that the shell picks up at its next prompt: an
-empty line is all that is typed. The text travels whole, is read whole, and its echo is no output.
+tmux writes the text and a script (deliver.sh) to files, and the shell runs the script at its next prompt: only an empty
+line is typed. So the text arrives and is read as a whole, and is not echoed into the output.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from harness.protocols.base import CommandResult
 from harness.terminal import control_mode
 from harness.terminal.control_mode import text as reply_text
 from harness.terminal.link import KeysLost, Link
+from harness.terminal.pane import PaneMonitor
 from harness.terminal.settling import Mark
 from harness.terminal.spec import TerminalSpec
-from harness.terminal.waiting import Foreground, Waiting, Watcher
-from harness.terminal.watch import Watch
+from harness.terminal.waiting import Foreground, ForegroundProbe, PromptWaiter
 
 _SCRIPT = "".join(
     line.lstrip(" ")
@@ -36,25 +36,24 @@ __tbench_status=$? __tbench_x=$- __tbench_hook=${PROMPT_COMMAND+x$PROMPT_COMMAND
 PROMPT_COMMAND='\\builtin eval "$(<PATH)"'; __tbench_hooked=1
 esac; } 2>/dev/null; case ${BASH_SOURCE-} in PATH) ;; *)
 """
-"""Sourced by bash, a script waits for the prompt's hook: only there bash reads it as in a script, and a `return` of the
-text's finds no file to end."""
-_BEFORE = (
+"""Makes a script that bash sources wait for the prompt's hook: only there bash reads it like a script, and a `return`
+in the text does not end a sourced file."""
+_PRELUDE = (
     "{ __tbench_code=${__tbench_status-$?} __tbench_options=${__tbench_x-$-} __tbench_do=${BASH_VERSION:+builtin}; "
     '"${__tbench_do:=command}" set +axve; } 2>/dev/null;'
 )
 _SHOWN_CHARS = 2000
 _MAY_END_EARLY = re.compile(r"\$\{!?(?:\w+(?:\[[^\n]*?\])?|[@*#?$!-]):?\?|\bset\b[^;\n]*-\w*u|\bnounset\b")
 _SUBSTITUTES = re.compile(r"[$<>]\(")
-"""The start of a process substitution. An unfinished one makes bash 5.2 write beyond its memory later, so it is tried
-in a copy of the shell."""
+"""Start of a process substitution. An unfinished one corrupts bash 5.2's memory, so the text is tried in a subshell."""
 _NOT_SHOWN = re.compile(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]")
-_FIRST_LOOK_SEC, _LONGEST_PAUSE_SEC = 0.05, 1.0
-_ASKED_AT_MOST = 4
+_FIRST_CHECK_SEC, _LONGEST_PAUSE_SEC = 0.05, 1.0
+_MOST_REQUESTS = 4
 _DIRECTORY = b"display-message -p -t main '#{pane_current_path}'\n"
 _PROBE, _PROBE_SEC = "/opt/tbench/bin/busybox stty sane </dev/tty", 3.0
-"""The command that proves a shell to be of use; what was killed may have left the terminal in a mode of its own."""
+"""Command that tests the shell, and resets terminal modes that a killed program may have left."""
 _AFTER_END_SEC = 1.0
-"""Longest wait for the prompt behind a command's end."""
+"""Longest wait for the prompt after a command's end."""
 _NEW_SHELL_SEC = 10.0
 _WAITS_FOR_KEYS = "waits_for_keys: The command waited for somebody to type, which nobody does, so it was ended early."
 _SHELL_HUNG = "shell_restarted: The command did not react, so its shell was ended."
@@ -78,76 +77,76 @@ _KILLED_SEC = 1.0
 
 
 class _CommandEnd(Enum):
-    """How a command came to its end."""
+    """The way a command ended."""
 
     REPORTED = 1
-    """It reported its end by its own mark."""
+    """Its own mark reported the end."""
     ABANDONED = 2
     """The shell is back at its prompt without that mark: an interrupt, or an error that drops a whole line."""
     SHELL_ENDED = 3
     LIMIT = 4
     UNKNOWN = 5
     REFUSED = 6
-    """The shell is at its prompt and does not take it: something has disabled what picks commands up."""
+    """The shell is at its prompt but does not run the command, because the hook was disabled."""
 
 
 class Delivery:
-    """Delivers commands to one pane's shell. Raises ConnectionError where the way to it is cut, and TerminalLost."""
+    """Delivers commands to one pane's shell. Raises ConnectionError if the connection is lost, and TerminalLost."""
 
     def __init__(
         self,
         link: Link,
-        watch: Watch,
-        waiting: Waiting,
-        watcher: Watcher,
+        pane: PaneMonitor,
+        waiter: PromptWaiter,
+        probe: ForegroundProbe,
         spec: TerminalSpec,
         *,
         show: Callable[[str], None],
         remark: Callable[[str], None],
     ) -> None:
         self._link = link
-        self._watch = watch
-        self._waiting = waiting
-        self._watcher = watcher
+        self._pane = pane
+        self._waiter = waiter
+        self._probe = probe
         self._at = spec.command_file
         self._fresh = spec.shell_mode == "fresh"
-        # A command of a process of its own has no terminal to read.
+        # A command in its own process has no terminal to read from.
         self._idle_sec = math.inf if self._fresh else spec.idle_sec
         self._show = show
         self._remark = remark
-        # Not from 1: what an earlier session printed may be printed again, marks and all.
+        # Not from 1: output of an earlier session may be printed again, including its marks.
         self._id = random.randrange(1 << 30)
         self._notes: list[str] = []
-        self._has_missed = False
-        """Whether something of the present command has passed unseen, perhaps its end."""
+        self._missed_output = False
+        """Whether output of the current command was missed, perhaps including its end."""
         self._uncharged_sec = 0.0
-        """Time for which the way was cut while the present command ran."""
+        """Seconds without a connection while the current command ran."""
         self.session_ended = False
 
     async def run(self, command: str, limit_sec: float) -> CommandResult:
-        """Run shell text to its end or its limit, and return exactly what it printed.
+        """Run shell text to its end or its limit, and return its exact output.
 
-        Where the session ended under it, `session_ended` is set and a new session is attached.
+        If the session ends meanwhile, `session_ended` is set and a new session is attached.
         """
-        self._notes, self._has_missed = [], False
+        self._notes, self._missed_output = [], False
         started_at, self._uncharged_sec, self.session_ended = _now(), 0.0, False
         if "\0" in command:
             command = command.replace("\0", "")
             self._note("nul_dropped: NUL characters were left out of the command, as no shell can read them.")
         self._show(command)
         try:
-            end = await self._ask_and_wait(command, started_at + limit_sec)
+            end = await self._request_and_wait(command, started_at + limit_sec)
             if end is _CommandEnd.REFUSED:
-                await self._start_anew(_SHELL_REFUSES)
-                end = await self._ask_and_wait(command, started_at + limit_sec)
+                await self._restart_shell(_SHELL_REFUSES)
+                end = await self._request_and_wait(command, started_at + limit_sec)
             if end is _CommandEnd.REFUSED:
                 raise TerminalLost("the shell does not take commands any more")
             if end is _CommandEnd.LIMIT:
                 await self._stop(started_at)
             result = self._result(end)
-            await self._heed()
+            await self._apply_marks()
             await self._after(end)
-            if end is _CommandEnd.ABANDONED and result.exit_code is None and not self._has_missed:
+            if end is _CommandEnd.ABANDONED and result.exit_code is None and not self._missed_output:
                 result = await self._with_last_code(result)
         except ConnectionError as error:
             self.session_ended = isinstance(error, KeysLost) or await self._link.reattach()
@@ -160,17 +159,17 @@ class Delivery:
             self._notes.append(note)
 
     async def _with_last_code(self, result: CommandResult) -> CommandResult:
-        """The result of an abandoned command with the exit code that the shell knows, if it is of use."""
-        is_usable, capture = await self._is_usable("(exit $?)"), self._watch.capture
+        """Return an abandoned command's result with the exit code reported by the shell, if it is usable."""
+        is_usable, capture = await self._is_usable("(exit $?)"), self._pane.capture
         background = result.background + capture.background
         code = capture.ended.exit_code if is_usable and capture.ended is not None else None
-        # Behind no mark of its own, the prompt is the last line.
+        # Without the command's own mark, the prompt is the last line of its output.
         output = result.output[: result.output.rfind("\n") + 1]
         return dataclasses.replace(result, output=output, exit_code=code, background=background)
 
-    async def _heed(self) -> None:
-        """Do and note what the command's marks say."""
-        capture = self._watch.capture
+    async def _apply_marks(self) -> None:
+        """Record the notes in the command's marks, and save the files that the shell could not write."""
+        capture = self._pane.capture
         if capture.shell_lost:
             self._note(_SHELL_LOST)
         said = (capture.ended.note or "").split("_") if capture.ended is not None else []
@@ -181,9 +180,9 @@ class Delivery:
             await self._link.commands(*(f"save-buffer -b {name} {self._at}.{name}\n".encode() for name in kept))
 
     def _result(self, end: _CommandEnd) -> CommandResult:
-        capture = self._watch.capture
+        capture = self._pane.capture
         printed, exit_code = capture.output(), self._exit_code(end)
-        capture.give_up()
+        capture.release()
         return CommandResult(
             output=printed.text,
             exit_code=exit_code,
@@ -195,39 +194,39 @@ class Delivery:
     async def _after(self, end: _CommandEnd) -> None:
         """Wait until the shell, or a new one, is ready for the next command."""
         if end is _CommandEnd.LIMIT:
-            if self._watch.capture.shell_ended is not None:
+            if self._pane.capture.shell_ended is not None:
                 await self._new_shell(_SHELL_HUNG)
-            await self._prove()
+            await self._check_shell()
         elif end is _CommandEnd.SHELL_ENDED:
             await self._new_shell(_SHELL_ENDED)
         else:
             await self._settled(_AFTER_END_SEC)
 
     def _exit_code(self, end: _CommandEnd) -> int | None:
-        capture = self._watch.capture
+        capture = self._pane.capture
         if end is _CommandEnd.REPORTED and capture.ended is not None:
             return capture.ended.exit_code
         if end is _CommandEnd.SHELL_ENDED and capture.shell_ended is not None:
             return capture.shell_ended.exit_code
-        return self._watch.shell.exit_code if end is _CommandEnd.ABANDONED and not self._has_missed else None
+        return self._pane.shell.exit_code if end is _CommandEnd.ABANDONED and not self._missed_output else None
 
-    # -- asking ----------------------------------------------------------------------------------
+    # -- requesting ------------------------------------------------------------------------------
 
-    async def _ask_and_wait(self, command: str, ends_at: float, how: str | None = None) -> _CommandEnd:
-        """Ask the shell for the command, again where nothing comes of it, then wait for its end."""
+    async def _request_and_wait(self, command: str, ends_at: float, how: str | None = None) -> _CommandEnd:
+        """Request the command from the shell, again if it does not begin, then wait for its end."""
         self._id += 1
-        self._watch.capture.expect(self._id)
-        files, reattached = self._files(command, how or self._how(command)), self._link.reattached
-        for asked in range(_ASKED_AT_MOST):
-            # The first to run the script empties it: asked for again, it would run again if it were written again.
-            await self._ask(() if asked else files, asked)
+        self._pane.capture.expect(self._id)
+        files, reattached = self._files(command, how or self._mode_for(command)), self._link.reattached
+        for asked in range(_MOST_REQUESTS):
+            # The script is emptied when it runs, so a repeated request must not write it again.
+            await self._request(() if asked else files, asked)
             if self._link.reattached != reattached:
                 await self._catch_up()
             if await self._until_begun(ends_at) or _now() >= ends_at:
                 return await self._until_end(ends_at)
         return _CommandEnd.REFUSED
 
-    def _how(self, command: str) -> str:
+    def _mode_for(self, command: str) -> str:
         if self._fresh:
             return "fresh"
         if _MAY_END_EARLY.search(command):
@@ -235,35 +234,35 @@ class Delivery:
         return "tried" if _SUBSTITUTES.search(command) else "line"
 
     def _files(self, command: str, how: str) -> list[bytes]:
-        """The tmux commands that write the text and the script."""
+        """Return the tmux commands that write the text and the script."""
         text = control_mode.write_file(f"{self._at}.text", (command or "\n").encode("utf-8", "replace"))
         return [*text, *control_mode.write_file(self._at, self._script(command, how))]
 
-    async def _ask(self, files: Sequence[bytes], asked: int) -> None:
-        """Have the shell read the script: by its prompt's hook, else by a line that says so."""
-        shell = self._watch.shell
+    async def _request(self, files: Sequence[bytes], asked: int) -> None:
+        """Make the shell read the script: by its prompt's hook, else by typing a line that does so."""
+        shell = self._pane.shell
         has_hook = asked == 0 and shell.pid is not None
-        # What cannot be put into the hook (`readonly PROMPT_COMMAND`) is not sourced, either.
+        # If the hook cannot be changed (`readonly PROMPT_COMMAND`), sourcing does not work either.
         typed = f" . {self._at}" if asked < 2 or shell.pid is None else f' \\builtin eval "$(<{self._at})"'
-        # C-u: what stands there already, such as the terminal's answer to a program that has ended, is no command.
+        # C-u: discards text on the line, such as the terminal's answer to a program that has ended.
         line = "\x15\n" if has_hook else f"\x15{typed}\n"
         if asked > 1:
-            # Something else may have read what was typed.
-            await self._watcher.clear(math.inf)
+            # Another program may have read the typed line.
+            await self._probe.clear(math.inf)
         shell.typed("\n")
-        self._waiting.typed(entered=False)
-        self._watch.capture.asked(line.strip("\x15\n").encode() + b"\r\n")
+        self._waiter.typed(entered=False)
+        self._pane.capture.requested(line.strip("\x15\n").encode() + b"\r\n")
         await self._link.type(control_mode.type_bytes("main", line.encode()), before=files)
 
     def _script(self, command: str, how: str) -> bytes:
         values = {"at": self._at, "id": str(self._id), "how": how, "shown": _shown(command)}
         assignments = " ".join(f"__tbench_{name}={shlex.quote(value)}" for name, value in values.items())
         in_hook = _IN_HOOK.replace("PATH", self._at)
-        return f"{in_hook}{_BEFORE} {assignments}\n{_SCRIPT};; esac\n".encode("utf-8", "replace")
+        return f"{in_hook}{_PRELUDE} {assignments}\n{_SCRIPT};; esac\n".encode("utf-8", "replace")
 
     async def _until_begun(self, ends_at: float) -> bool:
-        """Wait until the command begins; False where the shell is at its prompt again without having taken it."""
-        capture, pause_sec = self._watch.capture, _FIRST_LOOK_SEC
+        """Wait until the command begins; False if the shell is back at its prompt without having started it."""
+        capture, pause_sec = self._pane.capture, _FIRST_CHECK_SEC
         while _now() < ends_at:
             wait_sec = min(pause_sec, ends_at - _now())
             await self._settled(wait_sec, or_when=lambda: capture.begun or capture.is_over)
@@ -280,30 +279,30 @@ class Delivery:
             raise TerminalLost(f"the command cannot be written to {self._at}: {refused[0]}")
 
     async def _is_idle(self) -> bool:
-        """Whether the shell waits for more, and nothing that was typed is on its way. Raises TerminalLost."""
-        marks, before = self._watch.marks, await self._watcher.look()
+        """Whether the shell waits for input and no typed keys are under way. Raises TerminalLost."""
+        marks, before = self._pane.marks, await self._probe.inspect()
         if not self._may_be_idle(before):
             return False
-        now = await self._watcher.look_again()
+        now = await self._probe.inspect_again()
         await self._check_files()
-        if self._watch.marks != marks:
+        if self._pane.marks != marks:
             return False
         return self._may_be_idle(now) and (now is None or now.is_still(before))
 
     def _may_be_idle(self, now: Foreground | None) -> bool:
-        at_prompt = self._watch.shell.at_prompt
+        at_prompt = self._pane.shell.at_prompt
         return at_prompt if now is None else now.is_at_rest and (now.edits_line or at_prompt)
 
     # -- waiting ---------------------------------------------------------------------------------
 
     async def _until_end(self, ends_at: float) -> _CommandEnd:
-        capture, before = self._watch.capture, tuple[bytes, ...]()
-        while not (capture.is_over or self._waiting.at_prompt) and _now() < ends_at + self._uncharged_sec:
+        capture, before = self._pane.capture, tuple[bytes, ...]()
+        while not (capture.is_over or self._waiter.at_prompt) and _now() < ends_at + self._uncharged_sec:
             wait_sec = min(ends_at + self._uncharged_sec - _now(), self._idle_sec)
             await self._settled(wait_sec, or_when=lambda: capture.is_over)
-            if wait_sec < self._idle_sec or _now() < self._watch.last_news_at + self._idle_sec or capture.is_over:
+            if wait_sec < self._idle_sec or _now() < self._pane.last_news_at + self._idle_sec or capture.is_over:
                 continue
-            now = await self._watcher.waits_for_keys()
+            now = await self._probe.waits_for_keys()
             if now and now == before:
                 self._note(_WAITS_FOR_KEYS)
                 return _CommandEnd.LIMIT
@@ -312,12 +311,12 @@ class Delivery:
             return _CommandEnd.REPORTED
         if capture.shell_ended is not None:
             return _CommandEnd.SHELL_ENDED
-        return _CommandEnd.ABANDONED if self._waiting.at_prompt else _CommandEnd.LIMIT
+        return _CommandEnd.ABANDONED if self._waiter.at_prompt else _CommandEnd.LIMIT
 
     async def _settled(self, duration_sec: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
-        """Wait as `Waiting.until_settled` does, but attach again where the stream is cut. Raises KeysLost."""
+        """Wait like `PromptWaiter.until_settled`, but reattach if the stream is lost. Raises KeysLost."""
         try:
-            await self._waiting.until_settled(duration_sec, or_when=or_when)
+            await self._waiter.until_settled(duration_sec, or_when=or_when)
         except ConnectionError as error:
             cut_at = _now()
             if await self._link.reattach():
@@ -326,13 +325,13 @@ class Delivery:
             self._uncharged_sec += _now() - cut_at
 
     async def _catch_up(self) -> None:
-        """Read from its file what has passed unseen of the command while the way was cut."""
-        capture = self._watch.capture
+        """Read from the state file what happened to the command while the connection was lost."""
+        capture = self._pane.capture
         loaded, shown = await self._link.commands(*control_mode.read_file(f"{self._at}.state"))
         words = reply_text(shown.lines).split() if loaded.ok else []
         if words[:1] != [str(self._id)]:
             return
-        self._has_missed = True
+        self._missed_output = True
         self._note("output_missed: The connection to the terminal was cut; what was printed meanwhile is not shown.")
         if not capture.begun:
             capture.take(Mark("C", id=self._id))
@@ -340,53 +339,53 @@ class Delivery:
             capture.take(Mark("D", exit_code=int(words[1]), id=self._id))
 
     async def _stop(self, started_at: float) -> None:
-        """End a command that has outlived its limit, gently first, and what is left of it in other sessions."""
-        why = "waits for keys" if _WAITS_FOR_KEYS in self._notes else "has outlived its limit"
-        self._remark(f"the command {why}: it is interrupted")
+        """End a command that exceeded its limit, gently first, and its remaining processes in other sessions."""
+        why = "waits for keys" if _WAITS_FOR_KEYS in self._notes else "has exceeded its limit"
+        self._remark(f"the command {why}: interrupting it")
         if not await self._is_over_after_keys():
-            self._remark("the command does not react: it is killed")
-            await self._watcher.kill_foreground()
+            self._remark("the command does not react: killing it")
+            await self._probe.kill_foreground()
             await self._settled(_KILLED_SEC)
-        if killed := await self._watcher.clear(_now() - started_at):
-            self._remark(f"killed, because they held the terminal: {', '.join(killed)}")
+        if killed := await self._probe.clear(_now() - started_at):
+            self._remark(f"killed, because they kept the terminal open: {', '.join(killed)}")
             self._note(f"terminal_cleared: Left over, and killed: {', '.join(killed)}.")
 
-    async def _prove(self) -> None:
-        """Prove that the shell takes and ends a command, or start a new one."""
-        if not (await self._is_back() and await self._is_usable()):
-            await self._start_anew(_SHELL_HUNG)
+    async def _check_shell(self) -> None:
+        """Check that the shell runs a command to its end, or start a new shell."""
+        if not (await self._has_shell_back() and await self._is_usable()):
+            await self._restart_shell(_SHELL_HUNG)
 
     async def _is_usable(self, probe: str = _PROBE) -> bool:
-        """Whether the shell takes and ends a command."""
-        end = await self._ask_and_wait(probe, _now() + _PROBE_SEC, "line")
+        """Whether the shell runs a command to its end."""
+        end = await self._request_and_wait(probe, _now() + _PROBE_SEC, "line")
         await self._settled(_AFTER_END_SEC)
         return end is _CommandEnd.REPORTED
 
-    async def _start_anew(self, why: str) -> None:
-        self._remark("the shell is started anew")
-        self._watch.begin()
+    async def _restart_shell(self, why: str) -> None:
+        self._remark("restarting the shell")
+        self._pane.begin()
         await self._link.commands(b"respawn-pane -k -t main\n")
         await self._new_shell(why)
 
     async def _is_over_after_keys(self) -> bool:
-        # The shell itself, too: a command that handles C-c and exits would be followed by the next line.
-        await self._watcher.interrupt_shell()
+        # Interrupt the shell as well: after a command that handles C-c and exits, it would run the next line.
+        await self._probe.interrupt_shell()
         for key, echo, wait_sec in _ESCALATION:
-            self._watch.shell.pressed(key)
-            self._waiting.typed(entered=False)
-            self._watch.capture.pressed(echo)
+            self._pane.shell.pressed(key)
+            self._waiter.typed(entered=False)
+            self._pane.capture.pressed(echo)
             await self._link.type([control_mode.press_key("main", key)])
             await self._settled(wait_sec)
-            if await self._is_back():
+            if await self._has_shell_back():
                 return True
         return False
 
-    async def _is_back(self) -> bool:
-        """Whether the shell has the terminal again, which a key that came while it drew its prompt leaves open."""
-        return self._waiting.at_prompt or (self._watch.capture.is_left and await self._is_idle())
+    async def _has_shell_back(self) -> bool:
+        """Whether the shell has the terminal again, even if a key arrived while it drew its prompt."""
+        return self._waiter.at_prompt or (self._pane.capture.is_abandoned and await self._is_idle())
 
     async def _new_shell(self, why: str) -> None:
-        """Wait until a new shell is ready, and note what it has of the one before."""
+        """Wait until a new shell is ready, and note which state it has kept."""
         await self._settled(_NEW_SHELL_SEC)
         (reply,) = await self._link.commands(_DIRECTORY)
         self._note(
@@ -396,7 +395,7 @@ class Delivery:
 
 
 def _shown(command: str) -> str:
-    """The part of a command that the screen shows."""
+    """Return the part of a command that the screen shows."""
     shown = command[:_SHOWN_CHARS].rstrip("\n")
     more = len(command) - len(shown)
     return _NOT_SHOWN.sub("�", shown) + (f"\n[... {more} characters more]" if more > 1 else "")

@@ -1,4 +1,4 @@
-"""The way to the pane: one tmux control client, made anew where it was cut; what is typed arrives exactly once."""
+"""The connection to the pane: one tmux control client, replaced when it is lost; typed keys arrive exactly once."""
 
 from __future__ import annotations
 
@@ -9,52 +9,52 @@ from typing import Protocol
 
 from harness.errors import TerminalLost, TerminalUnreachable
 from harness.stream import Connect
-from harness.terminal.control_mode import CommandReply, ControlClient, Silent, text
+from harness.terminal.control_mode import CommandReply, ControlClient, NoAnswer, text
 from harness.terminal.spec import TerminalSpec
 
 UNREACHABLE_SEC = 120.0
-"""Longest time for which a terminal may be out of reach, as while an engine restarts."""
-_REOPENINGS = 3
+"""Longest time for which a terminal may be out of reach, such as during an engine's restart."""
+_MOST_REOPENINGS = 3
 """Most new sessions after the agent killed tmux."""
-_REATTACHMENTS = 100
+_MOST_REATTACHMENTS = 100
 _LONGEST_PAUSE_SEC = 2.0
-_WAS_HERE = b"show-options -qv -t main @tbench\n"
-_LEAVE_TRACE = b"set-option -t main @tbench 1\n"
+_IS_MARKED = b"show-options -qv -t main @tbench\n"
+_MARK_SESSION = b"set-option -t main @tbench 1\n"
 _TYPED = b"show-options -qv -t main @tbench_typed\n"
 _SYNC = b"display-message -p ''\n"
 _CLIENTS = b"list-clients -F '#{client_pid}'\n"
 
 
 _NumberedLine = tuple[int | None, bytes]
-"""A command line, and its number where it types."""
-_REPLIES_OF_COUNTED = 2
+"""A command line, and its number if it types."""
+_REPLIES_PER_COUNTED = 2
 
 
 class KeysLost(ConnectionError):
-    """Raised where the session ended, and nobody can say how much of what was typed it had taken."""
+    """Raised if the session ended and it is unknown which of the typed keys it had received."""
 
 
 class Listener(Protocol):
-    """What is told about the pane."""
+    """Receiver of the pane's events."""
 
     def output(self, data: bytes) -> None:
-        """Take what the pane printed."""
+        """Receive output of the pane."""
 
     def keys_arrived(self) -> None:
-        """Note that tmux has taken what was typed, at this place in the stream."""
+        """Called when the stream shows that tmux has received the typed keys."""
 
     def cut_off(self) -> None:
-        """Note that the stream has ended."""
+        """Called when the stream has ended."""
 
     def begin(self) -> None:
-        """Note that a client is about to attach: what was known of the pane holds no longer."""
+        """Called before a client attaches: all state known of the pane becomes invalid."""
 
 
 class Link:
-    """Keeps one control client at a time on one session.
+    """Keeps one control client attached to one session.
 
-    Where the way to it is cut, it is tried again for `unreachable_sec`; `on_outage` is told of these seconds when that
-    begins, and at its end, as a negative number, of those that were not needed.
+    A lost connection is retried for `unreachable_sec`; `on_outage` receives these seconds when an outage begins, and
+    the unused ones as a negative number when it ends.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Link:
         self._remark = remark
         self._client = self._new_client()
         self._typed = 0
-        """Number of commands that typed so far. The session counts them, too, and does each wholly or not at all."""
+        """Number of typing commands so far. The session counts them, too, and executes each fully or not at all."""
         self._unconfirmed: list[_NumberedLine] = []
-        """The commands that typed last, with their numbers."""
+        """Last typing commands, with their numbers."""
         self._done: asyncio.Future[list[CommandReply]] | None = None
         self.keys_lost = False
         self.reopened = 0
         self.reattached = 0
-        """Number of times that the session was attached again."""
+        """Number of reattachments to the same session."""
 
     def _new_client(self) -> ControlClient:
         listener = self._listener
@@ -100,36 +100,36 @@ class Link:
         await self._client.lost.wait()
 
     async def open(self) -> bool:
-        """Attach; True where the session is a new one. Raises TerminalLost, and OSError where it cannot be reached."""
+        """Attach; return whether the session is new. Raises TerminalLost, and OSError if it cannot be reached."""
         await self._client.open(self._connect, self._spec.argv(), self._spec.variables())
         try:
-            was_here, _ = await self._client.commands(_WAS_HERE, _LEAVE_TRACE)
-        except Silent as error:
+            marked, _ = await self._client.commands(_IS_MARKED, _MARK_SESSION)
+        except NoAnswer as error:
             raise TerminalLost(str(error)) from None
-        return not text(was_here.lines)
+        return not text(marked.lines)
 
     async def close(self) -> None:
-        """End the client; the session lives on where it is."""
+        """End the client; the session keeps running."""
         await self._client.close()
-        self._on_outage = lambda _: None  # it refers to whoever has this terminal
+        self._on_outage = lambda _: None  # it refers to the terminal's owner
 
     async def commands(
-        self, *commands: bytes, replies: int | None = None, at_end: Callable[[], None] | None = None
+        self, *commands: bytes, replies: int | None = None, on_end: Callable[[], None] | None = None
     ) -> list[CommandReply]:
-        """Send command lines in one go, and return their replies, see ControlClient. Raises ConnectionError."""
-        return await self._client.commands(*commands, replies=replies, at_end=at_end)
+        """Send command lines at once and return their replies, see ControlClient. Raises ConnectionError."""
+        return await self._client.commands(*commands, replies=replies, on_end=on_end)
 
     async def sync(self) -> None:
-        """Wait until tmux has answered, and all that came before its answer was handed on. Raises ConnectionError."""
+        """Wait until tmux has answered and all earlier output has been passed on. Raises ConnectionError."""
         await self._client.commands(_SYNC)
 
     # -- typing exactly once ---------------------------------------------------------------------
 
     async def type(self, commands: Sequence[bytes], *, before: Sequence[bytes] = ()) -> None:
-        """Send commands that type, each exactly once, also where the way is cut meanwhile.
+        """Send commands that type, each exactly once, even if the connection is lost meanwhile.
 
-        Does not wait until they are done. What `before` does may be done twice. Raises KeysLost where the session ended
-        and a new one is attached, and TerminalLost and TerminalUnreachable as `reattach` does.
+        Does not wait for their execution. The commands in `before` may be executed twice. Raises KeysLost if the
+        session ended and a new one is attached, and TerminalLost and TerminalUnreachable like `reattach`.
         """
         if self._all_arrived:
             self._unconfirmed.clear()
@@ -143,16 +143,16 @@ class Link:
             await self._send(lines)
         except ConnectionError as error:
             if await self.reattach():
-                raise KeysLost("the session ended while something was typed") from error
+                raise KeysLost("the session ended while keys were typed") from error
 
     async def _send(self, lines: Sequence[_NumberedLine]) -> None:
-        replies = sum(1 if number is None else _REPLIES_OF_COUNTED for number, _ in lines)
+        replies = sum(1 if number is None else _REPLIES_PER_COUNTED for number, _ in lines)
         self._done = await self._client.type(*(command for _, command in lines), replies=replies)
 
     async def replies(self) -> list[CommandReply]:
-        """The replies to the commands that typed last; none where those had arrived already.
+        """Return the replies to the last typing commands; none if those had arrived already.
 
-        Raises ConnectionError, also where no reply comes in time.
+        Raises ConnectionError, also if a reply does not come in time.
         """
         await self.sync()
         return [] if self._done is None else self._done.result()
@@ -163,11 +163,11 @@ class Link:
             return True
         return self._done is not None and self._done.done() and self._done.exception() is None
 
-    async def _send_the_rest(self) -> None:
-        """Send what was typed and did not arrive. Raises ConnectionError."""
+    async def _resend(self) -> None:
+        """Send the typing commands that did not arrive. Raises ConnectionError."""
         if self._all_arrived:
             return
-        await self._others_are_gone()
+        await self._wait_for_old_clients()
         (reply,) = await self._client.commands(_TYPED)
         arrived = int(text(reply.lines) or 0)
         behind = [at for at, (number, _) in enumerate(self._unconfirmed, 1) if number is not None and number <= arrived]
@@ -175,41 +175,41 @@ class Link:
         if self._unconfirmed:
             await self._send(self._unconfirmed)
 
-    async def _others_are_gone(self) -> None:
-        """Wait until clients that were cut off are detached: what they have still to read must not be done later."""
+    async def _wait_for_old_clients(self) -> None:
+        """Wait until lost clients are detached: commands that tmux has yet to read from them must not run later."""
         for pause_sec in (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0):
             await asyncio.sleep(pause_sec)
             (reply,) = await self._client.commands(_CLIENTS)
             if len(reply.lines) <= 1:
                 return
 
-    # -- being cut off ---------------------------------------------------------------------------
+    # -- reattaching -----------------------------------------------------------------------------
 
     async def reattach(self) -> bool:
-        """Attach again, and type what had not arrived; True where the session is a new one.
+        """Attach again and resend keys that had not arrived; return whether the session is new.
 
-        With a new one, `keys_lost` says whether something that was typed had not arrived.
-        Raises TerminalLost, TerminalUnreachable.
+        For a new session, `keys_lost` says whether typed keys had not arrived. Raises TerminalLost and
+        TerminalUnreachable.
         """
         while True:
-            if self.reopened > _REOPENINGS or self.reattached > _REATTACHMENTS:
+            if self.reopened > _MOST_REOPENINGS or self.reattached > _MOST_REATTACHMENTS:
                 raise TerminalLost(f"the terminal was lost {self.reopened + self.reattached} times")
             if await self._attach_again():
-                await self._begin_anew()
+                await self._begin_session()
                 return True
             self.reattached += 1
-            self._remark("the connection was lost and made again: what was printed meanwhile is not recorded")
+            self._remark("the connection was lost and restored: output in between is not recorded")
             with contextlib.suppress(ConnectionError):
-                await self._send_the_rest()
+                await self._resend()
                 return False
 
-    async def _begin_anew(self) -> None:
+    async def _begin_session(self) -> None:
         self.reopened += 1
-        self._remark("the terminal was lost and opened again")
+        self._remark("the terminal was lost and reopened")
         self.keys_lost = not self._all_arrived
         self._typed, self._done = 0, None
         self._unconfirmed.clear()
-        if self.reopened > _REOPENINGS:
+        if self.reopened > _MOST_REOPENINGS:
             await self._client.close()
             raise TerminalLost(f"the terminal was lost {self.reopened} times")
 
@@ -226,13 +226,13 @@ class Link:
         while True:
             await self._client.close()
             self._client = self._new_client()
-            # Before attaching: the marks of a new session may come at once.
+            # Before attaching, as a new session's marks may arrive at once.
             self._listener.begin()
             try:
                 return await self.open()
             except OSError as error:
                 if _now() > ends_at:
-                    raise TerminalUnreachable(f"out of reach for {self._unreachable_sec:g} s: {error}") from error
+                    raise TerminalUnreachable(f"unreachable for {self._unreachable_sec:g} s: {error}") from error
             await asyncio.sleep(pause_sec)
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
 

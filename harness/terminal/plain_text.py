@@ -1,8 +1,8 @@
-"""Turns what a program prints on its terminal into plain text as it streams in, and keeps head and tail of it.
+"""Converts streamed terminal output to plain text, of which head and tail are kept.
 
-Escape sequences are removed, overwritten text shows its last state, and a line ends in one newline. Only the line that
-is being printed can change: moving up or clearing the screen does nothing. Pure, no I/O.
-Source of how sequences begin and end: https://github.com/tmux/tmux/blob/master/input.c
+Escape sequences are removed, overwritten text appears in its last state, and each line ends in one newline. Only the
+current line can change: moving up or clearing the screen has no effect. Pure, no I/O.
+Source for the syntax of sequences: https://github.com/tmux/tmux/blob/master/input.c
 """
 
 from __future__ import annotations
@@ -17,52 +17,52 @@ from functools import lru_cache
 from harness.protocols.base import Gap
 from harness.terminal.spec import COLUMNS
 
-# The line that a program is printing: cells in a row and the cursor that overwrites them, as tmux does it.
+# The current line: a row of cells and the cursor that overwrites them, as in tmux.
 #
-# A line is not wrapped, however long it is: a carriage return goes back to where it began. Pure, no I/O. Source:
+# A line is not wrapped, however long it is: a carriage return goes back to its beginning. Source:
 # https://github.com/tmux/tmux/blob/master/screen-write.c
 
 EDIT_SEQUENCE = r"\[[0-9]{0,9}(?:;[0-9;:]{0,53})?[@CDGKPX`]"
-"""The pattern behind the ESC of sequences that a line obeys; only their first number counts."""
+"""Pattern, after the ESC, of sequences that edit a line; only their first number counts."""
 _TOKEN = re.compile(r"[^\r\b\x1b]+|\r+|\x08+|\x1b\[([0-9]*)[0-9;:]*(.)")
 _LONGEST_LINE = 2048
-"""Most cells of one line that can still be overwritten; when there are as many, the first half becomes final."""
+"""Most cells of a line that can still be overwritten; when it is full, the first half becomes final."""
 _LONGEST_CELL = 32
-"""Most code points of a cell; further combining characters take a cell of their own."""
+"""Most code points of a cell; further combining characters get their own cell."""
 _TAB = 8
 _ERASED = "\0"
-"""The content of a cell that nothing was printed in: nothing at a line's end, elsewhere a space. No text holds it."""
-_REST = ""
-"""The content of the further cells of a wide character or a tab."""
+"""Content of an empty cell: nothing at a line's end, a space elsewhere. It occurs in no text."""
+_CONTINUATION = ""
+"""Content of the second and further cells of a wide character or a tab."""
 
 
 def has_edits(line: str) -> bool:
-    """Whether anything in `line` moves the cursor back or changes what was printed."""
+    """Whether `line` contains anything that moves the cursor back or changes earlier output."""
     return "\r" in line or "\b" in line or "\x1b" in line
 
 
 class TerminalLine:
-    """The cells of a line and the cursor, which overwrites them.
+    """The cells of a line and the cursor that overwrites them.
 
-    Text may be cut into parts anywhere but within a sequence. A line without edits comes out as it went in.
+    Text may be split anywhere except within a sequence. A line without edits comes out unchanged.
     """
 
     def __init__(self) -> None:
         self._cells: list[str] = []
         self._cursor = 0
 
-    def obey(self, text: str) -> str:
-        """Print `text`, which has no newline, and return the beginning of the line that is final by now."""
-        return "".join([self._obey(token) for token in _TOKEN.finditer(text)])
+    def apply(self, text: str) -> str:
+        """Print `text`, which has no newline, and return the part of the line that has become final."""
+        return "".join([self._apply(token) for token in _TOKEN.finditer(text)])
 
     def end(self) -> str:
-        """Return what is left of the line, and begin a new one."""
+        """Return the rest of the line, and begin a new one."""
         text = _text("".join(self._cells).rstrip(_ERASED))
         self._cells.clear()
         self._cursor = 0
         return text
 
-    def _obey(self, token: re.Match[str]) -> str:
+    def _apply(self, token: re.Match[str]) -> str:
         run = token[0]
         if run[0] == "\r":
             self._cursor = 0
@@ -76,7 +76,7 @@ class TerminalLine:
         return ""
 
     def _final(self) -> str:
-        """Take the first cells off a line that has grown too long, at whose end the cursor is."""
+        """Remove the first cells from a line that has grown too long, with the cursor at its end."""
         half = _LONGEST_LINE // 2
         count = max(0, (len(self._cells) - half) // half) * half
         if count == 0:
@@ -103,7 +103,7 @@ class TerminalLine:
         self._cells += [_ERASED] * (self._cursor - len(self._cells))
 
     def _print_wide(self, text: str) -> None:
-        """Print text that may have characters of no width or of two cells."""
+        """Print text that may have zero-width or wide characters."""
         cells: list[str] = []
         for character in text:
             width = _width(character)
@@ -111,15 +111,15 @@ class TerminalLine:
                 continue
             cells.append(character)
             if width == 2:
-                cells.append(_REST)
+                cells.append(_CONTINUATION)
         if cells:
             self._overwrite(cells)
 
     def _combine(self, cells: list[str], character: str) -> bool:
-        """Add a character of no width to the one before it; False where there is none that can take it."""
+        """Add a zero-width character to the previous one; False if there is none that can take it."""
         line, end = (cells, len(cells)) if cells else (self._cells, self._cursor)
         before = end - 1
-        while before > 0 and line[before] == _REST:
+        while before > 0 and line[before] == _CONTINUATION:
             before -= 1
         if before < 0 or len(line[before]) >= _LONGEST_CELL:
             return False
@@ -134,29 +134,29 @@ class TerminalLine:
         self._cursor = end
 
     def _tab(self) -> None:
-        """Print a tab, which stays one over blank cells; over others it only moves the cursor."""
+        """Print a tab, which is kept over empty cells; over others it only moves the cursor."""
         stop = (self._cursor // _TAB + 1) * _TAB
         if all(cell == _ERASED for cell in self._cells[self._cursor : stop]):
-            self._overwrite(["\t", *[_REST] * (stop - self._cursor - 1)])
+            self._overwrite(["\t", *[_CONTINUATION] * (stop - self._cursor - 1)])
         else:
             self._cursor = stop
             self._reach_cursor()
 
     def _split(self, place: int) -> None:
-        """Turn the character whose cells lie on both sides of `place` into blanks."""
-        if place >= len(self._cells) or self._cells[place] != _REST:
+        """Blank the character that spans the cells before and after `place`, if any."""
+        if place >= len(self._cells) or self._cells[place] != _CONTINUATION:
             return
         start = end = place
-        while start > 0 and self._cells[start] == _REST:
+        while start > 0 and self._cells[start] == _CONTINUATION:
             start -= 1
-        while end < len(self._cells) and self._cells[end] == _REST:
+        while end < len(self._cells) and self._cells[end] == _CONTINUATION:
             end += 1
         self._cells[start:end] = [_ERASED] * (end - start)
 
     # -- editing -------------------------------------------------------------------------------
 
     def _edit(self, final: str, number: int) -> None:
-        """Obey the CSI sequence with this last character and this first parameter, 0 where it is missing."""
+        """Apply the CSI sequence with this final character and first parameter, 0 if missing."""
         count = max(1, number)
         match final:
             case "C":
@@ -196,7 +196,7 @@ class TerminalLine:
         del self._cells[self._cursor : self._cursor + count]
 
     def _insert(self, count: int) -> None:
-        """Shift the rest of the line to the right; what passes the screen's last column is lost."""
+        """Shift the rest of the line to the right; cells beyond the screen's last column are lost."""
         if self._cursor >= len(self._cells):
             return
         room = max(COLUMNS, len(self._cells))
@@ -207,20 +207,19 @@ class TerminalLine:
 
 
 def _text(cells: str) -> str:
-    """The text of cells."""
     return cells.replace(_ERASED, " ")
 
 
 @lru_cache(maxsize=4096)
 def _width(character: str) -> int:
-    """The number of cells of a printable character, as wcwidth: 2 for East Asian wide ones, 0 for combining ones."""
+    """Return the cells of a printable character, like wcwidth: 2 for East Asian wide ones, 0 for combining ones."""
     if unicodedata.category(character) in ("Cc", "Cf", "Me", "Mn"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "FW" else 1
 
 
 _BYTES_AT_ONCE = 16 << 10
-"""Most bytes that are read at once, so that what they are turned into stays small."""
+"""Most bytes that are read at once, which bounds the size of intermediate results."""
 
 
 @dataclass(frozen=True)
@@ -228,45 +227,45 @@ class Captured:
     """Plain text, whole or with a gap in its middle."""
 
     text: str
-    """The whole text, or head and tail around a line that says how many bytes are missing."""
+    """The whole text, or head and tail around a line with the number of missing bytes."""
     gap: Gap | None = None
 
 
 class PlainText:
-    """A program's output as plain text, of which the first and last half of `limit_bytes` of UTF-8 are kept.
+    """A program's output as plain text; keeps the first and last half of `limit_bytes` of UTF-8, and counts the rest.
 
-    What lies between is only counted. Takes linear time, and memory for a few times the limit, whatever comes.
+    Takes linear time, and memory of a few times the limit, for any input.
     """
 
     def __init__(self, limit_bytes: int = 64 << 10) -> None:
         self._reader = _OutputReader()
-        self._ends = _Ends(limit_bytes)
+        self._ends = _HeadAndTail(limit_bytes)
 
     def append(self, data: bytes) -> None:
-        """Read the next piece of the output, which may be cut anywhere, also within characters and escape sequences."""
+        """Read the next piece of the output, which may be split anywhere, even within characters and sequences."""
         for start in range(0, len(data), _BYTES_AT_ONCE):
             self._ends.add(self._reader.read(data[start : start + _BYTES_AT_ONCE]))
 
     def captured(self) -> Captured:
-        """The text of the output, which is at its end: nothing may be appended after that."""
+        """End the output and return its text; nothing may be appended afterwards."""
         self._ends.add(self._reader.end())
         return self._ends.captured()
 
 
 def plain_text(data: bytes) -> str:
-    """A program's output as a reader would see it line by line."""
+    """Convert a program's output to plain text."""
     reader = _OutputReader()
     parts = [reader.read(data[start : start + _BYTES_AT_ONCE]) for start in range(0, len(data), _BYTES_AT_ONCE)]
     return "".join([*parts, reader.end()])
 
 
 def without_escapes(text: str) -> str:
-    """`text` without escape sequences and control characters; line breaks, carriage returns and tabs stay."""
+    """Remove escape sequences and control characters, except line breaks, carriage returns and tabs."""
     return _without_controls(_SEQUENCE.sub(_inner_controls, text)).replace("\b", "")
 
 
-class _Ends:
-    """The first and the last half of `limit_bytes` of a text that comes in parts, and how long it is."""
+class _HeadAndTail:
+    """Keeps the first and last half of `limit_bytes` of a text that comes in parts, and counts its length."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -284,14 +283,14 @@ class _Ends:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        # Trimmed in strides, so a flood costs linear time.
+        # Trimmed in large steps, so a flood costs linear time.
         if len(self._tail) > 2 * self._limit:
             del self._tail[: len(self._tail) - self._limit]
 
     def captured(self) -> Captured:
         if self._bytes <= self._limit:
             return Captured((self._head + self._tail).decode())
-        # Characters that a limit cuts through belong to the gap.
+        # Characters that are cut by a limit belong to the gap.
         head = self._head.decode("utf-8", "ignore")
         tail = self._tail[len(self._tail) - self._limit // 2 :].decode("utf-8", "ignore")
         shown = head + tail
@@ -300,7 +299,7 @@ class _Ends:
 
 
 class _OutputReader:
-    """Reads output piece by piece and gives back the plain text that later output cannot change."""
+    """Reads output piece by piece and returns the plain text that later output cannot change."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -318,12 +317,12 @@ class _OutputReader:
         text = self._sequences.remove(text).replace("\r\n", "\n")
         complete, newline, rest = text.rpartition("\n")
         if not newline:
-            return self._line.obey(rest)
+            return self._line.apply(rest)
         first, newline, others = complete.partition("\n")
-        plain = self._line.obey(first) + self._line.end() + "\n"
+        plain = self._line.apply(first) + self._line.end() + "\n"
         if newline:
             plain += self._whole_lines(others) + "\n"
-        return plain + self._line.obey(rest)
+        return plain + self._line.apply(rest)
 
     def _whole_lines(self, text: str) -> str:
         if not has_edits(text):
@@ -331,25 +330,25 @@ class _OutputReader:
         return "\n".join(map(self._whole_line, text.split("\n")))
 
     def _whole_line(self, text: str) -> str:
-        """The last state of a line that was printed from its beginning, without its newline."""
+        """Return the final state of a complete line, without its newline."""
         text = text.rstrip("\r")
         if not has_edits(text):
             return text
-        # Colouring programs (grep, gcc) erase the rest of the line after each colour, where there is nothing yet.
+        # Colouring programs (grep, gcc) erase the still empty rest of the line after each colour.
         coloured = text.replace("\x1b[K", "")
         if not has_edits(coloured):
             return coloured
-        return self._line.obey(text) + self._line.end()
+        return self._line.apply(text) + self._line.end()
 
 
 # -- escape sequences ----------------------------------------------------------------------------
 
-# As tmux reads them: CAN and SUB end every sequence, ESC begins another one (in a DCS, tmux would go on to ST). Of
-# other characters within a sequence, control characters act at once and those beyond ASCII are nothing; in strings
-# both are part of the string. A body is as long as it can be, so what follows it is its end, an ESC, or still to come.
+# As tmux reads them: CAN and SUB end every sequence, ESC begins another one (in a DCS, tmux would go on to ST). Control
+# characters within a sequence act at once and non-ASCII characters are ignored; in strings both are part of the string.
+# A body is matched as far as possible, so it is followed by its end, an ESC, or output that has not arrived yet.
 _SEQUENCE = re.compile(
     rf"""
-    \x1b\x1b*(?:                          # not "one or more": a search for a fixed beginning is ten times as fast
+    \x1b\x1b*(?:                          # not \x1b+: a search for a fixed beginning is ten times as fast
         \[[0-9;:]*+m                        # colours: the most frequent ones, so decided first
       | (?P<edit>{EDIT_SEQUENCE})
       | \[[ -?]*+[@-~]                      # any other CSI sequence that is whole
@@ -367,11 +366,11 @@ _SEQUENCE = re.compile(
 )
 _EDIT = re.compile(EDIT_SEQUENCE)
 _STRINGS = ("]", "P", "X", "^", "_", "k")
-"""The characters behind the ESC of sequences that hold a string: OSC, DCS, SOS, PM, APC, window title."""
+"""Characters after the ESC of sequences with a string: OSC, DCS, SOS, PM, APC, window title."""
 _LONGEST_EDIT = 65
-"""Most characters behind the ESC of a CSI sequence that tmux obeys, 63 of them parameters."""
+"""Most characters after the ESC of a CSI sequence that tmux obeys, 63 of them parameters."""
 _CONTROLS = dict.fromkeys((*range(0x08), 0x0B, 0x0C, *range(0x0E, 0x1B), *range(0x1C, 0x20), 0x7F))
-"""Control characters that do nothing to a line, for `str.translate`, which is fast for ASCII only."""
+"""Control characters without effect on a line, for `str.translate`, which is only fast for ASCII."""
 _CONTROL = re.compile(f"[{re.escape(''.join(map(chr, _CONTROLS)))}]+")
 _ACTING_CONTROL = re.compile(r"[\b\t\n\r]")
 _NOT_ASCII_TEXT = re.compile(r"[^ -~]+")
@@ -380,22 +379,22 @@ _NOT_ASCII_TEXT = re.compile(r"[^ -~]+")
 class _Sequences:
     """Removes escape sequences and control characters from a text that comes in pieces.
 
-    What stays are printable characters, newlines, tabs and what acts on the line: CR, BS and editing sequences.
+    Keeps printable characters, newlines, tabs, and everything that edits the line: CR, BS and editing sequences.
     """
 
     def __init__(self) -> None:
         self._open = ""
-        """The beginning of a sequence that has not ended yet; of a string only its kind."""
+        """Beginning of an unfinished sequence; for a string, only its kind."""
 
     def remove(self, text: str) -> str:
-        """Return the next piece without sequences; one that has not ended yet is kept back."""
+        """Return the next piece without sequences; an unfinished one is held back."""
         if self._open or "\x1b" in text:
-            text = _SEQUENCE.sub(_what_stays, self._without_open(self._open + text))
+            text = _SEQUENCE.sub(_kept_part, self._without_open(self._open + text))
         return _without_controls(text)
 
     def _without_open(self, text: str) -> str:
         self._open = ""
-        # Only the last one can be open, because every ESC ends the one before.
+        # Only the last one can be unfinished, because every ESC ends the previous one.
         start = text.rfind("\x1b")
         last = _SEQUENCE.match(text, start) if start >= 0 else None
         if last is None or last["body"] is None or last["end"] or last.end() < len(text):
@@ -410,20 +409,20 @@ def _without_controls(text: str) -> str:
     return text.translate(_CONTROLS) if text.isascii() else _CONTROL.sub("", text)
 
 
-def _what_stays(found: re.Match[str]) -> str:
-    """The part of a sequence that stays: itself where it edits the line, and the control characters within it."""
+def _kept_part(found: re.Match[str]) -> str:
+    """Return the kept part of a sequence: the control characters within it, and the sequence if it edits the line."""
     if found.lastgroup is None:
         return ""
     if found.lastgroup == "edit":
         return "\x1b" + found["edit"]
-    # Where control characters in its middle have acted, a sequence is as if they had come before it.
+    # Control characters within a sequence act as if they preceded it.
     sequence = _NOT_ASCII_TEXT.sub("", found["body"] + (found["end"] or ""))
     is_edit = _EDIT.fullmatch(sequence) is not None
     return _inner_controls(found) + ("\x1b" + sequence if is_edit else "")
 
 
 def _inner_controls(found: re.Match[str]) -> str:
-    """The control characters within a sequence that act on the line."""
+    """Return the control characters within a sequence that act on the line."""
     if found["body"] is None:
         return ""
     inner = found["before"] if found["body"].startswith(_STRINGS) else found["before"] + found["body"]

@@ -1,8 +1,8 @@
-"""Tells from the output whether the shell has settled: its OSC 133 marks, and the line that the cursor stands on.
+"""Determines from the output whether the shell has settled: by its OSC 133 marks, and by the cursor's line.
 
-Bash says with D and B how many lines it has read (its LINENO): once these are as many as were typed, nothing
-typed is left to be run, and that is proof. Other shells answer each line with one prompt, which is counted.
-Where a program has read some of the lines the count stays open, and quiet has to decide.
+With D and B, bash reports the number of lines that it has read (LINENO): once it equals the number of typed lines, no
+typed line is left to run, which is proof. Other shells answer each line with one prompt, which is counted. If a program
+has read some of the lines, the count stays open, and a quiet period decides.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from harness.terminal.plain_text import plain_text
 
-# Finds the shell's OSC 133 marks in the output stream, and with them the exact output of each command.
+# The shell's OSC 133 marks in the output stream, which delimit the exact output of each command.
 #
-# The tools volume's shell set-up prints them: C when a command is about to run, D with the exit code and whether
-# another typed line already waits when it has ended, B when the prompt has been drawn, P where a command needs more
-# lines, X with the exit code of a shell that has ended, S before what the set-up itself shows. Shells without bash's
-# hooks print D with the prompt. A delivered command has a C and a D with its own id. Pure, no I/O. Source:
+# The shell set-up in the tools volume prints them: C when a command is about to run; D when it has ended, with the
+# exit code and whether another typed line already waits; B when the prompt has been drawn; P if a command needs more
+# lines; X with the exit code of a shell that has ended; S before output of the set-up itself. Shells without bash's
+# hooks print D with the prompt. A delivered command has a C and a D with its own id. Source:
 # https://gitlab.freedesktop.org/Per_Bothner/specifications/-/blob/master/proposals/semantic-prompts.md
 
 _MARK = re.compile(
@@ -34,7 +34,7 @@ class Mark(NamedTuple):
     kind: str
     exit_code: int | None = None
     pending: bool | None = None
-    """Whether another typed line already waits; None where the shell cannot tell."""
+    """Whether another typed line already waits; None if the shell cannot tell."""
     line: int | None = None
     """Number of lines that the shell has read so far (bash, on D and B)."""
     pid: int | None = None
@@ -42,13 +42,13 @@ class Mark(NamedTuple):
     id: int | None = None
     """The delivered command's id."""
     number: int | None = None
-    """The prompt's number (bash, on B): one higher behind each command."""
+    """The prompt's number (bash, on B), which increases by one after each command."""
     note: str | None = None
-    """The kind of note that a delivered command's end (D) comes with."""
+    """Kind of note in a delivered command's D."""
 
 
 class MarkScanner:
-    """Splits output into text and marks, in order, wherever the stream was cut."""
+    """Splits output into text and marks, in order; the stream may be split anywhere."""
 
     def __init__(self) -> None:
         self._tail = b""
@@ -89,7 +89,7 @@ def _mark(match: re.Match[bytes]) -> Mark:
 
 
 def _unfinished(data: bytes) -> int | None:
-    """The place where a mark may have begun that the next read will complete."""
+    """Return the index of a mark that may have begun and will be completed by the next read."""
     start = data.rfind(_OPENING, max(0, len(data) - _LONGEST_MARK))
     if start >= 0:
         return start
@@ -98,18 +98,18 @@ def _unfinished(data: bytes) -> int | None:
 
 
 GRACE_SEC = 0.02
-"""Wait for a prompt where settling is proved, but this shell's prompts have had no mark so far."""
+"""Wait for a prompt after proof, if this shell's prompts have had no mark so far."""
 PROMPT_SEC = 1.0
-"""Wait where they had one: it is on its way, unless the agent has just made a prompt of its own."""
+"""Wait for a prompt after proof, if they had one: it is coming, unless the agent has just changed the prompt."""
 QUIET_SEC = 0.03
-"""Quiet after which what a key does is done."""
+"""Quiet period after which the effect of a key is complete."""
 UNPROVEN_SEC = 0.1
-"""Quiet that is asked for where lines are unaccounted for, though the shell says that none waits: a program has read
-them, or they are still coming."""
+"""Quiet period required if lines are unaccounted for, although the shell reports none waiting: a program has read them,
+or they are still arriving."""
 UNSEEN_SEC = 5.0
-"""Quiet that is asked for where the stream was cut: the mark that is waited for may have passed unseen."""
+"""Quiet period required after the stream was lost: the expected mark may have been missed."""
 UNANSWERED_SEC = 1.0
-"""Quiet that is asked for where a shell cannot say whether lines wait: the next one may be at work."""
+"""Quiet period required if a shell cannot report whether lines wait: the next one may be running."""
 
 _LINE_KEYS = frozenset({"enter", "c-m", "c-j", "kpenter"})
 _CONTROL = "c-"
@@ -119,7 +119,7 @@ _MOST_SHELLS = 64
 
 
 class ShellState:
-    """The shell's state. `wait_sec` is None while something runs, 0 once settled, else the quiet that settles it."""
+    """The shell's state. `wait_sec` is None while it is busy, 0 once settled, else the quiet period that settles it."""
 
     def __init__(self) -> None:
         self.at_prompt = False
@@ -128,42 +128,42 @@ class ShellState:
         self.commands = 0
         """Number of marks C so far."""
         self._read: dict[int, int] = {}
-        """Number of lines that a shell had read when things last settled, by its pid, as shells nest."""
+        """Number of lines that each shell had read when it last settled, by pid, as shells nest."""
         self._last: tuple[int | None, int | None] = (None, None)
         self._typed = 0
         self._answers = 0
         self._from_prompt = False
-        self._whole = True
-        self._keyed = False
+        self._ends_with_newline = True
+        self._saw_control_key = False
         self._proven = False
         self._ran = False
         """Whether a mark C came since the keys arrived."""
         self._prompt: tuple[int | None, int | None] = (None, None)
         """Shell and number of the last prompt."""
-        self._is_behind_command = False
+        self._after_command = False
         """Whether a mark C came since the last prompt."""
         self._prompted_by: int | None = None
         """The shell (its pid, or 0) that drew a prompt with a mark after its last D."""
-        self._mute = False
+        self._lacks_end_marks = False
         """Whether commands are no longer followed by a mark D."""
         self.answer: str | None = None
-        """The kind of the last mark since the keys arrived."""
+        """Kind of the last mark since the keys arrived."""
         self._in_line = False
-        """Whether text, and nothing else, was typed at the prompt."""
+        """Whether only text was typed at the prompt."""
 
     @property
     def pid(self) -> int | None:
-        """The pid of the shell that said last that a command has ended; None where it does not tell."""
+        """Pid of the shell that last reported a command's end; None if not reported."""
         return self._last[0]
 
     @property
-    def was_asked(self) -> bool:
-        """Whether a line was typed at the prompt of which the shell has not said yet what becomes of it."""
+    def awaits_answer(self) -> bool:
+        """Whether a line was typed at the prompt that the shell has not acknowledged yet."""
         return self._from_prompt and self._typed > 0 and self.answer is None
 
     @property
     def edits(self) -> bool:
-        """Whether the shell's line editor reads what is typed next, and no key has changed what a line's end means."""
+        """Whether the shell's line editor reads the next keys, and no key has changed the meaning of a line end."""
         return self.at_prompt or self.answer == "P" or self._in_line
 
     def typed(self, text: str) -> None:
@@ -172,35 +172,35 @@ class ShellState:
         self._begin()
         self._in_line = in_line
         self._typed += text.count("\n")
-        self._whole = text.endswith("\n")
+        self._ends_with_newline = text.endswith("\n")
         if _INTERRUPTS.search(text):
-            self._keyed = True
+            self._saw_control_key = True
 
     def pressed(self, key: str) -> None:
-        """Note that a key is on its way. Control keys make the count of lines a guess: C-c throws typed lines away."""
+        """Note that a key is on its way. Control keys make the line count unreliable: C-c discards typed lines."""
         if key.lower() in _LINE_KEYS:
             self.typed("\n")
             return
         self._begin()
         if key.lower().startswith(_CONTROL):
-            self._keyed = True
+            self._saw_control_key = True
 
     def _begin(self) -> None:
         if self.at_prompt:
             self._typed = self._answers = 0
-            self._keyed = False
+            self._saw_control_key = False
         self._from_prompt = self.at_prompt
         self._in_line = False
         self.keys_arrived()
 
-    def lose_sight(self) -> None:
-        """Note that marks may have passed unseen: nothing is known, and counts are off until things settle again."""
+    def lose_track(self) -> None:
+        """Note that marks may have been missed: nothing is known, and counts are invalid until the shell settles."""
         self.keys_arrived()
-        self._keyed = True
+        self._saw_control_key = True
         self.wait_sec = UNSEEN_SEC
 
     def keys_arrived(self) -> None:
-        """Note that the terminal has what was typed: marks that came before are older."""
+        """Note that the terminal has received the typed keys: earlier marks do not refer to them."""
         self.at_prompt = False
         self.wait_sec = None
         self._proven = False
@@ -208,7 +208,7 @@ class ShellState:
         self.answer = None
 
     def take(self, mark: Mark) -> None:
-        """Take a mark that came out of the terminal."""
+        """Process a mark from the terminal."""
         if mark.kind in "BCDP":
             self.answer = mark.kind
         match mark.kind:
@@ -217,7 +217,7 @@ class ShellState:
                 self.wait_sec = None
                 self._proven = False
                 self._ran = True
-                self._is_behind_command = self._is_behind_command or mark.id is None
+                self._after_command = self._after_command or mark.id is None
                 self.commands += 1
             case "P":
                 self.wait_sec = None
@@ -231,7 +231,7 @@ class ShellState:
 
     def _take_end(self, mark: Mark) -> None:
         self.exit_code = mark.exit_code
-        self._mute = False
+        self._lacks_end_marks = False
         self._ran = False
         self._answers += 1
         self._last = (mark.pid, mark.line)
@@ -242,16 +242,16 @@ class ShellState:
         self.wait_sec = self._quiet_sec(mark)
 
     def _take_delivered_end(self, mark: Mark) -> None:
-        """Take the end of a delivered command: only the line that asked for it was typed, which has had its mark D."""
+        """Process a delivered command's end: only the requesting line was typed, which has had its mark D."""
         self.exit_code = mark.exit_code
         self._ran = False
-        self._proven = not self._keyed
+        self._proven = not self._saw_control_key
         self.wait_sec = self._quiet_sec(Mark("D", pending=False, pid=self.pid))
 
     def _take_prompt(self, mark: Mark) -> None:
         if self._is_copy(mark):
             return
-        self._prompt, self._is_behind_command = (mark.pid, mark.number), False
+        self._prompt, self._after_command = (mark.pid, mark.number), False
         if self.at_prompt:
             return
         if self._proven:
@@ -261,26 +261,26 @@ class ShellState:
             self._take_lone_prompt(mark)
 
     def _is_copy(self, mark: Mark) -> bool:
-        """Whether a command printed this mark: a prompt behind one has a higher number than the prompt before it."""
+        """Whether a command printed this mark: a real prompt after a command has a higher number than the last one."""
         pid, number = self._prompt
         is_new = mark.number is None or number is None or mark.pid != pid or mark.number > number
-        return self._is_behind_command and not is_new
+        return self._after_command and not is_new
 
     def _take_lone_prompt(self, mark: Mark) -> None:
-        """Take a prompt without a D before it: PROMPT_COMMAND was unset, an expansion failed, or a key drew it."""
-        self._mute = self._mute or self._ran
-        if self._keyed:
+        """Process a prompt without a preceding D: PROMPT_COMMAND unset, a failed expansion, or redrawn by a key."""
+        self._lacks_end_marks = self._lacks_end_marks or self._ran
+        if self._saw_control_key:
             self.wait_sec = UNPROVEN_SEC if not self._typed else None
             return
         only_line = self._from_prompt and self._typed == 1 and self._ran and self._is_known(mark.pid)
         if self._typed and (only_line or self._lines_read(mark) == self._typed):
             self.exit_code = None
-            if self._mute:
-                self._last = (mark.pid, mark.line)  # else bash takes the line back: it was never read as a command
+            if self._lacks_end_marks:
+                self._last = (mark.pid, mark.line)  # else bash uncounts the line, which it never read as a command
             self.settle()
 
     def _proves(self, mark: Mark) -> bool:
-        if self._keyed or not self._whole or not self._is_known(mark.pid):
+        if self._saw_control_key or not self._ends_with_newline or not self._is_known(mark.pid):
             return False
         if self._typed == 0 or (self._typed == 1 and self._from_prompt):
             return True
@@ -289,13 +289,13 @@ class ShellState:
         return self._lines_read(mark) == self._typed
 
     def _is_known(self, pid: int | None) -> bool:
-        """Whether the shell was waited for before: another may have a terminal of its own in here (expect, script)."""
+        """Whether this shell has settled before: another one may run in a nested terminal (expect, script)."""
         return pid is None or not self._read or pid in self._read
 
     def _quiet_sec(self, mark: Mark) -> float:
         if self._proven:
             return PROMPT_SEC if self._prompted_by == (mark.pid or 0) else GRACE_SEC
-        if self._typed <= self._answers or (self._keyed and self._typed == 0):
+        if self._typed <= self._answers or (self._saw_control_key and self._typed == 0):
             return QUIET_SEC
         return UNANSWERED_SEC if mark.pending is None else UNPROVEN_SEC
 
@@ -304,7 +304,7 @@ class ShellState:
         return None if before is None or mark.line is None else mark.line - before
 
     def settle(self, *, prompted: bool = False) -> None:
-        """Take things as settled, by proof or enough quiet: nothing typed is left to be run."""
+        """Mark the shell as settled, by proof or enough quiet: no typed line is left to run."""
         if self._proven:
             self._prompted_by = (self._last[0] or 0) if prompted else None
         self.wait_sec = 0.0
@@ -316,7 +316,7 @@ class ShellState:
             self._read[pid or 0] = line
 
 
-# The line that the cursor stands on, as far as the output tells, and whether it looks like a prompt.
+# The cursor's line according to the output, and whether it looks like a prompt.
 
 _KEPT_BYTES = 4096
 _CLEARED = re.compile(rb"\x1b(?:\[[23]?J|\[[0-9;]*H|c)")
@@ -331,20 +331,20 @@ class LastLine:
 
     def __init__(self) -> None:
         self._line = b""
-        self._came = b""
-        """The output that was not looked at yet: most of it never is."""
+        self._unread = b""
+        """Output that was not processed yet; most of it never is."""
         self._is_fresh = False
         self._text: str | None = ""
 
     def begin(self) -> None:
-        """Note that something is going to be typed."""
+        """Note that keys are about to be typed."""
         self._catch_up()
         self._is_fresh = False
 
     def follow(self, data: bytes) -> None:
-        """Take what the pane prints."""
-        self._came += data
-        if len(self._came) > _KEPT_BYTES:
+        """Receive output of the pane."""
+        self._unread += data
+        if len(self._unread) > _KEPT_BYTES:
             self._catch_up()
 
     @property
@@ -362,9 +362,9 @@ class LastLine:
         return self._text
 
     def _catch_up(self) -> None:
-        if not self._came:
+        if not self._unread:
             return
-        came, self._came = self._came, b""
+        came, self._unread = self._unread, b""
         _, broken, last = came.rpartition(b"\n")
         self._is_fresh = self._is_fresh or bool(broken) or _CLEARED.search(came) is not None
         self._line = (last if broken else self._line + last)[-_KEPT_BYTES:]
@@ -372,17 +372,17 @@ class LastLine:
 
 
 def looks_like_prompt(text: str) -> bool:
-    """Whether a line ends as prompts do: `$`, `>>>`, `(gdb)`, `In [1]:`."""
+    """Whether a line ends like a prompt: `$`, `>>>`, `(gdb)`, `In [1]:`."""
     return _PROMPT_END.search(text) is not None
 
 
 def looks_like_shell_prompt(text: str) -> bool:
-    """Whether a line ends as shells' prompts do, and not as bars of progress do (`####`, `50%`)."""
+    """Whether a line ends like a shell prompt, and not like a progress bar (`####`, `50%`)."""
     return _SHELL_PROMPT_END.search(text) is not None
 
 
 def same_prompt(one: str, other: str) -> bool:
-    """Whether two prompts are the same but for a path and numbers in them: `a@b:~$` and `a@b:/tmp$`."""
+    """Whether two prompts differ only in paths and numbers: `a@b:~$` and `a@b:/tmp$`."""
     return bool(one) and _shape(one) == _shape(other)
 
 

@@ -1,4 +1,4 @@
-"""The places of tmux and its files, and the surroundings in which the terminal's shell runs."""
+"""Paths of tmux and its files, and the environment of the terminal's shell."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ COLUMNS, ROWS = 160, 40
 HISTORY_LINES = 50_000
 
 UNATTENDED: Mapping[str, str] = {
-    # What would page its output prints it.
+    # Pagers print their input.
     "PAGER": "cat",
     "MANPAGER": "cat",
     "GIT_PAGER": "cat",
     "SYSTEMD_PAGER": "cat",
     "LESS": "-FRX",  # started by name, it leaves a text of one screen where it is
-    # What would draw progress, or ask, does not.
+    # No progress bars, no questions.
     "PIP_PROGRESS_BAR": "off",
     "TQDM_DISABLE": "1",
     "DEBIAN_FRONTEND": "noninteractive",
     "GIT_TERMINAL_PROMPT": "0",
-    # What would open an editor fails, and says what to do instead.
+    # Editors fail, with advice on what to do instead.
     "EDITOR": "/opt/tbench/share/no-editor",
     "VISUAL": "/opt/tbench/share/no-editor",
     "GIT_EDITOR": "/opt/tbench/share/no-editor",
 }
-"""Variables for shells whose commands are delivered: nobody is there to turn pages or to answer."""
+"""Variables for shells whose commands are delivered, without a user to page through output or answer questions."""
 
 
 @dataclass(frozen=True)
 class TerminalSpec:
-    """The places of tmux and its files, on the side where the terminal lives, and how its shell runs."""
+    """Paths of tmux and its files in the terminal's container, and settings of its shell."""
 
     tmux: str = "/opt/tbench/bin/tmux"
     config: str = "/opt/tbench/share/tmux.conf"
     socket: str = "/opt/tbench/run/tmux"
-    """The socket of tmux; files whose names begin like its own belong to the terminal, too."""
+    """Socket of tmux; files whose names start with it belong to the terminal, too."""
     shell: Sequence[str] = ("/opt/tbench/bin/busybox", "sh", "/opt/tbench/share/shell")
-    """The shell's command, of at least two words: tmux hands a single one to the login shell, which may be nologin."""
+    """The shell's command, of at least two words: tmux passes a single one to the login shell, which may be nologin."""
     attended: bool = True
-    """Whether keys are typed, so that the shell has what a person's has: history expansion, pagers, editors. Else
-    commands are delivered: `!` is text, and `UNATTENDED` holds."""
+    """Whether keys are typed into an ordinary interactive shell, with history expansion, pagers and editors. Otherwise
+    commands are delivered, `!` is plain text, and `UNATTENDED` is set."""
     shell_mode: ShellMode = "persistent"
-    """`persistent`: one shell runs all commands; `fresh`: each has a process of its own, with EOF on its input, no
+    """`persistent`: one shell runs all commands; `fresh`: each command has its own process, with EOF on its input, no
     terminal and the start directory."""
     idle_sec: float = 10.0
-    """Seconds without output between two looks: a delivered command that both see wait for keys is ended."""
-    watcher: str = "/opt/tbench/bin/tty"
-    """The program that looks at the pane's terminal from beside it (images/tools/tty.c)."""
+    """Seconds without output between two checks: a delivered command that waits for keys at both is ended."""
+    probe: str = "/opt/tbench/bin/tty"
+    """Program that inspects the pane's terminal from outside (images/tools/tty.c)."""
     environment: Mapping[str, str] = field(
         default_factory=lambda: {
             "TERM": "tmux-256color",
@@ -60,16 +60,16 @@ class TerminalSpec:
 
     @property
     def command_file(self) -> str:
-        """The script of a delivered command; images/tools/share/shell knows this name."""
+        """Path of a delivered command's script; images/tools/share/shell uses this name."""
         return f"{self.socket}.command"
 
     def variables(self) -> dict[str, str]:
-        """The environment of tmux, and with it of the shell."""
+        """Return the environment of tmux and the shell."""
         unattended = {} if self.attended else {**UNATTENDED, "TBENCH_HISTORY_EXPANSION": "off"}
         return {**self.environment, **unattended}
 
     def argv(self) -> list[str]:
-        """The command of the control client, which attaches to the session, or makes it where there is none."""
-        # -D: a client that lost its way must not stay attached and keep the pane waiting for it.
+        """Return the control client's command, which attaches to the session, or creates it if missing."""
+        # -D: a lost client must not stay attached and keep the pane waiting.
         session = ["new-session", "-A", "-D", "-s", "main", "-x", str(COLUMNS), "-y", str(ROWS), *self.shell]
         return [self.tmux, "-u", "-f", self.config, "-S", self.socket, "-C", *session]

@@ -1,4 +1,4 @@
-"""The terminal as others than the agent see it: drawn and printed while it runs, and recorded as asciicast."""
+"""The terminal for people who pane: its screen, a live tap of its output, and its recording as an asciicast."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ DRAW = (
     b" #{scroll_region_upper} #{scroll_region_lower}'\n",
     b"capture-pane -e -p -t main\n",
 )
-"""The commands whose replies are a screen."""
+"""The commands whose replies make up a screen."""
 _HELD_BYTES = 256 << 10
-"""The most that is kept for somebody who takes nothing; then the screen is drawn anew for them."""
+"""Most output kept for a viewer that does not read; beyond that, the screen is drawn again for it."""
 _SWITCHES_SCREEN = re.compile(rb"\x1b\[\?(?:47|1047|1049)[hl]")
 _LONGEST_SWITCH = 8
 _UNFINISHED = re.compile(rb"\x1b(?:[\[\]][ -~]{0,60}|[ -/]?)?\Z")
 _CODES = re.compile(r"(\x1b\[[0-9;:]*m|[\x0e\x0f])")
 _ACS = str.maketrans("`afgjklmnopqrstuvwxyz{|}~", "◆▒°±┘┐┌└┼⎺⎻─⎼⎽├┤┴┬│≤≥π≠£·")
-"""What a VT100 draws for letters in its other character set."""
+"""The VT100's line drawing characters."""
 
 
 class _Modes(NamedTuple):
-    """What the terminal does with what comes next."""
+    """Terminal modes that affect subsequent output and keys."""
 
     application_keys: bool
     keypad: bool
@@ -47,7 +47,7 @@ class _Modes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DrawnScreen:
-    """The screen as tmux has drawn it."""
+    """The screen as drawn by tmux."""
 
     columns: int
     rows: int
@@ -55,12 +55,12 @@ class DrawnScreen:
     """Column and row, from 0."""
     cursor_visible: bool
     lines: tuple[str, ...]
-    """One per row; each begins and ends with all colours off, which are its only escape sequences."""
+    """One per row; the only escape sequences are colours, which are off at the beginning and end of each."""
     modes: _Modes
 
     @classmethod
     def read(cls, replies: Sequence[CommandReply]) -> DrawnScreen:
-        """The screen of the replies to `DRAW`."""
+        """Build the screen from the replies to `DRAW`."""
         facts, shown = replies
         columns, rows, x, y, visible, *flags, upper, lower = map(int, text(facts.lines).split())
         keys, keypad, insert, origin, wrap = map(bool, flags)
@@ -69,24 +69,24 @@ class DrawnScreen:
             rows=rows,
             cursor=(min(x, columns - 1), y),
             cursor_visible=bool(visible),
-            lines=_each_on_its_own([line.decode("utf-8", "replace") for line in shown.lines[:rows]]),
+            lines=_self_contained([line.decode("utf-8", "replace") for line in shown.lines[:rows]]),
             modes=_Modes(keys, keypad, insert, origin, wrap, (upper, lower)),
         )
 
     @property
     def text(self) -> str:
-        """What is to be read on it."""
+        """The screen's plain text."""
         return "\n".join(without_escapes(line).rstrip() for line in self.lines).rstrip("\n")
 
     def escapes(self) -> bytes:
-        """What draws it on a terminal of its size, and sets that up for what comes next."""
+        """Return the bytes that draw it on a terminal of the same size, and set the same modes."""
         modes = self.modes
         parts = ["\x1b[?6l\x1b[r\x1b[4l\x1b[?7h\x1b(B\x0f\x1b[m\x1b[H\x1b[2J"]
         parts += [f"\x1b[{row};1H{line}" for row, line in enumerate(self.lines, 1) if line]
         upper, lower = modes.region
         if (upper, lower) != (0, self.rows - 1):
             parts.append(f"\x1b[{upper + 1};{lower + 1}r")
-        # Within a region, places are counted from its top where the origin is there.
+        # In origin mode, positions are relative to the top of the scroll region.
         parts.append(f"\x1b[{self.cursor[1] + 1};{self.cursor[0] + 1}H")
         if modes.origin:
             parts.append(f"\x1b[?6h\x1b[{self.cursor[1] - upper + 1};{self.cursor[0] + 1}H")
@@ -96,8 +96,8 @@ class DrawnScreen:
         return "".join(parts).encode("utf-8", "replace")
 
 
-def _each_on_its_own(lines: Sequence[str]) -> tuple[str, ...]:
-    """Lines that go on in the colours and characters of those before them, each made whole."""
+def _self_contained(lines: Sequence[str]) -> tuple[str, ...]:
+    """Make lines self-contained that continue the colours and character set of the previous ones."""
     whole, colours, in_acs = [], "", False
     for line in lines:
         drawn, is_empty = [colours], True
@@ -118,10 +118,10 @@ def _each_on_its_own(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 class Tap:
-    """What a pane prints, for one who looks on. It keeps little: who falls behind is shown the screen anew.
+    """A pane's output for one viewer. It buffers little: a viewer that falls behind gets the whole screen again.
 
-    It begins with the screen, from which the bytes that follow go on; switches between the two screens that a terminal
-    has are left out, and what is to be seen then is drawn instead.
+    It starts with the screen, and continues with the bytes that follow. A switch between the terminal's two screens is
+    not passed on; the new screen is drawn instead.
     """
 
     def __init__(self) -> None:
@@ -130,40 +130,40 @@ class Tap:
         self._held = bytearray()
         self._tail = b""
         self._follows = False
-        """Whether what is printed goes on from what was drawn."""
+        """Whether output continues from the drawn screen."""
         self._before = b""
-        """The last that was printed, seen or not: it may end within an escape sequence."""
+        """The end of all output so far, which may be within an escape sequence."""
         self._news = asyncio.Event()
         self._news.set()
 
     def output(self, data: bytes) -> None:
-        """Take what the pane printed."""
+        """Receive output of the pane."""
         if self._follows:
             if len(self._held) + len(data) > _HELD_BYTES or _SWITCHES_SCREEN.search(self._tail + data):
-                self.lose_place()
+                self.lose_position()
             else:
                 self._held += data
                 self._tail = data[-_LONGEST_SWITCH:]
         self._before = (self._before + data)[-64:] if len(data) < 64 else data[-64:]
         self._news.set()
 
-    def lose_place(self) -> None:
-        """Note that what comes next does not go on from what was shown."""
+    def lose_position(self) -> None:
+        """Note that further output does not continue from what was shown."""
         self._follows = False
         self._held.clear()
         self._news.set()
 
     def nudge(self) -> None:
-        """Wake the one who waits for news, who has some of another kind."""
+        """Wake the task that waits for news, because of another event."""
         self._news.set()
 
     def end(self) -> None:
-        """Note that nothing comes any more."""
+        """Note that the terminal was closed."""
         self.is_over = True
         self._news.set()
 
     def drawn(self) -> None:
-        """Note that a screen was drawn at this place in the stream."""
+        """Note that the screen was drawn at this position in the stream."""
         self._held.clear()
         cut = _UNFINISHED.search(self._before)
         self._held += b"" if cut is None else cut[0]
@@ -172,17 +172,17 @@ class Tap:
 
     @property
     def has_lost_place(self) -> bool:
-        """Whether the screen has to be drawn before anything else."""
+        """Whether the screen has to be drawn first."""
         return not self._follows
 
     async def news(self) -> None:
-        """Return when something was printed since the last time, or the terminal was closed."""
+        """Wait until there is new output since the last call, or the terminal was closed."""
         await self._news.wait()
         if not self.is_over:
             self._news.clear()
 
     def take(self) -> bytes:
-        """What was printed since the last time."""
+        """Return the output since the last call."""
         data = bytes(self._held)
         self._held.clear()
         return data
@@ -193,13 +193,13 @@ class Tap:
 # Source: https://docs.asciinema.org/manual/asciicast/v2/
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
-"""Encoder that is made once: a step has several events."""
+"""Reused encoder, as a step has several events."""
 
 
 class Recording:
-    """Appends events to an asciicast. Output beyond `limit_bytes` is left out, and a marker says so.
+    """Appends events to an asciicast. Output beyond `limit_bytes` is dropped, with a marker.
 
-    A file that cannot be written any more (a full disk) ends the recording, not the session: `problem` says why.
+    A write error (a full disk) ends the recording, not the session; `problem` is the reason.
     """
 
     def __init__(self, path: Path, *, columns: int, rows: int, limit_bytes: int = 64 << 20) -> None:
@@ -208,13 +208,13 @@ class Recording:
         self.problem: str | None = None
         self._left = limit_bytes
         self._start = time.monotonic()
-        # Incremental, because a character may be cut between two reads; never surrogates.
+        # Incremental, because a character may be split between two reads; never yields surrogates.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         header = {"version": 2, "width": columns, "height": rows, "timestamp": int(time.time())}
         self._file.write(json.dumps(header) + "\n")
 
     def output(self, data: bytes) -> None:
-        """Record what the terminal printed."""
+        """Record output of the terminal."""
         if self._left <= 0:
             return
         self._left -= len(data)
@@ -222,10 +222,10 @@ class Recording:
         if text:
             self._write("o", text)
         if self._left <= 0:
-            self.marker("recording limit reached: later output is not recorded")
+            self.marker("recording limit reached: further output is not recorded")
 
     def input(self, text: str) -> None:
-        """Record what was typed."""
+        """Record typed text."""
         self._write("i", text)
 
     def marker(self, label: str) -> None:
@@ -242,7 +242,7 @@ class Recording:
             self._give_up(error)
 
     def flush(self) -> None:
-        """Put into the file what was recorded so far, so that it outlives this process."""
+        """Write everything recorded so far to the file, so that it outlives this process."""
         if self._file is None:
             return
         try:

@@ -234,7 +234,7 @@ def test_whatever_comes_takes_linear_time(unit: bytes, before: bytes) -> None:
 
 def shown(text: str) -> str:
     line = TerminalLine()
-    return line.obey(text) + line.end()
+    return line.apply(text) + line.end()
 
 
 @pytest.mark.parametrize(
@@ -315,9 +315,9 @@ def test_more_combining_characters_than_a_cell_holds_are_kept() -> None:
 
 def test_the_beginning_of_a_very_long_line_becomes_final() -> None:
     line = TerminalLine()
-    assert line.obey("x" * 2000) == ""
-    assert line.obey("\t" * 60) == "x" * 1024
-    assert line.obey("\rEND") == ""
+    assert line.apply("x" * 2000) == ""
+    assert line.apply("\t" * 60) == "x" * 1024
+    assert line.apply("\rEND") == ""
     assert line.end() == "END" + "x" * 973 + "\t" * 60
 
 
@@ -430,5 +430,5 @@ def test_a_line_is_what_a_simple_model_shows(parts: list[str]) -> None:
 @given(pieces, pieces)
 def test_a_line_printed_in_two_parts_is_the_same(first: list[str], second: list[str]) -> None:
     line = TerminalLine()
-    final = line.obey("".join(first)) + line.obey("".join(second)) + line.end()
+    final = line.apply("".join(first)) + line.apply("".join(second)) + line.end()
     assert final == shown("".join(first + second))

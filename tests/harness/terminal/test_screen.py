@@ -100,7 +100,7 @@ class Pane(ControlClient):
     async def begin_with(self, text: bytes) -> None:
         """Nothing but this text is there, and it has been read."""
         await self.print(b"\x1bc\x1b[3J", text)
-        await self._screen.note_place(self)
+        await self._screen.mark_read(self)
 
     async def view(self, *, before_questions: bytes = b"", behind_answers: bytes = b"") -> ScreenView:
         """What the reader shows while something is printed before each of its questions, or behind the answers."""

@@ -231,7 +231,7 @@ def test_a_count_that_the_agent_has_spoilt_proves_nothing(change: str) -> None:
 
 def test_lost_sight_of_nothing_is_known() -> None:
     shell = take(typed("sleep 1\n"), RUNS)
-    shell.lose_sight()
+    shell.lose_track()
     assert (shell.at_prompt, shell.wait_sec) == (False, UNSEEN_SEC)
     assert take(shell, ended(1)).wait_sec in (QUIET_SEC, UNPROVEN_SEC)
 

@@ -162,7 +162,7 @@ async def test_what_a_person_typed_is_seen_as_read_and_the_agent_goes_on_as_befo
 @on_a_container
 async def test_a_key_without_an_end_of_line_or_a_program_left_running_holds_up_nothing(shared: Terminal) -> None:
     await shared.pass_on(b"sleep 100\r")
-    await until(lambda: shared._watch.shell.answer == "C")
+    await until(lambda: shared._pane.shell.answer == "C")
     left = await shared.handed_back()
     assert left is not None
     assert left.text.endswith("sleep 100")

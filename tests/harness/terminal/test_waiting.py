@@ -83,7 +83,7 @@ async def test_the_foreground_is_seen_from_beside_the_terminal(
     for keystrokes in (first, *rest):
         await terminal.send(Keys(keystrokes, 0.2))
     for _ in range(int(LONG)):
-        now = await terminal._waiting._watcher.look()
+        now = await terminal._waiter._probe.inspect()
         assert now is not None
         seen = {name: getattr(now, name) for name in expected}
         if seen == expected:

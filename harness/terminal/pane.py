@@ -1,4 +1,4 @@
-"""Follows what a pane prints: marks, the last line, the output of commands. All of it goes into the recording."""
+"""Processes a pane's output: marks, the last line, the output of commands. All of it is recorded."""
 
 from __future__ import annotations
 
@@ -11,75 +11,75 @@ from harness.terminal.screen import ScreenReader
 from harness.terminal.settling import LastLine, Mark, MarkScanner, ShellState
 from harness.terminal.tap import Recording, Tap
 
-# Sorts what the pane prints: a delivered command's output, what comes between two, and the shell's own words.
+# Separates the output of delivered commands, the output between them, and the shell's own.
 
 _EDITOR_TAKES, _EDITOR_LEAVES = b"\x1b[?2004h", b"\x1b[?2004l\r"
-"""The sequences that readline prints around each line that it reads."""
+"""Sequences that readline prints before and after each line that it reads."""
 _HELD_BYTES = 4096
 
 
 class Capture:
-    """Follows one delivered command at a time: `expect` it, then wait for `ended` or `shell_ended`."""
+    """Captures one delivered command at a time: `expect` it, then wait for `ended` or `shell_ended`."""
 
     def __init__(self) -> None:
         self.begun = False
         self.ended: Mark | None = None
         """The command's own mark D; None until it comes."""
         self.shell_ended: Mark | None = None
-        """The mark X of the shell that the command ended; None where it has not."""
+        """Mark X of the shell, if the command ended the shell."""
         self.shell_lost = False
-        """Whether a shell has ended between the command before and this one."""
+        """Whether a shell has ended between the previous command and this one."""
         self._ended_between = False
         self.background = ""
-        """The text that background processes printed between the command before and this one."""
+        """Output of background processes between the previous command and this one."""
         self._output = PlainText()
         self._prompt: bytearray | None = None
-        """The output since the shell said that it is back at its prompt, though the command goes on; else None."""
+        """Output since the shell reported to be back at its prompt before the command reported its end; else None."""
         self._is_drawn = False
         """Whether the shell has drawn that prompt."""
-        self._between = Between()
+        self._between = BackgroundOutput()
         self._echoes: list[bytes] = []
-        """The echoes of keys that were pressed to end the command."""
-        self._follows = False
-        """Whether a command was delivered, so that what comes behind it is shown with the next."""
+        """Echoes of keys that were pressed to end the command."""
+        self._was_delivered = False
+        """Whether a command was delivered, so that later output is shown with the next command."""
         self._id: int | None = None
-        self.append: Callable[[bytes], None] = _forget
-        """Takes what the pane prints and is no mark."""
+        self.append: Callable[[bytes], None] = _discard
+        """Receives the pane's output without marks."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the command has reported its end, or the shell has ended under it."""
+        """Whether the command has reported its end, or has ended the shell."""
         return self.ended is not None or self.shell_ended is not None
 
     @property
-    def is_left(self) -> bool:
-        """Whether the shell has said that it is back at its prompt, though the command has not reported its end."""
+    def is_abandoned(self) -> bool:
+        """Whether the shell is back at its prompt although the command has not reported its end."""
         return self._prompt is not None
 
     def expect(self, id: int) -> None:
-        """Note that the command with this id is going to be asked for."""
-        self._follows = True
+        """Note that the command with this id is about to be requested."""
+        self._was_delivered = True
         self._id, self.begun, self.ended, self.shell_ended = id, False, None, None
         self._output, self._prompt = PlainText(), None
         self._echoes.clear()
 
     def pressed(self, echo: bytes) -> None:
-        """Note that a key was pressed to end the command, which the terminal may show as `echo`."""
+        """Note that a key was pressed to end the command, which the terminal may echo as `echo`."""
         self._echoes.append(echo)
 
-    def asked(self, echo: bytes) -> None:
-        """Note that the command was asked for, which the shell's line editor shows as `echo`."""
-        self._between.asked(echo)
+    def requested(self, echo: bytes) -> None:
+        """Note that the command was requested, which the shell's line editor echoes as `echo`."""
+        self._between.requested(echo)
         if echo.strip():
-            # Asked for once more, it may have begun meanwhile: then the terminal shows that in the midst of its output.
+            # At a repeated request, the command may have begun: then its output contains the terminal's echo.
             self._echoes.append(echo)
 
     def output(self) -> Captured:
-        """The command's output, without a prompt that was drawn because it was abandoned."""
+        """Return the command's output, without the prompt drawn after it was abandoned."""
         return self._output.captured()
 
-    def give_up(self) -> None:
-        """Take what comes from now on as no longer the command's."""
+    def release(self) -> None:
+        """Stop attributing output to the command."""
         self._id = None
         if self.append == self._append_output:
             self.append = self._append_between
@@ -87,27 +87,27 @@ class Capture:
                 self._between.prompt_begins()
                 self._between.append(bytes(self._prompt))
 
-    def forget_background(self) -> None:
-        """Drop what was printed since the last command, which has been seen otherwise."""
-        if self._follows:
-            self._follows, self.append = False, _forget
+    def discard_background(self) -> None:
+        """Discard output since the last command, which was shown otherwise."""
+        if self._was_delivered:
+            self._was_delivered, self.append = False, _discard
             self._between.take_text()
 
     def take(self, mark: Mark) -> None:
-        """Take a mark that came out of the pane."""
+        """Process a mark from the pane."""
         if mark.id is not None and mark.id == self._id:
             self._take_own(mark)
-        elif not self._follows:
+        elif not self._was_delivered:
             return
         elif mark.kind == "X":
             if self._is_running:
                 self.shell_ended = mark
             else:
                 self._ended_between = True
-            self.append = _forget
+            self.append = _discard
         elif not self._is_running:
-            # Of the shell's own: what the set-up shows (S), a typed command (C to D), the prompt (D to B).
-            self.append = _forget if mark.kind in "SC" else self._append_between
+            # The shell's own output: from the set-up (S), a typed command (C to D), the prompt (D to B).
+            self.append = _discard if mark.kind in "SC" else self._append_between
             if mark.kind == "D":
                 self._between.prompt_begins()
             elif mark.kind == "B":
@@ -140,7 +140,7 @@ class Capture:
                 self._echoes.remove(echo)
                 data = data.replace(echo, b"", 1)
                 break
-        # A program may print the shell's marks, too: then the command's own end is still to come.
+        # A program may print the shell's marks, too: then the command has not ended yet.
         if self._prompt is None:
             self._output.append(data)
             return
@@ -153,28 +153,28 @@ class Capture:
         self._between.append(data)
 
 
-def _forget(_: bytes) -> None:
-    """Drop output that nobody is shown."""
+def _discard(_: bytes) -> None:
+    """Discard output that is not shown."""
 
 
-class Between:
-    """The output between two commands, without the prompt and the echo of what asked for the next command."""
+class BackgroundOutput:
+    """The output between two commands, without the prompt and the echo of the next command's request."""
 
     def __init__(self) -> None:
         self._text = PlainText()
         self._held = bytearray()
-        """The latest output, not taken over yet."""
+        """Latest output, not added to `_text` yet."""
         self._prompt = b""
-        """The bytes of the prompt as it was drawn last."""
+        """Bytes of the prompt as last drawn."""
         self._prompt_at: int | None = None
-        """The earliest place in `_held` where a prompt begins; None where its end was told."""
+        """Earliest index in `_held` at which a prompt begins; None if its end was reported."""
         self._echo = b""
-        """The echo that the line editor has still to show of what asked for the next command."""
+        """Echo of the next command's request that the line editor has yet to show."""
 
     def append(self, data: bytes) -> None:
         self._held += data
         if len(self._held) > _HELD_BYTES:
-            self._let_go_of_all()
+            self._flush()
 
     def prompt_begins(self) -> None:
         """Note that the shell draws its prompt next."""
@@ -190,47 +190,47 @@ class Between:
             del self._held[-len(self._prompt) :]
 
     def _drop_prompt(self, begins_at: int) -> None:
-        # The line editor takes the terminal first: what came before is somebody else's.
+        # The line editor takes the terminal first: earlier output comes from other processes.
         editor_at = self._held.rfind(_EDITOR_TAKES, begins_at)
         drawn_at = begins_at if editor_at < 0 else editor_at + len(_EDITOR_TAKES)
         drawn = bytes(self._held[drawn_at:])
         if self._prompt and self._prompt in drawn:
-            # Somebody may have printed between the two.
+            # Another process may have printed in between.
             kept = drawn.replace(self._prompt, b"", 1)
         else:
             self._prompt, kept = drawn, b""
         self._held[begins_at if editor_at < 0 else editor_at :] = kept
 
-    def asked(self, echo: bytes) -> None:
-        """Note that the next command was asked for, which the line editor shows as `echo`."""
+    def requested(self, echo: bytes) -> None:
+        """Note that the next command was requested, which the line editor echoes as `echo`."""
         if self._prompt_at is not None:
             # A prompt without its mark is the last, unfinished line.
             del self._held[self._held.rfind(b"\n") + 1 :]
-        self._let_go_of_all()
+        self._flush()
         self._echo = echo
-        # Where the agent has taken the hook away, the shell only draws its prompt again.
+        # If the agent has removed the hook, the shell only draws its prompt again.
         self._prompt_at = 0
 
     def take_text(self) -> str:
-        """Take all of the text, and begin anew; empty where there is nothing to see."""
-        self._let_go_of_all()
+        """Return all of the text and start over; empty if it is only white space."""
+        self._flush()
         text, self._text = self._text.captured().text, PlainText()
         self._echo, self._prompt_at = b"", None
         return text if text.strip() else ""
 
     def _drop_echo(self, echo: bytes) -> None:
-        # The line editor leaves behind it; what others print may come in between.
+        # The line editor releases the terminal after the echo; other processes may print in between.
         leaves_at = self._held.find(_EDITOR_LEAVES)
         echo_at = self._held.rfind(echo, 0, leaves_at) if leaves_at >= 0 else self._held.find(echo)
         if leaves_at >= 0:
             del self._held[leaves_at : leaves_at + len(_EDITOR_LEAVES)]
         if echo.strip():
-            # Typed before the line editor had the terminal, it is shown by that as well as by the editor.
+            # If typed before the line editor had the terminal, it is echoed by both.
             self._held = self._held.replace(echo, b"")
         elif echo_at >= 0:
             del self._held[echo_at : echo_at + len(echo)]
 
-    def _let_go_of_all(self) -> None:
+    def _flush(self) -> None:
         if self._echo:
             self._drop_echo(self._echo)
             self._echo = b""
@@ -240,8 +240,8 @@ class Between:
             self._prompt_at = 0
 
 
-class Watch:
-    """All that is known of the pane, from what it prints: a `harness.terminal.link.Listener`."""
+class PaneMonitor:
+    """State of the pane according to its output: a `harness.terminal.link.Listener`."""
 
     def __init__(self, screen: ScreenReader, recording: Recording | None) -> None:
         self.shell = ShellState()
@@ -252,23 +252,23 @@ class Watch:
         self.marks = 0
         self.last_output = b""
         self.output_matters = False
-        """Whether output, and the beginning of commands, wake those who wait: mostly they need not."""
+        """Whether output and the beginning of commands wake waiting tasks, which is rarely needed."""
         self.taps: tuple[Tap, ...] = ()
-        """Of those who look on."""
+        """Taps of viewers."""
         self._screen = screen
         self._recording = recording
         self._scanner = MarkScanner()
         self._news: asyncio.Future[None] | None = None
-        """The waiter for news, if there is one."""
+        """Future of the task that waits for news, if any."""
 
     def begin(self) -> None:
-        # The marks of the session that is attached again may have passed unseen.
+        # Marks of the reattached session may have been missed.
         self._scanner = MarkScanner()
         self.shell = ShellState()
-        self.shell.lose_sight()
-        self._screen.lose_place()
+        self.shell.lose_track()
+        self._screen.lose_position()
         for tap in self.taps:
-            tap.lose_place()
+            tap.lose_position()
 
     def output(self, data: bytes) -> None:
         if self._recording is not None:
@@ -285,7 +285,7 @@ class Watch:
         for tap in self.taps:
             tap.output(data)
         if self.output_matters:
-            self._tell()
+            self._wake()
 
     def _take(self, mark: Mark) -> None:
         self.marks += 1
@@ -293,24 +293,24 @@ class Watch:
         self.capture.take(mark)
         self.shell.take(mark)
         if mark.kind != "C" or mark.id is not None:
-            self._tell()
+            self._wake()
 
     def keys_arrived(self) -> None:
         self.shell.keys_arrived()
 
     def cut_off(self) -> None:
-        self._tell()
+        self._wake()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
     async def changes(self, until: float) -> None:
-        """Wait for a command's end, a prompt, the stream's end, the time, or output where that matters."""
-        # A future and a timer: asyncio.timeout with an event, for each wait of each step, costs three times as much.
+        """Wait for a command's end, a prompt, the stream's end, the time, or output if `output_matters`."""
+        # A future and a timer, because asyncio.timeout with an event costs three times as much per wait.
         loop = asyncio.get_running_loop()
         self._news = loop.create_future()
-        timer = loop.call_at(until, self._tell) if until < math.inf else None
+        timer = loop.call_at(until, self._wake) if until < math.inf else None
         try:
             await self._news
         finally:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.terminal.pane import Capture
 from harness.terminal.settling import Mark
-from harness.terminal.watch import Capture
 
 PROMPT = b"\x1b[?2004hroot@box:/app# "
 ECHO = b"\r\n\x1b[?2004l\r"
@@ -36,11 +36,11 @@ class Pane:
         """Ask for a command; `late` comes out before the shell picks it up, which at first has a prompt as `answer`."""
         self._id += 1
         self.capture.expect(self._id)
-        self.capture.asked(b"\r\n")
+        self.capture.requested(b"\r\n")
         if answer:
             self.capture.append(ECHO + answer)
             self.capture.take(Mark("B"))
-            self.capture.asked(b"\r\n")
+            self.capture.requested(b"\r\n")
         self.capture.append(late + ECHO)
         self.capture.take(Mark("C"))
         self.capture.take(Mark("D", exit_code=0))
@@ -53,7 +53,7 @@ class Pane:
         self.capture.take(Mark("D", exit_code=exit_code, id=self._id))
         assert self.capture.ended is not None
         said = self.capture.output().text, self.capture.background
-        self.capture.give_up()
+        self.capture.release()
         return said
 
     def run(self, output: bytes = b"", *, late: bytes = b"", answer: bytes = b"") -> tuple[str, str]:
@@ -160,10 +160,10 @@ def test_a_line_that_asks_once_more_is_nobodys_output_though_it_is_shown_twice()
     pane = Pane()
     pane.run()
     pane.capture.expect(7)
-    pane.capture.asked(b"\r\n")
+    pane.capture.requested(b"\r\n")
     pane.capture.append(b"\r\n")
     for _ in range(2):
-        pane.capture.asked(ASKS_AGAIN)
+        pane.capture.requested(ASKS_AGAIN)
         pane.capture.append(ASKS_AGAIN)
     pane.capture.append(b"of a job\r\n" + ASKS_AGAIN + b"\x1b[?2004l\r")
     pane.capture.take(Mark("C", id=7))
@@ -175,7 +175,7 @@ def test_a_line_that_asks_once_more_for_what_has_begun_is_no_output() -> None:
     pane.draw_prompt()
     pane.begin()
     line = ASKS_AGAIN
-    pane.capture.asked(line)
+    pane.capture.requested(line)
     pane.capture.append(line + b"precious\r\n")
     assert pane.end() == ("precious\n", "")
 
@@ -217,7 +217,7 @@ def test_a_prompt_that_is_half_drawn_when_a_command_is_given_up_is_nobodys_outpu
     pane.capture.take(Mark("D", exit_code=130))
     pane.capture.append(PROMPT[:seen])
     assert pane.capture.output().text == "out\n"
-    pane.capture.give_up()
+    pane.capture.release()
     pane.capture.append(PROMPT[seen:])
     pane.capture.take(Mark("B"))
     assert pane.run(b"two\r\n") == ("two\n", "")
@@ -276,7 +276,7 @@ def test_what_was_seen_on_the_screen_is_not_told_again() -> None:
     pane.draw_prompt()
     pane.run()
     pane.capture.append(b"seen\r\n")
-    pane.capture.forget_background()
+    pane.capture.discard_background()
     assert pane.run() == ("", "")
 
 
