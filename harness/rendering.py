@@ -38,7 +38,7 @@ class _TurnFormat(NamedTuple):
     """Whether the system message is prepended to the first user message, for lack of a system turn."""
 
 
-class Sent(NamedTuple):
+class ReasoningFormat(NamedTuple):
     """The form in which the reasoning of earlier replies is sent back."""
 
     field: str = "reasoning_content"
@@ -47,7 +47,7 @@ class Sent(NamedTuple):
     """Whether replies without reasoning get the field as well, for servers that require it in each."""
 
 
-_AS_USUAL = Sent()
+_DEFAULT_REASONING = ReasoningFormat()
 
 
 def _turn_format(opening: str, closing: str, roles: Mapping[str, str], **more: Any) -> _TurnFormat:
@@ -75,7 +75,7 @@ _TEMPLATES: dict[str, _TurnFormat] = {
 
 
 def wire_messages(
-    messages: Sequence[Message], rendering: Rendering, sent: Sent | None = _AS_USUAL
+    messages: Sequence[Message], rendering: Rendering, sent: ReasoningFormat | None = _DEFAULT_REASONING
 ) -> list[dict[str, Any]]:
     """Return the history in the format of `/v1/chat/completions`, always encodable.
 
@@ -133,7 +133,7 @@ def _content(message: Message, strips_thinking: bool) -> str:
     return without_thinking(text) if strips_thinking and message.role == "assistant" else text
 
 
-def _wire(message: Message, strips_thinking: bool, sent: Sent | None) -> dict[str, Any]:
+def _wire(message: Message, strips_thinking: bool, sent: ReasoningFormat | None) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": _content(message, strips_thinking)}
     if sent is not None and message.role == "assistant" and (message.reasoning or sent.always):
         reasoning = without_lone_surrogates(message.reasoning or _NO_REASONING)

@@ -1,1 +1,1 @@
-"""The endpoint: where it is, what is asked of it, what comes back, and what is done where it fails or is away."""
+"""Client of OpenAI-compatible endpoints: addresses, requests, answers, retries and outages."""

@@ -1,4 +1,4 @@
-"""An endpoint's URL and key: what a user gives, checked, and what may be shown of it."""
+"""An endpoint's URL, proxy and key: validated, and without secrets for display."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.errors import EndpointError
 
 
 def full_url(base_url: str) -> str:
-    """The URL that requests go to, `/v1` added where no path is given. Raises EndpointError."""
+    """Return the URL for requests, with `/v1` added if there is no path. Raises EndpointError."""
     url = base_url.strip().rstrip("/")
     try:
         parts = urlsplit(url)
@@ -28,13 +28,13 @@ def full_url(base_url: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """`url`, which may lack its scheme, without user name and password, as it may be stored and shown."""
+    """Remove user name and password from `url`, which may lack its scheme, so that it can be stored and shown."""
     return re.sub(r"^((?:[^/?#]*//)?)[^/?#]*@", r"\1", url)
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy that the environment names."""
+    """A proxy from an environment variable."""
 
     variable: str
     url: str
@@ -45,9 +45,9 @@ class Proxy:
 
 
 def proxy_of(url: str) -> Proxy | None:
-    """The proxy through which requests to a URL go by the environment's word; None where they go straight.
+    """Return the proxy for requests to a URL according to the environment; None for a direct connection.
 
-    To this machine itself they always go straight: a proxy would look for the server on its own.
+    Connections to this machine are always direct: a proxy would look for the server on its own machine.
     """
     parts = urlsplit(url)
     proxies = getproxies_environment()
@@ -60,7 +60,7 @@ def proxy_of(url: str) -> Proxy | None:
 
 
 def goes_past_proxies(url: str) -> bool:
-    """Whether the environment names proxies, and the URL is this machine's own."""
+    """Whether the environment names proxies but the URL is on this machine."""
     return bool(getproxies_environment()) and is_loopback(urlsplit(url).hostname or "")
 
 
@@ -73,7 +73,7 @@ def is_loopback(host: str) -> bool:
 
 
 def usable_key(api_key: str | None) -> str | None:
-    """The key without white space around it, None where that leaves nothing. Raises EndpointError."""
+    """Return the key without surrounding white space; None if it is empty. Raises EndpointError."""
     key = (api_key or "").strip()
     if not (key.isascii() and key.isprintable()):
         raise EndpointError("the API key has characters that cannot be sent; check OPENAI_API_KEY")

@@ -24,31 +24,31 @@ from pydantic import (
     model_validator,
 )
 
-from harness.endpoint.completion import Spoken, believed, ending, reasons, spoken, without_channels
+from harness.endpoint.completion import ParsedMessage, check_usage, ending, reasons, split_channels, spoken
 from harness.endpoint.retry import TransientError
 from harness.protocols.text import holds_raw_call
 from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Reply, ReplyTokens, ToolCall, Usage
 
 LONGEST_QUOTE = 500
-"""Most characters of a server's text that go into a message of ours: some servers quote the whole prompt."""
+"""Most characters of a server's text in our messages: some servers quote the whole prompt."""
 
 
-def _or_none(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """What is no count of tokens is none: a reply is no worse for it."""
+def _none_if_invalid(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Turn an invalid token count into None, as the reply is still usable."""
     try:
         return None if isinstance(value, bool) else check(value)
     except ValidationError:
         return None
 
 
-Count = Annotated[NonNegativeInt | None, WrapValidator(_or_none)]
+Count = Annotated[NonNegativeInt | None, WrapValidator(_none_if_invalid)]
 
 
 _CONTEXT_NAME = re.compile(r"context(?!.*(output|completion|train))|n_ctx(?!.*train)|max_(model|seq|sequence)_?len")
-"""Field of a listed model that is the length of its context, and not that of its training or of a reply."""
+"""Field of a listed model with the length of its context, not that of its training or a reply."""
 _LONGEST_IDENTITY = 120
-"""Most characters of what is kept of a fingerprint, which has some 20."""
+"""Most characters kept of a fingerprint, which usually has 20."""
 
 
 class _PromptDetails(BaseModel):
@@ -59,33 +59,33 @@ class _WireUsage(BaseModel):
     prompt_tokens: Count = Field(default=None, validation_alias=AliasChoices("prompt_tokens", "input_tokens"))
     completion_tokens: Count = Field(default=None, validation_alias=AliasChoices("completion_tokens", "output_tokens"))
     total_tokens: Count = None
-    prompt_tokens_details: Annotated[_PromptDetails | None, WrapValidator(_or_none)] = None
+    prompt_tokens_details: Annotated[_PromptDetails | None, WrapValidator(_none_if_invalid)] = None
 
 
 class _Choice(BaseModel, extra="allow"):
     index: Any = None
     message: dict[str, Any]
-    """Read by its shape (harness.endpoint.completion), so that a model's mistake is no fault of the answer."""
+    """Parsed leniently (harness.endpoint.completion), so that a model's mistake does not invalidate the answer."""
     finish_reason: Any = None
     stop_reason: Any = None
     error: Any = None
-    """What some gateways put beside the text of a reply that failed on its way."""
+    """Error that some gateways add to the partial text of a failed reply."""
     logprobs: Any = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
-    """Those of `/v1/completions`; a chat has them beside the choices."""
+    """Prompt tokens in `/v1/completions`; chat answers have them next to the choices."""
 
     @model_validator(mode="before")
     @classmethod
     def _of_completions(cls, choice: Any) -> Any:
-        """Take the `text` of a choice from `/v1/completions` as its message."""
+        """Use the `text` of a choice from `/v1/completions` as its message."""
         if isinstance(choice, dict) and isinstance(choice.get("text"), str):
             return {"message": {"content": choice["text"]}, **choice}
         return choice
 
     @property
     def named(self) -> dict[str, Any]:
-        """All its fields, also those that are not known here."""
+        """All fields, including unknown ones."""
         return {**self.__dict__, **(self.model_extra or {})}
 
 
@@ -93,7 +93,7 @@ class _Completion(BaseModel):
     model: str | None = None
     system_fingerprint: Any = None
     choices: list[_Choice] | None = None
-    usage: Annotated[_WireUsage | None, WrapValidator(_or_none)] = None
+    usage: Annotated[_WireUsage | None, WrapValidator(_none_if_invalid)] = None
     prompt_token_ids: list[int] | None = None
 
 
@@ -109,20 +109,20 @@ class ModelCard(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _of_other_servers(cls, card: Any) -> Any:
-        """Take the context's length also from the fields by which other servers tell it."""
+        """Read the context's length from other servers' fields as well."""
         if not isinstance(card, dict) or card.get("max_model_len") is not None:
             return card
-        told, most = list(_lengths(card)), card.get("max_input_tokens")
-        # What is loaded may be less than what the model could have. Else the most: the server refuses what is too much.
-        lengths = [length for name, length in told if "loaded" in name] or [length for _, length in told]
-        # LiteLLM tells the context of the server behind it as both; where they differ, they are from its price list.
+        found, most = list(_lengths(card)), card.get("max_input_tokens")
+        # The loaded length may be less than the model's. Otherwise the largest: the server refuses what is too long.
+        lengths = [length for name, length in found if "loaded" in name] or [length for _, length in found]
+        # LiteLLM reports its server's context in both fields; if they differ, they are from its price list.
         if not lengths and type(most) is int and most > 0 and most == card.get("max_output_tokens"):
             lengths = [most]
         return {**card, "max_model_len": max(lengths)} if lengths else card
 
 
 def _lengths(card: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """The fields of a listed model, also one level down, that by their names are the length of a context."""
+    """Yield the fields of a listed model, also one level down, that are named like a context length."""
     for name, value in card.items():
         if isinstance(value, dict):
             yield from _lengths({key: each for key, each in value.items() if not isinstance(each, dict)})
@@ -135,14 +135,14 @@ class _ModelList(BaseModel):
 
 
 class RawReply(Frozen):
-    """One reply as the endpoint gave it, not interpreted."""
+    """One uninterpreted reply of the endpoint."""
 
     content: str
-    """The text verbatim, but with U+FFFD for half surrogate pairs, which no file can hold; empty for null."""
+    """The verbatim text, except for U+FFFD instead of lone surrogates, which no file can hold; empty for null."""
     reasoning: str | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    """The stop string or token that ended the reply, as vLLM tells it."""
+    """The stop string or token that ended the reply, as reported by vLLM."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     latency_sec: float = 0.0
@@ -153,30 +153,30 @@ class RawReply(Frozen):
 
 
 class TokenCount(BaseModel):
-    """The answer of vLLM's `/tokenize` about a prompt, however long that is."""
+    """The answer of vLLM's `/tokenize` for a prompt of any length."""
 
     count: int
     max_model_len: int | None = None
 
 
 def read_completion(data: object, *, max_tokens: int, context_tokens: int | None, takes_calls: bool = False) -> Reply:
-    """The reply in the body of an HTTP 200, `takes_calls` to a request with tools.
+    """Read the reply in the body of an HTTP 200; `takes_calls` if the request had tools.
 
-    Raises TransientError when there is no whole one.
+    Raises TransientError if there is no complete reply.
     """
-    whole = _whole(data)
-    reply = believed(_reply(whole), data, max_tokens=max_tokens, context_tokens=context_tokens)
+    whole = _complete_reply(data)
+    reply = check_usage(_reply(whole), data, max_tokens=max_tokens, context_tokens=context_tokens)
     return reply.model_copy(update={"signs": (*reply.signs, *_signs(reply, takes_calls=takes_calls))})
 
 
 def read_reasoning_field(data: object) -> str | None:
-    """The name by which the server takes the reasoning of this reply back; None where it has none."""
-    return _whole(data).said.reasoning_field
+    """Return the field in which the server accepts this reply's reasoning back; None without reasoning."""
+    return _complete_reply(data).said.reasoning_field
 
 
 def read_raw_reply(data: object) -> RawReply:
-    """The reply in the body of an HTTP 200, not interpreted. Raises TransientError when there is no whole one."""
-    completion, choice, said, _ = _whole(data)
+    """Read the uninterpreted reply in the body of an HTTP 200. Raises TransientError if it is not complete."""
+    completion, choice, said, _ = _complete_reply(data)
     usage, stop = completion.usage or _WireUsage(), choice.stop_reason
     return RawReply(
         content=without_lone_surrogates(said.content),
@@ -189,23 +189,23 @@ def read_raw_reply(data: object) -> RawReply:
 
 
 def read_token_count(data: object) -> TokenCount | None:
-    """The count in an answer of `/tokenize`; None in that of another server, which takes no chat messages there."""
+    """Read the count in an answer of `/tokenize`; None for other servers, which take no chat messages there."""
     try:
         return TokenCount.model_validate(data)
     except ValidationError:
         return None
 
 
-class _Whole(NamedTuple):
-    """A completion with the choice that counts, what it says, and whether it was cut."""
+class _CompleteReply(NamedTuple):
+    """A completion with the chosen choice, its message, and whether it was cut."""
 
     completion: _Completion
     choice: _Choice
-    said: Spoken
+    said: ParsedMessage
     cut: bool
 
 
-def _whole(data: object) -> _Whole:
+def _complete_reply(data: object) -> _CompleteReply:
     try:
         completion = _Completion.model_validate(data)
     except ValidationError:
@@ -217,17 +217,17 @@ def _whole(data: object) -> _Whole:
     named = list(reasons(choice.named))
     unfit = [reason for reason in named if ending(reason) == "failed"]
     if failed or unfit:
-        # abort, error, content_filter, none at all, or a new one: half a command must not be run.
+        # abort, error, content_filter, missing or unknown: half a command must not be run.
         reason = shorten(quote((unfit or named)[0]))
         raise TransientError(f"the server ended the reply with finish_reason {reason}, so it may not be whole{failed}")
     said = spoken(choice.message)
     if said is None:
-        raise TransientError(f"HTTP 200, but the reply's content is no text: {shorten(quote(choice.message))}")
-    return _Whole(completion, choice, said, any(ending(reason) == "cut" for reason in named))
+        raise TransientError(f"HTTP 200, but the reply's content is not text: {shorten(quote(choice.message))}")
+    return _CompleteReply(completion, choice, said, any(ending(reason) == "cut" for reason in named))
 
 
-def _reply(whole: _Whole) -> Reply:
-    completion, choice, said = whole.completion, whole.choice, without_channels(whole.said)
+def _reply(whole: _CompleteReply) -> Reply:
+    completion, choice, said = whole.completion, whole.choice, split_channels(whole.said)
     return Reply(
         content=without_lone_surrogates(said.content),
         reasoning=without_lone_surrogates(said.reasoning) if said.reasoning else None,
@@ -235,29 +235,29 @@ def _reply(whole: _Whole) -> Reply:
         finish_reason=_finish_reason(choice),
         cut=whole.cut,
         usage=_usage(completion.usage or _WireUsage(), said),
-        model=completion.model and _identity(completion.model),
-        fingerprint=_identity(completion.system_fingerprint),
-        weights=_identity(", ".join(dict.fromkeys(_versions(_weights(choice.named))))),
+        model=completion.model and _short_text(completion.model),
+        fingerprint=_short_text(completion.system_fingerprint),
+        weights=_short_text(", ".join(dict.fromkeys(_versions(_weights(choice.named))))),
         signs=said.signs,
         tokens=_tokens(completion, choice),
     )
 
 
-def _identity(value: object) -> str | None:
-    """What a reply says of who gave it, short; None where it says nothing."""
+def _short_text(value: object) -> str | None:
+    """Return the shortened text of an identifying value; None if it is empty."""
     if value is None or value == "" or value == [] or value == {}:
         return None
     return quote(value if isinstance(value, str) else json.dumps(value, sort_keys=True))[:_LONGEST_IDENTITY]
 
 
 def _weights(named: Mapping[str, Any]) -> object:
-    """vLLM's version of the weights, which LiteLLM hands on in a frame of its own."""
+    """Return vLLM's version of the weights, which LiteLLM passes on in a field of its own."""
     frame = named.get("provider_specific_fields")
     return named.get("weight_versions") or (frame.get("weight_versions") if isinstance(frame, dict) else None)
 
 
 def _versions(weights: object) -> Iterator[str]:
-    """The versions in it, in their order: vLLM says of each which tokens of the reply are from it."""
+    """Yield the versions in order: vLLM reports for each which tokens of the reply it generated."""
     if isinstance(weights, dict):
         named = {key: each for key, each in weights.items() if "version" in key} or {
             key: each for key, each in weights.items() if isinstance(each, str | dict | list)
@@ -271,7 +271,7 @@ def _versions(weights: object) -> Iterator[str]:
 
 
 def _signs(reply: Reply, *, takes_calls: bool) -> Iterator[str]:
-    """What is odd about a reply whose counts have been looked at."""
+    """Yield the signs of a reply whose counts have been checked."""
     if reply.usage.uncounted:
         yield "no_usage"
     if not reply.content.strip() and not reply.tool_calls and reply.reasoning and not reply.cut:
@@ -280,8 +280,8 @@ def _signs(reply: Reply, *, takes_calls: bool) -> Iterator[str]:
         yield "raw_tool_call"
 
 
-def _usage(wire: _WireUsage, said: Spoken) -> Usage:
-    """The counts of a reply. For one that says something, 0 is no count: gateways put it for what is missing."""
+def _usage(wire: _WireUsage, said: ParsedMessage) -> Usage:
+    """Return a reply's counts. For a reply that is not empty, 0 is no count: gateways use it for missing values."""
     prompt, completion = wire.prompt_tokens or 0, wire.completion_tokens
     speaks = bool(said.content or said.reasoning or said.tool_calls)
     is_counted = prompt > 0 and (completion is not None and (completion > 0 or not speaks))
@@ -299,19 +299,19 @@ def _finish_reason(choice: _Choice) -> str | None:
 
 
 def _tokens(completion: _Completion, choice: _Choice) -> ReplyTokens | None:
-    """The token ids that vLLM gives for `return_token_ids`, with their logprobs in either of OpenAI's two forms."""
+    """Return vLLM's token ids for `return_token_ids`, with logprobs in either of OpenAI's two formats."""
     prompt = completion.prompt_token_ids or choice.prompt_token_ids
     if prompt is None or choice.token_ids is None:
         return None
-    told = choice.logprobs if isinstance(choice.logprobs, dict) else {}
-    content = told.get("content") or ()
-    found = [each.get("logprob") for each in content if isinstance(each, dict)] or told.get("token_logprobs") or ()
+    wire = choice.logprobs if isinstance(choice.logprobs, dict) else {}
+    content = wire.get("content") or ()
+    found = [each.get("logprob") for each in content if isinstance(each, dict)] or wire.get("token_logprobs") or ()
     logprobs = [each for each in found if isinstance(each, int | float)]
     return ReplyTokens(prompt=tuple(prompt), completion=tuple(choice.token_ids), logprobs=tuple(logprobs))
 
 
 def _tool_call(call: object) -> ToolCall:
-    """A tool call as the model made it. A malformed one is kept: the protocol tells the model what is wrong."""
+    """Read a tool call. A malformed one is kept: the protocol reports the mistake to the model."""
     entry = call if isinstance(call, dict) else {}
     function = entry.get("function")
     function = function if isinstance(function, dict) else {"arguments": call}
@@ -327,18 +327,18 @@ def _text(value: object) -> str:
 
 
 def _json_text(arguments: object) -> str:
-    """The arguments as JSON text, which some servers hand over decoded."""
+    """Return arguments as JSON text, which some servers send decoded."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return without_lone_surrogates(text)
 
 
 def _error_within(data: object) -> str:
-    """The words of an error in the body of a 200, as some proxies pass errors on; empty without one."""
+    """Return the message of an error in the body of a 200, as sent by some proxies; empty without one."""
     return f": {server_words(data)}" if isinstance(data, dict) and data.get("error") else ""
 
 
 def read_models(data: object) -> list[ModelCard]:
-    """The models in the body of `GET /v1/models`. Raises TransientError for anything else."""
+    """Read the models in the body of `GET /v1/models`. Raises TransientError for anything else."""
     try:
         return _ModelList.model_validate(data).data
     except ValidationError:
@@ -346,10 +346,10 @@ def read_models(data: object) -> list[ModelCard]:
 
 
 def server_words(body: object) -> str:
-    """The server's own message in an error body.
+    """Return the server's message in an error body.
 
-    It comes as `{"error": {"message"}}`, `{"error": "…"}`, `{"detail": "…"}` or plain text, and a client library may
-    have taken the `error` frame off.
+    The formats are `{"error": {"message"}}`, `{"error": "…"}`, `{"detail": "…"}` and plain text; a client library may
+    have removed the outer `error`.
     """
     words = body
     for key in ("error", "message", "detail"):
@@ -359,7 +359,7 @@ def server_words(body: object) -> str:
 
 
 def retry_after_sec(value: str | None) -> float | None:
-    """The seconds that a Retry-After header asks for (seconds or HTTP date, RFC 9110 §10.2.3), at least 0."""
+    """Return the seconds in a Retry-After header (seconds or HTTP date, RFC 9110 §10.2.3), at least 0."""
     if value is None:
         return None
     if value.strip().isdecimal():
@@ -373,10 +373,10 @@ def retry_after_sec(value: str | None) -> float | None:
 
 
 def quote(text: object) -> str:
-    """Foreign text on one line, for use in a message of ours."""
+    """Put foreign text on one line, for use in our messages."""
     return without_lone_surrogates(" ".join(str(text).split()))
 
 
 def shorten(text: str) -> str:
-    """Long foreign text, cut with an ellipsis."""
+    """Cut long foreign text with an ellipsis."""
     return text if len(text) <= LONGEST_QUOTE else text[:LONGEST_QUOTE] + " …"

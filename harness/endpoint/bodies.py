@@ -1,6 +1,6 @@
-"""Reads the bodies of answers within bounds, whatever a server sends: bytes, packed bytes, nested JSON, pages.
+"""Reads the bodies of answers with bounded memory, whatever a server sends: compressed data, nested JSON, HTML pages.
 
-An answer that is out of bounds is a failure of the endpoint, told in words, and costs at most some 200 MB of memory.
+An answer out of bounds is reported as a failure of the endpoint, and takes at most some 200 MB of memory.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 from harness.endpoint.retry import TransientError
 
 ENCODINGS = "gzip, deflate"
-"""The encodings that are asked for: those of which the standard library unpacks a piece at a time."""
+"""Accepted encodings: those that the standard library decompresses piece by piece."""
 MOST_BYTES = 32 << 20
-"""Largest body, unpacked. A reply of 16,384 tokens with ids and log probabilities has 2 MB, with those of five other
-tokens each 10 MB; one of 131,072 tokens has 17 MB; a million ids of a prompt have 7 MB."""
+"""Largest decompressed body. A reply of 16,384 tokens with ids and log probabilities has 2 MB, with those of five
+alternatives each 10 MB; one of 131,072 tokens has 17 MB; a prompt's million ids have 7 MB."""
 _MOST_ERROR_BYTES = 256 << 10
-"""What is read of the body of a refusal, whose status says most."""
+"""Most bytes read of a refusal's body."""
 _MOST_DECODED_BYTES = 180 << 20
 """Most memory for the decoded JSON of a body."""
 _MOST_LEVELS = 100
-"""Deepest JSON: a reply has about ten levels, and what handles it further recurses."""
+"""Deepest JSON: a reply has about ten levels, and later processing is recursive."""
 _LARGE_BYTES = 1 << 20
-"""Bodies beyond this are read and decoded one at a time."""
+"""Size above which bodies are read and decoded one at a time."""
 _PIECE_BYTES = 256 << 10
 _PAGE = re.compile(r"\s*(?:\ufeff\s*)?<(?:!doctype|html|head|body|\?xml|!--|h[1-6]|title|center|p)\b", re.IGNORECASE)
 _HEADINGS = re.compile(r"<(title|h[1-6])\b[^<>]*>([^<]{1,300})", re.IGNORECASE)
@@ -36,13 +36,13 @@ _MARKUP = re.compile(r"<(?:style|script)\b.*?(?:</(?:style|script)\s*>|\Z)|<[^>]
 
 
 class RawAnswer(NamedTuple):
-    """An answer as it came, unpacked. Of the body of a refusal it may have only the beginning."""
+    """A decompressed answer. The body of a refusal may be truncated."""
 
     status: int
     content: bytes
     content_type: str = ""
     server: str = ""
-    """The header of that name."""
+    """The header `Server`."""
     retry_after: str | None = None
 
     @property
@@ -51,13 +51,13 @@ class RawAnswer(NamedTuple):
 
     @property
     def is_page(self) -> bool:
-        """Whether it is a page for people, by its content type or its beginning."""
+        """Whether it is an HTML page, by its content type or its beginning."""
         kind = self.content_type.partition(";")[0].strip().lower()
         return kind in {"text/html", "application/xhtml+xml"} or bool(_PAGE.match(self.text[:200]))
 
     @property
     def words(self) -> str:
-        """What it says where it is no JSON: of a page its title and headings, or else its beginning, without markup."""
+        """Text of an answer that is not JSON: a page's title and headings, or else its beginning, without markup."""
         if not self.is_page:
             return self.text
         found = dict.fromkeys(" ".join(words.split()) for _, words in _HEADINGS.findall(self.text))
@@ -65,25 +65,25 @@ class RawAnswer(NamedTuple):
         return html.unescape(plain)
 
     def json(self) -> Any:
-        """The decoded body. Raises ValueError where it is no JSON, or one that would take too much to handle."""
+        """Return the decoded body. Raises ValueError if it is not JSON, or too large or deep to process."""
         if len(self.content) > 4 * _LARGE_BYTES and _decoded_bytes(self.content) > _MOST_DECODED_BYTES:
             megabytes = len(self.content) >> 20
-            raise OutOfBoundsError(f"{megabytes} MB of JSON with so many values that they would not fit into memory")
+            raise OutOfBoundsError(f"{megabytes} MB of JSON with too many values to fit into memory")
         try:
             value = json.loads(self.content)
         except RecursionError:
             raise _too_deep() from None
-        # A count of what opens a level is cheap, and enough for nearly every reply.
+        # Counting the opening brackets is cheap, and enough for nearly every reply.
         if self.content.count(b"[") + self.content.count(b"{") > _MOST_LEVELS and _is_deep(value):
             raise _too_deep()
         return value
 
 
 class OutOfBoundsError(ValueError):
-    """A body that is not taken, and why."""
+    """Raised for a body that exceeds a limit; the message says which."""
 
 
-class Bodies:
+class BodyReader:
     """Reads the bodies of one server's answers."""
 
     def __init__(self) -> None:
@@ -91,9 +91,9 @@ class Bodies:
 
     @contextlib.asynccontextmanager
     async def received(self, response: Any) -> AsyncIterator[RawAnswer]:
-        """A context manager that gives an answer of httpx whose body was not read yet. Raises TransientError.
+        """Read the body of an httpx response for a block. Raises TransientError.
 
-        Within its block no other large body is held.
+        Within the block no other large body is in memory.
         """
         status, headers = response.status_code, response.headers
         is_good = 200 <= status < 300
@@ -102,7 +102,7 @@ class Bodies:
             is_large = False
             try:
                 async with contextlib.aclosing(response.aiter_raw()) as pieces:
-                    unpacked = _unpacking(headers.get("content-encoding", ""))
+                    unpacked = _unpacker_for(headers.get("content-encoding", ""))
                     async for packed in pieces:
                         for piece in unpacked(packed):
                             body += piece
@@ -113,7 +113,7 @@ class Bodies:
                                 is_large = True
             except (OutOfBoundsError, zlib.error) as error:
                 if is_good:
-                    raise out_of_bounds(status, error) from None
+                    raise rejected_body_error(status, error) from None
             del body[_MOST_ERROR_BYTES if not is_good else MOST_BYTES :]
             yield RawAnswer(
                 status,
@@ -124,24 +124,24 @@ class Bodies:
             )
 
 
-def out_of_bounds(status: int, why: Exception) -> TransientError:
-    """What becomes of an answer with a body that is not taken: to make it anew costs the server a whole reply."""
-    words = "a body that is not packed as it says" if isinstance(why, zlib.error) else str(why)
+def rejected_body_error(status: int, why: Exception) -> TransientError:
+    """Return the error for a rejected body; if it was too large, a retry costs the server a whole reply."""
+    words = "a body that is not compressed as declared" if isinstance(why, zlib.error) else str(why)
     return TransientError(f"HTTP {status} with {words}", costly=isinstance(why, OutOfBoundsError))
 
 
-def _unpacking(encoding: str) -> Any:
-    """What unpacks each piece of a body into pieces of bounded size. Raises OutOfBoundsError."""
+def _unpacker_for(encoding: str) -> Any:
+    """Return a function that decompresses parts of a body into pieces of bounded size. Raises OutOfBoundsError."""
     encodings = [name for each in encoding.lower().split(",") if (name := each.strip()) not in {"", "identity"}]
     if not encodings:
         return lambda packed: (packed,)
     if len(encodings) > 1 or encodings[0] not in {"gzip", "x-gzip", "deflate"}:
-        raise OutOfBoundsError(f"a body in the encoding {encoding[:40]!r}, which was not asked for")
+        raise OutOfBoundsError(f"a body in the encoding {encoding[:40]!r}, which was not requested")
     return _Unpacker()
 
 
 class _Unpacker:
-    """Unpacks gzip and deflate; the latter also without the header that it should have."""
+    """Decompresses gzip and deflate, the latter also without its header."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(zlib.MAX_WBITS | 32)
@@ -164,7 +164,7 @@ class _Unpacker:
 
 
 def _decoded_bytes(content: bytes) -> int:
-    """A generous estimate of the memory that decoding takes: of the text twice, and of each value."""
+    """Estimate generously the memory for decoding: the text twice, and each value."""
     text = len(content) * (1 if content.isascii() else 4)
     values = 32 * content.count(b",") + 30 * content.count(b'"') + 200 * content.count(b"{") + 64 * content.count(b"[")
     return 2 * text + values

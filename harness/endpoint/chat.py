@@ -1,4 +1,4 @@
-"""The model behind an OpenAI-compatible endpoint: requests, retries, and what a failure is blamed on."""
+"""The model behind an OpenAI-compatible endpoint: requests, retries, and the classification of failures."""
 
 from __future__ import annotations
 
@@ -27,18 +27,26 @@ from harness.endpoint.answers import (
     shorten,
 )
 from harness.endpoint.bodies import RawAnswer
-from harness.endpoint.completion import says_nothing
-from harness.endpoint.outage import AwayTooLongError, Outage, OutagePolicy
+from harness.endpoint.completion import is_empty
+from harness.endpoint.outage import Outage, OutagePolicy, OutageTooLongError
 from harness.endpoint.refusals import BODY_REMEDY, Reason, Refusal, judge
-from harness.endpoint.retry import Absence, BudgetSpentError, OnWait, RetryPolicy, Success, TransientError, persist
+from harness.endpoint.retry import (
+    BudgetSpentError,
+    OnWait,
+    OutageHandler,
+    RetryPolicy,
+    Success,
+    TransientError,
+    with_retries,
+)
 from harness.endpoint.server_state import (
     MOST_IN_A_ROW,
-    Lowering,
+    MaxTokensReduction,
+    ModelIdentity,
     ReasoningPolicy,
-    Replier,
     ServerLimits,
     TimeLimit,
-    TooManyTokens,
+    TooManyTokensError,
     served_otherwise,
 )
 from harness.endpoint.transport import StatusError, Transport, encoded
@@ -51,7 +59,7 @@ from harness.errors import (
     RequestTooLarge,
 )
 from harness.model import Model, Rendering, Sampling, ServedModel
-from harness.rendering import Sent, render_prompt, stop_strings, wire_messages
+from harness.rendering import ReasoningFormat, render_prompt, stop_strings, wire_messages
 from harness.trajectory import Message, Reply
 
 __all__ = [
@@ -71,46 +79,46 @@ __all__ = [
 T = TypeVar("T")
 
 TOKENIZE = "/tokenize"
-"""The path of vLLM's tokenizer, beside its `/v1`."""
+"""The path of vLLM's tokenizer, next to its `/v1`."""
 LISTING_TIMEOUT_SEC = 30.0
-"""Time limit of one `GET /v1/models`, which takes no model's work."""
-_LOOK_EVERY_SEC = 60.0
-"""Time between two looks at the list of models while replies come."""
+"""Time limit of one `GET /v1/models`, which needs no inference."""
+_CHECK_EVERY_SEC = 60.0
+"""Interval of checks of the model list while replies arrive."""
 _SAY_OK = Message(role="user", content="Say ok.")
 _SHORT_TOKENS = 16
 _WORD = "word "
-"""A token, nearly everywhere."""
+"""One token for nearly every tokenizer."""
 _MARGIN = 1.2
-"""By how much a prompt is longer that is tried in the place of one whose tokens are estimated."""
-_THERE = {408, 409, 429}
-"""Statuses of a server that is there and asks to come again."""
+"""Factor by which a test prompt is longer than the prompt of estimated length that it stands for."""
+_SERVER_IS_UP = {408, 409, 429}
+"""Statuses of a server that is up and asks for a retry."""
 _NOTHING = "HTTP 200 with finish_reason length and not one token: the prompt is too long for the context"
 _NO_SUCH_PATH = {403, 404, 405, 501}
 _LENGTH_REFUSED = {400, 413, 416, 422}
-"""Statuses with which servers refuse what is too long."""
+"""Statuses with which servers refuse requests that are too long."""
 _GAVE_UP_WAITING = {408, 504, 524, 598, 599}
-"""Statuses by which a server, or what stands before it, says that an answer takes too long."""
+"""Statuses with which a server or gateway reports that an answer takes too long."""
 _NAME_IT = "a server without a list of models needs --model NAME"
-_LEARNED = "; how long its context is shows in what it refuses"
+_LEARNED = "; its context length will be learned from its refusals"
 _LONG_WAIT_SEC = 10.0
-"""A wait from which on such a status is about a reply; before, it is about a server that cannot be reached."""
+"""Wait after which such a status is about a slow reply; before, it is about an unreachable server."""
 NEAR_TIME_LIMIT = "near_time_limit"
-"""Sign of a reply that took more than four fifths of the time that it might have taken."""
+"""Sign of a reply that took more than four fifths of its time limit."""
 _MORE_TIME = "; the server is there: give a reply more time (--request-timeout), or fewer tokens (--max-tokens)"
-_TOOL_FLAG = "--tool-call-parser"  # in the words of a vLLM that was started without it
+_TOOL_FLAG = "--tool-call-parser"  # in the message of a vLLM that was started without it
 
 
 class ChatModel:
     """A model behind an OpenAI-compatible endpoint, safe to share between concurrent trials.
 
-    `base_url` is given with its `/v1` or without (`http://host:8000`); any other path is used as it is.
-    `request_timeout_sec` bounds one attempt from outside, the server's queue included; None is by `max_tokens` and
-    the pace of this server's replies (harness.endpoint.server_state).
-    `rendering` chooses between `/chat/completions` and `/completions` with a prompt rendered here.
-    `max_outage` says how long requests wait, at no cost to their budget, for an endpoint that is away altogether;
-    by default there is only the budget. `on_outage` is told in words when that begins and ends, of the limits that the
-    endpoint's refusals tell, and when the way changes in which it is asked.
-    Raises EndpointError for what cannot be used at all: base URL, key, contradictory template settings.
+    `base_url` may lack its `/v1` (`http://host:8000`); any other path is used unchanged.
+    `request_timeout_sec` bounds one attempt, including the server's queue; None derives it from `max_tokens` and the
+    pace of this server's replies (harness.endpoint.server_state).
+    `rendering` selects `/chat/completions`, or `/completions` with a prompt rendered here.
+    `max_outage` is the policy for waiting, outside the retry budget, for an endpoint that is down; by default there is
+    only the budget. `on_outage` receives messages about the beginning and end of outages, limits learned from refusals,
+    and changes in the form of requests.
+    Raises EndpointError for an invalid base URL or key, and for contradictory template settings.
     """
 
     def __init__(
@@ -146,33 +154,33 @@ class ChatModel:
         self._on_notice = on_outage or (lambda _: None)
         self.outage = Outage(self._probe, max_outage or OutagePolicy(max_sec=0), self._on_notice)
         self._transport = Transport(url, self._key)
-        self.replier = Replier(self._on_notice)
+        self.replier = ModelIdentity(self._on_notice)
         self._served: ServedModel | None = None
         self.unlisted: str | None = None
-        """What the endpoint lists instead of the model, which replies nevertheless; None for one that is listed."""
+        """Message about a model that replies although the endpoint does not list it; None for a listed model."""
         self._broken_list: str | None = None
-        """How the list of models fails at a server that replies nevertheless."""
-        self._looked_at = time.monotonic()
-        self._looking: asyncio.Task[None] | None = None
+        """Status of the failing model list of a server that replies nevertheless."""
+        self._checked_at = time.monotonic()
+        self._checking: asyncio.Task[None] | None = None
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Its URL, as that of the only server."""
+        """URL of the only server."""
         return (self.url,)
 
     @property
     def chats(self) -> tuple[ChatModel, ...]:
-        """Itself, as the client of the only server."""
+        """This object, as the client of the only server."""
         return (self,)
 
     @property
     def proxy(self) -> Proxy | None:
-        """The proxy through which it is asked."""
+        """Proxy for all requests."""
         return self._transport.proxy
 
     @property
     def context_tokens(self) -> int | None:
-        """Tokens of prompt and reply together, as the endpoint's list of models or a refusal tells."""
+        """Most tokens of prompt and reply together, according to the endpoint's list of models or a refusal."""
         return self.limits.context_tokens
 
     @context_tokens.setter
@@ -181,12 +189,12 @@ class ChatModel:
 
     @property
     def most_tokens(self) -> int | None:
-        """The largest max_tokens that the endpoint takes; None where no refusal has told."""
+        """Largest max_tokens that the endpoint accepts; None as long as no refusal has stated it."""
         return self.limits.most_tokens
 
     @property
     def patience_sec(self) -> float:
-        """The retry budget, plus an attempt that begins at its end, plus the longest outage."""
+        """Retry budget, plus an attempt that begins at its end, plus the longest outage."""
         longest_sec = self._limit.longest_sec
         return self._retry.total_sec + longest_sec + self.outage.policy.patience_sec(longest_sec)
 
@@ -200,35 +208,35 @@ class ChatModel:
         await self.close()
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait({self._looking})
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.wait({self._checking})
         await self.outage.close()
         await self._transport.close()
 
     def at_temperature(self, temperature: float) -> ChatModel:
-        """The same model at the same endpoint, asked at another temperature; it is closed with this one."""
+        """Return the same model and endpoint at another temperature; closed together with this one."""
         other = copy.copy(self)
         other.sampling = self.sampling.model_copy(update={"temperature": temperature})
         return other
 
     async def connect(self, *, budget_sec: float | None = None) -> ServedModel:
-        """Ask the endpoint what it serves; settles `model` and `context_tokens`.
+        """Query the served model, and set `model` and `context_tokens`.
 
-        `budget_sec` replaces the retry budget: short to find a wrong URL soon, long for a loading server.
-        A model that is not listed is taken where it replies. Raises RequestRefused where it does not, or none was named
-        and there is a choice.
+        `budget_sec` replaces the retry budget: short to detect a wrong URL, long for a loading server. A model that is
+        not listed is accepted if it replies. Raises RequestRefused if it does not, or if none was named and there are
+        several.
         """
         policy = self._retry if budget_sec is None else self._retry.model_copy(update={"total_sec": budget_sec})
-        cards = (await self._persist("/models", self._listed, policy)).value
-        served = _as_served(await self._chosen(cards), cards)
+        cards = (await self._retry_request("/models", self._listed, policy)).value
+        served = _as_served(await self._choose_model(cards), cards)
         others = (card.id for card in cards if served.root and card.root == served.root and card.id != served.id)
         served = served.model_copy(update={"names": tuple(dict.fromkeys(others))})
         self.expect(served)
         return served
 
     def expect(self, served: ServedModel) -> None:
-        """Take what is served for known: later it has to be the same."""
+        """Set the served model, which must stay the same from now on."""
         self.model, self.context_tokens, self._served = served.id, served.context_tokens, served
         self.replier.names = served.all_names
 
@@ -241,14 +249,14 @@ class ChatModel:
         tools: Sequence[Mapping[str, Any]] = (),
         elsewhere: bool = False,
     ) -> Reply:
-        """One reply to `messages`, with retries, and with less max_tokens where the server refuses so many.
+        """Return one reply to `messages`, with retries, and with a lower max_tokens if the server refuses it.
 
-        `elsewhere`: the caller has another endpoint, so this one being away is no reason to wait.
-        Raises EndpointUnavailable, ReplyTimeout, RequestRefused or ContextLimitReached.
+        `elsewhere`: the caller has another endpoint, so it does not wait for this one during an outage. Raises
+        EndpointUnavailable, ReplyTimeout, RequestRefused or ContextLimitReached.
         """
         began, refused_sec, attempts = time.monotonic(), 0.0, 0
-        lowering = Lowering(self.limits, max_tokens)
-        tried: list[Sent | None] = []
+        lowering = MaxTokensReduction(self.limits, max_tokens)
+        tried: list[ReasoningFormat | None] = []
         learned = ""
         while True:
             asked = lowering.max_tokens
@@ -260,16 +268,16 @@ class ChatModel:
             try:
                 done = await self._ask(path, content, read, absence, elsewhere=elsewhere, max_tokens=asked)
                 break
-            except TooManyTokens as error:
+            except TooManyTokensError as error:
                 try:
                     lowering.lower(error)
-                except TooManyTokens:
-                    await self._prove(error)
+                except TooManyTokensError:
+                    await self._confirm_too_long(error)
                     error.waited_sec = time.monotonic() - began
                     raise
                 tried.clear()
             except RequestRefused as refused:
-                if (words := self._learned(refused, tried)) is None:
+                if (words := self._adapt_reasoning(refused, tried)) is None:
                     if not await self._may_be_length(refused, len(content)):
                         raise
                     full = ContextLimitReached(str(refused))
@@ -281,11 +289,11 @@ class ChatModel:
         if learned:
             self._on_notice(learned)
         reply = done.value
-        if says_nothing(reply):
+        if is_empty(reply):
             raise ContextLimitReached(_NOTHING, reply.usage.prompt_tokens or None)
         self.limits.answered(reply.usage, len(content))
         is_near = done.latency_sec > 0.8 * self._limit.of(asked)
-        self._limit.saw(reply.usage.completion_tokens, done.latency_sec)
+        self._limit.record(reply.usage.completion_tokens, done.latency_sec)
         return reply.model_copy(
             update={
                 "latency_sec": done.latency_sec,
@@ -301,25 +309,27 @@ class ChatModel:
         reply = read_completion(data, max_tokens=max_tokens, context_tokens=context, takes_calls=takes_calls)
         self._require_same(reply)
         if reply.reasoning:
-            self._reasoning.came_as(read_reasoning_field(data))
+            self._reasoning.note_field(read_reasoning_field(data))
         return reply
 
     def _read_raw(self, data: object, *, max_tokens: int) -> RawReply:
         self._require_same(read_completion(data, max_tokens=max_tokens, context_tokens=self.context_tokens))
         return read_raw_reply(data)
 
-    def _learned(self, refused: RequestRefused, tried: list[Sent | None]) -> str | None:
-        """Change how reasoning goes back, where a refusal is about that: the change in words, which are empty where
-        another conversation has made it; None where nothing new can be tried."""
+    def _adapt_reasoning(self, refused: RequestRefused, tried: list[ReasoningFormat | None]) -> str | None:
+        """Change the form in which reasoning is sent back, if a refusal is about that.
+
+        Returns a message about the change, empty if another conversation made it; None if nothing new can be tried.
+        """
         learned = self._reasoning.learn(refused, tried[-1]) if self._reasoning.sent == tried[-1] else ""
         if learned is None or self._reasoning.sent in tried:
             if len(tried) > 1:
-                self._reasoning.sent = tried[0]  # no other way has helped
+                self._reasoning.sent = tried[0]  # no other form has helped
             return None
         return learned
 
     async def _may_be_length(self, refused: RequestRefused, sent_bytes: int) -> bool:
-        """Try whether a refusal of the longest request so far is about its length, in whatever words, or in none."""
+        """Test whether a refusal of the longest request so far is about its length, whatever its message says."""
         is_longest = 0 < self.limits.longest_bytes < sent_bytes
         return refused.status in _LENGTH_REFUSED and is_longest and await self._is_too_long(sent_bytes)
 
@@ -331,17 +341,17 @@ class ChatModel:
         max_tokens: int,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[str, dict[str, Any]]:
-        """The path below the base URL, and the body, of the request that `query` sends. Raises RequestRefused."""
+        """Return the path below the base URL and the body of the request that `query` sends. Raises RequestRefused."""
         path, history = self._history(messages, tools)
         return path, self.sampling.on_the_wire({**self._parameters(seed, max_tokens), **history})
 
     async def complete(
         self, fields: Mapping[str, Any], *, seed: int | None = None, elsewhere: bool = False
     ) -> RawReply:
-        """One reply to `messages` or a `prompt` that are sent as they are, text verbatim, with retries.
+        """Return one uninterpreted reply to `messages` or a `prompt` that are sent unchanged, with retries.
 
-        `fields` are top-level fields of the request; the sampling's win over them. `elsewhere` is that of `query`.
-        Raises as `query` does.
+        `fields` are top-level fields of the request; sampling settings override them. `elsewhere` is as in `query`.
+        Raises like `query`.
         """
         path = "/chat/completions" if "messages" in fields else "/completions"
         max_tokens = self.sampling.max_tokens
@@ -349,25 +359,25 @@ class ChatModel:
         absence = self.outage.request(waits=not elsewhere)
         read = partial(self._read_raw, max_tokens=max_tokens)
         done = await self._ask(path, body, read, absence, elsewhere=elsewhere, max_tokens=max_tokens)
-        self._limit.saw(done.value.completion_tokens or 0, done.latency_sec)
+        self._limit.record(done.value.completion_tokens or 0, done.latency_sec)
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
         )
 
     async def metrics(self) -> object:
-        """The body of the `/metrics` beside its `/v1`, asked for once, without retries. Raises EndpointError."""
+        """Return the body of `/metrics`, next to `/v1`, without retries. Raises EndpointError."""
         try:
             return await self._transport.get_text(f"{self._root}/metrics")
         except TransientError as failure:
             words = failure.reason
         except StatusError as error:
             words = f"HTTP {error.status}"
-        raise EndpointUnavailable(self._public(words))
+        raise EndpointUnavailable(self._redact(words))
 
     async def count_tokens(self, fields: Mapping[str, Any]) -> TokenCount | None:
-        """The prompt's tokens by the server's own tokenizer; None where the server does not count.
+        """Count the prompt's tokens with the server's tokenizer; None if it has no such endpoint.
 
-        Raises EndpointError when it cannot be asked, ContextLimitReached when it refuses to count so much.
+        Raises EndpointError if it does not answer, ContextLimitReached if it refuses a prompt of this length.
         """
         if not self._tokenizes:
             return None
@@ -387,14 +397,14 @@ class ChatModel:
         path: str,
         content: bytes,
         read: Callable[[object], T],
-        absence: Absence | None,
+        absence: OutageHandler | None,
         policy: RetryPolicy | None = None,
         *,
         elsewhere: bool = False,
         max_tokens: int | None = None,
     ) -> Success[T]:
         url = self._root + path if path == TOKENIZE else path
-        judged = partial(self._judged, path, content, max_tokens)
+        error_for = partial(self._error_for, path, content, max_tokens)
         times_cut = 0
 
         async def attempt() -> T:
@@ -402,16 +412,16 @@ class ChatModel:
             limit_sec = self._limit.of(max_tokens, times_cut) if max_tokens else self._limit.least_sec
             try:
                 answer = self._transport.post(url, content)
-                return read(await self._send(answer, limit_sec, judged, elsewhere=elsewhere))
+                return read(await self._send(answer, limit_sec, error_for, elsewhere=elsewhere))
             except TransientError as failure:
                 times_cut += failure.over_time
                 raise
 
-        # Where there is another server, the second attempt at a reply that takes too long is made there.
+        # If there is another server, the second attempt at a reply that takes too long is made there.
         policy = policy or (self._retry_elsewhere if elsewhere else self._retry)
-        done = await self._persist(path, attempt, policy, absence)
-        self.outage.heard()
-        self._look_at_weights()
+        done = await self._retry_request(path, attempt, policy, absence)
+        self.outage.note_answer()
+        self._check_weights()
         return done
 
     def _where(self, path: str) -> str:
@@ -432,7 +442,7 @@ class ChatModel:
         }
 
     def _history(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
-        """The path of the request for this history, and its fields."""
+        """Return the path and the fields of the request for this history."""
         rendering = self.rendering
         if rendering.template == "server":
             fields: dict[str, Any] = {"messages": wire_messages(messages, rendering, self._reasoning.sent)}
@@ -441,25 +451,25 @@ class ChatModel:
             if tools:  # an empty list is refused by vLLM
                 fields["tools"] = list(tools)
             return "/chat/completions", fields
-        if tools:  # refused here: the server would never hear of them
+        if tools:  # refused here, as /completions would ignore them
             words = f"tool calls need the server's own template, and the prompt is rendered as {rendering.template}"
             raise RequestRefused(f"{self.url}/completions: {words}", status=400)
         extra = self.sampling.extra_body
         return "/completions", {
             "prompt": render_prompt(messages, rendering),
             "stop": [*stop_strings(rendering), *_as_list(extra.get("stop"))],
-            # Else vLLM drops special tokens before it looks for stop strings, which are just that.
+            # Otherwise vLLM drops special tokens before it searches for stop strings, which are special tokens.
             "skip_special_tokens": extra.get("skip_special_tokens", False),
         }
 
-    # -- who answers -----------------------------------------------------------------------------
+    # -- identity and availability ---------------------------------------------------------------
 
     async def _probe(self) -> None:
-        """Ask whether the model is there; a refusal says yes, too. Raises TransientError, also for other weights."""
+        """Check that the model is available; a refusal suffices. Raises TransientError, also for other weights."""
         try:
             cards = await self.list_models()
         except TransientError as failure:
-            failure.reason = self._public(failure.reason)
+            failure.reason = self._redact(failure.reason)
             if self._broken_list is None or failure.reason[: len(self._broken_list)] != self._broken_list:
                 raise
             cards = []
@@ -469,10 +479,10 @@ class ChatModel:
             raise TransientError(words)
         if self.replier.is_in_doubt:
             with contextlib.suppress(EndpointError, ContextLimitReached):
-                await self._until_known_replies()
+                await self._await_known_reply()
 
-    async def _until_known_replies(self) -> None:
-        """Ask for short replies, several times where it may be a fleet. Raises TransientError for other weights."""
+    async def _await_known_reply(self) -> None:
+        """Query short replies, several if it may be a fleet. Raises TransientError for other weights."""
         for _ in range(MOST_IN_A_ROW):
             reply = await self._short_reply()
             try:
@@ -485,33 +495,32 @@ class ChatModel:
         raise other
 
     def _other_weights(self, cards: Sequence[ModelCard]) -> str | None:
-        """How the list of models says that the model is another than at the start; None where it does not."""
+        """Return a message if the model list shows another model than at the start; else None."""
         card = next((card for card in cards if card.id == self.model), None)
         if card is None or self._served is None or not self.replier.is_strict:
             return None
         words = served_otherwise(self._served, _as_served(card, cards))
-        return self._public(f"other weights under the same name: {words}; --other-weights take them") if words else None
+        return self._redact(f"other weights under the same name: {words}; --other-weights take them") if words else None
 
     def _require_same(self, reply: Reply) -> None:
-        """Raise TransientError for a reply of other weights than those before."""
+        """Raise TransientError for a reply of other weights than before."""
         if (words := self.replier.difference(reply)) is not None:
-            raise TransientError(self._public(f"other weights under the same name: {words}; --other-weights take them"))
+            raise TransientError(self._redact(f"other weights under the same name: {words}; --other-weights take them"))
 
-    def _look_at_weights(self) -> None:
-        """Look now and then whether the list of models still says the same: a restart may go unnoticed."""
+    def _check_weights(self) -> None:
+        """Check now and then that the model list has not changed, as a restart may go unnoticed."""
         now = time.monotonic()
-        if now - self._looked_at > _LOOK_EVERY_SEC and self.outage.policy.max_sec > 0:
-            self._looked_at = now
-            self._looking = asyncio.create_task(self._find_other_weights(), name="look at the weights")
+        if now - self._checked_at > _CHECK_EVERY_SEC and self.outage.policy.max_sec > 0:
+            self._checked_at = now
+            self._checking = asyncio.create_task(self._compare_model_list(), name="look at the weights")
 
-    async def _find_other_weights(self) -> None:
+    async def _compare_model_list(self) -> None:
         with contextlib.suppress(TransientError, EndpointError, ContextLimitReached):
             if self._other_weights(await self.list_models()) is not None:
-                await self.outage.look()
+                await self.outage.check()
 
-    async def _prove(self, error: TooManyTokens) -> None:
-        """Try whether a prompt is refused for its length, unless the refusal says so. Raises RequestRefused where it is
-        not."""
+    async def _confirm_too_long(self, error: TooManyTokensError) -> None:
+        """Test whether a prompt is refused for its length, unless the refusal says so. Raises RequestRefused if not."""
         refusal = error.refusal
         if refusal.is_sure:
             return
@@ -520,13 +529,13 @@ class ChatModel:
         self.limits.learn_context(refusal)
 
     async def _is_too_long(self, sent_bytes: int, tokens: int = 0) -> bool:
-        """Whether the server takes a short prompt, and none that is as long as this one and says nothing."""
+        """Whether the server accepts a short prompt, but not a meaningless one of this length."""
         tokens = max(tokens, round(sent_bytes * self.limits.tokens_per_byte))
         words = max(tokens, sent_bytes // len(_WORD))
         as_long = Message(role="user", content=_WORD * round(words * _MARGIN))
-        return await self._takes(_SAY_OK) and not await self._takes(as_long)
+        return await self._accepts(_SAY_OK) and not await self._accepts(as_long)
 
-    async def _takes(self, message: Message) -> bool:
+    async def _accepts(self, message: Message) -> bool:
         """Whether the server replies to a message."""
         try:
             await self._short_reply(message, self._limit.of(_SHORT_TOKENS))
@@ -535,15 +544,15 @@ class ChatModel:
         return True
 
     async def _short_reply(self, message: Message = _SAY_OK, limit_sec: float = LISTING_TIMEOUT_SEC) -> Reply:
-        """A reply of a few tokens. Raises TransientError, RequestRefused and the like after one attempt."""
+        """Query a reply of a few tokens in one attempt. Raises TransientError, RequestRefused and the like."""
         path, body = self.request([message], seed=None, max_tokens=_SHORT_TOKENS)
         content = encoded(body)
-        judged = partial(self._judged, path, content, _SHORT_TOKENS)
-        answer = await self._send(self._transport.post(path, content), limit_sec, judged)
+        error_for = partial(self._error_for, path, content, _SHORT_TOKENS)
+        answer = await self._send(self._transport.post(path, content), limit_sec, error_for)
         return read_completion(answer, max_tokens=_SHORT_TOKENS, context_tokens=None, takes_calls=False)
 
     async def _listed(self) -> list[ModelCard]:
-        """The models that are listed; none where the list cannot be had, and the model that was named replies."""
+        """Return the listed models; none if the list fails but the named model replies."""
         try:
             return await self.list_models()
         except (TransientError, RequestRefused) as failure:
@@ -562,21 +571,21 @@ class ChatModel:
                 if isinstance(also, RequestRefused) and also.status not in _NO_SUCH_PATH:
                     raise
                 raise failure from None
-            why = self._public(str(failure))
-            self._tell_unlisted(f"has no list of models ({why})")
+            why = self._redact(str(failure))
+            self._report_unlisted(f"has no list of models ({why})")
             return []
 
-    def _tell_unlisted(self, words: str) -> None:
+    def _report_unlisted(self, words: str) -> None:
         self.unlisted = f"{words}, and {self.model!r} replies{_LEARNED}"
         self._on_notice(self.unlisted)
 
     async def list_models(self) -> list[ModelCard]:
-        """The models that the endpoint lists now, asked for once. Raises TransientError or RequestRefused."""
+        """Return the models that the endpoint lists, in one attempt. Raises TransientError or RequestRefused."""
         timeout_sec = min(self._limit.least_sec, LISTING_TIMEOUT_SEC)
-        judged = partial(self._judged, "/models", b"", None)
-        return read_models(await self._send(self._transport.get("/models"), timeout_sec, judged))
+        error_for = partial(self._error_for, "/models", b"", None)
+        return read_models(await self._send(self._transport.get("/models"), timeout_sec, error_for))
 
-    async def _chosen(self, cards: Sequence[ModelCard]) -> ModelCard:
+    async def _choose_model(self, cards: Sequence[ModelCard]) -> ModelCard:
         ids = [card.id for card in cards]
         listed = shorten(", ".join(ids)) or "no model"
         if self.model is None:
@@ -589,77 +598,77 @@ class ChatModel:
             return ModelCard(id=self.model)
         with contextlib.suppress(TransientError, EndpointError, ContextLimitReached):
             reply = await self._short_reply()
-            # A server that takes any name says by which of its own it knows the model.
+            # A server that accepts any name reports its own name of the model.
             if not ids or (reply.model is not None and reply.model not in ids):
-                self._tell_unlisted(f"lists {listed}")
+                self._report_unlisted(f"lists {listed}")
                 return ModelCard(id=self.model)
         raise RequestRefused(f"{self.url} does not serve {self.model!r}; it lists {listed}", status=404)
 
-    async def _persist(
-        self, path: str, attempt: Callable[[], Awaitable[T]], policy: RetryPolicy, absence: Absence | None = None
+    async def _retry_request(
+        self, path: str, attempt: Callable[[], Awaitable[T]], policy: RetryPolicy, absence: OutageHandler | None = None
     ) -> Success[T]:
         kind: type[EndpointError] = EndpointUnavailable
         try:
-            return await persist(attempt, policy, self._tell_waiting, absence)
+            return await with_retries(attempt, policy, self._report_wait, absence)
         except BudgetSpentError as error:
             times = "1 attempt" if error.attempts == 1 else f"{error.attempts} attempts"
-            words = f"{self._public(error.failure.reason)} (gave up after {times})"
+            words = f"{self._redact(error.failure.reason)} (gave up after {times})"
             if error.failure.over_time and await self.outage.is_there():
                 kind = ReplyTimeout
                 words += _MORE_TIME
-        except AwayTooLongError as error:
+        except OutageTooLongError as error:
             words = str(error)
         raise kind(f"{self._where(path)}: {words}")
 
-    def _tell_waiting(self, reason: str, seconds: float) -> None:
+    def _report_wait(self, reason: str, seconds: float) -> None:
         if self._on_wait is not None:
-            self._on_wait(self._public(reason), seconds)
+            self._on_wait(self._redact(reason), seconds)
 
     async def _send(
         self,
         answer: Awaitable[object],
         timeout_sec: float,
-        judged: Callable[[StatusError], Exception],
+        error_for: Callable[[StatusError], Exception],
         *,
         elsewhere: bool = False,
     ) -> object:
-        """Make one attempt: the decoded body of a 200, else an exception of ours."""
+        """Make one attempt and return the decoded body of a 200. Raises one of our exceptions otherwise."""
         began = time.monotonic()
         try:
             async with self.outage.attempt(timeout_sec, elsewhere=elsewhere) as flight:
                 body = await answer
             if not (isinstance(body, dict) and body.get("error") and not body.get("choices")):
                 return body
-            failure = judged(StatusError(RawAnswer(200, json.dumps(body).encode())))
+            failure = error_for(StatusError(RawAnswer(200, json.dumps(body).encode())))
         except TimeoutError:
             failure = _no_answer(timeout_sec, lost=flight.lost)
         except StatusError as error:
-            failure = _given_up(error, time.monotonic() - began) or judged(error)
-        # Raised outside the handlers: what a server quotes may hold the key.
+            failure = _gave_up_error(error, time.monotonic() - began) or error_for(error)
+        # Raised outside the handlers: the original exception may quote the key.
         raise failure
 
-    def _judged(self, path: str, content: bytes, max_tokens: int | None, error: StatusError) -> Exception:
-        """The exception for an answer that is a refusal of a request."""
+    def _error_for(self, path: str, content: bytes, max_tokens: int | None, error: StatusError) -> Exception:
+        """Return the exception for an answer that refuses a request."""
         size = len(content)
         refusal = judge(error.status, error.body, sent=content, max_tokens=max_tokens)
         words = f"HTTP {error.status}: {refusal.words or 'no message'}"
         if refusal.reason in {Reason.RATE, Reason.TROUBLE}:
             asked = retry_after_sec(error.retry_after)
-            return TransientError(words, retry_after_sec=asked, answered=error.status in _THERE)
-        where = f"{self._where(path)}: {self._public(words)}"
+            return TransientError(words, retry_after_sec=asked, answered=error.status in _SERVER_IS_UP)
+        where = f"{self._where(path)}: {self._redact(words)}"
         if content and refusal.reason is Reason.BODY:
-            return RequestTooLarge(f"{where} (the request has {_in_units(size)}; {BODY_REMEDY})")
+            return RequestTooLarge(f"{where} (the request has {_size_text(size)}; {BODY_REMEDY})")
         refused = RequestRefused(f"{where}{_advice(error.status, words, refusal, size)}", error.status)
         if not content or refusal.reason in {Reason.BODY, Reason.OTHER}:
             return refused
-        if self.limits.contradict(refusal, size):
+        if self.limits.contradicts(refusal, size):
             return RequestRefused(
-                f"{where} (it has answered longer prompts: this is not about the length)", error.status
+                f"{where} (it has answered longer prompts, so the length is not the reason)", error.status
             )
-        return TooManyTokens(self._public(words), refusal, size, refused)
+        return TooManyTokensError(self._redact(words), refusal, size, refused)
 
-    def _public(self, text: str) -> str:
-        """Foreign text, cut, without key and password, which some servers repeat."""
+    def _redact(self, text: str) -> str:
+        """Shorten foreign text, and remove key and password, which some servers repeat."""
         for secret, shown in ((self._key, "[key]"), (self._password, "[password]")):
             text = text.replace(secret, shown) if secret else text
         return shorten(text)
@@ -680,21 +689,21 @@ def _check_template_settings(sampling: Sampling, rendering: Rendering) -> None:
 
 
 def _as_list(stop: Any) -> list[Any]:
-    """The stop strings in what a user may write: a string, a list, nothing."""
+    """Return a user's stop strings, given as a string, a list or nothing."""
     return [stop] if isinstance(stop, str) else list(stop or ())
 
 
-def _in_units(size: int) -> str:
+def _size_text(size: int) -> str:
     return f"{size / 1000:,.0f} kB" if size >= 1000 else f"{size} bytes"
 
 
 def _advice(status: int, words: str, refusal: Refusal, size: int) -> str:
     if not refusal.is_sure and refusal.reason is Reason.OTHER:
-        return f" (probably its size, {_in_units(size)}: {BODY_REMEDY})"
+        return f" (probably its size, {_size_text(size)}: {BODY_REMEDY})"
     if status in {401, 403}:
         return " (check OPENAI_API_KEY)"
     if _TOOL_FLAG in words:
-        return f" (start vLLM with --enable-auto-tool-choice {_TOOL_FLAG} NAME, or take a protocol without tool calls)"
+        return f" (start vLLM with --enable-auto-tool-choice {_TOOL_FLAG} NAME, or use a protocol without tool calls)"
     return ""
 
 
@@ -704,8 +713,8 @@ def _no_answer(timeout_sec: float, *, lost: bool) -> TransientError:
     return TransientError(f"no answer within {timeout_sec:.4g} s", over_time=True)
 
 
-def _given_up(error: StatusError, waited_sec: float) -> TransientError | None:
-    """What becomes of an answer by which something on the way says that it waits no longer; None for any other."""
+def _gave_up_error(error: StatusError, waited_sec: float) -> TransientError | None:
+    """Return the error for an answer saying that a server or gateway gave up waiting; None for any other."""
     if error.status not in _GAVE_UP_WAITING or waited_sec < _LONG_WAIT_SEC:
         return None
     is_gateway = error.is_page or error.status != 408

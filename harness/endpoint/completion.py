@@ -1,4 +1,4 @@
-"""Reads one completion: what the model said, whether the reply is whole, and the tokens that the server counted."""
+"""Parses one completion: the message, whether the reply is complete, and the server's token counts."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, Literal, NamedTuple
 from harness.history import IMPOSSIBLE_USAGE
 from harness.trajectory import Reply
 
-# Reads what a model said out of the `message` of a choice, by its shape: servers and gateways have many.
+# Parses the `message` of a choice leniently, as servers and gateways use many formats.
 #
-# Text comes as a string or as a list of parts; thinking under several names, among the parts, or still in the text
-# with the channels of gpt-oss round it.
+# Text is a string or a list of parts; thinking has several field names, or is among the parts, or still in the text
+# within the channels of gpt-oss.
 
 _THINKING = re.compile(r"(?:reasoning|thinking|thoughts?)(?:_(?:content|text|details|blocks|summary))?")
-"""Names of fields and kinds of parts that hold thinking."""
+"""Names of fields and types of parts with thinking."""
 _TEXT_OF_PART = ("text", "content", "thinking", "reasoning", "summary")
-_BY_ITSELF = ("reasoning", "reasoning_content", "thinking")
-"""Fields of a message that a server also takes back."""
+_ACCEPTED_BACK = ("reasoning", "reasoning_content", "thinking")
+"""Fields of a message that a server also accepts back."""
 _CHANNEL_TOKEN = re.compile(r"<\|(?:channel|message|start|constrain|call|return)\|>")
 _SEGMENT = re.compile(
     r"(?:<\|start\|>assistant)?(?P<to_first>(?:\s*to=[^<\s]+)?\s*)<\|channel\|>(?P<channel>\w+)(?P<header>.*?)<\|message\|>(?P<body>.*?)"
@@ -30,43 +30,43 @@ _SEGMENT = re.compile(
 _BARE_SEGMENT = re.compile(
     r"(?:\A\s*|assistant)(?P<channel>analysis|final|commentary)(?P<header>(?:\s+to=[\w.]+[ \t]*(?:json|code)?)?)"
 )
-"""The head of a segment whose control tokens the server has dropped."""
+"""Head of a segment whose control tokens the server has dropped."""
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([\w.-]+)")
 
 
-class Spoken(NamedTuple):
-    """What a message says."""
+class ParsedMessage(NamedTuple):
+    """A parsed message."""
 
     content: str
     reasoning: str | None = None
     reasoning_field: str | None = None
-    """The name by which a server takes the reasoning back; `content` for parts of it."""
+    """Field in which a server accepts the reasoning back; `content` for parts of the content."""
     tool_calls: tuple[Any, ...] = ()
-    """The calls as they came."""
+    """Unparsed tool calls."""
     signs: tuple[str, ...] = ()
 
 
-def spoken(message: Mapping[str, Any]) -> Spoken | None:
-    """What a message says; None where its content is of no shape that can be read."""
+def spoken(message: Mapping[str, Any]) -> ParsedMessage | None:
+    """Parse a message; None if its content has an unknown format."""
     content = message.get("content")
     if not isinstance(content, str | list | None):
         return None
     calls = message.get("tool_calls")
     calls = tuple(calls) if isinstance(calls, list) else ()
-    field, reasoning = next(_thinking_beside(message), (None, ""))
+    field, reasoning = next(_separate_thinking(message), (None, ""))
     if isinstance(content, list):
         parts = [part if isinstance(part, dict) else {"text": part} for part in content]
         if not reasoning and (reasoning := "".join(_text(part) for part in parts if _is_thinking(part))):
             field = "content"
-        calls += tuple(_call_in(part) for part in parts if part.get("type") in ("tool_use", "tool_call"))
+        calls += tuple(_as_openai_call(part) for part in parts if part.get("type") in ("tool_use", "tool_call"))
         content = "".join(_text(part) for part in parts if _is_answer(part))
-    return Spoken(content or "", reasoning or None, field, calls)
+    return ParsedMessage(content or "", reasoning or None, field, calls)
 
 
-def without_channels(said: Spoken) -> Spoken:
-    """What was said with the channels of gpt-oss taken apart, where the server has left them in the text.
+def split_channels(said: ParsedMessage) -> ParsedMessage:
+    """Split the channels of gpt-oss, if the server has left them in the text.
 
-    Without its control tokens a text is taken apart only where it begins as analysis and goes on to another channel.
+    Without its control tokens, a text is only split if it begins with analysis and continues in another channel.
     """
     segments = list(_segments(said.content) or _bare_segments(said.content))
     if not segments:
@@ -78,17 +78,17 @@ def without_channels(said: Spoken) -> Spoken:
             found.append({"function": {"name": recipient[1], "arguments": body.strip()}})
         else:
             by_channel[channel].append(body)
-    # Commentary to nobody is a preamble, unless it is all that there is besides the thinking.
+    # Commentary without a recipient is a preamble, unless there is nothing else besides the thinking.
     answer = by_channel.pop("final", []) or ([] if found else by_channel.pop("commentary", []))
     thinking = [said.reasoning or "", *(body for bodies in by_channel.values() for body in bodies)]
     reasoning = "\n".join(filter(None, thinking)) or None
     calls = said.tool_calls or tuple(found)
-    return Spoken("".join(answer), reasoning, said.reasoning_field, calls, ("channel_tokens",))
+    return ParsedMessage("".join(answer), reasoning, said.reasoning_field, calls, ("channel_tokens",))
 
 
-def _thinking_beside(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every thinking beside the content, with the name by which it goes back."""
-    for name in _BY_ITSELF:
+def _separate_thinking(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield all thinking next to the content, with the field in which it is sent back."""
+    for name in _ACCEPTED_BACK:
         if isinstance(text := message.get(name), str) and text:
             yield name, text
     own = message.get("provider_specific_fields")
@@ -99,7 +99,7 @@ def _thinking_beside(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: object, depth: int = 4) -> str:
-    """The text of a string, of a part, or of a list of them, which parts may have within."""
+    """Return the text of a string, of a part, or of a list of both; parts may be nested."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and depth:
@@ -118,14 +118,14 @@ def _is_answer(part: Mapping[str, Any]) -> bool:
     return not _is_thinking(part) and isinstance(part.get("text"), str)
 
 
-def _call_in(part: Mapping[str, Any]) -> dict[str, Any]:
-    """A call among the parts, as Anthropic has it, in the form of OpenAI's."""
+def _as_openai_call(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a tool call among the parts (Anthropic's format) to OpenAI's format."""
     arguments = part.get("input", part.get("arguments"))
     return {"id": part.get("id"), "function": {"name": part.get("name"), "arguments": arguments}}
 
 
 def _segments(text: str) -> list[tuple[str, str, str]]:
-    """Channel, header and body of each segment of a text that has its control tokens from its beginning on."""
+    """Return channel, header and body of each segment of a text with control tokens; empty for other texts."""
     found, at = list[tuple[str, str, str]](), len(text) - len(text.lstrip())
     while at < len(text):
         segment = _SEGMENT.match(text, at)
@@ -137,12 +137,12 @@ def _segments(text: str) -> list[tuple[str, str, str]]:
 
 
 def _bare_segments(text: str) -> list[tuple[str, str, str]]:
-    """The same of a text whose control tokens are gone."""
+    """Return the segments of a text whose control tokens were dropped; empty for other texts."""
     heads = list(_BARE_SEGMENT.finditer(text))
     if len(heads) < 2 or heads[0].start() > 0 or heads[0]["channel"] != "analysis":
         return []
     last = next((at for at, head in enumerate(heads) if head["channel"] == "final"), len(heads) - 1)
-    heads = heads[: last + 1]  # behind the final channel all is its text
+    heads = heads[: last + 1]  # everything after the final channel's head is its text
     ends = [*(head.start() for head in heads[1:]), len(text)]
     found = [(head["channel"], head["header"], text[head.end() : end]) for head, end in zip(heads, ends, strict=True)]
     calls = [body for _, header, body in found if header.strip()]
@@ -156,44 +156,44 @@ def _is_object(text: str) -> bool:
         return False
 
 
-# Says by which words a server ends a reply: whether it is whole, cut short, or neither.
+# Classifies finish reasons: whether a reply is complete, cut short, or neither.
 #
-# Servers have their own words for it (`stop`, `STOP`, `FinishReason.MAX_TOKENS`, `maxPredictedTokensReached`), and
-# gateways put the server's beside the one that they make of it. So the words are judged, not the spelling: a reason is
-# understood where every word of it is known here, and a reply that ended for any other one is asked for again.
+# Servers use their own terms (`stop`, `STOP`, `FinishReason.MAX_TOKENS`, `maxPredictedTokensReached`), and gateways add
+# the server's reason to their own. So a reason is classified by its words, not its spelling: it is understood if all of
+# its words are known here, and a reply with any other reason is requested again.
 
 Ending = Literal["whole", "cut", "failed"]
-"""`failed` is also what nobody knows: half a command must not be run."""
+"""`failed` includes unknown reasons: half a command must not be run."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W_]+?")
 _WHOLE = re.compile(r"stop(s|ped)?|eo[smtg]|end(ed)?|endoftext|completed?|done|finish(ed)?|tools?|calls?")
-"""The model has ended its reply itself."""
+"""Words for a reply that the model has ended itself."""
 _CUT = re.compile(r"lengths?|max(imum)?|limit(ed)?|truncated|truncation|window|repetitions?|repeat(ed)?")
-"""The server has cut a reply short that is good so far."""
-_BESIDE = re.compile(
+"""Words for a valid reply that the server has cut short."""
+_FILLER = re.compile(
     r"finish|reason|of|by|the|at|on|was|is|hit|found|reached|exceeded|matched|sequences?|strings?|words?|tokens?|text"
     r"|turns?|message|function|use|used|uses|output|input|completion|predicted|generated|generation|new|model|context"
     r"|response|reply|id|im|str|normal|detected"
 )
-"""Words that say nothing by themselves."""
+"""Words without a meaning of their own."""
 _NATIVE = re.compile(r"(native|original|raw|upstream|provider)_?(finish|stop)_?reason|finish_?reason", re.IGNORECASE)
 
 
 def ending(reason: object) -> Ending:
-    """How a reply ended, by one reason."""
+    """Classify one finish reason."""
     if isinstance(reason, Mapping):  # SGLang's own form: {"type": "length", "length": 64}
         reason = reason.get("type")
     if not isinstance(reason, str):
         return "failed"
     words = [word.lower() for word in _WORD.findall(reason.rpartition(".")[2])]
-    meant = [word for word in words if not _BESIDE.fullmatch(word)] or words
+    meant = [word for word in words if not _FILLER.fullmatch(word)] or words
     if any(_CUT.fullmatch(word) for word in meant):
         return "cut" if all(map(_CUT.fullmatch, meant)) else "failed"
     return "whole" if meant and all(map(_WHOLE.fullmatch, meant)) else "failed"
 
 
 def reasons(choice: Mapping[str, object]) -> Iterator[object]:
-    """Every reason that a choice names: its own, then those of the server behind a gateway."""
+    """Yield all finish reasons of a choice: its own, then those of the server behind a gateway."""
     yield choice.get("finish_reason")
     message = choice.get("message")
     places = [choice, message if isinstance(message, Mapping) else {}]
@@ -205,28 +205,26 @@ def reasons(choice: Mapping[str, object]) -> Iterator[object]:
                 yield reason
 
 
-# What a server counts of a reply is believed as far as it does not contradict the reply.
-
 _SLACK = 16
-"""Tokens by which counts may differ from the limit that ended a reply: of templates and of the end itself."""
+"""Tokens by which counts may differ from the limit that ended a reply, because of templates and end tokens."""
 
 
-def believed(reply: Reply, data: object, *, max_tokens: int, context_tokens: int | None) -> Reply:
-    """The reply with those of its counts that can be true, 0 for the others, and cut where they show that it was.
+def check_usage(reply: Reply, data: object, *, max_tokens: int, context_tokens: int | None) -> Reply:
+    """Replace implausible counts of a reply by 0, and mark it as cut if the counts show that.
 
-    `data` is the answer that it was read from. vLLM's finish_reason hides behind a parsed tool call that max_tokens or
-    the context was used up; the counts tell. A text that ends with `stop` may well have just max_tokens tokens.
+    `data` is the decoded answer. With a parsed tool call, vLLM's finish_reason does not show that max_tokens or the
+    context was used up, but the counts do. A text that ends with `stop` may have exactly max_tokens tokens.
     """
     wire = data.get("usage") if isinstance(data, dict) else None
     counts: dict[str, Any] = wire if isinstance(wire, dict) else {}
     prompt, completion, cached = reply.usage.prompt_tokens, reply.usage.completion_tokens, reply.usage.cached_tokens
-    told = [each for each in counts.values() if isinstance(each, int | float)]
+    numbers = [each for each in counts.values() if isinstance(each, int | float)]
     total = counts.get("total_tokens")
     total = total if isinstance(total, int) and not isinstance(total, bool) else None
-    is_wrong = any(each < 0 for each in told) or (total is not None and 0 <= total < prompt + completion)
+    is_wrong = any(each < 0 for each in numbers) or (total is not None and 0 <= total < prompt + completion)
     prompt, completion = max(0, prompt), max(0, completion)
     if cached is not None and not 0 <= cached <= prompt:
-        is_wrong, prompt, cached = True, 0, None  # counted without what the cache had, or nonsense
+        is_wrong, prompt, cached = True, 0, None  # counted without the cached tokens, or nonsense
     if completion > max_tokens:
         is_wrong = True
         completion = completion if completion <= _bytes(reply) else 0
@@ -251,14 +249,14 @@ def believed(reply: Reply, data: object, *, max_tokens: int, context_tokens: int
     )
 
 
-def says_nothing(reply: Reply) -> bool:
-    """Whether a reply was cut before its first token: then the prompt alone fills the context."""
+def is_empty(reply: Reply) -> bool:
+    """Whether a reply was cut before its first token, because the prompt alone fills the context."""
     speaks = reply.content.strip() or reply.reasoning or reply.tool_calls
     return reply.cut and not speaks and reply.usage.completion_tokens == 0
 
 
 def _is_ended_text(reply: Reply) -> bool:
-    """Whether the server says that the model ended its reply, and no call can hide another end."""
+    """Whether the model ended its text itself, and no tool call can hide another reason."""
     names_a_call = re.search("tool|call|function", reply.finish_reason or "", re.IGNORECASE)
     return bool(reply.content.strip()) and not reply.tool_calls and not names_a_call
 

@@ -1,7 +1,7 @@
-"""Outages of the endpoint: found out once for all requests of a model, and sat out by all of them.
+"""Outages of the endpoint: detected once for all requests of a model, which then wait for its return.
 
-A request that fails says little: it may be the request. When a probe fails as well, the endpoint is away. From then on
-one prober asks for all, and nobody's retry budget is spent, until the endpoint is back or has been away for too long.
+A failed request may be the request's own fault. If a probe fails as well, the endpoint is away. From then on a single
+task probes it, and no request's retry budget is spent, until the endpoint is back or has been away for too long.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from pydantic import Field
 from harness.endpoint.retry import TransientError
 from harness.trajectory import Frozen
 
-__all__ = ["AwayTooLongError", "Flight", "Outage", "OutagePolicy", "Presence"]
+__all__ = ["EndpointState", "Outage", "OutagePolicy", "OutageTooLongError", "PendingAttempt"]
 
-Presence = Literal["away", "back", "given_up"]
-"""What an endpoint has become: no longer there, there again, or away for longer than it is waited for."""
+EndpointState = Literal["away", "back", "given_up"]
+"""New state of an endpoint: away, back, or away for longer than allowed."""
 
 
 class OutagePolicy(Frozen):
-    """How long an endpoint may be away, and how its return is noticed. All times in seconds."""
+    """Policy for waiting for an endpoint that is away. All times in seconds."""
 
     max_sec: float = Field(default=3600.0, ge=0)
-    """Longest outage that is sat out; also the most that one request waits in all. With 0, an outage is a failure like
-    any other."""
+    """Longest outage to wait for; also the longest total wait of one request. With 0, an outage is a failure like any
+    other."""
     probe_timeout_sec: float = Field(default=10.0, gt=0)
     first_pause_sec: float = Field(default=1.0, ge=0)
     """Pause before the second probe; grows by half with each."""
     longest_pause_sec: float = Field(default=10.0, gt=0)
     move_on_sec: float = Field(default=30.0, ge=0)
-    """Seconds of an outage after which a request under way is given up that has another server to go to."""
+    """Seconds of an outage after which a pending request is aborted if it can go to another server."""
     spread_sec: float = Field(default=3.0, ge=0)
-    """Time over which those who waited come back, so that they do not come all at once."""
+    """Time over which waiting requests are resumed, so that they do not arrive all at once."""
     most: int = Field(default=5, ge=1)
-    """Most outages of one request, which is then given up: it may be what brings the server down."""
+    """Most outages of one request; then it fails, as it may be what crashes the server."""
 
     def patience_sec(self, attempt_sec: float) -> float:
         """Longest time that a request spends on outages, including the attempts that met them."""
@@ -50,24 +50,24 @@ class OutagePolicy(Frozen):
         )
 
 
-class AwayTooLongError(Exception):
-    """Raised where the endpoint was away for too long, or too often, for a request."""
+class OutageTooLongError(Exception):
+    """Raised if the endpoint was away for too long, or too often, for a request."""
 
 
-class Flight:
-    """One attempt under way; `lost` where the server that had it is gone, and another has come in its place."""
+class PendingAttempt:
+    """One pending attempt; `lost` if its server is gone, and may have been replaced by a new one."""
 
     def __init__(self, elsewhere: bool = False) -> None:
         self.lost = False
         self.elsewhere = elsewhere
-        """Whether it has another server to go to."""
+        """Whether it can go to another server."""
 
 
 class Outage:
-    """Watches one endpoint. `probe` returns where it answers, and raises TransientError where it does not.
+    """Tracks the outages of one endpoint. `probe` raises TransientError if the endpoint does not answer.
 
-    `say` is told in words when an outage begins and ends, and `on_change` what the endpoint has become. `gave_up` says
-    why, once an outage lasted longer than allowed; later ones are not sat out.
+    `say` receives a message when an outage begins and ends, and `on_change` the new state. `gave_up` is the reason once
+    an outage lasted longer than allowed; later outages are not waited for.
     """
 
     def __init__(
@@ -75,24 +75,24 @@ class Outage:
     ) -> None:
         self.policy = policy
         self.gave_up: str | None = None
-        self.on_change: Callable[[Presence], None] = lambda _: None
+        self.on_change: Callable[[EndpointState], None] = lambda _: None
         self._probe = probe
         self._say = say
-        self._looking: asyncio.Task[bool] | None = None
+        self._checking: asyncio.Task[bool] | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._heard = asyncio.Event()
-        self._in_flight: dict[Flight, asyncio.Timeout] = {}
+        self._answered = asyncio.Event()
+        self._pending: dict[PendingAttempt, asyncio.Timeout] = {}
 
     @property
     def is_away(self) -> bool:
         return self._watch is not None and not self._watch.done()
 
     async def wait(self) -> None:
-        """Wait until the endpoint is there or has been given up; returns at once where it is not known to be away."""
-        await self.over(None)
+        """Wait until the endpoint is back or given up; returns at once if it is not known to be away."""
+        await self.wait_over(None)
 
-    async def over(self, timeout_sec: float | None) -> bool:
-        """Whether the outage under way, if any, ends within `timeout_sec`, or is given up."""
+    async def wait_over(self, timeout_sec: float | None) -> bool:
+        """Whether the current outage, if any, ends or is given up within `timeout_sec`."""
         watch = self._watch
         if watch is None:
             return True
@@ -102,52 +102,52 @@ class Outage:
         return bool(done)
 
     async def close(self) -> None:
-        """End the probing."""
-        for task in (self._looking, self._watch):
+        """Stop probing."""
+        for task in (self._checking, self._watch):
             if task is not None:
                 task.cancel()
                 await asyncio.wait({task})
 
-    def request(self, *, waits: bool = True) -> RequestAbsence:
-        """What the attempts of one request ask about outages. One that does not wait gets AwayTooLongError at once."""
-        return RequestAbsence(self, waits)
+    def request(self, *, waits: bool = True) -> RequestOutages:
+        """Return the outage handler of one request. If it does not wait, it raises OutageTooLongError at once."""
+        return RequestOutages(self, waits)
 
     @contextlib.asynccontextmanager
-    async def attempt(self, timeout_sec: float, *, elsewhere: bool = False) -> AsyncIterator[Flight]:
-        """A context manager that bounds one attempt. Raises TimeoutError, also when the attempt is lost."""
-        flight = Flight(elsewhere)
+    async def attempt(self, timeout_sec: float, *, elsewhere: bool = False) -> AsyncIterator[PendingAttempt]:
+        """Bound one attempt with a context manager. Raises TimeoutError, also if the attempt is lost."""
+        flight = PendingAttempt(elsewhere)
         async with asyncio.timeout(timeout_sec) as limit:
-            self._in_flight[flight] = limit
+            self._pending[flight] = limit
             try:
                 yield flight
             finally:
-                del self._in_flight[flight]
+                del self._pending[flight]
 
     @property
-    def has_requests(self) -> bool:
-        """Whether attempts are under way."""
-        return bool(self._in_flight)
+    def has_pending(self) -> bool:
+        """Whether attempts are pending."""
+        return bool(self._pending)
 
-    async def look(self) -> None:
-        """Find out whether it is away, where nobody has found that out by a request."""
-        await self.is_to_blame_for(TransientError("nothing heard"))
+    async def check(self) -> None:
+        """Check whether the endpoint is away, without a failed request."""
+        await self.is_cause_of(TransientError("nothing heard"))
 
-    def heard(self) -> None:
-        """Note that a request was answered."""
-        self._heard.set()
+    def note_answer(self) -> None:
+        """Record that a request was answered."""
+        self._answered.set()
 
-    async def is_to_blame_for(self, failure: TransientError) -> bool:
-        """Whether an attempt failed because the endpoint is away; probes it, unless that is known."""
+    async def is_cause_of(self, failure: TransientError) -> bool:
+        """Whether an attempt failed because the endpoint is away; probes it, if unknown."""
         if self.policy.max_sec == 0 or failure.answered:
             return False
         if self.is_away:
             return True
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(), name="look at the endpoint")
-        return await asyncio.shield(self._looking)
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check(), name="look at the endpoint")
+        return await asyncio.shield(self._checking)
 
-    async def _look(self) -> bool:
-        failure = await self._failing()
+    async def _check(self) -> bool:
+        failure = await self._probe_failure()
         if failure is None:
             return False
         if self.gave_up is None:
@@ -155,11 +155,11 @@ class Outage:
         return True
 
     async def is_there(self) -> bool:
-        """Whether it answers now."""
-        return not self.is_away and await self._failing() is None
+        """Whether the endpoint answers now."""
+        return not self.is_away and await self._probe_failure() is None
 
-    async def _failing(self) -> TransientError | None:
-        """The endpoint's failure now; None where it answers."""
+    async def _probe_failure(self) -> TransientError | None:
+        """Probe the endpoint and return its failure; None if it answers."""
         try:
             async with asyncio.timeout(self.policy.probe_timeout_sec):
                 await self._probe()
@@ -171,8 +171,8 @@ class Outage:
 
     async def _until_back(self, failure: TransientError) -> None:
         policy, since, pause_sec, closed = self.policy, time.monotonic(), self.policy.first_pause_sec, False
-        self._heard.clear()
-        self._tell("away", f"away: {failure.reason.rstrip('.')}; pausing")
+        self._answered.clear()
+        self._report("away", f"away: {failure.reason.rstrip('.')}; pausing")
         found: TransientError | None = failure
         while found is not None:
             failure = found
@@ -181,47 +181,46 @@ class Outage:
             if left_sec <= 0:
                 self._give_up(time.monotonic() - since, failure)
                 return
-            # What was under way may still be answered behind a port that is closed: that is no return.
-            if await self._hears_within(min(pause_sec, left_sec)) and not closed:
+            # Pending requests may still be answered although the port is closed: that is no return.
+            if await self._answered_within(min(pause_sec, left_sec)) and not closed:
                 break
             if time.monotonic() - since >= policy.move_on_sec:
-                self._lose_what_is_in_flight(only_with_elsewhere=True)
+                self._abort_pending(only_with_elsewhere=True)
             pause_sec = min(1.5 * pause_sec, policy.longest_pause_sec)
-            found = await self._failing()
-        self._tell("back", f"back after {time.monotonic() - since:.0f} s")
+            found = await self._probe_failure()
+        self._report("back", f"back after {time.monotonic() - since:.0f} s")
         if closed:
-            self._lose_what_is_in_flight()
+            self._abort_pending()
 
-    async def _hears_within(self, seconds: float) -> bool:
+    async def _answered_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._heard.wait()
-        heard = self._heard.is_set()
-        self._heard.clear()
+                await self._answered.wait()
+        heard = self._answered.is_set()
+        self._answered.clear()
         return heard
 
     def _give_up(self, seconds: float, failure: TransientError) -> None:
         self.gave_up = (
             f"the endpoint was away for {seconds:.0f} s, longer than --max-outage ({failure.reason.rstrip('.')})"
         )
-        self._tell("given_up", f"away for {seconds:.0f} s, longer than --max-outage: given up")
+        self._report("given_up", f"away for {seconds:.0f} s, longer than --max-outage: given up")
 
-    def _tell(self, presence: Presence, words: str) -> None:
+    def _report(self, presence: EndpointState, words: str) -> None:
         self._say(words)
         self.on_change(presence)
 
-    def _lose_what_is_in_flight(self, *, only_with_elsewhere: bool = False) -> None:
-        """Mark attempts under way as lost: what listens now is another process, which knows nothing of them, or they
-        are answered sooner elsewhere."""
+    def _abort_pending(self, *, only_with_elsewhere: bool = False) -> None:
+        """Abort pending attempts: a new server process does not know them, or another server answers them sooner."""
         now = asyncio.get_running_loop().time()
-        for flight, limit in self._in_flight.items():
+        for flight, limit in self._pending.items():
             if not limit.expired() and (flight.elsewhere or not only_with_elsewhere):
                 flight.lost = True
                 limit.reschedule(now)
 
 
-class RequestAbsence:
-    """Sits outages out for one request: a `harness.endpoint.retry.Absence`."""
+class RequestOutages:
+    """Waits for the end of outages on behalf of one request: a `harness.endpoint.retry.OutageHandler`."""
 
     def __init__(self, outage: Outage, waits: bool = True) -> None:
         self._outage = outage
@@ -229,33 +228,33 @@ class RequestAbsence:
         self._waited_sec = 0.0
         self._times = 0
 
-    async def until_there(self) -> None:
-        """Sit out an outage under way. Raises AwayTooLongError, as `was_away` does."""
+    async def wait_while_away(self) -> None:
+        """Wait for the end of a current outage. Raises OutageTooLongError, like `was_away`."""
         if self._outage.is_away:
-            await self._sit_out()
+            await self._wait_out()
 
     async def was_away(self, failure: TransientError) -> bool:
-        """Whether an attempt failed because of an outage, which has then been sat out."""
-        if not (failure.lost or await self._outage.is_to_blame_for(failure)):
+        """Whether an attempt failed because of an outage, whose end has then been waited for."""
+        if not (failure.lost or await self._outage.is_cause_of(failure)):
             return False
         if failure.lost and not self._waits and not self._outage.is_away:
             return True  # it is back already
-        await self._sit_out()
+        await self._wait_out()
         return True
 
-    async def _sit_out(self) -> None:
+    async def _wait_out(self) -> None:
         outage, policy = self._outage, self._outage.policy
         if not self._waits:
-            raise AwayTooLongError(outage.gave_up or "the endpoint is away")
+            raise OutageTooLongError(outage.gave_up or "the endpoint is away")
         self._times += 1
         if self._times > policy.most:
-            raise AwayTooLongError(f"the endpoint went away {self._times} times under this request")
+            raise OutageTooLongError(f"the endpoint went away {self._times} times during this request")
         began = time.monotonic()
-        is_over = await outage.over(policy.max_sec + policy.probe_timeout_sec - self._waited_sec)
+        is_over = await outage.wait_over(policy.max_sec + policy.probe_timeout_sec - self._waited_sec)
         self._waited_sec += time.monotonic() - began
         if outage.gave_up is not None:
-            raise AwayTooLongError(outage.gave_up)
+            raise OutageTooLongError(outage.gave_up)
         if not is_over:
-            words = "longer than --max-outage, though not at once"
-            raise AwayTooLongError(f"this request waited {self._waited_sec:.0f} s for the endpoint, {words}")
+            words = "in total longer than --max-outage"
+            raise OutageTooLongError(f"this request waited {self._waited_sec:.0f} s for the endpoint, {words}")
         await asyncio.sleep(random.uniform(0, policy.spread_sec))

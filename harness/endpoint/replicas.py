@@ -1,4 +1,4 @@
-"""Several servers of one model as one endpoint: a trial stays at one of them, and goes on at another if that fails."""
+"""Several servers of one model as one endpoint: a trial stays at one server, and moves to another if that fails."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from harness.endpoint.chat import ChatModel, RawReply
-from harness.endpoint.outage import Presence
+from harness.endpoint.outage import EndpointState
 from harness.errors import EndpointError, EndpointUnavailable, ReplyTimeout, RequestRefused
 from harness.model import Model, Rendering, Sampling, ServedModel
 from harness.trajectory import Message, Reply
 
 __all__ = ["MOVE_ON_SEC", "Endpoint", "Replica", "Replicas", "WaitNotice"]
 
-STRIKES = 3
-"""A server gets no more requests after failing this many in a row that another one then answered."""
+MOST_STRIKES = 3
+"""Number of consecutive requests, answered by other servers, after whose failure a server gets no more requests."""
 MOST_MOVES = 5
-"""Most servers that may go away under one request: beyond that, the request may be what brings them down."""
+"""Most servers that may go away during one request: beyond that, the request itself may crash them."""
 MOVE_ON_SEC = 60.0
 """A request's retry budget at one of several servers."""
-LOOK_EVERY_SEC = 15.0
-"""Pause between two looks at servers that have requests: one that hangs tells nobody."""
+CHECK_EVERY_SEC = 15.0
+"""Interval of checks of servers with pending requests, as one that hangs reports nothing."""
 _NOTICE_EVERY_SEC = 5.0
 _ABOUT_THE_SERVER = {401, 403, 404, 405}
-"""Statuses of refusals that are about the server rather than about the request."""
+"""Statuses of refusals that are caused by the server rather than the request."""
 
 T = TypeVar("T")
 
 
 class WaitNotice:
-    """Says why requests wait, but only every few seconds: many of them wait for the same reason."""
+    """Reports why requests wait, but only every few seconds, as many wait for the same reason."""
 
     def __init__(self, name: str, say: Callable[[str], None], every_sec: float = _NOTICE_EVERY_SEC) -> None:
         self._name = name
@@ -50,60 +50,60 @@ class WaitNotice:
 
 @dataclass(eq=False)
 class Replica:
-    """One of several servers, and how it has done so far."""
+    """One of several servers, and its state."""
 
     chat: ChatModel
     weight: float = 1.0
-    """Its share of the trials, beside the weights of the others; above 0."""
+    """Its share of the trials, relative to the weights of the others; above 0."""
     trials: int = 0
-    """Those that are there now."""
+    """Number of current trials."""
     strikes: int = 0
     retired: bool = False
     connected: bool = False
 
     @property
-    def gone(self) -> bool:
-        """Whether it is asked no more."""
+    def is_excluded(self) -> bool:
+        """Whether it gets no more requests."""
         return self.retired or self.chat.outage.gave_up is not None
 
     @property
-    def there(self) -> bool:
-        return not self.gone and not self.chat.outage.is_away
+    def is_available(self) -> bool:
+        return not self.is_excluded and not self.chat.outage.is_away
 
 
 @dataclass(frozen=True)
 class _Answered(Generic[T]):
-    """What one of the servers answered."""
+    """The answer of one of the servers."""
 
     value: T
     replica: Replica
     lost_sec: float
-    """Wall seconds that were spent at others before."""
+    """Wall seconds spent at other servers before."""
     moves: int
 
 
 @dataclass
-class _Journey:
-    """One request on its way from server to server."""
+class _RoutedRequest:
+    """State of one request that moves from server to server."""
 
     began: float = field(default_factory=time.monotonic)
     tried: set[Replica] = field(default_factory=set)
     failed: list[tuple[Replica, EndpointError]] = field(default_factory=list)
     away: int = 0
-    """How many servers went away under it."""
+    """Number of servers that went away during the request."""
     last_began: float = 0.0
 
     @property
     def lost_sec(self) -> float:
-        """Wall seconds until the server was asked that is asked now."""
+        """Wall seconds until the request was sent to the current server."""
         return self.last_began - self.began
 
 
 class Replicas:
-    """The servers of one run, which serve the same model; a request that one of them fails goes to another.
+    """The servers of one run, which serve the same model; a request that fails at one goes to another.
 
-    It is a Model itself, whose requests go round. `say` is told in words when a server is left out.
-    `retry_budget_sec` is one request's at all servers together; each chat has its own budget besides.
+    It is a Model itself, whose requests are distributed. `say` receives a message when a server is excluded.
+    `retry_budget_sec` is one request's total budget; each chat has a budget of its own as well.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Replicas:
         self._replicas = [Replica(chat, weight) for chat, weight in zip(chats, shares, strict=True)]
         self._say = say
         self._turn = 0
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self.outage = Outages(self._replicas)
         versions: set[str] = set()
         for chat in chats:  # fingerprints differ with paths, and names with gateways
@@ -136,7 +136,7 @@ class Replicas:
 
     @property
     def url(self) -> str:
-        """The URLs of all servers, as they are shown."""
+        """URLs of all servers, for display."""
         return ", ".join(self.urls)
 
     @property
@@ -145,14 +145,14 @@ class Replicas:
 
     @property
     def gave_up(self) -> str | None:
-        """Why there is nobody left to ask; None while there is."""
+        """Reason why no server is left; None while there is one."""
         return self.outage.gave_up
 
     async def connect(self, budget_sec: float, *, same_context: bool = True) -> ServedModel:
-        """Ask the servers for the model they serve; one that does not answer is tried again when its turn comes.
+        """Query the servers for their model; one that does not answer is tried again when its turn comes.
 
-        Raises EndpointError where none answers or one refuses, RequestRefused where they serve different models, or
-        with `same_context` contexts of different lengths; without it the shortest counts.
+        Raises EndpointError if none answers or one refuses, RequestRefused if they serve different models or, with
+        `same_context`, contexts of different lengths; without it the shortest counts.
         """
         asked = (each.chat.connect(budget_sec=budget_sec) for each in self._replicas)
         found = await asyncio.gather(*asked, return_exceptions=True)
@@ -182,12 +182,12 @@ class Replicas:
 
     @property
     def context_tokens(self) -> int | None:
-        """The shortest of all: where a trial is must not move its score."""
+        """The shortest of all contexts, so that the server of a trial does not affect its score."""
         return min((each for chat in self.chats if (each := chat.context_tokens) is not None), default=None)
 
     @property
     def most_tokens(self) -> int | None:
-        """The least of what they take as max_tokens; None where no refusal has told."""
+        """Smallest of the servers' largest max_tokens; None as long as no refusal has stated one."""
         return min((each for chat in self.chats if (each := chat.most_tokens) is not None), default=None)
 
     @property
@@ -200,37 +200,39 @@ class Replicas:
 
     @property
     def patience_sec(self) -> float:
-        """The budget of a request at all servers, and what each of them may take beyond it."""
+        """A request's total budget, plus what each server may take beyond it."""
         return self._retry_budget_sec + sum(chat.patience_sec for chat in self.chats)
 
     def request(
         self, messages: Sequence[Message], *, seed: int | None, max_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[str, dict[str, Any]]:
-        """As ChatModel.request: it is the same for all servers."""
+        """Return ChatModel.request, which is the same for all servers."""
         return self._replicas[0].chat.request(messages, seed=seed, max_tokens=max_tokens, tools=tools)
 
     async def query(
         self, messages: Sequence[Message], *, seed: int | None, max_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Reply:
-        """One reply, of whichever server's turn it is. Raises as ChatModel.query does."""
+        """Return one reply of the least loaded server. Raises like ChatModel.query."""
         with self.bound() as one:
             return await one.query(messages, seed=seed, max_tokens=max_tokens, tools=tools)
 
     def at_temperature(self, temperature: float) -> Model:
-        """The same model, asked at another temperature, at the server that has least to do now."""
-        return _OfOneTrial(self, self.least_loaded(), temperature)
+        """Return the model at another temperature, at the least loaded server."""
+        return _TrialModel(self, self.least_loaded(), temperature)
 
     async def complete(self, fields: Mapping[str, Any], *, seed: int | None = None) -> RawReply:
-        """One reply, from the next server or another. Raises the last server's error as `ChatModel.complete` does."""
+        """Return one reply from the next server or another. Raises the last server's error."""
         if len(self._replicas) == 1:
             return await self._replicas[0].chat.complete(fields, seed=seed)
-        return (await self.ask(lambda chat: chat.complete(fields, seed=seed, elsewhere=True), self._round)).value
+        return (await self.ask(lambda chat: chat.complete(fields, seed=seed, elsewhere=True), self._round_robin)).value
 
     @contextlib.contextmanager
     def bound(self) -> Iterator[Model]:
-        """A model for one trial, whose requests go to the same server as long as that answers: it has their beginnings
-        in its prefix cache. It is the one with the fewest trials for its weight."""
-        one = _OfOneTrial(self, self.least_loaded())
+        """Bind one trial to the server with the fewest trials for its weight, as long as that answers.
+
+        The server has the beginnings of the trial's requests in its prefix cache.
+        """
+        one = _TrialModel(self, self.least_loaded())
         one.home.trials += 1
         try:
             yield one
@@ -238,125 +240,125 @@ class Replicas:
             one.home.trials -= 1
 
     def least_loaded(self, among: Sequence[Replica] = ()) -> Replica:
-        """The server with the fewest trials for its weight, of those that are there, if there is one."""
-        choice = among or [each for each in self._replicas if each.there] or self._replicas
+        """Return the server with the fewest trials for its weight, among the available ones if there are any."""
+        choice = among or [each for each in self._replicas if each.is_available] or self._replicas
         return min(choice, key=lambda each: (each.trials + 1) / each.weight)
 
-    def _round(self, there: Sequence[Replica]) -> Replica:
+    def _round_robin(self, there: Sequence[Replica]) -> Replica:
         self._turn += 1
         return there[self._turn % len(there)]
 
-    # -- from server to server -------------------------------------------------------------------
+    # -- failover --------------------------------------------------------------------------------
 
     async def ask(
         self, call: Callable[[ChatModel], Awaitable[T]], choose: Callable[[Sequence[Replica]], Replica]
     ) -> _Answered[T]:
-        """What one of the servers answers; `choose` says which, of those that are there and were not asked yet.
+        """Return the answer of one server, which `choose` selects among the available ones not tried yet.
 
-        Raises the last server's error where all failed, for as long as the budget lasts.
+        Raises the last server's error if all fail until the budget is spent.
         """
-        asking = _Journey()
-        self._look_on()
+        routed = _RoutedRequest()
+        self._start_checks()
         while True:
-            replica = await self._next(asking, choose)
+            replica = await self._next(routed, choose)
             try:
                 value = await call(replica.chat)
             except EndpointUnavailable as error:
-                if replica.chat.outage.is_away and asking.away < MOST_MOVES:
-                    asking.away += 1
+                if replica.chat.outage.is_away and routed.away < MOST_MOVES:
+                    routed.away += 1
                     continue
-                asking.failed.append((replica, error))
+                routed.failed.append((replica, error))
             except ReplyTimeout as error:
-                if any(isinstance(why, ReplyTimeout) for _, why in asking.failed):
+                if any(isinstance(why, ReplyTimeout) for _, why in routed.failed):
                     raise  # a third would take as long
-                asking.failed.append((replica, error))
+                routed.failed.append((replica, error))
             except RequestRefused as error:
                 if error.status not in _ABOUT_THE_SERVER:
                     raise
-                asking.failed.append((replica, error))
+                routed.failed.append((replica, error))
             else:
                 replica.strikes = 0
-                for failing, why in asking.failed:
+                for failing, why in routed.failed:
                     self._strike(failing, why)
-                return _Answered(value, replica, asking.lost_sec, asking.away + len(asking.failed))
-            asking.tried.add(replica)
+                return _Answered(value, replica, routed.lost_sec, routed.away + len(routed.failed))
+            routed.tried.add(replica)
 
-    async def _next(self, asking: _Journey, choose: Callable[[Sequence[Replica]], Replica]) -> Replica:
-        """The next server to ask; waits where all that are left are away. Raises where none is left."""
+    async def _next(self, routed: _RoutedRequest, choose: Callable[[Sequence[Replica]], Replica]) -> Replica:
+        """Return the next server; waits if all remaining ones are away. Raises an EndpointError if none is left."""
         while True:
-            left = [each for each in self._replicas if each not in asking.tried and not each.gone]
+            left = [each for each in self._replicas if each not in routed.tried and not each.is_excluded]
             if there := [each for each in left if not each.chat.outage.is_away]:
-                asking.last_began = time.monotonic()
+                routed.last_began = time.monotonic()
                 return choose(there)
             if left:
                 await _until_one_is_back(left)
                 continue
-            last = asking.failed[-1][1] if asking.failed else EndpointUnavailable(self.gave_up or "no server is left")
-            in_time = time.monotonic() - asking.began < self._retry_budget_sec
+            last = routed.failed[-1][1] if routed.failed else EndpointUnavailable(self.gave_up or "no server is left")
+            in_time = time.monotonic() - routed.began < self._retry_budget_sec
             if not (in_time and isinstance(last, EndpointUnavailable) and self.gave_up is None):
                 raise last
-            asking.tried.clear()
+            routed.tried.clear()
 
     def _strike(self, replica: Replica, error: EndpointError) -> None:
-        """Count a request that this server failed and another one answered."""
+        """Count a request that failed at this server and was answered by another one."""
         replica.strikes += 1
-        if replica.strikes == STRIKES and not replica.gone:
+        if replica.strikes == MOST_STRIKES and not replica.is_excluded:
             replica.retired = True
-            self._say(f"{error}; {STRIKES} requests in a row failed there: the others take its requests")
+            self._say(f"{error}; {MOST_STRIKES} requests in a row failed there: the others take its requests")
 
-    def _look_on(self) -> None:
-        """See to it that servers are looked at while requests are under way."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(), name="look at the replicas")
+    def _start_checks(self) -> None:
+        """Start checking the servers while requests are pending."""
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check(), name="look at the replicas")
 
-    async def _look(self) -> None:
-        while any(each.chat.outage.has_requests for each in self._replicas):
-            await asyncio.sleep(LOOK_EVERY_SEC)
-            busy = [each.chat.outage for each in self._replicas if each.there and each.chat.outage.has_requests]
-            await asyncio.gather(*(outage.look() for outage in busy))
+    async def _check(self) -> None:
+        while any(each.chat.outage.has_pending for each in self._replicas):
+            await asyncio.sleep(CHECK_EVERY_SEC)
+            busy = [each.chat.outage for each in self._replicas if each.is_available and each.chat.outage.has_pending]
+            await asyncio.gather(*(outage.check() for outage in busy))
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait({self._looking})
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.wait({self._checking})
         for chat in self.chats:
             await chat.close()
 
 
 class Outages:
-    """Those of several servers: they are away together only where each of them is."""
+    """Outages of several servers, which are only away together if each of them is."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
-        self.on_change: Callable[[Presence], None] = lambda _: None
+        self.on_change: Callable[[EndpointState], None] = lambda _: None
         for each in replicas:
             each.chat.outage.on_change = self._changed
 
     @property
     def is_away(self) -> bool:
-        return not any(each.there for each in self._replicas)
+        return not any(each.is_available for each in self._replicas)
 
     @property
     def gave_up(self) -> str | None:
-        """Why there is nobody left to ask; None while there is."""
-        if not all(each.gone for each in self._replicas):
+        """Reason why no server is left; None while there is one."""
+        if not all(each.is_excluded for each in self._replicas):
             return None
         return next(filter(None, (each.chat.outage.gave_up for each in self._replicas)), "all of them failed")
 
     async def wait(self) -> None:
-        """Wait until one of them is there, or all have been given up."""
+        """Wait until a server is available, or all have been given up."""
         while self.is_away and self.gave_up is None:
-            await _until_one_is_back([each for each in self._replicas if not each.gone])
+            await _until_one_is_back([each for each in self._replicas if not each.is_excluded])
 
-    def _changed(self, presence: Presence) -> None:
-        there = sum(each.there for each in self._replicas)
-        # A server that comes back tells so while it still counts as away.
+    def _changed(self, presence: EndpointState) -> None:
+        there = sum(each.is_available for each in self._replicas)
+        # A server that comes back reports it while it still counts as away.
         if (presence == "back" and there == 0) or (presence != "back" and self.is_away):
             self.on_change("given_up" if self.gave_up is not None else presence)
 
 
-class _OfOneTrial:
-    """The model of one trial: at one server, its home, until that fails."""
+class _TrialModel:
+    """The model of one trial, at one server (its home) until that fails."""
 
     def __init__(self, replicas: Replicas, home: Replica, temperature: float | None = None) -> None:
         self.home = home
@@ -384,19 +386,19 @@ class _OfOneTrial:
         return self._replicas.patience_sec
 
     def at_temperature(self, temperature: float) -> Model:
-        """The same model at the same server, asked at another temperature."""
-        return _OfOneTrial(self._replicas, self.home, temperature)
+        """Return the same model and server at another temperature."""
+        return _TrialModel(self._replicas, self.home, temperature)
 
     def request(
         self, messages: Sequence[Message], *, seed: int | None, max_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[str, dict[str, Any]]:
-        """As ChatModel.request."""
+        """Return ChatModel.request of the home server."""
         return self._at(self.home.chat).request(messages, seed=seed, max_tokens=max_tokens, tools=tools)
 
     async def query(
         self, messages: Sequence[Message], *, seed: int | None, max_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Reply:
-        """One reply, of its home or, where that fails, of the server that is its home from then on."""
+        """Return one reply of the home server or, if that fails, of another one, which becomes the new home."""
 
         def call(chat: ChatModel) -> Awaitable[Reply]:
             return self._at(chat).query(messages, seed=seed, max_tokens=max_tokens, tools=tools, elsewhere=True)
@@ -435,28 +437,28 @@ async def _until_one_is_back(replicas: Sequence[Replica]) -> None:
 
 
 def _check_same(served: Mapping[str, ServedModel], same_context: bool, *, same_weights: bool) -> None:
-    """Raise RequestRefused where servers, by URL, have different models or weights, or contexts of other lengths."""
+    """Raise RequestRefused if the servers, by URL, have different models, weights or context lengths."""
     if len(ids := sorted({each.id for each in served.values()})) > 1:
         raise RequestRefused(f"they serve different models ({', '.join(ids)}): name the one to use", status=404)
     if same_weights and (told := _differing({url: each.root for url, each in served.items()})):
         raise RequestRefused(
-            f"they serve different weights under one name ({told}): serve the same everywhere, or, where these are the "
-            "same at several places, give --other-weights take",
+            f"they serve different weights under one name ({told}): serve the same weights everywhere, or, if these "
+            "are copies of the same weights, set --other-weights take",
             status=400,
         )
     if same_context and (told := _differing({url: each.context_tokens for url, each in served.items()})):
         raise RequestRefused(
-            f"they have different context lengths ({told}): where a trial is would move its score; serve all with one "
-            "--max-model-len",
+            f"they have different context lengths ({told}), so a trial's score would depend on its server; serve all "
+            "with one --max-model-len",
             status=400,
         )
 
 
 def _differing(said: Mapping[str, object]) -> str:
-    """What each server says, by URL, where those that say something do not say the same; empty where they do."""
+    """Return the servers' known values, by URL, if they differ; else an empty text."""
     known = {url: value for url, value in said.items() if value is not None}
     return ", ".join(f"{url} {value}" for url, value in known.items()) if len(set(known.values())) > 1 else ""
 
 
 Endpoint = ChatModel | Replicas
-"""Where a model is asked: one server, or several."""
+"""Client of a model: one server, or several."""

@@ -1,6 +1,6 @@
-"""Repeats a request that fails, within a budget of time, with pauses in between.
+"""Repeats a failing request within a time budget, with pauses in between.
 
-Knows nothing of HTTP: the caller says with `TransientError` that another attempt may help.
+Independent of HTTP: the caller raises `TransientError` if another attempt may help.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from harness.trajectory import Frozen
 
 T = TypeVar("T")
 OnWait = Callable[[str, float], None]
-"""What is called before each pause, with the reason in words and the length of the pause in seconds."""
+"""Called before each pause, with the reason and the length of the pause in seconds."""
 
 
 class RetryPolicy(Frozen):
-    """How long a request is repeated; patient by default: a restart or a rate limit must not end hours of work."""
+    """Limits of retries; patient by default, as a restart or a rate limit must not end hours of work."""
 
     total_sec: float = Field(default=900.0, ge=0)
-    """Longest time from the first attempt to the start of another. It never cuts an attempt under way, so that all can
+    """Longest time from the first attempt to the start of another. It never interrupts an attempt, so all of them can
     take `total_sec` plus one request timeout. 0 means a single attempt."""
     initial_sec: float = Field(default=1.0, ge=0)
     """Bound of the first pause, which is random below it; doubles with every attempt."""
     max_sec: float = Field(default=60.0, gt=0)
-    """Longest pause that no server has asked for."""
+    """Longest pause without a Retry-After."""
     reset_sec: float = Field(default=0.1, ge=0)
-    """Longest first pause when the connection broke: a server closing an idle connection is no outage."""
+    """Longest first pause if the connection broke: a server that closes an idle connection is no outage."""
     max_retry_after_sec: float = Field(default=300.0, ge=0)
-    """Longest pause that a server's Retry-After can ask for."""
+    """Longest pause that a server can request by Retry-After."""
     most_costly: int = Field(default=2, ge=1)
     """Most attempts in which the server does its work in vain: see `TransientError.costly`."""
 
 
 class TransientError(Exception):
-    """One attempt failed in a way that another attempt may mend."""
+    """Raised if an attempt failed and another one may succeed."""
 
     def __init__(
         self,
@@ -64,64 +64,64 @@ class TransientError(Exception):
         self.reason = reason
         self.retry_after_sec = retry_after_sec
         self.broke = broke
-        """Whether the connection was there and broke."""
+        """Whether an established connection broke."""
         self.refused = refused
-        """Whether nobody listens there."""
+        """Whether the connection was refused, as nothing listens there."""
         self.answered = answered
-        """Whether a server is there, which asked to come again."""
+        """Whether the server is up and asked for a retry."""
         self.lost = lost
-        """Whether the server that had the request went away, and is back."""
+        """Whether the server went away with the request, and is back."""
         self.costly = costly or over_time
         """Whether the server has done its work in vain, and would most likely do so again."""
         self.over_time = over_time
-        """Whether the reply took longer than a request may, here or on the way."""
+        """Whether the reply took longer than the time limit, here or at a gateway."""
 
 
 class BudgetSpentError(Exception):
-    """Raised where the budget is spent."""
+    """Raised when the retry budget is spent."""
 
     def __init__(self, failure: TransientError, attempts: int) -> None:
         super().__init__(failure.reason)
         self.failure = failure
-        """That of the last attempt."""
+        """Failure of the last attempt."""
         self.attempts = attempts
 
 
 class Success(NamedTuple, Generic[T]):
-    """The value of the successful attempt, and the time it took to get there."""
+    """The result of the successful attempt, and the time taken."""
 
     value: T
     attempts: int
     latency_sec: float
     """Wall seconds of the successful attempt."""
     waited_sec: float
-    """Wall seconds of the failed attempts and the pauses."""
+    """Wall seconds of failed attempts and pauses."""
 
 
-class Absence(Protocol):
-    """Knows whether there is anybody to ask (harness.endpoint.outage). Both methods may raise what ends the request."""
+class OutageHandler(Protocol):
+    """Handles outages for one request (harness.endpoint.outage). Both methods may raise an error to end the request."""
 
-    async def until_there(self) -> None:
-        """Wait while nobody is known to be there."""
+    async def wait_while_away(self) -> None:
+        """Wait while the endpoint is known to be away."""
 
     async def was_away(self, failure: TransientError) -> bool:
-        """Whether an attempt failed because nobody was there, which has then been waited for."""
+        """Whether an attempt failed because of an outage, whose end has then been waited for."""
         ...
 
 
-async def persist(
+async def with_retries(
     attempt_once: Callable[[], Awaitable[T]],
     policy: RetryPolicy,
     on_wait: OnWait | None = None,
-    absence: Absence | None = None,
+    absence: OutageHandler | None = None,
 ) -> Success[T]:
-    """Call `attempt` until it succeeds. Raises BudgetSpentError; other exceptions pass through at once.
+    """Call `attempt_once` until it succeeds. Raises BudgetSpentError; other exceptions propagate at once.
 
-    A HarnessError that passes has in `waited_sec` how long it took to get there.
+    The `waited_sec` of a propagated HarnessError is the time before its attempt.
     """
     started = time.monotonic()
     if absence is not None:
-        await absence.until_there()
+        await absence.wait_while_away()
     budget = _Budget(policy, on_wait, absence)
 
     async def attempt_as(number: int) -> Success[T]:
@@ -133,7 +133,7 @@ async def persist(
             raise
         return Success(value, number, time.monotonic() - began, began - started)
 
-    # Nearly every request succeeds at once: tenacity comes only where one does not, as it costs more than all the rest.
+    # Nearly every request succeeds at once. tenacity is only used if not, as it costs more than all the rest.
     try:
         return await attempt_as(1)
     except TransientError as failure:
@@ -147,16 +147,16 @@ async def persist(
                 return await attempt_as(number)
     except RetryError as error:
         last = error.last_attempt
-    # Raised here and not above: an exception chain could carry request headers into a log.
+    # Not raised in the handler: an exception chain could carry request headers into a log.
     spent = last.exception()
     assert isinstance(spent, TransientError)
     raise BudgetSpentError(spent, last.attempt_number)
 
 
 class _Budget:
-    """The attempts of one request, and the time they may cost. Those that met nobody cost nothing."""
+    """The attempts of one request and their time budget. Attempts that failed because of an outage are free."""
 
-    def __init__(self, policy: RetryPolicy, on_wait: OnWait | None, absence: Absence | None) -> None:
+    def __init__(self, policy: RetryPolicy, on_wait: OnWait | None, absence: OutageHandler | None) -> None:
         self._policy = policy
         self._on_wait = on_wait
         self._absence = absence
@@ -169,18 +169,18 @@ class _Budget:
     def attempts(self) -> AsyncRetrying:
         return AsyncRetrying(
             retry=retry_if_exception_type(TransientError),
-            after=self._look,
+            after=self._after_attempt,
             wait=self._pause,
             stop=self._is_spent,
-            before_sleep=self._tell,
+            before_sleep=self._before_sleep,
         )
 
     def begin_attempt(self) -> float:
         self._began = time.monotonic()
         return self._began
 
-    async def _look(self, state: RetryCallState) -> None:
-        # Where a single attempt was asked for, it is the only one.
+    async def _after_attempt(self, state: RetryCallState) -> None:
+        # If only a single attempt was requested, there is no retry after an outage either.
         if self._absence is not None and self._policy.total_sec > 0:
             self._was_away = await self._absence.was_away(_failure(state))
         if self._was_away:
@@ -197,7 +197,7 @@ class _Budget:
         spent = time.monotonic() - self._started - self._free_sec
         return self._costly >= self._policy.most_costly or spent + state.upcoming_sleep >= self._policy.total_sec
 
-    def _tell(self, state: RetryCallState) -> None:
+    def _before_sleep(self, state: RetryCallState) -> None:
         if self._on_wait is not None and not self._was_away:
             self._on_wait(_failure(state).reason, state.upcoming_sleep)
 
@@ -208,7 +208,7 @@ def _pauses(policy: RetryPolicy) -> Callable[[RetryCallState], float]:
     def pause(state: RetryCallState) -> float:
         failure = _failure(state)
         if failure.retry_after_sec is not None:
-            # Spread, so that many trials told the same second do not come back together.
+            # Spread, so that many trials with the same Retry-After do not return together.
             asked = min(failure.retry_after_sec, policy.max_retry_after_sec)
             return asked + random.uniform(0, policy.initial_sec)
         if failure.broke and state.attempt_number == 1:

@@ -1,4 +1,4 @@
-"""State of one server, learned from its answers: its limits, its speed, how it takes reasoning, and its weights."""
+"""State of one server, learned from its answers: its limits, speed, handling of reasoning, and weights."""
 
 from __future__ import annotations
 
@@ -13,55 +13,55 @@ from harness.endpoint.refusals import LEAST_LENGTH, Reason, Refusal
 from harness.errors import ContextLimitReached, RequestRefused
 from harness.limits import SMALLEST_REPLY_TOKENS
 from harness.model import Rendering, ServedModel
-from harness.rendering import Sent
+from harness.rendering import ReasoningFormat
 from harness.trajectory import Reply, Usage
 
-# The limits of one server that its refusals have told, and how a request is made smaller to fit them.
+# Limits of one server, learned from its refusals, and the reduction of requests to fit them.
 
 _MOST_LOWERINGS = 10
-"""Most times that one query is asked again with less max_tokens; halving the default to the smallest takes eight."""
+"""Most retries of one query with less max_tokens; halving the default to the smallest takes eight."""
 _MOST_GUESSES = 3
-"""Most of them where the words of the refusal do not say that it is about this."""
+"""Most retries if the refusal does not say that it is about max_tokens."""
 _TOKENS_PER_BYTE = 0.25
-"""Rate for a prompt that the server has not counted: a request that is still too large is refused once more."""
+"""Estimate for a prompt that the server has not counted: a request that is still too large is refused once more."""
 _MEASURED_BYTES = 1000
-"""Least size of a request whose tokens per byte say something of others."""
+"""Least size of a request whose tokens per byte are representative."""
 _SPREAD = 4
 """Factor by which the tokens per byte of two requests to one server may differ."""
 
 
-class TooManyTokens(ContextLimitReached):
-    """A refusal for the size of prompt and reply, with what it tells."""
+class TooManyTokensError(ContextLimitReached):
+    """A refusal for the size of prompt and reply, classified."""
 
     def __init__(self, message: str, refusal: Refusal, sent_bytes: int, refused: RequestRefused) -> None:
         super().__init__(message, refusal.prompt_tokens)
         self.refusal = refusal
         self.sent_bytes = sent_bytes
         self.refused = refused
-        """The same as a refusal for a reason that is not known."""
+        """The error to raise if the size turns out not to be the reason."""
 
 
 @dataclass
 class ServerLimits:
-    """What is known of one server's limits. Shared by all who ask it, so that the first trial pays for the others."""
+    """Known limits of one server, shared by all its clients, so that only the first trial has to learn them."""
 
     say: Callable[[str], None]
     listed_tokens: int | None = None
-    """The context that its list of models tells."""
+    """Context length according to its list of models."""
     learned_tokens: int | None = None
-    """The context by a refusal."""
+    """Context length according to a refusal."""
     most_tokens: int | None = None
-    """The largest max_tokens that it takes."""
-    taken_tokens: int = 0
-    """The largest max_tokens that it has taken."""
+    """Largest max_tokens that it accepts."""
+    accepted_tokens: int = 0
+    """Largest max_tokens that it has accepted."""
     longest_tokens: int = 0
-    """Prompt and reply that it has answered: no refusal tells a context that is shorter."""
+    """Most tokens of an answered prompt and its reply: refusals that state a shorter context are wrong."""
     longest_bytes: int = 0
-    """Size of the largest request that it has answered."""
-    _taken_once: set[int] = field(default_factory=set)
-    """What it has taken beside one prompt, where that is no round number."""
+    """Size of the largest answered request."""
+    _accepted_once: set[int] = field(default_factory=set)
+    """Values of max_tokens that are no round numbers and were accepted with one prompt."""
     tokens_per_byte: float = _TOKENS_PER_BYTE
-    """Prompt by size of the last answered request that was not short."""
+    """Prompt tokens per byte of the last answered request that was not short."""
 
     @property
     def context_tokens(self) -> int | None:
@@ -69,58 +69,57 @@ class ServerLimits:
         return min(known, default=None)
 
     def answered(self, usage: Usage, sent_bytes: int) -> None:
-        """Note the length of a prompt and its reply, for which there was room, and the size of the request."""
+        """Record the length of an answered prompt and its reply, and the size of the request."""
         self.longest_tokens = max(self.longest_tokens, usage.prompt_tokens + usage.completion_tokens)
         self.longest_bytes = max(self.longest_bytes, sent_bytes)
-        # Counts above a context are not believed: what was sent says whether the refusal told something else, such as
-        # the room that a prompt leaves.
+        # Counts above the context are discarded, so the request's size has to show if the refusal stated something
+        # else, such as the room left by a prompt.
         if self.learned_tokens is not None and 2 * self.learned_tokens < sent_bytes * self.tokens_per_byte:
             self.learned_tokens = None
         if sent_bytes >= _MEASURED_BYTES and usage.prompt_tokens > 0:
             self.tokens_per_byte = min(1.0, usage.prompt_tokens / sent_bytes)
 
-    def contradict(self, refusal: Refusal, sent_bytes: int) -> bool:
-        """Whether the server has answered what it calls too long now."""
-        told = refusal.context_tokens
-        if told is not None and refusal.reason is not Reason.REPLY:
-            return LEAST_LENGTH <= told < self.longest_tokens
+    def contradicts(self, refusal: Refusal, sent_bytes: int) -> bool:
+        """Whether the server has already answered a request of the size that it refuses now."""
+        stated = refusal.context_tokens
+        if stated is not None and refusal.reason is not Reason.REPLY:
+            return LEAST_LENGTH <= stated < self.longest_tokens
         return refusal.reason is Reason.PROMPT and sent_bytes * _SPREAD < self.longest_bytes
 
     def learn_context(self, refusal: Refusal) -> None:
-        """Take over the context's length from a refusal that tells a shorter one than is known."""
-        told, known = refusal.context_tokens, self.context_tokens
-        if told is None or told <= max(self.longest_tokens, SMALLEST_REPLY_TOKENS) or (known and known <= told):
+        """Adopt the context length stated by a refusal if it is shorter than the known one."""
+        stated, known = refusal.context_tokens, self.context_tokens
+        if stated is None or stated <= max(self.longest_tokens, SMALLEST_REPLY_TOKENS) or (known and known <= stated):
             return
-        self.learned_tokens = told
+        self.learned_tokens = stated
         self.say(
-            f"takes {told:,} tokens of prompt and reply together, by its refusal: replies get at most what that leaves "
-            "(--context-tokens sets it)"
+            f"accepts {stated:,} tokens of prompt and reply together, according to its refusal: replies are limited "
+            "accordingly (--context-tokens sets it)"
         )
 
     def learn_most(self, tokens: int, refused: int) -> None:
-        """Note that the server takes `tokens` as max_tokens, and refuses `refused` whatever the prompt is.
+        """Record that the server accepts `tokens` as max_tokens, and refuses `refused` for any prompt.
 
-        A number that is not round may be the room that one prompt leaves: it is believed when another leaves the same.
+        A number that is not round may be the room left by one prompt: it is adopted once another prompt leaves the
+        same.
         """
         if self.most_tokens is not None and self.most_tokens <= tokens:
             return
-        if not _is_round(tokens) and tokens not in self._taken_once:
-            self._taken_once.add(tokens)
+        if not _is_round(tokens) and tokens not in self._accepted_once:
+            self._accepted_once.add(tokens)
             return
         self.most_tokens = tokens
-        if self.context_tokens is None or tokens < self.context_tokens:  # else the context says it all
-            self.say(
-                f"refuses max_tokens {refused:,} and takes {tokens:,}: that is asked for now (--max-tokens sets it)"
-            )
+        if self.context_tokens is None or tokens < self.context_tokens:  # else it follows from the context
+            self.say(f"refuses max_tokens {refused:,}, so {tokens:,} is used from now on (--max-tokens sets it)")
 
 
 def _is_round(tokens: int) -> bool:
-    """Whether a limit is one that somebody has chosen: a round number, or the next one to it."""
+    """Whether a limit looks configured: a round number, or one next to it."""
     return any((tokens + each) % 256 == 0 or (tokens + each) % 500 == 0 for each in (-1, 0, 1))
 
 
-class Lowering:
-    """The max_tokens of one query, lowered with each refusal until the server takes it."""
+class MaxTokensReduction:
+    """The max_tokens of one query, lowered with each refusal until the server accepts it."""
 
     def __init__(self, limits: ServerLimits, max_tokens: int) -> None:
         self._limits = limits
@@ -129,13 +128,15 @@ class Lowering:
         self._times = self._refused = 0
         self.max_tokens = min(max_tokens, limits.most_tokens or max_tokens)
 
-    def lower(self, error: TooManyTokens) -> None:
-        """Take what the refusal leaves, or half where it does not say. Raises it where that is too little; as one for a
-        reason that is not known where it does not speak of the context."""
+    def lower(self, error: TooManyTokensError) -> None:
+        """Lower max_tokens to the room stated by the refusal, or by half if it states none.
+
+        If that is too little, raises `error`, or `error.refused` if the refusal is not about the context.
+        """
         refusal, before = error.refusal, self._last
         if refusal.is_sure:
             self._limits.learn_context(refusal)
-        # The same numbers for less max_tokens: these are those of the prompt alone.
+        # The same numbers for less max_tokens: they refer to the prompt alone.
         is_same = before is not None and refusal.prompt_tokens is not None and refusal.words == before.words
         self._last, self._refused = refusal, self.max_tokens
         self._times += 1
@@ -145,11 +146,11 @@ class Lowering:
         if not refusal.is_sure and refusal.reason is Reason.REPLY and self._times > _MOST_GUESSES:
             raise error.refused
         if self._times > _MOST_LOWERINGS or left < SMALLEST_REPLY_TOKENS:
-            about_context = refusal.reason is not Reason.REPLY or refusal.context_tokens is not None or self._is_room
-            raise error if about_context else error.refused
+            about_reply = refusal.reason is Reason.REPLY and refusal.context_tokens is None
+            raise error.refused if about_reply and not self._is_room_limited else error
         self.max_tokens = left
 
-    def _left(self, error: TooManyTokens) -> int:
+    def _left(self, error: TooManyTokensError) -> int:
         refusal, context = error.refusal, self._limits.context_tokens
         context = context if refusal.is_sure else refusal.context_tokens
         known = [] if refusal.most_tokens is None else [refusal.most_tokens]
@@ -160,18 +161,18 @@ class Lowering:
             )
         left = min(known, default=self.max_tokens)
         if refusal.prompt_tokens is None and left < SMALLEST_REPLY_TOKENS:
-            left = self.max_tokens  # the estimate errs, let the server have the last word
+            left = self.max_tokens  # only an estimate: let the server decide
         return left if left < self.max_tokens else self.max_tokens // 2
 
     @property
-    def _is_room(self) -> bool:
-        """Whether more was taken beside another prompt, so that this one's room decides and no limit of its own."""
-        return self.max_tokens < self._limits.taken_tokens
+    def _is_room_limited(self) -> bool:
+        """Whether more was accepted with another prompt, so that the room decides and not a limit of max_tokens."""
+        return self.max_tokens < self._limits.accepted_tokens
 
     def accepted(self) -> None:
-        """Note what the server took in the end."""
-        is_room = self._is_room
-        self._limits.taken_tokens = max(self._limits.taken_tokens, self.max_tokens)
+        """Record the max_tokens that the server finally accepted."""
+        is_room = self._is_room_limited
+        self._limits.accepted_tokens = max(self._limits.accepted_tokens, self.max_tokens)
         if self._last is None:
             return
         if self._last.reason is Reason.REPLY and not is_room:
@@ -181,38 +182,38 @@ class Lowering:
             self._limits.learn_context(self._last)
 
 
-# How long one request may take, by how fast this server has generated so far.
+# Time limit of requests, by the server's pace so far.
 
 LEAST_SEC = 600.0
-"""For the server's queue and the prompt, however short the reply."""
+"""Time for the server's queue and the prompt, however short the reply."""
 LONGEST_SEC = 4 * 3600.0
-"""A server that hangs answers its other paths, so that nothing but this ends a request to it."""
+"""Longest time limit: a hanging server still answers its other paths, so that only this limit ends a request."""
 _MARGIN = 3.0
-"""How much slower a reply may be than nearly all before it: a server slows down as more trials begin."""
+"""Factor by which a reply may be slower than nearly all before it: a server slows down as more trials begin."""
 _UNKNOWN_PACE, _FASTEST_PACE = 15.0, 50.0
-"""Tokens per second and request: before enough replies were seen, and at most, since replies may come from a cache."""
+"""Assumed tokens per second and request: before enough replies, and at most, since replies may come from a cache."""
 _ENOUGH, _LATEST = 16, 128
 _SHORTEST_TOKENS = 64
-"""Replies below this take the time of their prompt."""
+"""Length below which a reply's time is dominated by its prompt."""
 
 
 class TimeLimit:
-    """The time limit of the requests to one server; without a `fixed_sec`, by the pace of its replies so far."""
+    """Time limit of the requests to one server; without `fixed_sec`, by the pace of its replies so far."""
 
     def __init__(self, fixed_sec: float | None) -> None:
         self.is_fixed = fixed_sec is not None
         self.longest_sec = fixed_sec if fixed_sec is not None else LONGEST_SEC
         self.least_sec = min(LEAST_SEC, self.longest_sec)
-        """Of a request that generates nothing."""
+        """Limit for a request that generates nothing."""
         self._sec_per_token: deque[float] = deque(maxlen=_LATEST)
 
-    def saw(self, tokens: int, seconds: float) -> None:
-        """Note how long a reply took, the queue included."""
+    def record(self, tokens: int, seconds: float) -> None:
+        """Record the time of a reply, including the queue."""
         if tokens >= _SHORTEST_TOKENS:
             self._sec_per_token.append(seconds / tokens)
 
     def of(self, max_tokens: int, times_cut: int = 0) -> float:
-        """Seconds for a request; for one that was cut before, twice as many, as it most likely takes as long again."""
+        """Return the seconds for a request, doubled each time that it was cut off before."""
         if self.is_fixed:
             return self.longest_sec
         seconds = LEAST_SEC + _MARGIN * max_tokens * self._slow_sec_per_token()
@@ -225,10 +226,10 @@ class TimeLimit:
         return max(1 / _FASTEST_PACE, quantiles(seen, n=10)[-1])
 
 
-# Decides how earlier reasoning goes back to one server, and learns it from the server's refusals.
+# The form in which earlier reasoning is sent back to one server, adapted to the server's refusals.
 
 _FIELD = re.compile(r"\b(reasoning(?:_content|_details)?|thinking(?:_content|_blocks)?)\b(?!\.\w|[ _]?budget)")
-"""A field of a message; `thinking.type` and the like are of the request."""
+"""A field of a message; `thinking.type` and the like are fields of the request."""
 _FILL = re.compile(r"(?:must|may|can|should)(?: not|not) be (?:empty|null|blank|missing|omitted|none)", re.IGNORECASE)
 _UNWANTED = re.compile(
     r"\bnot (?:be )?(?:allowed|permitted|supported|accepted|expected|recogni[sz]ed|valid|included|passed|present|sent)"
@@ -243,26 +244,26 @@ _WANTED = re.compile(
 
 
 class ReasoningPolicy:
-    """How the reasoning of earlier replies goes back to one server, for all conversations with it.
+    """The form in which reasoning is sent back to one server, for all conversations with it.
 
-    It goes under the name in which it came, and the chat template decides what becomes of it, until the server refuses
-    a history with it, or one that lacks it.
+    It is sent in the field in which it came, and the chat template decides on its use, until the server refuses a
+    history with it, or one without it.
     """
 
     def __init__(self, rendering: Rendering) -> None:
         self._is_chosen = rendering.send_reasoning == "on"
         self._may_send = rendering.sends_reasoning
-        self.sent = Sent() if self._may_send else None
+        self.sent = ReasoningFormat() if self._may_send else None
 
-    def came_as(self, field: str | None) -> None:
-        """Note the name under which reasoning came."""
+    def note_field(self, field: str | None) -> None:
+        """Record the field in which reasoning came."""
         if field is not None and self.sent is not None and not self.sent.always:
-            self.sent = Sent(field)
+            self.sent = ReasoningFormat(field)
 
-    def learn(self, refused: RequestRefused, asked: Sent | None) -> str | None:
-        """What is done from now on about a refusal of a history that went as `asked`, in words.
+    def learn(self, refused: RequestRefused, asked: ReasoningFormat | None) -> str | None:
+        """Adapt to a refusal of a history sent in the form `asked`, and return a message about the change.
 
-        None where the refusal is about something else. Raises the refusal, with advice, where the user has chosen.
+        None if the refusal is about something else. Raises the refusal, with advice, if the user has chosen the form.
         """
         words = str(refused).partition(": HTTP ")[2]
         found = _FIELD.search(words)
@@ -273,100 +274,104 @@ class ReasoningPolicy:
             if asked is not None and asked.always:
                 return None
             if not self._may_send:
-                raise _advised(refused, "this server wants earlier reasoning back: --send-reasoning and no stripping")
-            named = found[1] if found[1] == "reasoning_content" else (asked or Sent()).field
-            self.sent = Sent(named, always=True)
-            return f"wants the reasoning of earlier replies back; it is sent from now on, as {named}"
+                raise _with_advice(refused, "this server needs earlier reasoning: set --send-reasoning, no stripping")
+            named = found[1] if found[1] == "reasoning_content" else (asked or ReasoningFormat()).field
+            self.sent = ReasoningFormat(named, always=True)
+            return f"needs the reasoning of earlier replies; it is sent from now on, as {named}"
         if asked is None:
             return None
         if self._is_chosen:
-            raise _advised(refused, "this server takes no earlier reasoning: leave out --send-reasoning")
+            raise _with_advice(refused, "this server accepts no earlier reasoning: omit --send-reasoning")
         self.sent = None
         return "refuses the reasoning of earlier replies; it is not sent from now on"
 
 
-def _advised(refused: RequestRefused, advice: str) -> RequestRefused:
+def _with_advice(refused: RequestRefused, advice: str) -> RequestRefused:
     return RequestRefused(f"{refused} ({advice})", refused.status)
 
 
-# Notices other weights under the same name: what a server says of itself, and whether it still says so.
+# Detection of other weights under the same name, by changes in a server's metadata.
 #
-# Unknown never differs from known: most servers say little.
+# Missing values never count as a difference: most servers report little.
 
-_SAID = {"model": "the model", "weights": "the version of its weights", "fingerprint": "its system_fingerprint"}
-"""What replies say of who gave them, by the name of the field."""
+_IDENTITY = {
+    "model": "the model",
+    "weights": "the version of its weights",
+    "fingerprint": "its system_fingerprint",
+}
+"""Descriptions of the identifying fields of replies."""
 _FIRST_REPLIES = 50
 MOST_IN_A_ROW = 8
-"""Replies of other servers in a row that a fleet is not expected to give: of two equal ones, once in 256 times."""
+"""Number of consecutive unknown replies that rules out a fleet: with two equal servers, it happens once in 256."""
 
 
 def served_otherwise(before: ServedModel, now: ServedModel) -> str | None:
-    """How the listing of a model differs from an earlier one, in words; None where it does not, as far as is known.
+    """Return a message about how a listed model differs from an earlier listing; None if no difference is known.
 
     Other names of the same weights (`--served-model-name`) are no difference.
     """
     if before.root and now.root and before.root != now.root:
-        return f"{now.id} is now {now.root}, and was {before.root}"
+        return f"{now.id} is now {now.root}, before it was {before.root}"
     lengths = before.context_tokens, now.context_tokens
     if all(lengths) and lengths[0] != lengths[1]:
-        return f"{now.id} now has a context of {lengths[1]:,} tokens, and had {lengths[0]:,}"
+        return f"{now.id} now has a context of {lengths[1]:,} tokens, before it was {lengths[0]:,}"
     return None
 
 
 @dataclass
-class Replier:
-    """Who gives a server's replies, by what the first ones say. A reply of somebody else is not to be followed.
+class ModelIdentity:
+    """Identity of the model that replies, according to the first replies. Replies of other models are rejected.
 
-    A fleet behind one address answers in turn with several fingerprints: one that is seen among the first replies, with
-    less than so many in a row before a known one is back, is taken as well. Later ones are of another server.
+    A fleet behind one address alternates between fingerprints: a new one among the first replies is accepted, if fewer
+    than MOST_IN_A_ROW replies pass before a known one returns. Later ones belong to another server.
     """
 
     say: Callable[[str], None]
     is_strict: bool = True
-    """Whether other weights are noticed at all; for training they are expected."""
+    """Whether other weights are rejected; during training they are expected."""
     names: Collection[str] = ()
-    """All names of the model that is asked for, first the one that is asked for."""
+    """All names of the requested model, first the requested one."""
     known: dict[str, set[str]] = field(default_factory=dict)
-    """The values that are taken, by field."""
+    """Accepted values, by field."""
     _other: dict[str, str] = field(default_factory=dict)
-    """The last value that was not taken, by field."""
-    _taken: int = 0
-    """Number of replies that were taken."""
+    """Last rejected value, by field."""
+    _accepted: int = 0
+    """Number of accepted replies."""
     _in_a_row: int = 0
-    """Number of replies that were not, since the last one that was."""
+    """Number of consecutive rejected replies."""
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last reply came from somebody else."""
+        """Whether the last reply was rejected."""
         return bool(self._other)
 
     @property
     def may_be_fleet(self) -> bool:
         """Whether the last replies may come from other servers of the same model."""
-        is_early = self._taken <= _FIRST_REPLIES and self._in_a_row < MOST_IN_A_ROW
+        is_early = self._accepted <= _FIRST_REPLIES and self._in_a_row < MOST_IN_A_ROW
         return is_early and set(self._other) == {"fingerprint"}
 
     def expect(self, seen: Mapping[str, Iterable[str]]) -> None:
-        """Take what the replies of an earlier start said, by field."""
+        """Accept the values in the replies of an earlier start, by field."""
         for name, values in seen.items():
             if taken := {self._canonical(name, value) for value in values}:
                 self.known.setdefault(name, set()).update(taken)
 
     def difference(self, reply: Reply) -> str | None:
-        """What a reply says of itself that those before it did not, in words; None for one of the same weights."""
+        """Return a message about how a reply's identity differs from earlier replies; None if it does not."""
         if not self.is_strict:
             return None
-        said = {name: self._canonical(name, value) for name in _SAID if (value := getattr(reply, name))}
+        said = {name: self._canonical(name, value) for name in _IDENTITY if (value := getattr(reply, name))}
         for name, value in said.items():
             known = self.known.get(name)
             if known and name == "model" and value in self.names and value not in known:
-                # The name that was asked for is right, whoever answered first.
+                # The requested name is right, whatever the first replies named.
                 self.say(f"its replies name {value} now, and named {', '.join(sorted(known))} before: another model")
                 known.clear()
             elif known and value not in known:
                 self._other[name] = value
                 self._in_a_row += 1
-                return f"its reply says that {_SAID[name]} is {value}; before it was {', '.join(sorted(known))}"
+                return f"its reply says that {_IDENTITY[name]} is {value}; before it was {', '.join(sorted(known))}"
         for name, value in said.items():
             self.known.setdefault(name, set()).add(value)
         if self.may_be_fleet:
@@ -374,9 +379,9 @@ class Replier:
             self.known["fingerprint"].add(other)
             self.say(f"replies in turn with system_fingerprint {other} and another: taken for servers of one model")
         self._other.clear()
-        self._taken, self._in_a_row = self._taken + 1, 0
+        self._accepted, self._in_a_row = self._accepted + 1, 0
         return None
 
     def _canonical(self, name: str, value: str) -> str:
-        """One name for all names of the model."""
+        """Map all names of the model to one."""
         return next(iter(self.names)) if name == "model" and value in self.names else value

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from harness.model import Rendering, Template
-from harness.rendering import Sent, render_prompt, stop_strings, wire_messages, without_thinking
+from harness.rendering import ReasoningFormat, render_prompt, stop_strings, wire_messages, without_thinking
 from harness.trajectory import Message, ToolCall
 
 LOCAL = [template for template in get_args(Template) if template != "server"]
@@ -72,10 +72,10 @@ class TestMessages:
 
     def test_reasoning_goes_back_under_the_name_in_which_it_came(self):
         silent = REPLY.model_copy(update={"reasoning": None})
-        assert wire_messages([REPLY], Rendering(), Sent("reasoning"))[0]["reasoning"] == "apart"
-        assert "reasoning" not in wire_messages([silent], Rendering(), Sent("reasoning"))[0]
-        assert wire_messages([silent], Rendering(), Sent(always=True))[0]["reasoning_content"]
-        parts = wire_messages([REPLY], Rendering(), Sent("content"))[0]["content"]
+        assert wire_messages([REPLY], Rendering(), ReasoningFormat("reasoning"))[0]["reasoning"] == "apart"
+        assert "reasoning" not in wire_messages([silent], Rendering(), ReasoningFormat("reasoning"))[0]
+        assert wire_messages([silent], Rendering(), ReasoningFormat(always=True))[0]["reasoning_content"]
+        parts = wire_messages([REPLY], Rendering(), ReasoningFormat("content"))[0]["content"]
         assert [part["type"] for part in parts] == ["thinking", "text"]
 
     @pytest.mark.parametrize(("strip", "sent"), [("auto", REPLY.content), ("off", REPLY.content), ("on", "ls")])

@@ -386,7 +386,7 @@ class TestOutages:
         (result,) = (await run.execute(one, die_at_each_request)).results
         assert result.error is not None
         assert result.error.type == "endpoint_unavailable"
-        assert "went away 6 times under this request" in result.error.message
+        assert "went away 6 times during this request" in result.error.message
 
 
 async def test_a_replica_that_is_killed_under_a_run_costs_no_verdict(

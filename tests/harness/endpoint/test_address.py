@@ -62,8 +62,8 @@ async def test_an_error_says_through_which_proxy(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("proxy", "words"),
     [
-        ("socks5://px:1", r"the proxy socks5://px:1 \(ALL_PROXY\): a SOCKS proxy needs a package more: pip install"),
-        ("ftp://px:1", r"the proxy ftp://px:1 \(ALL_PROXY\): Unknown scheme .*; mend or unset the variable"),
+        ("socks5://px:1", r"the proxy socks5://px:1 \(ALL_PROXY\): a SOCKS proxy needs another package: pip install"),
+        ("ftp://px:1", r"the proxy ftp://px:1 \(ALL_PROXY\): Unknown scheme .*; correct or unset the variable"),
     ],
 )
 async def test_a_proxy_that_cannot_be_used_is_one_line_and_no_matter_for_this_machine(

@@ -457,7 +457,7 @@ class TestTools:
 
     async def test_a_server_without_a_tool_parser_is_told_what_it_needs(self, recorded, chat):
         recorded.will_replay("A_tools_auto")
-        needs = "--enable-auto-tool-choice --tool-call-parser NAME, or take a protocol without tool calls"
+        needs = "--enable-auto-tool-choice --tool-call-parser NAME, or use a protocol without tool calls"
         with pytest.raises(RequestRefused, match=f"tool choice requires .*{needs}"):
             await chat().query(HELLO, seed=1, max_tokens=9, tools=(BASH,))
 

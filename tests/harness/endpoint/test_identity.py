@@ -86,8 +86,8 @@ class TestListing:
         model = chat()
         served = await model.connect(budget_sec=0)
         assert (served.id, served.context_tokens) == ("tiny", None)
-        assert ["'tiny' replies; how long its context is shows in what it refuses" in line for line in told] == [True]
-        await model.outage.look()
+        assert ["'tiny' replies; its context length will be learned" in line for line in told] == [True]
+        await model.outage.check()
         assert not model.outage.is_away
         assert await ask(model) == ["ok"]
         assert "'tiny' replies" in (await check_listing(chat)).what
@@ -221,19 +221,19 @@ class TestReplies:
         model = chat()
         await model.connect()
         endpoint.always_list(CARD | {"root": "/checkpoints/step-6"})
-        await model.outage.look()
+        await model.outage.check()
         assert model.outage.is_away
         endpoint.always_list(CARD)
         async with asyncio.timeout(20):
             await model.outage.wait()
-        assert "tiny is now /checkpoints/step-6, and was /checkpoints/step-5" in told[0]
+        assert "tiny is now /checkpoints/step-6, before it was /checkpoints/step-5" in told[0]
 
 
 def test_what_is_not_known_does_not_differ() -> None:
     known = ServedModel(id="tiny", context_tokens=8192, root="/a")
     assert served_otherwise(ServedModel(id="tiny"), known) is None
     assert served_otherwise(known, ServedModel(id="alias", root="/a")) is None
-    assert served_otherwise(known, known.model_copy(update={"root": "/b"})) == "tiny is now /b, and was /a"
+    assert served_otherwise(known, known.model_copy(update={"root": "/b"})) == "tiny is now /b, before it was /a"
     assert "8,192" in (served_otherwise(known, ServedModel(id="tiny", context_tokens=4096)) or "")
 
 
@@ -257,7 +257,9 @@ def test_a_run_does_not_go_on_with_other_weights(chat: Connect, tmp_path: Path) 
     document = document.model_copy(update={"locked": document.locked.model_copy(update={"served": before})})
     run_with(tmp_path / "run", "A")
     earlier = cast(EarlierRun, SimpleNamespace(directory=tmp_path / "run", document=document))
-    with pytest.raises(UsageError, match=r"cannot go on with other weights: tiny is now /b, and was /a; .*--other"):
+    with pytest.raises(
+        UsageError, match=r"cannot go on with other weights: tiny is now /b, before it was /a; .*--other"
+    ):
         expect_same_weights(model, before.model_copy(update={"root": "/b"}), earlier)
     expect_same_weights(model, ServedModel(id="tiny"), earlier)
     assert model.replier.known["fingerprint"] == {"A"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy, Sampling
-from harness.endpoint.outage import AwayTooLongError, Outage
+from harness.endpoint.outage import Outage, OutageTooLongError
 from harness.endpoint.retry import TransientError
 from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefused
 from harness.trajectory import Message, Reply
@@ -84,7 +84,7 @@ class TestWatching:
         async with watching(probe) as outage:
             first = asyncio.create_task(outage.request().was_away(STALLED))
             await until(lambda: outage.is_away)
-            others = [asyncio.create_task(outage.request().until_there()), asyncio.create_task(outage.wait())]
+            others = [asyncio.create_task(outage.request().wait_while_away()), asyncio.create_task(outage.wait())]
             await until(lambda: probe.calls > 3)
             assert not any(task.done() for task in others)
             probe.failure = None
@@ -94,11 +94,11 @@ class TestWatching:
         policy = PATIENT.model_copy(update={"max_sec": 0.1})
         probe = Probe(REFUSED)
         async with watching(probe, policy) as outage:
-            with pytest.raises(AwayTooLongError, match=r"away for 0 s, longer than --max-outage \(cannot connect"):
+            with pytest.raises(OutageTooLongError, match=r"away for 0 s, longer than --max-outage \(cannot connect"):
                 await outage.request().was_away(STALLED)
             assert outage.gave_up is not None
             asked = probe.calls
-            with pytest.raises(AwayTooLongError):  # at once
+            with pytest.raises(OutageTooLongError):  # at once
                 await outage.request().was_away(STALLED)
             assert probe.calls == asked + 1
             await outage.wait()
@@ -108,13 +108,13 @@ class TestWatching:
         async with watching(Probe(STALLED), slow) as outage:
             waiting = asyncio.create_task(outage.request().was_away(STALLED))
             await until(lambda: outage.is_away)
-            outage.heard()
+            outage.note_answer()
             assert await waiting
         probe = Probe(REFUSED)
         async with watching(probe, slow) as outage:
             waiting = asyncio.create_task(outage.request().was_away(REFUSED))
             await until(lambda: outage.is_away)
-            outage.heard()
+            outage.note_answer()
             await until(lambda: probe.calls == 2)  # a hint to look, no more
             assert outage.is_away
             waiting.cancel()
@@ -148,7 +148,7 @@ class TestWatching:
                 probe.failure = None
                 assert await waiting
                 probe.failure = REFUSED
-            with pytest.raises(AwayTooLongError, match="went away 6 times under this request"):
+            with pytest.raises(OutageTooLongError, match="went away 6 times during this request"):
                 await request.was_away(REFUSED)
 
     async def test_outages_that_add_up_are_too_long_for_one_request(self) -> None:
@@ -156,7 +156,7 @@ class TestWatching:
         probe = Probe(REFUSED)
         async with watching(probe, policy) as outage:
             request = outage.request()
-            with pytest.raises(AwayTooLongError, match="longer than --max-outage"):
+            with pytest.raises(OutageTooLongError, match="longer than --max-outage"):
                 for _ in range(3):
                     waiting = asyncio.create_task(request.was_away(REFUSED))
                     await asyncio.sleep(0.3)

@@ -12,7 +12,7 @@ from fault_server import FaultServer, answer
 
 from harness.endpoint import replicas as module
 from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy, Sampling
-from harness.endpoint.outage import Presence
+from harness.endpoint.outage import EndpointState
 from harness.endpoint.replicas import Replicas
 from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefused
 from harness.model import Model, bound
@@ -107,7 +107,7 @@ async def test_a_request_is_not_waited_for_where_its_server_hangs_and_another_on
     make: Make, servers: list[FaultServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is told that a machine is gone: the connection stays open."""
-    monkeypatch.setattr(module, "LOOK_EVERY_SEC", 0.05)
+    monkeypatch.setattr(module, "CHECK_EVERY_SEC", 0.05)
     replicas = make()
     with bound(replicas) as trial:
         servers[0].freeze()
@@ -116,17 +116,17 @@ async def test_a_request_is_not_waited_for_where_its_server_hangs_and_another_on
 
 async def test_a_server_is_waited_for_where_all_are_away(make: Make, servers: list[FaultServer]) -> None:
     replicas = make()
-    heard: list[Presence] = []
+    heard: list[EndpointState] = []
     replicas.outage.on_change = heard.append
     with bound(replicas) as trial:
         for server in servers:
             server.go_away()
-        asking = asyncio.create_task(ask(trial))
+        routed = asyncio.create_task(ask(trial))
         async with asyncio.timeout(10):
             while not replicas.outage.is_away:  # noqa: ASYNC110 - all have to be found out
                 await asyncio.sleep(0.01)
         servers[2].come_back()
-        assert (await asking).content == "2"
+        assert (await routed).content == "2"
     assert heard[0] == "away" and heard[-1] == "back"
 
 
@@ -156,13 +156,13 @@ async def test_a_server_that_forgot_the_model_is_passed_over(make: Make, servers
     said: list[str] = []
     replicas = make(say=said.append)
     servers[0].answer_by(lambda _: answer(404, {"error": {"message": "The model `tiny` does not exist."}}))
-    for _ in range(module.STRIKES):
+    for _ in range(module.MOST_STRIKES):
         with bound(replicas) as trial:
             assert (await ask(trial)).content != "0"
     assert ["3 requests in a row failed there" in each for each in said] == [True]
     with bound(replicas) as trial:
         await ask(trial)
-    assert len(servers[0].seen) == module.STRIKES
+    assert len(servers[0].seen) == module.MOST_STRIKES
 
 
 async def test_servers_of_different_models_or_lengths_are_refused_with_both(

@@ -62,7 +62,7 @@ async def fields_sent(endpoint: Any, refusal: str, wants: bool, **options: Any) 
 async def test_a_server_that_wants_reasoning_in_every_reply_gets_it_from_then_on(endpoint, refusal):
     sent, told = await fields_sent(endpoint, refusal, wants=True)
     assert sent == [["why", None], *[["why", " "]] * 3]
-    assert told == ["wants the reasoning of earlier replies back; it is sent from now on, as reasoning_content"]
+    assert told == ["needs the reasoning of earlier replies; it is sent from now on, as reasoning_content"]
 
 
 @pytest.mark.parametrize("refusal", REFUSES)
@@ -74,7 +74,7 @@ async def test_a_server_that_refuses_reasoning_gets_none_from_then_on(endpoint, 
 
 @pytest.mark.parametrize(
     ("choice", "wants", "refusal", "advice"),
-    [("off", True, KIMI, "--send-reasoning"), ("on", False, REFUSES[0], "leave out --send-reasoning")],
+    [("off", True, KIMI, "--send-reasoning"), ("on", False, REFUSES[0], "omit --send-reasoning")],
 )
 async def test_a_choice_of_the_users_is_not_overruled_but_said(endpoint, choice, wants, refusal, advice):
     with pytest.raises(RequestRefused, match=advice):

@@ -23,7 +23,7 @@ FROM_NGINX = {"content-type": "text/html", "server": "nginx/1.25.3"}
 def seen(*replies: tuple[int, float]) -> TimeLimit:
     limit = TimeLimit(None)
     for tokens, seconds in replies:
-        limit.saw(tokens, seconds)
+        limit.record(tokens, seconds)
     return limit
 
 

@@ -62,7 +62,7 @@ class TestServers:
 
         async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            with pytest.raises(EndpointError, match="does not speak TLS: write the base URL with http://"):
+            with pytest.raises(EndpointError, match="does not use TLS: write the base URL with http://"):
                 await connect(f"https://{user}127.0.0.1:{port}/v1")
 
 
