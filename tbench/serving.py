@@ -1,4 +1,4 @@
-"""HTTP servers for this machine: a thread for each connection, and an end that leaves none."""
+"""Local HTTP servers with a thread for each connection and a complete shutdown."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import Any, Self
 
 
 class LocalServer(ThreadingHTTPServer):
-    """Serves until `close`, which closes every connection and ends every thread; as a context manager, in a thread."""
+    """Serves until `close`, which closes all connections and ends all threads; as a context manager, in a thread."""
 
     daemon_threads = False  # joined by server_close()
     request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        """Raises OSError where the port is taken."""
+        """Raises OSError if the port is taken."""
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         super().__init__(address, handler)
 
     @property
     def port(self) -> int:
-        """The port that was taken."""
+        """The port in use."""
         return int(self.server_address[1])
 
     @property
     def base_url(self) -> str:
-        """The URL with its `/v1` at which clients ask an endpoint."""
+        """URL with `/v1`, as the base URL of an endpoint."""
         return f"http://{self.server_name}:{self.port}/v1"
 
     def __enter__(self) -> Self:
@@ -47,12 +47,12 @@ class LocalServer(ThreadingHTTPServer):
         self.close()
 
     def server_bind(self) -> None:
-        # HTTPServer's own asks DNS for the host's name, which can take seconds.
+        # HTTPServer's method looks up the host's name in DNS, which can take seconds.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.port
 
     def close(self) -> None:
-        """Close every connection and end every thread; `serve_forever` has to have returned."""
+        """Close all connections and end all threads; `serve_forever` must have returned."""
         with self._lock:
             for connection in self._open:
                 with contextlib.suppress(OSError):  # the client was faster
@@ -70,13 +70,13 @@ class LocalServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # A client that left, or took nothing for too long, is no error.
+        # A client that disconnects, or does not read for too long, is no error.
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 class LocalHandler(BaseHTTPRequestHandler):
-    """One connection, which is kept between requests; nothing of them is logged."""
+    """Handles one persistent connection, without logging."""
 
     protocol_version = "HTTP/1.1"
     sys_version = ""
@@ -84,13 +84,13 @@ class LocalHandler(BaseHTTPRequestHandler):
     wbufsize = -1  # headers and body in one packet
 
     def send_answer(self, status: int, body: bytes | None, headers: Mapping[str, str]) -> None:
-        """Answer with a body, or with none."""
+        """Send an answer with or without a body."""
         self.send_head(status, headers, None if body is None else len(body))
         if body and self.command != "HEAD":
             self.wfile.write(body)
 
     def send_head(self, status: int, headers: Mapping[str, str], length: int | None) -> None:
-        """Begin an answer, whose body of that length, or of an unknown one, follows."""
+        """Send the head of an answer whose body follows; `length` is None if unknown."""
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -101,11 +101,11 @@ class LocalHandler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep quiet."""
+        """Do not log."""
 
 
 class JsonHandler(LocalHandler):
-    """Answers with JSON, as vLLM's server does."""
+    """Handler that answers with JSON, like vLLM's server."""
 
     timeout = 5.0  # vLLM closes an idle connection after this
 
@@ -113,7 +113,7 @@ class JsonHandler(LocalHandler):
         self.get(self.path.partition("?")[0])
 
     def do_POST(self) -> None:
-        # Read in any case: what is left unread would be taken for the next request.
+        # Always read the body: unread bytes would be taken for the next request.
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.post(self.path.partition("?")[0], body)
 
@@ -126,9 +126,9 @@ class JsonHandler(LocalHandler):
         raise NotImplementedError
 
     def send_json(self, status: int, body: Any) -> None:
-        """Answer with a body."""
+        """Send a JSON answer."""
         self.send_body(status, json.dumps(body, ensure_ascii=False).encode(), "application/json")
 
     def send_body(self, status: int, body: bytes, content_type: str | None = None) -> None:
-        """Answer with bytes."""
+        """Send an answer with bytes."""
         self.send_answer(status, body, {"Content-Type": content_type} if content_type else {})

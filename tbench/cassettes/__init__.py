@@ -1,1 +1,1 @@
-"""Cassettes: what a model was asked and what it answered, in a file, to be served again without the model."""
+"""Cassettes: files with recorded requests to a model and its answers, which can be served without the model."""

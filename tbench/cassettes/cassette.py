@@ -1,9 +1,8 @@
-"""The file of a cassette: requests to an OpenAI-compatible endpoint, their answers, and how they are found again.
+"""The cassette file: requests to an OpenAI-compatible endpoint with their answers, and the lookup of recorded answers.
 
-The first line has `cassette`, the version, and `models`, as the endpoint has listed them. A line with `message` is a
-message of conversations, which count from 0 in the order of the file. A line with `path` is an exchange: `messages` are
-the numbers of its messages (null for a request that has none), `fields` the rest of the request's body, `status` and
-`answer` what came back.
+The first line has `cassette`, the version, and `models`, as listed by the endpoint. A line with `message` is a message,
+numbered from 0 in the order of the file. A line with `path` is an exchange: `messages` are the numbers of its messages
+(null for a request without), `fields` the rest of the request's body, `status` and `answer` the response.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ Json = Mapping[str, Any]
 
 
 class CassetteUnreadable(ValueError):
-    """Raised for a file that is no cassette; the message says where and why."""
+    """Raised for a file that is not a cassette; the message has the line and the reason."""
 
 
 @dataclass(frozen=True)
 class RecordedAnswer:
-    """A request and what came back."""
+    """A request and its answer."""
 
     path: str
-    """Below the base URL, such as `/chat/completions`."""
+    """Path below the base URL, such as `/chat/completions`."""
     request: Json
     """The request's body."""
     status: int
@@ -43,21 +42,21 @@ class RecordedAnswer:
 
     @property
     def messages(self) -> Sequence[Json]:
-        """The request's messages; none where it has a prompt."""
+        """The request's messages; none if it has a prompt."""
         messages = self.request.get("messages")
         return messages if isinstance(messages, list) else []
 
 
 @dataclass(frozen=True)
 class Cassette:
-    """Exchanges in the order in which they were asked for."""
+    """Exchanges in the order of the requests."""
 
     models: Sequence[Json]
-    """The models as `GET /v1/models` lists them."""
+    """The models as listed by `GET /v1/models`."""
     exchanges: Sequence[RecordedAnswer]
 
     def write(self, file: Path) -> None:
-        """Write the file, whole or not at all. Raises OSError."""
+        """Write the file atomically. Raises OSError."""
         partly = file.with_name(f".{file.name}.{os.getpid()}")
         try:
             with CassetteWriter(partly, self.models) as writer:
@@ -69,9 +68,9 @@ class Cassette:
 
     @classmethod
     def read(cls, file: Path) -> Cassette:
-        """The cassette in a file. Raises CassetteUnreadable."""
+        """Read a cassette from a file. Raises CassetteUnreadable."""
         try:
-            lines = file.read_bytes().split(b"\n")[:-1]  # the last one was cut short where it is not empty
+            lines = file.read_bytes().split(b"\n")[:-1]  # if the last one is not empty, it is incomplete
         except OSError as error:
             raise CassetteUnreadable(f"{file}: {error.strerror or error}") from None
         messages: list[Json] = []
@@ -89,14 +88,14 @@ class Cassette:
                 else:
                     exchanges.append(_exchange(entry, messages))
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-                raise CassetteUnreadable(f"{file}:{number}: {error or type(error).__name__}: no cassette") from None
+                raise CassetteUnreadable(f"{file}:{number}: {error or type(error).__name__}: not a cassette") from None
         if models is None:
             raise CassetteUnreadable(f"{file}: is empty")
         return cls(models, exchanges)
 
 
 class CassetteWriter:
-    """Writes a cassette exchange by exchange, each whole on disk before the next. A context manager."""
+    """Writes a cassette exchange by exchange, each flushed before the next. A context manager."""
 
     def __init__(self, file: Path, models: Sequence[Json]) -> None:
         """Raises OSError."""
@@ -105,7 +104,7 @@ class CassetteWriter:
         self._write({"cassette": CASSETTE_VERSION, "models": list(models)})
 
     def append(self, exchange: RecordedAnswer) -> None:
-        """Write an exchange, and those of its messages that are not in the file yet. Raises OSError."""
+        """Write an exchange and its messages, if they are not in the file yet. Raises OSError."""
         for message in exchange.messages:
             if (key := canonical(message)) not in self._numbers:
                 self._numbers[key] = len(self._numbers)
@@ -136,10 +135,10 @@ class CassetteWriter:
 def _models(head: Any) -> Sequence[Json]:
     version = head["cassette"]
     if version != CASSETTE_VERSION:
-        raise ValueError(f"is version {version}, and this tbench reads {CASSETTE_VERSION}")
+        raise ValueError(f"version {version}, but this tbench reads version {CASSETTE_VERSION}")
     models: Sequence[Json] = head["models"]
     if not all(isinstance(model["id"], str) for model in models):
-        raise ValueError("models have an id each")
+        raise ValueError("each model needs an id")
     return models
 
 
@@ -151,28 +150,28 @@ def _exchange(entry: Any, messages: Sequence[Json]) -> RecordedAnswer:
 
 
 def canonical(value: Any) -> str:
-    """JSON text that is equal for equal values, whatever the order of their keys."""
+    """Return JSON text that is equal for equal values, regardless of the order of keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-# The bodies of answers as an OpenAI-compatible server would have sent them, made of replies that were read.
+# Bodies of an OpenAI-compatible server's answers, reconstructed from replies.
 
 
-def request_in(body: bytes) -> dict[str, Any]:
-    """The JSON object in the body of a request. Raises ValueError."""
+def decode_request(body: bytes) -> dict[str, Any]:
+    """Decode the JSON object in the body of a request. Raises ValueError."""
     request = json.loads(body)
     if not isinstance(request, dict):
-        raise ValueError("no JSON object")  # noqa: TRY004 -- as for what is no JSON at all
+        raise ValueError("not a JSON object")  # noqa: TRY004 -- the same as for invalid JSON
     return request
 
 
 def answer_body(path: str, reply: Reply | ContextLimitReached, model: str) -> tuple[int, dict[str, Any]]:
-    """Status and body that read as this reply, or as this refusal."""
+    """Return the status and body of an answer with this reply or refusal."""
     if isinstance(reply, ContextLimitReached):
         return 400, {"error": {"message": str(reply), "type": "BadRequestError", "param": None, "code": 400}}
     is_chat = path == "/chat/completions"
     content = {"message": _message(reply)} if is_chat else {"text": reply.content}
-    # A reply that a person has edited is no longer cut, whatever ended that of the model.
+    # A reply edited by a person is no longer cut, even if the model's was.
     reason = reply.finish_reason if reply.cut or reply.finish_reason != "length" else "stop"
     return 200, {
         "id": "cassette",
@@ -206,25 +205,23 @@ def _usage(reply: Reply) -> dict[str, Any]:
     }
 
 
-# Finds the recorded answer to a request, or says in what the request differs from those that were recorded.
-
 _SHOWN_CHARS = 60
 
 
 class Mismatch(Exception):
-    """Raised for a request that was not recorded; says which part of it differs from the nearest that was."""
+    """Raised for a request that was not recorded; the message names its difference from the nearest recorded one."""
 
 
-class Deck:
-    """A cassette that is being played: a request that was recorded several times gets the answers in their order.
+class AnswerLookup:
+    """Finds the recorded answers of a cassette. A request recorded several times gets its answers in order.
 
-    After the last one it gets that again. A request is taken for one that was recorded where their texts differ only in
-    what differs each time, such as the times of files; with `exact` it is not.
+    After the last answer it gets that one again. A request also matches a recorded one that differs only in volatile
+    text, such as times of files, unless `exact` is set.
     """
 
     def __init__(self, cassette: Cassette, *, exact: bool = False) -> None:
         self.alike = 0
-        """How many requests were taken for one that is not equal."""
+        """Number of requests that matched a recorded one without being equal."""
         self._exchanges = cassette.exchanges
         self._exact = exact
         self._answers: dict[str, list[RecordedAnswer]] = {}
@@ -234,7 +231,7 @@ class Deck:
                 self._answers.setdefault(key, []).append(each)
 
     def answer(self, path: str, request: Mapping[str, Any]) -> RecordedAnswer:
-        """The recorded answer. Raises Mismatch."""
+        """Return the recorded answer. Raises Mismatch."""
         equal, *alike = self._keys(path, request)
         key = next((key for key in (equal, *alike) if key in self._answers), None)
         if key is None:
@@ -245,80 +242,80 @@ class Deck:
         return answers[min(asked, len(answers) - 1)]
 
     def _keys(self, path: str, request: Mapping[str, Any]) -> tuple[str, ...]:
-        """What a request is found by: first as it is."""
+        """Return the lookup keys of a request: first the exact one."""
         equal = f"= {path} {canonical(request)}"
-        return (equal,) if self._exact else (equal, f"~ {path} {canonical(_alike(request))}")
+        return (equal,) if self._exact else (equal, f"~ {path} {canonical(_normalised(request))}")
 
     def _difference(self, path: str, request: Mapping[str, Any]) -> str:
         there = [each for each in self._exchanges if each.path == path]
         if not there:
-            return f"nothing was recorded of {path}"
+            return f"no request to {path} was recorded"
         messages = request.get("messages")
         asked: Sequence[Any] = messages if isinstance(messages, list) else []
-        common = _common if self._exact else _alike_in_common
+        common = _common if self._exact else _common_normalised
         nearest = max(
             there,
             key=lambda each: (
                 common(each.messages, asked),
                 -abs(len(each.messages) - len(asked)),
-                -_differing(each.request, request),
+                -_count_differences(each.request, request),
             ),
         )
-        return _words(nearest, asked, request, common(nearest.messages, asked))
+        return _describe_difference(nearest, asked, request, common(nearest.messages, asked))
 
 
-def _alike(request: Mapping[str, Any]) -> dict[str, Any]:
-    """A request with marks for what differs each time in its messages' texts, or in its prompt."""
+def _normalised(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the volatile text in a request's messages or prompt by placeholders."""
     marked = dict(request)
     if isinstance(messages := request.get("messages"), list):
-        marked["messages"] = [_marked(message) for message in messages]
+        marked["messages"] = [_normal_message(message) for message in messages]
     if isinstance(prompt := request.get("prompt"), str):
-        marked["prompt"] = _marked_text(prompt)
+        marked["prompt"] = _normal_text(prompt)
     return marked
 
 
-def _marked(message: Any) -> Any:
+def _normal_message(message: Any) -> Any:
     content = message.get("content") if isinstance(message, dict) else None
-    return {**message, "content": _marked_text(content)} if isinstance(content, str) else message
+    return {**message, "content": _normal_text(content)} if isinstance(content, str) else message
 
 
 @lru_cache(maxsize=4096)
-def _marked_text(text: str) -> str:
-    """Once for each text: a conversation comes again with every request."""
+def _normal_text(text: str) -> str:
+    """Replace volatile text by placeholders; cached, as each request repeats the whole conversation."""
     return "\n".join(map(same_as, text.split("\n")))
 
 
-def _alike_in_common(recorded: Sequence[Any], asked: Sequence[Any]) -> int:
-    return _common([_marked(each) for each in recorded], [_marked(each) for each in asked])
+def _common_normalised(recorded: Sequence[Any], asked: Sequence[Any]) -> int:
+    return _common([_normal_message(each) for each in recorded], [_normal_message(each) for each in asked])
 
 
 def _common(recorded: Sequence[Any], asked: Sequence[Any]) -> int:
-    """How many messages two conversations have in common before the first that differs."""
+    """Return the number of messages that two conversations have in common at their beginning."""
     for at, (mine, other) in enumerate(zip(recorded, asked, strict=False)):
         if mine != other:
             return at
     return min(len(recorded), len(asked))
 
 
-def _differing(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> int:
+def _count_differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> int:
     names = (recorded.keys() | asked.keys()) - {"messages"}
     return sum(recorded.get(name) != asked.get(name) for name in names)
 
 
-def _words(nearest: RecordedAnswer, asked: Sequence[Any], request: Mapping[str, Any], at: int) -> str:
-    """In what a request differs from the nearest one, with which it has `at` messages in common."""
+def _describe_difference(nearest: RecordedAnswer, asked: Sequence[Any], request: Mapping[str, Any], at: int) -> str:
+    """Describe the difference of a request from the nearest one, with which it has `at` messages in common."""
     if at == len(nearest.messages) < len(asked):
         return f"the recording ends with message {at} of this conversation"
     if at < len(nearest.messages):
-        mine = _matching_message(asked[at]) if at < len(asked) else "nothing"
-        return f"message {at + 1} differs: {mine} where {_matching_message(nearest.messages[at])} was recorded"
+        mine = _describe_message(asked[at]) if at < len(asked) else "nothing"
+        return f"message {at + 1} differs: {mine} where {_describe_message(nearest.messages[at])} was recorded"
     for name in sorted((nearest.request.keys() | request.keys()) - {"messages"}):
         if (now := request.get(name)) != (before := nearest.request.get(name)):
             return f"{name} differs: {_shown(now)} where {_shown(before)} was recorded"
-    return "it differs in what JSON does not tell apart"
+    return "it differs in a way that JSON does not show"
 
 
-def _matching_message(message: Any) -> str:
+def _describe_message(message: Any) -> str:
     if not isinstance(message, dict):
         return _shown(message)
     others = {name: value for name, value in message.items() if name not in ("role", "content")}

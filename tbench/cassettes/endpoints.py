@@ -1,4 +1,4 @@
-"""Endpoints of cassettes: one serves the recorded answers, one stands before a real endpoint and records."""
+"""Cassette servers: one serves recorded answers, one is a recording proxy for a real endpoint."""
 
 from __future__ import annotations
 
@@ -9,35 +9,41 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.endpoint.address import full_url, without_password
-from tbench.cassettes.cassette import Cassette, CassetteWriter, Deck, Json, Mismatch, RecordedAnswer, request_in
+from tbench.cassettes.cassette import (
+    AnswerLookup,
+    Cassette,
+    CassetteWriter,
+    Json,
+    Mismatch,
+    RecordedAnswer,
+    decode_request,
+)
 from tbench.serving import JsonHandler, LocalServer
 from tbench.web import Unanswered, WebRequest
-
-# Serves a cassette as an OpenAI-compatible endpoint.
 
 _V1 = "/v1"
 
 
 class CassettePlayer(LocalServer):
-    """A server in a thread, as a context manager. What was not recorded is refused with HTTP 400, and why."""
+    """A server in a thread, as a context manager. Requests that were not recorded get HTTP 400 with the reason."""
 
     def __init__(self, cassette: Cassette, address: tuple[str, int] = ("127.0.0.1", 0), *, exact: bool = False) -> None:
-        """With `exact` no request is answered that was recorded with other times in it. Raises OSError."""
+        """With `exact`, a request must be equal to a recorded one, including times and the like. Raises OSError."""
         self.cassette = cassette
         self.answered = self.refused = 0
-        self._deck, self._deck_lock = Deck(cassette, exact=exact), threading.Lock()
+        self._lookup, self._lookup_lock = AnswerLookup(cassette, exact=exact), threading.Lock()
         super().__init__(address, _PlayerHandler)
 
     @property
     def alike(self) -> int:
-        """How many requests were answered that were recorded with other times, or the like, in them."""
-        return self._deck.alike
+        """Number of answered requests that differ from the recorded ones in times and the like."""
+        return self._lookup.alike
 
     def answer(self, path: str, request: dict[str, Any]) -> tuple[int, Any]:
-        """Status and body of the answer to a request."""
-        with self._deck_lock:
+        """Return the status and body of the answer to a request."""
+        with self._lookup_lock:
             try:
-                found = self._deck.answer(path, request)
+                found = self._lookup.answer(path, request)
             except Mismatch as mismatch:
                 self.refused += 1
                 return 400, _error(f"not on this cassette: {mismatch}")
@@ -65,9 +71,9 @@ class _PlayerHandler(JsonHandler):
             self.send_json(404, _error("Not Found", 404))
             return
         try:
-            request = request_in(body)
+            request = decode_request(body)
         except (ValueError, RecursionError):
-            self.send_json(400, _error("the body is no JSON object"))
+            self.send_json(400, _error("the body is not a JSON object"))
             return
         self.send_json(*self.player.answer(path.removeprefix(_V1), request))
 
@@ -76,30 +82,28 @@ def _error(message: str, status: int = 400) -> dict[str, Any]:
     return {"error": {"message": message, "type": "BadRequestError", "param": None, "code": status}}
 
 
-# Stands between a client and an OpenAI-compatible endpoint, and writes what is asked and answered.
-
 _ANSWER_SEC = 1800.0
 _ASK_SEC = 20.0
-_NOT_KEPT = {401, 403, 404, 405, 408, 409, 429}
-"""Statuses that say nothing about the request; it is asked again, and gets another one."""
+_TEMPORARY_STATUSES = {401, 403, 404, 405, 408, 409, 429}
+"""Statuses that do not depend on the request, which is repeated and gets another answer."""
 
 
 class EndpointSilent(Exception):
-    """Raised where an endpoint does not list its models; the message says why."""
+    """Raised if an endpoint does not list its models; the message has the reason."""
 
 
 class CassetteRecorder(LocalServer):
-    """A server that passes requests on, and keeps each with its answer in a file."""
+    """A proxy that records each request with its answer in a file."""
 
     def __init__(
         self, file: Path, base_url: str, address: tuple[str, int], *, headers: Mapping[str, str] | None = None
     ) -> None:
-        """`headers` go with every request. Raises EndpointSilent, and OSError for the file and the port."""
+        """`headers` are sent with every request. Raises EndpointSilent, and OSError for the file and the port."""
         self._endpoint = full_url(base_url)
         self.base = without_password(self._endpoint)
         self._headers = dict(headers or {})
         self.kept = 0
-        self._lock_of_file = threading.Lock()
+        self._file_lock = threading.Lock()
         models = self._models()
         super().__init__(address, _RecorderHandler)
         try:
@@ -123,15 +127,15 @@ class CassetteRecorder(LocalServer):
         raise EndpointSilent(f"{self.base}/models: HTTP {status}: {body[:200].decode('utf-8', 'replace')}")
 
     def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """Status and body of what the endpoint answers, kept where that says something about the request."""
+        """Return the status and body of the endpoint's answer, and record it unless its status is temporary."""
         try:
-            request = request_in(body)
+            request = decode_request(body)
         except (ValueError, RecursionError):
-            return 400, _recorder_error("the body is no JSON object")
+            return 400, _recorder_error("the body is not a JSON object")
         if request.get("stream"):
-            return 400, _recorder_error("a stream cannot be recorded; ask without one")
+            return 400, _recorder_error("a stream cannot be recorded; send the request without `stream`")
         status, answer = self._pass_on(path, body, _ANSWER_SEC)
-        if status < 500 and status not in _NOT_KEPT:
+        if status < 500 and status not in _TEMPORARY_STATUSES:
             self._keep(path, request, status, answer)
         return status, answer
 
@@ -140,7 +144,7 @@ class CassetteRecorder(LocalServer):
             decoded = json.loads(answer)
         except (ValueError, RecursionError):
             return
-        with self._lock_of_file:
+        with self._file_lock:
             self._writer.append(RecordedAnswer(path, request, status, decoded))
             self.kept += 1
 

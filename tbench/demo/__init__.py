@@ -1,4 +1,4 @@
 """`scripted-demo`: an endpoint that plays prepared replies, to try tbench out without a model.
 
-It is a script and no model: its scores say nothing, and it carries its name everywhere.
+It is a script, not a model: its scores are meaningless, and its name appears everywhere.
 """

@@ -1,4 +1,4 @@
-"""Replies of `scripted-demo`: a step in the protocol that is asked for, in bodies shaped and worded like vLLM's."""
+"""Replies of `scripted-demo`: a script's step in the requested protocol, in bodies like vLLM's."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tbench.demo.scripts import ChatTurns, ScriptStep
 
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 BASH_TOOL = "bash"
-"""The function that is called where a request offers it."""
+"""Function that is called if a request offers it."""
 TERMINAL_CONTROLLER = "You are a local OS Terminal Controller Agent"
-"""The start of a first message that asks for `<thinking>` and a bash block."""
+"""Start of a first message that requests `<thinking>` and a bash block."""
 
 _KEY_NAMES = "Enter|Escape|Tab|BTab|BSpace|Space|Up|Down|Left|Right|Home|End|DC|IC|NPage|PPage|PageUp|PageDown|F[0-9]+"
 _KEY = rf"(?:[CMS]-)*(?:[CMS]-\S|{_KEY_NAMES})"
@@ -24,21 +24,21 @@ _END = ScriptStep(analysis="The script has come to its end.", plan="Nothing is l
 
 
 class ScriptedReply(NamedTuple):
-    """A reply: its text, and the command of its tool call, if it makes one."""
+    """A reply: its text, and the command of its tool call, if any."""
 
     text: str
     command: str | None = None
 
 
 def reply_doing(step: ScriptStep | None, messages: ChatTurns, functions: Collection[str] = ()) -> ScriptedReply:
-    """The reply that does `step`; None claims that the task is complete."""
+    """Return the reply that executes `step`; None claims that the task is complete."""
     if BASH_TOOL in functions:
         return ScriptedReply(_sentence(step), _shell_commands(step))
-    return ScriptedReply(_writer(messages)(step))
+    return ScriptedReply(_writer_for(messages)(step))
 
 
-def _writer(messages: ChatTurns) -> Callable[[ScriptStep | None], str]:
-    """What writes a step in the protocol that these messages ask for."""
+def _writer_for(messages: ChatTurns) -> Callable[[ScriptStep | None], str]:
+    """Return the function that writes a step in the protocol requested by these messages."""
     first = dict(reversed(messages))
     asked = [first.get(role, "") for role in ("system", "user")]
     if any(text.startswith(TERMINAL_CONTROLLER) for text in asked):
@@ -77,14 +77,14 @@ def _sentence(step: ScriptStep | None) -> str:
 
 
 def _shell_commands(step: ScriptStep | None) -> str:
-    """What the step types, without keys and pauses."""
+    """Return the text typed by the step, without keys and pauses."""
     if step is None:
         return SUBMIT
     typed = [each.keystrokes.rstrip("\n") for each in step.commands if not _ONLY_KEYS.fullmatch(each.keystrokes)]
     return "\n".join(text for text in typed if text.strip()) or "true"
 
 
-# The bodies that `scripted-demo` answers with, shaped and worded like vLLM's.
+# Bodies of answers, in the format and wording of vLLM's.
 
 MODEL_ID = "scripted-demo"
 CONTEXT_TOKENS = 32768
@@ -93,7 +93,7 @@ Json = dict[str, Any]
 
 
 class RefusedError(Exception):
-    """A request that is answered with another status than 200."""
+    """Raised for a request that is answered with a status other than 200."""
 
     def __init__(self, status: int, body: Json) -> None:
         super().__init__(status)
@@ -102,7 +102,7 @@ class RefusedError(Exception):
 
 
 class ServedTokens(NamedTuple):
-    """The ids that a request with `return_token_ids` gets."""
+    """Token ids for a request with `return_token_ids`."""
 
     prompt: list[int]
     completion: list[int]
@@ -110,7 +110,7 @@ class ServedTokens(NamedTuple):
 
 
 class ServedReply(NamedTuple):
-    """A reply as it is sent: cut to the tokens that it may have, which are counted."""
+    """A reply as it is sent: cut to its token limit, and counted."""
 
     content: ScriptedReply
     finish_reason: str
@@ -133,13 +133,13 @@ def models_body(created: int) -> Json:
 
 def chat_body(reply: ServedReply) -> Json:
     message: Json = {"role": "assistant", "content": reply.content.text, "refusal": None, "reasoning": None}
-    if reply.content.command is not None:  # vLLM has no such key where there is no call
+    if reply.content.command is not None:  # without a call, vLLM omits the key
         message["tool_calls"] = [_call_body(reply.content.command)]
     body = {**_frame("chat.completion"), "choices": [_choice(reply, {"message": message})], "usage": _usage(reply)}
     if (tokens := reply.tokens) is not None:
         body["prompt_token_ids"] = tokens.prompt
         if tokens.has_logprobs:
-            # What is scripted is certain.
+            # Scripted tokens have probability 1.
             sampled = [{"token": f"token_id:{each}", "logprob": 0.0, "bytes": None} for each in tokens.completion]
             body["choices"][0]["logprobs"] = {"content": sampled}
     return body
@@ -172,7 +172,7 @@ def _call_body(command: str) -> Json:
 
 
 def chunk_bodies(reply: ServedReply, include_usage: bool) -> Iterator[Json]:
-    """The chunks of a streamed reply, one word each, as vLLM orders them."""
+    """Yield the chunks of a streamed reply, one word each, in vLLM's order."""
     frame = _frame("chat.completion.chunk")
 
     def chunk(delta: Json, finish_reason: str | None = None) -> Json:

@@ -1,4 +1,4 @@
-"""Reads requests to `scripted-demo`, checks them as vLLM does, and cuts replies to the room that is left."""
+"""Parses requests to `scripted-demo`, validates them like vLLM, and cuts replies to the room that is left."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from tbench.demo.replies import (
 )
 from tbench.demo.scripts import ChatTurns
 
-# Reads prompts of `/v1/completions` back into conversations, where a template of harness.rendering made them.
-
 _ROLES = {"model": "assistant", "System": "system", "Instruction": "user", "Output": "assistant"}
 _TEMPLATES = [
     re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL),
@@ -36,7 +34,7 @@ _TEMPLATES = [
 
 
 def read_prompt(prompt: str) -> ChatTurns:
-    """The turns of a rendered prompt, the open one at its end left out; anything else is one user message."""
+    """Parse a prompt of harness.rendering into turns, without the open one at its end; else one user message."""
     for template in _TEMPLATES:
         if turns := template.findall(prompt):
             return [(_ROLES.get(role, role), text) for role, text in turns]
@@ -44,7 +42,7 @@ def read_prompt(prompt: str) -> ChatTurns:
 
 
 CHARACTERS_PER_TOKEN = 4
-"""The rate by which tokens are estimated: there is no tokenizer."""
+"""Estimate for counting tokens without a tokenizer."""
 
 Kind = TypeVar("Kind", bound="CompletionRequest")
 
@@ -57,14 +55,14 @@ class TextPart(BaseModel):
 
 
 class Function(BaseModel):
-    """A function that is offered or was called."""
+    """An offered or called function."""
 
     name: str
     arguments: str = ""
 
 
 class EarlierCall(BaseModel):
-    """A tool call that an earlier reply made."""
+    """A tool call of an earlier reply."""
 
     id: str
     function: Function
@@ -92,13 +90,13 @@ class ChatMessage(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """What a stream holds besides the reply."""
+    """Contents of a stream besides the reply."""
 
     include_usage: bool = False
 
 
 class CompletionRequest(BaseModel):
-    """The fields of a request that matter here. Others are ignored, as by vLLM."""
+    """The relevant fields of a request. Others are ignored, as by vLLM."""
 
     model: str | None = None
     seed: int | None = Field(default=None, lt=2**63)
@@ -175,10 +173,7 @@ def _read(kind: type[Kind], body: bytes) -> Kind:
 
 
 def _check_tool_answers(messages: Sequence[ChatMessage]) -> None:
-    """Refuse tool calls that no message answers, as OpenAI does; vLLM leaves that to the template.
-
-    Raises RefusedError.
-    """
+    """Raise RefusedError for unanswered tool calls, like OpenAI; vLLM leaves that to the template."""
     unanswered: list[str] = []
     for message in [*messages, ChatMessage(role="end")]:
         if message.role == "tool":
@@ -193,7 +188,7 @@ def _check_tool_answers(messages: Sequence[ChatMessage]) -> None:
 
 
 def reply_limit(request: AnyRequest) -> int:
-    """Most tokens that the reply may have. Raises RefusedError when there is room for none."""
+    """Return the most tokens of the reply. Raises RefusedError if there is no room for any."""
     prompt = prompt_tokens(request)
     if prompt > CONTEXT_TOKENS:
         raise _bad_request(
@@ -221,7 +216,7 @@ def reply_limit(request: AnyRequest) -> int:
 
 
 def cut_to_limit(request: AnyRequest, reply: ScriptedReply) -> ServedReply:
-    """The reply as far as there is room for it: a tool call that does not fit becomes text, cut in its middle."""
+    """Cut the reply to the room available; a tool call that does not fit becomes truncated text."""
     limit = reply_limit(request)
     written = reply.text if reply.command is None else f"{reply.text}\n<tool_call>\n{_written_call(reply.command)}"
     prompt, needed = prompt_tokens(request), count_tokens(written)
@@ -254,7 +249,7 @@ def count_tokens(text: str) -> int:
 
 
 def token_ids(text: str) -> list[int]:
-    """An id below 2^15 for each token, the same for the same characters."""
+    """Return an id below 2^15 for each token, equal for equal characters."""
     pieces = (text[at : at + CHARACTERS_PER_TOKEN] for at in range(0, len(text), CHARACTERS_PER_TOKEN))
     return [zlib.crc32(piece.encode("utf-8", "replace")) >> 17 for piece in pieces]
 

@@ -1,6 +1,6 @@
-"""What `scripted-demo` does in a task: which script a conversation follows, and at which step it is.
+"""Scripts of `scripted-demo`: finds the script of a conversation, and its next step.
 
-A script is a file `scripts/<task>.toml`: a pass rate, the steps of a pass and the steps of a failure.
+A script is a file `scripts/<task>.toml` with a pass rate, the steps of a pass and the steps of a failure.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from harness.trajectory import Frozen
 
 SCRIPTS = Path(__file__).with_name("scripts")
 ChatTurns = Sequence[tuple[str, str]]
-"""The (role, text) pairs of a conversation."""
+"""(role, text) pairs of a conversation."""
 _KNOWN_SEEDS = 1000
-"""Trials with lower seeds are known by the hashes that they send."""
+"""Bound of the trial seeds that are recognised from their requests' hashed seeds."""
 
 
 class ScriptedKeystrokes(Frozen):
-    """Keystrokes as tmux takes them, and how long to wait after them."""
+    """Keystrokes in tmux's notation, and the wait after them."""
 
     keystrokes: str
     duration: float = 1.0
@@ -33,7 +33,7 @@ class ScriptedKeystrokes(Frozen):
 
 
 class ScriptStep(Frozen):
-    """What one reply says and does."""
+    """Text and commands of one reply."""
 
     analysis: str
     plan: str
@@ -41,18 +41,18 @@ class ScriptStep(Frozen):
 
 
 class Script(Frozen):
-    """What is done in one task."""
+    """The script of one task."""
 
     pass_rate: float = Field(ge=0, le=1)
     passing: tuple[ScriptStep, ...] = Field(default=(), alias="pass")
     failing: tuple[ScriptStep, ...] = Field(default=(), alias="fail")
 
     def steps(self, task: str, seed: int) -> tuple[ScriptStep, ...]:
-        """The steps for this seed, always the same ones."""
+        """Return the steps for this seed, which are always the same."""
         return self.passing if _draw(task, seed) < self.pass_rate else self.failing
 
 
-LOOK_AROUND = Script.model_validate(
+FALLBACK_SCRIPT = Script.model_validate(
     {
         "pass_rate": 0,
         "fail": [
@@ -64,14 +64,14 @@ LOOK_AROUND = Script.model_validate(
         ],
     }
 )
-"""The script of a task that has none."""
+"""Script for tasks without one."""
 
 
 class Scripts:
-    """The scripts of the tasks whose instruction is known.
+    """The scripts of tasks with known instructions.
 
-    `instructions` maps a task's name to its instruction, `pass_rates` some names to other rates than their scripts'.
-    Raises ValueError for a broken script file.
+    `instructions` maps a task's name to its instruction, `pass_rates` some names to rates that override their scripts'.
+    Raises ValueError for an invalid script file.
     """
 
     def __init__(
@@ -90,17 +90,17 @@ class Scripts:
         }
 
     def step(self, messages: ChatTurns, seed: int) -> ScriptStep | None:
-        """The step that comes next in this conversation; None at the script's end."""
+        """Return the next step of this conversation; None at the script's end."""
         opening = next((text for role, text in messages if role == "user"), "")
         task = next((name for name, text in self._instructions if text in opening), "")
         done = sum(role == "assistant" for role, _ in messages)
-        steps = self._scripts.get(task, LOOK_AROUND).steps(task, _trial_seeds(task, done + 1).get(seed, seed))
+        steps = self._scripts.get(task, FALLBACK_SCRIPT).steps(task, _trial_seeds(task, done + 1).get(seed, seed))
         return steps[done] if done < len(steps) else None
 
 
 def _load(path: Path) -> Script:
     if not path.is_file():
-        return LOOK_AROUND
+        return FALLBACK_SCRIPT
     try:
         return Script.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
@@ -109,10 +109,10 @@ def _load(path: Path) -> Script:
 
 @cache
 def _trial_seeds(task: str, step: int) -> Mapping[int, int]:
-    """The trial's seed by the one that its request has at a step: all steps of a trial follow one script."""
+    """Map the request seeds of a step to the trials' seeds, so that all steps of a trial follow one script."""
     return {hashed_seed(seed, task, step): seed for seed in range(_KNOWN_SEEDS)}
 
 
 def _draw(task: str, seed: int) -> float:
-    """A number in [0, 1) that depends on nothing but the task and the seed."""
+    """Return a number in [0, 1) that depends only on the task and the seed."""
     return int.from_bytes(hashlib.sha256(f"{task}:{seed}".encode()).digest()[:6], "big") / 2**48

@@ -1,6 +1,6 @@
-"""The HTTP side of `scripted-demo`: a real OpenAI-compatible server for trying out and for tests.
+"""HTTP server of `scripted-demo`: an OpenAI-compatible server for trials and tests.
 
-Meant for this machine only: no key is asked for.
+For local use only: it does not check keys.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 class DemoEndpoint:
     """A `scripted-demo` server in a thread, as a context manager.
 
-    `instructions` maps task names to instruction texts; port 0 takes a free one;
-    `latency_sec` passes before every reply.
+    `instructions` maps task names to instruction texts; port 0 selects a free one; each reply is delayed by
+    `latency_sec`.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class DemoEndpoint:
 
     @property
     def base_url(self) -> str:
-        """The URL with its `/v1`, known once the server has started."""
+        """URL with `/v1`, available after the start."""
         if self._server is None:
             raise RuntimeError("the demo endpoint is not running")
         return self._server.base_url
 
     def start(self) -> Self:
-        """Bind and serve. Raises OSError when the port is taken."""
+        """Bind and serve. Raises OSError if the port is taken."""
         self._server = _Server(self._address, self._scripts, self._latency_sec).__enter__()
         return self
 
     def stop(self) -> None:
-        """Close every connection and end every thread. May be called again."""
+        """Close all connections and end all threads. May be called again."""
         server, self._server = self._server, None
         if server:
             server.__exit__()
@@ -94,10 +94,10 @@ def serve(
     pass_rates: Mapping[str, float] = MappingProxyType({}),
     announce: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve until interrupted (KeyboardInterrupt passes through)."""
+    """Serve until interrupted (KeyboardInterrupt propagates)."""
     server = _Server((host, port), Scripts(instructions, pass_rates=pass_rates), latency_sec)
     try:
-        # Flushed: whoever reads a pipe wants to know the port now.
+        # Flushed, so that a reader of a pipe gets the port at once.
         (announce or partial(print, flush=True))(
             f"{MODEL_ID} at {server.base_url}: a script that plays prepared replies, not a model"
         )

@@ -46,10 +46,10 @@ def test_a_message_stands_once_in_the_file(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("", "is empty"),
-        ("{}\n", ":1: 'cassette': no cassette"),
+        ("{}\n", ":1: 'cassette': not a cassette"),
         ("[]\n", ":1: "),
         ("no json\n", ":1: Expecting value"),
-        ('{"cassette": 2, "models": []}\n', "is version 2, and this tbench reads 1"),
+        ('{"cassette": 2, "models": []}\n', "version 2, but this tbench reads version 1"),
         ('{"cassette": 1, "models": [{}]}\n', ":1: 'id'"),
         ('{"cassette": 1, "models": []}\n{"path": "/x"}\n', ":2: 'fields'"),
         ('{"cassette": 1, "models": []}\n{"path": "/x", "fields": {}, "messages": [5]}\n', ":2: list index"),

@@ -19,7 +19,7 @@ from harness.endpoint.chat import ChatModel
 from harness.errors import ContextLimitReached
 from harness.model import Sampling
 from harness.trajectory import Message, Reply
-from tbench.cassettes.cassette import Cassette, Deck, Mismatch, RecordedAnswer
+from tbench.cassettes.cassette import AnswerLookup, Cassette, Mismatch, RecordedAnswer
 from tbench.cassettes.endpoints import CassettePlayer, CassetteRecorder, EndpointSilent
 
 CHAT = "/chat/completions"
@@ -88,7 +88,7 @@ def test_the_end_of_a_player_leaves_no_connection() -> None:
 
 
 def test_a_request_that_came_several_times_gets_the_answers_in_order_and_then_the_last() -> None:
-    deck = Deck(Cassette(MODELS, [recorded(request("a"), 1), recorded(request("a"), 2)]))
+    deck = AnswerLookup(Cassette(MODELS, [recorded(request("a"), 1), recorded(request("a"), 2)]))
     assert [deck.answer(CHAT, request("a")).answer for _ in range(3)] == [1, 2, 2]
 
 
@@ -104,7 +104,7 @@ def test_a_request_that_came_several_times_gets_the_answers_in_order_and_then_th
     ],
 )
 def test_what_was_not_recorded_is_told_by_the_first_thing_that_differs(body: dict[str, Any], words: str) -> None:
-    deck = Deck(Cassette(MODELS, [recorded(request("q"), 0), recorded(request("a", "b"), 1)]))
+    deck = AnswerLookup(Cassette(MODELS, [recorded(request("q"), 0), recorded(request("a", "b"), 1)]))
     with pytest.raises(Mismatch) as error:
         deck.answer(CHAT, body)
     assert str(error.value) == words
@@ -114,7 +114,7 @@ def test_what_differs_each_time_makes_no_other_request_but_where_it_is_to_be_exa
     listed = "-rw-r--r-- 1 root root 87 Nov 24 01:57 boiler.md\nreal 0m0.013s"
     again = "-rw-r--r-- 1 root root 87 Nov 25 11:03 boiler.md\nreal 0m0.021s"
     cassette = Cassette(MODELS, [recorded(request("a", listed), 1), recorded(request("a", listed, "b"), 2)])
-    deck = Deck(cassette)
+    deck = AnswerLookup(cassette)
     assert [deck.answer(CHAT, request("a", text)).answer for text in (listed, again, again)] == [1, 1, 1]
     assert deck.answer(CHAT, request("a", again, "b")).answer == 2
     assert deck.alike == 3
@@ -122,14 +122,14 @@ def test_what_differs_each_time_makes_no_other_request_but_where_it_is_to_be_exa
     with pytest.raises(Mismatch, match=r"message 3 differs: user 'c' where user 'b'"):
         deck.answer(CHAT, request("a", again, "c"))
     with pytest.raises(Mismatch, match="message 2 differs"):
-        Deck(cassette, exact=True).answer(CHAT, request("a", again))
+        AnswerLookup(cassette, exact=True).answer(CHAT, request("a", again))
     prompt = RecordedAnswer("/completions", {"prompt": listed}, 200, 3)
-    assert Deck(Cassette(MODELS, [prompt])).answer("/completions", {"prompt": again}).answer == 3
+    assert AnswerLookup(Cassette(MODELS, [prompt])).answer("/completions", {"prompt": again}).answer == 3
 
 
 def test_another_path_is_told() -> None:
-    with pytest.raises(Mismatch, match="nothing was recorded of /completions"):
-        Deck(Cassette(MODELS, [recorded(request("a"), 1)])).answer("/completions", {"prompt": "p"})
+    with pytest.raises(Mismatch, match="no request to /completions was recorded"):
+        AnswerLookup(Cassette(MODELS, [recorded(request("a"), 1)])).answer("/completions", {"prompt": "p"})
 
 
 # recorder: what passes between clients and an endpoint, kept and played again.

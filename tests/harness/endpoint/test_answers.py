@@ -107,7 +107,7 @@ class TestShapes:
         ]
 
     def test_content_of_no_readable_shape_is_asked_for_again(self):
-        with pytest.raises(TransientError, match="no text"):
+        with pytest.raises(TransientError, match="not text"):
             read({"content": 3})
 
     def test_a_reply_of_thinking_alone_has_the_sign(self):
