@@ -166,7 +166,7 @@ class Agent:
         step, cramped = await self._query(index)
         # Kept before acting: a timeout or a lost terminal in mid-action must not lose the reply.
         self._steps.append(step)
-        overflows = self._room.is_filled_by(step.reply, cramped)
+        overflows = self._room.fills_context(step.reply, cramped)
         try:
             if overflows:
                 self._drop_reply(step)
@@ -286,7 +286,7 @@ class Agent:
 
     def _check_usage(self, reply: Reply) -> Reply:
         """Return the reply with a sign if its prompt count is impossible or shows that the prompt was truncated."""
-        sign = self._history.count(reply.usage) if self._room.believes(reply.usage) else IMPOSSIBLE_USAGE
+        sign = self._history.count(reply.usage) if self._room.is_plausible(reply.usage) else IMPOSSIBLE_USAGE
         if sign == PROMPT_TRUNCATED and not self._warnings[sign]:
             self._warn(
                 f"{sign}: The server counts only {reply.usage.prompt_tokens} tokens for a longer prompt: it seems to "

@@ -83,15 +83,15 @@ class ReplyRoom:
         """Whether the context left the reply less room than wanted; `asked` is the max_tokens of its query."""
         return min(asked, reply.max_tokens or asked) < self.wanted(used)
 
-    def believes(self, usage: Usage) -> bool:
+    def is_plausible(self, usage: Usage) -> bool:
         """Whether a reply's counts are plausible: no server answers a prompt that exceeds its context."""
         served = self._model.context_tokens
         return served is None or usage.prompt_tokens + usage.completion_tokens <= served + SMALLEST_REPLY_TOKENS
 
-    def is_filled_by(self, reply: Reply, cramped: bool) -> bool:
+    def fills_context(self, reply: Reply, cramped: bool) -> bool:
         """Whether the reply filled the context, or was cut by too little room while a policy can make more."""
         context, served = self.context_tokens, self._model.context_tokens
-        if context is not None and self.believes(reply.usage):
+        if context is not None and self.is_plausible(reply.usage):
             left = context - reply.usage.prompt_tokens - reply.usage.completion_tokens
             # A whole reply cannot have exceeded the server's own limit, whatever it counts.
             is_over = left < 0 and context != served

@@ -75,7 +75,7 @@ class Sampling(SamplingSettings):
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     """Seed of queries without one of their own; None sends no seed."""
 
-    def on_the_wire(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def wire_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return a request's fields under the names that the server knows, without those that are not to be sent."""
         names = {**self.rename_fields, "seed": None} if self.omit_seed else self.rename_fields
         return {name: value for field, value in fields.items() if (name := names.get(field, field)) is not None}

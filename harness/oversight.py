@@ -303,9 +303,9 @@ class Supervisor:
             self._note(step, "approved", f"by rule: {' and '.join(rules)}")
         return reply
 
-    def note_message(self, step: int, said: str | HandedBack, text: str) -> None:
+    def note_message(self, step: int, message: str | HandedBack, text: str) -> None:
         """Record that `text` was sent to the model on behalf of a person."""
-        self._note(step, "typed" if isinstance(said, HandedBack) else "message", text)
+        self._note(step, "typed" if isinstance(message, HandedBack) else "message", text)
 
     def _note(self, step: int, kind: str, text: str) -> None:
         self.interventions.append(Intervention.model_validate({"step": step, "kind": kind, "text": text}))

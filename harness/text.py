@@ -19,12 +19,12 @@ def strip_thinking(content: str, opaque: Iterable[Span] = ()) -> str:
     Everything up to the last `</think>` is thinking, also without its opening tag; an unclosed `<think>`
     at the front makes all of it thinking. Tags inside the `opaque` spans are text, not tags.
     """
-    close = masked(content, opaque).rfind(_THINK_CLOSE)
+    close = mask_spans(content, opaque).rfind(_THINK_CLOSE)
     answer = content[close + len(_THINK_CLOSE) :] if close >= 0 else content
     return "" if answer.lstrip().startswith(_THINK_OPEN) else answer
 
 
-def masked(text: str, spans: Iterable[Span]) -> str:
+def mask_spans(text: str, spans: Iterable[Span]) -> str:
     """Return `text` with the spans replaced by dots, so that searches only find matches outside them."""
     parts: list[str] = []
     copied = 0

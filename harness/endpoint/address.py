@@ -59,7 +59,7 @@ def proxy_of(url: str) -> Proxy | None:
     return Proxy(names[0] if names else f"{scheme.upper()}_PROXY", without_password(proxies[scheme]))
 
 
-def goes_past_proxies(url: str) -> bool:
+def bypasses_proxies(url: str) -> bool:
     """Whether the environment names proxies but the URL is on this machine."""
     return bool(getproxies_environment()) and is_loopback(urlsplit(url).hostname or "")
 

@@ -171,16 +171,16 @@ def read_completion(data: object, *, max_tokens: int, context_tokens: int | None
 
 def read_reasoning_field(data: object) -> str | None:
     """Return the field in which the server accepts this reply's reasoning back; None without reasoning."""
-    return _complete_reply(data).said.reasoning_field
+    return _complete_reply(data).message.reasoning_field
 
 
 def read_raw_reply(data: object) -> RawReply:
     """Read the uninterpreted reply in the body of an HTTP 200. Raises TransientError if it is not complete."""
-    completion, choice, said, _ = _complete_reply(data)
+    completion, choice, message, _ = _complete_reply(data)
     usage, stop = completion.usage or _WireUsage(), choice.stop_reason
     return RawReply(
-        content=without_lone_surrogates(said.content),
-        reasoning=without_lone_surrogates(said.reasoning) if said.reasoning else None,
+        content=without_lone_surrogates(message.content),
+        reasoning=without_lone_surrogates(message.reasoning) if message.reasoning else None,
         finish_reason=_finish_reason(choice),
         stop_reason=without_lone_surrogates(stop) if isinstance(stop, str) else stop if type(stop) is int else None,
         prompt_tokens=usage.prompt_tokens,
@@ -201,7 +201,7 @@ class _CompleteReply(NamedTuple):
 
     completion: _Completion
     choice: _Choice
-    said: ParsedMessage
+    message: ParsedMessage
     cut: bool
 
 
@@ -220,25 +220,25 @@ def _complete_reply(data: object) -> _CompleteReply:
         # abort, error, content_filter, missing or unknown: half a command must not be run.
         reason = shorten(quote((unfit or named)[0]))
         raise TransientError(f"the server ended the reply with finish_reason {reason}, so it may not be whole{failed}")
-    said = spoken(choice.message)
-    if said is None:
+    message = spoken(choice.message)
+    if message is None:
         raise TransientError(f"HTTP 200, but the reply's content is not text: {shorten(quote(choice.message))}")
-    return _CompleteReply(completion, choice, said, any(ending(reason) == "cut" for reason in named))
+    return _CompleteReply(completion, choice, message, any(ending(reason) == "cut" for reason in named))
 
 
 def _reply(whole: _CompleteReply) -> Reply:
-    completion, choice, said = whole.completion, whole.choice, split_channels(whole.said)
+    completion, choice, message = whole.completion, whole.choice, split_channels(whole.message)
     return Reply(
-        content=without_lone_surrogates(said.content),
-        reasoning=without_lone_surrogates(said.reasoning) if said.reasoning else None,
-        tool_calls=tuple(_tool_call(call) for call in said.tool_calls),
+        content=without_lone_surrogates(message.content),
+        reasoning=without_lone_surrogates(message.reasoning) if message.reasoning else None,
+        tool_calls=tuple(_tool_call(call) for call in message.tool_calls),
         finish_reason=_finish_reason(choice),
         cut=whole.cut,
-        usage=_usage(completion.usage or _WireUsage(), said),
+        usage=_usage(completion.usage or _WireUsage(), message),
         model=completion.model and _short_text(completion.model),
         fingerprint=_short_text(completion.system_fingerprint),
         weights=_short_text(", ".join(dict.fromkeys(_versions(_weights(choice.named))))),
-        signs=said.signs,
+        signs=message.signs,
         tokens=_tokens(completion, choice),
     )
 
@@ -280,10 +280,10 @@ def _signs(reply: Reply, *, takes_calls: bool) -> Iterator[str]:
         yield "raw_tool_call"
 
 
-def _usage(wire: _WireUsage, said: ParsedMessage) -> Usage:
+def _usage(wire: _WireUsage, message: ParsedMessage) -> Usage:
     """Return a reply's counts. For a reply that is not empty, 0 is no count: gateways use it for missing values."""
     prompt, completion = wire.prompt_tokens or 0, wire.completion_tokens
-    speaks = bool(said.content or said.reasoning or said.tool_calls)
+    speaks = bool(message.content or message.reasoning or message.tool_calls)
     is_counted = prompt > 0 and (completion is not None and (completion > 0 or not speaks))
     return Usage(
         prompt_tokens=prompt,

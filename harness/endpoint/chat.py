@@ -247,11 +247,11 @@ class ChatModel:
         seed: int | None,
         max_tokens: int,
         tools: Sequence[Mapping[str, Any]] = (),
-        elsewhere: bool = False,
+        has_alternative: bool = False,
     ) -> Reply:
         """Return one reply to `messages`, with retries, and with a lower max_tokens if the server refuses it.
 
-        `elsewhere`: the caller has another endpoint, so it does not wait for this one during an outage. Raises
+        `has_alternative`: the caller has another endpoint, so it does not wait for this one during an outage. Raises
         EndpointUnavailable, ReplyTimeout, RequestRefused or ContextLimitReached.
         """
         began, refused_sec, attempts = time.monotonic(), 0.0, 0
@@ -264,9 +264,9 @@ class ChatModel:
             content = encoded(body)
             tried.append(self._reasoning.sent)
             read = partial(self._read, max_tokens=asked, takes_calls=bool(tools))
-            absence = self.outage.request(waits=not elsewhere)
+            absence = self.outage.request(waits=not has_alternative)
             try:
-                done = await self._ask(path, content, read, absence, elsewhere=elsewhere, max_tokens=asked)
+                done = await self._ask(path, content, read, absence, has_alternative=has_alternative, max_tokens=asked)
                 break
             except TooManyTokensError as error:
                 try:
@@ -343,22 +343,22 @@ class ChatModel:
     ) -> tuple[str, dict[str, Any]]:
         """Return the path below the base URL and the body of the request that `query` sends. Raises RequestRefused."""
         path, history = self._history(messages, tools)
-        return path, self.sampling.on_the_wire({**self._parameters(seed, max_tokens), **history})
+        return path, self.sampling.wire_fields({**self._parameters(seed, max_tokens), **history})
 
     async def complete(
-        self, fields: Mapping[str, Any], *, seed: int | None = None, elsewhere: bool = False
+        self, fields: Mapping[str, Any], *, seed: int | None = None, has_alternative: bool = False
     ) -> RawReply:
         """Return one uninterpreted reply to `messages` or a `prompt` that are sent unchanged, with retries.
 
-        `fields` are top-level fields of the request; sampling settings override them. `elsewhere` is as in `query`.
-        Raises like `query`.
+        `fields` are top-level fields of the request, overridden by sampling settings. `has_alternative` is as in
+        `query`. Raises like `query`.
         """
         path = "/chat/completions" if "messages" in fields else "/completions"
         max_tokens = self.sampling.max_tokens
-        body = encoded(self.sampling.on_the_wire({**fields, **self._parameters(seed, max_tokens)}))
-        absence = self.outage.request(waits=not elsewhere)
+        body = encoded(self.sampling.wire_fields({**fields, **self._parameters(seed, max_tokens)}))
+        absence = self.outage.request(waits=not has_alternative)
         read = partial(self._read_raw, max_tokens=max_tokens)
-        done = await self._ask(path, body, read, absence, elsewhere=elsewhere, max_tokens=max_tokens)
+        done = await self._ask(path, body, read, absence, has_alternative=has_alternative, max_tokens=max_tokens)
         self._limit.record(done.value.completion_tokens or 0, done.latency_sec)
         return done.value.model_copy(
             update={"latency_sec": done.latency_sec, "waited_sec": done.waited_sec, "attempts": done.attempts}
@@ -400,7 +400,7 @@ class ChatModel:
         absence: OutageHandler | None,
         policy: RetryPolicy | None = None,
         *,
-        elsewhere: bool = False,
+        has_alternative: bool = False,
         max_tokens: int | None = None,
     ) -> Success[T]:
         url = self._root + path if path == TOKENIZE else path
@@ -412,13 +412,13 @@ class ChatModel:
             limit_sec = self._limit.of(max_tokens, times_cut) if max_tokens else self._limit.least_sec
             try:
                 answer = self._transport.post(url, content)
-                return read(await self._send(answer, limit_sec, error_for, elsewhere=elsewhere))
+                return read(await self._send(answer, limit_sec, error_for, has_alternative=has_alternative))
             except TransientError as failure:
                 times_cut += failure.over_time
                 raise
 
         # If there is another server, the second attempt at a reply that takes too long is made there.
-        policy = policy or (self._retry_elsewhere if elsewhere else self._retry)
+        policy = policy or (self._retry_elsewhere if has_alternative else self._retry)
         done = await self._retry_request(path, attempt, policy, absence)
         self.outage.note_answer()
         self._check_weights()
@@ -630,12 +630,12 @@ class ChatModel:
         timeout_sec: float,
         error_for: Callable[[StatusError], Exception],
         *,
-        elsewhere: bool = False,
+        has_alternative: bool = False,
     ) -> object:
         """Make one attempt and return the decoded body of a 200. Raises one of our exceptions otherwise."""
         began = time.monotonic()
         try:
-            async with self.outage.attempt(timeout_sec, elsewhere=elsewhere) as flight:
+            async with self.outage.attempt(timeout_sec, has_alternative=has_alternative) as flight:
                 body = await answer
             if not (isinstance(body, dict) and body.get("error") and not body.get("choices")):
                 return body
@@ -720,7 +720,7 @@ def _gave_up_error(error: StatusError, waited_sec: float) -> TransientError | No
     is_gateway = error.is_page or error.status != 408
     who = f"a gateway ({error.server.partition('/')[0]})" if error.server and is_gateway else "a gateway"
     who = who if is_gateway else "the server"
-    said = shorten(server_words(error.body)) or "no message"
-    words = f"HTTP {error.status} from {who} after {waited_sec:.0f} s: it gave up waiting for the reply ({said}); "
+    message = shorten(server_words(error.body)) or "no message"
+    words = f"HTTP {error.status} from {who} after {waited_sec:.0f} s: it gave up waiting for the reply ({message}); "
     remedy = "raise its own time limit (nginx: proxy_read_timeout; LiteLLM: request_timeout)"
     return TransientError(words + remedy, over_time=True)

@@ -63,15 +63,15 @@ def spoken(message: Mapping[str, Any]) -> ParsedMessage | None:
     return ParsedMessage(content or "", reasoning or None, field, calls)
 
 
-def split_channels(said: ParsedMessage) -> ParsedMessage:
+def split_channels(parsed: ParsedMessage) -> ParsedMessage:
     """Split the channels of gpt-oss, if the server has left them in the text.
 
     Without its control tokens, a text is only split if it begins with analysis and continues in another channel.
     """
-    segments = list(_segments(said.content) or _bare_segments(said.content))
+    segments = list(_segments(parsed.content) or _bare_segments(parsed.content))
     if not segments:
-        marked = _CHANNEL_TOKEN.search(said.content) is not None
-        return said._replace(signs=("channel_tokens",)) if marked else said
+        marked = _CHANNEL_TOKEN.search(parsed.content) is not None
+        return parsed._replace(signs=("channel_tokens",)) if marked else parsed
     found, by_channel = list[Any](), defaultdict[str, list[str]](list)
     for channel, header, body in segments:
         if (recipient := _RECIPIENT.search(header)) is not None:
@@ -80,10 +80,10 @@ def split_channels(said: ParsedMessage) -> ParsedMessage:
             by_channel[channel].append(body)
     # Commentary without a recipient is a preamble, unless there is nothing else besides the thinking.
     answer = by_channel.pop("final", []) or ([] if found else by_channel.pop("commentary", []))
-    thinking = [said.reasoning or "", *(body for bodies in by_channel.values() for body in bodies)]
+    thinking = [parsed.reasoning or "", *(body for bodies in by_channel.values() for body in bodies)]
     reasoning = "\n".join(filter(None, thinking)) or None
-    calls = said.tool_calls or tuple(found)
-    return ParsedMessage("".join(answer), reasoning, said.reasoning_field, calls, ("channel_tokens",))
+    calls = parsed.tool_calls or tuple(found)
+    return ParsedMessage("".join(answer), reasoning, parsed.reasoning_field, calls, ("channel_tokens",))
 
 
 def _separate_thinking(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -262,5 +262,5 @@ def _is_ended_text(reply: Reply) -> bool:
 
 
 def _bytes(reply: Reply) -> int:
-    said = (reply.content, reply.reasoning or "", *(f"{call.name}{call.arguments}" for call in reply.tool_calls))
-    return sum(len(each.encode("utf-8", "replace")) for each in said)
+    parsed = (reply.content, reply.reasoning or "", *(f"{call.name}{call.arguments}" for call in reply.tool_calls))
+    return sum(len(each.encode("utf-8", "replace")) for each in parsed)

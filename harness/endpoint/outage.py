@@ -57,9 +57,9 @@ class OutageTooLongError(Exception):
 class PendingAttempt:
     """One pending attempt; `lost` if its server is gone, and may have been replaced by a new one."""
 
-    def __init__(self, elsewhere: bool = False) -> None:
+    def __init__(self, has_alternative: bool = False) -> None:
         self.lost = False
-        self.elsewhere = elsewhere
+        self.has_alternative = has_alternative
         """Whether it can go to another server."""
 
 
@@ -113,9 +113,9 @@ class Outage:
         return RequestOutages(self, waits)
 
     @contextlib.asynccontextmanager
-    async def attempt(self, timeout_sec: float, *, elsewhere: bool = False) -> AsyncIterator[PendingAttempt]:
+    async def attempt(self, timeout_sec: float, *, has_alternative: bool = False) -> AsyncIterator[PendingAttempt]:
         """Bound one attempt with a context manager. Raises TimeoutError, also if the attempt is lost."""
-        flight = PendingAttempt(elsewhere)
+        flight = PendingAttempt(has_alternative)
         async with asyncio.timeout(timeout_sec) as limit:
             self._pending[flight] = limit
             try:
@@ -185,7 +185,7 @@ class Outage:
             if await self._answered_within(min(pause_sec, left_sec)) and not closed:
                 break
             if time.monotonic() - since >= policy.move_on_sec:
-                self._abort_pending(only_with_elsewhere=True)
+                self._abort_pending(only_with_alternative=True)
             pause_sec = min(1.5 * pause_sec, policy.longest_pause_sec)
             found = await self._probe_failure()
         self._report("back", f"back after {time.monotonic() - since:.0f} s")
@@ -210,11 +210,11 @@ class Outage:
         self._say(words)
         self.on_change(presence)
 
-    def _abort_pending(self, *, only_with_elsewhere: bool = False) -> None:
+    def _abort_pending(self, *, only_with_alternative: bool = False) -> None:
         """Abort pending attempts: a new server process does not know them, or another server answers them sooner."""
         now = asyncio.get_running_loop().time()
         for flight, limit in self._pending.items():
-            if not limit.expired() and (flight.elsewhere or not only_with_elsewhere):
+            if not limit.expired() and (flight.has_alternative or not only_with_alternative):
                 flight.lost = True
                 limit.reschedule(now)
 

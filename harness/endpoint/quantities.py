@@ -172,7 +172,7 @@ def mentions_reply(clause: str, max_tokens: int | None) -> bool:
 def mentions_tokens(clause: str, max_tokens: int | None = None) -> bool:
     """Whether a clause says that a length exceeds what the model can handle."""
     if _TOO_LITTLE.search(clause):
-        return leaves_nothing(clause, None)
+        return leaves_no_tokens(clause, None)
     context, prompt = (bool(each.search(clause)) for each in (CONTEXT, IN))
     out = mentions_reply(clause, max_tokens)
     if out and INVALID.search(clause):
@@ -191,7 +191,7 @@ def _end_of_label(clause: str) -> int:
     return 0 if prompt is None else clause.rfind(": ", 0, prompt.start()) + 1
 
 
-def leaves_nothing(clause: str, max_tokens: int | None) -> bool:
+def leaves_no_tokens(clause: str, max_tokens: int | None) -> bool:
     """Whether the server computed less than one token for the reply, although more were requested."""
     found = re.search(r"(?:at least|greater than(?: or equal to)?|>=?|above|positive)\W*([01])?\b", clause)
     if found is None or not (found[1] or "positive" in found[0]) or not OUT.search(clause):

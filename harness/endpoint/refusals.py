@@ -31,7 +31,7 @@ from harness.endpoint.quantities import (
     UNPAID,
     Quantity,
     clauses,
-    leaves_nothing,
+    leaves_no_tokens,
     mentions_bytes,
     mentions_others,
     mentions_reply,
@@ -263,13 +263,13 @@ def _is_clear(found: Refusal, text: str) -> bool:
 def _size(text: str, max_tokens: int | None) -> Refusal | None:
     """Return what is too long for the model according to a refusal's text; None if it is about something else."""
     numbers = read_numbers(text, max_tokens)
-    said = [each for each in clauses(text) if mentions_tokens(each, max_tokens)]
-    if not said:
+    about_length = [each for each in clauses(text) if mentions_tokens(each, max_tokens)]
+    if not about_length:
         prompt, context = _first(numbers, "in"), _first(numbers, "context")
         is_longer = prompt is not None and context is not None and prompt > context and TOKENS.search(text)
         return Refusal(Reason.PROMPT, "", context, prompt) if is_longer else None
-    complaint = BREAK.join([each for each in said if not ADVICE.search(each)] or said)
-    if any(leaves_nothing(each, max_tokens) for each in said):
+    complaint = BREAK.join([each for each in about_length if not ADVICE.search(each)] or about_length)
+    if any(leaves_no_tokens(each, max_tokens) for each in about_length):
         return Refusal(Reason.PROMPT, "", _first(numbers, "context"), _first(numbers, "in"))
     found = _by_numbers(complaint, numbers, max_tokens)
     if found is not None:

@@ -224,7 +224,9 @@ class Replicas:
         """Return one reply from the next server or another. Raises the last server's error."""
         if len(self._replicas) == 1:
             return await self._replicas[0].chat.complete(fields, seed=seed)
-        return (await self.ask(lambda chat: chat.complete(fields, seed=seed, elsewhere=True), self._round_robin)).value
+        return (
+            await self.ask(lambda chat: chat.complete(fields, seed=seed, has_alternative=True), self._round_robin)
+        ).value
 
     @contextlib.contextmanager
     def bound(self) -> Iterator[Model]:
@@ -401,7 +403,7 @@ class _TrialModel:
         """Return one reply of the home server or, if that fails, of another one, which becomes the new home."""
 
         def call(chat: ChatModel) -> Awaitable[Reply]:
-            return self._at(chat).query(messages, seed=seed, max_tokens=max_tokens, tools=tools, elsewhere=True)
+            return self._at(chat).query(messages, seed=seed, max_tokens=max_tokens, tools=tools, has_alternative=True)
 
         answered = await self._replicas.ask(call, self._choose)
         self._move_to(answered.replica)
@@ -440,23 +442,23 @@ def _check_same(served: Mapping[str, ServedModel], same_context: bool, *, same_w
     """Raise RequestRefused if the servers, by URL, have different models, weights or context lengths."""
     if len(ids := sorted({each.id for each in served.values()})) > 1:
         raise RequestRefused(f"they serve different models ({', '.join(ids)}): name the one to use", status=404)
-    if same_weights and (told := _differing({url: each.root for url, each in served.items()})):
+    if same_weights and (found := _differing({url: each.root for url, each in served.items()})):
         raise RequestRefused(
-            f"they serve different weights under one name ({told}): serve the same weights everywhere, or, if these "
+            f"they serve different weights under one name ({found}): serve the same weights everywhere, or, if these "
             "are copies of the same weights, set --other-weights take",
             status=400,
         )
-    if same_context and (told := _differing({url: each.context_tokens for url, each in served.items()})):
+    if same_context and (found := _differing({url: each.context_tokens for url, each in served.items()})):
         raise RequestRefused(
-            f"they have different context lengths ({told}), so a trial's score would depend on its server; serve all "
+            f"they have different context lengths ({found}), so a trial's score would depend on its server; serve all "
             "with one --max-model-len",
             status=400,
         )
 
 
-def _differing(said: Mapping[str, object]) -> str:
+def _differing(values: Mapping[str, object]) -> str:
     """Return the servers' known values, by URL, if they differ; else an empty text."""
-    known = {url: value for url, value in said.items() if value is not None}
+    known = {url: value for url, value in values.items() if value is not None}
     return ", ".join(f"{url} {value}" for url, value in known.items()) if len(set(known.values())) > 1 else ""
 
 

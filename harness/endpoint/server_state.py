@@ -361,8 +361,8 @@ class ModelIdentity:
         """Return a message about how a reply's identity differs from earlier replies; None if it does not."""
         if not self.is_strict:
             return None
-        said = {name: self._canonical(name, value) for name in _IDENTITY if (value := getattr(reply, name))}
-        for name, value in said.items():
+        reported = {name: self._canonical(name, value) for name in _IDENTITY if (value := getattr(reply, name))}
+        for name, value in reported.items():
             known = self.known.get(name)
             if known and name == "model" and value in self.names and value not in known:
                 # The requested name is right, whatever the first replies named.
@@ -372,7 +372,7 @@ class ModelIdentity:
                 self._other[name] = value
                 self._in_a_row += 1
                 return f"its reply says that {_IDENTITY[name]} is {value}; before it was {', '.join(sorted(known))}"
-        for name, value in said.items():
+        for name, value in reported.items():
             self.known.setdefault(name, set()).add(value)
         if self.may_be_fleet:
             other = self._other["fingerprint"]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from harness.endpoint.address import goes_past_proxies, proxy_of
+from harness.endpoint.address import bypasses_proxies, proxy_of
 from harness.endpoint.answers import LONGEST_QUOTE, quote, shorten
 from harness.endpoint.bodies import ENCODINGS, BodyReader, OutOfBoundsError, RawAnswer, rejected_body_error
 from harness.endpoint.retry import TransientError
@@ -60,7 +60,7 @@ def _read_certificates(http: Any, *_named_by_the_environment: object) -> ssl.SSL
     return context
 
 
-def certificate_words(error: ssl.SSLError) -> str:
+def explain_tls_failure(error: ssl.SSLError) -> str:
     """Explain why TLS failed, and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = _CERTIFICATE_ERRORS.get(error.verify_code, "inspect it with openssl s_client")
@@ -146,7 +146,7 @@ class Transport:
                 headers=headers,
                 timeout=None,  # bounded by the caller, including the server's queue
                 follow_redirects=False,  # their bodies would be read without a limit
-                trust_env=not goes_past_proxies(url),
+                trust_env=not bypasses_proxies(url),
                 verify=certificates,
                 **kept,
             )
@@ -274,7 +274,7 @@ def _no_connection(error: Exception) -> TransientError:
     names = {type(cause).__name__ for cause in causes}
     denied = [cause for cause in causes if type(cause).__module__ == "ssl" and isinstance(cause, ssl.SSLError)]
     if denied and names & (_CONNECT_ERRORS | {"SSLCertVerificationError"}):
-        return TransientError(f"cannot connect: {certificate_words(denied[-1])}")
+        return TransientError(f"cannot connect: {explain_tls_failure(denied[-1])}")
     words = quote(next(filter(None, map(_cause_words, reversed(causes))), "no details"))
     if names & _BROKEN_CONNECTION_ERRORS:
         return TransientError(f"connection broke: {words}", broke=True)

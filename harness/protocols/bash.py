@@ -149,7 +149,7 @@ def check_block(block: Block) -> None:
         raise FormatError(
             "unclosed_block", f"Found 0 complete bash blocks: no line with only {block.fence} ends the block."
         )
-    if block.swallows_another:
+    if block.contains_another:
         raise FormatError(
             "nested_fence",
             f"The bash block contains a line that starts another {block.fence} block, so its end is unclear. "

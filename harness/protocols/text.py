@@ -170,7 +170,7 @@ class Block:
     closed: bool
 
     @property
-    def swallows_another(self) -> bool:
+    def contains_another(self) -> bool:
         """Whether a labelled block starts inside, so that this one was closed too early or not at all."""
         return any(len(found[1]) >= len(self.fence) for found in _NESTED_OPENING.finditer(self.command))
 

@@ -14,7 +14,7 @@ from harness.errors import FormatError
 from harness.protocols.base import Parsed
 from harness.protocols.bash import BashProtocol, block_oddities, check_block, one_command
 from harness.protocols.text import ANY, Block, find_blocks, whole_spans
-from harness.text import masked, strip_thinking
+from harness.text import mask_spans, strip_thinking
 from harness.trajectory import ToolCall
 
 _OPEN, _CLOSE = "<thinking>", "</thinking>"
@@ -67,7 +67,7 @@ def _shell_blocks(blocks: list[Block]) -> list[Block]:
 
 def _thinking_end(reply: str, blocks: list[Block]) -> int:
     """Return the offset of the end of the thinking at the reply's front; 0 if none precedes the first block."""
-    tags = masked(reply, whole_spans(blocks))
+    tags = mask_spans(reply, whole_spans(blocks))
     close = tags.find(_CLOSE)
     first_block = next((block.start for block in _shell_blocks(blocks)), len(reply))
     if close < 0 or tags.find(_OPEN, 0, close) > first_block:

@@ -172,10 +172,10 @@ class Delivery:
         capture = self._pane.capture
         if capture.shell_lost:
             self._note(_SHELL_LOST)
-        said = (capture.ended.note or "").split("_") if capture.ended is not None else []
-        for note in _NOTES.keys() & said:
+        kinds = (capture.ended.note or "").split("_") if capture.ended is not None else []
+        for note in _NOTES.keys() & kinds:
             self._note(_NOTES[note])
-        if "unsaved" in said:
+        if "unsaved" in kinds:
             kept = ("exports", "directory")
             await self._link.commands(*(f"save-buffer -b {name} {self._at}.{name}\n".encode() for name in kept))
 

@@ -248,7 +248,7 @@ class PromptWaiter:
                 pane.shell.settle()
 
     def _settle_at_prompt(self) -> None:
-        self._know_prompt()
+        self._save_prompt()
         if self._pane.shell.wait_sec is not None:
             self._pane.shell.settle()
         else:
@@ -260,16 +260,16 @@ class PromptWaiter:
             return _ShellActivity.UNKNOWN
         if not now.is_at_rest or not (now.waiting or now.is_still(before)):
             return _ShellActivity.BUSY
-        if self._pane.shell.wait_sec is not None and self._is_the_marks_shell(now):
+        if self._pane.shell.wait_sec is not None and self._is_marking_shell(now):
             return _ShellActivity.AT_MARKED_PROMPT
         # Marks may also come from a shell whose pid differs, or is unknown here.
         line = self._pane.line
         may_be_prompt = line.is_fresh and (bool(line.text) or now.edits_line) and now.is_still(before)
-        if may_be_prompt and self._is_at_some_prompt(now):
+        if may_be_prompt and self._is_at_unmarked_prompt(now):
             return _ShellActivity.AT_UNMARKED_PROMPT
         return _ShellActivity.BUSY
 
-    def _is_the_marks_shell(self, now: Foreground) -> bool:
+    def _is_marking_shell(self, now: Foreground) -> bool:
         pid = self._pane.shell.pid
         return now.is_shell if pid is None else now.group == pid and self._reads_command(now)
 
@@ -283,7 +283,7 @@ class PromptWaiter:
         text = self._pane.line.text
         return self._is_known(now) or (now.name not in _EDITORS and text.endswith(_PLAIN_PROMPT))
 
-    def _is_at_some_prompt(self, now: Foreground) -> bool:
+    def _is_at_unmarked_prompt(self, now: Foreground) -> bool:
         text = self._pane.line.text
         if now.is_shell:
             return self._reads_command(now)
@@ -296,7 +296,7 @@ class PromptWaiter:
     def _is_known(self, now: Foreground) -> bool:
         return self._prompt_lines in (None, now.canonical) and same_prompt(self._prompt, self._pane.line.text)
 
-    def _know_prompt(self) -> None:
+    def _save_prompt(self) -> None:
         if self._pane.line.text:
             self._prompt = self._pane.line.text
             self._prompt_lines = None if self._before is None else self._before.canonical
@@ -305,7 +305,7 @@ class PromptWaiter:
         """Remember a possible prompt when the time is over, to recognise it later."""
         line = self._pane.line
         if self._entered and line.is_fresh and looks_like_prompt(line.text):
-            self._know_prompt()
+            self._save_prompt()
 
 
 def _now() -> float:

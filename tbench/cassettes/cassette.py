@@ -208,7 +208,7 @@ def _usage(reply: Reply) -> dict[str, Any]:
 _SHOWN_CHARS = 60
 
 
-class Mismatch(Exception):
+class NotRecorded(Exception):
     """Raised for a request that was not recorded; the message names its difference from the nearest recorded one."""
 
 
@@ -231,11 +231,11 @@ class AnswerLookup:
                 self._answers.setdefault(key, []).append(each)
 
     def answer(self, path: str, request: Mapping[str, Any]) -> RecordedAnswer:
-        """Return the recorded answer. Raises Mismatch."""
+        """Return the recorded answer. Raises NotRecorded."""
         equal, *alike = self._keys(path, request)
         key = next((key for key in (equal, *alike) if key in self._answers), None)
         if key is None:
-            raise Mismatch(self._difference(path, request))
+            raise NotRecorded(self._difference(path, request))
         self.alike += key != equal
         answers, asked = self._answers[key], self._asked.get(key, 0)
         self._asked[key] = asked + 1

@@ -14,7 +14,7 @@ from tbench.cassettes.cassette import (
     Cassette,
     CassetteWriter,
     Json,
-    Mismatch,
+    NotRecorded,
     RecordedAnswer,
     decode_request,
 )
@@ -44,7 +44,7 @@ class CassettePlayer(LocalServer):
         with self._lookup_lock:
             try:
                 found = self._lookup.answer(path, request)
-            except Mismatch as mismatch:
+            except NotRecorded as mismatch:
                 self.refused += 1
                 return 400, _error(f"not on this cassette: {mismatch}")
             self.answered += 1

@@ -1,4 +1,4 @@
-"""cassette: its file, whole or told what is wrong with it."""
+"""cassette: valid files, and messages about invalid ones."""
 
 from __future__ import annotations
 

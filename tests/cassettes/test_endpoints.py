@@ -1,4 +1,4 @@
-"""player: a cassette over real HTTP."""
+"""endpoints: cassettes over real HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.endpoint.chat import ChatModel
 from harness.errors import ContextLimitReached
 from harness.model import Sampling
 from harness.trajectory import Message, Reply
-from tbench.cassettes.cassette import AnswerLookup, Cassette, Mismatch, RecordedAnswer
+from tbench.cassettes.cassette import AnswerLookup, Cassette, NotRecorded, RecordedAnswer
 from tbench.cassettes.endpoints import CassettePlayer, CassetteRecorder, EndpointSilent
 
 CHAT = "/chat/completions"
@@ -105,7 +105,7 @@ def test_a_request_that_came_several_times_gets_the_answers_in_order_and_then_th
 )
 def test_what_was_not_recorded_is_told_by_the_first_thing_that_differs(body: dict[str, Any], words: str) -> None:
     deck = AnswerLookup(Cassette(MODELS, [recorded(request("q"), 0), recorded(request("a", "b"), 1)]))
-    with pytest.raises(Mismatch) as error:
+    with pytest.raises(NotRecorded) as error:
         deck.answer(CHAT, body)
     assert str(error.value) == words
 
@@ -119,16 +119,16 @@ def test_what_differs_each_time_makes_no_other_request_but_where_it_is_to_be_exa
     assert deck.answer(CHAT, request("a", again, "b")).answer == 2
     assert deck.alike == 3
     # The first message that differs is one of those that matter.
-    with pytest.raises(Mismatch, match=r"message 3 differs: user 'c' where user 'b'"):
+    with pytest.raises(NotRecorded, match=r"message 3 differs: user 'c' where user 'b'"):
         deck.answer(CHAT, request("a", again, "c"))
-    with pytest.raises(Mismatch, match="message 2 differs"):
+    with pytest.raises(NotRecorded, match="message 2 differs"):
         AnswerLookup(cassette, exact=True).answer(CHAT, request("a", again))
     prompt = RecordedAnswer("/completions", {"prompt": listed}, 200, 3)
     assert AnswerLookup(Cassette(MODELS, [prompt])).answer("/completions", {"prompt": again}).answer == 3
 
 
 def test_another_path_is_told() -> None:
-    with pytest.raises(Mismatch, match="no request to /completions was recorded"):
+    with pytest.raises(NotRecorded, match="no request to /completions was recorded"):
         AnswerLookup(Cassette(MODELS, [recorded(request("a"), 1)])).answer("/completions", {"prompt": "p"})
 
 
@@ -156,7 +156,7 @@ def recording(file: Path, base_url: str) -> Iterator[CassetteRecorder]:
 
 
 async def conversation(base_url: str) -> list[Any]:
-    """What a model says in three turns, the last of which is too long for it."""
+    """Return a model's answers in three turns, the last of which exceeds its context."""
     said: list[Any] = []
     async with ChatModel(base_url, None, Sampling(), api_key=None) as model:
         await model.connect()

@@ -100,7 +100,7 @@ def say(connection: http.client.HTTPConnection, *args: Any, **changes: Any) -> s
 
 
 def passing_seed(scripts: Path, passing: bool = True) -> int:
-    """A seed that goes the wanted way: the script's first pass step writes the file."""
+    """Find a seed that passes, or fails: the first step of a pass writes the file."""
     known = Scripts(INSTRUCTIONS, scripts)
     opening = [("user", INSTRUCTIONS["write"])]
     return next(
@@ -189,7 +189,7 @@ class TestScripts:
 
 
 class TestProtocols:
-    """As the formats are described; what the protocols make of it is seen in tests/cli."""
+    """Replies follow the formats; tests/cli checks that the protocols accept them."""
 
     def test_keystrokes_in_tags(self, connection, scripts):
         seed, opening = passing_seed(scripts), AS_XML + INSTRUCTIONS["write"]
@@ -452,13 +452,13 @@ class TestLife:
         assert capfd.readouterr().err == ""
 
     def test_serving_announces_a_script_and_not_a_model(self):
-        told: list[str] = []
+        lines: list[str] = []
 
         def announce(line: str) -> None:
-            told.append(line)
+            lines.append(line)
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
             serve("127.0.0.1", 0, {}, announce=announce)
-        assert told[0].startswith("scripted-demo at http://127.0.0.1:")
-        assert "not a model" in told[0]
+        assert lines[0].startswith("scripted-demo at http://127.0.0.1:")
+        assert "not a model" in lines[0]

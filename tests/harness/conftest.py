@@ -44,7 +44,7 @@ async def open_terminal(box: Container) -> AsyncIterator[Open]:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def desk(equipped: Container) -> AsyncIterator[Terminal]:
-    """One terminal in that container for all tests of a module: each leaves it at its prompt."""
+    """One terminal in that container for all tests of a module; each test leaves it at its prompt."""
     async with opened(equipped) as terminal:
         yield terminal
 

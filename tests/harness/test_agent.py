@@ -1,4 +1,4 @@
-"""agent: how a conversation goes on, what ends it, and what it leaves behind."""
+"""agent: the course of a conversation, its end, and its record."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ async def test_a_cut_reply_is_never_executed_even_when_it_is_well_formed(bash: b
 
 
 class SlowModel(ScriptedModel):
-    """Takes longer for a reply than the agents here may run; `waited_sec` of a reply says whose fault that is."""
+    """Takes longer for a reply than the agents' limit here; a reply's `waited_sec` is not charged."""
 
     async def query(
         self, messages: Sequence[Message], *, seed: int | None, max_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
@@ -481,7 +481,7 @@ async def test_commands_get_the_limit_of_the_configuration() -> None:
 
 
 class CutOffTerminal(FakeTerminal):
-    """Out of reach for longer than the agent may run, and says so to whoever has to know."""
+    """Out of reach for longer than the agent's limit, and reports it."""
 
     agent: Agent
 

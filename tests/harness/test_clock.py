@@ -1,4 +1,4 @@
-"""clock: what is charged to an agent, what is not, and that the two add up to the wall."""
+"""clock: charged and uncharged time of an agent add up to the wall time."""
 
 from __future__ import annotations
 

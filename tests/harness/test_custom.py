@@ -1,4 +1,4 @@
-"""custom: a user's own agent gets what it needs, is kept to its limits, and all that it does is recorded."""
+"""custom: a user's own agent gets its inputs, is kept to its limits, and is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""history: the messages as they are sent, and how long they are as far as the server has told."""
+"""history: the messages as they are sent, and their length by the server's counts."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ BIG = "output " * 1000
 
 
 class CountingModel(ScriptedModel):
-    """Counts as a server does: four bytes are a token, a prompt that is too long is refused, a reply is cut."""
+    """Counts like a server: four bytes per token; refuses long prompts, and cuts replies."""
 
     async def query(
         self, messages: Sequence[Message], *, seed: int | None, max_tokens: int, tools: Sequence[Mapping[str, Any]] = ()

@@ -1,4 +1,4 @@
-"""oversight: an agent that is held, spoken to and decided about, and what its trajectory says of it."""
+"""oversight: an agent is held, gets messages and decisions, and its trajectory records them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLAIM = '{"analysis": "a", "plan": "p", "commands": [], "task_complete": true}'
 
 
 class Watcher:
-    """An oversight that says and decides what it is given, by step; otherwise it lets the agent be."""
+    """An oversight with given messages and decisions by step; otherwise it does not intervene."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Watcher:
         self._said, self._decide, self._hold_sec = said or {}, decide, hold_sec
         self.drafts: list[Draft] = []
         self.known: list[Reply] = []
-        """Replies that are not asked for again."""
+        """Known replies, which are not queried again."""
 
     async def before_query(self, step: int) -> Sequence[str]:
         await asyncio.sleep(self._hold_sec)

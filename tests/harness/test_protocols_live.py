@@ -1,4 +1,4 @@
-"""Every protocol against a real shell: what is typed runs, and what comes back is read as that protocol shows it."""
+"""Every protocol with a real shell: typed commands run, and their output is shown in the protocol's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""replies: what replies say about themselves is counted, and what is odd about it is said."""
+"""replies: metadata of replies is counted, and oddities are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""terminal: what a command leaves to the next in persistent and fresh shells, row by row, as in docs/terminal.md."""
+"""terminal: state that a command leaves to the next in persistent and fresh shells; table in docs/terminal.md."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ COMMIT = "git -c user.name=a -c user.email=a@example.com -C /tmp/repo commit --a
 
 
 @dataclass(frozen=True)
-class Told:
-    """What comes of a command. In its texts `…` stands for anything."""
+class Expected:
+    """Expected result of a command; in its texts, `…` stands for anything."""
 
     output: str = ""
     exit_code: int | None = 0
@@ -40,47 +40,49 @@ class Told:
     background: str = ""
     timed_out: bool = False
     shown: str = "…"
-    """What the model reads, without the notes."""
+    """Observation without notes."""
     submitted: bool = False
 
 
 @dataclass(frozen=True)
 class Step:
     command: str
-    told: dict[ShellMode, Told]
+    expected: dict[ShellMode, Expected]
     limit_sec: float
     after_sec: float
 
 
 def step(
     command: str,
-    persistent: str | Told = "",
-    fresh: str | Told | None = None,
+    persistent: str | Expected = "",
+    fresh: str | Expected | None = None,
     *,
     limit_sec: float = LONG,
     after_sec: float = 0,
 ) -> Step:
-    """One command of a row; text alone is the output of one that ends with 0. Without `fresh` both are the same."""
+    """One command of a row; a plain text is the output with exit code 0. `fresh` defaults to the persistent result."""
     cells = (persistent, persistent if fresh is None else fresh)
-    told = {mode: Told(cell) if isinstance(cell, str) else cell for mode, cell in zip(MODES, cells, strict=True)}
-    return Step(command, told, limit_sec, after_sec)
+    expected = {
+        mode: Expected(cell) if isinstance(cell, str) else cell for mode, cell in zip(MODES, cells, strict=True)
+    }
+    return Step(command, expected, limit_sec, after_sec)
 
 
-def failed(exit_code: int, output: str = "") -> Told:
-    return Told(output, exit_code)
+def failed(exit_code: int, output: str = "") -> Expected:
+    return Expected(output, exit_code)
 
 
-def ended(exit_code: int, output: str = "", directory: str = "/app") -> Told:
+def ended(exit_code: int, output: str = "", directory: str = "/app") -> Expected:
     """The command ended its shell, too."""
-    return Told(
+    return Expected(
         output, exit_code, notes=(f"shell_ended: …what was left of it did not run. …started in {directory}, …",)
     )
 
 
-def stopped(output: str = "…", *notes: str) -> Told:
+def stopped(output: str = "…", *notes: str) -> Expected:
     """The command was ended at its limit."""
     shown = f"<warning>The command exceeded its time limit…\n{output.rstrip()}…(exit_code=unknown)"
-    return Told(output, None, notes, timed_out=True, shown=shown)
+    return Expected(output, None, notes, timed_out=True, shown=shown)
 
 
 def heredoc(text: str) -> Step:
@@ -104,7 +106,7 @@ ROWS: dict[str, list[Step]] = {
         # A job's process has its own name a moment after it was started.
         step("jobs; pgrep -fc 'sleep 3[0]'", "[1]+  Running …\n1\n", "1\n", after_sec=0.5),
         step("kill %1", "", failed(1, "…no such job\n")),
-        step("pkill -f 'sleep 3[0]'; true", Told(background="…")),
+        step("pkill -f 'sleep 3[0]'; true", Expected(background="…")),
     ],
     "`rm -rf /tmp/*`": [
         step("cd /srv; export KEPT=7"),
@@ -143,7 +145,7 @@ ROWS: dict[str, list[Step]] = {
     "an open here-document": [step("cat <<E\nx", "bash: …warning: here-document …\nx\n")],
     "`pkill -f WORD` with a word of the command": [step("pkill -f zzqq; echo spared", "spared\n", failed(143))],
     "`kill -9 -1`": [
-        step("kill -9 -1; echo rest", Told("", None, notes=("terminal_reopened: …", "terminal_cut: …unknown."))),
+        step("kill -9 -1; echo rest", Expected("", None, notes=("terminal_reopened: …", "terminal_cut: …unknown."))),
         step("echo next", "next\n"),
     ],
     "exit code": [
@@ -197,15 +199,15 @@ ROWS: dict[str, list[Step]] = {
     "escape sequences, control characters": [step(r"printf '\033[31mred\033[0m\033]0;title\007 \001\n'", "red \n")],
     "bytes that are no UTF-8; NUL; tabs": [step(r"printf 'a\377b\0c\td\n'", "a�bc\td\n")],
     "more than 10,000": [
-        step("head -c 10000 /dev/zero | tr '\\0' a", Told("a" * 10_000, shown="a" * 10_000 + "\n\n(exit_code=0)")),
+        step("head -c 10000 /dev/zero | tr '\\0' a", Expected("a" * 10_000, shown="a" * 10_000 + "\n\n(exit_code=0)")),
         step(
             "head -c 10001 /dev/zero | tr '\\0' a",
-            Told("a" * 10_001, shown="…HEAD (5000 chars)…---- 1 chars elided ----…TAIL (5000 chars)…"),
+            Expected("a" * 10_001, shown="…HEAD (5000 chars)…---- 1 chars elided ----…TAIL (5000 chars)…"),
         ),
     ],
-    "no output": [step("true", Told(shown="(no output)\n\n(exit_code=0)"))],
+    "no output": [step("true", Expected(shown="(no output)\n\n(exit_code=0)"))],
     "tabs and control characters": [heredoc(CONTROLS)],
-    "NUL": [step("echo a\0b", Told("ab\n", notes=("nul_dropped: …",)))],
+    "NUL": [step("echo a\0b", Expected("ab\n", notes=("nul_dropped: …",)))],
     "a here-document of 100 kB": [heredoc(KILOBYTE * 100)],
     "a here-document of 1 MB": [heredoc(KILOBYTE * 1000)],
     "what is ended": [
@@ -230,7 +232,7 @@ ROWS: dict[str, list[Step]] = {
     ],
     "what a background process prints later": [
         step("(sleep 0.1; echo late; until [ -e /tmp/go ]; do sleep 0.01; done; echo later) & echo first", "first\n"),
-        step("echo second", Told("second\n", background="late\n"), after_sec=0.4),
+        step("echo second", Expected("second\n", background="late\n"), after_sec=0.4),
         step("touch /tmp/go; sleep 0.2; rm /tmp/go", "later\n"),
     ],
     "process substitution, as in `> >(tee f)`": [
@@ -240,7 +242,7 @@ ROWS: dict[str, list[Step]] = {
     "the run ends with": [
         step(f"printf {MARKER}", MARKER),
         step(f"echo {MARKER} && true", f"{MARKER}\n"),
-        step(f"echo {MARKER}", Told(f"{MARKER}\n", submitted=True)),
+        step(f"echo {MARKER}", Expected(f"{MARKER}\n", submitted=True)),
     ],
 }
 
@@ -269,15 +271,15 @@ async def test_the_row_is_true(terminals: dict[ShellMode, Terminal], row: str, m
     protocol = BashTool().in_shell(mode)
     for step in ROWS[row]:
         await asyncio.sleep(step.after_sec)
-        result, told = await run(terminals[mode], step.command, step.limit_sec), step.told[mode]
+        result, expected = await run(terminals[mode], step.command, step.limit_sec), step.expected[mode]
         response = protocol.respond(one_command(step.command, []), result, claimed=False)
-        assert (result.exit_code, result.timed_out) == (told.exit_code, told.timed_out), result
-        assert like(result.output, told.output), result
-        assert like(result.background, told.background), result
-        assert len(result.notes) == len(told.notes) and all(map(like, result.notes, told.notes)), result
+        assert (result.exit_code, result.timed_out) == (expected.exit_code, expected.timed_out), result
+        assert like(result.output, expected.output), result
+        assert like(result.background, expected.background), result
+        assert len(result.notes) == len(expected.notes) and all(map(like, result.notes, expected.notes)), result
         notes = "".join(f"<warning>{note.partition(': ')[2]}</warning>\n" for note in result.notes)
-        assert like(response.message.removeprefix(notes), told.shown), response.message
-        assert response.submitted == told.submitted
+        assert like(response.message.removeprefix(notes), expected.shown), response.message
+        assert response.submitted == expected.submitted
 
 
 async def test_every_row_of_the_page_is_tried() -> None:

@@ -1,4 +1,4 @@
-"""turns: those who wait go on in order, one per turn of the loop."""
+"""turns: waiting tasks resume in order, one per iteration of the loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_who_is_cancelled_while_waiting_holds_nobody_up() -> None:
 
 
 class Tidies:
-    """A task that takes some turns to end after it was cancelled."""
+    """A task that needs some iterations to end after its cancellation."""
 
     def __init__(self) -> None:
         self.has_tidied = False

@@ -1,4 +1,4 @@
-"""address: which requests go through a proxy of the environment's, and what is said of it."""
+"""address: which requests use the environment's proxy, and how it is reported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from harness.endpoint.address import goes_past_proxies, is_loopback, proxy_of, without_password
+from harness.endpoint.address import bypasses_proxies, is_loopback, proxy_of, without_password
 from harness.endpoint.chat import ChatModel, RetryPolicy
 from harness.errors import EndpointError
 from harness.model import Sampling
@@ -77,9 +77,9 @@ async def test_a_proxy_that_cannot_be_used_is_one_line_and_no_matter_for_this_ma
 
 def test_only_this_machine_is_asked_past_proxies_and_only_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = "https://localhost:8000/v1"
-    assert not goes_past_proxies(mine)  # settings of TLS in the environment hold as ever
+    assert not bypasses_proxies(mine)  # settings of TLS in the environment hold as ever
     monkeypatch.setenv("HTTPS_PROXY", "http://px:1")
-    assert goes_past_proxies(mine) and not goes_past_proxies(ELSEWHERE)
+    assert bypasses_proxies(mine) and not bypasses_proxies(ELSEWHERE)
 
 
 @pytest.mark.parametrize("scheme", ["http://", "https://", "//", ""])

@@ -1,4 +1,4 @@
-"""Replies are read by their shape, in the forms in which servers and gateways give them."""
+"""answers: replies are parsed in all formats of servers and gateways."""
 
 from __future__ import annotations
 

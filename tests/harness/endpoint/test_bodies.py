@@ -1,4 +1,4 @@
-"""Answers out of all bounds: an error in words on every path, at a bounded cost of memory."""
+"""bodies: answers out of bounds lead to an error on every path, with bounded memory."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ BOMBS: dict[str, Callable[[], Send]] = {
 
 
 def ask(endpoint: FaultServer, path: str) -> tuple[str, int]:
-    """What a process of its own makes of it, and by how many megabytes it grows."""
+    """Send the request in a separate process; return its output and memory growth in megabytes."""
     argv = [sys.executable, "-c", ASKING, endpoint.base_url, path]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""ChatModel against a real HTTP server that behaves as badly as real ones do."""
+"""ChatModel against an HTTP server that misbehaves like real ones."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class TestRequest:
 
     @pytest.mark.slow
     async def test_a_connection_is_not_kept_for_as_long_as_vllm_keeps_it(self, endpoint, chat):
-        """It closes idle ones after 5 s: a request sent then would be lost."""
+        """vLLM closes idle connections after 5 s: a request sent then would be lost."""
         endpoint.keeps = True
         endpoint.will_send(answer(200, completion("hello"), {"connection": "keep-alive"}))
         asked = chat()
@@ -219,7 +219,7 @@ class TestRequest:
         await asyncio.wait(waiting)
 
     async def test_a_kept_connection_that_was_closed_meanwhile_costs_no_attempt(self, endpoint, chat):
-        """The server takes the second request and closes without a byte, as where its end and the request cross."""
+        """The server receives the second request and closes without a byte, as if its close and the request crossed."""
         endpoint.keeps = True
         endpoint.will_send(answer(200, completion("hello"), {"connection": "keep-alive"}))
         endpoint.will_hang_up()
@@ -363,7 +363,7 @@ class TestReply:
 
 
 class CallsBash(BashBlock):
-    """Finds a command in every reply that it is shown."""
+    """Finds a command in every reply."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -445,7 +445,7 @@ class TestTools:
 
     @pytest.mark.parametrize("name", ["C_tools_length_cut", "B_tools_length_cut"])
     async def test_nothing_of_a_recorded_cut_call_is_executed(self, recorded, chat, name):
-        """One has a call that looks whole and `finish_reason: tool_calls`, the other only raw text."""
+        """One reply has a seemingly complete call and `finish_reason: tool_calls`, the other only raw text."""
         recorded.will_replay(name)
         protocol, terminal = CallsBash(), FakeTerminal()
         agent = Agent(chat(sampling=Sampling(max_tokens=28)), terminal, protocol, Limits(steps=1))
@@ -598,18 +598,18 @@ class TestRetries:
             await ask(chat(request_timeout_sec=0.2, retry=NONE))
 
     async def test_a_trickling_answer_has_a_deadline(self, endpoint, chat):
-        """Bytes keep coming, so no timeout of the client library would ever strike."""
+        """Bytes keep arriving, so no timeout of the client library would ever fire."""
         trickle = b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n"
         endpoint.will_trickle(trickle, every_sec=0.05)
         with pytest.raises(EndpointUnavailable, match="no answer within"):
             await ask(chat(request_timeout_sec=0.3, retry=NONE))
 
     async def test_the_reason_and_length_of_a_pause_are_told(self, endpoint, chat):
-        told: list[tuple[str, float]] = []
+        notices: list[tuple[str, float]] = []
         endpoint.will_answer(503, {"error": {"message": "busy\nbusy"}})
         endpoint.will_reply()
-        await ask(chat(on_wait=lambda reason, seconds: told.append((reason, seconds))))
-        assert told == [("HTTP 503: busy busy", pytest.approx(0.01, abs=0.01))]
+        await ask(chat(on_wait=lambda reason, seconds: notices.append((reason, seconds))))
+        assert notices == [("HTTP 503: busy busy", pytest.approx(0.01, abs=0.01))]
 
     async def test_pauses_grow_up_to_a_bound(self, endpoint, chat):
         pauses: list[float] = []
@@ -628,7 +628,7 @@ class TestRetries:
         assert (await ask(chat(retry=slow))).attempts == 2
 
     async def test_retry_after_is_honoured(self, endpoint, chat):
-        """Seen without waiting: the pause asked for does not fit the budget."""
+        """Tested without waiting: the requested pause exceeds the budget."""
         endpoint.will_answer(429, {"error": {"message": "quota"}}, {"retry-after": "30"})
         with pytest.raises(EndpointUnavailable, match=r"HTTP 429: quota \(gave up after 1 attempt\)"):
             await ask(chat())
@@ -796,14 +796,14 @@ class TestRefusals:
 class TestSecrets:
     @pytest.mark.parametrize("status", [400, 401, 500])
     async def test_a_key_repeated_by_the_server_is_not_passed_on(self, endpoint, chat, status):
-        told: list[str] = []
+        notices: list[str] = []
         endpoint.will_answer(status, {"error": {"message": f"Incorrect API key provided: {KEY}"}})
         policy = QUICK.model_copy(update={"total_sec": 0.05})
-        model = chat(retry=policy, on_wait=lambda reason, seconds: told.append(reason))
+        model = chat(retry=policy, on_wait=lambda reason, seconds: notices.append(reason))
         with pytest.raises(EndpointError, match=r"provided: \[key\]") as caught:
             await ask(model)
         shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + repr(model)
-        assert KEY not in shown + "".join(told)
+        assert KEY not in shown + "".join(notices)
         assert caught.value.__context__ is None
 
     async def test_a_key_in_a_context_refusal_is_not_passed_on(self, endpoint, chat):
@@ -845,7 +845,7 @@ class TestRawRequests:
         model = chat(max_outage=OutagePolicy(max_sec=60), retry=RetryPolicy(total_sec=60))
         async with asyncio.timeout(5):
             with pytest.raises(EndpointUnavailable, match="the endpoint is away"):
-                await model.complete({"prompt": "p"}, elsewhere=True)
+                await model.complete({"prompt": "p"}, has_alternative=True)
         assert model.outage.is_away
 
     async def test_tokens_are_counted_beside_v1_and_only_where_the_server_can(self, endpoint, chat):

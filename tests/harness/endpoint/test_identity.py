@@ -1,4 +1,4 @@
-"""Other weights under the same name are noticed, and a server without a usable list of models is used, over HTTP."""
+"""identity: detection of other weights under the same name, and servers without a usable list of models."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Connect = Callable[..., ChatModel]
 
 
 def said(content: str = "ok", versions: Any = None, **changes: Any) -> bytes:
-    """A whole answer with what it says of who gave it."""
+    """A complete answer with identifying fields."""
     body = {**completion(content), **changes}
     if versions is not None:
         body["choices"][0]["weight_versions"] = versions
@@ -47,16 +47,16 @@ def said(content: str = "ok", versions: Any = None, **changes: Any) -> bytes:
 
 
 @pytest.fixture
-def told() -> list[str]:
+def notices() -> list[str]:
     return []
 
 
 @pytest.fixture
-async def chat(endpoint: FaultServer, told: list[str]) -> AsyncIterator[Connect]:
+async def chat(endpoint: FaultServer, notices: list[str]) -> AsyncIterator[Connect]:
     async with contextlib.AsyncExitStack() as stack:
 
         def make(model: str | None = "tiny", **options: Any) -> ChatModel:
-            known = {"api_key": None, "retry": QUICK, "max_outage": PATIENT, "on_outage": told.append}
+            known = {"api_key": None, "retry": QUICK, "max_outage": PATIENT, "on_outage": notices.append}
             made = ChatModel(endpoint.base_url, model, Sampling(), **(known | options))
             stack.push_async_callback(made.close)
             return made
@@ -81,12 +81,12 @@ class TestListing:
             *((status, {"error": "no"}) for status in (401, 403, 404, 405, 500, 501, 503)),
         ],
     )
-    async def test_a_named_model_is_used_without_a_list(self, endpoint, chat, told, status, body):
+    async def test_a_named_model_is_used_without_a_list(self, endpoint, chat, notices, status, body):
         endpoint.answer_by(lambda seen: answer(status, body) if seen.method == "GET" else said())
         model = chat()
         served = await model.connect(budget_sec=0)
         assert (served.id, served.context_tokens) == ("tiny", None)
-        assert ["'tiny' replies; its context length will be learned" in line for line in told] == [True]
+        assert ["'tiny' replies; its context length will be learned" in line for line in notices] == [True]
         await model.outage.check()
         assert not model.outage.is_away
         assert await ask(model) == ["ok"]
@@ -156,19 +156,19 @@ class TestReplies:
             body["choices"][0] = {**completion("ok")["choices"][0], **fields}
             assert read_completion(body, max_tokens=99, context_tokens=None).weights == short
 
-    async def test_replies_of_a_named_version_differ_only_by_that(self, endpoint, chat, told):
+    async def test_replies_of_a_named_version_differ_only_by_that(self, endpoint, chat, notices):
         endpoint.always_list(CARD)
         for end in (5, 9):
             endpoint.will_send(said(versions=[{"version": "w1", "start": 0, "end": end}]))
         model = chat()
         await model.connect()
-        assert await ask(model, 2) == ["ok", "ok"] and told == []
+        assert await ask(model, 2) == ["ok", "ok"] and notices == []
 
     @pytest.mark.parametrize(
         "other", [{"model": "spare"}, {"system_fingerprint": "B"}, {"versions": "w2"}, {"versions": ["w1", "w2"]}]
     )
     async def test_a_reply_of_other_weights_is_not_followed_and_the_first_are_waited_for(
-        self, endpoint, chat, told, other
+        self, endpoint, chat, notices, other
     ):
         endpoint.always_list(CARD)
         same = {"system_fingerprint": "A", "versions": "w1"}
@@ -179,11 +179,11 @@ class TestReplies:
         model = chat()
         await model.connect()
         assert await ask(model, 2) == ["first", "again"]
-        assert told[0].startswith("away: other weights under the same name: its reply says that")
-        assert told[1].startswith("back after") and len(told) == 2
+        assert notices[0].startswith("away: other weights under the same name: its reply says that")
+        assert notices[1].startswith("back after") and len(notices) == 2
         assert "B" not in model.replier.known["fingerprint"]
 
-    async def test_other_weights_that_stay_end_in_words(self, endpoint, chat, told):
+    async def test_other_weights_that_stay_end_in_words(self, endpoint, chat, notices):
         endpoint.always_list(CARD)
         endpoint.will_send(said(system_fingerprint="A"))
         endpoint.will_send(said(system_fingerprint="B"))
@@ -192,7 +192,7 @@ class TestReplies:
         with pytest.raises(EndpointError, match=r"longer than --max-outage \(other weights under the same name"):
             await ask(model, 2)
 
-    async def test_a_fleet_that_answers_in_turn_is_taken_and_said_once(self, endpoint, chat, told):
+    async def test_a_fleet_that_answers_in_turn_is_taken_and_said_once(self, endpoint, chat, notices):
         endpoint.always_list(CARD)
         for _ in range(30):
             for name in "AB":
@@ -200,9 +200,11 @@ class TestReplies:
         model = chat()
         await model.connect()
         await ask(model, 40)
-        assert told == ["replies in turn with system_fingerprint B and another: taken for servers of one model"]
+        assert notices == ["replies in turn with system_fingerprint B and another: taken for servers of one model"]
 
-    async def test_all_names_of_one_root_are_one_model_and_a_dated_name_may_be_the_only_one(self, endpoint, chat, told):
+    async def test_all_names_of_one_root_are_one_model_and_a_dated_name_may_be_the_only_one(
+        self, endpoint, chat, notices
+    ):
         endpoint.always_list(CARD, CARD | {"id": "alias"})
         for name in ("alias", "tiny"):
             endpoint.will_send(said(model=name))
@@ -213,9 +215,9 @@ class TestReplies:
         other = chat()
         await other.connect()
         await ask(other, 2)
-        assert told == []
+        assert notices == []
 
-    async def test_a_list_with_another_root_after_an_outage_is_no_return(self, endpoint, chat, told):
+    async def test_a_list_with_another_root_after_an_outage_is_no_return(self, endpoint, chat, notices):
         endpoint.always_list(CARD)
         endpoint.will_reply("ok")
         model = chat()
@@ -226,7 +228,7 @@ class TestReplies:
         endpoint.always_list(CARD)
         async with asyncio.timeout(20):
             await model.outage.wait()
-        assert "tiny is now /checkpoints/step-6, before it was /checkpoints/step-5" in told[0]
+        assert "tiny is now /checkpoints/step-6, before it was /checkpoints/step-5" in notices[0]
 
 
 def test_what_is_not_known_does_not_differ() -> None:
@@ -238,7 +240,7 @@ def test_what_is_not_known_does_not_differ() -> None:
 
 
 def run_with(path: Path, fingerprint: str) -> Path:
-    """A stored run whose replies had that fingerprint."""
+    """A stored run whose replies have this fingerprint."""
     replies = RepliesSeen(total=2, fingerprints={fingerprint: 2})
     write_run(path, [a_result("one", 0, 1.0, replies=replies)], {"one": "0" * 64}, (0,))
     return path
@@ -306,7 +308,7 @@ async def test_a_run_whose_server_gets_other_weights_stops_and_has_no_result_of_
     assert all(set(each.replies.fingerprints) <= {"A"} for each in results if each.replies is not None)
 
 
-async def test_the_name_that_was_asked_for_is_right_also_where_a_fallback_answered_first(endpoint, chat, told):
+async def test_the_name_that_was_asked_for_is_right_also_where_a_fallback_answered_first(endpoint, chat, notices):
     names = iter(["fallback", "tiny", "tiny", "fallback", "tiny", "tiny"])
     cards = {"object": "list", "data": [CARD]}
     endpoint.answer_by(lambda seen: answer(200, cards) if seen.method == "GET" else said(model=next(names)))
@@ -314,4 +316,4 @@ async def test_the_name_that_was_asked_for_is_right_also_where_a_fallback_answer
     await model.connect()
     replies = [await model.query(HELLO, seed=1, max_tokens=100) for _ in range(4)]
     assert [reply.model for reply in replies] == ["fallback", "tiny", "tiny", "tiny"]
-    assert any("named fallback before: another model" in line for line in told)
+    assert any("named fallback before: another model" in line for line in notices)

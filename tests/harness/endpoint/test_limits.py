@@ -1,4 +1,4 @@
-"""limits: a refused max_tokens is asked for again with what fits, and the next request knows."""
+"""limits: a request with a refused max_tokens is repeated with less, and the next request uses that at once."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefu
 from harness.trajectory import Message
 
 
-def told(text: str) -> list[Message]:
+def conversation(text: str) -> list[Message]:
     return [Message(role="user", content=text)]
 
 
 BRIEF = RetryPolicy(total_sec=0.5, initial_sec=0.01, max_sec=0.02)
-SHORT, LONG, TOO_LONG = told("Hello."), told("word " * 4000), told("word " * 9000)
+SHORT, LONG, TOO_LONG = conversation("Hello."), conversation("word " * 4000), conversation("word " * 9000)
 
 
 class Asked:
-    """A chat, and what it says of the limits that it learns."""
+    """A ChatModel, and its messages about limits."""
 
     def __init__(self, url: str) -> None:
         self.said: list[str] = []
@@ -113,7 +113,7 @@ class TestLearning:
             return answer(400, {"error": {"message": words, "code": 400}})
 
         endpoint.answer_by(answered)
-        reply = await ask(told("word " * 700))
+        reply = await ask(conversation("word " * 700))
         assert (reply.content, reply.attempts, ask.chat.context_tokens) == ("hello", 2, 16500)
 
     async def test_a_prompt_and_a_reply_that_do_not_fit_get_what_the_prompt_leaves(self, endpoint, ask):
@@ -154,7 +154,7 @@ class TestLearning:
 
 
 class TestDoubt:
-    """Words that do not say what is too long: it is tried out."""
+    """Refusals that do not say what is too long are tested."""
 
     @pytest.mark.parametrize("words", [
         "El mensaje supera la longitud: {p} tokens (máximo 8192).", "Die Eingabe umfasst {p} Token, erlaubt sind 8192.",
@@ -217,7 +217,7 @@ class TestDoubt:
         assert (await ask(LONG)).max_tokens == 4096
         assert ask.chat.most_tokens == 8192
         with pytest.raises(ContextLimitReached):
-            await ask(told("word " * 12_000))
+            await ask(conversation("word " * 12_000))
 
     async def test_a_context_that_was_learned_is_forgotten_when_the_server_answers_what_is_longer(self, endpoint, ask):
         def answered(seen: Seen) -> bytes:
@@ -256,7 +256,7 @@ class TestWay:
     async def test_unknown_words_about_a_large_body_are_called_its_size_with_a_probably(self, endpoint, ask):
         endpoint.will_answer(400, {"error": {"message": "Nope."}})
         with pytest.raises(RequestRefused, match=r"Nope\. \(probably its size, 2\d\d kB: .*client_max_body_size"):
-            await ask(told("word " * 50_000))
+            await ask(conversation("word " * 50_000))
 
     async def test_a_limit_of_tokens_per_minute_is_waited_for(self, endpoint, ask):
         words = "Rate limit reached on tokens per min (TPM): Limit 30000, Requested 16400. Please try again in 0s."

@@ -1,4 +1,4 @@
-"""outage: an endpoint that is away is told from a request that fails, and is sat out by all for one price."""
+"""outage: an endpoint that is away is distinguished from a failing request, and all requests wait for its return."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Models = Callable[..., ChatModel]
 
 
 class Probe:
-    """Fails with `failure`, as long as there is one."""
+    """Fails with `failure` while it is set."""
 
     def __init__(self, failure: TransientError | None) -> None:
         self.failure = failure
@@ -69,15 +69,15 @@ class TestWatching:
         assert probe.calls == 0
 
     async def test_all_requests_share_one_prober_and_hear_of_the_return(self) -> None:
-        probe, told = Probe(REFUSED), []
-        async with watching(probe, say=told.append) as outage:
+        probe, notices = Probe(REFUSED), []
+        async with watching(probe, say=notices.append) as outage:
             waiting = [asyncio.create_task(outage.request().was_away(STALLED)) for _ in range(50)]
             await until(lambda: probe.calls == 4)
             assert not any(task.done() for task in waiting)
             probe.failure = None
             assert all(await asyncio.gather(*waiting))
         assert probe.calls <= 5
-        assert told == ["away: cannot connect: Connection refused; pausing", "back after 0 s"]
+        assert notices == ["away: cannot connect: Connection refused; pausing", "back after 0 s"]
 
     async def test_a_new_request_waits_as_well_and_a_run_starts_nothing(self) -> None:
         probe = Probe(REFUSED)
@@ -138,7 +138,7 @@ class TestWatching:
             assert await under_way is is_lost
 
     async def test_a_request_that_meets_one_outage_after_the_other_is_given_up(self) -> None:
-        """It may be what brings the server down."""
+        """The request itself may crash the server."""
         probe = Probe(REFUSED)
         async with watching(probe) as outage:
             request = outage.request()
@@ -209,9 +209,9 @@ async def ask(model: ChatModel) -> Reply:
 
 class TestOverHttp:
     async def test_a_restart_longer_than_the_budget_costs_the_requests_nothing(self, endpoint, models):
-        """Refused, then 503, then fine; one request meets it under way, the others begin during it."""
-        told: list[str] = []
-        model = models(on_outage=told.append)
+        """Refused, then 503, then fine; one request is pending when it begins, the others begin during it."""
+        notices: list[str] = []
+        model = models(on_outage=notices.append)
         became: list[str] = []
         model.outage.on_change = became.append
         endpoint.will_disconnect()
@@ -230,12 +230,12 @@ class TestOverHttp:
         assert {reply.content for reply in replies} == {"at last"}
         assert all(reply.waited_sec > 3 * SMALL.total_sec for reply in replies[:4])
         assert replies[4].waited_sec >= SMALL.total_sec
-        assert told[0] == "away: cannot connect: Connection refused; pausing"
-        assert [words.split()[0] for words in told] == ["away:", "back"]
+        assert notices[0] == "away: cannot connect: Connection refused; pausing"
+        assert [words.split()[0] for words in notices] == ["away:", "back"]
         assert became == ["away", "back"]
 
     async def test_a_server_that_is_frozen_is_away_and_costs_nothing(self, endpoint, models):
-        """The request that found it out took longer than its budget."""
+        """The request that detected it took longer than its budget."""
         policy = PATIENT.model_copy(update={"probe_timeout_sec": 0.2})
         model = models(max_outage=policy, request_timeout_sec=0.5)
         endpoint.will_reply("awake again")
@@ -297,7 +297,7 @@ class TestOverHttp:
             await models().connect(budget_sec=0.1)
 
     async def test_a_request_that_hangs_in_a_dying_server_is_made_again_after_the_restart(self, endpoint, models):
-        """What vLLM does on SIGTERM: the port closes at once, the connection stays open without an answer."""
+        """Like vLLM on SIGTERM: the port closes at once, the connection stays open without an answer."""
         model = models(request_timeout_sec=600, retry=RetryPolicy(total_sec=60, initial_sec=0.01))
         endpoint.will_hang()
         endpoint.will_reply("from the new one")

@@ -1,4 +1,4 @@
-"""What ChatModel makes of answers recorded from real servers, byte for byte (tests/data/real-servers.json)."""
+"""ChatModel with answers recorded from real servers, byte for byte (tests/data/real-servers.json)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_limits_of_a_gateways_price_list_are_not_the_context(endpoint):
 
 
 async def outcome(endpoint: Any, name: str) -> Reply:
-    """What becomes of a request that is answered with a recording, then with a whole reply."""
+    """Return the reply to a request that is answered with a recording, then with a complete reply."""
     endpoint.will_send(recorded(name))
     endpoint.will_send(answer(200, completion("hello")))
     async with model(endpoint) as chat:

@@ -1,4 +1,4 @@
-"""refusals: what a server's no is about, whatever its words, and the limits that it tells."""
+"""refusals: the reason for a server's refusal, whatever its wording, and the limits that it states."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_of_thousands_of_refusals_nearly_all_are_read_right_and_no_number_wrong(
         refusal = judge(case.status, case.body, sent_bytes=300_000, max_tokens=case.max_tokens)
         if refusal.reason is not case.reason:
             wrong.append((case, refusal.reason))
-        told = {
+        stated = {
             (refusal.context_tokens, "cl" if case.reason is Reason.REPLY else "c"),
             (refusal.prompt_tokens, "pq"),
             (refusal.most_tokens, "l"),
         }
         wrong_numbers += [
-            case for number, names in told if number not in {None, *(case.numbers[name] for name in names)}
+            case for number, names in stated if number not in {None, *(case.numbers[name] for name in names)}
         ]
     assert len(wrong) <= 0.02 * total, wrong[:20]
     assert len(wrong_numbers) <= 0.002 * total, wrong_numbers[:20]

@@ -1,4 +1,4 @@
-"""Several servers of one model, real ones over HTTP: where trials go, and what becomes of them when a server fails."""
+"""replicas: several HTTP servers of one model: distribution of trials, and failover."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Make = Callable[..., Replicas]
 
 @pytest.fixture
 def servers() -> Iterator[list[FaultServer]]:
-    """Three that answer with their numbers."""
+    """Three servers that answer with their numbers."""
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(contextlib.closing(FaultServer())) for _ in range(3)]
         for number, server in enumerate(made):
@@ -106,7 +106,7 @@ async def test_a_server_that_goes_away_loses_its_trials_to_the_others_without_a_
 async def test_a_request_is_not_waited_for_where_its_server_hangs_and_another_one_is_there(
     make: Make, servers: list[FaultServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is told that a machine is gone: the connection stays open."""
+    """A lost machine is not reported: the connection stays open."""
     monkeypatch.setattr(module, "CHECK_EVERY_SEC", 0.05)
     replicas = make()
     with bound(replicas) as trial:

@@ -1,4 +1,4 @@
-"""Earlier reasoning goes back as a server wants it, which its refusals say."""
+"""Earlier reasoning is sent back in the form that a server accepts, which is learned from its refusals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SAID = [
 
 
 async def fields_sent(endpoint: Any, refusal: str, wants: bool, **options: Any) -> tuple[list[list[Any]], list[str]]:
-    """What three queries sent for the two replies of a history, each time, and what the user was told."""
+    """Return the fields that three queries sent for the two replies of a history, and the messages to the user."""
 
     def choose(seen: Any) -> bytes | None:
         if "messages" not in (seen.json or {}):
@@ -46,30 +46,30 @@ async def fields_sent(endpoint: Any, refusal: str, wants: bool, **options: Any) 
         return answer(400, {"error": {"message": refusal}}) if refused else answer(200, completion("ok"))
 
     endpoint.answer_by(choose)
-    told: list[str] = []
+    notices: list[str] = []
     chat = ChatModel(
-        endpoint.base_url, "tiny", Sampling(), api_key=None, retry=RetryPolicy(total_sec=0), on_outage=told.append,
+        endpoint.base_url, "tiny", Sampling(), api_key=None, retry=RetryPolicy(total_sec=0), on_outage=notices.append,
         rendering=Rendering(**options),
     )  # fmt: skip
     async with chat:
         for model in (chat, chat, chat.at_temperature(1.0)):
             await model.query(SAID, seed=1, max_tokens=9)
     asked = [seen.json["messages"] for seen in endpoint.seen]
-    return [[each[at].get("reasoning_content") for at in (1, 3)] for each in asked], told
+    return [[each[at].get("reasoning_content") for at in (1, 3)] for each in asked], notices
 
 
 @pytest.mark.parametrize("refusal", WANTS)
 async def test_a_server_that_wants_reasoning_in_every_reply_gets_it_from_then_on(endpoint, refusal):
-    sent, told = await fields_sent(endpoint, refusal, wants=True)
+    sent, notices = await fields_sent(endpoint, refusal, wants=True)
     assert sent == [["why", None], *[["why", " "]] * 3]
-    assert told == ["needs the reasoning of earlier replies; it is sent from now on, as reasoning_content"]
+    assert notices == ["needs the reasoning of earlier replies; it is sent from now on, as reasoning_content"]
 
 
 @pytest.mark.parametrize("refusal", REFUSES)
 async def test_a_server_that_refuses_reasoning_gets_none_from_then_on(endpoint, refusal):
-    sent, told = await fields_sent(endpoint, refusal, wants=False)
+    sent, notices = await fields_sent(endpoint, refusal, wants=False)
     assert sent == [["why", None], *[[None, None]] * 3]
-    assert told == ["refuses the reasoning of earlier replies; it is not sent from now on"]
+    assert notices == ["refuses the reasoning of earlier replies; it is not sent from now on"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How long a request may take: by the pace of the server, and what becomes of a reply that takes longer."""
+"""Time limit of requests by the server's pace, and replies that exceed it."""
 
 from __future__ import annotations
 

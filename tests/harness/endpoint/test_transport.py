@@ -1,4 +1,4 @@
-"""Endpoints over https, and certificates that do not fit: one line each that says what to do."""
+"""transport: endpoints over https; each certificate problem leads to one line with the remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fault_server import FaultServer
 from own_tls import make_certificate
 
 from harness.endpoint.chat import ChatModel
-from harness.endpoint.transport import certificate_words
+from harness.endpoint.transport import explain_tls_failure
 from harness.errors import EndpointError
 from harness.model import Sampling
 
@@ -24,7 +24,7 @@ async def connect(url: str) -> str:
 
 @pytest.fixture
 def secure(endpoint: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Gives the endpoint a certificate of its own, which lies in the working directory then, and its base URL."""
+    """Give the endpoint its own certificate in the working directory, and return its base URL."""
 
     def make(user: str, **certificate: str) -> str:
         monkeypatch.chdir(make_certificate(tmp_path / "tls", **certificate))
@@ -86,4 +86,4 @@ def test_certificates_that_are_not_there_are_told_at_once(
 def test_one_that_has_expired_is_told_with_the_clock() -> None:
     error = ssl.SSLCertVerificationError()
     error.verify_code, error.verify_message = 10, "certificate has expired"
-    assert "(certificate has expired): it has expired: renew it" in certificate_words(error)
+    assert "(certificate has expired): it has expired: renew it" in explain_tls_failure(error)

@@ -1,4 +1,4 @@
-"""control_mode: what tmux writes comes back as events, wherever the stream was cut."""
+"""control_mode: tmux's output is parsed into events, wherever the stream is split."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EVENTS: list[Event] = [
 
 
 def escape(data: bytes) -> bytes:
-    """As tmux's control_append_data does it."""
+    """Escape like tmux's control_append_data."""
     return b"".join(b"\\%03o" % byte if byte < 0x20 or byte == 0x5C else bytes((byte,)) for byte in data)
 
 
@@ -113,7 +113,7 @@ def test_typing_carries_every_byte_in_order_and_in_bounded_lines(data: bytes) ->
 
 
 def typed_by(command: bytes) -> bytes:
-    """What tmux types: hexadecimal bytes, or one word in which all that could mean something is in octal."""
+    """Return what tmux types for a command: hexadecimal bytes, or one word with special characters in octal."""
     start, _, word = command.partition(b' -l -- "')
     if not word:
         return bytes.fromhex(start.partition(b" -H ")[2].decode())

@@ -1,4 +1,4 @@
-"""terminal: a delivered command is what was sent, ends when it ends, and prints what it prints."""
+"""delivery: a delivered command arrives unchanged, and its end and output are exact."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ HOOKS = [
     "PROMPT_COMMAND=([1]=true)",
     "readonly PROMPT_COMMAND=true",
 ]
-"""Commands that leave the prompt's hook alone, or take it away."""
+"""Commands that keep or remove the prompt's hook."""
 AT_ONCE = 5.0
-"""Far above what an answer takes, far below the limit that such a command once waited for."""
+"""Far above the time of an answer, far below the limit that such a command used to wait for."""
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -40,7 +40,7 @@ async def shell(open_terminal: Open) -> Terminal:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def fresh(open_terminal: Open) -> AsyncIterator[Terminal]:
-    """A terminal that gives each command a process of its own."""
+    """A terminal that runs each command in its own process."""
     yield await open_terminal(attended=False, shell_mode="fresh")
 
 
@@ -138,7 +138,7 @@ async def test_text_that_does_nothing_is_a_success(shell: Terminal, command: str
 
 @pytest.mark.parametrize("opened", ["echo $(date", "cat <(ls", "x=$(echo a\necho b", "tee >(cat"])
 async def test_an_unfinished_substitution_does_the_shell_no_harm(shell: Terminal, opened: str) -> None:
-    """bash 5.2 writes beyond its memory after it has read one."""
+    """bash 5.2 corrupts its memory after reading one."""
     await run(shell, "f() { echo kept; }; cd /tmp")
     for _ in range(5):
         assert (await run(shell, opened, AT_ONCE)).exit_code == 2

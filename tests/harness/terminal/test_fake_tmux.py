@@ -1,4 +1,4 @@
-"""fake_tmux: a real Terminal works over it, and sees what it sees over a real tmux."""
+"""fake_tmux: a real Terminal behaves over it as over a real tmux."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ RUN = ["echo one", "seq 100", "false", "printf 'no line end'", "(exit 7)", f"ech
 
 
 async def play(connect: Connect) -> list[object]:
-    """All that the agent's side sees: how each step settled, each view, each command's result."""
+    """Return everything visible to the agent: how each step settled, each view, each command's result."""
     terminal = Terminal(connect)
     await terminal.open()
     seen: list[object] = []

@@ -1,4 +1,4 @@
-"""terminal: much of everything, in and out, in bounded memory."""
+"""terminal: large input and output in bounded memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def resident_mb() -> float:
 
 
 async def growth_mb(work: Awaitable[object]) -> float:
-    """How far the memory of this process grows while `work` goes on."""
+    """Return the memory growth of this process while `work` runs."""
     gc.collect()
     before = peak = resident_mb()
     task = asyncio.ensure_future(work)

@@ -1,4 +1,4 @@
-"""terminal: images that lack what others have, and the programs that people meet in terminals."""
+"""terminal: minimal images, and common terminal programs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_a_user_whose_login_shell_refuses_has_a_terminal_and_may_kill_all_
 async def test_an_image_that_is_little_more_than_busybox_has_a_terminal(
     engine: Engine, tools_volume: str, tmp_path: Path
 ) -> None:
-    """As Alpine's: no bash, no terminfo, no tmux, no C library, busybox's own sh."""
+    """Like Alpine: no bash, no terminfo, no tmux, no C library, busybox's own sh."""
     async with started(engine, tools_volume, write_task(tmp_path / "terminal-box", BASH)) as helper:
         (busybox,) = (await helper.fetch(BUSYBOX, 16 << 20)).values()
     task = write_task(

@@ -64,7 +64,7 @@ WITHIN = {
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def recorded(equipped: Container, desk: Terminal) -> None:
-    """Files that the programs use; and the terminal's prompt is known from a shell behind another program."""
+    """Create the programs' files, and let the terminal learn its prompt from a shell behind another program."""
     await equipped.shell(f"{BUSYBOX} cat > /tmp/fork.py", timeout_sec=20, stdin=FORK.encode())
     await type_in(desk, "export PS1\nscript -qc bash /tmp/recorded\n")
     await type_in(desk, "exit\nexport -n PS1\n")
@@ -175,7 +175,7 @@ async def test_the_first_screen_has_a_prompt_that_takes_its_time(equipped: Conta
 
 
 def a_command(chance: random.Random, *, ahead: bool = False) -> str:
-    """Something of everything that could make a shell look idle in between, in words that all shells know."""
+    """A random command that could make a shell look idle meanwhile, in syntax that all shells know."""
     kinds: list[Callable[[], str]] = [
         lambda: f"echo {chance.randrange(1000)}",
         lambda: f"sleep 0.0{chance.randrange(1, 9)}",
@@ -199,7 +199,7 @@ def a_command(chance: random.Random, *, ahead: bool = False) -> str:
 
 
 async def type_steps(terminal: Terminal, steps: int, seed: int) -> None:
-    """What the last command of each step prints is there when the step has settled; typing pauses now and then."""
+    """Check that each settled step shows its last command's output; typing pauses now and then."""
     chance = random.Random(seed)
     for number in range(steps):
         ahead = ""
@@ -216,7 +216,7 @@ MORE_SHELLS = ["mksh", "busybox ash", "sudo -i", "env -i bash", "script -q /dev/
 
 
 async def type_in_each(box: Container, shells: list[str], steps: int, seed: int) -> None:
-    """As many terminals at once, each with another shell in it."""
+    """Type in several terminals at once, each with another shell."""
 
     async def type_within(shell: str) -> None:
         async with opened(box) as terminal:

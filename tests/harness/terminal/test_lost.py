@@ -1,4 +1,4 @@
-"""terminal: the way to it is cut, and comes back, while the session lives on."""
+"""terminal: its connection is lost and restored while the session keeps running."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENGINE_SOCKET = "/var/run/docker.sock"
 
 
 class Road:
-    """A TCP road to the engine, as to a remote one: it can be cut and mended."""
+    """A TCP proxy to the engine, like a remote one, that can be cut and restored."""
 
     def __init__(self) -> None:
         self._server: asyncio.Server | None = None
@@ -38,7 +38,7 @@ class Road:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
-        """Everything under way is lost, nothing new gets through."""
+        """Drop all connections and refuse new ones."""
         assert self._server is not None
         self._server.close()
         for writer in self._travellers:
@@ -70,7 +70,7 @@ async def road() -> AsyncIterator[Road]:
 
 
 class Cutter:
-    """Makes streams to a container that break at a write: before it, after it, or in the middle of it."""
+    """Opens streams to a container that break before, during or after a write."""
 
     def __init__(self, container: Container, seed: int) -> None:
         self._container = container

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 
 def a_command(chance: random.Random) -> str:
-    """Something of everything that could make a shell look idle in between. Exit codes stay below 10."""
+    """A random command that could make a shell look idle meanwhile. Exit codes stay below 10."""
     kinds: list[Callable[[], str]] = [
         lambda: f"echo {chance.randrange(1000)}",
         lambda: f"sleep 0.0{chance.randrange(1, 9)}",
@@ -46,7 +46,7 @@ def a_command(chance: random.Random) -> str:
 
 
 async def type_steps(terminal: Terminal, steps: int, seed: int) -> None:
-    """Every step has to settle, and at its last command; now and then the typing pauses in mid-step."""
+    """Check that every step settles at its last command; the typing sometimes pauses in mid-step."""
     chance = random.Random(seed)
     for number in range(steps):
         code = 10 + number % 200

@@ -1,4 +1,4 @@
-"""capture: what a command printed, what came between two, and what are the shell's own words."""
+"""pane: output is attributed to a command, to the time between two, or to the shell itself."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from harness.terminal.settling import Mark
 
 PROMPT = b"\x1b[?2004hroot@box:/app# "
 ECHO = b"\r\n\x1b[?2004l\r"
-"""What the line editor prints when an empty line is entered."""
+"""The line editor's echo of an empty line."""
 
 ASKS_AGAIN = b" . /opt/tbench/run/1.command\r\n"
-"""What is shown of the line by which a command is asked for where the hook does not answer."""
+"""Echo of the line that requests a command if the hook does not respond."""
 
 
 class Pane:
-    """Plays a pane at a capture: the shell with its hook, commands and background jobs."""
+    """Simulates a pane for a capture: the shell with its hook, commands and background jobs."""
 
     def __init__(self, *, prompt: bytes = PROMPT, has_mark: bool = True) -> None:
         self.capture = Capture()
@@ -33,7 +33,7 @@ class Pane:
             self.capture.take(Mark("B"))
 
     def begin(self, *, late: bytes = b"", answer: bytes = b"") -> None:
-        """Ask for a command; `late` comes out before the shell picks it up, which at first has a prompt as `answer`."""
+        """Request a command; `late` is printed before the shell starts it; the shell's prompt before is `answer`."""
         self._id += 1
         self.capture.expect(self._id)
         self.capture.requested(b"\r\n")
@@ -49,7 +49,7 @@ class Pane:
         self.capture.take(Mark("C", id=self._id))
 
     def end(self, exit_code: int = 0) -> tuple[str, str]:
-        """What the command printed, and what came before it."""
+        """End the command; return its output and the output before it."""
         self.capture.take(Mark("D", exit_code=exit_code, id=self._id))
         assert self.capture.ended is not None
         said = self.capture.output().text, self.capture.background
@@ -156,7 +156,7 @@ def test_noise_around_the_echo_is_whole() -> None:
 
 
 def test_a_line_that_asks_once_more_is_nobodys_output_though_it_is_shown_twice() -> None:
-    """By the terminal, as it came before the line editor was there, and by that."""
+    """It is echoed by the terminal, as it came before the line editor, and by the editor."""
     pane = Pane()
     pane.run()
     pane.capture.expect(7)

@@ -1,4 +1,4 @@
-"""plain_text: output becomes the same text however it was cut, and what is left out of it is counted exactly."""
+"""plain_text: output gives the same text however it is split, and omissions are counted exactly."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_the_end_may_be_asked_for_twice() -> None:
 
 
 def held(value: object) -> int:
-    """Bytes of memory in an object of ours and all that it consists of."""
+    """Return the memory of an object of ours, including its parts, in bytes."""
     parts = value if isinstance(value, list) else getattr(value, "__dict__", {}).values()
     return sys.getsizeof(value) + sum(map(held, parts))
 

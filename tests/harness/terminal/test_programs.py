@@ -1,4 +1,4 @@
-"""terminal: the programs and the other users' shells that people meet in one."""
+"""terminal: common programs, and shells of other users."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ chmod 755 config postinst && dpkg-deb --build /tmp/asking /tmp/asking.deb
 
 
 async def shows(terminal: Terminal, keystrokes: str, words: str, within_sec: float = LONG) -> str:
-    """Send keystrokes to a program that stays; the screen once `words` are on it."""
+    """Send keystrokes to a program that keeps running; return the screen once it shows `words`."""
     await terminal.send(Keys(keystrokes, 0.1))
     for _ in range(int(within_sec / 0.1)):
         screen = (await terminal.view()).screen

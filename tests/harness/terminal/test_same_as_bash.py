@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 LIMIT_SEC = 25.0
 PLACES = count()
 TRIES = 5
-"""So often a script is tried that does not always do the same, or crashes bash."""
+"""Number of tries of a script that is not deterministic, or crashes bash."""
 CRASHED = {134, 139}
 RESET = f"""wait
 exec >/dev/tty 2>&1 3>&- 4>&- 5>&- 6>&- 10>&-
@@ -57,12 +57,12 @@ job=$(jobs -p)
 disown -a
 for job in $job; do kill -9 -- -$job; done
 """
-"""Takes away what a script may have left behind."""
+"""Removes files that a script may have left."""
 
 
 @dataclass(frozen=True)
 class Did:
-    """What a script did."""
+    """Effects of a script."""
 
     output: str
     exit_code: int | None
@@ -71,11 +71,11 @@ class Did:
 
     @property
     def in_any_order(self) -> Did:
-        """Processes that run beside each other print when they like."""
+        """Ignore the order of output, as concurrent processes print in any order."""
         return dataclasses.replace(self, output="".join(sorted(self.output)))
 
     def is_part_of(self, other: Did) -> bool:
-        """The other one did all this, too."""
+        """Whether the other script had all these effects, too."""
         lines = Counter(self.output.split("\n")) - Counter(other.output.split("\n"))
         return not lines and self.files.keys() <= other.files.keys()
 
@@ -91,7 +91,7 @@ class Twins:
         self._is_fresh = is_fresh
 
     async def difference(self, script: str, pieces: list[str] | None = None, *, reset: bool = True) -> str | None:
-        """What the two did differently, in words. The script is delivered whole, or in pieces."""
+        """Describe the difference between the two. The script is delivered whole, or in pieces."""
         by_chance: list[Did] = []
         for _ in range(TRIES):
             delivered, result = await self._deliver(pieces or [script], reset)
@@ -124,7 +124,7 @@ class Twins:
         return in_words(script, delivered, plain, result)
 
     async def _deliver(self, pieces: list[str], reset: bool) -> tuple[Did, CommandResult]:
-        """What they did, but for the files."""
+        """Deliver the pieces; return their effects except for files."""
         output, lines = "", 0
         for piece in pieces:
             result = await self._run("\n" * lines + piece)
@@ -150,7 +150,7 @@ class Twins:
         return await self.terminal.run(command, LIMIT_SEC)
 
     async def state(self) -> list[str]:
-        """All that the shell has in mind, and what it has open."""
+        """Return the shell's state and its open files."""
         passing = "BASH_|EPOCH|LINENO|PIPESTATUS|S?RANDOM|SECONDS|_=|__tbench_"
         result = await self._run(
             f"set | grep -Ev '^({passing})'; compgen -v __tbench_; set -o; shopt; trap; alias; declare -F; umask; "
@@ -159,7 +159,7 @@ class Twins:
         return result.output.split("\n")
 
     def _as_in_a_terminal(self, ran: Ran, result: CommandResult) -> Did:
-        """What `bash -c` did, as the terminal's shell says it."""
+        """Convert the effects of `bash -c` to the terminal's form."""
         # An interactive shell names no line in most of its messages.
         printed = _OF_A_LINE.sub(b"bash: ", ran.printed)
         printed = _OF_THE_TEXT.sub(rb"bash: eval: line \1: ", printed)
@@ -170,7 +170,7 @@ class Twins:
         return Did(plain_text(printed), ran.exit_code, directory, ran.files)
 
     async def _is_known(self, script: str, delivered: Did, plain: Did) -> bool:
-        """Differences that are documented."""
+        """Whether the difference is documented."""
         if self._is_fresh:
             return False
         less, more = delivered.is_part_of(plain), plain.is_part_of(delivered)
@@ -185,7 +185,7 @@ class Twins:
         return less and delivered.exit_code in (1, 2) and not await self._can_be_read(script)
 
     async def _can_be_read(self, script: str) -> bool:
-        """Nothing in it is broken."""
+        """Whether the script has no syntax error."""
         _, ran = await self._bash.run(f"bash -n -c {shlex.quote(script)}")
         return not ran.printed
 
@@ -195,12 +195,12 @@ def may_end_early(script: str) -> bool:
 
 
 def is_whole(lines: str) -> bool:
-    """It ends where it ends, whatever follows."""
+    """Whether the text is complete: it ends there, whatever follows."""
     return not may_end_early(lines) and not lines.endswith("\\\n") and "exit 1 2" not in lines
 
 
 def with_gap_of(result: CommandResult, delivered: str, plain: Did) -> Did:
-    """With as much left out of its output as of the delivered command's, if the rest is the same."""
+    """Omit the same part of its output as of the delivered command's, if the rest is equal."""
     if result.gap is None:
         return plain
     head, _, tail = delivered.partition(result.gap.text[len(result.gap.head) : -len(result.gap.tail)])
@@ -216,19 +216,19 @@ _OF_A_LINE = re.compile(rb"(?:bash|\./lib|/dev/fd/\d+|environment): line \d+: ")
 _OF_THE_TEXT = re.compile(rb"bash: -c: line (\d+): ")
 _OF_ANY_BASH = re.compile(r"(?:(?:(?:ba)?sh|\./lib|/dev/fd/\d+|environment|main): (?:(?:-c|eval): )?(?:line \d+: )?)+")
 _OF_JOBS = re.compile(r"^\[\d+\][+-]? +(?:Done|Exit \d+) .*", re.MULTILINE | re.DOTALL)
-"""What an interactive shell says of its jobs before it draws its prompt."""
+"""An interactive shell's job messages before its prompt."""
 _OWN_BUGS = re.compile(r"free\(\): |malloc|wait_for: No record of process|wait: warning: job \d+\[\d*\] stopped")
 _PASSING = re.compile(r"\bpid \d+|(?<=\*)\d+|(?<=sh: fg: ).*")
 """Numbers of processes and jobs."""
 
 
 def unnumbered(did: Did) -> Did:
-    """Without the lines that a bash names in its messages, and without numbers of processes and jobs."""
+    """Remove line numbers in bash's messages, and process and job numbers."""
     return edited(edited(did, _OF_ANY_BASH, "sh: "), _PASSING, "")
 
 
 def edited(did: Did, pattern: re.Pattern[str], by: str) -> Did:
-    """With all that matches replaced, also in files."""
+    """Replace all matches, also in files."""
     files = {
         name: dataclasses.replace(file, content=pattern.sub(by, file.content.decode("latin-1")).encode("latin-1"))
         for name, file in did.files.items()
@@ -278,7 +278,7 @@ async def fresh(box: Container) -> AsyncIterator[Twins]:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def several(box: Container) -> AsyncIterator[list[Twins]]:
-    """Four pairs of each kind, to be used side by side."""
+    """Four pairs of each kind, for concurrent use."""
     async with AsyncExitStack() as stack:
         kinds = ["persistent", "fresh"] * 4
         yield [await stack.enter_async_context(twins(box, shell_mode=kind)) for kind in kinds]
@@ -288,7 +288,7 @@ async def several(box: Container) -> AsyncIterator[list[Twins]]:
 
 
 def examples(count: int) -> settings:
-    """Fewer where they are the same ones every time, as in `make test`; all where new ones are looked for."""
+    """Fewer examples if they are always the same, as in `make test`; all if new ones are searched."""
     return settings(max_examples=count * 2 // 5 if settings.default.derandomize else count)
 
 
@@ -326,7 +326,7 @@ TELL = f"""declare -p {" ".join(NAMES)} 2>/dev/null; declare -f {" ".join(FUNCTI
 trap -p USR1 ERR INT RETURN; set +o | grep -E 'noglob|errexit|nounset|pipefail|noclobber|allexport|functrace'
 shopt -p extglob nullglob dotglob failglob
 """
-"""Says what a script has left in the shell."""
+"""Prints the state that a script has left in the shell."""
 
 
 @given(script=WELL_FORMED.filter(is_whole))
@@ -339,7 +339,7 @@ async def test_a_script_leaves_in_the_shell_what_it_leaves_in_bash(persistent: T
 
 
 async def all_of(pairs: list[Twins], scripts: list[str]) -> None:
-    """Each script once, by whichever pair is free."""
+    """Run each script once, with whichever pair is free."""
     left = iter(scripts)
 
     async def work(pair: Twins) -> list[str]:
@@ -381,7 +381,7 @@ async def test_hundreds_of_scripts_on_a_busy_machine_do_what_bash_does(box: Cont
 
 
 def a_text(chance: random.Random, size: int) -> str:
-    """Everything that UTF-8 can say, but for NUL; sometimes much of the same kind."""
+    """A random text of UTF-8 characters except NUL; sometimes many of the same kind."""
     kinds = [
         "".join(map(chr, range(1, 0x20))),
         "\t\t\n",

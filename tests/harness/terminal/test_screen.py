@@ -1,4 +1,4 @@
-"""terminal: what is drawn over lines that were read is seen, also when it has scrolled off the screen since.
+"""screen: changes of lines that were read are shown, even if they have scrolled off the screen since.
 
 The truth is a plain `capture-pane` of history and screen, before and after.
 """
@@ -26,7 +26,7 @@ from tbench.sandbox.docker.container import Container
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 PROGRESS = b"\x1b7\x1b[sone 10%\r\ntwo 20%\r\nthree 30%\r\n"
-"""Its first line is where a cursor that was saved goes back to."""
+"""Output whose saved cursor position is on its first line."""
 OVER_THE_FIRST_LINE = {
     "up": b"\x1b[3AFAILED",
     "up, one by one": b"\x1b[A\x1b[A\x1b[AFAILED",
@@ -55,7 +55,7 @@ DOWN = b"\x1b[r\x1b[999;1H\r\n"
 
 
 class Pane(ControlClient):
-    """A pane that shows exactly what is printed to it, and a reader of its screen."""
+    """A pane with exactly the given output, and a reader of its screen."""
 
     def __init__(self) -> None:
         super().__init__(on_output=self._take, on_keys=lambda: None, on_lost=lambda: None)
@@ -72,7 +72,7 @@ class Pane(ControlClient):
         await self._until_ready()
 
     async def begin_again(self) -> None:
-        """Another process in the same pane, of which the stream says nothing."""
+        """Start another process in the same pane, which the stream does not show."""
         await self.commands(b"respawn-pane -k -t main\n")
         await self._until_ready()
 
@@ -98,12 +98,12 @@ class Pane(ControlClient):
             await self._until_arrived()
 
     async def begin_with(self, text: bytes) -> None:
-        """Nothing but this text is there, and it has been read."""
+        """Set the pane to this text, and mark it as read."""
         await self.print(b"\x1bc\x1b[3J", text)
         await self._screen.mark_read(self)
 
     async def view(self, *, before_questions: bytes = b"", behind_answers: bytes = b"") -> ScreenView:
-        """What the reader shows while something is printed before each of its questions, or behind the answers."""
+        """Return the reader's view while output is printed before its queries or after the answers."""
         self._before_questions, self._behind_answers, self.questions = before_questions, behind_answers, 0
         view = await self._screen.read(self)
         self._before_questions = self._behind_answers = b""
@@ -117,7 +117,7 @@ class Pane(ControlClient):
         return replies
 
     async def lines(self) -> list[str]:
-        """History and screen."""
+        """Return the lines of history and screen."""
         (reply,) = await self.commands(b"capture-pane -p -t main -S -\n")
         return [line.decode() for line in reply.lines]
 
@@ -132,7 +132,7 @@ async def pane(box: Container) -> AsyncIterator[Pane]:
 
 
 async def view_after(pane: Pane, *printed: bytes) -> ScreenView:
-    """Every line that is not what it was has to be in what is shown."""
+    """Return the view, after checking that it shows every changed line."""
     before = await pane.lines()
     await pane.print(*printed)
     view = await pane.view()
@@ -196,7 +196,7 @@ async def test_text_below_the_cursor_is_new(pane: Pane) -> None:
 
 
 async def test_lines_that_scroll_in_a_region_are_new(pane: Pane) -> None:
-    """The region stays from one view to the next, where plain lines move what is above the cursor."""
+    """The region persists between views, so plain lines move the lines above the cursor."""
     await pane.begin_with(b"line\r\n" * 5 + PROGRESS)
     await view_after(pane, b"\x1b[3;20r\x1b[20;1H")
     await view_after(pane, b"".join(b"a%d\r\n" % number for number in range(10)))
@@ -294,7 +294,7 @@ async def test_progress_that_has_scrolled_off_is_seen(terminal: Terminal) -> Non
 
 
 async def test_editing_a_long_command_line_shows_what_is_new(terminal: Terminal) -> None:
-    """The shell goes up and draws the line's first row again, which has been read."""
+    """The shell moves up and redraws the line's first row, which has been read."""
     await type_in(terminal, "echo first\n")
     long_text = "x" * 2 * COLUMNS
     await terminal.send(Keys(f"echo {long_text}", 0.2))

@@ -1,6 +1,6 @@
 """terminal: typed, settled and read in a real container.
 
-The tests share one container, each has a tmux server of its own in it.
+The tests share one container; each has its own tmux server in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""settling: what the marks say about the shell, whatever was typed and whenever they come."""
+"""settling: the shell's state according to its marks, for any typed text and timing."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_lost_sight_of_nothing_is_known() -> None:
 def test_bash_never_settles_before_its_last_line_and_always_then(
     commands: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    """`commands`: lines each takes, exit code. The pending flag may be wrong: the rest may still be on its way."""
+    """`commands`: number of lines and exit code of each. The pending flag may be wrong if the rest is under way."""
     shell = idle()
     for cut in sorted(data.draw(st.lists(st.integers(1, len(commands)), max_size=2))):
         shell.typed("x\n" * sum(lines for lines, _ in commands[:cut]))
@@ -310,7 +310,7 @@ PIECES: list[bytes | Mark] = [
 
 
 def scan(*portions: bytes) -> list[bytes | Mark]:
-    """All pieces, neighbouring text joined."""
+    """Return all pieces, with adjacent text joined."""
     scanner = MarkScanner()
     joined: list[bytes | Mark] = []
     for portion in portions:

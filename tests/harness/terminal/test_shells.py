@@ -1,4 +1,4 @@
-"""terminal: shells that die, are replaced, nest or have a mind of their own."""
+"""terminal: shells that die, are replaced, are nested or are unusual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tap: what others than the agent see of a terminal, and what becomes of what they type into it."""
+"""tap: the terminal for viewers, and the keys that they type into it."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ async def test_a_key_without_an_end_of_line_or_a_program_left_running_holds_up_n
 
 
 def read_cast(path: Path) -> tuple[dict[str, Any], list[list[Any]]]:
-    """Header and events; what the format demands of both is checked."""
+    """Return header and events, after validating their format."""
     header, *events = [json.loads(line) for line in path.read_bytes().decode().split("\n") if line]
     assert header["version"] == 2
     assert all(isinstance(header[name], int) for name in ("width", "height", "timestamp"))

@@ -1,4 +1,4 @@
-"""terminal: a command and its input in one string come out as for somebody who types them and watches the screen."""
+"""keyboard: a command and its input in one string work as if a person typed them while watching the screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""terminal: delivered commands meet programs that expect somebody at the keyboard."""
+"""terminal: delivered commands with programs that expect a user at the keyboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""foreground: what a look at the terminal from beside it says."""
+"""waiting: inspection of the terminal's foreground from outside."""
 
 from __future__ import annotations
 
