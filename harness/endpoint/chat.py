@@ -512,7 +512,7 @@ class ChatModel:
         now = time.monotonic()
         if now - self._checked_at > _CHECK_EVERY_SEC and self.outage.policy.max_sec > 0:
             self._checked_at = now
-            self._checking = asyncio.create_task(self._compare_model_list(), name="look at the weights")
+            self._checking = asyncio.create_task(self._compare_model_list(), name="check the weights")
 
     async def _compare_model_list(self) -> None:
         with contextlib.suppress(TransientError, EndpointError, ContextLimitReached):
@@ -635,13 +635,13 @@ class ChatModel:
         """Make one attempt and return the decoded body of a 200. Raises one of our exceptions otherwise."""
         began = time.monotonic()
         try:
-            async with self.outage.attempt(timeout_sec, has_alternative=has_alternative) as flight:
+            async with self.outage.attempt(timeout_sec, has_alternative=has_alternative) as pending:
                 body = await answer
             if not (isinstance(body, dict) and body.get("error") and not body.get("choices")):
                 return body
             failure = error_for(StatusError(RawAnswer(200, json.dumps(body).encode())))
         except TimeoutError:
-            failure = _no_answer(timeout_sec, lost=flight.lost)
+            failure = _no_answer(timeout_sec, lost=pending.lost)
         except StatusError as error:
             failure = _gave_up_error(error, time.monotonic() - began) or error_for(error)
         # Raised outside the handlers: the original exception may quote the key.

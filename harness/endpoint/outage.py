@@ -115,13 +115,13 @@ class Outage:
     @contextlib.asynccontextmanager
     async def attempt(self, timeout_sec: float, *, has_alternative: bool = False) -> AsyncIterator[PendingAttempt]:
         """Bound one attempt with a context manager. Raises TimeoutError, also if the attempt is lost."""
-        flight = PendingAttempt(has_alternative)
+        pending = PendingAttempt(has_alternative)
         async with asyncio.timeout(timeout_sec) as limit:
-            self._pending[flight] = limit
+            self._pending[pending] = limit
             try:
-                yield flight
+                yield pending
             finally:
-                del self._pending[flight]
+                del self._pending[pending]
 
     @property
     def has_pending(self) -> bool:
@@ -143,7 +143,7 @@ class Outage:
         if self.is_away:
             return True
         if self._checking is None or self._checking.done():
-            self._checking = asyncio.create_task(self._check(), name="look at the endpoint")
+            self._checking = asyncio.create_task(self._check(), name="check the endpoint")
         return await asyncio.shield(self._checking)
 
     async def _check(self) -> bool:
@@ -206,16 +206,16 @@ class Outage:
         )
         self._report("given_up", f"away for {seconds:.0f} s, longer than --max-outage: given up")
 
-    def _report(self, presence: EndpointState, words: str) -> None:
+    def _report(self, state: EndpointState, words: str) -> None:
         self._say(words)
-        self.on_change(presence)
+        self.on_change(state)
 
     def _abort_pending(self, *, only_with_alternative: bool = False) -> None:
         """Abort pending attempts: a new server process does not know them, or another server answers them sooner."""
         now = asyncio.get_running_loop().time()
-        for flight, limit in self._pending.items():
-            if not limit.expired() and (flight.has_alternative or not only_with_alternative):
-                flight.lost = True
+        for pending, limit in self._pending.items():
+            if not limit.expired() and (pending.has_alternative or not only_with_alternative):
+                pending.lost = True
                 limit.reschedule(now)
 
 

@@ -246,9 +246,9 @@ class Replicas:
         choice = among or [each for each in self._replicas if each.is_available] or self._replicas
         return min(choice, key=lambda each: (each.trials + 1) / each.weight)
 
-    def _round_robin(self, there: Sequence[Replica]) -> Replica:
+    def _round_robin(self, available: Sequence[Replica]) -> Replica:
         self._turn += 1
-        return there[self._turn % len(there)]
+        return available[self._turn % len(available)]
 
     # -- failover --------------------------------------------------------------------------------
 
@@ -289,9 +289,9 @@ class Replicas:
         """Return the next server; waits if all remaining ones are away. Raises an EndpointError if none is left."""
         while True:
             left = [each for each in self._replicas if each not in routed.tried and not each.is_excluded]
-            if there := [each for each in left if not each.chat.outage.is_away]:
+            if available := [each for each in left if not each.chat.outage.is_away]:
                 routed.last_began = time.monotonic()
-                return choose(there)
+                return choose(available)
             if left:
                 await _until_one_is_back(left)
                 continue
@@ -311,7 +311,7 @@ class Replicas:
     def _start_checks(self) -> None:
         """Start checking the servers while requests are pending."""
         if self._checking is None or self._checking.done():
-            self._checking = asyncio.create_task(self._check(), name="look at the replicas")
+            self._checking = asyncio.create_task(self._check(), name="check the replicas")
 
     async def _check(self) -> None:
         while any(each.chat.outage.has_pending for each in self._replicas):
@@ -352,11 +352,11 @@ class Outages:
         while self.is_away and self.gave_up is None:
             await _until_one_is_back([each for each in self._replicas if not each.is_excluded])
 
-    def _changed(self, presence: EndpointState) -> None:
-        there = sum(each.is_available for each in self._replicas)
+    def _changed(self, state: EndpointState) -> None:
+        available = sum(each.is_available for each in self._replicas)
         # A server that comes back reports it while it still counts as away.
-        if (presence == "back" and there == 0) or (presence != "back" and self.is_away):
-            self.on_change("given_up" if self.gave_up is not None else presence)
+        if (state == "back" and available == 0) or (state != "back" and self.is_away):
+            self.on_change("given_up" if self.gave_up is not None else state)
 
 
 class _TrialModel:
@@ -419,8 +419,8 @@ class _TrialModel:
     def _at(self, chat: ChatModel) -> ChatModel:
         return chat if self._temperature is None else chat.at_temperature(self._temperature)
 
-    def _choose(self, there: Sequence[Replica]) -> Replica:
-        return self.home if self.home in there else self._replicas.least_loaded(there)
+    def _choose(self, available: Sequence[Replica]) -> Replica:
+        return self.home if self.home in available else self._replicas.least_loaded(available)
 
     def _move_to(self, replica: Replica) -> None:
         if replica is not self.home and self._temperature is None:

@@ -148,5 +148,5 @@ def test_a_run_says_at_its_end_what_its_replies_say_of_themselves() -> None:
     ]  # fmt: skip
     about = about_replies(a_plan(**A_MODEL, served=ServedModel(id="m")), results)
     assert (about["replies"].total, about["replies"].models, about["replies"].first) == (12, {"other": 12}, None)
-    kinds = ("name the model other, but m was requested", "silently truncated", "begin with the same reply as another seed")
+    kinds = ("name the model other, but m was requested", "silently truncated", "the same reply as another seed")
     assert [kind in note for kind, note in zip(kinds, about["reply_notes"], strict=True)] == [True] * 3
