@@ -23,6 +23,7 @@ from tbench.sandbox.archive import sums_by_path
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verifier_logs import Logs
+from tbench.verify.control_tests import CONTROL
 from tbench.verify.tests_shown import NOT_FAILED, TEST_SUMS, Status, claimed_passes, tests_shown
 
 CalibratingAgent = Literal["oracle", "nop"]
@@ -130,6 +131,12 @@ class Calibration(Frozen):
         """The test files in the work, with their sha256, that are the same beside each pass of the oracle."""
         passes = [each.test_files.get(step, {}).items() for each in self.of("oracle") if each.is_pass]
         return dict(set.intersection(*map(set, passes))) if passes else {}
+
+    def fails_control(self, step: str = "") -> bool:
+        """Whether each pass of the oracle failed the control tests, so that these check something."""
+        where = f"{step}/{CONTROL}" if step else CONTROL
+        rewards = [each.rewards.get(where) for each in self.of("oracle") if each.is_pass]
+        return bool(rewards) and not any(reward is None or is_solved(reward) for reward in rewards)
 
     @property
     def replaced(self) -> set[tuple[str, str]]:

@@ -15,15 +15,15 @@ from functools import partial
 
 from tbench.errors import TrialError
 from tbench.results import UNCONFIRMED, is_weak
+from tbench.reward import is_solved
 from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, copy_begun, removed_afterwards
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen, listed, told
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.system import is_oracles, replaced
-from tbench.verify.changes.turning import imported_work
-from tbench.verify.changes.work import STAYS_BEHIND, Work, comes_along, without_system, work_of
-from tbench.verify.control_test import try_control_test
+from tbench.verify.changes.work import BY_CONTENT, STAYS_BEHIND, Work, comes_along, has_code, without_system, work_of
+from tbench.verify.control_tests import CONTROL, try_control
 from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify, verify_twice
 
 MOST_REPLACED = 100
@@ -102,13 +102,18 @@ class Judging:
                 raise
         if verdict.reward > 0:
             verdict = await self._without_added(verdict, work, without_system(looked.seen, work))
-            if any(imported_work(looked.seen)):
-                run = partial(self._with_work, self.sandbox.copy, work)
-                verdict = await try_control_test(verdict, self.task, run)
+            if has_code(looked.seen, work[0]) or self.oracle.is_own:
+                run, oracle = partial(self._with_work, self.sandbox.copy, work), self.oracle
+                verdict = await try_control(
+                    verdict, self.task, run, is_oracle=oracle.is_own, fails=oracle.fails_control
+                )
             verdict = verdict.with_integrity(replaced=_replaced(looked.seen))
         # What stayed behind may be why work does not pass, and says nothing against a pass; the others do.
         shown = [sign for sign in looked.signs if (sign.kind in STAYS_BEHIND) is (verdict.reward <= 0)]
+        is_controlled = not is_solved(verdict.integrity.rewards.get(CONTROL, 1.0))
         along = [sign for sign in shown if comes_along(sign, looked.seen)]
+        if is_controlled and not self.oracle.is_own:
+            along = [sign for sign in along if sign.kind not in BY_CONTENT]
         left = told(sign for sign in shown if sign not in along)
         signs = (*told(along), *(sign if is_weak(sign) else f"{CLEARED}{sign}" for sign in left))
         # What lies there behind an earlier verifier is our own.

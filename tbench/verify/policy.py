@@ -48,7 +48,8 @@ async def verify_by(
     passes have added to the system may be added. `is_oracle`: the work is the oracle's own.
     """
     usual = frozenset() if oracle is None else frozenset(oracle.replaced)
-    judging = Judging(task, sandbox, again, OracleSystem(usual, is_own=is_oracle))
+    fails_control = oracle is not None and oracle.fails_control(task.step_name)
+    judging = Judging(task, sandbox, again, OracleSystem(usual, is_own=is_oracle, fails_control=fails_control))
     works_fresh = None if oracle is None else oracle.passes_fresh
     if policy == "isolated":
         verdict = await judging.in_fresh()
@@ -92,7 +93,7 @@ async def _in_both(judging: Judging, *, works_fresh: bool | None) -> Verdict:
     failure: TrialError | None = None
     try:
         fresh = await judging.in_fresh()
-        fresh = fresh.with_integrity(rewards={"isolated": fresh.reward})
+        fresh = fresh.with_integrity(rewards={"isolated": fresh.reward, **fresh.integrity.rewards})
         if works_fresh or is_solved(fresh.reward):
             return fresh
     except TrialError as error:

@@ -228,3 +228,24 @@ def test_test_files_that_differ_between_passes_of_the_oracle_are_no_yardstick() 
     passes = (trial(repetition=n, test_files={"": {"/app/t.py": str(n) * 64, "/app/u.py": "a" * 64}}) for n in range(2))
     assert calibration(*passes).test_files() == {"/app/u.py": "a" * 64}
     assert calibration().test_files() == {}
+
+
+ROWS: list[tuple[list[dict[str, float]], bool]] = [
+    ([{"control": 0.0}] * 2, True),
+    ([{"control": 0.0}, {}], False),
+    ([{"control": 1.0}], False),
+    ([], False),
+]
+
+
+@pytest.mark.parametrize(("rewards", "expected"), ROWS)
+def test_control_tests_are_believed_where_each_pass_of_the_oracle_failed_them(
+    rewards: list[dict[str, float]], expected: bool
+) -> None:
+    known = calibration(*(trial(repetition=number, rewards=each) for number, each in enumerate(rewards)))
+    assert known.fails_control() is expected
+
+
+def test_each_step_has_control_tests_of_its_own() -> None:
+    known = calibration(trial(rewards={"one/control": 0.0, "two/control": 1.0}))
+    assert [known.fails_control(step) for step in ("one", "two", "")] == [True, False, False]

@@ -678,17 +678,29 @@ async def test_there_is_no_third_run(scene: SceneOf, where: str) -> None:
 # -- tests that import the work ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("imports", [True, False])
-async def test_a_pass_of_tests_that_import_the_work_is_tried_beside_a_test_that_must_fail(
-    scene: SceneOf, make_task: Any, imports: bool
+@pytest.mark.parametrize(("name", "controlled"), [("done.py", 1), ("done", 1), ("done.txt", 0), ("done.JSON", 0)])
+async def test_a_pass_of_work_that_may_be_run_is_tried_beside_tests_that_must_fail(
+    scene: SceneOf, make_task: Any, name: str, controlled: int
 ) -> None:
-    text = f"from {'done' if imports else 'json'} import x\n\n\ndef test_x():\n    assert x\n"
     path = make_task("importing")
-    (path / "tests/test_outputs.py").write_text(text)
-    here = scene(seen=container({DONE: b"x"}, texts=(text,)))
+    (path / "tests/test_outputs.py").write_text("def test_x():\n    assert f() == 1\n")
+    here = scene(seen=container({f"/app/{name}": b"x"}))
     here.task = Task.read(path)
-    assert (await here.judged("fresh", verdict(1.0), *[verdict(0.0)] * imports)).integrity.tamper == ()
-    assert here.done.count("copy asked") == 1 + imports
+    assert (await here.judged("fresh", verdict(1.0), *[verdict(0.0)] * controlled)).integrity.tamper == ()
+    assert here.done.count("copy asked") == 1 + controlled
+
+
+@pytest.mark.parametrize(("reward", "kinds"), [(0.0, ["cleared"]), (1.0, ["tests-disarmed", "mentions-verifier"])])
+async def test_the_text_of_a_deliverable_says_nothing_where_its_pass_was_controlled(
+    scene: SceneOf, make_task: Any, reward: float, kinds: list[str]
+) -> None:
+    path = make_task("controlled")
+    (path / "tests/test_outputs.py").write_text("def test_x():\n    assert f() == 1\n")
+    known = OracleSystem(fails_control=True)
+    here = scene(seen=container({DONE: b"x"}, instruction=ASKED), signs=(MENTIONS,), oracle=known)
+    here.task = Task.read(path)
+    found = await here.judged("fresh", verdict(1.0), verdict(reward))
+    assert kinds_of(found) == kinds and found.integrity.rewards == {"control": reward}
 
 
 class Cramped(FakeSandbox):

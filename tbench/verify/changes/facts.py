@@ -125,6 +125,7 @@ _SOURCE = re.compile(
     r"/(.+\.(?:h|hpp|pm|pl|rb))"
 )
 _ENTERS = re.compile(r"(?:^|[\s;&|(])(?:cd|pushd)\s+[\"']?([^\s;&|)\"']+)", re.MULTILINE)
+_BARE_GLOB = re.compile(r"(?:^|[\s(])\*", re.MULTILINE)
 _PYTEST_CALL = re.compile(r"\bpytest\b([^\n;&|]*)")
 _WORD = re.compile(r"[\w.+-]+")
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import|import[ \t]+([\w., \t]+))", re.MULTILINE)
@@ -280,6 +281,13 @@ class Tests:
         )
 
     @cached_property
+    def globbed(self) -> frozenset[str]:
+        """Directories that test.sh enters, where it expands `*` without a folder before it."""
+        if _BARE_GLOB.search(self.script) is None:
+            return frozenset()
+        return self.entered - {self.workdir} or self.entered
+
+    @cached_property
     def import_directories(self) -> frozenset[str]:
         """Directories from which the tests may import: where test.sh works, the root, and those that they name."""
         return self._followed(self.named_paths) | self.entered | {"/"}
@@ -339,6 +347,8 @@ class OracleSystem:
     """Paths with the begin of their sums, of which the names are looked for by programs or tests."""
     is_own: bool = False
     """Whether the container is the oracle's own: then all that was added may come."""
+    fails_control: bool = False
+    """Whether its work is known to fail the control tests."""
 
 
 NO_ORACLE = OracleSystem()

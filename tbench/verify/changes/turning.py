@@ -59,8 +59,6 @@ _RUNNERS = {
     "tox": r"tox\.ini",
 }
 """Files that configure test runners besides pytest's own, by a word of the tests."""
-_BARE_GLOB = re.compile(r"(?:^|[\s(])\*", re.MULTILINE)
-"""A pattern whose names begin as files do, so that programs may take one for an option."""
 _GIT_RUNS = re.compile(
     r"fsmonitor|hooks?path|sshcommand|textconv|external|program|pager|editor|include|helper|command|(?:upload|receive)pack|vcs|filter|clean"
     r"|smudge|process|gitproxy|attributesfile",
@@ -81,6 +79,7 @@ READ = re.compile(
 
 def turning_signs(seen: Seen) -> Iterator[Sign]:
     """Files that turn the tests, wherever they lie, and files of the work whose text speaks against them."""
+    globbed = seen.tests.globbed
     for path, change in seen.changes.items():
         name = basename(path)
         if change == "removed" or "/__pycache__/" in path or name == "__pycache__":
@@ -90,7 +89,7 @@ def turning_signs(seen: Seen) -> Iterator[Sign]:
         yield from _shadow_signs(seen, path, name)
         yield from _runner_signs(seen, path, name)
         yield from _git_signs(seen, path, name)
-        if name.startswith("-") and _BARE_GLOB.search(seen.tests.script) and is_place_of_work(seen, path):
+        if name.startswith("-") and dirname(path) in globbed:
             yield Sign("option-name", path, "is an option to a program that is given all names of a directory")
         if name in seen.tests.files and path in seen.now and seen.now[path].mode >> 12 in (0o04, 0o12):
             yield Sign("planted-tests", path, "is a link or a directory with the name of a file of the tests")

@@ -20,7 +20,12 @@ _SETTINGS = frozenset({"config", "ssh", "pip", "local", "cache", "cargo", "npm"}
 _SETTING = re.compile(r"(?:rc|init|_?profile|_?config|_aliases|_logout|\..*)?$")
 """What the name of a file of settings has besides the name of the program that reads it."""
 _NODE = re.compile(r"(?P<above>.*?)/node_modules/.*")
-_BY_CONTENT = frozenset({"module-patched", "mentions-verifier"})
+_DATA = re.compile(
+    r".*\.(?:txt|md|rst|log|out|json|jsonl|ya?ml|toml|csv|tsv|xml|html?|css|svg|png|jpe?g|gif|pdf|npy|npz|parquet|db|sqlite3?|pem|key|crt|gz|zip|tar)",
+    re.IGNORECASE,
+)
+"""Names of files that nothing runs."""
+BY_CONTENT = frozenset({"module-patched", "mentions-verifier"})
 """Kinds of signs about the text of a file, wherever it lies."""
 STAYS_BEHIND = frozenset({"unread", "left-out"})
 """Kinds of signs about what is brought nowhere, or not as a whole."""
@@ -38,7 +43,7 @@ def comes_along(sign: Sign, seen: Seen) -> bool:
     """Whether a sign is about something that a fresh container has, too."""
     if sign.kind in ALONG or seen.tests.names_file(sign.path):
         return True
-    return sign.kind in _BY_CONTENT and seen.tests.asks_for(sign.path)
+    return sign.kind in BY_CONTENT and seen.tests.asks_for(sign.path)
 
 
 def work_of(seen: Seen, signs: Collection[Sign]) -> Work:
@@ -60,6 +65,15 @@ def work_of(seen: Seen, signs: Collection[Sign]) -> Work:
         if _is_work(seen, path, change):
             (removed if change == "removed" else paths).append(path)
     return paths, removed
+
+
+def has_code(seen: Seen, paths: Collection[str]) -> bool:
+    """Whether some of the paths may be run or read as code: all but directories, and files with the names of data."""
+    above = {dirname(path) for path in paths} | seen.image.by_directory.keys()
+    files = (
+        path for path in paths if path not in above and not (path in seen.now and seen.now[path].mode >> 12 == 0o04)
+    )
+    return not all(map(_DATA.fullmatch, files))
 
 
 def is_too_deep(path: str) -> bool:

@@ -22,7 +22,7 @@ from tbench.verify.changes.looking import look
 from tbench.verify.changes.system import replaced
 from tbench.verify.changes.turning import imported_work
 from tbench.verify.changes.work import ALONG
-from tbench.verify.control_test import try_control_test
+from tbench.verify.control_tests import try_control
 from tbench.verify.judging import CLEARED
 from tbench.verify.separate.handover import ArtifactEntry, HandedOver
 from tbench.verify.verifier import BroughtTests, Verdict, VerifierFailed, unjudged, verify, verify_twice
@@ -244,7 +244,7 @@ class SeparateVerifier:
             async def run(task: Task) -> Verdict:
                 return (await self._in_another(handed, without, task)).verdict
 
-            verdict = await try_control_test(verdict, self._environment.task, run)
+            verdict = await try_control(verdict, self._environment.task, run, is_oracle=False, fails=False)
         return verdict
 
     async def _has_verdict_about_nothing(self, handed: HandedOver) -> bool:

@@ -169,7 +169,14 @@ def test_a_module_that_changes_others_under_the_tests_is_a_sign(text: bytes, fou
 
 @pytest.mark.parametrize(
     ("script", "expected"),
-    [("cat *", 1), ("cat (*.txt)", 1), ("ls /proc/*/comm", 0), ("ls ./*", 0), ("for f in *.c; do", 1)],
+    [
+        ("cat *", 1),
+        ("cat (*.txt)", 1),
+        ("ls /proc/*/comm", 0),
+        ("ls ./*", 0),
+        ("for f in *.c; do", 1),
+        ("cd out; cat *", 0),
+    ],
 )
 def test_a_file_named_like_an_option_is_flagged_where_names_of_a_directory_are_expanded(
     script: str, expected: int
