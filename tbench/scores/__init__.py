@@ -1,1 +1,1 @@
-"""Numbers over rewards: statistics, the summary of a run, and its tables."""
+"""Statistics of rewards, the summary of a run, and its tables."""

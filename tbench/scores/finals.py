@@ -1,4 +1,4 @@
-"""The final results of a run's trials, taken in one by one, and which of them failed on a machine under pressure."""
+"""Collects the final results of a run's trials, and finds trials that failed on an overloaded machine."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from tbench.results import (
 from tbench.text import counted
 
 HUMAN_TOUCHED = "human_touched"
-"""The error type shown for a result in which a person had a hand."""
-_NO_NUMBERS: Mapping[str, Any] = {}
+"""Error type shown for a trial in which a person intervened."""
+_EMPTY: Mapping[str, Any] = {}
 
 
 @lru_cache(maxsize=1024)
-def _shared(counts: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
-    """Counts as an object that is the same for equal ones: thousands of trials have them."""
-    return dict(counts) or _NO_NUMBERS
+def _interned(counts: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    """Return one shared dict for equal counts, which saves memory over thousands of trials."""
+    return dict(counts) or _EMPTY
 
 
-class SeenOfReplies(NamedTuple):
-    """The numbers of `RepliesSeen`, in a third of the memory."""
+class CompactReplies(NamedTuple):
+    """The fields of `RepliesSeen` in a third of the memory."""
 
     total: int
     models: Mapping[str, int]
@@ -45,24 +45,24 @@ class SeenOfReplies(NamedTuple):
     first: str | None
 
     @classmethod
-    def of(cls, seen: RepliesSeen) -> SeenOfReplies:
+    def of(cls, seen: RepliesSeen) -> CompactReplies:
         if not seen.total:
             return _NO_REPLIES
         return cls(
             total=seen.total,
-            models=_shared(tuple(seen.models.items())),
-            fingerprints=_shared(tuple(seen.fingerprints.items())),
-            weights=_shared(tuple(seen.weights.items())),
-            signs=_shared(tuple(seen.signs.items())),
+            models=_interned(tuple(seen.models.items())),
+            fingerprints=_interned(tuple(seen.fingerprints.items())),
+            weights=_interned(tuple(seen.weights.items())),
+            signs=_interned(tuple(seen.signs.items())),
             first=seen.first,
         )
 
 
-_NO_REPLIES = SeenOfReplies(0, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, None)
+_NO_REPLIES = CompactReplies(0, _EMPTY, _EMPTY, _EMPTY, _EMPTY, None)
 
 
-class Seconds(NamedTuple):
-    """The numbers of `Timings`, in a third of the memory."""
+class CompactTimings(NamedTuple):
+    """The fields of `Timings` in a third of the memory."""
 
     queue_sec: float
     sandbox_sec: float
@@ -81,14 +81,14 @@ class Seconds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FinalResult:
-    """What a summary needs of a result that counts, under the same names."""
+    """The fields of a trial's final result that a summary needs, named as in `TrialResult`."""
 
     task: str
     seed: int
     attempt: int
     reward: float | None
-    told: float | None
-    """The reward as its line has it, also where it does not count."""
+    reported_reward: float | None
+    """The reward in the result's line, even if it does not count."""
     passed: bool
     metrics: Mapping[str, float]
     outcome: Outcome | None
@@ -96,34 +96,34 @@ class FinalResult:
     steps: int
     tokens: tuple[int, int, int | None, int]
     replies_from: Mapping[str, int]
-    replies: SeenOfReplies
-    timings: Seconds
+    replies: CompactReplies
+    timings: CompactTimings
     started_at: datetime
     human_touched: bool
     integrity: Integrity
     host: HostSample | None
-    """None for a trial that was solved: nothing is asked of it there."""
+    """None for a solved trial, where it is not needed."""
     task_steps: tuple[TaskStepResult, ...]
     reward_all_steps: float | None
 
     @classmethod
-    def of(cls, result: TrialResult, told: float | None) -> Self:
+    def of(cls, result: TrialResult, reported_reward: float | None) -> Self:
         usage = result.usage
         return cls(
             task=result.task,
             seed=result.seed,
             attempt=result.attempt,
             reward=result.reward,
-            told=told,
+            reported_reward=reported_reward,
             passed=result.passed,
-            metrics=result.metrics or _NO_NUMBERS,
+            metrics=result.metrics or _EMPTY,
             outcome=result.outcome,
             error=result.error,
             steps=result.steps,
             tokens=(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.uncounted),
-            replies_from=result.replies_from or _NO_NUMBERS,
-            replies=SeenOfReplies.of(result.replies),
-            timings=Seconds.of(result.timings),
+            replies_from=result.replies_from or _EMPTY,
+            replies=CompactReplies.of(result.replies),
+            timings=CompactTimings.of(result.timings),
             started_at=result.started_at,
             human_touched=result.human_touched,
             integrity=NOTHING_SEEN if result.integrity == NOTHING_SEEN else result.integrity,
@@ -134,34 +134,34 @@ class FinalResult:
 
 
 class Finals:
-    """All results of a run, taken in one by one; only what counts of them is held."""
+    """Collects a run's results one by one, and keeps only the final result of each trial."""
 
     def __init__(self, results: Iterable[TrialResult] = ()) -> None:
         self.by_trial: dict[tuple[str, int], FinalResult] = {}
-        """What counts for each task and seed: of several final results the highest attempt, then the last line."""
+        """The final result of each task and seed; of several, the one with the highest attempt, then the last line."""
         self.results = 0
-        """The number of all results, final or not."""
+        """Number of all results, final or not."""
         self.names: dict[str, set[str | None]] = {"run": set(), "model": set(), "agent": set()}
-        """Of which runs, models and agents the results are."""
+        """Runs, models and agents found in the results."""
         self._repeated: dict[tuple[str, int], list[float | None]] = {}
         for result in results:
             self.add(result)
 
     def add(self, result: TrialResult) -> None:
         self.results += 1
-        for what, found in self.names.items():
-            found.add(getattr(result, what))
+        for field, names in self.names.items():
+            names.add(getattr(result, field))
         if not result.final:
             return
         trial = (result.task, result.seed)
         if (before := self.by_trial.get(trial)) is not None:
-            self._repeated.setdefault(trial, [before.told]).append(result.reward)
+            self._repeated.setdefault(trial, [before.reported_reward]).append(result.reward)
         if before is None or result.attempt >= before.attempt:
-            self.by_trial[trial] = FinalResult.of(counted_as(result), told=result.reward)
+            self.by_trial[trial] = FinalResult.of(exclude_human_touched(result), reported_reward=result.reward)
 
     @property
     def repeated(self) -> tuple[str, ...]:
-        """Trials with more than one final result, which nothing that tbench does leaves behind."""
+        """Trials with more than one final result, each with all its rewards; tbench itself never writes these."""
         return tuple(
             f"{task} seed {seed}: {', '.join('no verdict' if each is None else f'{each:g}' for each in found)}"
             for task, seed in self.by_trial
@@ -169,50 +169,50 @@ class Finals:
         )
 
 
-def counted_as(result: TrialResult) -> TrialResult:
-    """A final result as it counts: with a person's hand in it there is no verdict, as it says nothing of the model."""
+def exclude_human_touched(result: TrialResult) -> TrialResult:
+    """Return the result, without its reward if a person intervened: it says nothing about the model."""
     if not result.human_touched or result.reward is None:
         return result
-    message = f"a person had a hand in it, so its reward {result.reward:g} does not count"
+    message = f"a person intervened in the trial, so its reward {result.reward:g} does not count"
     error = ErrorInfo(stage=Stage.AGENT, type=HUMAN_TOUCHED, blame=Blame.USER, retryable=False, message=message)
     without: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}, "error": error}
     return result.model_copy(update=without)
 
 
-# Trials that failed on a machine under pressure: they may say more of the machine than of the agent.
+# Trials that failed on a machine under pressure: the machine may be the cause, not the agent.
 
-PRESSING_LOAD = 2.0
-"""Load average per cpu above which a trial counts as one under pressure: everything took twice as long."""
-PRESSING_STALL = 0.2
-"""Share of ten seconds in which something waited for memory above which a trial counts as one under pressure."""
-PRESSING_JUMP_SEC = 5.0
-"""Jump of the clock during one trial, in seconds, above which it counts as one under pressure."""
+PRESSURE_LOAD = 2.0
+"""Load average per cpu above which a trial counts as under pressure: everything took twice as long."""
+PRESSURE_STALL = 0.2
+"""Share of ten seconds spent waiting for memory above which a trial counts as under pressure."""
+PRESSURE_JUMP_SEC = 5.0
+"""Clock jump during one trial, in seconds, above which it counts as under pressure."""
 
 
 class Pressure(Frozen):
-    """Trials that were not solved, and what the machine went through in those that had it under pressure."""
+    """Unsolved trials, how many of them ran under pressure, and the worst values measured in these."""
 
     timeouts: int
     """Trials with the outcome agent_timeout or the error verifier_timeout."""
     under_pressure: int
-    """The timeouts in which a threshold was passed: PRESSING_LOAD, PRESSING_STALL, PRESSING_JUMP_SEC."""
+    """Timeouts in which PRESSURE_LOAD, PRESSURE_STALL or PRESSURE_JUMP_SEC was exceeded."""
     failed: int = 0
-    """Trials with a reward below 1 and no timeout: a test may have limits of its own."""
+    """Trials with a reward below 1 and no timeout; their tests may have time limits, too."""
     failed_under_pressure: int = 0
     load_max: float | None
     memory_stall_max: float | None
     clock_jump_sec: float
-    """The largest jump in one trial. No limit counts it, but what ran in the container may have noticed."""
+    """Largest clock jump in one trial. It shortens no limit of tbench, but may affect programs in the container."""
 
     @property
     def words(self) -> str:
         """The finding in one line."""
         signs = []
-        if self.load_max is not None and self.load_max > PRESSING_LOAD:
+        if self.load_max is not None and self.load_max > PRESSURE_LOAD:
             signs.append(f"load up to {self.load_max:.1f} per cpu")
-        if self.memory_stall_max is not None and self.memory_stall_max > PRESSING_STALL:
+        if self.memory_stall_max is not None and self.memory_stall_max > PRESSURE_STALL:
             signs.append(f"waiting for memory up to {100 * self.memory_stall_max:.0f} % of the time")
-        if self.clock_jump_sec > PRESSING_JUMP_SEC:
+        if self.clock_jump_sec > PRESSURE_JUMP_SEC:
             signs.append(f"clocks jumped by up to {self.clock_jump_sec:.0f} s")
         happened = [
             f"{count} of {counted(total, noun)}"
@@ -226,11 +226,11 @@ class Pressure(Frozen):
 
 
 def pressure_of(results: Iterable[FinalResult]) -> Pressure | None:
-    """What failed under pressure among `results`; None where nothing did."""
+    """Count the results that failed under pressure; None if there are none."""
     unsolved = [result for result in results if not result.passed]
     timeouts = [result for result in unsolved if _hit_a_time_limit(result)]
     failed = [result for result in unsolved if result.reward is not None and not _hit_a_time_limit(result)]
-    pressed_timeouts, pressed_failures = _pressed(timeouts), _pressed(failed)
+    pressed_timeouts, pressed_failures = _hosts_under_pressure(timeouts), _hosts_under_pressure(failed)
     pressed = [*pressed_timeouts, *pressed_failures]
     if not pressed:
         return None
@@ -252,13 +252,13 @@ def _hit_a_time_limit(result: FinalResult) -> bool:
     return in_verifier or result.outcome is Outcome.AGENT_TIMEOUT
 
 
-def _pressed(results: Iterable[FinalResult]) -> list[HostSample]:
-    return [result.host for result in results if result.host is not None and _is_pressing(result.host)]
+def _hosts_under_pressure(results: Iterable[FinalResult]) -> list[HostSample]:
+    return [result.host for result in results if result.host is not None and _is_under_pressure(result.host)]
 
 
-def _is_pressing(host: HostSample) -> bool:
+def _is_under_pressure(host: HostSample) -> bool:
     return (
-        (host.load_max or 0) > PRESSING_LOAD
-        or (host.memory_stall_max or 0) > PRESSING_STALL
-        or host.clock_jump_sec > PRESSING_JUMP_SEC
+        (host.load_max or 0) > PRESSURE_LOAD
+        or (host.memory_stall_max or 0) > PRESSURE_STALL
+        or host.clock_jump_sec > PRESSURE_JUMP_SEC
     )

@@ -1,4 +1,4 @@
-"""What a table of rewards (tasks x seeds) says: scores, spreads, intervals, pass@k. Pure functions, no I/O.
+"""Scores, spreads and pass@k of a table of rewards (tasks x seeds). Pure functions, no I/O.
 
 Notation: r[t,s] is the reward of task t at seed s, T tasks, S seeds, p_t the mean over seeds of r[t,s].
 A trial without a verdict counts as 0 unless a function says otherwise. All scores are fractions, not percent.
@@ -22,13 +22,13 @@ Row = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class RewardTable:
-    """Planned tasks x planned seeds. `rows[t][s]` is a reward without float noise, or None without a verdict."""
+    """Rewards of planned tasks x planned seeds: `rows[t][s]` has no float noise, and is None without a verdict."""
 
     tasks: tuple[str, ...]
     seeds: tuple[int, ...]
     rows: tuple[Row, ...]
     is_bounded: bool = True
-    """Whether every reward is from 0 to 1, also those that might have been given."""
+    """Whether all rewards, including those of trials without a verdict, can only be from 0 to 1."""
 
     @classmethod
     def of(
@@ -39,10 +39,10 @@ class RewardTable:
         *,
         is_bounded: bool = True,
     ) -> RewardTable:
-        """Lay verdicts (task, seed, and the reward or None) out over the plan; what they lack of it becomes None.
+        """Build the table of a plan from verdicts (task, seed, reward or None); planned trials without one become None.
 
-        Raises ValueError for an empty or repeating plan, a verdict outside the plan, two verdicts for the
-        same task and seed, and a reward that is no number or too large to be computed with.
+        Raises ValueError for an empty plan or one with duplicates, a verdict outside the plan, two verdicts for the
+        same task and seed, and a reward that is not a finite number or too large to compute with.
         """
         _check_plan(tasks, seeds)
         rewards: dict[tuple[str, int], float | None] = {}
@@ -60,15 +60,15 @@ class RewardTable:
         return cls(tuple(tasks), tuple(seeds), rows, is_bounded)
 
     def binarised(self) -> RewardTable:
-        """The same table with 1 for solved (reward >= 1) and 0 for any lower reward; None stays None."""
+        """Return the table with 1 for solved (reward >= 1) and 0 for any lower reward; None stays None."""
         return self._mapped(lambda reward: None if reward is None else float(is_solved(reward)))
 
     def filled(self, value: float) -> RewardTable:
-        """The same table with `value` for every trial without a verdict."""
+        """Return the table with `value` for every trial without a verdict."""
         return self._mapped(lambda reward: value if reward is None else reward)
 
     def scored_rewards(self) -> tuple[float, ...]:
-        """Every reward that exists, row by row."""
+        """Return the rewards of all trials with a verdict, row by row."""
         return tuple(reward for row in self.rows for reward in row if reward is not None)
 
     def _mapped(self, change: Callable[[float | None], float | None]) -> RewardTable:
@@ -78,7 +78,7 @@ class RewardTable:
 
 @dataclass(frozen=True, slots=True)
 class MeanStd:
-    """A mean and the standard deviation of the `n` numbers it was taken over; no std for a single one."""
+    """Mean and standard deviation of `n` numbers; std is None for a single one."""
 
     mean: float
     std: float | None
@@ -86,50 +86,50 @@ class MeanStd:
 
     @property
     def sem(self) -> float | None:
-        """Standard error of the mean over the n numbers: std / sqrt(n)."""
+        """Standard error of the mean: std / sqrt(n)."""
         return None if self.std is None else self.std / math.sqrt(self.n)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The score if every trial without a verdict had failed, and if every one had passed."""
+    """The score if every trial without a verdict had failed, and if each had passed."""
 
     worst: float
     best: float
 
 
 def per_seed_scores(table: RewardTable) -> tuple[float, ...]:
-    """Score of each seed, (1/T) sum_t r[t,s], with 0 for trials without a verdict. Fractions, seed order."""
+    """Return the score of each seed, (1/T) sum_t r[t,s], with 0 for trials without a verdict, in seed order."""
     return tuple(mean(column) for column in _columns(table.filled(0.0)))
 
 
 def task_means(table: RewardTable) -> tuple[float, ...]:
-    """Mean of each task, p_t = (1/S) sum_s r[t,s], with 0 for trials without a verdict. Fractions, task order."""
+    """Return the mean of each task, p_t = (1/S) sum_s r[t,s], with 0 for trials without a verdict, in task order."""
     return tuple(mean(row) for row in _rows(table.filled(0.0)))
 
 
 def score(table: RewardTable) -> float:
-    """Mean of p_t over tasks, equal to the mean of the per-seed scores; unscored = 0. A fraction."""
+    """Return the mean of p_t over tasks, which equals the mean of the per-seed scores; unscored = 0."""
     return mean([reward for row in _rows(table.filled(0.0)) for reward in row])
 
 
 def task_means_scored_only(table: RewardTable) -> tuple[float, ...]:
-    """Mean of each task over its seeds with a verdict; tasks without any are left out. Task order."""
+    """Return the mean of each task over its seeds with a verdict, in task order; tasks without any are left out."""
     return tuple(mean(scored) for row in table.rows if (scored := [r for r in row if r is not None]))
 
 
 def score_scored_only(table: RewardTable) -> float | None:
-    """Mean over tasks of `task_means_scored_only`: each task that has a verdict weighs the same. None without any."""
+    """Return the mean of `task_means_scored_only`: each task with a verdict has the same weight. None without any."""
     means = _means_of_scored(table.rows)
     return float(exact_sum(means) / len(means)) if means else None
 
 
 def per_seed_scores_scored_only(table: RewardTable) -> tuple[float, ...]:
-    """The score of each seed by its verdicts alone, as if all tasks had one: m + mean over its t of (r[t,s] - p_t).
+    """Estimate the score of each seed from its verdicts only: m + mean over its t of (r[t,s] - p_t).
 
     m is `score_scored_only`, p_t the mean over task t's verdicts. Without the p_t, a seed that lacks the hard tasks
-    would look better than the others. Tasks with a single verdict say nothing of seeds and are left out, as are seeds
-    without other tasks. At full coverage these are the `per_seed_scores`.
+    would look better than the others. Tasks with a single verdict carry no information about seeds and are left out,
+    as are seeds that have only such tasks. At full coverage the result equals `per_seed_scores`.
     """
     several = [row for row in table.rows if sum(r is not None for r in row) > 1]
     centred = list(zip(several, _means_of_scored(several), strict=True))
@@ -144,20 +144,21 @@ def per_seed_scores_scored_only(table: RewardTable) -> tuple[float, ...]:
 
 
 def scored_per_seed(table: RewardTable) -> tuple[int, ...]:
-    """Number of verdicts at each seed. Seed order."""
+    """Return the number of verdicts at each seed, in seed order."""
     return tuple(sum(r is not None for r in column) for column in zip(*table.rows, strict=True))
 
 
 def completed_seeds(table: RewardTable) -> tuple[int, ...]:
-    """The seeds at which every task has a verdict."""
+    """Return the seeds at which every task has a verdict."""
     scored = scored_per_seed(table)
     return tuple(seed for seed, count in zip(table.seeds, scored, strict=True) if count == len(table.tasks))
 
 
 def mean_std(values: Sequence[float], *, population: bool = False) -> MeanStd:
-    """Mean m, and std = sqrt(sum (v - m)^2 / (n - 1)), or / n for `population`. Units of the values.
+    """Return the mean m and std = sqrt(sum (v - m)^2 / (n - 1)), or / n for `population`, in units of the values.
 
-    Over per-seed scores this is the "mean +- std" of a run. One value has no std. Raises ValueError for none.
+    Over per-seed scores this is the "mean +- std" of a run. The std of a single value is None. Raises ValueError for no
+    values.
     """
     if not values:
         raise ValueError("mean and std of no values")
@@ -166,22 +167,22 @@ def mean_std(values: Sequence[float], *, population: bool = False) -> MeanStd:
 
 
 def coverage(table: RewardTable) -> float:
-    """Trials with a verdict / planned trials, from 0 to 1."""
+    """Return trials with a verdict / planned trials, from 0 to 1."""
     return len(table.scored_rewards()) / (len(table.tasks) * len(table.seeds))
 
 
 def bounds(table: RewardTable) -> Bounds | None:
-    """The score with 0 and with 1 for every trial without a verdict. None where rewards have other bounds."""
+    """Return the score with 0 and with 1 for every trial without a verdict; None if rewards may be outside 0 to 1."""
     if not table.is_bounded:
         return None
     return Bounds(worst=score(table), best=score(table.filled(1.0)))
 
 
 def expected_std(table: RewardTable) -> float | None:
-    """Expected sample std of a seed's score, however seeds are paired across tasks: sqrt(sum_t s_t^2) / T.
+    """Return the sample std of a seed's score expected over all pairings of seeds across tasks: sqrt(sum_t s_t^2) / T.
 
-    s_t^2 is the variance (n - 1) of task t's rewards over seeds. A fraction; None for a single seed.
-    One pairing of seeds into runs is one draw from a wide distribution; this is what it draws around.
+    s_t^2 is the variance (n - 1) of task t's rewards over seeds. None for a single seed. The observed std is one draw
+    from a wide distribution around this value.
     """
     if len(table.seeds) < 2:
         return None
@@ -190,61 +191,61 @@ def expected_std(table: RewardTable) -> float | None:
 
 
 def standard_error_over_tasks(table: RewardTable) -> float | None:
-    """Standard error clustered by task: sample sd over tasks of p_t / sqrt(T). A fraction; None for one.
+    """Return the standard error clustered by task: sample sd over tasks of p_t / sqrt(T); None for a single task.
 
-    It says how far another set of tasks of the same kind might move the score, and is usually larger than
-    the std over seeds.
+    It estimates how much the score would vary over other sets of similar tasks, and is usually larger than the std
+    over seeds.
     """
     return mean_std(task_means(table)).sem
 
 
 def solve_counts(table: RewardTable) -> tuple[int, ...]:
-    """Number of seeds at which each task was solved (reward >= 1). Task order."""
+    """Return the number of seeds at which each task was solved (reward >= 1), in task order."""
     return tuple(int(sum(row)) for row in _solved_rows(table))
 
 
 def solve_count_histogram(table: RewardTable) -> dict[int, int]:
-    """Number of tasks by the number of seeds at which they were solved; every count from 0 to S is a key."""
+    """Return the number of tasks by the number of seeds at which they were solved; every count from 0 to S is a key."""
     counts = Counter(solve_counts(table))
     return {n: counts[n] for n in range(len(table.seeds) + 1)}
 
 
 def solved_rate(table: RewardTable) -> float:
-    """Solved trials (reward >= 1) / planned trials. A fraction; below the score where rewards are partial."""
+    """Return solved trials (reward >= 1) / planned trials; below the score if there are partial rewards."""
     return sum(solve_counts(table)) / (len(table.tasks) * len(table.seeds))
 
 
 def pass_at_k(table: RewardTable, k: int) -> float:
-    """Chance that at least one of k trials of a task is solved, mean over t of 1 - C(n-c_t, k) / C(n, k).
+    """Return the chance that at least one of k trials of a task is solved: mean over t of 1 - C(n-c_t, k) / C(n, k).
 
     n = S, c_t = solved trials of task t (no verdict: not solved). Unbiased (Chen et al. 2021, "Evaluating
     Large Language Models Trained on Code"). pass@1 is the score. Raises ValueError unless 1 <= k <= S and
-    every reward is 0 or 1: `table.binarised()` makes it so on purpose.
+    every reward is 0 or 1; pass `table.binarised()` to count reward >= 1 as solved.
     """
     return _pass_at(solve_count_histogram(table), _check_k(table, k), k)
 
 
 def pass_hat_k(table: RewardTable, k: int) -> float:
-    """Chance that all of k trials of a task are solved, pass^k: mean over t of C(c_t, k) / C(n, k).
+    """Return pass^k, the chance that all of k trials of a task are solved: mean over t of C(c_t, k) / C(n, k).
 
-    n, c_t and what raises ValueError as in `pass_at_k` (Yao et al. 2024, "tau-bench").
+    n, c_t and the ValueErrors are those of `pass_at_k` (Yao et al. 2024, "tau-bench").
     """
     return _pass_hat(solve_count_histogram(table), _check_k(table, k), k)
 
 
 @dataclass(frozen=True, slots=True)
-class Chances:
-    """pass@k and pass^k by k, from 1 to the number of seeds."""
+class PassRates:
+    """pass@k and pass^k for each k from 1 to the number of seeds."""
 
-    at: dict[int, float]
-    hat: dict[int, float]
+    pass_at: dict[int, float]
+    pass_hat: dict[int, float]
 
 
-def chances(table: RewardTable) -> Chances:
-    """`pass_at_k` and `pass_hat_k` for every k, with reward >= 1 as solved."""
+def pass_rates(table: RewardTable) -> PassRates:
+    """Return `pass_at_k` and `pass_hat_k` for every k, with reward >= 1 as solved."""
     n, histogram = len(table.seeds), solve_count_histogram(table)
     ks = range(1, n + 1)
-    return Chances({k: _pass_at(histogram, n, k) for k in ks}, {k: _pass_hat(histogram, n, k) for k in ks})
+    return PassRates({k: _pass_at(histogram, n, k) for k in ks}, {k: _pass_hat(histogram, n, k) for k in ks})
 
 
 def _pass_at(histogram: Mapping[int, int], n: int, k: int) -> float:
@@ -256,19 +257,19 @@ def _pass_hat(histogram: Mapping[int, int], n: int, k: int) -> float:
 
 
 def _mean_by_count(histogram: Mapping[int, int], value: Callable[[int], Fraction]) -> float:
-    """The mean over tasks of what follows from the number of solved trials."""
+    """Return the mean over tasks of `value`, a function of a task's number of solved trials."""
     total = exact_sum(tasks * value(count) for count, tasks in histogram.items() if tasks)
     return float(total / sum(histogram.values()))
 
 
-def is_uneven(most: int, total: int, places: int) -> bool:
-    """Whether `total` things that fall anywhere among `places` would rarely give any place as many as `most`.
+def is_uneven(most: int, total: int, bins: int) -> bool:
+    """Whether a bin with `most` of `total` uniformly distributed items is unlikely: p < 0.05.
 
-    Rarely is 1 in 20, by the binomial tail times the number of places.
+    p is the binomial tail times the number of bins (Bonferroni).
     """
-    if places < 2 or most < 1:
+    if bins < 2 or most < 1:
         return False
-    return places * incomplete_beta(most, total - most + 1, 1.0 / places) < 0.05
+    return bins * incomplete_beta(most, total - most + 1, 1.0 / bins) < 0.05
 
 
 def _check_plan(tasks: Sequence[str], seeds: Sequence[int]) -> None:
@@ -281,7 +282,7 @@ def _check_plan(tasks: Sequence[str], seeds: Sequence[int]) -> None:
 def _check_k(table: RewardTable, k: int) -> int:
     n = len(table.seeds)
     if not 1 <= k <= n:
-        raise ValueError(f"k must lie between 1 and the number of seeds ({n}), not be {k}")
+        raise ValueError(f"k is {k}, but must be between 1 and the number of seeds ({n})")
     if any(reward not in (0.0, 1.0) for reward in table.scored_rewards()):
         raise ValueError("pass@k and pass^k need rewards of 0 or 1; call binarised() to count reward >= 1 as solved")
     return n

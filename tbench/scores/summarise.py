@@ -1,4 +1,4 @@
-"""Sums up the results of a run over its plan: which result of a trial counts, and every figure of the summary."""
+"""Builds the summary of a run from its results and its plan."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tbench.results import (
     is_weak,
 )
 from tbench.reward import canonical, exact_sum
-from tbench.scores.finals import FinalResult, Finals, counted_as, pressure_of
+from tbench.scores.finals import FinalResult, Finals, exclude_human_touched, pressure_of
 from tbench.scores.intervals import Interval, interval_95
 from tbench.scores.statistics import (
     MeanStd,
     RewardTable,
     bounds,
-    chances,
     completed_seeds,
     expected_std,
     mean_std,
+    pass_rates,
     per_seed_scores,
     per_seed_scores_scored_only,
     score,
@@ -64,11 +64,11 @@ from tbench.scores.summary import (
 
 _NAMES_SHOWN = 5
 NO_VERDICT = "NoVerdict"
-"""The error type shown for a result that has neither a reward nor an error (imported results)."""
+"""Error type shown for a result with neither a reward nor an error (imported results)."""
 
 
 class ShardTrials(NamedTuple):
-    """The trials of a plan that are a shard's own."""
+    """The trials of a plan that belong to one shard."""
 
     name: str
     """`I/N`."""
@@ -77,7 +77,7 @@ class ShardTrials(NamedTuple):
 
 
 class MixedResults(UsageError, ValueError):
-    """The results come from several models, agents or runs; one score over them would mean nothing."""
+    """The results come from several models, agents or runs, so a single score would be meaningless."""
 
 
 def summarise(
@@ -97,22 +97,19 @@ def summarise(
     names: Sequence[str] = (),
     unhealthy: Mapping[str, str] = MappingProxyType({}),
 ) -> Summary:
-    """Sum up the final results of a run over its plan. `population` makes the +- a population std.
+    """Sum up the final results of a run over its plan.
 
-    `overrides` says in words what the run did otherwise than its tasks say, and `lacking_limits` what of their limits
-    did not hold; both are passed on.
-    Of several final results of one trial (a resumed or regraded run) the highest attempt counts, then the
-    last line. `dataset` and the `broken_rules` of its leaderboard are taken over. Without `intervals` the summary has
-    none: they take longer than all the rest. Without `is_bounded`, for tasks whose rewards may be other than 0 to 1, it
-    has no bounds. Without `is_sampled`, at temperature 0, equal replies are as they should be. `names` are those of the
-    model that was asked for. `unhealthy` are tasks with doubtful verdicts, by name with why. With a `shard` only its
-    trials are planned, and there is no score.
-    Raises MixedResults, and ValueError for a plan that names a task or a
-    seed twice.
+    Of several final results of one trial (a resumed or regraded run) the one with the highest attempt counts, then the
+    last line. `population` makes the +- a population std. `overrides`, `lacking_limits`, `dataset` and `broken_rules`
+    are copied to the summary. `intervals=False` omits intervals, which take longer than all the rest;
+    `is_bounded=False`, for rewards that may be outside 0 to 1, omits bounds; with `is_sampled=False`, for temperature
+    0, equal replies are expected. `names` are the requested names of the model. `unhealthy` maps tasks with doubtful
+    verdicts to the reason. With a `shard` only its trials are planned, and there is no score.
+    Raises MixedResults, and ValueError for a plan that has a task or a seed twice.
     """
-    taken = results if isinstance(results, Finals) else Finals(results)
-    _, model, agent = (_only(what, names) for what, names in taken.names.items())
-    finals = taken.by_trial
+    collected = results if isinstance(results, Finals) else Finals(results)
+    _, model, agent = (_sole_name(field, found) for field, found in collected.names.items())
+    finals = collected.by_trial
     planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
     if len(planned) < len(planned_tasks) * len(planned_seeds):
         raise ValueError("a task or a seed is planned twice")
@@ -131,7 +128,7 @@ def summarise(
         seeds=tuple(planned_seeds),
         overrides=tuple(overrides),
         lacking_limits=tuple(lacking_limits),
-        counts=_counts(rows, len(planned), taken.results - len(finals), len(finals) - len(counted), ended, flags),
+        counts=_counts(rows, len(planned), collected.results - len(finals), len(finals) - len(counted), ended, flags),
         score=score,
         tasks=rows,
         errors=_error_groups(ended),
@@ -144,7 +141,7 @@ def summarise(
         ),
         time=time_split(ended),
         pressure=pressure_of(ended),
-        repeated=taken.repeated,
+        repeated=collected.repeated,
         flags=flags,
         dataset=dataset,
         broken_rules=tuple(broken_rules),
@@ -162,7 +159,7 @@ def reward_table(
     *,
     is_bounded: bool = True,
 ) -> RewardTable:
-    """The rewards that `summarise` counts, laid out over the plan. Raises ValueError as `RewardTable.of` does."""
+    """Return the rewards that `summarise` counts as a table over the plan. Raises ValueError like `RewardTable.of`."""
     planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
     finals = final_results(results)
     verdicts = ((*trial, finals[trial].reward) for trial in finals.keys() & planned)
@@ -170,15 +167,16 @@ def reward_table(
 
 
 def refuse_mixed(results: Sequence[TrialResult]) -> tuple[str | None, str | None]:
-    """The model and the agent that all results are of, None where none says. Raises MixedResults for several."""
-    _, model, agent = (_only(what, {getattr(result, what) for result in results}) for what in ("run", "model", "agent"))
+    """Return the model and the agent of all results, None if not recorded. Raises MixedResults for several."""
+    names = ({getattr(result, field) for result in results} for field in ("run", "model", "agent"))
+    _, model, agent = map(_sole_name, ("run", "model", "agent"), names)
     return model, agent
 
 
 def time_split(results: Iterable[TrialResult | FinalResult]) -> TimeSplit:
-    """Seconds of all results by what they were spent on.
+    """Sum the seconds of all results by activity.
 
-    Other is the agent's time outside model and commands, and wall time outside sandbox, agent, verifier and
+    `other_sec` is the agent's time outside model and commands, plus wall time outside sandbox, agent, verifier and
     teardown; never negative.
     """
     timings = [result.timings for result in results]
@@ -192,7 +190,7 @@ def time_split(results: Iterable[TrialResult | FinalResult]) -> TimeSplit:
         known_sec = timing.sandbox_sec + agent_sec + timing.verifier_sec + timing.teardown_sec
         other += agent_sec - timing.model_sec - timing.command_sec + max(0.0, timing.wall_sec - known_sec)
     total = sum(named.values()) + other
-    # Requests wait within the time of the model; what is left of it, keystrokes waited for the engine.
+    # Waiting for the endpoint is part of the model's time; the rest was keystrokes waiting for the engine.
     in_model = min(waiting, named["model_sec"])
     in_command = min(waiting - in_model, named["command_sec"])
     named["model_sec"] -= in_model
@@ -203,24 +201,24 @@ def time_split(results: Iterable[TrialResult | FinalResult]) -> TimeSplit:
 
 
 def final_results(results: Iterable[TrialResult]) -> dict[tuple[str, int], TrialResult]:
-    """The result that counts for each task and seed: of several final ones the highest attempt, then the last line.
+    """Return the result that counts for each task and seed: of several, the highest attempt, then the last line.
 
-    One in which a person had a hand has no verdict: it says nothing about the model.
+    Results in which a person intervened lose their reward, as they say nothing about the model.
     """
     finals: dict[tuple[str, int], TrialResult] = {}
     for result in results:
         trial = (result.task, result.seed)
         if result.final and (trial not in finals or result.attempt >= finals[trial].attempt):
             finals[trial] = result
-    return {trial: counted_as(result) for trial, result in finals.items()}
+    return {trial: exclude_human_touched(result) for trial, result in finals.items()}
 
 
-def _only(what: str, names: Collection[str | None]) -> str | None:
-    """The model, agent or run that all results are of; None where none says. Raises MixedResults for several."""
+def _sole_name(field: str, names: Collection[str | None]) -> str | None:
+    """Return the one model, agent or run among `names`; None if not recorded. Raises MixedResults for several."""
     found = sorted({name for name in names if name is not None} - {UNKNOWN_AGENT})
     if len(found) > 1:
         shown = ", ".join(found[:_NAMES_SHOWN]) + (", …" if len(found) > _NAMES_SHOWN else "")
-        raise MixedResults(f"results of {len(found)} {what}s ({shown}); keep the results of each in a file of its own")
+        raise MixedResults(f"results of {len(found)} {field}s ({shown}); keep the results of each in a separate file")
     return found[0] if found else None
 
 
@@ -258,11 +256,11 @@ def _score(
     per_seed, extremes = per_seed_scores(table), bounds(table)
     over_seeds: MeanStd = mean_std(per_seed, population=population)
     scored_only = score_scored_only(table)
-    assert scored_only is not None  # some reward exists, or we had returned
+    assert scored_only is not None  # a reward exists
     means, scored_only_means = task_means(table), task_means_scored_only(table)
     interval = interval_95(means) if intervals else None
     scored_only_interval = interval if scored_only_means == means or not intervals else interval_95(scored_only_means)
-    solved, scored_only_seeds = chances(table), per_seed_scores_scored_only(table)
+    rates, scored_only_seeds = pass_rates(table), per_seed_scores_scored_only(table)
     return Score(
         mean=score(table),
         std=over_seeds.std,
@@ -280,34 +278,34 @@ def _score(
         interval_95=_ends(interval),
         interval_method=interval.method if interval is not None else None,
         solved_rate=solved_rate(table),
-        pass_at_k=solved.at,
-        pass_hat_k=solved.hat,
+        pass_at_k=rates.pass_at,
+        pass_hat_k=rates.pass_hat,
     )
 
 
 def _metrics(
     results: Sequence[FinalResult], tasks: Sequence[str], seeds: Sequence[int], population: bool
 ) -> tuple[Metric, ...]:
-    """Every metric that is not the reward itself, over the tasks of which some trial told it."""
-    told = [(name, value, each.reward) for each in results for name, value in each.metrics.items()]
-    names = sorted({name for name, value, reward in told if canonical(value) != _canonical(reward)})
+    """Return all metrics that differ from the reward, each over the tasks for which some trial reported it."""
+    reported = [(name, value, each.reward) for each in results for name, value in each.metrics.items()]
+    names = sorted({name for name, value, reward in reported if canonical(value) != _canonical(reward)})
     return tuple(_metric(name, results, tasks, seeds, population) for name in names)
 
 
 def _metric(
     name: str, results: Sequence[FinalResult], tasks: Sequence[str], seeds: Sequence[int], population: bool
 ) -> Metric:
-    told = [(result.task, result.seed, result.metrics[name]) for result in results if name in result.metrics]
-    having = {task for task, _, _ in told}
-    table = RewardTable.of(told, [task for task in tasks if task in having], seeds)
+    reported = [(result.task, result.seed, result.metrics[name]) for result in results if name in result.metrics]
+    having = {task for task, _, _ in reported}
+    table = RewardTable.of(reported, [task for task in tasks if task in having], seeds)
     over_seeds = mean_std(per_seed_scores(table), population=population)
-    return Metric(name=name, mean=over_seeds.mean, std=over_seeds.std, tasks=len(having), trials=len(told))
+    return Metric(name=name, mean=over_seeds.mean, std=over_seeds.std, tasks=len(having), trials=len(reported))
 
 
 def _unhealthy(
     results: Iterable[FinalResult], tasks: Sequence[str], seeds: Sequence[int], unhealthy: Mapping[str, str]
 ) -> UnhealthyTasks | None:
-    """The unhealthy ones of the planned tasks, and the score without them; None where there are none."""
+    """Return the planned tasks that are unhealthy and the score without them; None if there are none."""
     found = {task: unhealthy[task] for task in tasks if task in unhealthy}
     if not found:
         return None
@@ -382,7 +380,7 @@ def _canonical(reward: float | None) -> float | None:
 
 
 def status_of(result: TrialResult | FinalResult) -> Status:
-    """What became of a trial that has a result."""
+    """Return the status of a trial that has a result."""
     if result.reward is None:
         return Status.ERROR
     if result.passed:
@@ -437,7 +435,7 @@ def _counts(
 
 
 def _error_groups(results: Iterable[FinalResult]) -> tuple[ErrorGroup, ...]:
-    """Group the trials without a verdict by what went wrong, the largest group first."""
+    """Group the trials without a verdict by stage, type and blame of their error, the largest group first."""
     groups: dict[tuple[Stage | None, str, Blame | None], list[FinalResult]] = {}
     for result in results:
         if result.reward is None:

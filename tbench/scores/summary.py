@@ -1,4 +1,4 @@
-"""A run in numbers, as data: score with spread and coverage, tasks, errors, outcomes, time; its score lines."""
+"""The summary of a run as data (score, spread, coverage, tasks, errors, outcomes, time), and its score lines."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ SUMMARY_SCHEMA_VERSION = 2
 
 
 class Status(StrEnum):
-    """What became of a planned trial."""
+    """State of a planned trial."""
 
     PASS = "pass"
-    """Its reward is 1 or more."""
+    """Reward of 1 or more."""
     PARTIAL = "partial"
-    """Its reward is between 0 and 1."""
+    """Reward between 0 and 1."""
     FAIL = "fail"
-    """Its reward is 0 or less."""
+    """Reward of 0 or less."""
     ERROR = "error"
-    """It ended without a verdict."""
+    """Ended without a verdict."""
     MISSING = "missing"
-    """It has no final result (yet)."""
+    """No final result (yet)."""
 
 
 class Counts(Frozen):
-    """Trials of the plan (planned = scored + errors + missing), and results that are not counted."""
+    """Numbers of planned trials (planned = scored + errors + missing), and of results that do not count."""
 
     planned: int
     scored: int
@@ -49,19 +49,19 @@ class Counts(Frozen):
     """Final results of tasks or seeds outside the plan."""
     human_touched: int
     flagged: int = 0
-    """Trials with a sign of tampering that is not weak."""
+    """Trials with a strong sign of tampering."""
     weakly_flagged: int = 0
-    """Trials with none but weak signs of tampering, but for passes that were asked about nowhere else."""
+    """Trials with only weak signs of tampering, other than just a pass that no other container judged."""
     unconfirmed: int = 0
     """Passes that no fresh container has confirmed."""
     repaired: int = 0
     regraded: int = 0
     remarked: int = 0
-    """Trials whose reward stands, with a remark that makes it doubtful."""
+    """Trials whose reward counts, but has a remark that makes it doubtful."""
 
 
 class Completed(Frozen):
-    """The score over those seeds at which every task has a verdict: an outage is not in it."""
+    """The score over the seeds at which every task has a verdict, which excludes outages."""
 
     seeds: tuple[int, ...]
     mean: float
@@ -69,57 +69,57 @@ class Completed(Frozen):
 
 
 class Score(Frozen):
-    """The score and its spread, as fractions (for rewards in 0..1). A trial without a verdict counts 0 unless said."""
+    """The score and its spread, as fractions. Unless noted otherwise, a trial without a verdict counts as 0."""
 
     mean: float
     std: float | None
-    """Std over the per-seed scores; None for one seed."""
+    """Std of the per-seed scores; None for one seed."""
     std_kind: Literal["sample", "population"]
     per_seed: tuple[float, ...]
     scored_per_seed: tuple[int, ...]
-    """Verdicts at each seed."""
+    """Number of verdicts at each seed."""
     completed: Completed | None
-    """The seeds at which every task has a verdict; None where that is none."""
+    """Score of the seeds at which every task has a verdict; None if there is no such seed."""
     scored_only: float
-    """The mean over tasks of the mean over their verdicts; tasks without a verdict are left out."""
+    """Mean over tasks of the mean over their verdicts; tasks without a verdict are left out."""
     scored_only_std: float | None
-    """Std over seeds by their verdicts alone; None where fewer than two seeds can be compared."""
+    """Std over seeds, from trials with a verdict only; None if fewer than two seeds can be compared."""
     scored_only_interval_95: tuple[float, float] | None
     worst: float | None
     best: float | None
-    """`worst` and `best` are the scores if every trial without a verdict were 0, and 1; None for other rewards."""
+    """`worst` and `best`: the score with 0 or 1 for trials without a verdict; None if rewards may be outside 0 to 1."""
     expected_std: float | None
-    """Sample std over seeds that any pairing of seeds across tasks has on average; None for one seed."""
+    """Sample std over seeds expected over all pairings of seeds across tasks; None for one seed."""
     se_over_tasks: float | None
     """Standard error clustered by task; None for one task."""
     interval_95: tuple[float, float] | None
-    """For other tasks of the same kind; None for one task, and for few with rewards outside of 0 to 1."""
+    """Interval for other tasks of the same kind; None for one task, and for few tasks with rewards outside 0 to 1."""
     interval_method: IntervalMethod | None
     solved_rate: float
     pass_at_k: dict[int, float]
     pass_hat_k: dict[int, float]
-    """Both by k, from 1 to the number of seeds; a trial is solved with a reward of 1 or more."""
+    """`pass_at_k` and `pass_hat_k` for each k from 1 to the number of seeds; a reward of 1 or more is solved."""
 
 
 class Metric(Frozen):
-    """One of the numbers that verifiers write beside the reward, over all trials of the tasks that have it."""
+    """A number that verifiers write in addition to the reward, over all trials of the tasks that have it."""
 
     name: str
     mean: float
-    """A trial without the number counts 0, as one without a verdict."""
+    """Mean over trials; a trial without the number counts as 0, as does one without a verdict."""
     std: float | None
-    """Std over the per-seed means; None for one seed."""
+    """Std of the per-seed means; None for one seed."""
     tasks: int
     trials: int
-    """Trials that told it."""
+    """Number of trials that reported the metric."""
 
 
 class TimeSplit(Frozen):
-    """Seconds by what they were spent on: the parts of `total_sec`, and apart from them the queue."""
+    """Seconds by activity. The parts add up to `total_sec`; time in the queue is not part of it."""
 
     model_sec: float = 0.0
     waiting_sec: float = 0.0
-    """For an endpoint (or an engine) that failed or was away; it is charged to no agent."""
+    """Seconds spent waiting for an endpoint or engine that failed or was unreachable; not charged to any agent."""
     command_sec: float = 0.0
     verifier_sec: float = 0.0
     sandbox_sec: float = 0.0
@@ -129,13 +129,13 @@ class TimeSplit(Frozen):
     queue_sec: float = 0.0
 
     def parts(self) -> dict[str, float]:
-        """The parts of `total_sec` by short name."""
+        """Return the parts of `total_sec` by short name."""
         names = ("model", "waiting", "command", "verifier", "sandbox", "teardown", "other")
         return {name: getattr(self, f"{name}_sec") for name in names}
 
 
 class UnreachedSteps(Frozen):
-    """Steps of tasks that trials with a verdict never came to, and what the score is with a 0 for each of them."""
+    """Task steps that trials with a verdict never began, and the score with 0 for each of them."""
 
     trials: int
     steps: int
@@ -143,30 +143,30 @@ class UnreachedSteps(Frozen):
 
 
 class UnhealthyTasks(Frozen):
-    """Tasks whose verdicts are doubtful on the run's machine, and what the score is without them."""
+    """Tasks whose verdicts are doubtful on the run's machine, and the score without them."""
 
     tasks: dict[str, str]
-    """Why, by task."""
+    """Reason by task."""
     score: float | None
-    """None where no trial of another task was scored."""
+    """Score without these tasks; None if no trial of any other task was scored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One planned trial in the task x seed grid; no model, as there are many, and a model takes four times as much."""
+    """One planned trial in the task x seed grid. Not a pydantic model, which would take four times the memory."""
 
     seed: int
     status: Status
     reward: float | None = None
     error: str | None = None
-    """Error type, for status error."""
+    """Error type, if the status is error."""
     outcome: str | None = None
     steps: int = 0
     wall_sec: float = 0.0
     attempt: int = 1
     human_touched: bool = False
     reward_all_steps: float | None = None
-    """The reward with 0 for steps of the task that were never begun; None for a task without steps."""
+    """The reward with 0 for task steps that were never begun; None for a task without steps."""
     task_steps: tuple[TaskStepResult, ...] = ()
 
 
@@ -175,26 +175,26 @@ class TaskRow(Frozen):
 
     task: str
     mean_reward: float | None
-    """The mean over all planned seeds, unscored = 0; None when no trial of the task was scored."""
+    """Mean over all planned seeds, unscored = 0; None if no trial of the task was scored."""
     solved: int
     scored: int
     cells: tuple[Cell, ...]
     outcomes: dict[str, int]
     mean_steps: float | None
     mean_wall_sec: float | None
-    """Both are means over trials with a final result, errors included; None without any."""
+    """`mean_steps` and `mean_wall_sec`: means over trials with a final result, including errors; None without any."""
     time: TimeSplit
 
 
 class ErrorGroup(Frozen):
-    """Trials without a verdict that failed in the same way."""
+    """Trials without a verdict that have the same stage, type and blame of error."""
 
     stage: Stage | None
     type: str
     blame: Blame | None
     count: int
     retryable: int
-    """Number of them that a further attempt might heal."""
+    """Number of trials in which another attempt may succeed."""
     example_message: str
     example_trial: str
 
@@ -209,69 +209,69 @@ class Flag(Frozen):
 
 
 class ShardCounts(Frozen):
-    """A shard of a run, whose own trials `Counts` are about. Its mean would be of other tasks than the run's."""
+    """A shard of a run; `Counts` then covers only its trials. It has no score, as its tasks differ from the run's."""
 
     name: str
     """`I/N`, counted from 0."""
     trials: int
     whole: int
-    """Trials of all shards."""
+    """Number of trials of all shards."""
 
 
 class Summary(Frozen):
-    """Everything `tbench` says about a run. `as_json` is its stable form."""
+    """Everything that `tbench` reports about a run. `as_json` is its stable form."""
 
     schema_version: int = SUMMARY_SCHEMA_VERSION
     model: str | None
     agent: str | None = None
     started_at: datetime | None = None
-    """When the first trial began; None where that is not recorded."""
+    """Time at which the first trial began; None if not recorded."""
     seeds: tuple[int, ...]
     overrides: tuple[str, ...] = ()
-    """What the run did otherwise than its tasks say, a few words each."""
+    """Settings with which the run overrode its tasks, a few words each."""
     lacking_limits: tuple[str, ...] = ()
-    """Limits of the tasks that were not in force, or could not be seen, a few words for each machine."""
+    """Limits of the tasks that were not in force or could not be verified, a few words for each machine."""
     counts: Counts
     score: Score | None
-    """None when no trial was scored, and for a shard."""
+    """The score; None if no trial was scored, and for a shard."""
     tasks: tuple[TaskRow, ...]
     errors: tuple[ErrorGroup, ...]
     outcomes: dict[str, int]
     usage: Usage
     replies_from: dict[str, int] = Field(default={})
-    """Replies of the model by the URL of the server that gave them; empty where there was one server only."""
+    """Number of model replies by URL of the server; empty if there was only one server."""
     replies: RepliesSeen = RepliesSeen()
-    """What the replies say about themselves, over all trials that count."""
+    """Models, fingerprints and other facts that replies report, over all trials that count."""
     reply_notes: tuple[str, ...] = ()
-    """What is odd about the replies, a line each: it may say more of the server than of the model."""
+    """Anomalies of the replies, one line each; the server may be their cause rather than the model."""
     time: TimeSplit
     pressure: Pressure | None = None
-    """None where no trial failed on a machine under pressure."""
+    """Failures on a machine under pressure; None if there were none."""
     repeated: tuple[str, ...] = ()
-    """Trials with a second final result, and the rewards of all of them; the last attempt's last line counts."""
+    """Trials with several final results, each with all its rewards; the last line of the last attempt counts."""
     flags: tuple[Flag, ...] = ()
     """Trials with signs of tampering, strong ones first."""
     dataset: DatasetOrigin | None = None
-    """The dataset that the tasks are of; None for bundled tasks, those of a path, and imported results."""
+    """The dataset of the tasks; None for bundled tasks, tasks from a path, and imported results."""
     broken_rules: tuple[str, ...] = ()
-    """Rules of the dataset's leaderboard that the run breaks; none also where it has no leaderboard."""
+    """Rules of the dataset's leaderboard that the run breaks; empty if there is no leaderboard."""
     metrics: tuple[Metric, ...] = ()
-    """By name; empty where verifiers write nothing but the reward."""
+    """Metrics by name; empty if verifiers write only the reward."""
     shard: ShardCounts | None = None
-    """None for a whole run."""
+    """The shard; None for a whole run."""
     unreached: UnreachedSteps | None = None
-    """None where every trial with a verdict came to the last step of its task."""
+    """Task steps that were never begun; None if every trial with a verdict reached its last one."""
     unhealthy: UnhealthyTasks | None = None
-    """None where no planned task is known not to be healthy."""
+    """Planned tasks known to be unhealthy; None if there are none."""
 
     @property
     def coverage(self) -> float:
-        """Share of the planned trials that were scored; 0 for an empty plan."""
+        """Fraction of planned trials that were scored; 0 for an empty plan."""
         return self.counts.scored / self.counts.planned if self.counts.planned else 0.0
 
     @property
     def dataset_lines(self) -> tuple[str, ...]:
-        """The dataset with its digests, and what sets the run apart from its leaderboard; empty without a dataset."""
+        """Lines on the dataset with its digests and on broken rules of its leaderboard; empty without a dataset."""
         if self.dataset is None:
             return ()
         rules = f"not by the rules of its leaderboard: {'; '.join(self.broken_rules)}" if self.broken_rules else ""
@@ -279,7 +279,7 @@ class Summary(Frozen):
 
     @property
     def score_line(self) -> str:
-        """The score in one line, with what the +- is and the coverage; unscored trials count 0."""
+        """The score in one line, with the kind of the +- and the coverage; unscored trials count as 0."""
         counts = self.counts
         covered = f"coverage {counts.scored}/{counts.planned}"
         if self.shard is not None:
@@ -303,13 +303,13 @@ class Summary(Frozen):
     def score_lines(self) -> tuple[str, ...]:
         """The score by both conventions, `score_line` and over scored trials only, with bounds below full coverage.
 
-        Where steps of tasks were never begun, also that with a 0 for them; where tasks are not healthy, that without.
+        If task steps were never begun, also the score with 0 for them; if tasks are unhealthy, the score without them.
         """
-        return (*self._lines_of_trials, *self._line_of_steps, *filter(None, [self.unhealthy_line]))
+        return (*self._trial_lines, *self._step_lines, *filter(None, [self.unhealthy_line]))
 
     @property
     def unhealthy_line(self) -> str:
-        """The tasks that are not healthy, and the score without them; empty without any."""
+        """The unhealthy tasks and the score without them in one line; empty if there are none."""
         if (found := self.unhealthy) is None:
             return ""
         are = "is" if len(found.tasks) == 1 else "are"
@@ -318,14 +318,14 @@ class Summary(Frozen):
         return f"{len(found.tasks)} of {counted(len(self.tasks), 'task')} {are} not healthy here: {named}{rest}"
 
     @property
-    def _line_of_steps(self) -> tuple[str, ...]:
+    def _step_lines(self) -> tuple[str, ...]:
         if (unreached := self.unreached) is None:
             return ()
         which = f"the {counted(unreached.steps, 'task step')} that {counted(unreached.trials, 'trial')} never began"
         return (f"score {percent(unreached.score)} % with 0 for {which}; above, they are left out as in Harbor",)
 
     @property
-    def _lines_of_trials(self) -> tuple[str, ...]:
+    def _trial_lines(self) -> tuple[str, ...]:
         score, counts = self.score, self.counts
         if score is None:
             return (self.score_line,)
@@ -346,15 +346,15 @@ class Summary(Frozen):
 
     @property
     def metric_lines(self) -> tuple[str, ...]:
-        """A line for each metric beside the reward."""
+        """One line for each metric."""
         return tuple(
             f"metric {each.name} {each.mean:.4g}{'' if each.std is None else f' ± {each.std:.2g}'} "
-            f"({counted(each.tasks, 'task')}, {counted(each.trials, 'trial')} told it)"
+            f"({counted(each.tasks, 'task')}, {counted(each.trials, 'trial')})"
             for each in self.metrics
         )
 
     def _among_completed(self, score: Score) -> str:
-        """The score without the seeds that an outage has cut."""
+        """Return the score over completed seeds, if not all are completed."""
         done = score.completed
         if done is None:
             return ", none completed"
@@ -363,7 +363,7 @@ class Summary(Frozen):
         return f"; {_with_std(done.mean, done.std)} over the {len(done.seeds)} completed"
 
     def as_json(self) -> dict[str, Any]:
-        """A plain dict for `--json`. Scores and rewards are fractions; keys stay the same over releases.
+        """Return a plain dict for `--json`. Scores and rewards are fractions; keys stay the same over releases.
 
         schema_version, model, agent, started_at, seeds, overrides [text], lacking_limits [text], score_line,
         score_lines, coverage;
@@ -397,7 +397,7 @@ class Summary(Frozen):
 
 
 def percent(fraction: float) -> str:
-    """A fraction in percent, with one decimal; with more where it would look like none or all of them."""
+    """Format a fraction in percent with one decimal, or with more if it would be rounded to 0 or 100."""
     for digits in (1, 2, 3):
         text = f"{fraction * 100:.{digits}f}"
         if fraction in (0.0, 1.0) or float(text) not in (0.0, 100.0):
@@ -406,7 +406,7 @@ def percent(fraction: float) -> str:
 
 
 def range_text(low: float, high: float) -> str:
-    """The ends of an interval in percent; as they are bounds, they may be rounded to none and all."""
+    """Format an interval in percent; unlike in `percent`, its ends may be rounded to 0 and 100."""
     return f"{low * 100:.1f} to {high * 100:.1f} %"
 
 
@@ -421,7 +421,7 @@ def _interval(score: Score) -> str:
 
 
 def _with_string_keys(data: dict[str, Any]) -> dict[str, Any]:
-    """`data` with strings for keys, as JSON has them: what comes back from its JSON is equal to it."""
+    """Return `data` with string keys, so that it equals what is parsed from its JSON."""
     score = data["score"]
     if score is not None:
         for name in ("pass_at_k", "pass_hat_k"):

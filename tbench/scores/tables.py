@@ -1,6 +1,6 @@
-"""Prints summaries and sheets of values: to a rich console, as Markdown, as CSV. In ASCII but for ±.
+"""Prints summaries and sheets of values: to a rich console, as Markdown, as CSV. In ASCII except for ±.
 
-Texts from models, endpoints and tasks are printed without markup and without control characters.
+Texts from models, endpoints and tasks are printed without markup and control characters.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from tbench.text import counted, plain, visible
 FLAGS_SHOWN = 10
 _TASKS_SHOWN = 5
 PIPED_WIDTH = 100
-"""Smallest width of tables in a file or a pipe, where there is no terminal to fit into."""
+"""Minimum width of tables in a file or a pipe."""
 
-HEAD_RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-"""A line under the head, and none elsewhere."""
+HEADER_RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+"""Box with a line under the header only."""
 _MARKED_RULE = Box("    \n    \n -+ \n    \n    \n    \n    \n    \n", ascii=True)
-"""The same, from which one can see where columns end."""
+"""Like `HEADER_RULE`, with a `+` where columns end."""
 
 _STYLES = {
     Status.PASS: "green",
@@ -57,8 +57,8 @@ _STYLES = {
 }
 
 LEGEND = "by seed: 1 solved, 0 failed, other numbers partial, ERR no verdict, - no result"
-AGAIN = "'"
-"""Behind what a further attempt at a trial came to."""
+LATER_ATTEMPT_MARK = "'"
+"""Suffix of a result that is not of the trial's first attempt."""
 _PER_SEED_SHOWN = 20
 _METHODS = {"bootstrap": "bootstrap", "korn-graubard": "Korn-Graubard"}
 
@@ -66,10 +66,10 @@ _METHODS = {"bootstrap": "bootstrap", "korn-graubard": "Korn-Graubard"}
 def render(summary: Summary, console: Console) -> None:
     """Print the summary. Score lines are never wrapped, so `grep '^score'` finds them at any width."""
     print_table(lambda width: _task_table(summary, width), console)
-    again = f", {AGAIN} after another attempt" if any(c.attempt > 1 for row in summary.tasks for c in row.cells) else ""
-    print_line(LEGEND + again, console)
+    has_later = any(cell.attempt > 1 for row in summary.tasks for cell in row.cells)
+    print_line(LEGEND + (f", {LATER_ATTEMPT_MARK} after another attempt" if has_later else ""), console)
     print_line("", console)
-    print_line(_about(summary), console)
+    print_line(_run_line(summary), console)
     for line in (*summary.score_lines, *summary.metric_lines, *summary.dataset_lines):
         print_line(line, console)
     if summary.overrides:
@@ -85,13 +85,13 @@ def render(summary: Summary, console: Console) -> None:
 
 
 def print_line(line: str, console: Console) -> None:
-    """Print one line, never wrapped, with escapes for what the console cannot show."""
+    """Print one line without wrapping, with escapes for characters that the console cannot show."""
     printable = visible(line).encode(console.encoding, "backslashreplace").decode(console.encoding)
     console.print(Text(printable), soft_wrap=True)
 
 
 def print_table(table_for: Callable[[int], Table], console: Console) -> None:
-    """Print the table that fits into a width; in a file or a pipe, where there is none, in a wide one."""
+    """Print the table for the terminal's width, or at least PIPED_WIDTH in a file or a pipe."""
     if console.is_terminal:
         console.print(table_for(console.width))
         return
@@ -102,18 +102,18 @@ def print_table(table_for: Callable[[int], Table], console: Console) -> None:
 
 
 def _lines(table: Table, console: Console) -> Iterator[str]:
-    """The lines of a table as the console has them, which is asked for widths and for folds, and not for every cell."""
+    """Yield the lines of a table as rich would print them, but much faster: rich lays out only the widest cells."""
     rows: list[tuple[str, ...]] = list(zip(*(map(str, column.cells) for column in table.columns), strict=True))
     heads = (column.copy() for column in table.columns)
     sample = Table(*heads, box=_MARKED_RULE, show_edge=False, padding=(0, 1, 0, 0))
     for at in range(len(table.columns) if rows else 0):
         widest = max(rows, key=lambda row: cell_len(row[at]))
         sample.add_row(*map(Text, widest))
-    # Not captured, which would cut what is too wide.
+    # Rendered, not captured: capturing would clip wide lines.
     head = [line.rstrip() for line in "".join(segment.text for segment in console.render(sample)).splitlines()]
     rule = next(line for line in head if "-" in line and not line.strip("-+"))
     widths = [len(part) - 1 for part in rule.split("+")]
-    if len(widths) < len(table.columns) or min(widths) < 1 or len(rule) > console.width:  # no room for all of them
+    if len(widths) < len(table.columns) or min(widths) < 1 or len(rule) > console.width:  # not enough room
         yield from _captured(table, console)
         return
     yield from (*head[: head.index(rule)], "-" * len(rule))
@@ -144,9 +144,9 @@ def _captured(table: Table, console: Console) -> list[str]:
 
 
 def _task_table(summary: Summary, width: int) -> Table:
-    """The table of tasks; it has outcomes only where there is room for them."""
+    """Return the table of tasks, with outcomes if it is wide enough."""
     roomy = width >= PIPED_WIDTH
-    table = Table(box=HEAD_RULE, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = Table(box=HEADER_RULE, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("task", overflow="fold", min_width=8, max_width=40)
     for name in ("mean", "solved"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -176,14 +176,14 @@ def _token(cell: Cell) -> str:
     if cell.status is Status.MISSING:
         return "-"
     result = "ERR" if cell.reward is None else reward_text(cell.reward)
-    return result + AGAIN * (cell.attempt > 1)
+    return result + LATER_ATTEMPT_MARK * (cell.attempt > 1)
 
 
 def _detail_lines(summary: Summary) -> Iterator[str]:
     score, counts = summary.score, summary.counts
     if score is not None:
         unscored = "; unscored = 0" if counts.scored < counts.planned else ""
-        yield f"solved {counts.solved}/{counts.planned} trials{_chances(score)}{unscored}"
+        yield f"solved {counts.solved}/{counts.planned} trials{_pass_rates(score)}{unscored}"
         yield from _over_seeds(score, summary)
         yield f"{_over_tasks(score, len(summary.tasks))}{unscored}"
     yield from _unscored(summary)
@@ -217,8 +217,8 @@ def _token_text(usage: Usage) -> str:
     return f"at least {counts}; replies not counted: {usage.uncounted:,}" if usage.uncounted else counts
 
 
-def _about(summary: Summary) -> str:
-    """Whose score it is, and when the run began."""
+def _run_line(summary: Summary) -> str:
+    """Return one line with model, agent, start and size of the run."""
     known = [f"model {summary.model}" if summary.model else "", f"agent {summary.agent}" if summary.agent else ""]
     if summary.started_at is not None:
         known.append(f"begun {summary.started_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC")
@@ -226,8 +226,8 @@ def _about(summary: Summary) -> str:
     return ", ".join([*filter(None, known), size])
 
 
-def _chances(score: Score) -> str:
-    """pass@k and pass^k for k = 1, 2, 4 and so on, and for all seeds; nothing for one seed."""
+def _pass_rates(score: Score) -> str:
+    """Return pass@k and pass^k for k = 1, 2, 4 and so on, and for all seeds; empty for one seed."""
     most = max(score.pass_at_k)
     ks = sorted({most} | {1 << power for power in range(most.bit_length()) if 1 << power <= most})
     if most == 1:
@@ -238,7 +238,7 @@ def _chances(score: Score) -> str:
 
 
 def _over_seeds(score: Score, summary: Summary) -> Iterator[str]:
-    """The score of each seed, marked where it lacks verdicts."""
+    """Yield the score of each seed, with a mark if verdicts are missing."""
     if score.std is None or score.expected_std is None:
         return
     marks = ["" if scored == len(summary.tasks) else "*" for scored in score.scored_per_seed]
@@ -261,13 +261,13 @@ def _over_tasks(score: Score, tasks: int) -> str:
 
 
 def _unscored(summary: Summary) -> Iterator[str]:
-    """Where trials without a verdict are not just anywhere: an outage, or a task that cannot be run."""
+    """Yield notes if trials without a verdict are concentrated at one seed (an outage) or on tasks that cannot run."""
     if summary.score is None or summary.counts.scored == summary.counts.planned:
         return
-    lacking = [len(summary.tasks) - scored for scored in summary.score.scored_per_seed]
-    total, worst = sum(lacking), max(lacking)
-    if is_uneven(worst, total, len(lacking)):
-        seed = summary.seeds[lacking.index(worst)]
+    unscored = [len(summary.tasks) - scored for scored in summary.score.scored_per_seed]
+    total, worst = sum(unscored), max(unscored)
+    if is_uneven(worst, total, len(unscored)):
+        seed = summary.seeds[unscored.index(worst)]
         yield f"note: unevenly spread: {worst} of {counted(total, 'unscored trial')} at seed {seed}"
     never = [plain(row.task) for row in summary.tasks if not row.scored]
     if never:
@@ -287,7 +287,7 @@ def _notes(counts: Counts) -> Iterator[str]:
     if counts.unconfirmed:
         yield f"note: passes that no fresh container has confirmed: {counts.unconfirmed} (--verify both asks one)"
     if counts.repaired:
-        yield f"note: containers mended before the tests: {counts.repaired}"
+        yield f"note: containers repaired before the tests: {counts.repaired}"
     if counts.regraded:
         yield f"note: verifiers run again: {counts.regraded}"
     if counts.remarked:
@@ -337,23 +337,22 @@ def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-# Rows of values with one way to show each column: on a terminal, as Markdown, as CSV.
+# Sheets of values, shown on a terminal, as Markdown or as CSV.
 
-_NARROWEST = 12
-"""Characters of text that are on one line also where there is little room."""
+_MIN_TEXT_WIDTH = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a sheet holds under one name."""
+    """A column of a sheet."""
 
     name: str
-    """Its name in CSV."""
-    head: str | None
-    """None for a column that only CSV has."""
-    shown: Callable[[Any], str] = str
+    """Name in CSV and key of the values."""
+    header: str | None
+    """Header in tables; None for a column of CSV only."""
+    format: Callable[[Any], str] = str
     is_text: bool = False
-    """Whether it is left-aligned, and may be wrapped."""
+    """Whether the column is left-aligned and may be wrapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,30 +361,30 @@ class Sheet:
 
     columns: tuple[Column, ...]
     rows: Sequence[Mapping[str, Any]]
-    """Values by the names of their columns; None is shown as `-`, and is empty in CSV."""
+    """Values by column name; None is shown as `-`, and is empty in CSV."""
 
     @property
     def _visible(self) -> tuple[Column, ...]:
-        return tuple(column for column in self.columns if column.head is not None)
+        return tuple(column for column in self.columns if column.header is not None)
 
     def with_rows(self, rows: Sequence[Mapping[str, Any]]) -> Sheet:
-        """The same columns over other rows."""
+        """Return a sheet with the same columns and other rows."""
         return Sheet(self.columns, rows)
 
     def print(self, console: Console) -> None:
-        """Print it as a table."""
+        """Print the sheet as a table."""
         print_table(self._table, console)
 
     def as_markdown(self) -> str:
         lines = [
-            f"| {' | '.join(escaped(column.head or '') for column in self._visible)} |",
+            f"| {' | '.join(escaped(column.header or '') for column in self._visible)} |",
             f"|{'|'.join('---' if column.is_text else '---:' for column in self._visible)}|",
             *(f"| {' | '.join(escaped(text) for text in self._shown(row))} |" for row in self.rows),
         ]
         return "\n".join(lines) + "\n"
 
     def as_csv(self) -> str:
-        """The values themselves, under the names of the columns."""
+        """Return the unformatted values as CSV."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(column.name for column in self.columns)
@@ -393,22 +392,22 @@ class Sheet:
         return out.getvalue()
 
     def _table(self, width: int) -> Table:
-        table = Table(box=HEAD_RULE, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+        table = Table(box=HEADER_RULE, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
         for column in self._visible:
             if column.is_text:
                 longest = max((len(str(row[column.name])) for row in self.rows), default=0)
-                table.add_column(column.head or "", overflow="fold", min_width=min(longest, _NARROWEST))
+                table.add_column(column.header or "", overflow="fold", min_width=min(longest, _MIN_TEXT_WIDTH))
             else:
-                table.add_column(column.head or "", justify="right", no_wrap=True)
+                table.add_column(column.header or "", justify="right", no_wrap=True)
         for row in self.rows:
             table.add_row(*(Text(plain(text)) for text in self._shown(row)))
         return table
 
     def _shown(self, row: Mapping[str, Any]) -> list[str]:
         values = ((column, row[column.name]) for column in self._visible)
-        return ["-" if value is None else column.shown(value) for column, value in values]
+        return ["-" if value is None else column.format(value) for column, value in values]
 
 
 def escaped(text: str) -> str:
-    """One line of text for a cell or an item of Markdown."""
+    """Escape text for one line in a cell or list item of Markdown."""
     return plain(text).replace("\\", "\\\\").replace("|", "\\|")

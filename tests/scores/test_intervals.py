@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from interval_coverage import coverage
 
 from tbench.scores.intervals import (
-    SMALL,
+    BOOTSTRAP_MIN_TASKS,
     beta_quantile,
     bootstrap,
     bootstrap_mean,
@@ -62,7 +62,7 @@ def test_what_few_tasks_promise_is_kept(kind: str) -> None:
 
 
 def test_all_solved_is_no_certainty() -> None:
-    for tasks in (2, 9, SMALL, 200):
+    for tasks in (2, 9, BOOTSTRAP_MIN_TASKS, 200):
         interval = interval_95([1.0] * tasks)
         assert interval is not None
         # Clopper and Pearson's: 0.025 to the power of 1 / n.
@@ -132,7 +132,7 @@ def test_the_beta_function_gives_the_tail_of_the_binomial(n: int, k: int, chance
 
 def test_rewards_above_1_are_resampled_where_tasks_are_many() -> None:
     rng = random.Random(3)
-    means = [2 * rng.random() for _ in range(SMALL)]
+    means = [2 * rng.random() for _ in range(BOOTSTRAP_MIN_TASKS)]
     interval, resampled = interval_95(means), bootstrap_mean(means)  # as fine as floats are: nothing to count out
     assert interval is not None and interval.method == "bootstrap"
     assert (interval.low, interval.high) == (resampled.low, resampled.high)

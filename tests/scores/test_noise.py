@@ -17,11 +17,11 @@ from tbench.scores.comparing.noise import task_tries
 from tbench.scores.comparing.side import Side
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
-from tbench.scores.gate.verdict import changes
+from tbench.scores.gate.verdict import moved_tasks
 from tbench.scores.statistics import (
     RewardTable,
-    chances,
     mean_std,
+    pass_rates,
     per_seed_scores,
     per_seed_scores_scored_only,
     score,
@@ -75,7 +75,10 @@ def test_the_figures_of_a_run_are_those_of_its_fractions(rows: Rows, noise: int)
     for k in (1, 2, 3):
         at = [1 - Fraction(math.comb(3 - count, k), math.comb(3, k)) for count in solved]
         hat = [Fraction(math.comb(count, k), math.comb(3, k)) for count in solved]
-        assert (chances(found).at[k], chances(found).hat[k]) == (float(exact_mean(at)), float(exact_mean(hat)))
+        assert (pass_rates(found).pass_at[k], pass_rates(found).pass_hat[k]) == (
+            float(exact_mean(at)),
+            float(exact_mean(hat)),
+        )
     (first, *_) = task_tries([Side("a", found, {})])
     assert sum(number >= 1 for number in rows[int(first.task[1:])]) == first.solved
 
@@ -103,7 +106,7 @@ def test_a_comparison_is_that_of_the_fractions(old: Rows, new: Rows, noise: int)
 @given(tables(4, 4), tables(4, 3), st.integers(1, 4))
 def test_the_tasks_that_moved_are_those_of_the_fractions(base: Rows, since: Rows, noise: int) -> None:
     pairs = [(f"t{at}", table(base, noise).rows[at], table(since, noise + 1).rows[at]) for at in range(4)]
-    found = {change.task: change for change in changes(pairs, downwards=True)}  # type: ignore[arg-type]
+    found = {change.task: change for change in moved_tasks(pairs, downwards=True)}  # type: ignore[arg-type]
     lower = {f"t{at}" for at in range(4) if exact_mean(since[at]) < exact_mean(base[at])}
     assert found.keys() == lower
     for task, change in found.items():

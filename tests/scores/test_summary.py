@@ -421,7 +421,7 @@ def test_flagged_trials_are_counted_and_shown_a_line_each() -> None:
     assert "b seed 0, reward 1: system-replaced: /usr/bin/bash is" in text
     assert "(and 1 more)" in text and "\x1b" not in text
     assert "... and 12 more trials" in text
-    assert "note: containers mended before the tests: 21\nnote: verifiers run again: 1\n" in text
+    assert "note: containers repaired before the tests: 21\nnote: verifiers run again: 1\n" in text
     assert "note: zeros with a failed tool and no sign of a test in the output: 1\n" in text
 
 
@@ -433,7 +433,7 @@ def test_metrics_beside_the_reward_have_a_mean_over_the_tasks_that_tell_them() -
     ]
     results += [trial("plain", 0, 1.0), trial("plain", 1, None, error=failure())]
     summary = summarise(results, ["measured", "plain"], [0, 1])
-    assert summary.metric_lines == ("metric speed 20 ± 14 (1 task, 2 trials told it)",)
+    assert summary.metric_lines == ("metric speed 20 ± 14 (1 task, 2 trials)",)
     assert summary.as_json()["metrics"] == [
         {"name": "speed", "mean": 20.0, "std": pytest.approx(14.142, abs=1e-3), "tasks": 1, "trials": 2}
     ]
@@ -443,8 +443,8 @@ def test_metrics_beside_the_reward_have_a_mean_over_the_tasks_that_tell_them() -
 def test_a_trial_without_the_number_counts_0_and_one_seed_has_no_std() -> None:
     results = [trial("a", 0, 1.0, metrics={"speed": 4.0}), trial("b", 0, 1.0, metrics={"speed": 8.0, "size": 6.0})]
     assert summarise(results, ["a", "b"], [0]).metric_lines == (
-        "metric size 6 (1 task, 1 trial told it)",
-        "metric speed 6 (2 tasks, 2 trials told it)",
+        "metric size 6 (1 task, 1 trial)",
+        "metric speed 6 (2 tasks, 2 trials)",
     )
     at_two_seeds = [*results, trial("a", 1, None, error=failure()), trial("b", 1, 1.0)]
     assert summarise(at_two_seeds, ["a", "b"], [0, 1]).metrics[1].mean == 3.0

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tbench.scores.tables import HEAD_RULE, PIPED_WIDTH, print_table
+from tbench.scores.tables import HEADER_RULE, PIPED_WIDTH, print_table
 
 WORDS = ("ab", "ERR", "0.50", "日本", "é", "submitted=5,", "agent_timeout=1", "", "- ", "x" * 70, "a-long-name" * 4)
 
@@ -30,7 +30,7 @@ def by_rich(table: Table) -> list[str]:
 
 def a_table(rng: random.Random) -> Table:
     """Columns of all kinds, some of which are folded, cut, or have no room."""
-    table = Table(box=HEAD_RULE, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = Table(box=HEADER_RULE, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for _ in range(columns := rng.choice((1, 3, 5, 7, 30))):
         match rng.randrange(4):
             case 0:
@@ -55,7 +55,7 @@ def test_a_table_in_a_pipe_is_as_rich_has_it(seed: int) -> None:
 
 
 def test_rich_lays_out_no_more_rows_of_a_long_table_than_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table(box=HEAD_RULE, show_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=HEADER_RULE, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("task")
     table.add_column("mean", justify="right")
     for number in range(5000):

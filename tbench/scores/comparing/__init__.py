@@ -1,1 +1,1 @@
-"""Which of two runs is better, by how much, and whether it is noise: paired by task and seed. Pure."""
+"""Paired comparison of two runs: which is better, by how much, and whether it may be noise. Pure."""

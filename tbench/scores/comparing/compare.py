@@ -1,7 +1,7 @@
-"""Compares runs by their paired differences: how large, how sure, and on which tasks.
+"""Compares runs by their paired differences: size, uncertainty, and the tasks that changed.
 
-D_t is the mean over common seeds of r_b[t,s] - r_a[t,s], so a difference is the second run less the first. A trial
-without a verdict counts as 0; what its verdict could have changed stands beside it. All scores are fractions.
+D_t is the mean over common seeds of r_b[t,s] - r_a[t,s]: differences are the second run minus the first. A trial
+without a verdict counts as 0; `worst` and `best` bound the effect of missing verdicts. All scores are fractions.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from typing import Literal
 
 from harness.trajectory import Frozen
 from tbench.reward import as_fraction, is_solved
-from tbench.scores.comparing.exact import Way, holm, sign_flip_test, sign_test
+from tbench.scores.comparing.exact import PMethod, holm, sign_flip_test, sign_test
 from tbench.scores.comparing.side import PairedBy, Pairing, Side, pair
 from tbench.scores.intervals import bootstrap, can_be_resampled, student_t_975
 from tbench.scores.statistics import Row, mean_std
-
-# The 95 % interval of a mean difference over tasks, also where tasks are few or hardly any of them differs.
 
 Method = Literal["bootstrap", "bonett-price"]
 
@@ -38,27 +36,27 @@ class DifferenceInterval:
 
 @lru_cache(maxsize=128)
 def difference_interval_95(differences: tuple[float, ...]) -> DifferenceInterval | None:
-    """The 95 % interval of the mean of differences, one per task, for other tasks of the same kind.
+    """Return the 95 % interval of the mean of differences, one per task, over other tasks of the same kind.
 
-    A bootstrap over tasks where it has enough to draw from; else `bonett_price_95`, which has no width of 0 where all
-    are equal. None for a single task, and where a bootstrap has too little and some task differs by more than 1.
+    A bootstrap over tasks if they suffice; else `bonett_price_95`, whose width is above 0 even if all differences are
+    equal. None for a single task, and if tasks do not suffice for a bootstrap and one differs by more than 1.
     """
     if len(differences) < 2:
         return None
     if can_be_resampled(differences):
-        drawn = bootstrap(differences)
-        return DifferenceInterval(drawn.low, drawn.high, "bootstrap")
+        resampled = bootstrap(differences)
+        return DifferenceInterval(resampled.low, resampled.high, "bootstrap")
     if max(map(abs, differences)) > 1.0:
         return None
     return bonett_price_95(differences)
 
 
 def bonett_price_95(differences: Sequence[float]) -> DifferenceInterval:
-    """The adjusted Wald interval of a mean of n differences within -1 to 1: with one more of 1 and one more of -1.
+    """Return the adjusted Wald interval of a mean of n differences within -1 to 1, with an extra 1 and an extra -1.
 
     m +- t_{n+1} sqrt(v / (n + 2)), with mean m and variance v of the n + 2 values (Bonett and Price 2012, "Adjusted
     Wald confidence interval for a difference of binomial proportions based on paired data", there with the normal
-    quantile). With Student's its simulated coverage is 95 % or more from 2 tasks on.
+    quantile). With Student's quantile its simulated coverage is at least 95 % from 2 tasks on.
     """
     count = len(differences) + 2
     mean = math.fsum(differences) / count
@@ -67,46 +65,43 @@ def bonett_price_95(differences: Sequence[float]) -> DifferenceInterval:
     return DifferenceInterval(max(-1.0, mean - half), min(1.0, mean + half), "bonett-price")
 
 
-# The error of a difference, apart by where it comes from: noise within tasks, and tasks that are not alike.
-
-
 class VarianceParts(Frozen):
     """Variance of the difference between two runs at one seed, in squared fractions.
 
-    SE^2 over other tasks = (between + within / S) / T; over these very tasks = within / (S T).
+    SE^2 over other tasks = (between + within / S) / T; over these tasks = within / (S T).
     """
 
     tasks: int
     seeds: int
     within: float
-    """Mean over tasks of the variance over seeds of r_b[t,s] - r_a[t,s]: more seeds take it away."""
+    """Mean over tasks of the variance over seeds of r_b[t,s] - r_a[t,s]; more seeds help."""
     between: float
-    """Variance over tasks of the true difference, var_t(D_t) - within / S, not below 0: only more tasks help."""
+    """Variance over tasks of the true difference, var_t(D_t) - within / S, at least 0; only more tasks help."""
 
     def se(self, seeds: float | None = None, *, between: bool = True) -> float:
-        """The standard error with so many seeds: over other tasks of their kind, or without `between` over these."""
-        of_tasks = self.between if between else 0.0
-        return math.sqrt((of_tasks + self.within / (seeds or self.seeds)) / self.tasks)
+        """Return the standard error for `seeds` seeds over other tasks of the same kind, or these (not `between`)."""
+        task_variance = self.between if between else 0.0
+        return math.sqrt((task_variance + self.within / (seeds or self.seeds)) / self.tasks)
 
     @property
     def se_these_tasks(self) -> float:
-        """The standard error for these very tasks: how far another run of both over them would move."""
+        """Standard error of a repetition of both runs over these tasks."""
         return self.se(between=False)
 
     @property
     def se_any_seeds(self) -> float:
-        """What is left of the standard error over other tasks with however many seeds."""
+        """Standard error over other tasks with infinitely many seeds."""
         return math.sqrt(self.between / self.tasks)
 
     @property
     def share_within(self) -> float | None:
-        """The part of the squared error that is noise within tasks; None without any error."""
+        """Fraction of the squared error that is noise within tasks; None if there is no error."""
         total = self.se() ** 2
         return self.se_these_tasks**2 / total if total > 0.0 else None
 
 
 def variance_parts(pairs: Sequence[Sequence[float]]) -> VarianceParts | None:
-    """The parts from the differences of pairs, one row per task; None for a single seed or a single task."""
+    """Estimate both variances from the differences of pairs, one row per task; None for a single seed or task."""
     seeds = len(pairs[0])
     if seeds < 2 or len(pairs) < 2:
         return None
@@ -116,11 +111,11 @@ def variance_parts(pairs: Sequence[Sequence[float]]) -> VarianceParts | None:
 
 
 Test = Literal["mcnemar", "permutation"]
-Fractions = tuple[tuple[Fraction, ...], ...]
+ExactRows = tuple[tuple[Fraction, ...], ...]
 
 
 class PairedDifference(Frozen):
-    """A difference paired by task, its error and its tests."""
+    """A difference paired by task, with its standard error and tests."""
 
     tasks: int
     first_score: float
@@ -128,7 +123,7 @@ class PairedDifference(Frozen):
     difference: float
     """Mean over tasks of D_t."""
     se: float | None
-    """Its standard error over tasks: sample sd of D_t / sqrt(T). None for a single task."""
+    """Standard error over tasks: sample sd of D_t / sqrt(T). None for a single task."""
     interval_95: tuple[float, float] | None
     interval_method: Method | None
     better: int
@@ -136,15 +131,15 @@ class PairedDifference(Frozen):
     worse: int
     equal: int
     test: Test
-    """What `p` is of: McNemar's test for rewards of 0 and 1 at one seed, else the permutation of the signs of D_t."""
+    """Test of `p`: McNemar's for rewards of 0 and 1 at one seed, else a permutation of the signs of D_t."""
     p: float
-    """Two-sided; it decides."""
-    p_way: Way
+    """Two-sided p that decides which run is better."""
+    p_way: PMethod
     sign_p: float
-    """Two-sided p of the exact sign test over tasks, which knows whether a task got better, not by how much."""
+    """Two-sided p of the exact sign test over tasks, which ignores the sizes of the differences."""
     pairs_p: float
-    """Two-sided p over (task, seed) pairs, McNemar's where rewards are 0 or 1: about these very tasks alone."""
-    pairs_way: Way
+    """Two-sided p over (task, seed) pairs (McNemar's for rewards of 0 and 1), valid for these tasks only."""
+    pairs_way: PMethod
 
 
 class TaskChange(Frozen):
@@ -155,26 +150,26 @@ class TaskChange(Frozen):
     """Mean reward over the compared seeds."""
     second_rate: float
     first_scored: int
-    """Compared trials with a verdict."""
+    """Number of compared trials with a verdict."""
     second_scored: int
 
 
 class LeftOut(Frozen):
-    """What two runs do not have in common."""
+    """Tasks and seeds that two runs do not have in common."""
 
     only_first: tuple[str, ...] = ()
-    """Tasks that only the first run has."""
+    """Tasks in the first run only."""
     only_second: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    """Tasks whose content is another in each run."""
+    """Tasks whose content differs between the runs."""
     renamed: tuple[tuple[str, str], ...] = ()
-    """Tasks of `only_first` with one of `only_second` that has the same content."""
+    """Pairs of a task of `only_first` and a task of `only_second` with the same content."""
     first_seeds: tuple[int, ...] = ()
     second_seeds: tuple[int, ...] = ()
 
 
 class Comparison(PairedDifference):
-    """Two runs over their common tasks and seeds. `difference` is that of the second less the first."""
+    """Two runs compared over their common tasks and seeds; `difference` is the second run minus the first."""
 
     first: str
     second: str
@@ -184,22 +179,22 @@ class Comparison(PairedDifference):
     """Compared trials with a verdict / compared trials."""
     second_coverage: float
     p_holm: float
-    """`p` adjusted for all comparisons that were made together."""
+    """`p` adjusted for all comparisons made together."""
     worst: float | None
-    """The difference if the second run's trials without a verdict had failed, and the first's passed; None where
-    rewards may be other than 0 to 1."""
+    """The difference if the second run's trials without a verdict had failed, and the first's had passed; None if
+    rewards may be outside 0 to 1."""
     best: float | None
     scored_only: PairedDifference | None
-    """The same over the pairs that both runs have scored; None where that is all of them, or none."""
+    """The difference over the pairs with a verdict in both runs; None if all pairs have both, or none has."""
     variance: VarianceParts | None
-    """None for a single seed or task, where the two parts cannot be told apart."""
+    """None for a single seed or task, from which the two parts cannot be separated."""
     newly_solved: tuple[TaskChange, ...]
-    """Tasks that the second run solves at some seed, and the first at none, though it has a verdict."""
+    """Tasks that the second run solves at some seed and the first, though it has a verdict, at no seed."""
     newly_failed: tuple[TaskChange, ...]
     changes: tuple[TaskChange, ...]
-    """Every task with D_t other than 0, from the most gained to the most lost."""
+    """All tasks with D_t other than 0, from the largest gain to the largest loss."""
     only_first_unscored: tuple[str, ...]
-    """Tasks without any verdict in the first run, but with one in the second."""
+    """Tasks with verdicts in the second run only."""
     only_second_unscored: tuple[str, ...]
     both_unscored: tuple[str, ...]
     left_out: LeftOut
@@ -226,8 +221,12 @@ def compare(first: Side, second: Side) -> Comparison:
         best=_difference(old, _filled(pairing.second, 1)) if is_bounded else None,
         scored_only=_scored_only(pairing),
         variance=variance_parts([[float(each) for each in row] for row in _pairs(old, new)]),
-        newly_solved=tuple(each for each in changes if _is_new(each, pairing.first, pairing.second, pairing.tasks)),
-        newly_failed=tuple(each for each in changes if _is_new(each, pairing.second, pairing.first, pairing.tasks)),
+        newly_solved=tuple(
+            each for each in changes if _is_newly_solved(each, pairing.first, pairing.second, pairing.tasks)
+        ),
+        newly_failed=tuple(
+            each for each in changes if _is_newly_solved(each, pairing.second, pairing.first, pairing.tasks)
+        ),
         changes=changes,
         only_first_unscored=_tasks_where(pairing, lambda a, b: not a and b > 0),
         only_second_unscored=_tasks_where(pairing, lambda a, b: not b and a > 0),
@@ -245,13 +244,13 @@ def compare(first: Side, second: Side) -> Comparison:
 
 def compare_all(sides: Sequence[Side]) -> tuple[Comparison, ...]:
     """Compare every pair of runs, in their order; `p_holm` is adjusted for all of them. Raises NothingInCommon."""
-    found = [compare(first, second) for first, second in combinations(sides, 2)]
-    adjusted = holm([each.p for each in found])
-    return tuple(each.model_copy(update={"p_holm": p}) for each, p in zip(found, adjusted, strict=True))
+    comparisons = [compare(first, second) for first, second in combinations(sides, 2)]
+    adjusted = holm([each.p for each in comparisons])
+    return tuple(each.model_copy(update={"p_holm": p}) for each, p in zip(comparisons, adjusted, strict=True))
 
 
-def paired_difference(first: Fractions, second: Fractions) -> PairedDifference:
-    """The difference of two tables of the same shape, whose rows (tasks) may have different lengths."""
+def paired_difference(first: ExactRows, second: ExactRows) -> PairedDifference:
+    """Compare two tables of the same shape, whose rows (tasks) may have different lengths."""
     pairs = _pairs(first, second)
     exact = [_mean(row) for row in pairs]
     differences = [float(each) for each in exact]
@@ -259,7 +258,7 @@ def paired_difference(first: Fractions, second: Fractions) -> PairedDifference:
     single = all(len(row) == 1 for row in pairs)
     is_binary = all(reward in (0, 1) for rows in (first, second) for row in rows for reward in row)
     over_tasks = sign_flip_test(exact)
-    # At one seed a task is a pair.
+    # With one seed, tasks and pairs are the same.
     over_pairs = over_tasks if single else sign_flip_test(each for row in pairs for each in row)
     better, worse = sum(each > 0 for each in exact), sum(each < 0 for each in exact)
     return PairedDifference(
@@ -275,18 +274,18 @@ def paired_difference(first: Fractions, second: Fractions) -> PairedDifference:
         equal=len(pairs) - better - worse,
         test="mcnemar" if single and is_binary else "permutation",
         p=over_tasks.p,
-        p_way=over_tasks.way,
+        p_way=over_tasks.method,
         sign_p=sign_test(better, worse),
         pairs_p=over_pairs.p,
-        pairs_way=over_pairs.way,
+        pairs_way=over_pairs.method,
     )
 
 
-def _filled(rows: Sequence[Row], value: int) -> Fractions:
+def _filled(rows: Sequence[Row], value: int) -> ExactRows:
     return tuple(tuple(Fraction(value) if each is None else as_fraction(each) for each in row) for row in rows)
 
 
-def _pairs(first: Fractions, second: Fractions) -> list[list[Fraction]]:
+def _pairs(first: ExactRows, second: ExactRows) -> list[list[Fraction]]:
     return [[b - a for a, b in zip(old, new, strict=True)] for old, new in zip(first, second, strict=True)]
 
 
@@ -294,7 +293,7 @@ def _mean(values: Sequence[Fraction]) -> Fraction:
     return sum(values, Fraction()) / len(values)
 
 
-def _difference(first: Fractions, second: Fractions) -> float:
+def _difference(first: ExactRows, second: ExactRows) -> float:
     return float(_mean([_mean(row) for row in _pairs(first, second)]))
 
 
@@ -303,7 +302,7 @@ def _scored(rows: Sequence[Row]) -> list[int]:
 
 
 def _scored_only(pairing: Pairing) -> PairedDifference | None:
-    """The difference over the pairs with a verdict on both sides, where some lack one; their tasks weigh the same."""
+    """Compare only pairs with a verdict in both runs, if some lack one; tasks have equal weight."""
     first, second = [], []
     for old, new in zip(pairing.first, pairing.second, strict=True):
         both = [(a, b) for a, b in zip(old, new, strict=True) if a is not None and b is not None]
@@ -315,7 +314,7 @@ def _scored_only(pairing: Pairing) -> PairedDifference | None:
     return paired_difference(tuple(first), tuple(second))
 
 
-def _changes(pairing: Pairing, first: Fractions, second: Fractions) -> tuple[TaskChange, ...]:
+def _changes(pairing: Pairing, first: ExactRows, second: ExactRows) -> tuple[TaskChange, ...]:
     changes = {
         TaskChange(
             task=task,
@@ -332,14 +331,14 @@ def _changes(pairing: Pairing, first: Fractions, second: Fractions) -> tuple[Tas
     return tuple(sorted(changes, key=lambda each: (-changes[each], each.task)))
 
 
-def _is_new(change: TaskChange, never: Sequence[Row], some: Sequence[Row], tasks: Sequence[str]) -> bool:
-    """Whether a task is solved at a seed of `some`, and at none of `never`, though there is a verdict."""
+def _is_newly_solved(change: TaskChange, first: Sequence[Row], second: Sequence[Row], tasks: Sequence[str]) -> bool:
+    """Whether a task is solved at a seed of `second` and, though it has a verdict, at no seed of `first`."""
     index = tasks.index(change.task)
-    before, since = ([is_solved(each) for each in rows[index] if each is not None] for rows in (never, some))
-    return bool(before) and not any(before) and any(since)
+    before, after = ([is_solved(each) for each in rows[index] if each is not None] for rows in (first, second))
+    return bool(before) and not any(before) and any(after)
 
 
 def _tasks_where(pairing: Pairing, is_wanted: Callable[[int, int], bool]) -> tuple[str, ...]:
-    """The tasks whose numbers of verdicts in either run are wanted."""
+    """Return the tasks whose numbers of verdicts in the two runs satisfy `is_wanted`."""
     scored = zip(pairing.tasks, _scored(pairing.first), _scored(pairing.second), strict=True)
     return tuple(task for task, old, new in scored if is_wanted(old, new))

@@ -1,4 +1,4 @@
-"""Exact tests of paired differences: whether their signs could as well be the other way round.
+"""Exact sign and randomisation tests of paired differences, and Holm's adjustment of p values.
 
 If two runs are equally good, the difference of every pair is as likely to be +d as -d. The p of a sum of n differences
 is the share of the 2^n ways to choose signs that give a sum as far from 0 or farther (Fisher's randomisation test). For
@@ -16,14 +16,14 @@ from fractions import Fraction
 from typing import Literal
 
 DRAWS = 99_999
-"""Random choices of signs where all of them are too many; fewer where that took more than _MOST_LOOKUPS."""
-_FEWEST_DRAWS, _MOST_LOOKUPS = 9_999, 10_000_000
-_MOST_WORK_BYTES, _WIDEST = 1 << 31, 1 << 20
-"""Bytes to shift and add, and sums to count, in which all sums are counted: about a second."""
-_FEW, _HALVED = 20, 36
-"""Differences for which the sums of either half are listed at once, and the most for which they can be."""
+"""Random choices of signs if there are too many to count all; fewer if they need more than _MAX_LOOKUPS."""
+_MIN_DRAWS, _MAX_LOOKUPS = 9_999, 10_000_000
+_MAX_LATTICE_BYTES, _MAX_TOTAL = 1 << 31, 1 << 20
+"""Limits of counting on a lattice (bytes to shift and add, sum of all sizes): about a second."""
+_PREFER_HALVES, _MAX_HALVES = 20, 36
+"""Numbers of differences up to which counting by halves is faster than on a lattice, and is feasible at all."""
 
-Way = Literal["exact", "sampled"]
+PMethod = Literal["exact", "sampled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,44 +31,44 @@ class PValue:
     """The two-sided p of a test."""
 
     p: float
-    way: Way = "exact"
-    """Whether every choice of signs was counted, or many random ones that are the same each time."""
+    method: PMethod = "exact"
+    """exact: all choices of signs were counted; sampled: random ones, which are the same every time."""
 
 
 def sign_test(better: int, worse: int) -> float:
-    """The exact two-sided p of a sign test; differences of 0 are not counted. 1 where there are no others."""
+    """Return the exact two-sided p of a sign test without differences of 0; 1 if there are no others."""
     total = better + worse
     return min(1.0, float(Fraction(2 * _binomial_tail(total, max(better, worse)), 2**total)))
 
 
 def sign_flip_test(differences: Iterable[Fraction]) -> PValue:
-    """The two-sided p of a sum of differences under all choices of their signs.
+    """Return the two-sided p of a sum of differences under all choices of their signs.
 
-    It is exact for rewards that are multiples of a common part, which is nearly always; where neither that nor the
-    number of differences allows to count them all, p = (b + 1) / (m + 1) of m random choices, b of them as far or
-    farther (Phipson and Smyth 2010).
+    It is exact if the differences are few, or multiples of a step that is not too small, which is nearly always so.
+    Otherwise p = (b + 1) / (m + 1) from m random choices, of which b are as far from 0 or farther (Phipson and Smyth
+    2010).
     """
     weights = _whole_numbers([each for each in differences if each])
-    total, far = sum(map(abs, weights)), abs(sum(weights))
+    total, distance = sum(map(abs, weights)), abs(sum(weights))
     sizes = [abs(weight) for weight in weights]
-    if far == 0:
+    if distance == 0:
         return PValue(1.0)
-    # With X the sum of the sizes that get a plus, the sum of all is 2 X - total, as often above 0 as below.
-    least = (total + far + 1) // 2
+    # If X is the sum of the sizes with a plus, the sum of all is 2 X - total, which is symmetric around 0.
+    least = (total + distance + 1) // 2
     if total == len(sizes):
         return PValue(float(Fraction(2 * _binomial_tail(total, least), 2**total)))
-    is_narrow = total <= _WIDEST and total * _digit_bytes(sizes) * len(sizes) <= _MOST_WORK_BYTES
-    if len(sizes) <= (_FEW if is_narrow else _HALVED):
+    is_narrow = total <= _MAX_TOTAL and total * _digit_bytes(sizes) * len(sizes) <= _MAX_LATTICE_BYTES
+    if len(sizes) <= (_PREFER_HALVES if is_narrow else _MAX_HALVES):
         count = _count_by_halves(sizes, least)
     elif is_narrow:
         count = _count_on_lattice(sizes, least)
     else:
-        return PValue(_sampled(sizes, total, far), "sampled")
+        return PValue(_sampled(sizes, total, distance), "sampled")
     return PValue(float(Fraction(2 * count, 2 ** len(sizes))))
 
 
 def holm(ps: Sequence[float]) -> tuple[float, ...]:
-    """The p values of several tests, adjusted so that all together err once in 20 at 0.05 (Holm 1979)."""
+    """Adjust the p values of several tests so that their family-wise error rate is the level (Holm 1979)."""
     adjusted, largest = [0.0] * len(ps), 0.0
     for rank, index in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
         largest = max(largest, min(1.0, (len(ps) - rank) * ps[index]))
@@ -77,7 +77,7 @@ def holm(ps: Sequence[float]) -> tuple[float, ...]:
 
 
 def _whole_numbers(differences: Sequence[Fraction]) -> list[int]:
-    """The differences in their largest common part."""
+    """Return the differences in units of their greatest common divisor."""
     if not differences:
         return []
     scale = math.lcm(*(each.denominator for each in differences))
@@ -87,7 +87,7 @@ def _whole_numbers(differences: Sequence[Fraction]) -> list[int]:
 
 
 def _binomial_tail(total: int, least: int) -> int:
-    """How many subsets of `total` things have `least` or more of them."""
+    """Count the subsets of `total` items that have `least` or more of them."""
     count, tail = math.comb(total, least), 0
     for number in range(least, total + 1):
         tail += count
@@ -96,15 +96,15 @@ def _binomial_tail(total: int, least: int) -> int:
 
 
 def _digit_bytes(sizes: Sequence[int]) -> int:
-    """Bytes that hold a count of choices of signs."""
+    """Return the number of bytes that hold a count of choices of signs."""
     return len(sizes) // 8 + 1
 
 
 def _count_on_lattice(sizes: Sequence[int], least: int) -> int:
-    """How many subsets have a sum of `least` or more.
+    """Count the subsets with a sum of `least` or more.
 
-    The generating function, prod (1 + x^size), is held in one whole number, with x = 2^(8 * bytes of a count): digit k
-    is the number of subsets with sum k.
+    The generating function prod (1 + x^size) is evaluated as one integer at x = 2^(8 * bytes of a count), so that
+    digit k is the number of subsets with sum k.
     """
     digit = _digit_bytes(sizes)
     product = 1
@@ -115,7 +115,7 @@ def _count_on_lattice(sizes: Sequence[int], least: int) -> int:
 
 
 def _count_by_halves(sizes: Sequence[int], least: int) -> int:
-    """The same from the sums of all subsets of either half."""
+    """Count the subsets with a sum of `least` or more from the subset sums of either half."""
     middle = len(sizes) // 2
     low, high = _subset_sums(sizes[:middle]), _subset_sums(sizes[middle:])
     high.sort()
@@ -129,15 +129,15 @@ def _subset_sums(sizes: Sequence[int]) -> list[int]:
     return sums
 
 
-def _sampled(sizes: Sequence[int], total: int, far: int) -> float:
-    """p of random choices of signs, one bit for each size; the sums of eight sizes at a time are looked up."""
+def _sampled(sizes: Sequence[int], total: int, distance: int) -> float:
+    """Estimate p by random choices of signs, one bit for each size; sums of eight sizes at a time are looked up."""
     tables = [_subset_sums(sizes[start : start + 8]) for start in range(0, len(sizes), 8)]
     masks = [len(table) - 1 for table in tables]
     draw = random.Random(0).randbytes
-    draws = max(_FEWEST_DRAWS, min(DRAWS, _MOST_LOOKUPS // len(tables)))
+    draws = max(_MIN_DRAWS, min(DRAWS, _MAX_LOOKUPS // len(tables)))
     farther = 0
     for _ in range(draws):
         drawn = draw(len(tables))
         chosen = sum(table[byte & mask] for table, byte, mask in zip(tables, drawn, masks, strict=True))
-        farther += abs(2 * chosen - total) >= far
+        farther += abs(2 * chosen - total) >= distance
     return (farther + 1) / (draws + 1)

@@ -1,4 +1,4 @@
-"""Noise between seeds: flaky tasks, and how many seeds it takes to see a difference, in numbers and in words."""
+"""Noise between seeds: flaky tasks, and the number of seeds needed to detect a difference; as data and as text."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ from tbench.scores.summary import percent
 from tbench.scores.tables import Column, Sheet
 from tbench.text import counted, names_shown
 
-# Tasks that are solved sometimes: which of them, how often, and how sure that is.
-
 _NORMAL_975 = 1.959963984540054
 
 
 class TaskTries(Frozen):
-    """How often a task was solved (reward >= 1) in all trials with a verdict."""
+    """Number of trials of a task that were solved (reward >= 1), scored and unscored."""
 
     task: str
     hash: str | None
-    """Hash of its content; trials of other content are counted apart."""
+    """Content hash of the task; trials of other content are counted separately."""
     solved: int
     scored: int
     unscored: int
-    """Trials without a verdict, which say nothing of it."""
+    """Trials without a verdict, which `rate` ignores."""
 
     @property
     def is_flaky(self) -> bool:
@@ -40,7 +38,7 @@ class TaskTries(Frozen):
 
     @property
     def rate(self) -> float | None:
-        """Solved trials / trials with a verdict; None without any."""
+        """Solved trials / trials with a verdict; None without any verdict."""
         return self.solved / self.scored if self.scored else None
 
     @property
@@ -49,7 +47,7 @@ class TaskTries(Frozen):
 
 
 def task_tries(sides: Iterable[Side]) -> tuple[TaskTries, ...]:
-    """Count the trials of runs of one configuration, task by task; the least decided tasks come first."""
+    """Count the trials of runs of one configuration by task; tasks with a solve rate closest to one half come first."""
     counts: dict[tuple[str, str | None], list[int]] = {}
     for side in sides:
         for task, row in zip(side.table.tasks, side.table.rows, strict=True):
@@ -62,91 +60,92 @@ def task_tries(sides: Iterable[Side]) -> tuple[TaskTries, ...]:
         TaskTries(task=task, hash=digest, solved=solved, scored=scored, unscored=unscored)
         for (task, digest), (solved, scored, unscored) in counts.items()
     )
-    return tuple(sorted(found, key=lambda each: (_decided(each), -each.scored, each.task)))
+    return tuple(sorted(found, key=lambda each: (_decidedness(each), -each.scored, each.task)))
 
 
-def _decided(tries: TaskTries) -> float:
-    """How far a task is from being solved every other time: 0 to 1."""
+def _decidedness(tries: TaskTries) -> float:
+    """Return the distance of the solve rate from one half, scaled to 0 to 1."""
     return abs(2 * tries.solved - tries.scored) / tries.scored if tries.scored else 1.0
 
 
 def wilson_95(solved: int, trials: int) -> tuple[float, float]:
-    """The 95 % score interval of a share (Wilson 1927, "Probable inference")."""
+    """Return the 95 % score interval of a proportion (Wilson 1927, "Probable inference")."""
     z2, rate = _NORMAL_975**2, solved / trials
     middle = rate + z2 / (2 * trials)
     half = _NORMAL_975 * math.sqrt(rate * (1.0 - rate) / trials + z2 / (4 * trials * trials))
     low, high = (middle - half) / (1.0 + z2 / trials), (middle + half) / (1.0 + z2 / trials)
-    # Rounding may end a little beside the ends that are exact.
+    # Avoids rounding errors at the ends that are exact.
     return (0.0 if solved == 0 else low), (1.0 if solved == trials else high)
 
 
-# How many seeds it takes to see a difference, and when no number of them can.
+# Number of seeds needed to detect a difference.
 #
 # Of T tasks with S seeds each, W is the variance within tasks of the difference at one seed, B the variance over tasks
-# of the true difference, d the mean difference to be seen with the chance `power` (z_b its normal quantile) at a two-
-# sided level (z_a). A test rejects where the mean of T differences is z_a times what it would be by chance signs:
+# of the true difference, d the mean difference to be detected with probability `power` (z_b its normal quantile) at a
+# two-sided level (z_a). A test rejects if the mean of T differences is z_a times its sd under random signs:
 #
-# - over these very tasks, by the signs of all pairs: d >= (z_a sqrt(W + B + d^2) + z_b sqrt(W)) / sqrt(S T) + 1 / (S
-#   T);
+# - over these tasks, by the signs of all pairs: d >= (z_a sqrt(W + B + d^2) + z_b sqrt(W)) / sqrt(S T) + 1 / (S T);
 # - over other tasks of the same kind, by the signs of tasks:
 #   d >= (z_a sqrt(B + d^2 + W/S) + z_b sqrt(B + W/S)) / sqrt(T) + 1 / (S T).
 #
-# At S = 1 these are the formula for McNemar's test (Connor 1987, "Sample size for testing differences in proportions
-# for the paired-sample design") with a correction for continuity.
+# For S = 1 these equal the formula for McNemar's test (Connor 1987, "Sample size for testing differences in proportions
+# for the paired-sample design") with a continuity correction.
 
-MOST_SEEDS = 10_000
-"""Beyond it, no number of seeds is a plan."""
+MAX_SEEDS = 10_000
+"""Largest number of seeds that is considered."""
 LEVEL = 0.05
-Where = Literal["these tasks", "other tasks"]
+TaskScope = Literal["these tasks", "other tasks"]
 
 
 class PowerPlan(Frozen):
-    """What seeds can see, given the noise of runs that exist."""
+    """Differences that numbers of seeds can detect, given the noise of existing runs."""
 
     parts: VarianceParts
     is_pair: bool
-    """Whether the parts come of two runs; of one alone `between` is not known, and is 0 here."""
+    """Whether the parts are of two runs; one run leaves `between` unknown, and it is 0 here."""
     is_bound: bool = False
-    """Whether `within` is the most that it can be, as from a single seed."""
+    """Whether `within` is an upper bound, as from a single seed."""
 
-    def is_seen(self, difference: float, power: float, seeds: float, where: Where, tasks: float | None = None) -> bool:
-        """Whether a mean difference is seen with so many seeds, and on so many tasks."""
-        return difference >= self._least(difference, power, seeds, where, tasks or self.parts.tasks)
+    def detects(
+        self, difference: float, power: float, seeds: float, scope: TaskScope, tasks: float | None = None
+    ) -> bool:
+        """Whether a mean difference is detected with this number of seeds and tasks."""
+        return difference >= self._detection_limit(difference, power, seeds, scope, tasks or self.parts.tasks)
 
-    def seeds_for(self, difference: float, power: float, where: Where) -> int | None:
-        """The fewest seeds that see a difference; None where MOST_SEEDS do not."""
-        return _fewest(lambda seeds: self.is_seen(difference, power, seeds, where), MOST_SEEDS)
+    def seeds_for(self, difference: float, power: float, scope: TaskScope) -> int | None:
+        """Return the smallest number of seeds that detects a difference; None if MAX_SEEDS do not."""
+        return _smallest(lambda seeds: self.detects(difference, power, seeds, scope), MAX_SEEDS)
 
     def tasks_for(self, difference: float, power: float, seeds: float) -> int | None:
-        """The fewest tasks of the same kind on which so many seeds see a difference; None where a million do not."""
-        return _fewest(lambda tasks: self.is_seen(difference, power, seeds, "other tasks", tasks), 1_000_000)
+        """Return the smallest number of tasks on which `seeds` seeds detect a difference; None if a million do not."""
+        return _smallest(lambda tasks: self.detects(difference, power, seeds, "other tasks", tasks), 1_000_000)
 
-    def seen_with(self, seeds: float, power: float, where: Where) -> float | None:
-        """The smallest mean difference that so many seeds see; None where not even 1 is seen."""
-        if not self.is_seen(1.0, power, seeds, where):
+    def seen_with(self, seeds: float, power: float, scope: TaskScope) -> float | None:
+        """Return the smallest mean difference that `seeds` seeds detect; None if they do not even detect 1."""
+        if not self.detects(1.0, power, seeds, scope):
             return None
         low, high = 0.0, 1.0
         for _ in range(40):
             middle = (low + high) / 2.0
-            low, high = (low, middle) if self.is_seen(middle, power, seeds, where) else (middle, high)
+            low, high = (low, middle) if self.detects(middle, power, seeds, scope) else (middle, high)
         return high
 
-    def _least(self, difference: float, power: float, seeds: float, where: Where, tasks: float) -> float:
+    def _detection_limit(self, difference: float, power: float, seeds: float, scope: TaskScope, tasks: float) -> float:
         at_level, at_power = NormalDist().inv_cdf(1.0 - LEVEL / 2.0), NormalDist().inv_cdf(power)
         within, between = self.parts.within, self.parts.between
-        by_chance = between + difference**2 + (within if where == "these tasks" else within / seeds)
-        spread = within if where == "these tasks" else between + within / seeds
-        pairs = seeds * tasks if where == "these tasks" else tasks
-        return (at_level * math.sqrt(by_chance) + at_power * math.sqrt(spread)) / math.sqrt(pairs) + 1.0 / (
+        under_null = between + difference**2 + (within if scope == "these tasks" else within / seeds)
+        spread = within if scope == "these tasks" else between + within / seeds
+        pairs = seeds * tasks if scope == "these tasks" else tasks
+        return (at_level * math.sqrt(under_null) + at_power * math.sqrt(spread)) / math.sqrt(pairs) + 1.0 / (
             seeds * tasks
         )
 
 
 def plan_of_one(table: RewardTable) -> PowerPlan:
-    """The plan from one run, for a second one that is as noisy and independent of it.
+    """Plan from one run, assuming a second, independent one with the same noise.
 
-    W is twice the mean variance of a task's rewards; at a single seed it is at most 2 p (1 - p) with p the score, for
-    rewards within 0 to 1.
+    W is twice the mean variance of a task's rewards; for a single seed its upper bound 2 p (1 - p) with the score p,
+    for rewards within 0 to 1.
     """
     means = task_means(table)
     seeds = len(table.seeds)
@@ -161,7 +160,7 @@ def plan_of_one(table: RewardTable) -> PowerPlan:
 
 
 def pooled(sides: Sequence[Side]) -> Side:
-    """Runs of one configuration as one with the seeds of all, over the tasks that all of them have with one content."""
+    """Pool runs of one configuration into one with the seeds of all, over the tasks of the same content in all."""
     first = sides[0]
     if len(sides) == 1:
         return first
@@ -181,8 +180,8 @@ def pooled(sides: Sequence[Side]) -> Side:
     )
 
 
-def _fewest(is_enough: Callable[[int], bool], most: int) -> int | None:
-    """The smallest number that is enough, where every larger one is, too."""
+def _smallest(is_enough: Callable[[int], bool], most: int) -> int | None:
+    """Return the smallest number up to `most` for which a monotone `is_enough` is true; None if there is none."""
     if not is_enough(most):
         return None
     low, high = 0, most
@@ -192,14 +191,12 @@ def _fewest(is_enough: Callable[[int], bool], most: int) -> int | None:
     return high
 
 
-# Flaky tasks and what seeds can see, in words and tables.
-
 _SEEDS = (1, 2, 3, 5, 10, 20, 50)
 _HASH_SHOWN = 12
 
 
 def tries_lines(name: str, tasks: Sequence[TaskTries]) -> Iterator[str]:
-    """How many tasks are solved always, sometimes and never."""
+    """Yield lines on how many tasks are solved always, sometimes and never."""
     kinds = Counter(_kind(task) for task in tasks)
     parts = ", ".join(f"{kinds[kind]} {kind}" for kind in ("always", "sometimes", "never") if kinds[kind])
     trials = sum(task.scored for task in tasks)
@@ -207,7 +204,7 @@ def tries_lines(name: str, tasks: Sequence[TaskTries]) -> Iterator[str]:
     if without := [task.task for task in tasks if not task.scored]:
         yield f"  no verdict at all: {counted(len(without), 'task')} ({names_shown(without)})"
     if single := [task.task for task in tasks if task.scored == 1]:
-        yield f"  a single verdict, so nothing is known: {counted(len(single), 'task')} ({names_shown(single)})"
+        yield f"  only one verdict: {counted(len(single), 'task')} ({names_shown(single)})"
 
 
 def _kind(task: TaskTries) -> str:
@@ -217,7 +214,7 @@ def _kind(task: TaskTries) -> str:
 
 
 def tries_sheet(groups: Sequence[tuple[str, Sequence[TaskTries]]]) -> Sheet:
-    """The flaky tasks, the least decided first."""
+    """Return a sheet of the flaky tasks, in the order given."""
     columns = (
         Column("runs", None),
         Column("task", "task", is_text=True),
@@ -243,19 +240,19 @@ def tries_sheet(groups: Sequence[tuple[str, Sequence[TaskTries]]]) -> Sheet:
 
 
 def power_lines(name: str, plan: PowerPlan, difference: float, power: float) -> Iterator[str]:
-    """How many seeds see a difference, and what to do where none can."""
+    """Yield lines on how many seeds detect a difference, or how many tasks it would take."""
     parts = plan.parts
     yield f"{name}: {counted(parts.tasks, 'task')}, {counted(parts.seeds, 'seed')}"
     yield f"  {_variance(plan)}"
-    yield f"  to see {100 * difference:g} points with a chance of {100 * power:g} % (two-sided p <= {LEVEL:g}):"
-    yield f"    on these very tasks: {_seeds(plan.seeds_for(difference, power, 'these tasks'))}"
+    yield f"  to detect {100 * difference:g} points with a chance of {100 * power:g} % (two-sided p <= {LEVEL:g}):"
+    yield f"    on these tasks: {_seeds(plan.seeds_for(difference, power, 'these tasks'))}"
     if not plan.is_pair:
-        yield "    on other tasks of their kind: one configuration does not tell; give two that differ as those to come"
+        yield "    on other tasks of the same kind: unknown from one configuration; give two that differ as expected"
         return
     seeds = plan.seeds_for(difference, power, "other tasks")
-    yield f"    on other tasks of their kind: {_seeds(seeds)}"
+    yield f"    on other tasks of the same kind: {_seeds(seeds)}"
     if seeds is None:
-        yield f"      the tasks differ too much in how they change; {_tasks(plan, difference, power)}"
+        yield f"      the changes differ too much between tasks; {_tasks(plan, difference, power)}"
 
 
 def _variance(plan: PowerPlan) -> str:
@@ -267,24 +264,24 @@ def _variance(plan: PowerPlan) -> str:
         return (
             f"variance of a difference: {parts.within:.4f} within tasks at one seed, {parts.between:.4f} between{share}"
         )
-    most = ", at most: one seed does not tell" if plan.is_bound else ""
+    most = ", an upper bound from one seed" if plan.is_bound else ""
     return f"variance of a difference of two such runs: {parts.within:.4f} within tasks at one seed{most}"
 
 
 def _seeds(seeds: int | None) -> str:
-    return f"no number of seeds up to {MOST_SEEDS:,}" if seeds is None else counted(seeds, "seed")
+    return f"no number of seeds up to {MAX_SEEDS:,}" if seeds is None else counted(seeds, "seed")
 
 
 def _tasks(plan: PowerPlan, difference: float, power: float) -> str:
     now = plan.tasks_for(difference, power, plan.parts.seeds)
-    ever = plan.tasks_for(difference, power, MOST_SEEDS)
+    ever = plan.tasks_for(difference, power, MAX_SEEDS)
     if now is None or ever is None:
-        return "nor would a million tasks do"
-    return f"{now:,} tasks would do with {counted(plan.parts.seeds, 'seed')}, {ever:,} with any number"
+        return "even a million tasks would not suffice"
+    return f"{now:,} tasks would suffice with {counted(plan.parts.seeds, 'seed')}, {ever:,} with any number"
 
 
 def power_sheet(plans: Sequence[tuple[str, PowerPlan]], power: float) -> Sheet:
-    """By number of seeds: the error, and the smallest difference that is seen."""
+    """Return a sheet of standard errors and detectable differences by number of seeds."""
     columns = (
         Column("runs", None),
         Column("seeds", "seeds"),

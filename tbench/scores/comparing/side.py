@@ -1,4 +1,4 @@
-"""A run as a comparison sees it, and what two of them have in common."""
+"""The rewards of a run to be compared, and the pairing of two runs by task and seed."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ PairedBy = Literal["seed", "position"]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One run as a comparison sees it."""
+    """One run of a comparison."""
 
     name: str
-    """What tables call it."""
+    """Name in tables."""
     table: RewardTable
-    """Planned tasks x planned seeds; None where there is no verdict."""
+    """Rewards of planned tasks x planned seeds."""
     hashes: Mapping[str, str]
-    """The hash of each task's content by its name, without those that are not known."""
+    """Content hash by task name, for tasks whose hash is known."""
 
 
 class NothingInCommon(UsageError, ValueError):
-    """Two runs have no task of the same content, so there is nothing to compare."""
+    """Two runs have no task with the same content, so there is nothing to compare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """The trials of two runs that are compared with each other."""
+    """The trials of two runs that are compared with each other, and what is left out."""
 
     tasks: tuple[str, ...]
     seeds: tuple[int, ...]
-    """Seeds of the first run; those of the second are the same, or stand for them where paired by position."""
+    """Seeds of the first run; the second run's seeds are the same, unless paired by position."""
     paired_by: PairedBy
     first: tuple[Row, ...]
     """Rewards of the first run, one row per task, one column per pair."""
     second: tuple[Row, ...]
     only_first: tuple[str, ...]
-    """Tasks that only the first run has."""
+    """Tasks in the first run only."""
     only_second: tuple[str, ...]
     changed: tuple[str, ...]
-    """Tasks of both runs whose content differs: other tasks of the same name, which are left out."""
+    """Tasks in both runs whose content differs; they are left out."""
     renamed: tuple[tuple[str, str], ...]
-    """Tasks of one run whose content the other has under another name."""
+    """Names, in the first and the second run, of tasks with the same content."""
     first_seeds_left: tuple[int, ...]
     second_seeds_left: tuple[int, ...]
 
 
 def pair(first: Side, second: Side) -> Pairing:
-    """Put the common tasks and seeds of two runs side by side.
+    """Pair the common tasks and seeds of two runs.
 
-    Where no seed is common, seeds stand for each other in their order, as many as both have. Raises NothingInCommon.
+    If they have no common seed, seeds are paired by position, as many as both have. Raises NothingInCommon.
     """
     changed = tuple(task for task in first.table.tasks if _is_changed(task, first, second))
     same = set(second.table.tasks) - set(changed)
     common = [task for task in first.table.tasks if task in same]
     if not common:
-        raise NothingInCommon(_no_task(first, second, len(changed)))
+        raise NothingInCommon(_no_common_task(first, second, len(changed)))
     seeds, others, paired_by = _seeds(first.table.seeds, second.table.seeds)
     only_first = tuple(task for task in first.table.tasks if task not in second.table.tasks)
     only_second = tuple(task for task in second.table.tasks if task not in first.table.tasks)
@@ -83,7 +83,7 @@ def _is_changed(task: str, first: Side, second: Side) -> bool:
     return old is not None and new is not None and old != new
 
 
-def _no_task(first: Side, second: Side, changed: int) -> str:
+def _no_common_task(first: Side, second: Side, changed: int) -> str:
     why = f"; the content of {changed} tasks has changed" if changed else ""
     return f"{first.name} and {second.name} have no task in common{why}; compare runs over the same tasks"
 

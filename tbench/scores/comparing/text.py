@@ -1,4 +1,4 @@
-"""Comparisons in words and tables. Runs are A, B, C in the order in which they were given."""
+"""Formats comparisons as lines and tables. Runs are A, B, C in the order in which they were given."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _ONLY_IN_CSV = (
 
 
 def points(fraction: float) -> str:
-    """A difference in percentage points, with its sign."""
+    """Format a difference in percentage points, with its sign."""
     return f"{100 * fraction:+.2f}"
 
 
 def size(fraction: float) -> str:
-    """A standard error in percentage points."""
+    """Format a standard error in percentage points."""
     return f"{100 * fraction:.2f}"
 
 
 def p_text(p: float) -> str:
-    """A p value with six digits that count."""
+    """Format a p value with six significant digits."""
     return f"{p:.6g}"
 
 
 def letters(count: int) -> list[str]:
-    """A, B, C and so on; with numbers where the alphabet ends."""
+    """Return A, B, C and so on, after Z with a number."""
     return [chr(ord("A") + index % 26) + (str(index // 26 + 1) if index >= 26 else "") for index in range(count)]
 
 
@@ -51,7 +51,7 @@ def letters(count: int) -> list[str]:
 
 
 def side_sheet(sides: Sequence[Side], models: Sequence[str | None]) -> Sheet:
-    """The runs, each over all of its own tasks and seeds."""
+    """Return a sheet of the runs, each over all of its tasks and seeds."""
     columns = (
         Column("letter", "", is_text=True),
         Column("run", "run", is_text=True),
@@ -81,7 +81,7 @@ def side_sheet(sides: Sequence[Side], models: Sequence[str | None]) -> Sheet:
 
 
 def pair_sheet(comparisons: Sequence[Comparison], names: Sequence[tuple[str, str]]) -> Sheet:
-    """One row for each pair of runs, which are called by these names."""
+    """Return a sheet with one row for each pair of runs; `names` are their names in it."""
     columns = (
         Column("pair", "pair", is_text=True),
         Column("first", None),
@@ -115,7 +115,7 @@ def _pair_row(comparison: Comparison, first: str, second: str) -> dict[str, Any]
 
 
 def task_sheet(comparison: Comparison, first: Side, second: Side, names: tuple[str, str], *, every: bool) -> Sheet:
-    """The tasks on which two runs differ, from the most gained to the most lost; `every` common task if wanted."""
+    """Return a sheet of the tasks on which two runs differ, best gain first; with `every`, then also the equal ones."""
     columns = (
         Column("first", None),
         Column("second", None),
@@ -152,7 +152,7 @@ def task_sheet(comparison: Comparison, first: Side, second: Side, names: tuple[s
 
 
 def _compared(comparison: Comparison, side: Side, task: str) -> Row:
-    """The compared rewards of a task, in the order of the pairs."""
+    """Return the compared rewards of a task, in the order of the pairs."""
     row = side.table.rows[side.table.tasks.index(task)]
     if comparison.paired_by == "position":
         return row[: len(comparison.seeds)]
@@ -172,7 +172,7 @@ def _rate(rewards: Sequence[float | None]) -> float:
 
 
 def lines(comparison: Comparison, names: tuple[str, str], *, together: int = 1) -> Iterator[str]:
-    """What a comparison says, line by line; `together` is the number of comparisons that were made at once."""
+    """Yield the lines on a comparison; `together` is the number of comparisons made at once."""
     first, second = names
     yield f"{second} - {first}: {_difference(comparison)}"
     yield f"  {_verdict(comparison, first, second, together)}"
@@ -194,7 +194,7 @@ def _difference(paired: PairedDifference) -> str:
         return f"{points(paired.difference)} points; no standard error of a single task"
     text = f"{points(paired.difference)} points, standard error {size(paired.se)}"
     if paired.interval_95 is None or paired.interval_method is None:
-        return f"{text}; no interval: few tasks with rewards outside of 0 to 1"
+        return f"{text}; no interval: too few tasks with rewards outside 0 to 1"
     low, high = paired.interval_95
     return f"{text}, 95 % interval {points(low)} to {points(high)} ({_METHODS[paired.interval_method]})"
 
@@ -209,7 +209,7 @@ def _verdict(comparison: Comparison, first: str, second: str, together: int) -> 
 
 
 def _p_line(comparison: Comparison, together: int) -> str:
-    """All p values, the one that decides first."""
+    """Return all p values, the deciding one first."""
     parts = [f"{_TESTS[comparison.test]} p = {p_text(comparison.p)} ({comparison.p_way}; it decides)"]
     parts.append(f"sign test p = {p_text(comparison.sign_p)}")
     if len(comparison.seeds) > 1:
@@ -218,23 +218,23 @@ def _p_line(comparison: Comparison, together: int) -> str:
 
 
 def variance_lines(comparison: Comparison) -> Iterator[str]:
-    """What more seeds would buy, and what only more tasks would."""
+    """Yield lines on how much more seeds would reduce the standard error."""
     parts = comparison.variance
     if parts is None:
         if len(comparison.seeds) == 1:
-            yield "one seed: noise within tasks and differences between tasks cannot be told apart; run several seeds"
+            yield "one seed: noise within tasks and differences between tasks cannot be separated; run several seeds"
         return
     share = parts.share_within
     if share is None:
         return
     within = round(100 * share)
     yield (
-        f"of the squared error {within} % is noise within tasks, which more seeds take away, and {100 - within} % that "
-        "tasks change by different amounts, where only more tasks help"
+        f"of the squared error, {within} % is noise within tasks, which more seeds reduce, and {100 - within} % "
+        "differences between tasks, which only more tasks reduce"
     )
     yield (
         f"standard error with {2 * parts.seeds} seeds {size(parts.se(2 * parts.seeds))}, with any number "
-        f"{size(parts.se_any_seeds)}; for these very tasks {size(parts.se_these_tasks)}"
+        f"{size(parts.se_any_seeds)}; for these tasks {size(parts.se_these_tasks)}"
     )
 
 
@@ -249,7 +249,8 @@ def _unscored_lines(comparison: Comparison, first: str, second: str) -> Iterator
         f"without a verdict counts as 0{within}"
     )
     if (scored := comparison.scored_only) is not None:
-        yield (f"scored by both alone ({counted(scored.tasks, 'task')}): {_difference(scored)}, p = {p_text(scored.p)}")
+        tasks_text = counted(scored.tasks, "task")
+        yield f"only trials scored by both ({tasks_text}): {_difference(scored)}, p = {p_text(scored.p)}"
     for tasks, where in (
         (comparison.only_first_unscored, f"only {second}"),
         (comparison.only_second_unscored, f"only {first}"),

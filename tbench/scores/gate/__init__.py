@@ -1,1 +1,1 @@
-"""The nightly gate: whether a benchmark that runs every night has dropped, since when, and on which tasks. Pure."""
+"""The nightly gate: has the score of a nightly benchmark dropped, since when, and on which tasks? Pure."""

@@ -1,55 +1,55 @@
-"""Judge a series of nights: is the benchmark lower than it was, by more than chance?"""
+"""Judges a series of nights: has the score dropped by more than chance?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
 
-from tbench.scores.gate.baseline import Baseline, Cusum, Difference, Tally, first_changed, together
+from tbench.scores.gate.baseline import Baseline, Cusum, Difference, Tally, change_point, combine
 from tbench.scores.gate.nights import GateRule, Night, Series, series_of
-from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Pair, Role, Shift, State, changes
+from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Role, Shift, State, TaskRewards, moved_tasks
 from tbench.text import counted, names_shown
 
-_NOTABLE = 0.1
-"""Autocorrelation from which on a note tells of it."""
+_NOTABLE_AUTOCORRELATION = 0.1
+"""Autocorrelation from which a note reports it."""
 _SAME_SE = 2.0
-"""Standard errors below which as many nights as the baseline has are not different from it."""
+"""Standard errors below which as many nights as the baseline has do not differ from it."""
 
 
 def judge(nights: Sequence[Night], rule: GateRule) -> GateVerdict:
-    """The verdict on the last of `nights`, which are given oldest first, with all that speaks for it.
+    """Judge the last of `nights`, which are in order, oldest first.
 
-    A night's z is its score minus the baseline's over the tasks that it has verdicts of, in standard deviations of
+    A night's z is its score minus the baseline's over the tasks of which it has verdicts, in standard deviations of
     that difference: z = sum_t (m_t - b_t) / sqrt(sum_t v_t (1 / S_t + 1 / N_t)), with m_t the mean of the night's S_t
-    trials of task t, b_t that of the baseline's N_t trials, and v_t their variance (`Baseline`). For S trials of every
-    task this is (s - b) / sd with sd^2 = sum_t v_t / S / T^2 * (1 + 1 / nights). z feeds a CUSUM (`Cusum`), and
-    whenever that is 0 the nights so far join the baseline.
+    trials of task t, b_t the mean of the baseline's N_t trials, and v_t their variance (`Baseline`). For S trials of
+    every task this is (s - b) / sd with sd^2 = sum_t v_t / S / T^2 * (1 + 1 / nights). z feeds a CUSUM (`Cusum`), and
+    whenever C is 0 the nights so far join the baseline.
 
-    There is an alarm where C > h and the nights since C was 0 are `rule.min_se` standard errors below the baseline: C
-    alone takes the error of the baseline for one that each night has anew.
+    There is an alarm if C > h and the nights since C was 0 are at least `rule.min_se` standard errors below the
+    baseline. The second condition is needed because C treats the baseline's error as independent in each night.
 
-    A night with less coverage than `rule.min_coverage` is no part of the baseline, and leaves C as it is. One that
-    would raise the alarm only because of trials without a verdict counts as if these had been solved.
+    A night with less coverage than `rule.min_coverage` does not join the baseline and leaves C unchanged. If a night
+    would raise the alarm only because of trials without a verdict, these count as solved.
 
-    Raises UsageError for no nights, and for a `rule.base_from` that names none.
+    Raises UsageError for no nights, and for a `rule.base_from` that matches none.
     """
     series = series_of(nights, rule)
-    tallies = [Tally.of(cells) for cells in series.cells]
+    tallies = [Tally.of(rows) for rows in series.rows]
     coverages = _coverages(tallies)
     base = [at for at, share in enumerate(coverages) if share >= rule.min_coverage][: rule.base_nights]
     baseline = Baseline([tallies[at] for at in base]) if len(base) == rule.base_nights else None
-    if baseline is None or not baseline.places:
+    if baseline is None or not baseline.tasks:
         return _learning(series, tallies[-1], coverages, base, rule)
-    return _Walk(series, tallies, coverages, base, baseline, rule).verdict()
+    return _SeriesJudge(series, tallies, coverages, base, baseline, rule).verdict()
 
 
 def _coverages(nights: Sequence[Tally]) -> list[float]:
-    """Share of each night's trials that have a verdict, of those tasks that ever had one; 0 where none had."""
+    """Return each night's fraction of scored trials, over tasks that were ever scored; 0 if there are none."""
     ever = [any(trials) for trials in zip(*(night.trials for night in nights), strict=True)]
-    places = [at for at, had in enumerate(ever) if had]
+    tasks = [at for at, had in enumerate(ever) if had]
     shares = []
     for night in nights:
-        planned = sum(night.planned[at] for at in places)
+        planned = sum(night.planned[at] for at in tasks)
         shares.append(sum(night.trials) / planned if planned else 0.0)
     return shares
 
@@ -77,44 +77,44 @@ def _learning(
 
 
 class _Direction:
-    """One direction: its CUSUM, and the nights since that was 0."""
+    """The CUSUM for drops or for rises, and the nights since it was 0."""
 
     def __init__(self, rule: GateRule, sign: float) -> None:
         self.cusum = Cusum(rule.k, rule.h)
         self.nights: list[int] = []
         self.errors = 0.0
-        """Standard errors between them and the baseline, where C is beyond its limit."""
-        self._sign, self._least = sign, rule.min_se
+        """Standard errors between `nights` and the baseline, if C exceeds its limit."""
+        self._sign, self._min_se = sign, rule.min_se
 
     def add(self, at: int, z: float, tallies: Sequence[Tally], baseline: Baseline) -> list[int]:
-        """Take in a night. Returns the nights since C was 0 where it is 0 again, unless there was an alarm.
+        """Add a night. If C is now 0, return the nights since it was last 0, unless they had an alarm.
 
-        C grows without end where the baseline itself had a few good nights. It is therefore 0 also when the nights
-        since it was are as many as the baseline's, and not different from them.
+        C would grow without limit if the baseline itself had a few good nights. It is therefore also reset when the
+        nights since it was 0 are as many as the baseline's and do not differ from them.
         """
         alarm = self.cusum.alarm
         self.cusum.add(at, self._sign * z)
         self.nights.append(at)
         if self.cusum.since is None:
-            ended = self._ended()
+            ended = self._take_nights()
             return [] if alarm else ended
         confirmed = False
-        if self.cusum.beyond and (found := baseline.against(together([tallies[at] for at in self.nights]))):
+        if self.cusum.exceeds_limit and (found := baseline.compare(combine([tallies[at] for at in self.nights]))):
             self.errors = -self._sign * found.errors
-            confirmed = self.errors >= self._least
+            confirmed = self.errors >= self._min_se
             if not confirmed and len(self.nights) >= baseline.size and self.errors < _SAME_SE:
-                self.cusum.forget()
-                return self._ended()
-        self.cusum.settle(confirmed=confirmed)
+                self.cusum.reset()
+                return self._take_nights()
+        self.cusum.update_alarm(confirmed=confirmed)
         return []
 
-    def _ended(self) -> list[int]:
+    def _take_nights(self) -> list[int]:
         ended, self.nights, self.errors = self.nights, [], 0.0
         return ended
 
 
-class _Walk:
-    """The way through the nights after the baseline."""
+class _SeriesJudge:
+    """Judges the nights of a series one after the other."""
 
     def __init__(
         self,
@@ -126,13 +126,13 @@ class _Walk:
         rule: GateRule,
     ) -> None:
         self._series, self._coverages, self._baseline, self._rule = series, coverages, baseline, rule
-        self._places = baseline.places
-        self._tallies = [tally.at(self._places) for tally in tallies]
+        self._tasks = baseline.tasks
+        self._tallies = [tally.select(self._tasks) for tally in tallies]
         self._first = list(base)
         self._base = list(base)
-        """The nights of the baseline, which grows."""
+        """Nights of the baseline so far."""
         self._judged: dict[int, float] = {}
-        """What each night's difference was in standard errors that are not widened."""
+        """Each night's difference in standard errors without `Baseline.se_factor`."""
         self._down, self._up = (_Direction(rule, sign) for sign in (1.0, -1.0))
         self._notes: list[str] = []
         self._last = len(tallies) - 1
@@ -153,24 +153,24 @@ class _Walk:
             c=self._down.cusum.value,
             below_se=self._down.errors,
             autocorrelation=self._baseline.autocorrelation,
-            tasks=len(self._places),
+            tasks=len(self._tasks),
             drop=self._shift(self._down, downwards=True),
             rise=self._shift(self._up, downwards=False),
             over=len(path) > 1 and path[-2].alarm and not night.alarm,
             path=path,
-            notes=(*self._series.notes, *self._left_out(), *self._restless(), *self._notes),
+            notes=(*self._series.notes, *self._left_out(), *self._variance_notes(), *self._notes),
         )
 
     def _step(self, at: int) -> JudgedNight:
-        """Take in one night. The first of the baseline, and one in between that is not covered, are no evidence."""
+        """Judge one night. Nights of the first baseline and nights with too few verdicts do not feed the CUSUMs."""
         night, tally, coverage = self._series.nights[at], self._tallies[at], self._coverages[at]
-        found = self._baseline.against(tally)
+        found = self._baseline.compare(tally)
         covered = found is not None and coverage >= self._rule.min_coverage
         role: Role = "baseline" if at in self._first else "judged" if covered else "uncovered"
         z: float | None = None
         if found is not None and role == "judged":
             z = self._z(at, found, tally)
-            self._judged[at] = found.errors * self._baseline.wider
+            self._judged[at] = found.errors * self._baseline.se_factor
             self._up.add(at, z, self._tallies, self._baseline)
             if joining := self._down.add(at, z, self._tallies, self._baseline):
                 self._baseline.grow([self._tallies[at] for at in joining], [self._judged[at] for at in joining])
@@ -180,28 +180,28 @@ class _Walk:
         return JudgedNight(night.name, night.begun, role, coverage, score, base, sd, z, cusum.value, cusum.alarm)
 
     def _z(self, at: int, found: Difference, tally: Tally) -> float:
-        """The night's z, or the one that it would have with every trial solved that lacks a verdict."""
+        """Return the night's z; with unscored trials as solved, if only they would raise the alarm."""
         cusum, limit = self._down.cusum, self._rule.h
-        if cusum.alarm or cusum.after(found.errors) <= limit or tally.planned == tally.trials:
+        if cusum.alarm or cusum.value_after(found.errors) <= limit or tally.planned == tally.trials:
             return found.errors
-        best = self._baseline.if_solved(tally, found)
-        if cusum.after(best) > limit:
+        best = self._baseline.errors_if_solved(tally, found)
+        if cusum.value_after(best) > limit:
             return found.errors
         if at == self._last:
-            lacking = counted(sum(tally.planned) - sum(tally.trials), "trial")
+            unscored = counted(sum(tally.planned) - sum(tally.trials), "trial")
             self._notes.append(
-                f"an alarm (C = {cusum.after(found.errors):.1f}) would rest on {lacking} without a verdict, "
+                f"an alarm (C = {cusum.value_after(found.errors):.1f}) would rest on {unscored} without a verdict, "
                 "which count as solved instead"
             )
         return best
 
-    def _shift(self, side: _Direction, *, downwards: bool) -> Shift | None:
-        """What a side has gathered so far; None where its C is 0."""
-        cusum = side.cusum
+    def _shift(self, direction: _Direction, *, downwards: bool) -> Shift | None:
+        """Return the evidence for a shift in a direction; None if its C is 0."""
+        cusum = direction.cusum
         if cusum.since is None:
             return None
-        since = side.nights[first_changed([self._judged[at] for at in side.nights]) :]
-        nights, moved = self._series.nights, self._baseline.against(together([self._tallies[at] for at in since]))
+        since = direction.nights[change_point([self._judged[at] for at in direction.nights]) :]
+        nights, moved = self._series.nights, self._baseline.compare(combine([self._tallies[at] for at in since]))
         if moved is None:
             return None
         return Shift(
@@ -213,38 +213,37 @@ class _Walk:
             base=moved.base,
             moved=moved.score - moved.base,
             se=moved.se,
-            tasks=changes(self._pairs(since), downwards=downwards),
+            tasks=moved_tasks(self._task_rewards(since), downwards=downwards),
         )
 
-    def _pairs(self, since: Sequence[int]) -> list[Pair]:
-        """Each task with its rewards in the baseline and since the change."""
-        # While the score rises, nights join the baseline.
+    def _task_rewards(self, since: Sequence[int]) -> list[TaskRewards]:
+        # While the score rises, nights since the change join the baseline.
         base = [at for at in self._base if at < since[0]]
-        found = ((self._series.tasks[at], self._rewards(at, base), self._rewards(at, since)) for at in self._places)
+        found = ((self._series.tasks[at], self._rewards(at, base), self._rewards(at, since)) for at in self._tasks)
         return [(task, before, now) for task, before, now in found if before and now]
 
-    def _rewards(self, place: int, nights: Sequence[int]) -> list[float]:
-        rows = (self._series.cells[at][place] for at in nights)
+    def _rewards(self, task: int, nights: Sequence[int]) -> list[float]:
+        rows = (self._series.rows[at][task] for at in nights)
         return [reward for row in rows if row is not None for reward in row if reward is not None]
 
     def _left_out(self) -> list[str]:
-        names = [task for at, task in enumerate(self._series.tasks) if at not in set(self._places)]
+        names = [task for at, task in enumerate(self._series.tasks) if at not in set(self._tasks)]
         if not names:
             return []
         why = "new, changed or without verdicts in the baseline"
         return [f"{counted(len(names), 'task')} not compared, {why}: {names_shown(names)}"]
 
-    def _restless(self) -> list[str]:
-        unrest, r = self._baseline.unrest, self._baseline.autocorrelation
+    def _variance_notes(self) -> list[str]:
+        overdispersion, r = self._baseline.overdispersion, self._baseline.autocorrelation
         notes = []
-        if unrest > 1.0:
+        if overdispersion > 1.0:
             notes.append(
-                f"the baseline's nights differ {unrest:.1f} times as much as their tasks explain; "
-                "standard errors say so"
+                f"the baseline's nights differ {overdispersion:.1f} times as much as their tasks explain; "
+                "standard errors are increased accordingly"
             )
-        if r >= _NOTABLE:
+        if r >= _NOTABLE_AUTOCORRELATION:
             notes.append(
-                f"nights resemble the one before (autocorrelation {r:.2f}), so several say less; standard errors are "
-                f"{1.0 + r:.1f} times as large for it, and drops are seen later"
+                f"nights resemble the one before (autocorrelation {r:.2f}); standard errors are therefore "
+                f"{1.0 + r:.1f} times as large, and drops are detected later"
             )
         return notes

@@ -1,4 +1,4 @@
-"""Nights as the gate is given them, the rule that they are judged by, and which of them can be compared."""
+"""The gate's input: nights, the rule by which they are judged, and the nights that can be compared."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tbench.text import counted, names_shown
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """One run of a benchmark that runs every night."""
+    """One run of a nightly benchmark."""
 
     name: str
     begun: str
     """ISO date, with or without a time."""
     table: RewardTable
     hashes: Mapping[str, str]
-    """Content hash by task, without those that are not known."""
+    """Content hash by task, for tasks whose hash is known."""
     fingerprint: str = ""
-    """What the run was done with; nights with another one are not compared."""
+    """Fingerprint of the run's settings; nights with another one are not compared."""
     run: str = ""
-    """The run that it is, whatever the night and its directory are called; empty where that is not known."""
+    """Identity of the run, independent of the names of night and directory; empty if unknown."""
 
     @property
     def day(self) -> date | None:
-        """The date on which it began; None where `begun` is none."""
+        """The date on which the night began; None if `begun` is not a date."""
         try:
             return date.fromisoformat(self.begun[:10])
         except ValueError:
@@ -38,37 +38,36 @@ class Night:
 
     @property
     def when(self) -> str:
-        """The date as people say it, "12 Nov 2026", or what stands in its place."""
+        """The date for people ("12 Nov 2026"), or else `begun` or the name."""
         return f"{self.day.day} {self.day:%b %Y}" if self.day is not None else self.begun or self.name
 
 
 def run_identity(name: str, model: str | None, begun: str | None) -> str:
-    """What tells a run from every other, also from one of the same night; empty where its time is not known."""
+    """Return text that identifies a run, also among those of one night; empty if its time is unknown."""
     return f"{begun} {name} {model or ''}" if begun and "T" in begun else ""
 
 
 @dataclass(frozen=True, slots=True)
 class GateRule:
-    """How nights are judged: a CUSUM with the allowance `k` and the limit `h`, both in standard deviations of a night.
+    """Parameters of the gate: a CUSUM with the allowance `k` and the limit `h`, in standard deviations of a night.
 
-    docs/nightly.md says how many false alarms the defaults cause, and how soon they show a drop. Raises UsageError
-    for a value that makes no rule.
+    docs/nightly.md lists the false alarms and the delays of the defaults. Raises UsageError for an invalid value.
     """
 
     base_nights: int = 10
-    """Nights that the baseline begins with; those after which C is 0 join it."""
+    """Number of nights in the first baseline; later nights join it whenever C is 0."""
     k: float = 0.5
-    """Half of the drop that is looked for."""
+    """Half of the drop to be detected."""
     h: float = 5.0
-    """The alarm is where C is above it."""
+    """C above this limit is an alarm."""
     min_se: float = 3.0
-    """Standard errors by which the nights since the change have to be below the baseline for an alarm; 0: C alone."""
+    """Standard errors by which nights since the change must be below the baseline for an alarm; 0: only C counts."""
     base_from: str | None = None
-    """Name or date (YYYY-MM-DD) of the night at which the baseline begins; None: the first."""
+    """Name or date (YYYY-MM-DD) of the first night of the baseline; None: the first of all."""
     min_coverage: float = 0.9
-    """Share of a night's trials that need a verdict for the night to count."""
+    """Fraction of a night's trials that need a verdict for the night to count."""
     min_shared: float = 0.8
-    """Share of tasks that a night needs in common with the last one to be compared with it."""
+    """Fraction of tasks that a night must share with the last one to be compared with it."""
 
     def __post_init__(self) -> None:
         if self.base_nights < 2:
@@ -83,27 +82,23 @@ class GateRule:
                 raise UsageError(f"gate: {name} is {share}; give a share above 0 and up to 1")
 
 
-# Which nights can be compared with the last one, and over which tasks.
-#
-# A task whose content has changed is another task. Nothing here knows what a baseline is.
-
-Cells = tuple[Row | None, ...]
-"""The rewards of each task of the last night, None for a task that a night does not have."""
+NightRows = tuple[Row | None, ...]
+"""A night's rewards of each task of the last night; None for a task that the night does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The nights that can be compared with the last one, oldest first, over the tasks of the last one."""
+    """The nights comparable with the last one, oldest first, over the tasks of the last one."""
 
     tasks: tuple[str, ...]
     nights: tuple[Night, ...]
-    cells: tuple[Cells, ...]
-    """One for each night; its rows are in the order of `tasks`."""
+    rows: tuple[NightRows, ...]
+    """For each night its rows in the order of `tasks`."""
     notes: tuple[str, ...]
 
 
 @dataclass(slots=True)
-class _Apart:
+class _LeftOut:
     settings: int = 0
     tasks: int = 0
     renamed: dict[str, str] = field(default_factory=dict)
@@ -122,38 +117,39 @@ class _Apart:
 
 
 def series_of(nights: Sequence[Night], rule: GateRule) -> Series:
-    """The nights from `rule.base_from` on that can be compared with the last.
+    """Return the nights from `rule.base_from` on that can be compared with the last one.
 
-    These have its fingerprint, and share `rule.min_shared` of the tasks of whichever has more. Of two nights that are
-    the same run only the later one counts. Raises UsageError for no nights, and for a `base_from` that names none.
+    They have the same fingerprint, and share at least `rule.min_shared` of the tasks of the larger night. A task with
+    changed content is another task. Of two nights that are the same run only the later one counts. Raises UsageError
+    for no nights, and for a `base_from` that matches none.
     """
     if not nights:
         raise UsageError("gate: no nights to judge; give at least one run")
     candidates, repeated = _without_repeats(_from_base(nights, rule.base_from))
     last = candidates[-1]
-    left_out = _Apart()
-    kept: list[tuple[Night, Cells]] = []
+    left_out = _LeftOut()
+    kept: list[tuple[Night, NightRows]] = []
     for night in candidates:
         if night.fingerprint != last.fingerprint:
             left_out.settings += 1
             continue
-        cells = _cells(night, last, left_out.renamed)
-        common = sum(row is not None for row in cells)
+        rows = _aligned_rows(night, last, left_out.renamed)
+        common = sum(row is not None for row in rows)
         if common < rule.min_shared * max(len(night.table.tasks), len(last.table.tasks)):
             left_out.tasks += 1
             continue
-        kept.append((night, cells))
-    told = (f"given twice, counted once: {names_shown(repeated)}",) if repeated else ()
+        kept.append((night, rows))
+    repeats = (f"given twice, counted once: {names_shown(repeated)}",) if repeated else ()
     return Series(
         tasks=last.table.tasks,
         nights=tuple(night for night, _ in kept),
-        cells=tuple(cells for _, cells in kept),
-        notes=(*told, *left_out.notes(rule)),
+        rows=tuple(rows for _, rows in kept),
+        notes=(*repeats, *left_out.notes(rule)),
     )
 
 
 def _from_base(nights: Sequence[Night], base_from: str | None) -> Sequence[Night]:
-    """The nights from the one that is named on, or from a date on; the last one where that is still to come."""
+    """Return the nights from a name or date on; only the last one if the date is after all of them."""
     if base_from is None:
         return nights
     named = [at for at, night in enumerate(nights) if night.name == base_from]
@@ -163,14 +159,14 @@ def _from_base(nights: Sequence[Night], base_from: str | None) -> Sequence[Night
         day = date.fromisoformat(base_from)
     except ValueError:
         raise UsageError(
-            f"gate: base_from {base_from!r} is neither a night's name nor a date; give one of them, as 2026-11-23"
+            f"gate: base_from {base_from!r} is neither a night's name nor a date; give one of them, such as 2026-11-23"
         ) from None
     later = [at for at, night in enumerate(nights) if night.day is not None and night.day >= day]
     return nights[later[0] :] if later else nights[-1:]
 
 
 def _without_repeats(nights: Sequence[Night]) -> tuple[list[Night], list[str]]:
-    """Each run once, where it stands last, and the names of what came twice."""
+    """Return each run once, at its last position, and the names of repeated ones."""
     kept: list[Night] = []
     repeated: list[str] = []
     begun: defaultdict[str, list[Night]] = defaultdict(list)
@@ -184,9 +180,9 @@ def _without_repeats(nights: Sequence[Night]) -> tuple[list[Night], list[str]]:
 
 
 def _is_same(night: Night, other: Night) -> bool:
-    """Whether two nights that began at the same time are one run: by what is known of that, else by name and rewards.
+    """Whether two nights that began at the same time are one run: by identity if known, else by name and rewards.
 
-    Two checkpoints of one night are two runs, also with equal rewards.
+    Two checkpoints of one night are two runs, even with equal rewards.
     """
     if night.run and other.run:
         return night.run == other.run
@@ -195,23 +191,23 @@ def _is_same(night: Night, other: Night) -> bool:
     return night.name == other.name and night.table == other.table
 
 
-def _cells(night: Night, last: Night, renamed: dict[str, str]) -> Cells:
-    """The rows of a night in the order of the last one's tasks; what is found under another name goes to `renamed`."""
+def _aligned_rows(night: Night, last: Night, renamed: dict[str, str]) -> NightRows:
+    """Return a night's rows in the order of the last one's tasks; adds tasks that were renamed to `renamed`."""
     if night.table.tasks == last.table.tasks and night.hashes == last.hashes:
         return night.table.rows
-    place = {task: at for at, task in enumerate(night.table.tasks)}
+    index = {task: at for at, task in enumerate(night.table.tasks)}
     former = _by_content(night, last)
-    cells: list[Row | None] = []
+    rows: list[Row | None] = []
     for task in last.table.tasks:
         name: str | None = task
-        if task not in place:
+        if task not in index:
             name = former.get(last.hashes.get(task, ""))
             if name is not None:
                 renamed[task] = name
         elif _changed(night.hashes.get(task), last.hashes.get(task)):
             name = None
-        cells.append(None if name is None else night.table.rows[place[name]])
-    return tuple(cells)
+        rows.append(None if name is None else night.table.rows[index[name]])
+    return tuple(rows)
 
 
 def _changed(earlier: str | None, later: str | None) -> bool:
@@ -220,7 +216,7 @@ def _changed(earlier: str | None, later: str | None) -> bool:
 
 
 def _by_content(night: Night, last: Night) -> dict[str, str]:
-    """Tasks that only the earlier night has, by their hash, where no other task of either night has it."""
+    """Return the tasks that only the earlier night has, by hash, if no other task of either night has that hash."""
     now = set(last.table.tasks)
     held, holds = Counter(night.hashes.values()), Counter(last.hashes.values())
     gone = (task for task in night.table.tasks if task not in now)

@@ -1,4 +1,4 @@
-"""The gate's verdict on a night, with the tasks that changed: as data, in lines for people, and as JSON."""
+"""The gate's verdict on a night and the tasks that changed: as data, as lines for people, and as JSON."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from tbench.scores.comparing.exact import holm
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.text import counted, plain
 
-# Which tasks changed: each task's rewards since the change against those of the baseline, by exact tests.
-
-_MOST_SPLITS = 5_000
-"""Splits up to which all are counted; beyond, as many are drawn as `_DRAWS` says."""
+_MAX_SPLITS = 5_000
+"""Number of splits up to which all are counted; beyond, `_DRAWS` random ones."""
 _DRAWS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class MovedTask:
-    """One task before and since a change."""
+    """A task's trials in the baseline and since a change."""
 
     task: str
     base_solved: int
@@ -33,27 +31,27 @@ class MovedTask:
     since_trials: int
     since_mean: float
     share: float
-    """What the change of this task moved the score by, as a fraction."""
+    """This task's part of the change of the score; a fraction."""
     p: float
-    """Chance that trials of one kind, split by chance, differ in this direction as much."""
+    """One-sided p of a permutation test: chance of at least this change under a random split of all trials."""
     p_holm: float = 1.0
-    """The same, held against all the tasks that are compared (Holm 1979)."""
+    """`p` adjusted for all compared tasks (Holm 1979)."""
 
 
-Pair = tuple[str, Sequence[float], Sequence[float]]
-"""A task with its rewards in the baseline and since the change."""
+TaskRewards = tuple[str, Sequence[float], Sequence[float]]
+"""A task, its rewards in the baseline, and its rewards since the change."""
 
 
-def changes(pairs: Iterable[Pair], *, downwards: bool) -> tuple[MovedTask, ...]:
-    """The tasks whose mean moved in one direction, the least likely first."""
-    tested = list(pairs)
+def moved_tasks(tasks: Iterable[TaskRewards], *, downwards: bool) -> tuple[MovedTask, ...]:
+    """Return the tasks whose mean moved in one direction, lowest p first."""
+    tested = list(tasks)
     sign = 1 if downwards else -1
     found = []
     for task, base, since in tested:
         before, after = exact_mean(base), exact_mean(since)
         if sign * (after - before) >= 0:
             continue
-        p = split_p([sign * r for r in base], [sign * r for r in since])
+        p = permutation_p([sign * r for r in base], [sign * r for r in since])
         solved_before, solved_since = (sum(map(is_solved, rewards)) for rewards in (base, since))
         means, share = (float(before), float(after)), float((after - before) / len(tested))
         found.append(MovedTask(task, solved_before, len(base), means[0], solved_since, len(since), means[1], share, p))
@@ -61,11 +59,11 @@ def changes(pairs: Iterable[Pair], *, downwards: bool) -> tuple[MovedTask, ...]:
     return _with_holm(found, len(tested))
 
 
-def split_p(base: Sequence[float], since: Sequence[float]) -> float:
-    """Chance that `since`, drawn without replacement from all rewards, has a sum as low as it has.
+def permutation_p(base: Sequence[float], since: Sequence[float]) -> float:
+    """Return the chance that a random sample of all rewards, of the size of `since`, has a sum at most as large.
 
-    Where rewards have two values this is Fisher's exact test, one-sided. Otherwise all splits are counted, or where
-    they are too many 2,000 of them, drawn the same on every machine.
+    For rewards of two values this is Fisher's exact test, one-sided. Otherwise all splits are counted, or, if there are
+    too many, 2,000 random ones, which are the same on every machine.
     """
     exact = [as_fraction(reward) for reward in (*base, *since)]
     common = math.lcm(*(each.denominator for each in exact))
@@ -76,7 +74,7 @@ def split_p(base: Sequence[float], since: Sequence[float]) -> float:
     if len(values) == 2:
         return _fisher(both.count(values[1]), len(both), drawn.count(values[1]), len(drawn))
     observed = sum(drawn)
-    if math.comb(len(both), len(since)) <= _MOST_SPLITS:
+    if math.comb(len(both), len(since)) <= _MAX_SPLITS:
         sums = [sum(split) for split in combinations(both, len(since))]
         return sum(each <= observed for each in sums) / len(sums)
     draw = random.Random(0).sample
@@ -85,22 +83,22 @@ def split_p(base: Sequence[float], since: Sequence[float]) -> float:
 
 
 def _fisher(solved: int, trials: int, solved_since: int, since: int) -> float:
-    """P(X <= solved_since) for the hypergeometric X: of `trials`, `solved` are solved and `since` are drawn."""
+    """Return P(X <= solved_since) for the hypergeometric X: of `trials`, `solved` are solved and `since` are drawn."""
     ways = sum(math.comb(solved, x) * math.comb(trials - solved, since - x) for x in range(solved_since + 1))
     return ways / math.comb(trials, since)
 
 
 def _with_holm(ordered: Sequence[MovedTask], tests: int) -> tuple[MovedTask, ...]:
-    """The changes with p adjusted for `tests` tests, of which the others have nothing to say in this direction."""
+    """Return the changes with p adjusted for `tests` tests; the tests that are not given count with p = 1."""
     ps = [*(change.p for change in ordered), *[1.0] * (tests - len(ordered))]
     return tuple(replace(change, p_holm=p) for change, p in zip(ordered, holm(ps), strict=False))
 
 
 GATE_SCHEMA_VERSION = 1
 _LIKELY = 0.05
-"""A task is likely to have changed where p is below it; it is certain where the p adjusted for all tasks is."""
+"""Level of p below which a task has likely changed; certainly, if even the adjusted p is below it."""
 _TASKS_SHOWN = 10
-_FEWEST_SHOWN = 3
+_MIN_LIKELY = 3
 
 State = Literal["learning", "quiet", "alarm", "uncovered"]
 Role = Literal["baseline", "judged", "uncovered"]
@@ -108,18 +106,18 @@ Role = Literal["baseline", "judged", "uncovered"]
 
 @dataclass(frozen=True, slots=True)
 class JudgedNight:
-    """One night of the series."""
+    """One night of the series, as judged."""
 
     name: str
     begun: str
     role: Role
     coverage: float
     score: float | None = None
-    """Over the tasks that are compared; a fraction."""
+    """Score over the compared tasks; a fraction."""
     base_mean: float | None = None
     """The baseline's score over the same tasks."""
     sd: float | None = None
-    """Standard deviation of their difference, where nothing changed."""
+    """Standard deviation of score - base_mean if nothing changed."""
     z: float | None = None
     c: float | None = None
     """The CUSUM after this night; None while there is no baseline."""
@@ -128,58 +126,58 @@ class JudgedNight:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """What speaks for a level that is not the baseline's."""
+    """Evidence for a level other than the baseline's."""
 
     c: float
     beyond: bool
-    """Whether c is beyond the rule's limit."""
+    """Whether c exceeds the rule's limit, and the nights confirm it."""
     since: Night
     """The likeliest first night of the change."""
     before: Night
-    """The last night before it that counts."""
+    """The last night before `since` that counts."""
     nights: int
-    """Nights since the change that count."""
+    """Number of nights since the change that count."""
     base: float
     """The baseline's score over the same tasks; a fraction."""
     moved: float
-    """What the score of these nights together differs from it by."""
+    """Score of these nights together minus `base`."""
     se: float
-    """Standard error of that, where nothing changed."""
+    """Standard error of `moved` if nothing changed."""
     tasks: tuple[MovedTask, ...]
-    """All tasks that moved in this direction, the least likely to do so by chance first."""
+    """All tasks that moved in this direction, lowest p first."""
 
     @property
     def likely(self) -> tuple[MovedTask, ...]:
-        """The tasks that are likely to be the ones: p below 0.05, or the three with the lowest p."""
-        by_chance = sum(change.p < _LIKELY for change in self.tasks)
-        return self.tasks[: max(by_chance, _FEWEST_SHOWN)]
+        """The tasks that likely changed: those with p below 0.05, at least the three with the lowest p."""
+        significant = sum(change.p < _LIKELY for change in self.tasks)
+        return self.tasks[: max(significant, _MIN_LIKELY)]
 
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """The verdict on the last night of a series, with what it rests on. Scores are fractions."""
+    """The verdict on the last night of a series, with its evidence. Scores are fractions."""
 
     state: State
-    """learning: too few nights for a baseline; uncovered: too few verdicts in this night to be judged."""
+    """learning: too few nights for a baseline; uncovered: this night has too few verdicts to be judged."""
     rule: GateRule
     night: Night
     score: float | None
-    """Over the tasks that are compared; while learning, over all that have a verdict."""
+    """Score over the compared tasks; while learning, over all tasks with a verdict."""
     base_nights: int
     path: tuple[JudgedNight, ...]
-    """All nights that can be compared with this one, oldest first."""
+    """All nights comparable with this one, oldest first."""
     notes: tuple[str, ...]
     base_mean: float | None = None
     sd: float | None = None
-    """Standard deviation of a night's score minus the baseline's, where nothing changes."""
+    """Standard deviation of a night's score minus the baseline's if nothing changes."""
     z: float | None = None
     c: float = 0.0
     below_se: float = 0.0
-    """Standard errors by which the nights since C was 0 are below the baseline, where C is beyond its limit."""
+    """Standard errors by which the nights since C was 0 are below the baseline, if C exceeds its limit."""
     autocorrelation: float = 0.0
-    """Of the baseline's nights with the one before; 0 where it may be chance."""
+    """Autocorrelation of the baseline's nights; 0 if not significant."""
     tasks: int = 0
-    """Tasks that are compared."""
+    """Number of compared tasks."""
     drop: Shift | None = None
     rise: Shift | None = None
     over: bool = False
@@ -187,20 +185,20 @@ class GateVerdict:
 
     @property
     def alarm(self) -> bool:
-        """Whether there is a drop beyond chance."""
+        """Whether the score has dropped by more than chance."""
         return self.state == "alarm"
 
     @property
     def since(self) -> Night | None:
-        """The night at which the drop began that there is an alarm for."""
+        """The night at which the drop of an alarm began; None without an alarm."""
         return self.drop.since if self.alarm and self.drop is not None else None
 
     def lines(self) -> tuple[str, ...]:
-        """The verdict for people: one line for a quiet night; an alarm with all its evidence."""
-        return (self._headline(), *self._evidence(), *self._good_news(), *(f"note: {plain(n)}" for n in self.notes))
+        """Return the verdict for people: one line for a quiet night, and the evidence for an alarm."""
+        return (self._headline(), *self._evidence(), *self._improvements(), *(f"note: {plain(n)}" for n in self.notes))
 
     def as_json(self) -> dict[str, Any]:
-        """The verdict as JSON, described in docs/nightly.md."""
+        """Return the verdict as JSON, described in docs/nightly.md."""
         return {
             "schema_version": GATE_SCHEMA_VERSION,
             "state": self.state,
@@ -254,7 +252,7 @@ class GateVerdict:
             return ()
         drop = self.drop
         lines = [
-            f"between {_called(drop.before)} and {_called(drop.since)}, "
+            f"between {_night_text(drop.before)} and {_night_text(drop.since)}, "
             f"{counted(drop.nights, 'night')} since, {_points(drop)} points"
         ]
         if self.path[-1].role == "uncovered":
@@ -262,10 +260,10 @@ class GateVerdict:
         lines += [f"  {_task_line(change)}" for change in drop.likely[:_TASKS_SHOWN]]
         more = len(drop.tasks) - min(len(drop.likely), _TASKS_SHOWN)
         if more > 0:
-            lines.append(f"  and {counted(more, 'task')} lower than before by no more than chance")
+            lines.append(f"  and {counted(more, 'task')} lower than before, but by no more than chance")
         return tuple(lines)
 
-    def _good_news(self) -> tuple[str, ...]:
+    def _improvements(self) -> tuple[str, ...]:
         lines = []
         if self.over:
             why = "no more than chance" if self.c else "the score is back at the baseline's level"
@@ -273,8 +271,8 @@ class GateVerdict:
         if self.rise is not None and self.rise.beyond:
             since = self.rise.since
             lines.append(
-                f"better since {_called(since)}, by {_points(self.rise)} points: a drop from there would not be seen; "
-                f"let the baseline begin there (base_from = {since.name})"
+                f"better since {_night_text(since)}, by {_points(self.rise)} points: a drop from this level would not "
+                f"be detected; start the baseline there (base_from = {since.name})"
             )
         return tuple(lines)
 
@@ -297,7 +295,7 @@ def _shift_json(shift: Shift | None) -> dict[str, Any] | None:
     }
 
 
-def _called(night: Night) -> str:
+def _night_text(night: Night) -> str:
     return f"{plain(night.name)} ({night.when})" if night.day is not None else plain(night.name)
 
 
@@ -311,7 +309,7 @@ def _task_line(change: MovedTask) -> str:
 
 
 def _rates(change: MovedTask) -> str:
-    """Solved trials before and since; means where rewards are partial."""
+    """Return solved trials before and since, or means if there are partial rewards."""
     solved = (change.base_solved / change.base_trials, change.since_solved / change.since_trials)
     if solved == (change.base_mean, change.since_mean):
         return (

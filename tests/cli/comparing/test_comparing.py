@@ -63,7 +63,7 @@ def test_a_clear_difference_says_which_run_is_better(tmp_path: Path) -> None:
     new = store_run(tmp_path / "new", dict.fromkeys(tasks, (1.0,)))
     text = tbench("compare", old, new)
     assert "B is better than A: p = 0.000488281" in text and "McNemar's test p = 0.000488281" in text
-    assert "one seed: noise within tasks and differences between tasks cannot be told apart" in text
+    assert "one seed: noise within tasks and differences between tasks cannot be separated" in text
     assert "A is better than B" in tbench("compare", new, old)
 
 
@@ -213,7 +213,7 @@ def test_an_outage_on_one_side_is_no_defeat_in_silence(tmp_path: Path) -> None:
     new = store_run(tmp_path / "new", {f"t{number}": (1.0, None) if number else (None, None) for number in range(10)})
     text = tbench("compare", old, new)
     assert "coverage 100.0 % and 45.0 %" in text and "within -55.00 to +0.00" in text
-    assert "scored by both alone (9 tasks): +0.00 points" in text
+    assert "only trials scored by both (9 tasks): +0.00 points" in text
     assert "tasks that only A could score: 1 (t0)" in text
 
 
@@ -245,8 +245,8 @@ def test_power_says_how_many_seeds_see_a_difference(tmp_path: Path) -> None:
     old, new = (store_run(tmp_path / name, some_noise(5), model=name) for name in ("old", "new"))
     third = store_run(tmp_path / "third", some_noise(7), model="third")
     text = tbench("power", old, third, "--points", "10", "--power", "0.9")
-    assert "to see 10 points with a chance of 90 % (two-sided p <= 0.05):" in text
-    assert "on these very tasks: " in text and "on other tasks of their kind: " in text
+    assert "to detect 10 points with a chance of 90 % (two-sided p <= 0.05):" in text
+    assert "on these tasks: " in text and "on other tasks of the same kind: " in text
     document = json.loads(tbench("power", old, third, "--points", "10", "--json"))
     (plan,) = document["plans"]
     assert plan["these_tasks"]["seeds_for"] >= 1 and plan["is_pair"] and plan["other_tasks"]["tasks_for"] > 1
@@ -257,8 +257,8 @@ def test_power_says_how_many_seeds_see_a_difference(tmp_path: Path) -> None:
 def test_power_of_one_configuration_is_about_its_own_tasks(tmp_path: Path) -> None:
     run = store_run(tmp_path / "run", some_noise(5))
     text = tbench("power", run)
-    assert "variance of a difference of two such runs" in text and "one configuration does not tell" in text
+    assert "variance of a difference of two such runs" in text and "unknown from one configuration" in text
     single = store_run(tmp_path / "single", {"a": (1.0,), "b": (0.0,)})
-    assert "at most: one seed does not tell" in tbench("power", single)
+    assert "an upper bound from one seed" in tbench("power", single)
     other = store_run(tmp_path / "other", {"a": (1.0,), "b": (0.0,)}, model="m2")
     assert "at least two seeds and two tasks in common" in refused("power", single, other)

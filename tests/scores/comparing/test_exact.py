@@ -29,7 +29,7 @@ def counted_one_by_one(values: list[Fraction]) -> float:
 @given(differences)
 def test_p_is_the_share_of_signs_that_give_as_much_or_more(values: list[Fraction]) -> None:
     found = sign_flip_test(values)
-    assert (found.p, found.way) == (pytest.approx(counted_one_by_one(values), abs=1e-15), "exact")
+    assert (found.p, found.method) == (pytest.approx(counted_one_by_one(values), abs=1e-15), "exact")
 
 
 @settings(max_examples=50)
@@ -59,7 +59,7 @@ def test_many_differences_on_a_lattice_are_exact_and_near_the_normal_curve() -> 
     values = [Fraction(rng.choice((-3, -2, -1, 0, 1, 2, 3)), 5) for _ in range(500)]
     found = sign_flip_test(values)
     z = abs(sum(values)) / math.sqrt(sum(each * each for each in values))
-    assert found.way == "exact"
+    assert found.method == "exact"
     assert found.p == pytest.approx(math.erfc(z / math.sqrt(2)), rel=0.05)
 
 
@@ -87,13 +87,13 @@ def odd_values(count: int, seed: int = 1) -> list[Fraction]:
 def test_differences_of_any_size_are_exact_while_their_halves_can_be_listed() -> None:
     values = odd_values(11)
     found = sign_flip_test(values)
-    assert (found.p, found.way) == (pytest.approx(counted_one_by_one(values), abs=1e-15), "exact")
+    assert (found.p, found.method) == (pytest.approx(counted_one_by_one(values), abs=1e-15), "exact")
 
 
 def test_where_all_signs_are_too_many_they_are_sampled_alike_each_time_and_p_is_never_0() -> None:
     values = odd_values(60)
     found = sign_flip_test(values)
-    assert found == sign_flip_test(values) and found.way == "sampled"
+    assert found == sign_flip_test(values) and found.method == "sampled"
     z = float(abs(sum(values))) / math.sqrt(float(sum(each * each for each in values)))
     expected = math.erfc(z / math.sqrt(2))
     assert found.p == pytest.approx(expected, abs=4 * math.sqrt(expected / DRAWS) + 0.05 * expected)
@@ -109,4 +109,4 @@ def test_holm_multiplies_the_smallest_by_most_and_keeps_the_order() -> None:
 
 def test_flips_of_a_hundred_thousand_trials_are_exact() -> None:
     found = sign_flip_test([Fraction(1)] * 5200 + [Fraction(-1)] * 4800 + [Fraction(0)] * 90000)
-    assert found.way == "exact" and found.p == pytest.approx(math.erfc(4 * (1 - 1 / 400) / math.sqrt(2)), rel=0.01)
+    assert found.method == "exact" and found.p == pytest.approx(math.erfc(4 * (1 - 1 / 400) / math.sqrt(2)), rel=0.01)

@@ -12,7 +12,7 @@ from compared_runs import a_side, drawn, published
 
 from tbench.scores.comparing.compare import VarianceParts, compare, variance_parts
 from tbench.scores.comparing.exact import sign_flip_test
-from tbench.scores.comparing.noise import MOST_SEEDS, PowerPlan, Where, plan_of_one, pooled, task_tries, wilson_95
+from tbench.scores.comparing.noise import MAX_SEEDS, PowerPlan, TaskScope, plan_of_one, pooled, task_tries, wilson_95
 
 # Tasks that are solved sometimes.
 
@@ -62,15 +62,15 @@ def test_without_differences_between_tasks_it_is_the_formula_of_the_books() -> N
 def test_no_number_of_seeds_helps_where_tasks_differ_too_much_but_more_tasks_do() -> None:
     found = plan(0.1, 0.04)
     assert found.seeds_for(0.03, 0.8, "other tasks") is None
-    assert not found.is_seen(0.03, 0.8, MOST_SEEDS, "other tasks")
-    needed = found.tasks_for(0.03, 0.8, MOST_SEEDS)
-    assert needed is not None and found.is_seen(0.03, 0.8, MOST_SEEDS, "other tasks", needed)
-    assert not found.is_seen(0.03, 0.8, MOST_SEEDS, "other tasks", needed - 1)
+    assert not found.detects(0.03, 0.8, MAX_SEEDS, "other tasks")
+    needed = found.tasks_for(0.03, 0.8, MAX_SEEDS)
+    assert needed is not None and found.detects(0.03, 0.8, MAX_SEEDS, "other tasks", needed)
+    assert not found.detects(0.03, 0.8, MAX_SEEDS, "other tasks", needed - 1)
     assert found.seeds_for(0.03, 0.8, "these tasks") is not None
 
 
 @pytest.mark.parametrize("where", ["these tasks", "other tasks"])
-def test_more_seeds_see_smaller_differences(where: Where) -> None:
+def test_more_seeds_see_smaller_differences(where: TaskScope) -> None:
     found = plan(0.1, 0.01)
     seen = [found.seen_with(seeds, 0.8, where) or math.inf for seeds in (1, 2, 5, 50)]
     assert seen == sorted(seen, reverse=True)
@@ -125,7 +125,9 @@ def true_parts(chances: list[tuple[float, float]]) -> tuple[float, PowerPlan]:
     return mean, plan(within, between, len(chances))
 
 
-def p_of_a_simulated_pair(chances: list[tuple[float, float]], seeds: int, where: Where, rng: random.Random) -> float:
+def p_of_a_simulated_pair(
+    chances: list[tuple[float, float]], seeds: int, where: TaskScope, rng: random.Random
+) -> float:
     """p of the test that decides, as `compare` has it, without all else."""
     rows = [[(rng.random() < b) - (rng.random() < a) for _ in range(seeds)] for a, b in chances]
     if where == "these tasks":

@@ -7,20 +7,20 @@ from statistics import fmean
 
 import pytest
 
-from tbench.scores.gate.baseline import Cusum, first_changed
+from tbench.scores.gate.baseline import Cusum, change_point
 
 
 def fed(zs: list[float], h: float = 5.0) -> Cusum:
     cusum = Cusum(0.5, h)
     for number, z in enumerate(zs):
         cusum.add(number, z)
-        cusum.settle(confirmed=True)
+        cusum.update_alarm(confirmed=True)
     return cusum
 
 
 def nights_to_an_alarm(rng: random.Random, shift: float, h: float) -> int:
     cusum, nights = Cusum(0.5, h), 0
-    while not cusum.beyond:
+    while not cusum.exceeds_limit:
         cusum.add(nights, rng.gauss(-shift, 1.0))
         nights += 1
     return nights
@@ -60,11 +60,11 @@ def test_an_alarm_that_is_not_confirmed_is_none() -> None:
     cusum = Cusum(0.5, 5.0)
     for number in range(5):
         cusum.add(number, -3.0)
-        cusum.settle(confirmed=False)
-    assert (cusum.beyond, cusum.alarm) == (True, False)
+        cusum.update_alarm(confirmed=False)
+    assert (cusum.exceeds_limit, cusum.alarm) == (True, False)
 
 
 def test_the_first_night_on_another_level_is_found_behind_a_few_low_ones() -> None:
-    assert first_changed([-0.8, 0.1, -2.4, -2.6, -2.2]) == 2
-    assert first_changed([-1.0]) == 0
-    assert first_changed([-1.0, -1.0, -1.0]) == 0
+    assert change_point([-0.8, 0.1, -2.4, -2.6, -2.2]) == 2
+    assert change_point([-1.0]) == 0
+    assert change_point([-1.0, -1.0, -1.0]) == 0
