@@ -1,1 +1,1 @@
-"""A benchmark every night: model server, runs, index, pages, comparison, gate, pruning, news."""
+"""Nightly benchmarks: model server, runs, index, pages, comparison, gate, pruning, notification."""

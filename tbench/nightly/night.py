@@ -1,4 +1,4 @@
-"""One night from begin to end: its runs as processes, its stages in order. Another start goes on where it was cut."""
+"""Runs one night from begin to end; if it was interrupted, another start continues it."""
 
 from __future__ import annotations
 
@@ -22,30 +22,36 @@ from tbench.nightly.journal import (
     now,
     wait_for_earlier_processes,
 )
-from tbench.nightly.open_night import OpenNight, StageEnd, exit_code
-from tbench.nightly.reading import Benchmark, Checkpoint, ProxySettings, as_settings_file, due, is_glob, slugs
-from tbench.nightly.server import PYTHON, KeptProcess, ModelServer, serving
-from tbench.nightly.stages import after_the_runs
+from tbench.nightly.reading import (
+    Benchmark,
+    Checkpoint,
+    ProxySettings,
+    as_settings_file,
+    due_checkpoints,
+    is_glob,
+    unique_slugs,
+)
+from tbench.nightly.running_night import RunningNight, StageEnd, exit_code
+from tbench.nightly.server import PYTHON, ModelServer, SupervisedProcess, serving
+from tbench.nightly.stages import run_final_stages
 from tbench.storage.summaries import read_summary
 
-# The runs and proxies of a night: `tbench` commands as processes of their own, which go on where they were cut.
-
 STOP_SEC = 90.0
-"""Seconds that an interrupted run has to remove its containers."""
+"""Seconds within which an interrupted run must remove its containers."""
 _PROXY_COMMANDS = {"replay": ("replay", "run"), "extract": ("extract",)}
 _CONTAINER_PROXY = "sandbox.container_proxy"
 _ENDPOINT = ("model.base_url", "model.name")
-_EVERY_SEC = 30.0
+_PROGRESS_SEC = 30.0
 _PROGRESS = re.compile(r"\[(\d+/\d+)\]\s*$|(\d+/\d+) asked", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Ended:
+class ChildResult:
     """How a child process ended."""
 
     code: int
-    words: str
-    """Its last words; where the server was what ended, that."""
+    message: str
+    """Last line of its output, or that the server ended."""
     lost_server: bool = False
 
 
@@ -57,9 +63,9 @@ def run_command(
     first_seed: int,
     base_url: str | None,
 ) -> list[str]:
-    """The arguments of `tbench` for a checkpoint's run: they begin it, and go on with it the next time."""
-    words = ["run", "-c", str(settings), "--output", str(directory), "--resume", "--first-seed", str(first_seed)]
-    return [*words, *_model_words(benchmark, record, base_url)]
+    """Return the arguments of `tbench` that start or continue a checkpoint's run."""
+    arguments = ["run", "-c", str(settings), "--output", str(directory), "--resume", "--first-seed", str(first_seed)]
+    return [*arguments, *_model_options(benchmark, record, base_url)]
 
 
 def proxy_command(
@@ -70,23 +76,23 @@ def proxy_command(
     directory: Path,
     base_url: str | None,
 ) -> list[str]:
-    """The arguments of `tbench` for one proxy of a checkpoint."""
-    words = [*_PROXY_COMMANDS[proxy.kind], "-c", str(settings), "--output", str(directory), "--resume"]
-    return [*words, *_model_words(benchmark, record, base_url)]
+    """Return the arguments of `tbench` for one proxy of a checkpoint."""
+    arguments = [*_PROXY_COMMANDS[proxy.kind], "-c", str(settings), "--output", str(directory), "--resume"]
+    return [*arguments, *_model_options(benchmark, record, base_url)]
 
 
-def _model_words(benchmark: Benchmark, record: CheckpointRecord, base_url: str | None) -> list[str]:
-    """Options that say where the model is and what it is called there; a server of our own lists one model."""
-    words = ["--base-url", base_url] if base_url else []
+def _model_options(benchmark: Benchmark, record: CheckpointRecord, base_url: str | None) -> list[str]:
+    """Return the options for endpoint and model; a server started by the night lists one model, which needs no name."""
+    options = ["--base-url", base_url] if base_url else []
     if benchmark.config.nightly.checkpoints and not benchmark.config.serve.command:
-        words += ["--model", record.checkpoint]
-    return words
+        options += ["--model", record.checkpoint]
+    return options
 
 
 def write_settings(folder: Path, benchmark: Benchmark) -> dict[str, Path]:
     """Write the settings of run and proxies as files for `-c`, and return them by name. Raises OSError.
 
-    What [run.model] says of the endpoint is in all of them: a URL may have a password, which no command line should.
+    All of them contain the endpoint of [run.model]: its URL may have a password, which must not be on a command line.
     """
     endpoint = [each for each in benchmark.run_values if each.setting.path in _ENDPOINT]
     texts = {"run": as_settings_file(each for each in benchmark.run_values if each.setting.path != _CONTAINER_PROXY)}
@@ -98,7 +104,7 @@ def write_settings(folder: Path, benchmark: Benchmark) -> dict[str, Path]:
 
 
 def run_variables(benchmark: Benchmark) -> dict[str, str]:
-    """Variables with settings of the run that no file is to hold."""
+    """Return the variables for settings of the run that must not be in a file."""
     return {each.setting.variable: each.value for each in benchmark.run_values if each.setting.path == _CONTAINER_PROXY}
 
 
@@ -109,14 +115,14 @@ async def run_child(
     server: ModelServer | None,
     say: Callable[[str], None],
     env: Mapping[str, str] = MappingProxyType({}),
-) -> Ended:
-    """Run a command to its end, or until the server ends under it. Raises OSError where the log cannot be written."""
-    async with await KeptProcess.start(command, log, stop_sec=STOP_SEC, lock=lock, env=env) as process:
+) -> ChildResult:
+    """Run a command until it or the server ends. Raises OSError if the log cannot be written."""
+    async with await SupervisedProcess.start(command, log, stop_sec=STOP_SEC, lock=lock, env=env) as process:
         end = asyncio.create_task(process.wait())
-        lost = asyncio.create_task(_lost(server))
+        lost = asyncio.create_task(_server_end(server))
         try:
             shown = ""
-            while not (await asyncio.wait({end, lost}, timeout=_EVERY_SEC, return_when="FIRST_COMPLETED"))[0]:
+            while not (await asyncio.wait({end, lost}, timeout=_PROGRESS_SEC, return_when="FIRST_COMPLETED"))[0]:
                 if (progress := _progress(process)) and progress != shown:
                     shown = progress
                     say(f"  {shown}")
@@ -124,24 +130,24 @@ async def run_child(
             end.cancel()
             lost.cancel()
         if process.code is None:
-            return Ended(4, lost.result(), lost_server=True)
+            return ChildResult(4, lost.result(), lost_server=True)
     assert process.code is not None
-    return Ended(process.code, process.last_words(1))
+    return ChildResult(process.code, process.last_lines(1))
 
 
-async def _lost(server: ModelServer | None) -> str:
-    """Wait for the server's end; without one, for ever."""
+async def _server_end(server: ModelServer | None) -> str:
+    """Wait for the server's end; for ever if there is no server."""
     return await (server.ended() if server is not None else asyncio.get_running_loop().create_future())
 
 
-def _progress(process: KeptProcess) -> str:
-    """How many trials are done, as the command's own lines say it; empty where they do not."""
+def _progress(process: SupervisedProcess) -> str:
+    """Return the progress in the command's output, such as `3/8`; empty if there is none."""
     found = _PROGRESS.findall(process.output())
     return next((each for each in found[-1] if each), "") if found else ""
 
 
 TBENCH = (*PYTHON, "tbench")
-"""The command that runs and proxies are started with."""
+"""Command with which runs and proxies are started."""
 _CODES = (
     0,
     exit_codes.BUG,
@@ -150,41 +156,41 @@ _CODES = (
     exit_codes.AWAY,
     exit_codes.INTERRUPTED,
 )
-"""Exit codes of `tbench run`; a process that ends with another was ended from outside."""
+"""Exit codes of `tbench run`; with any other code, the process was killed."""
 
 
 async def run_night(
     benchmark: Benchmark, name: str, say: Callable[[str], None], tbench: Sequence[str] = TBENCH
 ) -> NightRecord:
-    """Do a night, or what is left of it; gives its record, which tells the exit code.
+    """Run a night, or the rest of it; return its record, which has the exit code.
 
-    Raises UsageError for what keeps the night from beginning.
+    Raises UsageError if the night cannot begin.
     """
     nights = Nights(Path(benchmark.config.nightly.directory))
-    nights.of(name)
+    nights.of(name)  # rejects an invalid name before anything is created
     with nights.locked() as lock:
         deadline_sec = STOP_SEC + benchmark.config.serve.stop_timeout_sec + 30.0
         await wait_for_earlier_processes(lock, deadline_sec, say)
-        record, earlier = planned(benchmark, nights, name)
+        record, earlier = plan_night(benchmark, nights, name)
         for each in earlier:
             if each.status == "running":
-                say(f"night {each.name} was cut short and is left as it is; finish it with --night {each.name}")
+                say(f"night {each.name} was interrupted and is now abandoned; finish it with --night {each.name}")
                 nights.write(each.model_copy(update={"status": "abandoned"}))
         if _is_over(record, benchmark):
-            say(f"night {name} is over since {record.ended_at}")
+            say(f"night {name} is over (ended at {record.ended_at})")
             return record
-        night = OpenNight(nights, record, lock, say)
+        night = RunningNight(nights, record, lock, say)
         night.change()
         night.note(f"--- {now()} {benchmark.name}, night {name}")
-        say(f"night {name} of {benchmark.name}: {_words_of(record)}")
+        say(f"night {name} of {benchmark.name}: {_plan_text(record)}")
         await _Runs(night, benchmark, tbench).all()
-        await after_the_runs(night, benchmark, earlier)
+        await run_final_stages(night, benchmark, earlier)
         night.change(status="done", ended_at=now(), exit_code=exit_code(night.record))
         return night.record
 
 
-def planned(benchmark: Benchmark, nights: Nights, name: str) -> tuple[NightRecord, list[NightRecord]]:
-    """The record of a night that begins or goes on, and those of the nights before it. Raises UsageError."""
+def plan_night(benchmark: Benchmark, nights: Nights, name: str) -> tuple[NightRecord, list[NightRecord]]:
+    """Return the record of a night to begin or continue, and those of the nights before it. Raises UsageError."""
     others = [each for each in nights.all() if each.name != name]
     record = nights.read(name)
     if record is None:
@@ -196,18 +202,18 @@ def planned(benchmark: Benchmark, nights: Nights, name: str) -> tuple[NightRecor
             seeds=benchmark.run.tasks.seeds,
         )
     earlier = [each for each in others if each.number < record.number]
-    return _with_what_is_due(record, others, benchmark), earlier
+    return _with_due_checkpoints(record, others, benchmark), earlier
 
 
-def _with_what_is_due(record: NightRecord, others: Sequence[NightRecord], benchmark: Benchmark) -> NightRecord:
-    """The record with what is to be run tonight and is not in it yet; ready to go on where something is left to do."""
-    there = [Checkpoint(each.lane, each.checkpoint) for each in record.checkpoints]
+def _with_due_checkpoints(record: NightRecord, others: Sequence[NightRecord], benchmark: Benchmark) -> NightRecord:
+    """Return the record with the checkpoints due tonight, and without stages that have to run again."""
+    known = [Checkpoint(each.lane, each.checkpoint) for each in record.checkpoints]
     done = {(each.lane, each.checkpoint) for night in others for each in night.checkpoints if each.has_run}
-    listed = due(benchmark.entries, done, repeat=benchmark.config.nightly.repeat)
-    everything = [*there, *(each for each in listed if each not in there and (not there or is_glob(each.lane)))]
+    listed = due_checkpoints(benchmark.entries, done, repeat=benchmark.config.nightly.repeat)
+    everything = [*known, *(each for each in listed if each not in known and (not known or is_glob(each.entry)))]
     added = tuple(
-        CheckpointRecord(lane=each.lane, checkpoint=each.path, slug=slug, run=f"{record.name}_{slug}")
-        for each, slug in list(zip(everything, slugs(everything), strict=True))[len(there) :]
+        CheckpointRecord(lane=each.entry, checkpoint=each.path, slug=slug, run=f"{record.name}_{slug}")
+        for each, slug in list(zip(everything, unique_slugs(everything), strict=True))[len(known) :]
     )
     checkpoints = (*record.checkpoints, *added)
     runs_are_over = all(_has_ended(each, benchmark) for each in checkpoints)
@@ -222,7 +228,7 @@ def _status(record: NightRecord, stages: object) -> Status:
 
 
 def _first_seed(benchmark: Benchmark, others: Sequence[NightRecord]) -> int:
-    """The first seed of a new night: behind those of all others, unless all nights have the same."""
+    """Return the first seed of a new night: after those of all others, unless all nights have the same."""
     first = benchmark.run.tasks.first_seed
     if not benchmark.config.nightly.advance_seeds:
         return first
@@ -238,7 +244,7 @@ def _is_over(record: NightRecord, benchmark: Benchmark) -> bool:
     return record.status == "done" and runs_are_over and all(record.is_done(stage) for stage in NIGHT_STAGES)
 
 
-def _words_of(record: NightRecord) -> str:
+def _plan_text(record: NightRecord) -> str:
     if not record.checkpoints:
         return "no new checkpoint"
     last = record.first_seed + record.seeds - 1
@@ -247,28 +253,28 @@ def _words_of(record: NightRecord) -> str:
 
 
 class _Runs:
-    """The stages of each checkpoint: the model server, the run, the proxies."""
+    """Runs the stages of each checkpoint: model server, run, proxies."""
 
-    def __init__(self, night: OpenNight, benchmark: Benchmark, tbench: Sequence[str]) -> None:
+    def __init__(self, night: RunningNight, benchmark: Benchmark, tbench: Sequence[str]) -> None:
         self._night = night
         self._benchmark = benchmark
         self._tbench = tbench
         self._settings: dict[str, Path] = {}
 
     async def all(self) -> None:
-        left = [each for each in self._night.record.checkpoints if not _has_ended(each, self._benchmark)]
-        if left:
+        unfinished = [each for each in self._night.record.checkpoints if not _has_ended(each, self._benchmark)]
+        if unfinished:
             try:
                 self._settings = write_settings(self._night.folder, self._benchmark)
             except OSError as error:
                 raise UsageError(f"{self._night.folder}: cannot be written: {error.strerror or error}") from None
-        for each in left:
+        for each in unfinished:
             await self._checkpoint(each)
 
     async def _checkpoint(self, record: CheckpointRecord) -> None:
         serve = self._benchmark.config.serve
         if not serve.command:
-            await self._ask(record, None)
+            await self._run_and_proxies(record, None)
             return
         started: list[ModelServer] = []
         log = self._night.folder / f"serve-{record.slug}.log"
@@ -281,9 +287,9 @@ class _Runs:
 
             await self._night.stage("serve", start, record)
             if started:
-                await self._ask(record, started[0])
+                await self._run_and_proxies(record, started[0])
 
-    async def _ask(self, record: CheckpointRecord, server: ModelServer | None) -> None:
+    async def _run_and_proxies(self, record: CheckpointRecord, server: ModelServer | None) -> None:
         if not record.is_done("run"):
             stage = await self._night.stage("run", lambda: self._run(record, server), record)
             if stage.code == exit_codes.AWAY:
@@ -306,7 +312,7 @@ class _Runs:
         ended = await run_child([*self._tbench, *command], night.log, night.lock, server, night.say, env)
         if ended.code not in (0, exit_codes.UNCOVERED):
             code = ended.code if ended.code in _CODES else exit_codes.USAGE
-            return StageEnd(f"{ended.words} (exit code {ended.code}; log: {night.log})", code, "failed")
+            return StageEnd(f"{ended.message} (exit code {ended.code}; log: {night.log})", code, "failed")
         _, summary = read_summary(directory, intervals=False)
         return StageEnd(summary.score_line, ended.code, "failed" if ended.code else "done")
 
@@ -319,12 +325,10 @@ class _Runs:
             night.note(f"$ tbench {' '.join(command)}")
             ended = await run_child([*self._tbench, *command], night.log, night.lock, server, night.say)
             code = ended.code if ended.code in _CODES else exit_codes.USAGE
-            words = (
-                f"{proxy.name}: {directory}" if code == 0 else f"{proxy.name}: exit code {ended.code}: {ended.words}"
-            )
-            ends.append(StageEnd(words, code, "failed" if code else "done"))
+            outcome = f"exit code {ended.code}: {ended.message}" if code else str(directory)
+            ends.append(StageEnd(f"{proxy.name}: {outcome}", code, "failed" if code else "done"))
             if ended.lost_server:
                 break
         failed = [end for end in ends if end.code]
         code = max((end.code for end in failed), default=0)
-        return StageEnd("; ".join(end.words for end in ends), code, "failed" if failed else "done")
+        return StageEnd("; ".join(end.message for end in ends), code, "failed" if failed else "done")

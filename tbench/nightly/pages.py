@@ -1,4 +1,4 @@
-"""The site of nightly benchmarks: their lanes over the nights, as pages and gate see them."""
+"""Writes the pages about nightly benchmarks, and selects the runs of a series for pages and gate."""
 
 from __future__ import annotations
 
@@ -13,51 +13,49 @@ from tbench.nightly.journal import CheckpointRecord, NightRecord, Nights
 from tbench.nightly.reading import is_glob
 from tbench.scores.gate.nights import GateRule, Night
 
-# The runs of a lane over the nights, as the gate sees them.
-
 
 @dataclass(frozen=True, slots=True)
-class LaneRun:
-    """One run of a lane that came to its end."""
+class SeriesRun:
+    """A finished run of a series."""
 
     night: NightRecord
     checkpoint: CheckpointRecord
 
     @property
     def name(self) -> str:
-        """What tables call it: the night, and the checkpoint where the lane has several."""
+        """Name in tables: the night, and the checkpoint if the series has several."""
         lane, night = self.checkpoint.lane, self.night.name
         return f"{night} {self.checkpoint.slug}" if is_glob(lane) else night
 
 
-def runs_of_lane(nights: Iterable[NightRecord], lane: str) -> list[LaneRun]:
-    """A lane's runs that came to their end, oldest first."""
+def runs_of_series(nights: Iterable[NightRecord], lane: str) -> list[SeriesRun]:
+    """Return a series' finished runs, oldest first."""
     return [
-        LaneRun(night, each) for night in nights for each in night.checkpoints if each.lane == lane and each.has_run
+        SeriesRun(night, each) for night in nights for each in night.checkpoints if each.lane == lane and each.has_run
     ]
 
 
-def as_the_gate_sees(runs: Iterable[LaneRun], folder: Path, history: RunHistory) -> list[Night]:
-    """The runs with their rewards and task hashes, out of the index. Raises UsageError for one that is not in it."""
+def gate_nights(runs: Iterable[SeriesRun], folder: Path, history: RunHistory) -> list[Night]:
+    """Return the runs with rewards and task hashes from the index. Raises UsageError for a run that is not in it."""
     rows = ((each, history.run(folder / each.checkpoint.run)) for each in runs)
     return [history.night(row, each.name, each.night.begun_at) for each, row in rows]
 
 
 def write_pages(folders: Sequence[Path], out: Path, index: Path | None = None) -> WrittenSite:
     """Write the pages about all runs of `folders` into `out`. Raises UsageError."""
-    nightly = {folder: Nights(folder) for folder in folders if Nights(folder).has_begun}
+    nightly = {folder: Nights(folder) for folder in folders if Nights(folder).has_nights}
     if index is None and len(folders) == len(nightly) == 1:
         index = nightly[folders[0]].index
     roots = [nightly[folder].runs if folder in nightly else folder for folder in folders]
-    lanes = [lane for nights in nightly.values() for lane in _lanes(nights)]
+    lanes = [lane for nights in nightly.values() for lane in _series_of(nights)]
     return write_site(roots, out, index=index, lanes=lanes)
 
 
-def _lanes(nights: Nights) -> Iterator[Lane]:
-    """The lanes of a nightly benchmark, with the rule by which each was judged last."""
+def _series_of(nights: Nights) -> Iterator[Lane]:
+    """Yield the series of a nightly benchmark, with the rule by which each was last judged."""
     records = nights.all()
     for name in dict.fromkeys(each.lane for record in records for each in record.checkpoints):
-        runs = {nights.runs / run.checkpoint.run: run.night.name for run in runs_of_lane(records, name)}
+        runs = {nights.runs / run.checkpoint.run: run.night.name for run in runs_of_series(records, name)}
         if runs:
             yield Lane(name, runs, _rule(records, name))
 

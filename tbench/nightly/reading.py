@@ -1,4 +1,4 @@
-"""The configuration of a nightly benchmark: its settings, read from one file and checked, and the models it names."""
+"""The configuration of a nightly benchmark: settings, their reading from one file, and the checkpoints due."""
 
 from __future__ import annotations
 
@@ -21,99 +21,97 @@ from tbench.errors import UsageError
 from tbench.scores.gate.nights import GateRule
 from tbench.text import one_line
 
-# The configuration of a nightly benchmark, but for what `tbench run` and the proxies have themselves.
-
 _RULE = GateRule()
 PLACEHOLDERS = ("checkpoint", "name", "port")
-"""What stands in braces in `serve`: the checkpoint as it was listed or found, its last part, the server's port."""
+"""Names in braces in `serve`: the checkpoint as listed or found, the last part of its path, the server's port."""
 
 
-def _no_other_placeholder(text: str) -> str:
+def _check_placeholders(text: str) -> str:
     for name in re.findall(r"\{(\w+)\}", text):
         if name not in PLACEHOLDERS:
             known = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
-            raise ValueError(f"{{{name}}} stands for nothing; there are {known}")
+            raise ValueError(f"{{{name}}} is no placeholder; use one of {known}")
     return text
 
 
-def _words_with_placeholders(words: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_no_other_placeholder(word) for word in words)
+def _check_command(words: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_check_placeholders(word) for word in words)
 
 
-def _variables(variables: dict[str, Any]) -> dict[str, Any]:
+def _check_variables(variables: dict[str, Any]) -> dict[str, Any]:
     for name, value in variables.items():
         if not isinstance(value, str) or "=" in name or not name:
-            raise ValueError(f"{name} needs a text for its value")
+            raise ValueError(f"{name}: must have a string as value")
     return variables
 
 
 class NightlySection(Frozen):
-    """What a night is about"""
+    """The benchmark"""
 
     name: str = ""
-    """What summaries call this benchmark. Without it, the name of the file says."""
+    """The name of this benchmark in summaries. Without it, the name of the file."""
     directory: str = "nightly"
-    """Everything is kept here: runs, nights, the index. It has to outlive the night."""
+    """The directory of runs, nights and index. It has to outlive the night."""
     checkpoints: tuple[str, ...] = ()
-    """Names of models, paths or globs of paths. An entry without wildcards is run every night; of a glob, each match is
-    run once, in natural order. Each entry is a lane: the series that the gate looks at. Without any, the one model of
+    """Names of models, paths or globs of paths. An entry without wildcards is run every night; each match of a glob is
+    run once, in natural order. Each entry is a series, which the gate judges. Without any entry, the model of
     [run.model] name is run."""
     repeat: bool = False
     """Run all matches of globs every night."""
     advance_seeds: bool = True
-    """Each night has seeds of its own, which follow those of the night before. With the same ones, a model that answers
-    alike every night seems to have no noise."""
+    """Give each night new seeds, which follow those of the night before. With the same seeds, a deterministic model
+    would seem to have no noise."""
     keep: Annotated[int | None, Field(ge=1)] = None
-    """Recordings, trajectories and server logs are kept of the last so many nights. Results are kept of all."""
+    """Number of nights whose recordings, trajectories and server logs are kept. Results are always kept."""
     baseline: str | None = None
-    """A run directory that each night is compared with, besides the night before."""
+    """A run directory with which each night is compared, in addition to the night before."""
     summary: str | None = None
-    """A file that gets the Markdown of the last night, too."""
+    """A file that receives a copy of the last night's Markdown summary."""
     page: str | None = None
-    """A file that gets the report page of the last night's last run, too."""
+    """A file that receives a copy of the report page of the last night's last run."""
     site: str = "site"
-    """The folder of the pages about all nights; a relative path is below `directory`. "" leaves them out."""
+    """The folder of the pages about all nights; a relative path is below `directory`. "" writes none."""
 
 
 class ServeSection(Frozen):
-    """The model server, where nightly starts it itself"""
+    """The model server, if nightly starts it"""
 
-    command: Annotated[tuple[str, ...], AfterValidator(_words_with_placeholders)] = ()
+    command: Annotated[tuple[str, ...], AfterValidator(_check_command)] = ()
     """The server's command, word by word, with {checkpoint}, {name} and {port}. Without it, the endpoint of [run.model]
-    base_url is asked, and a checkpoint is the name of a model there."""
+    base_url is used, and a checkpoint is the name of a model there."""
     port: int = Field(default=8000, ge=0, le=65535)
     """The server's port. 0 takes a free one."""
-    health_url: Annotated[str, AfterValidator(_no_other_placeholder)] = "http://127.0.0.1:{port}/health"
-    """Answers with 200 when the server is ready."""
-    base_url: Annotated[str, AfterValidator(_no_other_placeholder)] = "http://127.0.0.1:{port}/v1"
-    """The endpoint that the server is."""
+    health_url: Annotated[str, AfterValidator(_check_placeholders)] = "http://127.0.0.1:{port}/health"
+    """A URL that returns 200 when the server is ready."""
+    base_url: Annotated[str, AfterValidator(_check_placeholders)] = "http://127.0.0.1:{port}/v1"
+    """The server's endpoint."""
     ready_timeout_sec: float = Field(default=1800.0, gt=0)
-    """Seconds from the server's start until it has to be ready."""
+    """Seconds within which the server has to be ready."""
     stop_timeout_sec: float = Field(default=60.0, ge=0)
     """Seconds between SIGTERM and SIGKILL at the end."""
-    env: Annotated[dict[str, Any], AfterValidator(_variables)] = Field(default={})
-    """Variables of the server's environment, besides those of this one."""
+    env: Annotated[dict[str, Any], AfterValidator(_check_variables)] = Field(default={})
+    """Environment variables of the server, in addition to those of tbench."""
 
 
 class GateSection(Frozen):
     """The gate"""
 
     enabled: bool = True
-    """Judge each lane, and end with 5 where its score has dropped by more than chance."""
+    """Judge each series, and exit with 5 if its score has dropped by more than chance."""
     base_nights: int = Field(default=_RULE.base_nights, ge=2)
-    """Nights that the baseline begins with."""
+    """Number of nights in the first baseline."""
     k: float = Field(default=_RULE.k, gt=0, allow_inf_nan=False)
-    """Half of the drop that is looked for, in standard deviations of a night."""
+    """Half of the drop to be detected, in standard deviations of a night."""
     h: float = Field(default=_RULE.h, gt=0, allow_inf_nan=False)
-    """The alarm is where C is above it."""
+    """C above this limit is an alarm."""
     min_se: float = Field(default=_RULE.min_se, ge=0, allow_inf_nan=False)
-    """Standard errors by which the nights since the change have to be below the baseline for an alarm. 0 is C alone."""
+    """Standard errors by which nights since the change must be below the baseline for an alarm. 0: only C counts."""
     base_from: str | None = _RULE.base_from
-    """Name or date (YYYY-MM-DD) of the night at which the baseline begins. Without it, the first."""
+    """Name or date (YYYY-MM-DD) of the first night of the baseline. Without it, the first of all."""
     min_coverage: float = Field(default=_RULE.min_coverage, gt=0, le=1)
-    """Share of a night's trials that need a verdict for the night to count."""
+    """Fraction of a night's trials that need a verdict for the night to count."""
     min_shared: float = Field(default=_RULE.min_shared, gt=0, le=1)
-    """Share of tasks that a night needs in common with the last one to be compared with it."""
+    """Fraction of tasks that a night must share with the last one to be compared with it."""
 
     @property
     def rule(self) -> GateRule:
@@ -121,14 +119,14 @@ class GateSection(Frozen):
 
 
 class NotifySection(Frozen):
-    """Who is told"""
+    """Notification"""
 
     webhook_env: str | None = None
-    """The variable of the environment that holds the URL of a webhook. A night's news is posted there as JSON."""
+    """The environment variable with the URL of a webhook, to which each night is posted as JSON."""
     only_news: bool = False
-    """Post nothing of a quiet night."""
+    """Do not post quiet nights."""
     deadline_sec: float = Field(default=20.0, gt=0)
-    """Seconds for one request to the webhook, of which there are three at most."""
+    """Seconds for one request to the webhook; there are at most three."""
 
 
 class NightlyConfig(Frozen):
@@ -140,23 +138,23 @@ class NightlyConfig(Frozen):
     notify: NotifySection = NotifySection()
 
     @model_validator(mode="after")
-    def _port_is_somewhere(self) -> NightlyConfig:
+    def _check_port_is_used(self) -> NightlyConfig:
         serve = self.serve
         if serve.command and serve.port == 0 and not any("{port}" in word for word in serve.command):
-            raise ValueError("port 0 is chosen at the start, so command needs a {port}")
+            raise ValueError("port 0 takes a free port, so command needs a {port}")
         return self
 
 
 ProxyKinds = Mapping[str, type[BaseModel]]
-"""Configurations of the proxies by the word that `kind` has for them."""
+"""Configuration classes of the proxies by `kind`."""
 _PROXY_NAME = re.compile(r"\w[\w.-]{0,39}")
-_DECIDED_HERE = ("output.directory", "output.verbosity", "output.json_lines")
-_OWN = ("name", "kind")
+_RESERVED = ("output.directory", "output.verbosity", "output.json_lines")
+_PROXY_FIELDS = ("name", "kind")
 
 
 @dataclass(frozen=True)
 class ProxySettings:
-    """One [[proxy]]: what kind it is, what it is called, and its settings."""
+    """One [[proxy]]: its kind, name and settings."""
 
     kind: str
     name: str
@@ -165,14 +163,14 @@ class ProxySettings:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A nightly benchmark as its file says it."""
+    """A nightly benchmark as configured by its file."""
 
     file: Path
     config: NightlyConfig
     run: RunConfig
-    """What a run would have, the environment included; a night adds endpoint, model, seeds and directory."""
+    """Configuration of a run, including the environment; a night adds endpoint, model, seeds and directory."""
     run_values: Sequence[Value]
-    """What [run] says, which is what a run is told; the environment speaks for itself."""
+    """Values of [run], which are passed to runs; they read the environment themselves."""
     proxies: Sequence[ProxySettings] = field(default=())
 
     @property
@@ -181,7 +179,7 @@ class Benchmark:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The checkpoints as they are written down. Raises UsageError where there is none to run."""
+        """The configured checkpoints. Raises UsageError if there is none to run."""
         if listed := self.config.nightly.checkpoints:
             return listed
         if self.run.model.name:
@@ -194,7 +192,7 @@ class Benchmark:
 
 
 def read_benchmark(file: Path, variables: Mapping[str, str], proxies: ProxyKinds) -> Benchmark:
-    """Read and check a file. Raises UsageError: one line with the place, and what was probably meant."""
+    """Read and check a file. Raises UsageError: one line with the location and a suggestion."""
     document = _document(file)
     known = [*NightlyConfig.model_fields, "run", "proxy"]
     for section in document:
@@ -206,7 +204,7 @@ def read_benchmark(file: Path, variables: Mapping[str, str], proxies: ProxyKinds
     run_layers = Layers(RunConfig, beside=proxies.values())
     run_values = run_layers.document(_section(document.get("run", {}), f"{file}: run"), f"{file}: [run]")
     from_environment = run_layers.environment(variables)
-    _refuse_what_a_night_decides(run_values, config)
+    _reject_reserved_settings(run_values, config)
     found = Benchmark(
         file=file,
         config=config,
@@ -219,7 +217,7 @@ def read_benchmark(file: Path, variables: Mapping[str, str], proxies: ProxyKinds
 
 
 def as_settings_file(values: Iterable[Value]) -> str:
-    """The values as a TOML file for `-c`."""
+    """Return the values as a TOML file for `-c`."""
     sections: dict[str, list[str]] = {}
     for each in values:
         sections.setdefault(each.setting.section, []).append(f"{each.setting.name} = {as_toml(each.value)}")
@@ -232,9 +230,9 @@ def _document(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{file}: is not text in UTF-8") from None
+        raise UsageError(f"{file}: is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{file}: is no TOML: {one_line(str(error))}") from None
+        raise UsageError(f"{file}: is not valid TOML: {one_line(str(error))}") from None
 
 
 def _section(value: Any, where: str) -> Mapping[str, Any]:
@@ -243,13 +241,13 @@ def _section(value: Any, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _refuse_what_a_night_decides(values: Iterable[Value], config: NightlyConfig) -> None:
+def _reject_reserved_settings(values: Iterable[Value], config: NightlyConfig) -> None:
     for each in values:
         path = each.setting.path
-        if path in _DECIDED_HERE:
-            raise UsageError(f"{each.origin}: {path}: is the night's to decide; leave it out")
+        if path in _RESERVED:
+            raise UsageError(f"{each.origin}: {path}: is set by the night; leave it out")
         if path in ("model.base_url", "model.endpoints") and config.serve.command:
-            raise UsageError(f"{each.origin}: {path}: [serve] starts the server; its base_url says where it is")
+            raise UsageError(f"{each.origin}: {path}: [serve] starts the server; set serve.base_url instead")
 
 
 def _proxies(listed: Any, file: Path, kinds: ProxyKinds) -> tuple[ProxySettings, ...]:
@@ -260,36 +258,40 @@ def _proxies(listed: Any, file: Path, kinds: ProxyKinds) -> tuple[ProxySettings,
         where = f"{file}: [[proxy]] {number}"
         kind = each.get("kind")
         if not isinstance(kind, str) or kind not in kinds:
-            raise UsageError(f"{where}: kind: is one of {', '.join(kinds)} (got {one_line(repr(kind), 60)})")
+            raise UsageError(f"{where}: kind: must be one of {', '.join(kinds)} (got {one_line(repr(kind), 60)})")
         name = each.get("name", kind)
         if not isinstance(name, str) or not _PROXY_NAME.fullmatch(name):
-            raise UsageError(f"{where}: name: letters, digits, dots and dashes (got {one_line(repr(name), 60)})")
+            raise UsageError(
+                f"{where}: name: must consist of letters, digits, dots and dashes (got {one_line(repr(name), 60)})"
+            )
         if name in [other.name for other in found]:
-            raise UsageError(f"{where}: name: another proxy is called {name}; give each a name")
+            raise UsageError(f"{where}: name: another proxy is called {name}; give each its own name")
         others: list[type[BaseModel]] = [RunConfig, *(other for other in kinds.values() if other is not kinds[kind])]
         layers = Layers(kinds[kind], beside=others)
-        values = layers.document({key: part for key, part in each.items() if key not in _OWN}, where)
+        values = layers.document({key: part for key, part in each.items() if key not in _PROXY_FIELDS}, where)
         layers.resolve(values)
         for value in values:
             if value.setting.path in ("output.directory", "model.base_url", "model.name"):
-                raise UsageError(f"{where}: {value.setting.path}: is the night's to decide; leave it out")
+                raise UsageError(f"{where}: {value.setting.path}: is set by the night; leave it out")
         found.append(ProxySettings(kind, name, values))
     return tuple(found)
 
 
 def _check(found: Benchmark) -> None:
-    """Raise UsageError for what contradicts itself or leaves nothing to do."""
+    """Raise UsageError for contradictory settings and if there is nothing to run."""
     entries = found.entries
     if repeated := next((each for each in entries if entries.count(each) > 1), None):
-        raise UsageError(f"{found.file}: nightly.checkpoints: {repeated}: is listed twice; each entry is a lane")
+        raise UsageError(
+            f"{found.file}: nightly.checkpoints: {repeated}: is listed twice; each entry is a separate series"
+        )
     if found.config.nightly.checkpoints and found.run.model.name and not found.config.serve.command:
         raise UsageError(
-            f"{found.file}: [run.model] name and nightly.checkpoints both say the model; leave one of them out"
+            f"{found.file}: [run.model] name and nightly.checkpoints both name the model; leave one of them out"
         )
     needs_endpoint = found.run.agent.name not in ("oracle", "nop")
     if needs_endpoint and not found.config.serve.command and not found.run.model.servers:
         raise UsageError(
-            f"{found.file}: no endpoint; give [serve] command, or [run.model] base_url, or set OPENAI_BASE_URL"
+            f"{found.file}: no endpoint; set [serve] command or [run.model] base_url, or the variable OPENAI_BASE_URL"
         )
 
 
@@ -298,25 +300,23 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
 
 
-# Which models a night runs: names and paths every night, matches of globs once.
-
 _WILDCARDS = re.compile(r"[*?\[]")
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
-_LONGEST = 60
+_MAX_SLUG_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A model that a night runs."""
 
-    lane: str
-    """The entry of the configuration that it comes from: the series that the gate looks at."""
+    entry: str
+    """Entry of the configuration, which is the series that the gate judges."""
     path: str
-    """The entry itself, or the match of the glob."""
+    """The entry itself, or a match of its glob."""
 
     @property
     def name(self) -> str:
-        """The last part of a path; all of a name without slashes."""
+        """Last part of the path, or the whole name if it has no slash."""
         return self.path.rstrip("/").rpartition("/")[2] or self.path
 
 
@@ -324,8 +324,10 @@ def is_glob(entry: str) -> bool:
     return _WILDCARDS.search(entry) is not None
 
 
-def due(entries: Iterable[str], done: Collection[tuple[str, str]], *, repeat: bool) -> tuple[Checkpoint, ...]:
-    """What is to be run tonight, lane by lane. `done` has the (lane, path) pairs of earlier nights.
+def due_checkpoints(
+    entries: Iterable[str], done: Collection[tuple[str, str]], *, repeat: bool
+) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints to run tonight, entry by entry. `done` has the (entry, path) pairs of earlier nights.
 
     Raises UsageError for a glob that matches nothing.
     """
@@ -334,23 +336,23 @@ def due(entries: Iterable[str], done: Collection[tuple[str, str]], *, repeat: bo
         if not is_glob(entry):
             found.append(Checkpoint(entry, entry))
             continue
-        # Not Path.glob, which takes no absolute pattern.
-        matches = sorted(glob.glob(str(Path(entry).expanduser()), recursive=True), key=natural)  # noqa: PTH207
+        # Path.glob does not accept absolute patterns.
+        matches = sorted(glob.glob(str(Path(entry).expanduser()), recursive=True), key=natural_key)  # noqa: PTH207
         if not matches:
-            raise UsageError(f"nightly.checkpoints: {entry}: matches nothing; check the path, or leave the entry out")
+            raise UsageError(f"nightly.checkpoints: {entry}: matches no path; correct the entry, or leave it out")
         found += [Checkpoint(entry, match) for match in matches if repeat or (entry, match) not in done]
     return tuple(dict.fromkeys(found))
 
 
-def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """A key that sorts numbers within names by their value: step-900 before step-1000."""
+def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a key that sorts numbers within names by value: step-900 before step-1000."""
     return tuple(
         (0, int(part), part) if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
     )
 
 
-def slugs(checkpoints: Iterable[Checkpoint]) -> list[str]:
-    """A name for files for each checkpoint: its last part, or more of its path where two would be called alike."""
+def unique_slugs(checkpoints: Iterable[Checkpoint]) -> list[str]:
+    """Return a unique file name for each checkpoint: the last part of its path, or more if that is ambiguous."""
     listed = list(checkpoints)
     short = [_slug(each.name) for each in listed]
     chosen: list[str] = []
@@ -364,4 +366,4 @@ def slugs(checkpoints: Iterable[Checkpoint]) -> list[str]:
 
 
 def _slug(text: str) -> str:
-    return _NOT_IN_NAMES.sub("-", text).strip("-.")[-_LONGEST:].lstrip("-.") or "model"
+    return _NOT_IN_NAMES.sub("-", text).strip("-.")[-_MAX_SLUG_CHARS:].lstrip("-.") or "model"

@@ -1,4 +1,4 @@
-"""Processes of a night, the model server above all: started, waited for over HTTP, ended with all their children."""
+"""Processes of a night, in particular the model server: started, awaited over HTTP, ended with all their children."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from tbench.text import one_line
 from tbench.threads import in_thread
 from tbench.web import Unanswered, WebRequest
 
-# A command as a process of a night: kept by a small process that ends it with the night, however the night ends.
-
 PYTHON = (sys.executable, "-P", "-m")
-"""Runs a module of this installation, whatever folders lie where the night is started."""
+"""Runs a module of this installation; -P ignores modules in the current directory."""
 _TAIL_BYTES = 8192
 _GRACE_SEC = 15.0
-"""Seconds beyond its own bounds after which the keeper itself is killed."""
+"""Seconds after its own deadlines until the supervisor itself is killed."""
 
 
-class KeptProcess:
-    """A command under way; as a context manager, it has ended with all of its group at the end of the block."""
+class SupervisedProcess:
+    """A running command whose process group ends with the night, even if the night is killed.
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path, begins_at: int, stop_sec: float) -> None:
+    As a context manager, it ends the command and its group at the end of the block.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path, log_offset: int, stop_sec: float) -> None:
         self._process = process
         self._log = log
-        self._begins_at = begins_at
+        self._log_offset = log_offset
         self._stop_sec = stop_sec
 
     @classmethod
@@ -48,14 +49,14 @@ class KeptProcess:
     ) -> Self:
         """Start a command whose output is appended to `log`.
 
-        `lock` is a descriptor that the keeper inherits and holds until nothing is left of the command. Raises OSError
-        where the log cannot be written; a command that cannot be started ends with 127, and its log says why.
+        `lock` is a descriptor that the supervisor inherits and holds until the command's group has ended. Raises
+        OSError if the log cannot be written; a command that cannot be started ends with 127 and a message in the log.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
-            begins_at = output.tell()
+            log_offset = output.tell()
             process = await asyncio.create_subprocess_exec(
-                *(*PYTHON, "tbench.nightly.keeper", str(stop_sec), *command),
+                *(*PYTHON, "tbench.nightly.supervisor", str(stop_sec), *command),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -63,7 +64,7 @@ class KeptProcess:
                 start_new_session=True,
                 pass_fds=(lock,),
             )
-        return cls(process, log, begins_at, stop_sec)
+        return cls(process, log, log_offset, stop_sec)
 
     @property
     def code(self) -> int | None:
@@ -71,11 +72,11 @@ class KeptProcess:
         return self._process.returncode
 
     async def wait(self) -> int:
-        """Wait for the command's end, without a deadline; gives its exit code."""
+        """Wait for the command's end without a deadline; return its exit code."""
         return await self._process.wait()
 
     async def stop(self) -> int:
-        """End the command and its group: SIGTERM, then SIGKILL; gives the exit code. May be called again."""
+        """End the command and its group with SIGTERM, then SIGKILL; return the exit code. May be called again."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -86,17 +87,17 @@ class KeptProcess:
             return await self._process.wait()
 
     def output(self) -> str:
-        """The end of what the command has written so far."""
+        """Return the end of the command's output so far."""
         with contextlib.suppress(OSError), self._log.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
-            log.seek(max(self._begins_at, size - _TAIL_BYTES))
+            log.seek(max(self._log_offset, size - _TAIL_BYTES))
             return log.read().decode("utf-8", "replace")
         return ""
 
-    def last_words(self, lines: int = 3) -> str:
-        """The last lines of it as one; says so where there are none."""
+    def last_lines(self, lines: int = 3) -> str:
+        """Return the last lines of the output as one line."""
         found = [line.strip() for line in self.output().splitlines() if line.strip()]
-        return one_line(" | ".join(found[-lines:]), 400) if found else "it wrote nothing"
+        return one_line(" | ".join(found[-lines:]), 400) if found else "no output"
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,54 +107,51 @@ class KeptProcess:
 
 
 _PLACEHOLDER = re.compile(rf"\{{({'|'.join(PLACEHOLDERS)})\}}")
-_ASK_SEC = 2.0
+_REQUEST_SEC = 2.0
 _POLL_SEC = 0.2
-_LIST_SEC = 30.0
+_LIST_MODELS_SEC = 30.0
 
 
 class ServerFailed(TbenchError):
-    """A model server that did not get ready, or ended too early; one line with its last words."""
+    """A model server did not get ready or ended too early; one line with its last output."""
 
 
 @dataclass(frozen=True)
 class ModelServer:
     """A model server that is ready."""
 
-    process: KeptProcess
+    process: SupervisedProcess
     base_url: str
     log: Path
 
     async def ended(self) -> str:
-        """Wait for its end; says in one line that it ended, and its last words."""
+        """Wait for the server's end; return one line that says so, with its last output."""
         code = await self.process.wait()
-        return f"the model server ended with code {code}: {self.process.last_words()} (log: {self.log})"
+        return f"the model server ended with code {code}: {self.process.last_lines()} (log: {self.log})"
 
 
-def command_of(serve: ServeSection, checkpoint: Checkpoint, port: int) -> list[str]:
-    """The server's command with what its placeholders stand for."""
-    return [_filled(word, checkpoint, port) for word in serve.command]
+def server_command(serve: ServeSection, checkpoint: Checkpoint, port: int) -> list[str]:
+    """Return the server's command with its placeholders filled in."""
+    return [_fill_placeholders(word, checkpoint, port) for word in serve.command]
 
 
 @contextlib.asynccontextmanager
 async def serving(serve: ServeSection, checkpoint: Checkpoint, log: Path, lock: int) -> AsyncIterator[ModelServer]:
-    """A server for the checkpoint, from ready to ended.
+    """Run a server for the checkpoint; yield it when it is ready, and stop it afterwards.
 
-    Raises UsageError where somebody else answers already or the URLs are none, ServerFailed where it does not get
-    ready in time.
+    Raises UsageError if the port is taken or a URL is invalid, ServerFailed if the server does not get ready in time.
     """
     port = serve.port or _free_port()
-    health, base_url = (_filled(url, checkpoint, port) for url in (serve.health_url, serve.base_url))
+    health, base_url = (_fill_placeholders(url, checkpoint, port) for url in (serve.health_url, serve.base_url))
     try:
         taken = await asyncio.to_thread(_is_listening, health)
     except ValueError as error:
-        raise UsageError(f"serve.health_url: {health}: is no URL: {error}") from None
+        raise UsageError(f"serve.health_url: {health}: is not a valid URL: {error}") from None
     if taken:
-        raise UsageError(
-            f"{health}: somebody answers there before the model server is started; end it, or choose another serve.port"
-        )
+        raise UsageError(f"{health}: another process uses this port; stop it, or choose another serve.port")
     try:
-        process = await KeptProcess.start(
-            command_of(serve, checkpoint, port),
+        process = await SupervisedProcess.start(
+            server_command(serve, checkpoint, port),
             log,
             stop_sec=serve.stop_timeout_sec,
             env={name: str(value) for name, value in serve.env.items()},
@@ -163,70 +161,71 @@ async def serving(serve: ServeSection, checkpoint: Checkpoint, log: Path, lock: 
         raise UsageError(f"{log}: cannot be written: {error.strerror or error}") from None
     async with process:
         server = ModelServer(process, base_url, log)
-        await _ready(server, health, serve.ready_timeout_sec)
+        await _wait_until_ready(server, health, serve.ready_timeout_sec)
         if any("{checkpoint}" in word for word in serve.command):
             await _check_weights(server, checkpoint)
         yield server
 
 
-async def _ready(server: ModelServer, health: str, within_sec: float) -> None:
+async def _wait_until_ready(server: ModelServer, health: str, within_sec: float) -> None:
     """Wait until the health URL answers with 200. Raises ServerFailed."""
-    ends_at, answered = time.monotonic() + within_sec, "nobody answered"
-    question = WebRequest(health, min(_ASK_SEC, within_sec), most_bytes=0)
+    ends_at, answered = time.monotonic() + within_sec, "there was no answer"
+    request = WebRequest(health, min(_REQUEST_SEC, within_sec), most_bytes=0)
     while True:
         if server.process.code is not None:
-            raise ServerFailed(f"died while it started: {await server.ended()}")
+            raise ServerFailed(f"failed to start: {await server.ended()}")
         try:
-            status = (await in_thread(question.answer)).status
+            status = (await in_thread(request.answer)).status
             if status == 200 and server.process.code is None:
                 return
             answered = f"the last answer was HTTP {status}"
         except Unanswered as why:
             answered = f"the last request got {why}"
         if time.monotonic() > ends_at:
-            words = server.process.last_words()
             raise ServerFailed(
-                f"{health}: not ready within {within_sec:g} s; {answered}; the server's last words: {words} "
-                f"(log: {server.log}); raise serve.ready_timeout_sec if it needs longer"
+                f"{health}: not ready within {within_sec:g} s; {answered}; last output: "
+                f"{server.process.last_lines()} (log: {server.log}); raise serve.ready_timeout_sec if it needs longer"
             )
         await asyncio.sleep(_POLL_SEC)
 
 
 async def _check_weights(server: ModelServer, checkpoint: Checkpoint) -> None:
-    """Raise ServerFailed where the server says that its weights are of another place on this machine.
+    """Raise ServerFailed if the server reports weights from another path on this machine.
 
-    A path that is not here is one inside of a container, and says nothing.
+    A path that does not exist here is inside a container, and is ignored.
     """
     key = os.environ.get("OPENAI_API_KEY")
     try:
-        async with ChatModel(server.base_url, None, Sampling(), api_key=key, request_timeout_sec=_LIST_SEC) as chat:
+        async with ChatModel(
+            server.base_url, None, Sampling(), api_key=key, request_timeout_sec=_LIST_MODELS_SEC
+        ) as chat:
             cards = await chat.list_models()
     except (EndpointError, TransientError):
         return
     roots = [card.root for card in cards if card.root and card.parent is None]
-    if (other := _elsewhere(roots, checkpoint)) is not None:
+    if (other := _other_weights(roots, checkpoint)) is not None:
         raise ServerFailed(
-            f"{server.base_url}: serves {other} and not {checkpoint.path}: another server has its port, or its command "
-            f"names other weights (log: {server.log})"
+            f"{server.base_url}: serves {other} instead of {checkpoint.path}: another server uses its port, or its "
+            f"command names other weights (log: {server.log})"
         )
 
 
-def _elsewhere(roots: Iterable[str], checkpoint: Checkpoint) -> Path | None:
-    """The first of the places on this machine that weights came from, where none of them is the checkpoint's."""
-    here = [root for each in roots if (root := Path(each)).is_absolute() and root.exists()]
+def _other_weights(roots: Iterable[str], checkpoint: Checkpoint) -> Path | None:
+    """Return the first existing path of weights, if none of these paths is below the checkpoint."""
+    existing = [root for each in roots if (root := Path(each)).is_absolute() and root.exists()]
     expected = Path(checkpoint.path).resolve()
-    return None if any(root.resolve().is_relative_to(expected) for root in here) else next(iter(here), None)
+    return None if any(root.resolve().is_relative_to(expected) for root in existing) else next(iter(existing), None)
 
 
-def _filled(text: str, checkpoint: Checkpoint, port: int) -> str:
-    """The text with its placeholders filled in, one by one: what is filled in is not looked at again."""
+def _fill_placeholders(text: str, checkpoint: Checkpoint, port: int) -> str:
+    """Return the text with its placeholders filled in; placeholders within filled-in values stay as they are."""
     values = {"checkpoint": checkpoint.path, "name": checkpoint.name, "port": str(port)}
     pieces = _PLACEHOLDER.split(text)
     return "".join(values[piece] if at % 2 else piece for at, piece in enumerate(pieces))
 
 
 def _is_listening(url: str) -> bool:
-    """Whether anybody takes connections where `url` leads; raises ValueError for no URL."""
+    """Whether a process accepts connections at the URL's host and port; raises ValueError for an invalid URL."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -237,7 +236,7 @@ def _is_listening(url: str) -> bool:
 
 
 def _free_port() -> int:
-    """A port of this machine that nobody listens on at the moment."""
+    """Return a port of this machine that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The stages after the runs of a night: index, pages, comparison, gate, pruning, news."""
+"""The stages after the runs of a night: index, pages, comparison, gate, pruning, notification."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tbench.history.index import RunHistory
 from tbench.history.rows import ProxyRow
 from tbench.locks import FileLock
 from tbench.nightly.journal import SUMMARY_NAME, NightRecord, Nights, StageName
-from tbench.nightly.open_night import OpenNight, StageEnd, exit_code
-from tbench.nightly.pages import LaneRun, as_the_gate_sees, runs_of_lane, write_pages
+from tbench.nightly.pages import SeriesRun, gate_nights, runs_of_series, write_pages
 from tbench.nightly.reading import Benchmark
-from tbench.nightly.summary import as_markdown, news_of
+from tbench.nightly.running_night import RunningNight, StageEnd, exit_code
+from tbench.nightly.summary import as_markdown, notification
 from tbench.scores.comparing.compare import Comparison, TaskChange, compare
 from tbench.scores.comparing.side import Side
 from tbench.scores.gate.judge import judge
@@ -37,14 +37,12 @@ from tbench.text import counted, names_shown, one_line, size_shown
 from tbench.threads import in_thread
 from tbench.web import Unanswered, WebRequest
 
-# A night's run beside another one, in a few lines.
 
-
-def compared(other_name: str, other: Path, name: str, run: Path) -> list[str]:
-    """What became of the score since the other run; of runs that cannot be compared, why. Raises RunUnreadable."""
+def comparison_lines(other_name: str, other: Path, name: str, run: Path) -> list[str]:
+    """Return lines on the change since the other run, or on why they cannot be compared. Raises RunUnreadable."""
     before, after = read_run(other), read_run(run)
     if keys := differing_keys(before, after):
-        return [f"not compared with {other_name}, which was run differently: {names_shown(keys, 3)}"]
+        return [f"not compared with {other_name}, whose configuration differs: {names_shown(keys, 3)}"]
     try:
         found = compare(_side(before, other_name), _side(after, name))
     except UsageError as error:
@@ -52,7 +50,7 @@ def compared(other_name: str, other: Path, name: str, run: Path) -> list[str]:
     lines = [f"{_points(found.difference)} points since {other_name}{_interval(found)}; p {found.p:.2g}"]
     lines += _tasks("newly solved", found.newly_solved) + _tasks("newly failed", found.newly_failed)
     if found.only_second_unscored:
-        lines.append(f"without a verdict now: {names_shown(found.only_second_unscored)}")
+        lines.append(f"no longer with a verdict: {names_shown(found.only_second_unscored)}")
     return lines
 
 
@@ -76,83 +74,79 @@ def _tasks(what: str, changes: Sequence[TaskChange]) -> list[str]:
     return [f"{what}: {names_shown(named)}"] if named else []
 
 
-# Posts a night's news to a webhook, within bounds.
-
 ATTEMPTS = 3
 
 
-class _RejectedNews(Exception):
-    """A status that another attempt will not change."""
+class _Rejected(Exception):
+    """The webhook answered with a status that another attempt will not change."""
 
 
 async def post(
-    url: str, variable: str, news: Mapping[str, Any], deadline_sec: float, *, first_wait_sec: float = 1.0
+    url: str, variable: str, payload: Mapping[str, Any], deadline_sec: float, *, first_wait_sec: float = 1.0
 ) -> str:
-    """Post the news as JSON; gives why that did not work, or nothing. Never raises.
+    """Post a payload as JSON; return the problem, or an empty text. Never raises.
 
-    The URL is a secret: what is said names its variable and its host.
+    The URL is a secret: the message names only its variable and host.
     """
     if not url.strip():
         return f"{variable} is not set, so nothing is posted"
     host = urlsplit(url).hostname or "its URL"
-    tries = AsyncRetrying(
+    attempts = AsyncRetrying(
         stop=stop_after_attempt(ATTEMPTS),
         wait=wait_exponential(multiplier=first_wait_sec, max=10),
         retry=retry_if_exception_type(Unanswered),
         reraise=True,
     )
     try:
-        async for attempt in tries:
+        async for attempt in attempts:
             with attempt:
-                await _once(url, news, deadline_sec)
-    except (Unanswered, _RejectedNews) as why:
+                await _post_once(url, payload, deadline_sec)
+    except (Unanswered, _Rejected) as why:
         return f"webhook of {variable} at {host}: {one_line(str(why), 200)}"
     return ""
 
 
-async def _once(url: str, news: Mapping[str, Any], deadline_sec: float) -> None:
-    body, headers = json.dumps(news).encode(), {"Content-Type": "application/json"}
+async def _post_once(url: str, payload: Mapping[str, Any], deadline_sec: float) -> None:
+    body, headers = json.dumps(payload).encode(), {"Content-Type": "application/json"}
     request = WebRequest(url, deadline_sec, method="POST", headers=headers, body=body, most_bytes=0)
     status = (await in_thread(request.answer)).status
     if status >= 500 or status == 429:
         raise Unanswered(f"HTTP {status}, {ATTEMPTS} times")
     if not 200 <= status < 300:
-        raise _RejectedNews(f"HTTP {status}")
+        raise _Rejected(f"HTTP {status}")
 
 
-# Removes what is large of old nights: recordings, trajectories, steps, server logs. Results stay, for the history.
-#
-# Only files with names that tbench gives them go, below run directories that a night's own record names: no link is
-# followed, and what is being written stays.
+# Pruning removes only files with names that tbench gives them, in run directories named by a night's record. Links are
+# not followed, and runs that are being written are left alone.
 
 _LARGE = frozenset({RECORDING_NAME, STEPS_NAME, TRAJECTORY_NAME})
 
 
 def prune_night(nights: Nights, night: NightRecord) -> tuple[int, list[str]]:
-    """Remove the large files of a night; gives their bytes, and a line for each run that was left alone."""
+    """Remove the large files of a night; return their bytes, and a line for each run that was not pruned."""
     freed, problems = 0, list[str]()
     for each in night.checkpoints:
         run = nights.runs / each.run
         if not run.exists():
             continue
-        with _unwritten(run, each.run) as why_not:
-            if why_not:
-                problems.append(f"{run}: not pruned: {why_not}")
+        with _locked(run, each.run) as problem:
+            if problem:
+                problems.append(f"{run}: not pruned: {problem}")
                 continue
-            removed = sum(map(_removed, _large_files(run / "trials")))
+            removed = sum(map(_remove, _large_files(run / "trials")))
             if removed:
-                _mark_as_changed(run / "trials")
+                _touch(run / "trials")
             freed += removed
     for log in sorted(nights.of(night.name).glob("serve-*.log")):
-        freed += _removed(log)
+        freed += _remove(log)
     return freed, problems
 
 
 @contextlib.contextmanager
-def _unwritten(run: Path, name: str) -> Iterator[str]:
-    """Why a run directory is to be left alone; empty where it is not, and then nobody writes to it meanwhile."""
-    if run.is_symlink() or not _is_called(run, name):
-        yield "it is not the run that this night has made"
+def _locked(run: Path, name: str) -> Iterator[str]:
+    """Lock a run directory, so that no process writes to it; yield why it cannot be pruned, or an empty text."""
+    if run.is_symlink() or not _has_run_name(run, name):
+        yield "it is not the run of this night"
         return
     try:
         journal = (run / JOURNAL_NAME).open("r+b")
@@ -171,7 +165,7 @@ def _unwritten(run: Path, name: str) -> Iterator[str]:
             lock.release()
 
 
-def _is_called(run: Path, name: str) -> bool:
+def _has_run_name(run: Path, name: str) -> bool:
     try:
         document = json.loads((run / CONFIG_NAME).read_bytes())
     except (OSError, ValueError):
@@ -180,18 +174,18 @@ def _is_called(run: Path, name: str) -> bool:
 
 
 def _large_files(trials: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(trials):  # which follows no links to folders
+    for folder, _, names in os.walk(trials):  # does not follow links to folders
         yield from (Path(folder, name) for name in names if name in _LARGE)
 
 
-def _mark_as_changed(folder: Path) -> None:
-    """Give a folder another time, for the pages that were made of what lay in it."""
+def _touch(folder: Path) -> None:
+    """Update a folder's time, so that pages made from its content are written again."""
     with contextlib.suppress(OSError):
         os.utime(folder)
 
 
-def _removed(file: Path) -> int:
-    """Remove a file that is one; gives its bytes."""
+def _remove(file: Path) -> int:
+    """Remove a regular file; return its bytes."""
     with contextlib.suppress(OSError):
         if not file.is_symlink() and file.is_file():
             size = file.stat().st_size
@@ -200,8 +194,8 @@ def _removed(file: Path) -> int:
     return 0
 
 
-async def after_the_runs(night: OpenNight, benchmark: Benchmark, earlier: Sequence[NightRecord]) -> None:
-    """Do the stages that are left. Raises UsageError where their ends cannot be recorded."""
+async def run_final_stages(night: RunningNight, benchmark: Benchmark, earlier: Sequence[NightRecord]) -> None:
+    """Run the remaining stages of the night. Raises UsageError if their ends cannot be recorded."""
     work = _Stages(night, benchmark, earlier)
     stages: dict[StageName, Callable[[], Awaitable[StageEnd]]] = {
         "index": lambda: asyncio.to_thread(work.index),
@@ -218,7 +212,7 @@ async def after_the_runs(night: OpenNight, benchmark: Benchmark, earlier: Sequen
 
 
 class _Stages:
-    def __init__(self, night: OpenNight, benchmark: Benchmark, earlier: Sequence[NightRecord]) -> None:
+    def __init__(self, night: RunningNight, benchmark: Benchmark, earlier: Sequence[NightRecord]) -> None:
         self._night = night
         self._nights = night.nights
         self._config = benchmark.config
@@ -230,17 +224,17 @@ class _Stages:
             folder.mkdir(parents=True, exist_ok=True)
         with RunHistory.open(self._nights.index) as history:
             changes = history.update(self._nights.runs, self._nights.proxies)
-            self._night.change(proxies=self._proxies_of_tonight(history))
+            self._night.change(proxies=self._proxy_scores(history))
             for note in (*history.notes, *changes.notes):
                 self._night.say(f"note: {note}")
         return StageEnd(changes.words)
 
-    def _proxies_of_tonight(self, history: RunHistory) -> dict[str, str]:
+    def _proxy_scores(self, history: RunHistory) -> dict[str, str]:
         own = {
             f"{each.run}_{proxy.name}" for each in self._night.record.checkpoints for proxy in self._benchmark.proxies
         }
         rows = history.proxies(under=[self._nights.proxies]) if own else ()
-        return {row.path.name: _proxy_words(row) for row in reversed(rows) if row.path.name in own}
+        return {row.path.name: _proxy_text(row) for row in reversed(rows) if row.path.name in own}
 
     def render(self) -> StageEnd:
         pages = [write_report(self._nights.runs / each.run) for each in self._night.record.checkpoints if each.has_run]
@@ -250,7 +244,7 @@ class _Stages:
         return StageEnd(", ".join(map(str, pages))) if pages else _NOTHING_RUN
 
     def compare(self) -> StageEnd:
-        """Compare each run of the night with the one before it in its lane, and with the baseline."""
+        """Compare each run of the night with the previous one of its series, and with the baseline."""
         tonight, baseline = list(self._tonight()), self._config.nightly.baseline
         if not tonight:
             return _NOTHING_RUN
@@ -260,39 +254,37 @@ class _Stages:
             others = [(before.name, self._nights.runs / before.checkpoint.run)] if before is not None else []
             others += [("the baseline", Path(baseline))] if baseline is not None else []
             lines[run.checkpoint.run] = [
-                line for name, other in others for line in compared(name, other, run.name, path)
+                line for name, other in others for line in comparison_lines(name, other, run.name, path)
             ]
         self._night.change(comparisons=lines)
         first = [own[0] for own in lines.values() if own]
         return (
-            StageEnd("; ".join(first))
-            if first
-            else StageEnd("the first night: nothing to compare with", state="skipped")
+            StageEnd("; ".join(first)) if first else StageEnd("first night: nothing to compare with", state="skipped")
         )
 
     def gate(self) -> StageEnd:
-        """Judge each lane that has a run tonight."""
+        """Judge each series that has a run tonight."""
         if not self._config.gate.enabled:
             return StageEnd("gate.enabled is false", state="skipped")
         lanes = list(dict.fromkeys(run.checkpoint.lane for run, _ in self._tonight()))
         if not lanes:
             return _NOTHING_RUN
-        gates, words, code = {}, [], 0
+        gates, messages, code = {}, [], 0
         with RunHistory.open(self._nights.index) as history:
             for lane in lanes:
-                series = as_the_gate_sees(runs_of_lane(self._all(), lane), self._nights.runs, history)
+                series = gate_nights(runs_of_series(self._all(), lane), self._nights.runs, history)
                 verdict = judge(series, self._config.gate.rule)
                 gates[lane] = {**verdict.as_json(), "lines": list(verdict.lines())}
-                words.append(f"{lane}: {verdict.lines()[0].removeprefix('gate: ')}")
+                messages.append(f"{lane}: {verdict.lines()[0].removeprefix('gate: ')}")
                 if verdict.alarm:
                     code = exit_codes.ALARM
                 elif verdict.state == "uncovered":
                     code = code or exit_codes.UNCOVERED
         self._night.change(gates=gates)
-        return StageEnd("; ".join(words), code)
+        return StageEnd("; ".join(messages), code)
 
     def prune(self) -> StageEnd:
-        """Remove what is large of all nights but the last ones."""
+        """Remove large files of all nights except the last ones."""
         keep = self._config.nightly.keep
         if keep is None:
             return StageEnd("nightly.keep is not set", state="skipped")
@@ -313,7 +305,7 @@ class _Stages:
         )
 
     def site(self) -> StageEnd:
-        """Bring the pages about all nights up to date: behind the gate and the pruning, of which they tell."""
+        """Update the pages about all nights; after gate and pruning, because the pages show both."""
         folder = self._config.nightly.site
         if not folder:
             return StageEnd("nightly.site is empty", state="skipped")
@@ -323,45 +315,46 @@ class _Stages:
         return StageEnd(str(written.overview))
 
     async def notify(self) -> StageEnd:
-        """Write the summary, and post the news; what does not work is told, and costs the night nothing."""
+        """Write the summary and post to the webhook; problems are reported, but do not change the exit code."""
         record = self._night.record
         text = await asyncio.to_thread(as_markdown, self._benchmark.name, self._nights, record)
         problems = [
-            *_written(self._night.folder / SUMMARY_NAME, text),
-            *(_written(Path(file), text) if (file := self._config.nightly.summary) else ()),
-            *(_appended(Path(file), text) if (file := os.environ.get("GITHUB_STEP_SUMMARY")) else ()),
+            *_write(self._night.folder / SUMMARY_NAME, text),
+            *(_write(Path(file), text) if (file := self._config.nightly.summary) else ()),
+            *(_append(Path(file), text) if (file := os.environ.get("GITHUB_STEP_SUMMARY")) else ()),
         ]
-        said = [str(self._night.folder / SUMMARY_NAME)]
+        done = [str(self._night.folder / SUMMARY_NAME)]
         notify = self._config.notify
         if notify.webhook_env is not None and (exit_code(record) or not notify.only_news):
             url = os.environ.get(notify.webhook_env, "")
-            problem = await post(url, notify.webhook_env, news_of(self._benchmark.name, record), notify.deadline_sec)
+            payload = notification(self._benchmark.name, record)
+            problem = await post(url, notify.webhook_env, payload, notify.deadline_sec)
             problems += [problem] if problem else []
-            said += [] if problem else ["posted"]
+            done += [] if problem else ["posted"]
         if problems:
             return StageEnd("; ".join(problems), state="failed")
-        return StageEnd(", ".join(said))
+        return StageEnd(", ".join(done))
 
     def _all(self) -> list[NightRecord]:
-        """The nights up to this one, in their order."""
+        """Return the nights up to this one, oldest first."""
         return [*self._earlier, self._night.record]
 
-    def _tonight(self) -> Iterator[tuple[LaneRun, LaneRun | None]]:
-        """The runs of this night that came to their end, each with the one before it in its lane."""
+    def _tonight(self) -> Iterator[tuple[SeriesRun, SeriesRun | None]]:
+        """Yield the finished runs of this night, each with the previous one of its series."""
         for lane in dict.fromkeys(each.lane for each in self._night.record.checkpoints):
-            runs = runs_of_lane(self._all(), lane)
+            runs = runs_of_series(self._all(), lane)
             for at, run in enumerate(runs):
                 if run.night.name == self._night.record.name:
                     yield run, runs[at - 1] if at else None
 
 
-def _proxy_words(row: ProxyRow) -> str:
+def _proxy_text(row: ProxyRow) -> str:
     score = "not scored" if row.score is None else f"{row.measure} {percent(row.score)} %"
     return f"{score} ({row.answered or 0} of {row.planned or 0} answered)"
 
 
-def _written(file: Path, text: str) -> list[str]:
-    """Write a file; gives why that did not work."""
+def _write(file: Path, text: str) -> list[str]:
+    """Write a file; return any problem."""
     try:
         write_atomically(file, text.encode())
     except OSError as error:
@@ -369,8 +362,8 @@ def _written(file: Path, text: str) -> list[str]:
     return []
 
 
-def _appended(file: Path, text: str) -> list[str]:
-    """Append to a file that others write, too; gives why that did not work."""
+def _append(file: Path, text: str) -> list[str]:
+    """Append to a file that other programs write, too; return any problem."""
     try:
         with file.open("a", encoding="utf-8") as summary:
             summary.write(f"{text}\n")
@@ -379,4 +372,4 @@ def _appended(file: Path, text: str) -> list[str]:
     return []
 
 
-_NOTHING_RUN = StageEnd("no run came to its end", state="skipped")
+_NOTHING_RUN = StageEnd("no run finished", state="skipped")

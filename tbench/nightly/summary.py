@@ -1,4 +1,4 @@
-"""What is told of a night: Markdown for people, JSON for a webhook."""
+"""The report on a night: Markdown for people, JSON for a webhook."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from tbench import exit_codes
 from tbench.errors import TbenchError
 from tbench.nightly.journal import CheckpointRecord, NightRecord, Nights
-from tbench.nightly.open_night import exit_code
+from tbench.nightly.running_night import exit_code
 from tbench.scores.summary import percent
 from tbench.storage.summaries import read_summary
 from tbench.text import visible_line
 
-NEWS_VERSION = 1
+NOTIFICATION_VERSION = 1
 _STATES = {
     0: "quiet",
     exit_codes.BUG: "a bug",
@@ -27,34 +27,34 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>|#])")
 
 
 def headline(name: str, record: NightRecord) -> str:
-    """The night in one line, such as `alarm: my-model, night 2026-11-23`."""
+    """Return the night in one line, such as `alarm: my-model, night 2026-11-23`."""
     return f"{_STATES.get(exit_code(record), 'failed')}: {name}, night {record.name}"
 
 
 def as_markdown(name: str, nights: Nights, record: NightRecord) -> str:
-    """The night as Markdown: its state, a row for each run, what changed, the gate's evidence, what failed."""
+    """Return the night as Markdown: state, a row for each run, changes, the gate's evidence, failures."""
     return "\n".join(_lines(name, nights, record)) + "\n"
 
 
-def news_of(name: str, record: NightRecord) -> dict[str, Any]:
-    """The night as the JSON object that a webhook gets. `text` is all that Slack and its like need."""
+def notification(name: str, record: NightRecord) -> dict[str, Any]:
+    """Return the night as a JSON object for a webhook. `text` is all that Slack and similar services need."""
     evidence = [line for gate in record.gates.values() for line in gate["lines"]]
     failed = [f"{where}{stage}: {words}" for where, stage, words in _failures(record)]
     return {
-        "schema_version": NEWS_VERSION,
+        "schema_version": NOTIFICATION_VERSION,
         "text": "\n".join([headline(name, record), *evidence, *failed]),
         "benchmark": name,
         "night": record.name,
         "exit_code": exit_code(record),
         "begun_at": record.begun_at,
-        "checkpoints": [_checkpoint_news(each, record) for each in record.checkpoints],
+        "checkpoints": [_checkpoint_json(each, record) for each in record.checkpoints],
         "proxies": record.proxies,
         "gates": record.gates,
         "failed": failed,
     }
 
 
-def _checkpoint_news(each: CheckpointRecord, record: NightRecord) -> dict[str, Any]:
+def _checkpoint_json(each: CheckpointRecord, record: NightRecord) -> dict[str, Any]:
     run = each.stages.get("run")
     return {
         "lane": each.lane,
@@ -87,14 +87,14 @@ def _table(nights: Nights, record: NightRecord) -> Iterator[str]:
     yield "| checkpoint | score | ± std | coverage | solved | tokens | trial hours | run |"
     yield "|---|--:|--:|--:|--:|--:|--:|---|"
     for each in record.checkpoints:
-        cells = [_escaped(each.slug), *_cells(nights.runs / each.run), _escaped(each.run)]
+        cells = [_escaped(each.slug), *_figures(nights.runs / each.run), _escaped(each.run)]
         yield f"| {' | '.join(cells)} |"
 
 
-def _cells(run: Path) -> list[str]:
+def _figures(run: Path) -> list[str]:
     try:
         _, found = read_summary(run, intervals=False)
-    except TbenchError:  # never begun, or damaged: the failures say more
+    except TbenchError:  # never begun, or damaged: listed under the failures
         return ["–"] * 6
     score, counts = found.score, found.counts
     tokens = found.usage.prompt_tokens + found.usage.completion_tokens
@@ -119,5 +119,5 @@ def _failures(record: NightRecord) -> Iterator[tuple[str, str, str]]:
 
 
 def _escaped(text: str) -> str:
-    """The text as one line that Markdown takes for text."""
+    """Return the text as one line, with characters escaped that Markdown would interpret."""
     return _MARKUP.sub(r"\\\1", visible_line(text))

@@ -1,4 +1,4 @@
-"""What a nightly benchmark would do, in words, and a file to begin one with."""
+"""Dry run of a nightly benchmark, and a template of its configuration."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from harness.endpoint.address import without_password
 from tbench.config.text import commented_file
 from tbench.nightly.journal import NightRecord, Nights
-from tbench.nightly.night import planned
+from tbench.nightly.night import plan_night
 from tbench.nightly.reading import Benchmark, Checkpoint, NightlyConfig, is_glob
-from tbench.nightly.server import command_of
+from tbench.nightly.server import server_command
 from tbench.text import counted, names_shown
 
 _HEADING = "A nightly benchmark; `tbench nightly FILE` runs it."
@@ -29,8 +29,8 @@ _RUN_AND_PROXIES = """
 # [run.output]
 # min_coverage = 0.95
 
-# Scores that execute nothing, asked of the same checkpoints: kind is replay or extract, the sections are those of
-# `tbench replay run` or `tbench extract`. There may be several, each with a name of its own.
+# Scores of the same checkpoints that execute nothing: kind is replay or extract, with the sections of
+# `tbench replay run` or `tbench extract`. There may be several, each with its own name.
 # [[proxy]]
 # kind = "replay"
 # name = "replay"
@@ -40,26 +40,26 @@ _RUN_AND_PROXIES = """
 
 
 def first_file() -> str:
-    """A TOML file with every setting of a nightly benchmark, its help and its default, all of them commented out."""
+    """Return a TOML file with all settings of a nightly benchmark, with help and default, commented out."""
     return commented_file(NightlyConfig, _HEADING) + _RUN_AND_PROXIES
 
 
 def what_would_be_done(benchmark: Benchmark, name: str) -> Iterator[str]:
-    """A line for each part of the night that a start would begin or go on with now. Raises UsageError."""
+    """Yield lines on the night that would be started or continued now. Raises UsageError."""
     nights = Nights(Path(benchmark.config.nightly.directory))
-    begun = nights.read(name) is not None
-    record, earlier = planned(benchmark, nights, name)
-    yield f"night     {name}, {'which goes on' if begun else 'a new one'}; {counted(len(earlier), 'night')} before it"
+    exists = nights.read(name) is not None
+    record, earlier = plan_night(benchmark, nights, name)
+    yield f"night     {name}, {'to be continued' if exists else 'new'}; {counted(len(earlier), 'earlier night')}"
     if cut := [each.name for each in earlier if each.status == "running"]:
-        yield f"cut short {names_shown(cut)}: left as it is; finish one with --night"
+        yield f"cut short {names_shown(cut)}: not continued; finish one with --night NAME"
     for entry in benchmark.entries:
-        yield f"lane      {entry}: {_checkpoints(record, entry)}"
+        yield f"series    {entry}: {_checkpoints(record, entry)}"
     yield f"seeds     {record.first_seed} to {record.first_seed + record.seeds - 1}"
     yield from _server(benchmark, record)
     for each in benchmark.proxies:
         yield f"proxy     {each.name} ({each.kind})"
-    yield from _afterwards(benchmark.config)
-    yield f"directory {nights.path}{_writable(nights.path)}"
+    yield from _later_stages(benchmark.config)
+    yield f"directory {nights.path}{_write_problem(nights.path)}"
 
 
 def _checkpoints(record: NightRecord, entry: str) -> str:
@@ -73,28 +73,28 @@ def _server(benchmark: Benchmark, record: NightRecord) -> Iterator[str]:
     serve = benchmark.config.serve
     if not serve.command:
         urls = ", ".join(without_password(each.base_url) for each in benchmark.run.model.servers)
-        yield f"endpoint  {urls or f'none: {benchmark.run.agent.name} asks no model'}"
+        yield f"endpoint  {urls or f'none: {benchmark.run.agent.name} needs no model'}"
         return
     first = record.checkpoints[0] if record.checkpoints else None
     if first is not None:
-        command = command_of(serve, Checkpoint(first.lane, first.checkpoint), serve.port)
+        command = server_command(serve, Checkpoint(first.lane, first.checkpoint), serve.port)
         yield f"server    {shlex.join(command)}"
         if shutil.which(command[0]) is None:
-            yield f"note      {command[0]}: no such command here; serve.command would fail"
+            yield f"note      {command[0]}: command not found; serve.command would fail"
     yield f"ready     within {serve.ready_timeout_sec:g} s at {serve.health_url}"
 
 
-def _afterwards(config: NightlyConfig) -> Iterator[str]:
+def _later_stages(config: NightlyConfig) -> Iterator[str]:
     gate, notify, keep, site = config.gate, config.notify, config.nightly.keep, config.nightly.site
-    words = f"{gate.base_nights} nights of baseline, k {gate.k:g}, h {gate.h:g}"
-    yield f"gate      {words if gate.enabled else 'off'}"
+    rule = f"{gate.base_nights} nights of baseline, k {gate.k:g}, h {gate.h:g}"
+    yield f"gate      {rule if gate.enabled else 'off'}"
     yield f"keep      {'everything' if keep is None else 'recordings and trajectories of ' + counted(keep, 'night')}"
     yield f"site      {Path(config.nightly.directory, site) if site else 'none'}"
     if (variable := notify.webhook_env) is not None:
-        yield f"webhook   of {variable}{'' if os.environ.get(variable) else ', which is not set'}"
+        yield f"webhook   from {variable}{'' if os.environ.get(variable) else ', which is not set'}"
 
 
-def _writable(path: Path) -> str:
-    """A remark where nothing can be written to a directory, or to the one that it would be made in."""
-    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-    return "" if there.is_dir() and os.access(there, os.W_OK | os.X_OK) else ", which cannot be written"
+def _write_problem(path: Path) -> str:
+    """Return a remark if a directory, or the one in which it would be created, is not writable."""
+    existing = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    return "" if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK) else ", which is not writable"

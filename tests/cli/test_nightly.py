@@ -65,17 +65,17 @@ def test_a_check_says_what_would_be_done_and_starts_nothing(
     done = invoke(file, "--check", "--night", "n1")
     assert done.exit_code == 0 and not bench.directory.exists()
     assert done.output == (
-        "night     n1, a new one; 0 nights before it\n"
-        f"lane      {bench.folder}/step-*: {bench.folder}/step-900, {bench.folder}/step-1000, each once\n"
+        "night     n1, new; 0 earlier nights\n"
+        f"series    {bench.folder}/step-*: {bench.folder}/step-900, {bench.folder}/step-1000, each once\n"
         "seeds     0 to 1\n"
         f"server    no-such-server {bench.folder}/step-900 --port 8000\n"
-        "note      no-such-server: no such command here; serve.command would fail\n"
+        "note      no-such-server: command not found; serve.command would fail\n"
         "ready     within 1800 s at http://127.0.0.1:{port}/health\n"
         "proxy     extract (extract)\n"
         "gate      4 nights of baseline, k 0.5, h 5\n"
         "keep      recordings and trajectories of 7 nights\n"
         f"site      {bench.directory}/site\n"
-        "webhook   of NIGHTLY_HOOK, which is not set\n"
+        "webhook   from NIGHTLY_HOOK, which is not set\n"
         f"directory {bench.directory}\n"
     )
 
@@ -86,8 +86,8 @@ def test_a_check_says_what_would_be_done_and_starts_nothing(
         (["--check", "--init"], "--check, --init and --demo: give one of them"),
         (["--nights", "3"], "--nights: belongs to --demo"),
         (["--init", "--night", "x"], "--night: has no effect here"),
-        (["--night", "a/b", "--check"], "--night a/b: letters, digits, dots and dashes"),
-        (["--night", "a/b"], "--night a/b: letters, digits, dots and dashes"),
+        (["--night", "a/b", "--check"], "--night a/b: not a valid name; use letters, digits, dots and dashes"),
+        (["--night", "a/b"], "--night a/b: not a valid name; use letters, digits, dots and dashes"),
     ],
 )
 def test_options_that_make_no_sense_together_are_refused(bench: NightlyBench, words: list[str], message: str) -> None:
@@ -96,7 +96,7 @@ def test_options_that_make_no_sense_together_are_refused(bench: NightlyBench, wo
 
 def test_a_directory_that_holds_something_else_is_no_demo(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    assert "holds something else; name a new directory" in str(invoke("--demo", tmp_path).exception)
+    assert "is not empty and not a demo; give a new directory" in str(invoke("--demo", tmp_path).exception)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 

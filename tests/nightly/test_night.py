@@ -93,20 +93,20 @@ def test_a_kill_in_the_middle_of_a_run_ends_the_run_and_leaves_its_directory_to_
         [sys.executable, "-c", DRIVER, str(bench.folder), "n1", "never"], env=surroundings()
     ) as driver:
         wait_for(hanging)
-        with pytest.raises(UsageError, match="a night is under way here; wait for its end"):
+        with pytest.raises(UsageError, match="a night is already under way here; wait for its end"):
             bench.night("n2")
         driver.kill()
     bench.behave()
     assert bench.night("n1").exit_code == 0
     assert not hanging.exists() and runs_called(bench) == 2
-    assert "what a night that was killed has started is still ending; waiting for it" in bench.said
+    assert "waiting for processes of a killed night to end" in bench.said
 
 
 def test_a_night_that_was_cut_short_is_left_when_another_begins_and_can_be_finished_later(bench: NightlyBench) -> None:
     bench.write()
     killed(bench, "monday", "run")
     assert bench.night("tuesday").exit_code == 0
-    assert "night monday was cut short and is left as it is; finish it with --night monday" in bench.said
+    assert "night monday was interrupted and is now abandoned; finish it with --night monday" in bench.said
     nights = Nights(bench.directory)
     assert [(each.name, each.status, each.first_seed) for each in nights.all()] == [
         ("monday", "abandoned", 0),
@@ -190,7 +190,7 @@ def test_a_server_that_does_not_start_costs_its_checkpoint_and_no_other(bench: N
     record = bench.night("n1")
     assert record.exit_code == 4 and [set(each.stages) for each in record.checkpoints] == [{"serve"}, {"serve"}]
     assert not (bench.folder / "calls.jsonl").exists()
-    assert "- one serve: died while it started" in (bench.directory / "nights" / "n1" / "summary.md").read_text()
+    assert "- one serve: failed to start" in (bench.directory / "nights" / "n1" / "summary.md").read_text()
 
 
 def test_a_stage_that_fails_loses_nothing_before_it_and_is_done_at_the_next_start(bench: NightlyBench) -> None:
@@ -208,7 +208,7 @@ def test_a_stage_that_fails_loses_nothing_before_it_and_is_done_at_the_next_star
 def test_a_disk_that_is_full_is_one_line_and_the_night_goes_on_later(bench: NightlyBench) -> None:
     bench.write()
     killed(bench, "n1", "run")
-    with files_end_at(200), pytest.raises(UsageError, match=r"night\.json: cannot be written: File too large; make"):
+    with files_end_at(200), pytest.raises(UsageError, match=r"night\.json: cannot be written: File too large; free"):
         bench.night("n1")
     assert bench.night("n1").exit_code == 0
 
@@ -219,7 +219,7 @@ def test_a_record_that_is_damaged_is_named(bench: NightlyBench) -> None:
     bench.night("n1")
     file = bench.directory / "nights" / "n1" / "night.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "status": "odd"}))
-    with pytest.raises(UsageError, match=r"night\.json: status: .*; it is of another version, or damaged"):
+    with pytest.raises(UsageError, match=r"night\.json: status: .*; it is damaged or from another version"):
         bench.night("n2")
 
 
@@ -232,7 +232,7 @@ def test_a_directory_that_cannot_be_written_is_one_line(bench: NightlyBench) -> 
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x" * 90])
 def test_a_night_has_a_name_that_a_file_can_have(bench: NightlyBench, name: str) -> None:
     bench.write()
-    with pytest.raises(UsageError, match="letters, digits, dots and dashes make a night's name"):
+    with pytest.raises(UsageError, match="not a valid name; use letters, digits, dots and dashes"):
         bench.night(name)
 
 
@@ -254,7 +254,7 @@ def test_nights_that_were_run_differently_are_not_compared(bench: NightlyBench) 
     document = json.loads((bench.folder / "template" / "run.json").read_text())
     bench.behave(document={"config": {**document["config"], "verify": {"mode": "isolated"}}})
     (line,) = bench.night("n2").comparisons["n2_m"]
-    assert line == 'not compared with n1, which was run differently: verify.mode: "shared" → "isolated"'
+    assert line == 'not compared with n1, whose configuration differs: verify.mode: "shared" → "isolated"'
 
 
 def test_old_nights_lose_what_is_large_and_keep_their_results(bench: NightlyBench) -> None:

@@ -14,7 +14,15 @@ from tbench.config.layers import Layers
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.nightly.night import run_variables, write_settings
-from tbench.nightly.reading import Checkpoint, GateSection, as_settings_file, due, natural, read_benchmark, slugs
+from tbench.nightly.reading import (
+    Checkpoint,
+    GateSection,
+    as_settings_file,
+    due_checkpoints,
+    natural_key,
+    read_benchmark,
+    unique_slugs,
+)
 from tbench.scores.gate.nights import GateRule
 
 
@@ -58,19 +66,22 @@ def test_the_benchmark_has_its_files_name_unless_it_says_another(bench: NightlyB
         ("[rnu]\n", "rnu: no such section; did you mean run?"),
         ("[serve]\ncomand = ['x']\n", "serve.comand: no such setting; did you mean serve.command?"),
         ("[serve]\ncommand = 'vllm serve'\n", "serve.command: Input should be a valid"),
-        ("[serve]\ncommand = ['vllm', '{model}']\n", "{model} stands for nothing; there are {checkpoint}, {name}"),
-        ("[serve]\ncommand = ['vllm']\nport = 0\n", "port 0 is chosen at the start, so command needs a {port}"),
-        ("[serve]\ncommand = ['vllm']\nenv = { A = 1 }\n", "serve.env: A needs a text for its value"),
+        ("[serve]\ncommand = ['vllm', '{model}']\n", "{model} is no placeholder; use one of {checkpoint}, {name}"),
+        ("[serve]\ncommand = ['vllm']\nport = 0\n", "port 0 takes a free port, so command needs a {port}"),
+        ("[serve]\ncommand = ['vllm']\nenv = { A = 1 }\n", "serve.env: A: must have a string as value"),
         (f"[serve]\ncommand = ['vllm']\n{ENDPOINT}", "model.base_url: [serve] starts the server"),
-        ("", "no endpoint; give [serve] command, or [run.model] base_url, or set OPENAI_BASE_URL"),
-        (f"{ENDPOINT}name = 'm'\n", "[run.model] name and nightly.checkpoints both say the model"),
+        ("", "no endpoint; set [serve] command or [run.model] base_url, or the variable OPENAI_BASE_URL"),
+        (f"{ENDPOINT}name = 'm'\n", "[run.model] name and nightly.checkpoints both name the model"),
         (f"{ENDPOINT}temprature = 1\n", "[run]: model.temprature: no such setting; did you mean model.temperature?"),
-        (f"{ENDPOINT}[run.output]\ndirectory = 'x'\n", "output.directory: is the night's to decide"),
+        (f"{ENDPOINT}[run.output]\ndirectory = 'x'\n", "output.directory: is set by the night"),
         (f"{ENDPOINT}[run.agent]\nprotocol = 1\n", "[run]: agent.protocol: Input should be a valid string (got 1)"),
-        (f"{ENDPOINT}[[proxy]]\nkind = 'reply'\n", "[[proxy]] 1: kind: is one of replay, extract (got 'reply')"),
+        (f"{ENDPOINT}[[proxy]]\nkind = 'reply'\n", "[[proxy]] 1: kind: must be one of replay, extract (got 'reply')"),
         (f"{ENDPOINT}[[proxy]]\nkind = 'replay'\n[proxy.datset]\n", "datset: no such section; did you mean dataset?"),
         (f"{ENDPOINT}[[proxy]]\nkind = 'extract'\n[[proxy]]\nkind = 'extract'\n", "another proxy is called extract"),
-        (f"{ENDPOINT}[[proxy]]\nkind = 'extract'\nname = '../x'\n", "name: letters, digits, dots and dashes"),
+        (
+            f"{ENDPOINT}[[proxy]]\nkind = 'extract'\nname = '../x'\n",
+            "name: must consist of letters, digits, dots and dashes",
+        ),
         ("[run]\nseeds = 3\n", "seeds: no such section"),
     ],
 )
@@ -86,8 +97,8 @@ def test_a_mistake_is_one_line(bench: NightlyBench, text: str, words: str) -> No
     ("content", "words"),
     [
         (None, "cannot be read: No such file"),
-        (b"\xff", "is not text in UTF-8"),
-        (b"[nightly", "is no TOML"),
+        (b"\xff", "is not UTF-8 text"),
+        (b"[nightly", "is not valid TOML"),
         (b"run = 3", "run: is a section"),
         (b"proxy = 3\n[run.model]\nbase_url='http://h/v1'", "proxy: is a list; write [[proxy]]"),
         (b"[run.model]\nbase_url = 'http://h/v1'\n", "no model to run; list nightly.checkpoints"),
@@ -121,33 +132,40 @@ def steps(tmp_path: Path) -> Path:
 
 
 def test_the_matches_of_a_glob_come_in_natural_order(steps: Path) -> None:
-    found = due([f"{steps}/step-*"], set(), repeat=False)
+    found = due_checkpoints([f"{steps}/step-*"], set(), repeat=False)
     assert [each.name for each in found] == ["step-20", "step-900", "step-1000"]
-    assert {each.lane for each in found} == {f"{steps}/step-*"}
+    assert {each.entry for each in found} == {f"{steps}/step-*"}
 
 
 def test_a_match_is_run_once_and_an_entry_without_wildcards_every_night(steps: Path) -> None:
     glob = f"{steps}/step-*"
     done = {(glob, f"{steps}/step-20"), ("latest", "latest")}
-    assert [each.name for each in due(["latest", glob], done, repeat=False)] == ["latest", "step-900", "step-1000"]
-    assert len(due(["latest", glob], done, repeat=True)) == 4
+    assert [each.name for each in due_checkpoints(["latest", glob], done, repeat=False)] == [
+        "latest",
+        "step-900",
+        "step-1000",
+    ]
+    assert len(due_checkpoints(["latest", glob], done, repeat=True)) == 4
 
 
 def test_a_glob_that_matches_nothing_is_told(steps: Path) -> None:
-    with pytest.raises(UsageError, match=r"checkpoint-\*: matches nothing; check the path"):
-        due([f"{steps}/checkpoint-*"], set(), repeat=False)
+    with pytest.raises(UsageError, match=r"checkpoint-\*: matches no path; correct the entry"):
+        due_checkpoints([f"{steps}/checkpoint-*"], set(), repeat=False)
 
 
 def test_checkpoints_that_are_called_alike_have_files_of_their_own() -> None:
     listed = [Checkpoint("a", "/x/run1/step-5"), Checkpoint("a", "/x/run2/step-5"), Checkpoint("b", "org/Model v2")]
-    assert slugs(listed) == ["x-run1-step-5", "x-run2-step-5", "Model-v2"]
-    assert slugs([Checkpoint("a", "??"), Checkpoint("a", "!!"), Checkpoint("a", "../..")])[:2] == ["model", "model-2"]
+    assert unique_slugs(listed) == ["x-run1-step-5", "x-run2-step-5", "Model-v2"]
+    assert unique_slugs([Checkpoint("a", "??"), Checkpoint("a", "!!"), Checkpoint("a", "../..")])[:2] == [
+        "model",
+        "model-2",
+    ]
 
 
 @settings(max_examples=50)
 @given(st.lists(st.text(max_size=70), max_size=4))
 def test_names_of_files_are_safe_and_differ(paths: list[str]) -> None:
-    found = slugs(Checkpoint("lane", path) for path in paths)
+    found = unique_slugs(Checkpoint("entry", path) for path in paths)
     assert len(set(found)) == len(found) == len(paths)
     assert all(name and "/" not in name and not name.startswith((".", "-")) for name in found)
 
@@ -155,4 +173,4 @@ def test_names_of_files_are_safe_and_differ(paths: list[str]) -> None:
 @settings(max_examples=50)
 @given(st.lists(st.text(max_size=9), max_size=9))
 def test_all_names_can_be_put_in_order(names: list[str]) -> None:
-    assert sorted(sorted(names, key=natural, reverse=True), key=natural) == sorted(names, key=natural)
+    assert sorted(sorted(names, key=natural_key, reverse=True), key=natural_key) == sorted(names, key=natural_key)

@@ -15,7 +15,7 @@ from nightly_bench import NightlyBench
 
 from tbench.errors import UsageError
 from tbench.nightly.reading import Checkpoint, ServeSection
-from tbench.nightly.server import KeptProcess, ServerFailed, command_of, serving
+from tbench.nightly.server import ServerFailed, SupervisedProcess, server_command, serving
 
 CHECKPOINT = Checkpoint("/c/step-*", "/c/step-5")
 BOUND_SEC = 20
@@ -67,7 +67,7 @@ async def test_a_server_that_says_that_it_has_the_weights_of_another_place_is_re
     log, words = bench.folder / "serve.log", section(bench, "good").command
     serve = section(bench, "good", command=(*words, "{checkpoint}"))
     other = bench.folder / "step-5"
-    with pytest.raises(ServerFailed, match=r"/v1: serves /.* and not /.*/step-5: another server has its port"):
+    with pytest.raises(ServerFailed, match=r"/v1: serves /.* instead of /.*/step-5: another server uses its port"):
         async with serving(serve, Checkpoint("l", str(other)), log, lock):
             raise AssertionError("it is another server")
     other.symlink_to(bench.folder)
@@ -76,7 +76,7 @@ async def test_a_server_that_says_that_it_has_the_weights_of_another_place_is_re
 
 
 async def test_a_server_that_dies_while_it_starts_is_told_with_its_last_words(bench: NightlyBench, lock: int) -> None:
-    with pytest.raises(ServerFailed, match=r"died while it started: .* code 1: ValueError: no such checkpoint"):
+    with pytest.raises(ServerFailed, match=r"failed to start: .* code 1: ValueError: no such checkpoint"):
         async with serving(section(bench, "dies"), CHECKPOINT, bench.folder / "serve.log", lock):
             raise AssertionError("it is not ready")
 
@@ -92,7 +92,7 @@ async def test_a_server_that_never_gets_ready_is_given_up_and_ended(bench: Night
 async def test_a_port_that_somebody_has_is_refused_before_anything_is_started(bench: NightlyBench, lock: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(UsageError, match=f":{port}/health: somebody answers there before the model server"):
+        with pytest.raises(UsageError, match=f":{port}/health: another process uses this port"):
             async with serving(section(bench, "good", port=port), CHECKPOINT, bench.folder / "serve.log", lock):
                 raise AssertionError("it is not ready")
     assert not (bench.folder / "children").exists() and not (bench.folder / "serve.log").exists()
@@ -103,7 +103,7 @@ async def test_a_command_that_is_none_and_a_url_that_is_none(bench: NightlyBench
     with pytest.raises(ServerFailed, match="code 127: no-such-server: cannot be started: No such file"):
         async with serving(section(bench, "good", command=("no-such-server", "{port}")), CHECKPOINT, log, lock):
             pass
-    with pytest.raises(UsageError, match=r"serve\.health_url: http://127\.0\.0\.1:x/: is no URL"):
+    with pytest.raises(UsageError, match=r"serve\.health_url: http://127\.0\.0\.1:x/: is not a valid URL"):
         async with serving(section(bench, "good", health_url="http://127.0.0.1:x/"), CHECKPOINT, log, lock):
             pass
 
@@ -111,17 +111,17 @@ async def test_a_command_that_is_none_and_a_url_that_is_none(bench: NightlyBench
 def test_placeholders_are_filled_in_once() -> None:
     serve = ServeSection(command=("s", "{checkpoint}", "--name={name}:{port}", '{"a": 1}'))
     checkpoint = Checkpoint("l", "/c/{port}")
-    assert command_of(serve, checkpoint, 7) == ["s", "/c/{port}", "--name={port}:7", '{"a": 1}']
+    assert server_command(serve, checkpoint, 7) == ["s", "/c/{port}", "--name={port}:7", '{"a": 1}']
 
 
 def test_a_command_is_ended_when_who_started_it_is_killed(tmp_path: Path) -> None:
     starter = f"""
 import asyncio, os, pathlib
-from tbench.nightly.server import KeptProcess
+from tbench.nightly.server import SupervisedProcess
 async def main():
     lock = os.open({str(tmp_path / "lock")!r}, os.O_CREAT | os.O_RDWR)
     command = ["sh", "-c", "trap '' TERM; echo $$ > {tmp_path}/pid; sleep 300 & wait; sleep 300"]
-    async with await KeptProcess.start(command, pathlib.Path({str(tmp_path / "log")!r}), stop_sec=0.2, lock=lock):
+    async with await SupervisedProcess.start(command, pathlib.Path({str(tmp_path / "log")!r}), stop_sec=0.2, lock=lock):
         await asyncio.sleep(300)
 asyncio.run(main())
 """
@@ -137,9 +137,9 @@ asyncio.run(main())
 async def test_the_output_of_a_command_is_what_it_has_written_itself(tmp_path: Path, lock: int) -> None:
     log = tmp_path / "log"
     log.write_text("before\n")
-    async with await KeptProcess.start(["sh", "-c", "echo one; exit 7"], log, stop_sec=1, lock=lock) as process:
+    async with await SupervisedProcess.start(["sh", "-c", "echo one; exit 7"], log, stop_sec=1, lock=lock) as process:
         assert await process.wait() == 7
-    assert (process.output(), process.last_words()) == ("one\n", "one")
-    async with await KeptProcess.start(["sh", "-c", "kill -9 $$"], log, stop_sec=1, lock=lock) as process:
+    assert (process.output(), process.last_lines()) == ("one\n", "one")
+    async with await SupervisedProcess.start(["sh", "-c", "kill -9 $$"], log, stop_sec=1, lock=lock) as process:
         assert await process.wait() == 137
-    assert process.last_words() == "it wrote nothing"
+    assert process.last_lines() == "no output"

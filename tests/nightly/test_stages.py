@@ -156,4 +156,4 @@ def test_a_directory_that_the_night_has_not_made_is_left_alone(
         run.rename(bench.folder / "moved")
         run.symlink_to(bench.folder / "moved")
     freed, problems = prune_night(Nights(bench.directory), night)
-    assert freed == 0 and problems == [f"{run}: not pruned: it is not the run that this night has made"]
+    assert freed == 0 and problems == [f"{run}: not pruned: it is not the run of this night"]

@@ -1,4 +1,4 @@
-"""A nightly benchmark to try out: nights of a scripted model, whose checkpoint gets worse in the seventh."""
+"""A demo of nightly benchmarks: nights of a scripted model, whose checkpoint gets worse in the seventh."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tbench.files import write_atomically
 
 DEMO_NIGHTS = 10
 WORSE_FROM = 7
-"""The first night whose checkpoint is worse."""
+"""Number of the first night with the worse checkpoint."""
 _FILES = Path(__file__).parent
 _CHECKPOINTS = ("good", "worse")
 
 
 def night_names(nights: int) -> Iterator[str]:
-    """`night-01`, `night-02` and so on."""
+    """Yield `night-01`, `night-02` and so on."""
     return (f"night-{number:02}" for number in range(1, nights + 1))
 
 
 def prepare(directory: Path) -> Path:
-    """Write the demo's files into a directory that is new or has them already; gives its configuration.
+    """Write the demo's files into a new or an existing demo directory; return its configuration file.
 
-    Raises UsageError for a directory that holds something else, or cannot be written.
+    Raises UsageError for a directory with other content or that cannot be written.
     """
     file = directory / "nightly.toml"
     try:
-        if directory.exists() and any(directory.iterdir()) and not _is_a_demo(directory):
-            raise UsageError(f"{directory}: holds something else; name a new directory for the demo")
+        if directory.exists() and any(directory.iterdir()) and not _is_demo(directory):
+            raise UsageError(f"{directory}: is not empty and not a demo; give a new directory")
         for name in _CHECKPOINTS:
             write_atomically(directory / "checkpoints" / name, (_FILES / name).read_bytes())
         write_atomically(file, _configuration(directory).encode())
@@ -43,20 +43,20 @@ def prepare(directory: Path) -> Path:
 
 
 def set_checkpoint(directory: Path, night: str) -> None:
-    """Let `latest` be the checkpoint of a night, as a training does that writes a new one. Raises UsageError."""
+    """Point `latest` at the checkpoint of a night, like a training that writes a new one. Raises UsageError."""
     number = int(night.removeprefix("night-"))
     latest = directory / "checkpoints" / "latest"
-    beside = latest.with_name(f".latest-{os.getpid()}")
+    replacement = latest.with_name(f".latest-{os.getpid()}")
     try:
         with contextlib.suppress(FileNotFoundError):
-            beside.unlink()
-        beside.symlink_to(_CHECKPOINTS[number >= WORSE_FROM])
-        beside.replace(latest)
+            replacement.unlink()
+        replacement.symlink_to(_CHECKPOINTS[number >= WORSE_FROM])
+        replacement.replace(latest)
     except OSError as error:
         raise UsageError(f"{latest}: cannot be written: {error.strerror or error}") from None
 
 
-def _is_a_demo(directory: Path) -> bool:
+def _is_demo(directory: Path) -> bool:
     return (directory / "checkpoints" / _CHECKPOINTS[0]).exists()
 
 

@@ -1,4 +1,4 @@
-"""The night under way: runs its stages one by one, and has each on disk when it is over."""
+"""The night under way: runs its stages one by one, and records the end of each on disk."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tbench.nightly.server import ServerFailed
 from tbench.text import one_line, visible
 
 _WORST_FIRST = (exit_codes.ALARM, exit_codes.BUG, exit_codes.USAGE, exit_codes.AWAY)
-"""An alarm says something about the model, whatever else went wrong; all other codes come behind these."""
+"""Exit codes in order of precedence, before all others. An alarm is about the model, whatever else went wrong."""
 
 
 @dataclass(frozen=True)
 class StageEnd:
-    """What a stage found, in one line."""
+    """How a stage ended."""
 
-    words: str
+    message: str
     code: int = 0
     state: Literal["done", "failed", "skipped"] = "done"
 
 
-class OpenNight:
-    """The record of the night under way, which is on disk after each change."""
+class RunningNight:
+    """The night under way; each change of its record is written to disk at once."""
 
     def __init__(self, nights: Nights, record: NightRecord, lock: int, say: Callable[[str], None]) -> None:
         self.nights = nights
@@ -40,16 +40,16 @@ class OpenNight:
         self.log = self.folder / LOG_NAME
 
     def change(self, **values: Any) -> None:
-        """Set fields of the record, and write it. Raises UsageError."""
+        """Set fields of the record and write it. Raises UsageError."""
         self.record = self.record.model_copy(update=values)
         self.nights.write(self.record)
 
     async def stage(
         self, name: StageName, work: Callable[[], Awaitable[StageEnd]], of: CheckpointRecord | None = None
     ) -> StageRecord:
-        """Do a stage, of a checkpoint or of the whole night, and record how it ended, also where it failed.
+        """Run a stage of a checkpoint or of the whole night, and record how it ended, even if it failed.
 
-        Raises UsageError where that cannot be recorded.
+        Raises UsageError if the end cannot be recorded.
         """
         began = time.monotonic()
         try:
@@ -62,25 +62,25 @@ class OpenNight:
             self.note(traceback.format_exc())
             end = StageEnd(f"a bug: {one_line(repr(bug))} (traceback in {self.log})", exit_codes.BUG, "failed")
         seconds = round(time.monotonic() - began, 3)
-        stage = StageRecord(state=end.state, words=end.words, code=end.code, ended_at=now(), seconds=seconds)
-        self._keep(name, stage, of)
+        stage = StageRecord(state=end.state, words=end.message, code=end.code, ended_at=now(), seconds=seconds)
+        self._record_stage(name, stage, of)
         self.say(
-            f"{name:<8} {f'{of.slug}: ' if of else ''}{f'{end.state}: ' if end.state != 'done' else ''}{end.words}"
+            f"{name:<8} {f'{of.slug}: ' if of else ''}{f'{end.state}: ' if end.state != 'done' else ''}{end.message}"
         )
         return stage
 
     def note(self, text: str) -> None:
-        """Append lines to the night's log; a full disk costs them."""
+        """Append lines to the night's log; they are lost if the disk is full."""
         with contextlib.suppress(OSError):
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("a", encoding="utf-8", errors="replace") as log:
                 log.write(visible(text.rstrip("\n")) + "\n")
 
     def checkpoint(self, slug: str) -> CheckpointRecord:
-        """The checkpoint of that name as it stands now."""
+        """Return the current record of a checkpoint."""
         return next(each for each in self.record.checkpoints if each.slug == slug)
 
-    def _keep(self, name: StageName, stage: StageRecord, of: CheckpointRecord | None) -> None:
+    def _record_stage(self, name: StageName, stage: StageRecord, of: CheckpointRecord | None) -> None:
         if of is None:
             self.change(stages={**self.record.stages, name: stage})
             return
@@ -92,7 +92,7 @@ class OpenNight:
 
 
 def exit_code(record: NightRecord) -> int:
-    """The code that the night ends with: that of the worst of its stages."""
+    """Return the night's exit code: that of the worst of its stages."""
     stages = [*record.stages.values(), *(stage for each in record.checkpoints for stage in each.stages.values())]
     codes = {stage.code for stage in stages} - {0}
     return next((code for code in _WORST_FIRST if code in codes), min(codes, default=0))
