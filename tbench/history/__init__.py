@@ -1,1 +1,1 @@
-"""An index over run directories in one SQLite file: quick to ask, rebuildable at any time; the files stay the truth."""
+"""An index over run directories in one SQLite file, for fast queries. It can be rebuilt from the files at any time."""

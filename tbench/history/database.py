@@ -1,6 +1,6 @@
-"""The SQLite file of a history: made where it is missing, made anew where it is damaged or of another schema.
+"""The SQLite file of the index: created if missing, rebuilt if damaged or from another schema.
 
-Whatever SQLite says is raised as a UsageError of one line, but for damage, of which the index itself takes care.
+Errors of SQLite are raised as UsageError with one line, except damage, which the index handles itself.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 from tbench.text import one_line
 
 SCHEMA_VERSION = 3
-"""Version of the tables and of what is computed for them; an index of another one is made anew."""
+"""Version of the tables and their computed values; an index of another version is rebuilt."""
 INDEX_NAME = ".tbench-history.sqlite"
-"""Name of the index in the folder of the runs."""
+"""File name of the index in the folder of the runs."""
 _APPLICATION_ID = 0x7462_6831
-"""What SQLite's header says of whose file it is: `tbh1`."""
+"""Application id in SQLite's header: `tbh1`."""
 _MAGIC, _APPLICATION_ID_AT = b"SQLite format 3\0", 68
 _BUSY_SEC = 60.0
 _PRAGMAS = ("synchronous = NORMAL", "foreign_keys = ON", "cache_size = -32768", "temp_store = MEMORY")
-"""With synchronous = NORMAL a machine that fails costs the last transactions at most, never the file."""
+"""With synchronous = NORMAL a crash of the machine may lose the last transactions, but never damages the file."""
 
 
 def index_of(folders: Sequence[Path]) -> Path:
-    """Where the index of some folders of runs is, unless another place is said: in the first; for a run, beside it."""
+    """Return the default index of some folders of runs: in the first folder, or next to it if it is a run."""
     first = folders[0]
     is_run = (first / CONFIG_NAME).exists() or (first / RESULTS_NAME).exists()
     return (first.resolve().parent if is_run else first) / INDEX_NAME
 
 
-class Damaged(UsageError):
-    """The file is no sound SQLite database any more."""
+class DamagedIndex(UsageError):
+    """The file is no longer an intact SQLite database."""
 
 
 @cache
 def schema() -> tuple[str, ...]:
-    """The statements that make the tables."""
+    """Return the statements that create the tables."""
     text = (Path(__file__).parent / "schema.sql").read_text(encoding="utf-8")
     bare = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
     return tuple(statement.strip() for statement in bare.split(";") if statement.strip())
@@ -54,46 +54,46 @@ def _schema_hash() -> str:
 
 
 @contextlib.contextmanager
-def told(file: Path) -> Iterator[None]:
-    """Raise what SQLite says within the block as a UsageError, or as Damaged."""
+def sqlite_errors(file: Path) -> Iterator[None]:
+    """Raise SQLite's errors within the block as UsageError, or as DamagedIndex."""
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise Damaged(f"{file}: {one_line(str(error))}") from None
+            raise DamagedIndex(f"{file}: {one_line(str(error))}") from None
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            words = f"another process has been writing to it for {_BUSY_SEC:.0f} s; try again later"
+            message = f"another process has been writing to it for {_BUSY_SEC:.0f} s; try again later"
         elif code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_IOERR):
-            words = f"cannot be written ({one_line(str(error))}); name another file with --index"
+            message = f"cannot be written ({one_line(str(error))}); name another file with --index"
         elif code == sqlite3.SQLITE_FULL:
-            words = "cannot be written: no space is left on the disk"
+            message = "cannot be written: no space left on the disk"
         else:
-            raise  # a bug of ours
-        raise UsageError(f"{file}: {words}") from None
+            raise  # a bug in tbench
+        raise UsageError(f"{file}: {message}") from None
 
 
 def connect(file: Path) -> tuple[sqlite3.Connection, tuple[str, ...]]:
-    """The connection to an index, and what was done to the file, a sentence each.
+    """Connect to an index; return the connection, and a sentence for each repair of the file.
 
-    Raises UsageError for a file that is none of tbench's own, or cannot be written.
+    Raises UsageError for a file that is not an index of tbench, or is not writable.
     """
     head = _head(file)
     try:
         if head and not head.startswith(_MAGIC):
-            raise Damaged(f"{file}: no SQLite database")
-        return _open(file)
-    except Damaged:
+            raise DamagedIndex(f"{file}: not an SQLite database")
+        return _open_index(file)
+    except DamagedIndex:
         if not _is_known(file, head):
-            words = "is no history of tbench's (nothing is overwritten); name another file with --index"
-            raise UsageError(f"{file}: {words}") from None
+            remedy = "it was not overwritten; name another file with --index"
+            raise UsageError(f"{file}: not a history of tbench; {remedy}") from None
         replace_damaged(file)
-        connection, _ = _open(file)
-        return connection, (f"{file}: was damaged, and is made anew of the run directories",)
+        connection, _ = _open_index(file)
+        return connection, (f"{file}: was damaged, and is rebuilt from the run directories",)
 
 
 def _head(file: Path) -> bytes:
-    """The first bytes of the file; empty where there is none. Raises UsageError."""
+    """Return the first bytes of the file; empty if it does not exist. Raises UsageError."""
     try:
         with file.open("rb") as opened:
             return opened.read(100)
@@ -110,9 +110,9 @@ def _is_known(file: Path, head: bytes) -> bool:
 
 
 def replace_damaged(file: Path) -> None:
-    """Remove a damaged file, unless another process has already made a sound one of it. Raises UsageError."""
+    """Remove a damaged file, unless another process has already replaced it. Raises UsageError."""
     try:
-        with _alone_in(file.parent):  # two processes may have found the same damage
+        with _exclusive(file.parent):  # two processes may have detected the same damage
             if _is_damaged(file):
                 for suffix in ("", "-wal", "-shm", "-journal"):
                     file.with_name(file.name + suffix).unlink(missing_ok=True)
@@ -121,8 +121,8 @@ def replace_damaged(file: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """One process at a time is in such a block. Raises OSError."""
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Let only one process at a time execute such a block. Raises OSError."""
     directory = os.open(folder, os.O_RDONLY)
     try:
         with locked(folder / INDEX_NAME, directory, _BUSY_SEC):
@@ -135,77 +135,77 @@ def _is_damaged(file: Path) -> bool:
     if not file.exists():
         return False
     try:
-        with told(file), contextlib.closing(sqlite3.connect(file, timeout=_BUSY_SEC)) as connection:
+        with sqlite_errors(file), contextlib.closing(sqlite3.connect(file, timeout=_BUSY_SEC)) as connection:
             return bool(connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",))
-    except Damaged:
+    except DamagedIndex:
         return True
 
 
-def _open(file: Path) -> tuple[sqlite3.Connection, tuple[str, ...]]:
-    with told(file):
+def _open_index(file: Path) -> tuple[sqlite3.Connection, tuple[str, ...]]:
+    with sqlite_errors(file):
         connection = sqlite3.connect(file, timeout=_BUSY_SEC, isolation_level=None)
         try:
-            _refuse_strangers(connection, file)
+            _reject_foreign(connection, file)
             for pragma in _PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}")
             if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-                with _alone_in(file.parent):  # nobody waits for this change of SQLite's: it fails where others read
+                with _exclusive(file.parent):  # fails at once while others read
                     connection.execute("PRAGMA journal_mode = WAL")
-            return connection, _with_tables(connection, file)
+            return connection, _ensure_tables(connection, file)
         except BaseException:
             connection.close()
             raise
 
 
-def _refuse_strangers(connection: sqlite3.Connection, file: Path) -> None:
-    """Raise UsageError for a database of something else. One without tables may become an index."""
-    connection.execute("BEGIN")  # both as of one moment: another process may be making the tables
+def _reject_foreign(connection: sqlite3.Connection, file: Path) -> None:
+    """Raise UsageError for a database of another program. One without tables may become an index."""
+    connection.execute("BEGIN")  # read both consistently: another process may be creating the tables
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     has_tables = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
     connection.execute("COMMIT")
     if has_tables and application_id != _APPLICATION_ID:
-        words = "is an SQLite database of something else (nothing is overwritten)"
-        raise UsageError(f"{file}: {words}; name another file with --index")
+        remedy = "it was not overwritten; name another file with --index"
+        raise UsageError(f"{file}: an SQLite database of another program; {remedy}")
 
 
-def _with_tables(connection: sqlite3.Connection, file: Path) -> tuple[str, ...]:
-    if _meta(connection) == _own_meta():
+def _ensure_tables(connection: sqlite3.Connection, file: Path) -> tuple[str, ...]:
+    if _meta(connection) == _expected_meta():
         return ()
     with transaction(connection):
         before = _meta(connection)
-        if before == _own_meta():  # another process was faster
+        if before == _expected_meta():  # another process was faster
             return ()
         make_tables(connection)
         connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-    connection.execute("PRAGMA wal_checkpoint")  # whose file it is, is from now on in the file's own header
-    return (f"{file}: has the tables of another tbench, and is made anew of the run directories",) if before else ()
+    connection.execute("PRAGMA wal_checkpoint")  # writes the application id into the header of the file itself
+    return (f"{file}: is from another version of tbench, and is rebuilt from the run directories",) if before else ()
 
 
 def _meta(connection: sqlite3.Connection) -> dict[str, str]:
-    """Which tables a file says that it has; empty for one without tables."""
+    """Return version and hash of the schema of a file; empty for one without tables."""
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
         return {}
     return dict(connection.execute("SELECT key, value FROM meta"))
 
 
-def _own_meta() -> dict[str, str]:
+def _expected_meta() -> dict[str, str]:
     return {"schema_version": str(SCHEMA_VERSION), "schema_hash": _schema_hash()}
 
 
 def make_tables(connection: sqlite3.Connection) -> None:
-    """Make all tables, empty, within a transaction; those that were there are dropped."""
+    """Create all tables, empty, within a transaction; existing ones are dropped."""
     connection.execute("PRAGMA defer_foreign_keys = ON")  # until the end of this transaction
-    there = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
-    for (name,) in there.fetchall():
+    existing = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    for (name,) in existing.fetchall():
         connection.execute(f'DROP TABLE "{name}"')
     for statement in schema():
         connection.execute(statement)
-    connection.executemany("INSERT INTO meta VALUES (?, ?)", _own_meta().items())
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", _expected_meta().items())
 
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All changes of the block, or none of them. One process at a time is in such a block; the others wait."""
+    """Execute the block in one transaction, which excludes other writing processes."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,4 +1,4 @@
-"""Finds directories of runs and proxies below folders, and tells by sizes and times of files whether they changed."""
+"""Finds directories of runs and proxies below folders, and detects changes by sizes and times of files."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from pathlib import Path
 from tbench.history.records import PROXIES, RESULT_NAME
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 
-_OF_RUNS = (CONFIG_NAME, RESULTS_NAME)
+_RUN_FILES = (CONFIG_NAME, RESULTS_NAME)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDirectory:
-    """A directory with a run or a proxy in it, as it was when it was looked at."""
+    """A directory of a run or a proxy, as it was when found."""
 
     path: Path
     device: int
-    """Number of the file system that it lies in."""
+    """Device number of its file system."""
     stamp: str
-    """Sizes in bytes and times in ns of its files; another one says that they have changed."""
+    """Sizes in bytes and times in ns of its files; a different stamp means that they have changed."""
     manifest: str = CONFIG_NAME
-    """Name of the file that says what it is; that of a run may be missing."""
+    """Name of the file that identifies its kind; a run's may be missing."""
 
 
 @dataclass(slots=True)
 class FoundRuns:
-    """What lies below some folders."""
+    """Runs and proxies below some folders."""
 
     directories: list[FoundDirectory] = field(default_factory=list)
     unread: dict[Path, str] = field(default_factory=dict)
-    """Folders that could not be looked into, and why."""
+    """Folders that could not be read, with the reason."""
 
 
 def find_runs(roots: list[Path]) -> FoundRuns:
-    """The directories of runs and proxies at or below `roots`, which are absolute paths.
+    """Find the directories of runs and proxies at or below `roots`, which are absolute paths.
 
-    Nothing is looked for within a run, nor in folders whose name begins with a dot. Links to folders are followed,
-    and each directory is found once, by its own name where it has one below `roots`.
+    Folders inside a run, and those whose name begins with a dot, are skipped. Links to folders are followed; each
+    directory is found once, by its real path if that is below `roots`.
     """
     found = FoundRuns()
     pending, linked = list(reversed(roots)), list[Path]()
@@ -47,14 +47,14 @@ def find_runs(roots: list[Path]) -> FoundRuns:
     while pending or linked:
         folder = pending.pop() if pending else linked.pop()
         if not _is_text(folder):
-            found.unread[folder] = "its name is no text; rename it"
+            found.unread[folder] = "its name is not valid text; rename it"
             continue
         try:
             status = folder.stat()
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
-            pending += sorted(_look_into(folder, status.st_dev, found, linked), reverse=True)
+            pending += sorted(_scan(folder, status.st_dev, found, linked), reverse=True)
         except FileNotFoundError:  # removed just now
             continue
         except OSError as error:
@@ -70,13 +70,13 @@ def _is_text(path: Path) -> bool:
     return True
 
 
-def _look_into(folder: Path, device: int, found: FoundRuns, linked: list[Path]) -> Iterator[Path]:
-    """The folders in this one; a run has none to be looked into."""
+def _scan(folder: Path, device: int, found: FoundRuns, linked: list[Path]) -> Iterator[Path]:
+    """Scan a folder and yield the folders in it to be scanned; none if it is itself a run or proxy."""
     with os.scandir(folder) as entries:
         listed = list(entries)
     names = {entry.name for entry in listed}
-    if not names.isdisjoint(_OF_RUNS):
-        found.directories.append(FoundDirectory(folder, device, stamp(folder, _OF_RUNS)))
+    if not names.isdisjoint(_RUN_FILES):
+        found.directories.append(FoundDirectory(folder, device, stamp(folder, _RUN_FILES)))
         return
     if manifest := next((name for name in PROXIES if name in names), None):
         stamped = stamp(folder, (manifest, RESULT_NAME))
@@ -87,7 +87,7 @@ def _look_into(folder: Path, device: int, found: FoundRuns, linked: list[Path]) 
         try:
             if entry.name.startswith(".") or not entry.is_dir():
                 continue
-        except OSError as error:  # a link in a circle, or to where nobody may look
+        except OSError as error:  # a circular link, or no permission
             found.unread[path] = error.strerror or str(error)
             continue
         if entry.is_symlink():
@@ -97,11 +97,11 @@ def _look_into(folder: Path, device: int, found: FoundRuns, linked: list[Path]) 
 
 
 def stamp(directory: Path, names: Iterable[str]) -> str:
-    """What tells whether these files have changed. Raises OSError."""
-    return " ".join(f"{name}:{_stamp_of_file(directory / name)}" for name in names)
+    """Return sizes and times of these files, which change when the files do. Raises OSError."""
+    return " ".join(f"{name}:{_file_stamp(directory / name)}" for name in names)
 
 
-def _stamp_of_file(file: Path) -> str:
+def _file_stamp(file: Path) -> str:
     try:
         status = file.stat()
     except FileNotFoundError:
@@ -110,9 +110,9 @@ def _stamp_of_file(file: Path) -> str:
 
 
 def device_of_nearest(path: Path) -> int | None:
-    """The device of the nearest folder above a path that is gone; None where that cannot be told.
+    """Return the device of the nearest existing folder above a path that is gone; None if unknown.
 
-    Where it is another one than that of the path itself, a disk is not mounted.
+    If it differs from the path's former device, a disk is not mounted.
     """
     for parent in path.parents:
         try:

@@ -1,4 +1,4 @@
-"""The index: which runs there are, brought up to date from their directories, and asked about them in SQL."""
+"""The index of runs: updated from their directories, and queried in SQL."""
 
 from __future__ import annotations
 
@@ -13,30 +13,28 @@ from pathlib import Path
 from typing import Any, Self
 
 from tbench.errors import UsageError
-from tbench.history.database import Damaged, connect, make_tables, replace_damaged, told, transaction
+from tbench.history.database import DamagedIndex, connect, make_tables, replace_damaged, sqlite_errors, transaction
 from tbench.history.rows import Changes, DayRow, ModelRow, ProxyRow, RunRow, TaskPoint, TrialRow
-from tbench.history.updating import Places, Progress, Update
+from tbench.history.updating import IndexPaths, IndexUpdate, Progress
 from tbench.scores.gate.nights import Night, run_identity
 from tbench.scores.statistics import RewardTable
 from tbench.scores.summary import ErrorGroup
 
-# What questions in SQL are made of.
-
-_ELSEWHERE = {
+_JOINED_COLUMNS = {
     "model": "models.name",
     "dataset": "datasets.name",
     "dataset_version": "datasets.version",
 }
 _FIELDS = tuple(field.name for field in fields(RunRow))
-_COLUMNS = ", ".join(_ELSEWHERE.get(name, f"runs.{name}") for name in _FIELDS)
+_COLUMNS = ", ".join(_JOINED_COLUMNS.get(name, f"runs.{name}") for name in _FIELDS)
 _TRIAL_COLUMNS = ", ".join(f"trials.{field.name}" for field in fields(TrialRow))
 _RUNS = """runs LEFT JOIN models ON models.id = runs.model_id LEFT JOIN datasets ON datasets.id = runs.dataset_id"""
 _NEWEST_FIRST = "runs.begun_at IS NULL, runs.begun_at DESC, runs.path DESC"
-"""Runs whose begin is not known come last."""
+"""Runs whose begin is unknown come last."""
 
 
-class _Where:
-    """Conditions and their values."""
+class _WhereClause:
+    """Conditions of a query and their values."""
 
     def __init__(self) -> None:
         self._conditions: list[str] = []
@@ -47,18 +45,18 @@ class _Where:
         self.values += values
 
     def add_equal(self, column: str, value: object) -> None:
-        """Nothing for None."""
+        """Add a condition unless the value is None."""
         if value is not None:
             self.add(f"{column} = ?", value)
 
-    def add_dataset(self, said: str | None) -> None:
-        """The dataset by name, or by NAME@VERSION."""
-        if said is not None:
+    def add_dataset(self, dataset: str | None) -> None:
+        """Select a dataset by name or by NAME@VERSION."""
+        if dataset is not None:
             title = "datasets.name || '@' || datasets.version"
-            self.add(f"(datasets.name = ? OR {title} = ?)", said, said)
+            self.add(f"(datasets.name = ? OR {title} = ?)", dataset, dataset)
 
     def add_folders(self, folders: Iterable[Path], index_folder: Path, table: str = "runs") -> None:
-        """At or below one of these folders; paths in the index are relative to its own folder where they lie in it."""
+        """Select paths at or below these folders; paths inside the index's own folder are stored relative to it."""
         conditions, values = [], list[object]()
         for folder in folders:
             known = folder.relative_to(index_folder) if folder.is_relative_to(index_folder) else folder
@@ -75,20 +73,20 @@ class _Where:
 
 
 class RunHistory:
-    """An index over run directories, open for updates and questions. Two processes may have it open at once."""
+    """An open index over run directories, for updates and queries. Several processes may have it open."""
 
     def __init__(self, file: Path, connection: sqlite3.Connection, notes: tuple[str, ...]) -> None:
         self.file = file
         self.notes = notes
-        """What was done to the file when it was opened, one sentence each."""
-        self._places = Places(file.parent)
+        """Sentences on repairs of the file when it was opened."""
+        self._paths = IndexPaths(file.parent)
         self._connection = connection
 
     @classmethod
     def open(cls, file: Path) -> Self:
-        """Open an index, or begin one. One that is damaged or of another schema is made anew, and the notes say so.
+        """Open or create an index. If it is damaged or has another schema, it is rebuilt with a note.
 
-        Raises UsageError for a file that is no index, or cannot be written.
+        Raises UsageError for a file that is not an index, or is not writable.
         """
         file = file.parent.resolve() / file.name
         return cls(file, *connect(file))
@@ -103,31 +101,31 @@ class RunHistory:
         self._connection.close()
 
     def update(self, *roots: Path, progress: Progress | None = None) -> Changes:
-        """Read the run directories at or below `roots` that are new or have changed, and forget those that are gone.
+        """Read new and changed run directories at or below `roots`, and remove those that are gone from the index.
 
-        Forgotten is only what lay below a root that is there, on a disk that is there. Each run is one transaction:
-        whoever ends this process leaves a sound index, which the next update completes. Raises UsageError.
+        Runs are removed only if their root exists and their disk is mounted. Each run is one transaction: if the
+        process is killed, the index stays intact, and the next update completes it. Raises UsageError.
         """
         try:
-            return self._updated(roots, progress)
-        except Damaged:
+            return self._update_once(roots, progress)
+        except DamagedIndex:
             self.close()
             replace_damaged(self.file)
             self._connection, _ = connect(self.file)
-            changes = self._updated(roots, progress)
-            note = f"{self.file}: was damaged, and was made anew of the run directories"
+            changes = self._update_once(roots, progress)
+            note = f"{self.file}: was damaged, and was rebuilt from the run directories"
             return replace(changes, notes=(note, *changes.notes))
 
-    def _updated(self, roots: Iterable[Path], progress: Progress | None) -> Changes:
-        with told(self.file):
-            return Update(self._connection, self._places, progress)([root.resolve() for root in roots])
+    def _update_once(self, roots: Iterable[Path], progress: Progress | None) -> Changes:
+        with sqlite_errors(self.file):
+            return IndexUpdate(self._connection, self._paths, progress)([root.resolve() for root in roots])
 
     def clear(self) -> None:
-        """Forget everything; the next update reads every directory again. Raises UsageError."""
-        with self._sound(), transaction(self._connection):
+        """Empty the index; the next update reads every directory again. Raises UsageError."""
+        with self._raises_damage(), transaction(self._connection):
             make_tables(self._connection)
 
-    # Each question is meant for a page and reads no more than it shows. All raise UsageError where the file is damaged.
+    # Each query serves one page and reads only what it shows. All raise UsageError if the file is damaged.
 
     def runs(
         self,
@@ -139,10 +137,10 @@ class RunHistory:
         under: Iterable[Path] | None = None,
         limit: int | None = None,
     ) -> tuple[RunRow, ...]:
-        """The runs, newest first; those that do not say when they began come last.
+        """Return the runs, newest first; those whose begin is unknown come last.
 
-        `dataset` is a name or NAME@VERSION, `begun_after` an ISO 8601 time in UTC or the beginning of one, `under`
-        folders of which the runs are.
+        `dataset` is a name or NAME@VERSION, `begun_after` an ISO 8601 time in UTC or a prefix of one, `under` folders
+        that contain the runs.
         """
         where = self._where(model=model, dataset=dataset, fingerprint=fingerprint, under=under)
         if begun_after is not None:
@@ -150,19 +148,19 @@ class RunHistory:
         return self._runs(where, limit)
 
     def run(self, run: Path | str) -> RunRow:
-        """The run of this directory, or of this name where there is one of it. Raises UsageError."""
-        where = _Where()
-        where.add_equal("runs.id", self._found(run))
+        """Return the run with this directory or unique name. Raises UsageError."""
+        where = _WhereClause()
+        where.add_equal("runs.id", self._run_id(run))
         return self._runs(where, 1)[0]
 
-    def _runs(self, where: _Where, limit: int | None) -> tuple[RunRow, ...]:
+    def _runs(self, where: _WhereClause, limit: int | None) -> tuple[RunRow, ...]:
         ordered = f"SELECT {_COLUMNS} FROM {_RUNS} {where} ORDER BY {_NEWEST_FIRST} LIMIT ?"
         return tuple(map(self._run_row, self._rows(ordered, *where.values, -1 if limit is None else limit)))
 
     def _run_row(self, values: Sequence[Any]) -> RunRow:
-        """A row of `_COLUMNS` as an object."""
+        """Convert a row of `_COLUMNS`."""
         known = dict(zip(_FIELDS, values, strict=True))
-        known["path"] = self._places.path(known["path"])
+        known["path"] = self._paths.path(known["path"])
         known["imported"] = bool(known["imported"])
         known["seeds"] = tuple(json.loads(known["seeds"]))
         known["per_seed"] = tuple(json.loads(known["per_seed"] or "[]"))
@@ -170,35 +168,35 @@ class RunHistory:
         return RunRow(**known)
 
     def table(self, run: Path | str) -> RewardTable:
-        """The rewards of a run that its summary counts, planned tasks x planned seeds. Raises UsageError."""
-        found = self._found(run)
+        """Return the rewards of a run that its summary counts. Raises UsageError."""
+        found = self._run_id(run)
         known = "SELECT seeds, score IS NULL OR best IS NOT NULL FROM runs WHERE id = ?"
         ((seeds, is_bounded),) = self._rows(known, found)
         verdicts = self._rows("SELECT task, seed, reward FROM trials WHERE run_id = ?", found)
         return RewardTable.of(verdicts, list(self._tasks(found)), json.loads(seeds), is_bounded=bool(is_bounded))
 
     def tasks(self, run: Path | str) -> dict[str, str | None]:
-        """The planned tasks of a run in their order, with the hash of their content where it is known."""
-        return self._tasks(self._found(run))
+        """Return the content hash of each planned task of a run, in order; None if unknown."""
+        return self._tasks(self._run_id(run))
 
     def _tasks(self, run_id: int) -> dict[str, str | None]:
         return dict(self._rows("SELECT task, hash FROM tasks WHERE run_id = ? ORDER BY position", run_id))
 
     def hashes(self, run: Path | str) -> dict[str, str]:
-        """The hash of each task's content in a run, by task, where it is known. Raises UsageError."""
+        """Return the known content hashes of a run's tasks, by task. Raises UsageError."""
         return {task: digest for task, digest in self.tasks(run).items() if digest is not None}
 
     def night(self, row: RunRow, name: str, begun: str) -> Night:
-        """A run as the gate sees it, under the name and the time of its night. Raises UsageError."""
+        """Return a run as a night for the gate, with the given name and time. Raises UsageError."""
         rewards, hashes = self.table(row.path), self.hashes(row.path)
         return Night(name, begun, rewards, hashes, row.fingerprint, run_identity(row.name, row.model, row.begun_at))
 
     def trials(
         self, run: Path | str, *, tasks: Sequence[str] | None = None, status: str | None = None
     ) -> tuple[TrialRow, ...]:
-        """The final result of each planned trial of a run that has one, of all tasks or of some. Raises UsageError."""
-        where = _Where()
-        where.add_equal("run_id", self._found(run))
+        """Return the final results of a run's planned trials, of all or of some tasks. Raises UsageError."""
+        where = _WhereClause()
+        where.add_equal("run_id", self._run_id(run))
         where.add_equal("status", status)
         if tasks is not None:
             where.add(f"task IN ({', '.join('?' * len(tasks))})", *tasks)
@@ -206,7 +204,7 @@ class RunHistory:
         return tuple(TrialRow(*row) for row in rows)
 
     def trials_of(self, task: str) -> dict[Path, tuple[TrialRow, ...]]:
-        """The final results of one task over all runs that planned it, by the directory of the run."""
+        """Return the final results of one task in all runs that planned it, by run directory."""
         rows = self._rows(
             f"""SELECT runs.path, {_TRIAL_COLUMNS} FROM tasks JOIN runs ON runs.id = tasks.run_id
             JOIN trials ON trials.run_id = tasks.run_id AND trials.task = tasks.task
@@ -214,11 +212,11 @@ class RunHistory:
             task,
         )
         grouped = groupby(rows, key=itemgetter(0))
-        return {self._places.path(path): tuple(TrialRow(*row) for _, *row in found) for path, found in grouped}
+        return {self._paths.path(path): tuple(TrialRow(*row) for _, *row in found) for path, found in grouped}
 
     def errors(self, run: Path | str) -> tuple[ErrorGroup, ...]:
-        """The trials of a run without a verdict, those together that failed in the same way. Raises UsageError."""
-        ((groups,),) = self._rows("SELECT error_groups FROM runs WHERE id = ?", self._found(run))
+        """Return the trials of a run without a verdict, grouped by error. Raises UsageError."""
+        ((groups,),) = self._rows("SELECT error_groups FROM runs WHERE id = ?", self._run_id(run))
         return tuple(ErrorGroup.model_validate(group) for group in json.loads(groups))
 
     def task(
@@ -230,7 +228,7 @@ class RunHistory:
         fingerprint: str | None = None,
         under: Iterable[Path] | None = None,
     ) -> tuple[TaskPoint, ...]:
-        """One task over all runs that planned it, newest first."""
+        """Return one task over all runs that planned it, newest first."""
         where = self._where(model=model, dataset=dataset, fingerprint=fingerprint, under=under)
         where.add("tasks.task = ?", task)
         rows = self._rows(
@@ -246,22 +244,22 @@ class RunHistory:
         return tuple(self._point(*row) for row in rows)
 
     def _point(self, path: str, *known: Any) -> TaskPoint:
-        values: list[Any] = [self._places.path(path), *known[:-1], dict(json.loads(known[-1]))]
+        values: list[Any] = [self._paths.path(path), *known[:-1], dict(json.loads(known[-1]))]
         return TaskPoint(*values)
 
     def names_of(self, hashes: Iterable[str]) -> tuple[str, ...]:
-        """The names under which tasks of such content were run."""
+        """Return the names under which tasks with these content hashes were run."""
         known = tuple(dict.fromkeys(hashes))
         marks = ", ".join("?" * len(known))
         found = self._rows(f"SELECT DISTINCT task FROM tasks WHERE hash IN ({marks}) ORDER BY task", *known)
         return tuple(name for (name,) in found)
 
     def task_names(self) -> tuple[str, ...]:
-        """The tasks of all runs."""
+        """Return the names of the tasks of all runs."""
         return tuple(name for (name,) in self._rows("SELECT DISTINCT task FROM tasks ORDER BY task"))
 
     def expected_sec(self) -> dict[str, float]:
-        """The mean seconds of the trials of each task, over all models; only of trials that came to their end."""
+        """Return the mean duration of trials by task, over all models, without trials that ended with an error."""
         return dict(
             self._rows(
                 """SELECT trials.task, avg(trials.wall_sec) FROM trials JOIN runs ON runs.id = trials.run_id
@@ -271,7 +269,7 @@ class RunHistory:
         )
 
     def models(self, *, dataset: str | None = None, under: Iterable[Path] | None = None) -> tuple[ModelRow, ...]:
-        """The best and the last run of each model, series by series; without runs that have no score."""
+        """Return the best and the last run of each model, series by series, without runs that have no score."""
         where = self._where(dataset=dataset, under=under)
         where.add("runs.score IS NOT NULL")
         series = "PARTITION BY runs.model_id, runs.fingerprint"
@@ -295,20 +293,20 @@ class RunHistory:
         return tuple(sorted(rows, key=lambda row: (row.fingerprint, -(row.best.score or 0.0), row.model or "")))
 
     def proxies(self, *, model: str | None = None, under: Iterable[Path] | None = None) -> tuple[ProxyRow, ...]:
-        """The replays and extractions, newest first."""
-        where = _Where()
+        """Return the replays and extractions, newest first."""
+        where = _WhereClause()
         where.add_equal("models.name", model)
         if under is not None:
-            where.add_folders([each.resolve() for each in under], self._places.folder, "proxies")
+            where.add_folders([each.resolve() for each in under], self._paths.folder, "proxies")
         names = [field.name for field in fields(ProxyRow)]
         columns = ", ".join("models.name" if name == "model" else f"proxies.{name}" for name in names)
         tables = "proxies LEFT JOIN models ON models.id = proxies.model_id"
         newest_first = _NEWEST_FIRST.replace("runs.", "proxies.")
         rows = self._rows(f"SELECT {columns} FROM {tables} {where} ORDER BY {newest_first}", *where.values)
-        return tuple(ProxyRow(self._places.path(path), *rest) for path, *rest in rows)
+        return tuple(ProxyRow(self._paths.path(path), *rest) for path, *rest in rows)
 
     def days(self, *, model: str | None = None, under: Iterable[Path] | None = None) -> tuple[DayRow, ...]:
-        """The days on which runs began, newest first."""
+        """Return the days on which runs began, newest first."""
         where = self._where(model=model, under=under)
         where.add("runs.begun_at IS NOT NULL")
         rows = self._rows(
@@ -326,36 +324,36 @@ class RunHistory:
         dataset: str | None = None,
         fingerprint: str | None = None,
         under: Iterable[Path] | None = None,
-    ) -> _Where:
-        where = _Where()
+    ) -> _WhereClause:
+        where = _WhereClause()
         where.add_equal("models.name", model)
         where.add_equal("runs.fingerprint", fingerprint)
         where.add_dataset(dataset)
         if under is not None:
-            where.add_folders([each.resolve() for each in under], self._places.folder)
+            where.add_folders([each.resolve() for each in under], self._paths.folder)
         return where
 
-    def _found(self, run: Path | str) -> int:
-        """The id of a run. Raises UsageError."""
-        place = self._places.place(run.resolve() if isinstance(run, Path) else Path(run))
+    def _run_id(self, run: Path | str) -> int:
+        """Return the id of a run. Raises UsageError."""
+        path = self._paths.stored(run.resolve() if isinstance(run, Path) else Path(run))
         statement = "SELECT id, path FROM runs WHERE path = ? OR name = ? ORDER BY path != ?"
-        rows = self._rows(statement, place, str(run), place)
+        rows = self._rows(statement, path, str(run), path)
         if not rows:
             raise UsageError(f"{run}: no such run in the history; `tbench history` lists them")
-        if len(rows) > 1 and rows[0][1] != place:
+        if len(rows) > 1 and rows[0][1] != path:
             raise UsageError(f"{run}: {len(rows)} runs have this name; give the directory of one")
         return int(rows[0][0])
 
     def _rows(self, statement: str, *values: object) -> list[Any]:
-        """All rows of the answer to a statement. Raises UsageError where the file is damaged."""
-        with self._sound():
+        """Return all rows of a query. Raises UsageError if the file is damaged."""
+        with self._raises_damage():
             return self._connection.execute(statement, values).fetchall()
 
     @contextmanager
-    def _sound(self) -> Iterator[None]:
-        """Raises UsageError where the block finds the file damaged."""
+    def _raises_damage(self) -> Iterator[None]:
+        """Raise UsageError if the block finds the file damaged."""
         try:
-            with told(self.file):
+            with sqlite_errors(self.file):
                 yield
-        except Damaged as damage:
-            raise UsageError(f"{damage}; make it anew with: tbench history --rebuild") from None
+        except DamagedIndex as damage:
+            raise UsageError(f"{damage}; rebuild it with: tbench history --rebuild") from None

@@ -1,4 +1,4 @@
-"""Reads directories of runs and proxies, and lays them out as the rows that an index holds of them."""
+"""Reads directories of runs and proxies as rows of the index."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """All rows about one run; who stores them adds path and ids."""
+    """All rows on one run, without path and ids, which are added when they are stored."""
 
     run: Row
     model: str | None
@@ -36,15 +36,15 @@ class RunRecord:
 
 
 def read_record(path: Path) -> RunRecord:
-    """Read a run directory, and sum it up as `tbench summary` does. Raises UsageError."""
+    """Read a run directory and summarise it like `tbench summary`. Raises UsageError."""
     stored = read_run(path)
     if not stored.planned_tasks or not stored.planned_seeds:
-        raise RunUnreadable(f"{path}: its plan has no task or no seed")
+        raise RunUnreadable(f"{path}: its plan has no tasks or no seeds")
     summary = summary_of(stored, intervals=False)
     finals = final_results(stored.results)
     trials = list(_trials(summary, finals))
     return RunRecord(
-        run=_about(stored, summary, trials) | _figures(summary),
+        run=_run_columns(stored, summary, trials) | _summary_columns(summary),
         model=stored.model or summary.model,
         dataset=_dataset(stored),
         tasks=list(_tasks(stored, summary)),
@@ -52,17 +52,17 @@ def read_record(path: Path) -> RunRecord:
     )
 
 
-def _about(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
-    document, about = stored.document, stored.document or stored.plan
-    begun_at = utc(about.created_at if about else None) or min(_told(trials, "started_at"), default=None)
-    ended_at = utc(about.ended_at if about else None) or max(_told(trials, "finished_at"), default=None)
+def _run_columns(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
+    document, dated = stored.document, stored.document or stored.plan
+    begun_at = utc(dated.created_at if dated else None) or min(_known_times(trials, "started_at"), default=None)
+    ended_at = utc(dated.ended_at if dated else None) or max(_known_times(trials, "finished_at"), default=None)
     return {
         "name": stored.name,
         "agent": document.locked.agent if document else stored.plan.agent if stored.plan else summary.agent,
         "fingerprint": fingerprint(stored),
-        "plan": _plan(stored),
+        "plan": _plan_hash(stored),
         "imported": stored.document is None,
-        "status": about.status if about else None,
+        "status": dated.status if dated else None,
         "stopped": document.stopped if document else None,
         "tbench_version": document.tbench_version if document else None,
         "begun_at": begun_at,
@@ -74,19 +74,19 @@ def _about(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
     }
 
 
-def _plan(stored: StoredRun) -> str:
-    """A hash of the planned tasks and their content."""
+def _plan_hash(stored: StoredRun) -> str:
+    """Hash the planned tasks and their content."""
     hashes = stored.task_hashes
     planned = sorted((name, hashes.get(name)) for name in stored.planned_tasks)
     return hashlib.sha256(_json(planned).encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def _figures(summary: Summary) -> Row:
+def _summary_columns(summary: Summary) -> Row:
     return {
         "seeds": _json(summary.seeds),
         "tasks": len(summary.tasks),
         **summary.counts.model_dump(),
-        **_score(summary.score),
+        **_score_columns(summary.score),
         **summary.usage.model_dump(),
         **summary.time.model_dump(),
         "metrics": _json([each.model_dump() for each in summary.metrics]),
@@ -96,7 +96,7 @@ def _figures(summary: Summary) -> Row:
     }
 
 
-def _score(score: Score | None) -> Row:
+def _score_columns(score: Score | None) -> Row:
     if score is None:
         return {}
     return {
@@ -118,7 +118,7 @@ def _score(score: Score | None) -> Row:
 
 
 def _dataset(stored: StoredRun) -> Row | None:
-    """The dataset of a run; of tasks without one, where they were found."""
+    """Return the dataset of a run, or the folder of tasks that have no dataset."""
     origin = stored.dataset
     if origin is not None:
         known = {"name": origin.name, "version": origin.version, "source": origin.source, "url": origin.url}
@@ -182,12 +182,12 @@ def _trial(result: TrialResult, cell: Cell) -> Row:
     }
 
 
-def _told(trials: list[Row], column: str) -> Iterator[str]:
+def _known_times(trials: list[Row], column: str) -> Iterator[str]:
     return (time for trial in trials if (time := trial[column]) is not None)
 
 
 def utc(time: datetime | str | None) -> str | None:
-    """A time as ISO 8601 in UTC with milliseconds, so that times order as text; None for one that is not known."""
+    """Format a time as ISO 8601 in UTC with milliseconds, so that times sort as text; None if unknown."""
     if isinstance(time, str):
         try:
             time = datetime.fromisoformat(time)
@@ -197,7 +197,7 @@ def utc(time: datetime | str | None) -> str | None:
         return None
     try:
         aware = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-    except OverflowError:  # the year 0
+    except OverflowError:  # before the year 1 in UTC
         return None
     if aware == UNKNOWN_TIME:
         return None
@@ -214,25 +214,23 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-# Reads what a directory of a replay or an extraction says of itself: its manifest, and its result once scored.
-
 RESULT_NAME = "result.json"
 _ADVICE = "restore it or delete the directory"
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyKind:
-    """Where a kind of proxy has what a history tells of it. Keys are dotted paths."""
+    """Keys of a proxy's result that the index stores, as dotted paths."""
 
     name: str
     measure: str
-    """The published score in its result, a fraction."""
+    """Key of the published score, a fraction."""
     planned: str
     answered: str
     data: str
-    """The hash of what it was asked about."""
+    """Key of the hash of its input."""
     figures: tuple[str, ...]
-    """The further figures of its result."""
+    """Keys of further figures."""
 
 
 PROXIES = {
@@ -253,22 +251,22 @@ PROXIES = {
         figures=("levels", "rewards"),
     ),
 }
-"""Kind by the name of the manifest."""
+"""Proxy kinds by the name of their manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyRecord:
-    """The row about one proxy; who stores it adds path and ids."""
+    """The row on one proxy, without path and ids, which are added when it is stored."""
 
     row: Row
     model: str | None
 
 
 def read_proxy(directory: Path, manifest_name: str) -> ProxyRecord:
-    """Read a directory of a replay or an extraction. Raises UsageError."""
+    """Read manifest and result, if any, of a replay or an extraction. Raises UsageError."""
     kind = PROXIES[manifest_name]
-    manifest = _object(directory / manifest_name)
-    result = _object(directory / RESULT_NAME) if (directory / RESULT_NAME).exists() else {}
+    manifest = _read_object(directory / manifest_name)
+    result = _read_object(directory / RESULT_NAME) if (directory / RESULT_NAME).exists() else {}
     model = manifest.get("model")
     figures = {key: result[key] for key in kind.figures if key in result}
     row = {
@@ -276,8 +274,8 @@ def read_proxy(directory: Path, manifest_name: str) -> ProxyRecord:
         "kind": kind.name,
         "measure": kind.measure,
         "score": _number(result, kind.measure),
-        "planned": _whole(result, kind.planned),
-        "answered": _whole(result, kind.answered),
+        "planned": _integer(result, kind.planned),
+        "answered": _integer(result, kind.answered),
         "metric_revision": _text(result.get("metric_revision")),
         "data": _text(result.get(kind.data)),
         "protocol": _text(result.get("protocol")),
@@ -288,7 +286,7 @@ def read_proxy(directory: Path, manifest_name: str) -> ProxyRecord:
     return ProxyRecord(row, _text(model))
 
 
-def _object(file: Path) -> dict[str, Any]:
+def _read_object(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_bytes())
     except OSError as error:
@@ -308,7 +306,7 @@ def _number(data: Mapping[str, Any], dotted: str) -> float | None:
     return float(value) if is_number else None
 
 
-def _whole(data: Mapping[str, Any], dotted: str) -> int | None:
+def _integer(data: Mapping[str, Any], dotted: str) -> int | None:
     value = _number(data, dotted)
     return None if value is None else int(value)
 

@@ -1,4 +1,4 @@
-"""The answers of a history, data only, and remarks about scores that cannot be read side by side."""
+"""Rows that queries of the index return, and remarks on scores that are not comparable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tbench.text import counted, names_shown
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run. Scores are fractions, as in its summary; times are ISO 8601 in UTC, None where they are not known."""
+    """One run. Scores are fractions, as in its summary; times are ISO 8601 in UTC, None if unknown."""
 
     path: Path
     """The run directory."""
@@ -22,16 +22,16 @@ class RunRow:
     model: str | None
     agent: str | None
     dataset: str | None
-    """Name of the dataset, or of the folder that the tasks are of."""
+    """Name of the dataset, or of the folder of the tasks."""
     dataset_version: str | None
     fingerprint: str
-    """Runs that have it alike are one series: only the model may differ."""
+    """Hash of the settings; runs with the same one are a series, in which only the model may differ."""
     plan: str
-    """Runs that have it alike planned the same tasks with the same content."""
+    """Hash of the planned tasks and their content."""
     begun_at: str | None
     ended_at: str | None
     wall_sec: float | None
-    """Seconds from begin to end, pauses before a resume included."""
+    """Seconds from begin to end, including pauses before a resume."""
     status: str | None
     """As in run.json; None for bare results."""
     imported: bool
@@ -46,9 +46,9 @@ class RunRow:
     flagged: int
     weakly_flagged: int
     score: float | None
-    """None without any verdict."""
+    """Score; None without any verdict."""
     score_std: float | None
-    """Sample std over the per-seed scores; None for one seed."""
+    """Sample std of the per-seed scores; None for one seed."""
     score_se: float | None
     """Standard error clustered by task; None for one task."""
     scored_only: float | None
@@ -56,25 +56,25 @@ class RunRow:
     prompt_tokens: int
     completion_tokens: int
     uncounted: int
-    """Replies whose tokens the server did not count: then the sums are at least what they say."""
+    """Replies whose tokens the server did not count; if there are any, the sums are lower bounds."""
     total_sec: float
     """Seconds of all trials together."""
     metrics: Mapping[str, float]
-    """Mean by name of each number that verifiers write beside the reward."""
+    """Mean of each metric that verifiers write in addition to the reward, by name."""
 
     @property
     def coverage(self) -> float:
-        """Share of the planned trials that were scored."""
+        """Fraction of planned trials that were scored."""
         return self.scored / self.planned
 
     @property
     def day(self) -> str | None:
-        """The UTC date on which it began."""
+        """UTC date on which the run began."""
         return None if self.begun_at is None else self.begun_at[:10]
 
     @property
     def words(self) -> str:
-        """What it is called, and its day."""
+        """Name and date of the run."""
         return _name_and_day(self.name, self.begun_at)
 
     @property
@@ -94,20 +94,20 @@ class TaskPoint:
     fingerprint: str
     begun_at: str | None
     hash: str | None
-    """Of the task's content in that run."""
+    """Hash of the task's content in that run."""
     mean_reward: float | None
-    """The mean over all planned seeds, unscored = 0; None when no trial of the task was scored."""
+    """Mean over all planned seeds, unscored = 0; None if no trial of the task was scored."""
     planned: int
     scored: int
     solved: int
     mean_steps: float | None
     mean_wall_sec: float | None
     rewards: Mapping[int, float | None] = field(default_factory=dict)
-    """Reward by seed; None without a verdict, missing where the trial has not ended."""
+    """Reward by seed; None without a verdict, missing if the trial has not ended."""
 
     @property
     def words(self) -> str:
-        """What the run is called, and its day."""
+        """Name and date of the run."""
         return _name_and_day(self.name, self.begun_at)
 
 
@@ -118,13 +118,13 @@ class TrialRow:
     task: str
     seed: int
     trial: str
-    """Its id."""
+    """Id of the trial."""
     attempt: int
     status: str
     """`pass`, `partial`, `fail` or `error`."""
     reward: float | None
     error: str | None
-    """Type of the error that kept it from a verdict."""
+    """Type of the error, if the trial has no verdict."""
     error_stage: str | None
     error_blame: str | None
     outcome: str | None
@@ -135,13 +135,13 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A model in one series of runs that differ in nothing else: the best and the last run of it."""
+    """The best and the last run of a model in one series."""
 
     model: str | None
     fingerprint: str
     runs: int
     best: RunRow
-    """The highest score; the newer one of two that are equal."""
+    """Run with the highest score; of equal ones the newest."""
     last: RunRow
 
 
@@ -161,7 +161,7 @@ class DayRow:
 
 @dataclass(frozen=True, slots=True)
 class ProxyRow:
-    """A replay or an extraction, and what it came to."""
+    """A replay or an extraction with its score."""
 
     path: Path
     name: str
@@ -169,29 +169,29 @@ class ProxyRow:
     """`replay` or `extraction`."""
     model: str | None
     measure: str
-    """The key of its result that `score` is."""
+    """Key of `score` in its result."""
     score: float | None
-    """A fraction; None where it has not been scored."""
+    """A fraction; None if not scored yet."""
     planned: int | None
     answered: int | None
     metric_revision: str | None
     data: str | None
-    """Hash of what it was asked about: other scores are on another scale."""
+    """Hash of its input; only scores with the same hash are comparable."""
     protocol: str | None
     begun_at: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What an update of the index has come to, in directories of runs and proxies."""
+    """Result of an update of the index, as numbers of directories of runs and proxies."""
 
     added: int = 0
     changed: int = 0
     unchanged: int = 0
     forgotten: int = 0
-    """What had a directory that is gone."""
+    """Runs and proxies whose directory is gone."""
     unreadable: int = 0
-    """Directories that cannot be read; the notes say why."""
+    """Directories that cannot be read; the notes contain the reasons."""
     notes: tuple[str, ...] = ()
     """One sentence each."""
 
@@ -206,16 +206,15 @@ def _name_and_day(name: str, begun_at: str | None) -> str:
     return name if begun_at is None or begun_at[:10] in name else f"{name} ({begun_at[:10]})"
 
 
-# What a reader of a history has to know before reading scores side by side: gaps, and tasks that are not the same.
-
 Tasks = Mapping[str, str | None]
-"""Hash by task; None where it is not known."""
-_FEWEST_FOR_A_RHYTHM = 3
+"""Content hash by task; None if unknown."""
+_MIN_PAUSES = 3
+"""Number of pauses from which the usual one is known."""
 _DAY = timedelta(days=1)
 
 
 def run_remarks(rows: Sequence[RunRow], tasks_of: Callable[[RunRow], Tasks]) -> tuple[str, ...]:
-    """A line for each gap, and for each change of tasks from one run of a series to the next; oldest first."""
+    """Return a line for each gap and each change of tasks between consecutive runs of a series; oldest first."""
     series: dict[str, list[RunRow]] = {}
     for row in sorted((row for row in rows if row.begun_at is not None), key=lambda row: row.begun_at or ""):
         series.setdefault(row.fingerprint, []).append(row)
@@ -226,10 +225,10 @@ def run_remarks(rows: Sequence[RunRow], tasks_of: Callable[[RunRow], Tasks]) -> 
 
 
 def _gaps(runs: Sequence[RunRow]) -> Iterator[tuple[RunRow, str]]:
-    """Pauses of more than twice the usual time between two runs, and of more than a day beyond it."""
+    """Find pauses between runs that are more than twice the usual one, and more than a day longer."""
     times = [datetime.fromisoformat(row.begun_at) for row in runs if row.begun_at is not None]
     pauses = [after - before for before, after in pairwise(times)]
-    if len(pauses) < _FEWEST_FOR_A_RHYTHM:
+    if len(pauses) < _MIN_PAUSES:
         return
     usual = timedelta(seconds=median(pause.total_seconds() for pause in pauses))
     for (before, after), pause in zip(pairwise(runs), pauses, strict=True):
@@ -244,40 +243,40 @@ def _days(time: timedelta) -> str:
 def _changes(runs: Sequence[RunRow], tasks_of: Callable[[RunRow], Tasks]) -> Iterator[tuple[RunRow, str]]:
     for before, after in pairwise(runs):
         if before.plan != after.plan and (words := "; ".join(task_changes(tasks_of(before), tasks_of(after)))):
-            yield after, f"tasks of {after.words} beside {before.words}: {words}"
+            yield after, f"tasks of {after.words} compared with {before.words}: {words}"
 
 
 def task_changes(old: Tasks, new: Tasks) -> Iterator[str]:
-    """What differs from one plan to another: content, names of the same content, tasks that only one has."""
+    """Yield the differences between two plans: changed content, renamed tasks, removed and added tasks."""
     changed = [name for name in new if old.get(name) and new[name] and old[name] != new[name]]
-    left, come = [name for name in old if name not in new], [name for name in new if name not in old]
-    by_hash = {old[name]: name for name in left if old[name] is not None}
-    renamed = {name: by_hash[new[name]] for name in come if new[name] in by_hash}
-    gone = [name for name in left if name not in renamed.values()]
+    only_old, only_new = [name for name in old if name not in new], [name for name in new if name not in old]
+    by_hash = {old[name]: name for name in only_old if old[name] is not None}
+    renamed = {name: by_hash[new[name]] for name in only_new if new[name] in by_hash}
+    gone = [name for name in only_old if name not in renamed.values()]
     if changed:
-        yield f"other content of {names_shown(changed)}"
+        yield f"changed content of {names_shown(changed)}"
     if renamed:
         yield f"renamed {names_shown(f'{before} to {name}' for name, before in renamed.items())}"
     if gone:
         yield f"without {names_shown(gone)}"
-    if others := [name for name in come if name not in renamed]:
-        yield f"also {names_shown(others)}"
+    if others := [name for name in only_new if name not in renamed]:
+        yield f"new {names_shown(others)}"
 
 
 def task_remarks(task: str, points: Sequence[TaskPoint], names: Sequence[str], runs: int) -> tuple[str, ...]:
-    """What to know of one task over `runs` runs, of which `points` has those that planned it; newest first.
+    """Return remarks on one task over `runs` runs; `points` are those that planned it, newest first.
 
-    `names` are those under which the same content was run.
+    `names` are the names under which the same content was run.
     """
     known = [point for point in reversed(points) if point.hash is not None]
     lines = [
-        f"other content from {after.words} on: {(before.hash or '')[:12]} to {(after.hash or '')[:12]}; "
-        "what came before is of another task"
+        f"content changed from {after.words} on: {(before.hash or '')[:12]} to {(after.hash or '')[:12]}; "
+        "earlier results are of another task"
         for before, after in pairwise(known)
         if before.hash != after.hash
     ]
     if others := [name for name in names if name != task]:
         lines.append(f"the same content was also run as {names_shown(others)}")
     if missing := runs - len(points):
-        lines.append(f"{missing:,} of {counted(runs, 'run')} did not plan it")
+        lines.append(f"{missing:,} of {counted(runs, 'run')} did not plan this task")
     return tuple(lines)

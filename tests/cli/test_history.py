@@ -50,7 +50,7 @@ def test_the_runs_of_a_folder_are_listed_newest_first(history: Here, runs: Path)
         "night-2  2026-01-03 22:00  other  bundled  100.0 ± 0.0 %       2/2  2     15k  1 h 00 min",
         "night-1  2026-01-02 22:00  m      bundled    0.0 ± 0.0 %       1/2  2     15k  1 h 00 min",
         "night-0  2026-01-01 22:00  m      bundled  75.0 ± 35.4 %       2/2  2     15k  1 h 00 min",
-        "note: tasks of night-1 (2026-01-02) beside night-0 (2026-01-01): other content of tidy-notes",
+        "note: tasks of night-1 (2026-01-02) compared with night-0 (2026-01-01): changed content of tidy-notes",
     ]
     assert (runs / ".tbench-history.sqlite").is_file()
 
@@ -72,8 +72,8 @@ def test_one_task_is_followed_over_the_runs(history: Here, runs: Path) -> None:
         "night-2  2026-01-03 22:00  other  0123456789ab  100.0 %     2/2    7.0  1 1",
         "night-1  2026-01-02 22:00  m      0123456789ab    0.0 %     0/2    7.0  0 ERR",
         "night-0  2026-01-01 22:00  m      ffffffffffff   75.0 %     1/2    7.0  1 0.50",
-        "note: other content from night-1 (2026-01-02) on: ffffffffffff to 0123456789ab; "
-        "what came before is of another task",
+        "note: content changed from night-1 (2026-01-02) on: ffffffffffff to 0123456789ab; "
+        "earlier results are of another task",
     ]
     code, _, err = history(runs, "--task", "tidy-note")
     assert (code, err) == (2, "tbench: tidy-note: no run has planned this task; near to it: tidy-notes\n")
@@ -117,7 +117,7 @@ def test_a_folder_that_is_not_there_is_said(history: Here, runs: Path, tmp_path:
     shutil.rmtree(runs)
     code, out, err = history(runs, "--index", index)
     assert code == 0 and out.count("night-") >= 3
-    assert err == f"note: {runs}: is not there; the history keeps 3 runs of it\n"
+    assert err == f"note: {runs}: does not exist; the history keeps 3 runs of it\n"
     assert history(runs, "--index", index, "--rebuild")[0] == 2
 
 

@@ -164,7 +164,7 @@ def test_a_directory_that_is_no_readable_run_is_a_note(runs: Path, history: RunH
         assert changes.unreadable == 3
         said = "\n".join(sorted(changes.notes))
         assert "broken/run.json: not JSON" in said and "empty: its plan has no task" in said
-        assert "huge: holds what no index can hold" in said
+        assert "huge: contains a value that SQLite cannot store" in said
     assert names(history) == ["night-1"]
 
 
@@ -173,7 +173,7 @@ def test_a_run_that_cannot_be_read_any_more_keeps_its_figures(runs: Path, histor
     history.update(runs)
     (path / "results.jsonl").write_text("garbage\n" * 2)
     (note,) = history.update(runs).notes
-    assert "results.jsonl:1: not JSON" in note and note.endswith("the history keeps what it read of it before")
+    assert "results.jsonl:1: not JSON" in note and note.endswith("the history keeps its earlier content")
     assert history.runs()[0].score == 1.0
     night(runs, 1, 0.0)
     assert history.update(runs).words == "1 changed"
@@ -194,7 +194,7 @@ def test_a_name_that_is_no_text_is_a_note(runs: Path, history: RunHistory) -> No
     (runs / "night-1").rename(runs / os.fsdecode(b"night-\xff"))
     night(runs, 2)
     (note,) = history.update(runs).notes
-    assert note.endswith("cannot be looked into (its name is no text; rename it)")
+    assert note.endswith("cannot be read (its name is not valid text; rename it)")
     assert names(history) == ["night-2"]
 
 
@@ -221,7 +221,7 @@ def test_only_what_lay_below_a_root_that_is_there_is_forgotten(runs: Path, histo
     assert history.update(runs) == history.update(runs)
     assert names(history) == ["night-2", "night-1"]
     (note,) = history.update(elsewhere).notes
-    assert note == f"{elsewhere}: is not there; the history keeps 1 run of it"
+    assert note == f"{elsewhere}: does not exist; the history keeps 1 run of it"
     assert names(history) == ["night-2", "night-1"]
 
 

@@ -123,7 +123,7 @@ def test_damage_that_a_question_meets_is_told_with_the_way_out(runs: Path) -> No
     with file.open("r+b") as opened:
         opened.seek((page - 1) * size)
         opened.write(b"\xff" * size)
-    with RunHistory.open(file) as history, pytest.raises(UsageError, match="make it anew with: tbench history --re"):
+    with RunHistory.open(file) as history, pytest.raises(UsageError, match="rebuild it with: tbench history --re"):
         history.task("task-000")
 
 
@@ -132,7 +132,7 @@ def test_an_index_of_another_schema_is_made_anew(runs: Path) -> None:
     for version in (SCHEMA_VERSION - 1, SCHEMA_VERSION + 1):
         set_version(runs, version)
         notes, words = updated(runs)
-        assert "has the tables of another tbench" in notes[0] and words == "6 added"
+        assert "from another version of tbench" in notes[0] and words == "6 added"
     assert len(content(runs)) == 36
 
 
@@ -152,7 +152,7 @@ def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with closing(sqlite3.connect(tmp_path / "other.sqlite")) as other, other:
         other.execute("CREATE TABLE mine (x)")
-    for name, why in (("notes.txt", "is no history of tbench's"), ("other.sqlite", "database of something else")):
+    for name, why in (("notes.txt", "not a history of tbench"), ("other.sqlite", "database of another program")):
         before = (tmp_path / name).read_bytes()
         with pytest.raises(UsageError, match=f"{name}: .*{why}.*name another file with --index"):
             RunHistory.open(tmp_path / name)

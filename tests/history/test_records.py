@@ -81,7 +81,7 @@ def test_a_proxy_that_is_broken_or_gone_is_treated_like_a_run(history: RunHistor
     history.update(tmp_path)
     (path / "result.json").write_text("[]")
     (note,) = history.update(tmp_path).notes
-    assert "result.json: not a JSON object" in note and "keeps what it read of it before" in note
+    assert "result.json: not a JSON object" in note and "keeps its earlier content" in note
     (path / "result.json").write_text(json.dumps({"levels": {"extractable": {"mean": "much"}}, "planned": True}))
     assert history.update(tmp_path).words == "1 changed"
     assert [(row.score, row.planned) for row in history.proxies()] == [(None, None)]

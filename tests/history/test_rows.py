@@ -52,14 +52,14 @@ def test_other_tasks_than_in_the_run_before_are_told(history: RunHistory, tmp_pa
     write_night(tmp_path, 1, {"a": "9", "b": "2", "c": "3"})
     write_night(tmp_path, 2, {"a": "9", "b-new": "2", "d": "4"})
     assert remarks(history, tmp_path) == (
-        "tasks of night-1 (2026-01-02) beside night-0 (2026-01-01): other content of a",
-        "tasks of night-2 (2026-01-03) beside night-1 (2026-01-02): renamed b to b-new; without c; also d",
+        "tasks of night-1 (2026-01-02) compared with night-0 (2026-01-01): changed content of a",
+        "tasks of night-2 (2026-01-03) compared with night-1 (2026-01-02): renamed b to b-new; without c; new d",
     )
 
 
 def test_content_that_is_not_known_has_not_changed() -> None:
     assert list(task_changes({"a": None, "b": "1"}, {"a": "1", "b": None})) == []
-    assert list(task_changes({"a": None}, {"b": None})) == ["without a", "also b"]
+    assert list(task_changes({"a": None}, {"b": None})) == ["without a", "new b"]
 
 
 def test_the_remarks_on_a_task_say_where_it_is_another_one(history: RunHistory, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_the_remarks_on_a_task_say_where_it_is_another_one(history: RunHistory, 
     points = history.task("a")
     names = history.names_of(point.hash for point in points if point.hash is not None)
     assert task_remarks("a", points, names, 3) == (
-        "other content from night-2 (2026-01-03) on: 1 to 2; what came before is of another task",
+        "content changed from night-2 (2026-01-03) on: 1 to 2; earlier results are of another task",
         "the same content was also run as old-name",
-        "1 of 3 runs did not plan it",
+        "1 of 3 runs did not plan this task",
     )

@@ -57,7 +57,7 @@ def test_some_runs_are_exported_each_once_and_bare_results_too(runs: Path, tmp_p
 def test_nothing_is_overwritten_without_being_told(runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine"
     file.write_text("mine")
-    with pytest.raises(UsageError, match="mine: is there already; overwrite it with --overwrite"):
+    with pytest.raises(UsageError, match="mine: already exists; overwrite it with --overwrite"):
         export_sqlite([runs], file)
     assert file.read_text() == "mine"
     assert export_sqlite([runs], file, overwrite=True)[0] == 3
@@ -74,7 +74,10 @@ def test_what_fails_leaves_the_file_as_it_was(runs: Path, tmp_path: Path) -> Non
     assert (tmp_path / "all.sqlite").read_bytes() == before
     count, (note,) = export_sqlite([runs], tmp_path / "others.sqlite")
     assert count == 2 and "night-0001/run.json: not JSON" in note
-    for path, why in ((tmp_path / "absent", "no such run directory"), (tmp_path / "empty", "neither a run directory")):
+    for path, why in (
+        (tmp_path / "absent", "no such run directory"),
+        (tmp_path / "empty", "is not a run directory and contains none"),
+    ):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(UsageError, match=why):
             export_sqlite([path], tmp_path / "none.sqlite")
@@ -85,7 +88,7 @@ def test_what_fails_leaves_the_file_as_it_was(runs: Path, tmp_path: Path) -> Non
 
 def test_an_export_is_no_index(runs: Path, tmp_path: Path) -> None:
     export_sqlite([runs], tmp_path / "all.sqlite")
-    with pytest.raises(UsageError, match="an SQLite database of something else"):
+    with pytest.raises(UsageError, match="an SQLite database of another program"):
         RunHistory.open(tmp_path / "all.sqlite")
 
 

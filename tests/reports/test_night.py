@@ -83,7 +83,7 @@ def test_settings_that_changed_are_shown_with_both_values(tmp_path: Path) -> Non
 
 def test_the_content_of_tasks_that_changed_is_named(tmp_path: Path) -> None:
     page = two_nights(tmp_path, PAIR, hashes={**{task: HASHES[task] for task in PAIR}, "task-02": "new"})
-    assert "tasks other content of task-02" in page.words
+    assert "tasks changed content of task-02" in page.words
 
 
 def test_a_night_without_changes_says_so(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_versions_and_images_that_changed_are_named(tmp_path: Path) -> None:
 
 
 def test_the_content_of_a_task_is_a_difference(tmp_path: Path) -> None:
-    assert changes(tmp_path, {}, {"hashes": {"a": "new"}}) == {"tasks": "other content of a"}
+    assert changes(tmp_path, {}, {"hashes": {"a": "new"}}) == {"tasks": "changed content of a"}
 
 
 def test_a_run_that_has_disappeared_has_no_known_differences(tmp_path: Path) -> None:
