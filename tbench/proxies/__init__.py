@@ -1,1 +1,1 @@
-"""Evaluations that execute nothing: next-action replay, extraction, and how they correlate with executed scores."""
+"""Evaluations that execute nothing (next-action replay, extraction), and their correlation with executed scores."""

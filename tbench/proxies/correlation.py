@@ -1,6 +1,6 @@
 """Rank correlation of two scores of the same models: Spearman and Kendall, with intervals. Pure functions, no I/O.
 
-A rank correlation says whether one score orders models as the other does, not how far apart they are.
+A rank correlation measures whether both scores order the models alike, not how far apart they are.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from tbench.scores.intervals import quantile
 
 BOOTSTRAP_RESAMPLES = 5_000
-FEWEST_FOR_INTERVAL = 10
-"""Fewest models for any interval: over fewer, resampling promises too much, as they have few orders, and the normal
-approximation that Fisher's rests on does not hold yet."""
+MIN_MODELS_FOR_INTERVAL = 10
+"""Fewer models have too few orders for resampling, and too few for the normal approximation of Fisher's interval."""
 _Z_975 = 1.959963984540054
 
 Interval = tuple[float, float]
@@ -31,23 +30,23 @@ class BootstrapInterval:
     low: float
     high: float
     resamples: int
-    """Resamples in which the coefficient is defined; in the others all models had one score."""
+    """Resamples in which the coefficient is defined; in the others all models had the same score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A coefficient from -1 to 1, and how certain it is, by 95 % intervals."""
+    """A coefficient from -1 to 1 with 95 % intervals."""
 
     value: float | None
-    """The coefficient; None for fewer than two models, and where one score has the same value for all."""
+    """The coefficient; None for fewer than two models, and if one score is the same for all."""
     bootstrap: BootstrapInterval | None
     fisher: Interval | None = None
-    """Fisher's interval, which there is for Spearman's coefficient only."""
+    """Fisher's interval, for Spearman's coefficient only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """Both coefficients over `n` models, and notes on what is missing and why."""
+    """Both coefficients over `n` models, and notes on missing values and intervals."""
 
     n: int
     spearman: Estimate
@@ -59,10 +58,10 @@ def correlate(xs: Sequence[float], ys: Sequence[float], *, seed: int = 0) -> Cor
     """Correlate two scores of the same models, given in the same order.
 
     The same `seed` gives the same intervals on every machine. Raises ValueError for lists of different length and for
-    a score that is not a finite number.
+    scores that are not finite.
     """
     if len(xs) != len(ys) or not all(map(math.isfinite, (*xs, *ys))):
-        raise ValueError("two lists of finite scores of the same models are needed")
+        raise ValueError("correlate() needs two lists of finite scores, of the same models in the same order")
     n = len(xs)
     rho, tau = spearman(xs, ys), kendall(xs, ys)
     return Correlation(
@@ -74,7 +73,7 @@ def correlate(xs: Sequence[float], ys: Sequence[float], *, seed: int = 0) -> Cor
 
 
 def average_ranks(values: Sequence[float]) -> list[float]:
-    """Ranks from 1; equal values share the mean of their ranks."""
+    """Return ranks from 1; equal values share the mean of their ranks."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     start = 0
@@ -89,8 +88,8 @@ def average_ranks(values: Sequence[float]) -> list[float]:
 
 
 def spearman(xs: Sequence[float], ys: Sequence[float]) -> float | None:
-    """Pearson's correlation of the average ranks (Spearman 1904); None where all xs or all ys are equal."""
-    # Doubled ranks are whole numbers, so that the sums are exact.
+    """Return Pearson's correlation of the average ranks (Spearman 1904); None if all xs or all ys are equal."""
+    # Doubled ranks are integers, so that the sums are exact.
     ranks_x, ranks_y = ([round(2 * rank) for rank in average_ranks(values)] for values in (xs, ys))
     n, mean = len(ranks_x), len(ranks_x) + 1
     over_x = sum((rank - mean) ** 2 for rank in ranks_x)
@@ -102,15 +101,15 @@ def spearman(xs: Sequence[float], ys: Sequence[float]) -> float | None:
 
 
 def kendall(xs: Sequence[float], ys: Sequence[float]) -> float | None:
-    """Kendall's tau-b (1945): (C - D) / sqrt((P - T_x)(P - T_y)); None where all xs or all ys are equal.
+    """Return Kendall's tau-b (1945): (C - D) / sqrt((P - T_x)(P - T_y)); None if all xs or all ys are equal.
 
-    Of P = n(n - 1)/2 pairs, C are in the same order by both, D in opposite orders, T_x and T_y tied.
+    Of P = n(n - 1)/2 pairs, C are ordered alike, D in opposite ways, and T_x and T_y are tied in x and y.
     """
     pairs = _pairs(len(xs))
-    tied_x, tied_y, tied_both = (_tied(values) for values in (xs, ys, list(zip(xs, ys, strict=True))))
+    tied_x, tied_y, tied_both = (_tied_pairs(values) for values in (xs, ys, list(zip(xs, ys, strict=True))))
     if not pairs or tied_x == pairs or tied_y == pairs:
         return None
-    # Knight 1966: with models sorted by x, then y, a pair is in opposite orders where a larger y came before.
+    # Knight 1966: with models sorted by x, then y, a pair is discordant if a larger y came before.
     seen: list[float] = []
     opposite = 0
     for _, y in sorted(zip(xs, ys, strict=True)):
@@ -128,12 +127,12 @@ def bootstrap(
     resamples: int = BOOTSTRAP_RESAMPLES,
     seed: int = 0,
 ) -> BootstrapInterval | None:
-    """The interval over resamples of models, drawn with replacement.
+    """Return the interval over resamples of models, drawn with replacement.
 
-    None for fewer than 10 models, and where the coefficient itself is not defined.
+    None for fewer than 10 models, and if the coefficient is undefined.
     """
     n = len(xs)
-    if n < FEWEST_FOR_INTERVAL or coefficient(xs, ys) is None:
+    if n < MIN_MODELS_FOR_INTERVAL or coefficient(xs, ys) is None:
         return None
     draw = random.Random(seed).choices
     values = []
@@ -149,11 +148,11 @@ def bootstrap(
 
 
 def fisher_interval(rho: float | None, n: int) -> Interval | None:
-    """95 % interval of Spearman's coefficient: atanh(rho) ± 1.96 sqrt((1 + rho²/2) / (n - 3)), back through tanh.
+    """Return the 95 % interval of Spearman's coefficient: atanh(rho) ± 1.96 sqrt((1 + rho²/2) / (n - 3)), then tanh.
 
-    The variance is Bonett and Wright's (2000). None for fewer than 10 models, and at ±1, where there is none.
+    The variance is Bonett and Wright's (2000). None for fewer than 10 models, and at ±1, where it is undefined.
     """
-    if rho is None or n < FEWEST_FOR_INTERVAL or abs(rho) >= 1.0:
+    if rho is None or n < MIN_MODELS_FOR_INTERVAL or abs(rho) >= 1.0:
         return None
     centre, half = math.atanh(rho), _Z_975 * math.sqrt((1 + rho * rho / 2) / (n - 3))
     return math.tanh(centre - half), math.tanh(centre + half)
@@ -162,21 +161,21 @@ def fisher_interval(rho: float | None, n: int) -> Interval | None:
 def _notes(xs: Sequence[float], ys: Sequence[float], rho: float | None) -> tuple[str, ...]:
     n = len(xs)
     if n < 2:
-        return (f"undefined: {n} {'model' if n == 1 else 'models'} on both sides, and two are needed for an order",)
+        return (f"undefined: {n} {'model' if n == 1 else 'models'} on both sides; two are needed",)
     notes = [
         f"undefined: all {n} {side} scores are equal"
         for side, values in (("proxy", xs), ("executed", ys))
         if len(set(values)) == 1
     ]
-    if rho is not None and n < FEWEST_FOR_INTERVAL:
-        notes.append(f"no interval: {n} models are too few, {FEWEST_FOR_INTERVAL} are needed")
+    if rho is not None and n < MIN_MODELS_FOR_INTERVAL:
+        notes.append(f"no interval: {n} models are too few; {MIN_MODELS_FOR_INTERVAL} are needed")
     elif rho is not None and abs(rho) >= 1.0:
         notes.append("no interval by Fisher's z at ±1")
     return tuple(notes)
 
 
 def _bounded(numerator: int, square: int) -> float:
-    """The quotient numerator / sqrt(square), exactly ±1 where the whole numbers say so."""
+    """Return numerator / sqrt(square), limited to exactly ±1."""
     if numerator * numerator >= square:
         return math.copysign(1.0, numerator)
     return numerator / math.sqrt(square)
@@ -186,5 +185,5 @@ def _pairs(n: int) -> int:
     return n * (n - 1) // 2
 
 
-def _tied(values: Sequence[Hashable]) -> int:
+def _tied_pairs(values: Sequence[Hashable]) -> int:
     return sum(_pairs(count) for count in Counter(values).values())

@@ -1,4 +1,4 @@
-"""JSON files that somebody else may have written, broken or not there at all."""
+"""Reads JSON files that may be missing, broken or written by other programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tbench.text import one_line
 
 
 def read_json(path: Path, advice: str) -> Any:
-    """The value that a file holds. Raises UsageError, with `advice` where the file cannot be read."""
+    """Read the value in a file. Raises UsageError, with `advice` if the file cannot be opened."""
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
@@ -22,8 +22,8 @@ def read_json(path: Path, advice: str) -> Any:
         raise UsageError(f"{path}: not JSON ({one_line(str(error), 120)})") from None
 
 
-def object_in(path: Path) -> dict[str, Any] | None:
-    """The JSON object that a file holds; None where it cannot be read or holds none."""
+def read_object_or_none(path: Path) -> dict[str, Any] | None:
+    """Read the JSON object in a file; None if it cannot be read or is not an object."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

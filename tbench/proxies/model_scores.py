@@ -1,6 +1,6 @@
-"""Reads one score per model from whatever holds it: results of proxies, tables, run directories.
+"""Reads one score per model from results of proxies, tables and run directories.
 
-Only reads. A model that a side has twice is an error: which of the two counts is not ours to guess.
+A model with two scores on one side is an error, as it is ambiguous which one counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tbench.errors import UsageError
-from tbench.proxies.json_files import object_in, read_json
+from tbench.proxies.json_files import read_json, read_object_or_none
 from tbench.scores.statistics import score as score_of
 from tbench.scores.summarise import reward_table
 from tbench.storage.read_run import StoredRun, read_run
@@ -24,9 +24,9 @@ from tbench.text import one_line
 
 By = Literal["model", "name"]
 DEFAULT_FIELDS = ("aggregate.avg_command_f1", "levels.extractable.mean")
-"""The published score of a replay result and of an extraction, a fraction each."""
+"""Keys of the published score, a fraction, of a replay and of an extraction."""
 _PROVENANCE = ("metric_revision", "dataset_sha256", "protocol", "tasks_sha256")
-"""Keys of a result that say what it was made with: results that differ in them are not on one scale."""
+"""Keys on how a result was made; results that differ in them are not comparable."""
 
 
 @dataclass(frozen=True)
@@ -38,56 +38,56 @@ class ModelScore:
     where: str
     notes: tuple[str, ...] = ()
     provenance: tuple[tuple[str, str], ...] = ()
-    """(key, value) pairs that all scores compared with it must have, too."""
+    """(key, value) pairs in which comparable scores agree."""
 
 
 def proxy_scores(paths: Iterable[Path], *, by: By = "model", field: str | None = None) -> list[ModelScore]:
-    """The scores in result files, in directories of them, and in tables (CSV, JSONL) of model and score.
+    """Read scores from result files, directories of them, and tables (CSV, JSONL) of model and score.
 
-    `field` is a dotted path in a result file, or a table's column. Raises UsageError for what holds no score.
+    `field` is a dotted path in a result file, or a table's column. Raises UsageError for a path without scores.
     """
     return [score for path in paths for score in _scores_of_proxy(path, by, field)]
 
 
 def executed_scores(paths: Iterable[Path], *, by: By = "model") -> list[ModelScore]:
-    """The scores of run directories and imported results, and those in tables of model and score.
+    """Read scores of run directories and imported results, and from tables of model and score.
 
-    Scores of runs are percentages in which a trial without a verdict counts 0. Raises UsageError.
+    Scores of runs are percentages; a trial without a verdict counts as 0. Raises UsageError.
     """
     return [score for path in paths for score in _scores_of_executed(path, by)]
 
 
 def read_names(path: Path) -> dict[str, str]:
-    """The name to use by the name that a file has, from a JSON object or a CSV of two columns. Raises UsageError."""
+    """Read a mapping of names in files to names to use: a JSON object or a CSV of two columns. Raises UsageError."""
     text = _text(path)
     try:
         pairs = json.loads(text).items() if text.lstrip().startswith("{") else list(csv.reader(io.StringIO(text)))
         names = {str(name).strip(): str(other).strip() for name, other in pairs if name or other}
     except (ValueError, csv.Error) as error:
         raise UsageError(
-            f"{path}: neither a JSON object nor lines `name,other name` ({one_line(str(error), 120)})"
+            f"{path}: must be a JSON object or lines `name,other name` ({one_line(str(error), 120)})"
         ) from None
     if not names:
-        raise UsageError(f"{path}: holds no names")
+        raise UsageError(f"{path}: contains no names")
     return names
 
 
 def by_model(scores: Sequence[ModelScore], names: Mapping[str, str], side: str) -> dict[str, ModelScore]:
-    """Score by model, whose name `names` may replace. Raises UsageError for a model that occurs twice."""
+    """Return the score of each model, renamed by `names`. Raises UsageError for a model that occurs twice."""
     found: dict[str, ModelScore] = {}
     for score in scores:
         model = names.get(score.model, score.model)
         if model in found:
             raise UsageError(
                 f"{score.where}: a second {side} score of {model!r}, after {found[model].where}; give one per model, "
-                "or tell them apart with --by name or --names"
+                "or distinguish them with --by name or --names"
             )
         found[model] = score
     return found
 
 
 def differences(scores: Iterable[ModelScore]) -> list[str]:
-    """What the provenance of these scores differs in, one phrase each."""
+    """Return the differences in provenance of these scores, one phrase each."""
     values: dict[str, set[str]] = {}
     for score in scores:
         for key, value in score.provenance:
@@ -102,17 +102,17 @@ def _scores_of_proxy(path: Path, by: By, field: str | None) -> list[ModelScore]:
     if path.is_dir():
         own = path / "result.json"
         files = [own] if own.is_file() else sorted({*path.glob("*/result.json"), *path.glob("*.json")})
-        found = [_score_of_result(file, by, field) for file in files if own.is_file() or _looks_like_a_result(file)]
+        found = [_score_of_result(file, by, field) for file in files if own.is_file() or _is_result(file)]
         if not found:
-            raise UsageError(f"{path}: no result.json of a proxy in it or one level below")
+            raise UsageError(f"{path}: contains no result.json of a proxy, nor does a directory in it")
         return found
     if path.suffix in (".csv", ".jsonl"):
         return _scores_of_table(path, field or "score")
     return [_score_of_result(path, by, field)]
 
 
-def _looks_like_a_result(file: Path) -> bool:
-    return "model" in (object_in(file) or {})
+def _is_result(file: Path) -> bool:
+    return "model" in (read_object_or_none(file) or {})
 
 
 def _score_of_result(file: Path, by: By, field: str | None) -> ModelScore:
@@ -123,16 +123,16 @@ def _score_of_result(file: Path, by: By, field: str | None) -> ModelScore:
     value = _value_at(data, used)
     if not _is_number(value):
         hint = "" if field else "; name another score with --field, such as aggregate.valid_json_pct"
-        raise UsageError(f"{file}: {used} is no number{hint}")
+        raise UsageError(f"{file}: {used} is not a number{hint}")
     name = data.get("model") if by == "model" else data.get("model_short") or file.parent.name
     if not isinstance(name, str) or not name:
-        raise UsageError(f"{file}: does not say whose result it is (`model`)")
+        raise UsageError(f"{file}: has no `model`")
     template = data.get("prompt_template")
     notes = ["not complete"] if data.get("complete") is False else []
     if isinstance(template, dict) and template.get("rank_eligible") is False:
-        notes.append("not eligible for ranking (a prompt without the model's template)")
-    made = tuple((key, str(data[key])) for key in _PROVENANCE if data.get(key) is not None)
-    provenance = (("score", used), *made)
+        notes.append("not eligible for ranking (some prompts without the model's template)")
+    settings = tuple((key, str(data[key])) for key in _PROVENANCE if data.get(key) is not None)
+    provenance = (("score", used), *settings)
     return ModelScore(name, value if field else 100 * value, str(file), tuple(notes), provenance)
 
 
@@ -150,18 +150,18 @@ def _is_number(value: object) -> bool:
 
 
 def _scores_of_executed(path: Path, by: By) -> list[ModelScore]:
-    if path.is_file() and (path.suffix == ".csv" or _has_a_score(path)):
+    if path.is_file() and (path.suffix == ".csv" or _is_score_table(path)):
         return _scores_of_table(path, "score")
     if path.is_dir() and not (path / CONFIG_NAME).is_file() and not (path / RESULTS_NAME).is_file():
         runs = sorted(each.parent for each in path.glob(f"*/{CONFIG_NAME}"))
         if not runs:
-            raise UsageError(f"{path}: neither a run directory nor one that holds some")
+            raise UsageError(f"{path}: is not a run directory and contains none")
         return [score for run in runs for score in _scores_of_run(read_run(run), by)]
     return _scores_of_run(read_run(path), by)
 
 
-def _has_a_score(path: Path) -> bool:
-    """Whether the lines hold model and score, and not task, seed and reward."""
+def _is_score_table(path: Path) -> bool:
+    """Whether the lines have model and score, and not task, seed and reward."""
     first = next((line for line in _text(path).split("\n") if line.strip()), "")
     try:
         keys = json.loads(first)
@@ -174,13 +174,13 @@ def _scores_of_run(run: StoredRun, by: By) -> list[ModelScore]:
     models = sorted({str(result.model or run.model or run.name) for result in run.results})
     scores = []
     if not run.planned_tasks or not run.planned_seeds:
-        raise UsageError(f"{run.path}: its plan is empty, so there is no executed score")
+        raise UsageError(f"{run.path}: its plan is empty, so it has no score")
     for model in models or [str(run.model or run.name)]:
         results = [each for each in run.results if str(each.model or run.model or run.name) == model]
         table = reward_table(results, run.planned_tasks, run.planned_seeds)
         scored, planned = len(table.scored_rewards()), len(table.tasks) * len(table.seeds)
         if not scored:
-            raise UsageError(f"{run.path}: no trial of {model!r} has a verdict, so there is no executed score")
+            raise UsageError(f"{run.path}: no trial of {model!r} has a verdict, so it has no score")
         notes = () if scored == planned else (f"coverage {scored}/{planned}; unscored = 0",)
         name = run.name if by == "name" and len(models) == 1 else model
         scores.append(ModelScore(name, 100 * score_of(table), str(run.path), notes))
@@ -199,12 +199,12 @@ def _scores_of_table(path: Path, column: str) -> list[ModelScore]:
         if not isinstance(model, str) or not model.strip():
             raise UsageError(f"{where}: no `model`; each line needs model and {column}")
         if not _is_number(value):
-            raise UsageError(f"{where}: `{column}` is no number; remove the line or mend it")
+            raise UsageError(f"{where}: `{column}` is not a number; correct or remove the line")
         assert isinstance(value, int | float)
         provenance = tuple((key, str(row[key])) for key in _PROVENANCE if row.get(key) not in (None, ""))
         scores.append(ModelScore(model.strip(), float(value), where, (), provenance))
     if not scores:
-        raise UsageError(f"{path}: holds no scores; each line needs model and {column}")
+        raise UsageError(f"{path}: contains no scores; each line needs model and {column}")
     return scores
 
 

@@ -1,4 +1,4 @@
-"""Workers that go through a list of things to ask for, so many at once."""
+"""Runs a coroutine over a list of items with limited concurrency."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def work_through(items: Sequence[T], work: Callable[[T], Awaitable[None]], concurrency: int) -> None:
-    """Call `work` with each of `items`, `concurrency` of them at a time.
+async def for_each(items: Sequence[T], work: Callable[[T], Awaitable[None]], concurrency: int) -> None:
+    """Call `work` with each of `items`, at most `concurrency` at a time.
 
-    An exception, or being cancelled, stops all of it and is raised when every worker has ended.
+    An exception or a cancellation stops all workers, and is raised when they have ended.
     """
     rest = iter(items)
 
-    async def one_after_another() -> None:
+    async def worker_loop() -> None:
         for item in rest:
             await work(item)
 
-    workers = [
-        asyncio.create_task(one_after_another(), name=f"worker {n}") for n in range(min(concurrency, len(items)))
-    ]
+    workers = [asyncio.create_task(worker_loop(), name=f"worker {n}") for n in range(min(concurrency, len(items)))]
     try:
         await asyncio.gather(*workers)
     finally:

@@ -111,8 +111,8 @@ def test_fishers_interval_is_not_given_where_it_would_mean_nothing(rho: float | 
 @pytest.mark.parametrize(
     ("xs", "ys", "said"),
     [
-        ([], [], "undefined: 0 models on both sides, and two are needed for an order"),
-        ([1.0], [2.0], "undefined: 1 model on both sides, and two are needed for an order"),
+        ([], [], "undefined: 0 models on both sides; two are needed"),
+        ([1.0], [2.0], "undefined: 1 model on both sides; two are needed"),
         ([1.0, 1, 1, 1], [1.0, 2, 3, 4], "undefined: all 4 proxy scores are equal"),
         ([1.0, 2, 3, 4], [0.0, 0, 0, 0], "undefined: all 4 executed scores are equal"),
     ],
@@ -130,7 +130,7 @@ def test_few_models_have_a_coefficient_and_no_interval(more: int) -> None:
     if not more:
         assert (found.spearman.value, found.kendall.value) == (0.5, pytest.approx(1 / 3))
     assert found.spearman.bootstrap is None and found.kendall.bootstrap is None
-    assert found.notes == (f"no interval: {3 + more} models are too few, 10 are needed",)
+    assert found.notes == (f"no interval: {3 + more} models are too few; 10 are needed",)
 
 
 def test_a_real_relation_has_an_interval_around_its_value() -> None:

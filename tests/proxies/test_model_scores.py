@@ -130,7 +130,7 @@ def test_checkpoints_of_one_model_are_told_apart_by_name(tmp_path: Path) -> None
 def test_another_field_of_the_results_can_be_the_proxy(tmp_path: Path) -> None:
     (score,) = proxy_scores([proxy(tmp_path / "a", "a", 0.5)], field="aggregate.other")
     assert score.score == 3
-    with pytest.raises(UsageError, match=r"aggregate\.absent is no number"):
+    with pytest.raises(UsageError, match=r"aggregate\.absent is not a number"):
         proxy_scores([tmp_path / "a"], field="aggregate.absent")
 
 
@@ -160,16 +160,16 @@ def test_a_run_without_any_verdict_has_no_score(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("p.csv", "model,score\na,high\n", r"p\.csv:2: `score` is no number"),
-        ("p.csv", "model,score\na,nan\n", r"p\.csv:2: `score` is no number"),
+        ("p.csv", "model,score\na,high\n", r"p\.csv:2: `score` is not a number"),
+        ("p.csv", "model,score\na,nan\n", r"p\.csv:2: `score` is not a number"),
         ("p.csv", "name,score\na,1\n", r"p\.csv:2: no `model`"),
-        ("p.csv", "model,score\n", r"p\.csv: holds no scores"),
+        ("p.csv", "model,score\n", r"p\.csv: contains no scores"),
         ("p.jsonl", '{"model": "a", "score": 1}\n{"model"', r"p\.jsonl:2: not JSON"),
         ("p.jsonl", "[1]\n", r"p\.jsonl:1: not a JSON object"),
-        ("p.jsonl", '{"model": "a", "score": true}\n', r"p\.jsonl:1: `score` is no number"),
-        ("result.json", "{}", r"aggregate\.avg_command_f1 is no number; name another"),
+        ("p.jsonl", '{"model": "a", "score": true}\n', r"p\.jsonl:1: `score` is not a number"),
+        ("result.json", "{}", r"aggregate\.avg_command_f1 is not a number; name another"),
         ("result.json", "[]", "not a JSON object"),
-        ("result.json", '{"aggregate": {"avg_command_f1": 0.5}}', "does not say whose result"),
+        ("result.json", '{"aggregate": {"avg_command_f1": 0.5}}', "has no `model`"),
         ("result.json", "\udcff", "not UTF-8"),
     ],
 )
@@ -187,7 +187,7 @@ def test_bad_files_are_one_line_that_names_the_place(tmp_path: Path, name: str, 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the sample results are not here")
 def test_published_tables_and_results_are_read(tmp_path: Path) -> None:
     published = SHARED / "replay" / "published_leaderboard.csv"
-    with pytest.raises(UsageError, match=r"leaderboard\.csv:7: `score` is no number"):  # 48.19*: put right by hand
+    with pytest.raises(UsageError, match=r"leaderboard\.csv:7: `score` is not a number"):  # 48.19*: put right by hand
         proxy_scores([published])
     lines = published.read_text().splitlines(keepends=True)
     (tmp_path / "plain.csv").write_text("".join(line for line in lines if "*" not in line))

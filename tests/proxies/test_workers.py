@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tbench.proxies.workers import work_through
+from tbench.proxies.workers import for_each
 
 
 async def test_every_item_is_worked_on_and_no_more_at_once_than_allowed() -> None:
@@ -21,7 +21,7 @@ async def test_every_item_is_worked_on_and_no_more_at_once_than_allowed() -> Non
         busy -= 1
         done.append(item)
 
-    await work_through(range(20), work, 3)
+    await for_each(range(20), work, 3)
     assert (sorted(done), most) == (list(range(20)), 3)
 
 
@@ -29,7 +29,7 @@ async def test_nothing_to_do_is_done_at_once() -> None:
     async def work(item: object) -> None:
         raise AssertionError
 
-    await work_through([], work, 3)
+    await for_each([], work, 3)
 
 
 async def test_an_exception_stops_the_others_and_is_raised() -> None:
@@ -44,7 +44,7 @@ async def test_an_exception_stops_the_others_and_is_raised() -> None:
             ended.append(item)
 
     with pytest.raises(OSError, match="the disk is full"):
-        await work_through([0, 1, 2, 3], work, 3)
+        await for_each([0, 1, 2, 3], work, 3)
     assert ended == [0, 1]
 
 
@@ -52,7 +52,7 @@ async def test_being_cancelled_leaves_no_worker() -> None:
     async def work(item: int) -> None:
         await asyncio.Future()
 
-    working = asyncio.create_task(work_through([1, 2, 3], work, 2))
+    working = asyncio.create_task(for_each([1, 2, 3], work, 2))
     await asyncio.sleep(0)
     working.cancel()
     with pytest.raises(asyncio.CancelledError):

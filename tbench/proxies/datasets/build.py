@@ -1,6 +1,6 @@
-"""A replay dataset out of recorded conversations: the records, a dev split, and a manifest of where they came from.
+"""Builds a replay dataset from recorded conversations: records, a dev split, and a manifest of the sources.
 
-Files appear whole or not at all, and nothing is overwritten.
+Files are written atomically, and existing ones are never overwritten.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tbench.proxies.datasets.conversations import Candidate, Only, SourceFile, r
 from tbench.proxies.datasets.records import Inclusion, RecordedConversation, records_of
 
 BUILD_SCHEMA_VERSION = 1
-NOTHING_MORE = Inclusion()
-_MOST_PROBLEMS = 1000
-"""Most problems that the manifest lists; all are counted."""
+DEFAULT_INCLUSION = Inclusion()
+_MAX_PROBLEMS = 1000
+"""Number of problems that the manifest lists; it counts all of them."""
 
 
 @dataclass
 class Built:
-    """What was made, and what was left out and why."""
+    """The files written, and what was left out and why."""
 
     path: Path
     manifest_path: Path
@@ -39,21 +39,21 @@ class Built:
     dev_records: int = 0
     dev_sha256: str | None = None
     tasks: list[tuple[str, str]] = field(default_factory=list)
-    """(task id, source group) of every conversation, also of those without a step that counts."""
+    """(task id, source group) of all conversations, including those without a usable step."""
     dev_task_ids: list[str] = field(default_factory=list)
     sources: list[SourceFile] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
-    """Turns that are no record, by reason."""
+    """Number of turns that did not become records, by reason."""
     problems: list[str] = field(default_factory=list)
-    """`FILE:LINE: reason`, one per conversation that could not be used."""
+    """`FILE:LINE: reason`, one per unusable conversation."""
     filtered: list[str] = field(default_factory=list)
-    """`FILE:LINE: reason`, one per trial that `only` left out."""
+    """`FILE:LINE: reason`, one per trial left out by `only`."""
     notes: list[str] = field(default_factory=list)
     """`FILE:LINE: what was tolerated`."""
     rebuilt: int = 0
-    """Replies whose text was put together from recorded actions."""
+    """Number of replies whose text was reconstructed from recorded actions."""
     repaired: int = 0
-    """Records in which lone surrogates became U+FFFD."""
+    """Number of records in which lone surrogates were replaced by U+FFFD."""
 
 
 def build(
@@ -61,26 +61,26 @@ def build(
     output: Path,
     *,
     only: Only = "passed",
-    include: Inclusion = NOTHING_MORE,
+    include: Inclusion = DEFAULT_INCLUSION,
     dev: int = 0,
     seed: int = 42,
 ) -> Built:
     """Write a dataset to `output`, its manifest, and with `dev` > 0 a file with the records of that many tasks.
 
-    Raises UsageError for a file that exists or cannot be written, and where there is not one record.
+    Raises UsageError for a file that exists or cannot be written, and if there are no records.
     """
     built = _new_dataset(output, dev)
-    beside = output.with_name(f".{output.name}.writing")
+    temporary = output.with_name(f".{output.name}.writing")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _write_records(beside, read_all(inputs, only, built.sources), include, built)
+            _write_records(temporary, read_all(inputs, only, built.sources), include, built)
             if not built.records:
-                raise UsageError(_no_record(built))
-            _write_dev(beside, built, dev, seed)
-            beside.replace(output)
+                raise UsageError(_no_records_message(built))
+            _write_dev(temporary, built, dev, seed)
+            temporary.replace(output)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         write_json(built.manifest_path, _manifest(built, inputs, only, include, dev, seed))
     except OSError as error:
         raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from None
@@ -90,8 +90,8 @@ def build(
 def select_dev_tasks(tasks: Iterable[tuple[str, str]], count: int, seed: int) -> list[str]:
     """Choose `count` task ids, spread over the source groups, by the rule of LLM-OS-Models' dev_20.
 
-    Each group, in the order in which the groups occur, is shuffled by one generator; then the groups take turns in
-    sorted order, and each gives its last one.
+    Each group, in order of occurrence, is shuffled by one generator; then the last task of each group is taken in turn,
+    with groups in sorted order.
     """
     groups: dict[str, list[str]] = {}
     for task_id, group in tasks:
@@ -113,14 +113,16 @@ def _new_dataset(output: Path, dev: int) -> Built:
         built.dev_path = output.with_name(f"{output.stem}_dev_{dev}{output.suffix}")
     for path in (built.path, built.manifest_path, built.dev_path):
         if path is not None and path.exists():
-            raise UsageError(f"{path}: is there already; name a new file with --output (nothing is overwritten)")
+            raise UsageError(
+                f"{path}: already exists; give a new file with --output (existing files are not overwritten)"
+            )
     return built
 
 
-def _write_records(beside: Path, found: Iterable[Candidate], include: Inclusion, built: Built) -> None:
+def _write_records(path: Path, candidates: Iterable[Candidate], include: Inclusion, built: Built) -> None:
     digest = hashlib.sha256()
-    with beside.open("wb") as file:
-        for sample_idx, each in enumerate(found):
+    with path.open("wb") as file:
+        for sample_idx, each in enumerate(candidates):
             conversation = each.conversation
             if conversation is None and not each.problem:
                 continue
@@ -144,52 +146,51 @@ def _lines(
     built.rebuilt += conversation.rebuilt
     for record in records_of(conversation, sample_idx, include, built.dropped):
         line = json.dumps(record, ensure_ascii=False)
-        mended = without_lone_surrogates(line)
-        built.repaired += mended != line
-        yield mended.encode() + b"\n"
+        repaired = without_lone_surrogates(line)
+        built.repaired += repaired != line
+        yield repaired.encode() + b"\n"
     if conversation.cut:
         built.notes.append(f"{where}: used up to {conversation.cut}")
     if built.records == before:
-        built.notes.append(f"{where}: no step of it can be replayed")
+        built.notes.append(f"{where}: none of its steps can be replayed")
 
 
-def _write_dev(beside: Path, built: Built, dev: int, seed: int) -> None:
+def _write_dev(records_path: Path, built: Built, dev: int, seed: int) -> None:
     if built.dev_path is None:
         return
     built.dev_task_ids = select_dev_tasks(built.tasks, dev, seed)
     chosen = {json.dumps(task_id).encode() for task_id in built.dev_task_ids}
     digest = hashlib.sha256()
-    partial = built.dev_path.with_name(f".{built.dev_path.name}.writing")
+    temporary = built.dev_path.with_name(f".{built.dev_path.name}.writing")
     try:
-        with beside.open("rb") as records, partial.open("wb") as file:
+        with records_path.open("rb") as records, temporary.open("wb") as file:
             for line in records:
                 # The id is the first value of every line.
                 if line.removeprefix(b'{"task_id": ').partition(b",")[0] in chosen:
                     file.write(line)
                     digest.update(line)
                     built.dev_records += 1
-        partial.replace(built.dev_path)
+        temporary.replace(built.dev_path)
     finally:
-        partial.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     built.dev_sha256 = digest.hexdigest()
 
 
-def _no_record(built: Built) -> str:
-    """The message for a dataset without a record."""
+def _no_records_message(built: Built) -> str:
     reasons = [*built.problems, *built.filtered, *built.notes]
     first = f"; first: {without_lone_surrogates(reasons[0])}" if reasons else ""
-    hint = "; --only all takes trials that did not pass" if built.filtered and not built.tasks else ""
+    hint = "; --only all also takes trials that did not pass" if built.filtered and not built.tasks else ""
     dropped = "".join(f", {count} turns {reason}" for reason, count in sorted(built.dropped.items()))
     return (
-        f"nothing to replay in {len(built.sources)} files: {len(built.problems)} conversations could not be used, "
-        f"{len(built.filtered)} were left out by --only{dropped}{hint}{first}"
+        f"nothing to replay in {len(built.sources)} files: {len(built.problems)} conversations unusable, "
+        f"{len(built.filtered)} left out by --only{dropped}{hint}{first}"
     )
 
 
 def _manifest(
     built: Built, inputs: Sequence[Path], only: Only, include: Inclusion, dev: int, seed: int
 ) -> dict[str, Any]:
-    """The manifest: the keys of LLM-OS-Models' task_manifest.json, then our own."""
+    """Return the manifest: the keys of LLM-OS-Models' task_manifest.json, then additional ones."""
     return {
         "input_path": ", ".join(map(str, inputs)),
         "num_tasks": len(built.tasks),
@@ -213,6 +214,6 @@ def _manifest(
         "repaired_records": built.repaired,
         "unusable": len(built.problems),
         "left_out_by_only": len(built.filtered),
-        "problems": built.problems[:_MOST_PROBLEMS],
-        "notes": built.notes[:_MOST_PROBLEMS],
+        "problems": built.problems[:_MAX_PROBLEMS],
+        "notes": built.notes[:_MAX_PROBLEMS],
     }

@@ -1,6 +1,6 @@
-"""The records of a replay dataset, one assistant turn each with what went before it, and how they are made.
+"""The records of a replay dataset (an assistant turn with its preceding context), read and made from conversations.
 
-Two forms: corrected records carry `messages`, legacy ones only the current user message as `prompt`.
+There are two forms: corrected records have `messages`, legacy ones only the current user message as `prompt`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tbench.storage.record_directory import read_lines
 
 ROLES = ("system", "user", "assistant", "tool")
 WAIT = "<WAIT>"
-"""The unit of a command that types nothing."""
+"""Unit of a command without keystrokes."""
 
 
 class Record(BaseModel):
-    """One step to be continued. Unknown keys are kept: the file is somebody else's."""
+    """One step to be continued. Unknown keys are kept, as other programs write such files."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -42,17 +42,17 @@ class Record(BaseModel):
 
     @property
     def key(self) -> str:
-        """The step's name within its dataset."""
+        """Name of the step within its dataset."""
         return f"{self.task_id}/{self.step_idx}"
 
     @property
     def bucket(self) -> str:
-        """The part of the conversation that the step is in, see `bucket_of`."""
+        """Part of the conversation, see `bucket_of`."""
         return bucket_of(self.step_idx)
 
     @property
     def usable_messages(self) -> list[dict[str, str]]:
-        """The messages of a known role with text; without any, the prompt as one user message."""
+        """Messages with text and a known role; if there are none, the prompt as one user message."""
         found = [
             {"role": message["role"], "content": message["content"]}
             for message in self.messages or ()
@@ -62,35 +62,35 @@ class Record(BaseModel):
 
 
 def bucket_of(step_idx: int) -> str:
-    """The part of a conversation: `early` for the first two steps, `mid` for the next three, else `late`."""
+    """Return the part of a conversation: `early` for the first two steps, `mid` for the next three, else `late`."""
     return "early" if step_idx <= 1 else "mid" if step_idx <= 4 else "late"
 
 
 def transcript(messages: Iterable[Mapping[str, str]]) -> str:
-    """The messages as one text: the `prompt` of a corrected record."""
+    """Join messages to one text, the `prompt` of a corrected record."""
     return "\n\n".join(f"{message['role'].upper()}:\n{message['content']}" for message in messages)
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of `text` (ended by LF, CRLF or CR), stripped, without empty ones."""
+    """Return the lines of `text` (ended by LF, CRLF or CR), stripped, without empty ones."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [stripped for line in lines if (stripped := line.strip())]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Records that can be used, and what was wrong with the other lines."""
+    """Usable records, and problems of the other lines."""
 
     path: Path
     sha256: str
-    """The digest of the file's bytes."""
+    """Digest of the file's bytes."""
     records: tuple[Record, ...]
     problems: tuple[str, ...] = field(default=())
-    """`FILE:LINE: what is wrong`, one per line that was left out."""
+    """`FILE:LINE: problem`, one per skipped line."""
 
 
 def read_dataset(path: Path) -> Dataset:
-    """Read a dataset, whose bad lines become problems. Raises UsageError for a file without a readable record."""
+    """Read a dataset; bad lines become problems. Raises UsageError for a file without a readable record."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -99,7 +99,7 @@ def read_dataset(path: Path) -> Dataset:
     records = tuple(_records(path, raw, problems))
     if not records:
         why = f"; first: {problems[0]}" if problems else ""
-        raise UsageError(f"{path}: holds no record of a replay dataset{why}")
+        raise UsageError(f"{path}: contains no record of a replay dataset{why}")
     return Dataset(path, hashlib.sha256(raw).hexdigest(), records, tuple(problems))
 
 
@@ -109,31 +109,29 @@ def _records(path: Path, raw: bytes, problems: list[str]) -> Iterator[Record]:
         if record.messages is None and not record.prompt:
             problems.append(f"{where}: neither messages nor prompt")
         elif record.task_id != without_lone_surrogates(record.task_id):
-            problems.append(f"{where}: task_id: half a surrogate pair, which no file can hold")
+            problems.append(f"{where}: task_id: contains a lone surrogate")
         elif record.key in seen:
-            problems.append(f"{where}: step {record.key} occurs a second time")
+            problems.append(f"{where}: step {record.key} is a duplicate")
         else:
             seen.add(record.key)
             yield record
 
 
-# The records of one recorded conversation: which turns become steps, and what is stored of each reference.
-#
 # Rules and keys are those of LLM-OS-Models' corrected replay set (`cumulative_messages`), so that the same
-# conversations give the same records. A reference is read as that set's builder does it, not as the metric reads
-# replies: from the first `{` to the last `}`, and units from `commands` only. Scores rest on `ref_raw` alone.
+# conversations give the same records. References are parsed like that set's builder does, not like the metric parses
+# replies: from the first `{` to the last `}`, and units from `commands` only. Scores depend on `ref_raw` only.
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of a conversation, as it was recorded."""
+    """One recorded message of a conversation."""
 
     role: object
     content: object
     is_copy: bool = False
-    """An assistant turn that belongs to the history only, never a step."""
+    """Whether an assistant turn is only history, never a step."""
     fault: str = ""
-    """Why an assistant turn is no reference although it may look like one; it stays in the history."""
+    """Why an assistant turn is not a reference; it stays in the history."""
 
     @property
     def is_usable(self) -> bool:
@@ -142,17 +140,17 @@ class Turn:
 
 @dataclass(frozen=True)
 class RecordedConversation:
-    """A conversation from its beginning, as far as what the model was shown is known."""
+    """A conversation from its beginning as far as it is known."""
 
     turns: tuple[Turn, ...]
     source: str = ""
-    """Where it comes from, as a path whose last part is the group."""
+    """Origin as a path whose last part is the group."""
     total_steps: int | None = None
-    """Number of assistant turns in the whole conversation, where `turns` are only its beginning."""
+    """Number of assistant turns in the whole conversation, if `turns` are only its beginning."""
     cut: str = ""
-    """Why the rest is missing; empty for a whole conversation."""
+    """Why the rest is missing; empty for a complete conversation."""
     rebuilt: int = 0
-    """Number of assistant turns whose text was put together again from recorded actions."""
+    """Number of assistant turns whose text was reconstructed from recorded actions."""
 
     @property
     def source_group(self) -> str:
@@ -167,7 +165,7 @@ class RecordedConversation:
 
 @dataclass(frozen=True)
 class Inclusion:
-    """Which references are kept although they ask for nothing that can be compared."""
+    """Which references without comparable commands are kept."""
 
     invalid: bool = False
     """Keep references without a JSON object."""
@@ -176,7 +174,7 @@ class Inclusion:
 
 
 def read_reference(text: str) -> dict[str, Any]:
-    """The JSON object between the first `{` and the last `}` of a reference; empty where there is none."""
+    """Return the JSON object between the first `{` and the last `}` of a reference; empty if there is none."""
     start, end = text.find("{"), text.rfind("}")
     try:
         value = json.loads(text[start : end + 1] if 0 <= start < end else text.strip())
@@ -186,7 +184,7 @@ def read_reference(text: str) -> dict[str, Any]:
 
 
 def units_of(commands: list[Any]) -> list[str]:
-    """One unit per line typed, stripped; WAIT for a command that types nothing; none for what is no object."""
+    """Return one unit per line typed, stripped, and WAIT for commands without keystrokes; skips non-objects."""
     units: list[str] = []
     for command in commands:
         if not isinstance(command, dict):
@@ -198,7 +196,7 @@ def units_of(commands: list[Any]) -> list[str]:
 def records_of(
     conversation: RecordedConversation, sample_idx: int, include: Inclusion, dropped: Counter[str]
 ) -> Iterator[dict[str, Any]]:
-    """The conversation's steps as records, keys in stored order; `dropped` counts why other turns are none."""
+    """Yield the conversation's steps as records, keys in stored order; `dropped` counts other turns by reason."""
     context: list[dict[str, str]] = []
     step_idx = -1
     for turn in conversation.turns:
@@ -212,15 +210,15 @@ def records_of(
                 continue
             step_idx += 1
             record = None if turn.is_copy else _record(conversation, sample_idx, step_idx, context, message["content"])
-            why_not = _why_not(turn, record, include)
-            if why_not:
-                dropped[why_not] += 1
+            reason = _drop_reason(turn, record, include)
+            if reason:
+                dropped[reason] += 1
             elif record is not None:
                 yield record
         context.append(message)
 
 
-def _why_not(turn: Turn, record: dict[str, Any] | None, include: Inclusion) -> str:
+def _drop_reason(turn: Turn, record: dict[str, Any] | None, include: Inclusion) -> str:
     if record is None:
         return "copied_context"
     if turn.fault:

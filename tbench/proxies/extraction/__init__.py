@@ -1,1 +1,1 @@
-"""Single-turn extraction: whether a reply holds one usable command."""
+"""Single-turn extraction: does a reply contain one usable command?"""

@@ -1,4 +1,4 @@
-"""Asks a model for one reply per task and seed, by a manifest made before. Nothing is executed."""
+"""Prepares an extraction and requests one reply per task and seed. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from harness.protocols.thinking_bash import ThinkingBash
 from tbench import __version__
 from tbench.datasets.reference import stored_source
 from tbench.proxies.extraction.records import ExtractionManifest, ReplyRecord, TaskEntry
-from tbench.proxies.workers import work_through
+from tbench.proxies.workers import for_each
 from tbench.tasks.sources import TaskSet
 from tbench.text import one_line
 
 SINGLE_TURN_PROMPT = Path(__file__).with_name("single_turn.jinja")
-"""The bare request of thinking-bash's training: no sentence about the end of a run, no screen."""
+"""The bare request of thinking-bash's training, without instructions on ending a run and without a screen."""
 
 
 def default_prompt(protocol: str) -> Path | None:
-    """The prompt file where the user gives none."""
+    """Return the default prompt file of a protocol."""
     return SINGLE_TURN_PROMPT if protocol == ThinkingBash.name else None
 
 
 def entries(tasks: TaskSet) -> tuple[TaskEntry, ...]:
-    """All tasks by name, those that cannot be read too."""
+    """Return all tasks by name, including unreadable ones."""
     known = {task.name: TaskEntry(name=task.name, hash=task.hash, instruction=task.instruction) for task in tasks.tasks}
     broken = {name: TaskEntry(name=name, invalid=one_line(why)) for name, why in tasks.invalid.items()}
     both = known | broken
@@ -37,7 +37,7 @@ def entries(tasks: TaskSet) -> tuple[TaskEntry, ...]:
 
 
 def still_open(manifest: ExtractionManifest, answered: Iterable[tuple[str, int]]) -> list[tuple[TaskEntry, int]]:
-    """What has no reply yet, seed by seed: an extraction cut short has whole seeds first."""
+    """Return tasks and seeds without a reply, seed by seed, so that interrupted extractions have complete seeds."""
     done = set(answered)
     return [
         (task, seed)
@@ -55,16 +55,16 @@ async def ask_all(
     *,
     concurrency: int,
 ) -> None:
-    """Hand a record for each of `wanted` to `append` as it comes, errors as well. What that raises ends the asking."""
+    """Pass a record, or error, for each of `wanted` to `append` as it arrives; its exceptions end the requests."""
 
     async def one(item: tuple[TaskEntry, int]) -> None:
         append(await ask(model, protocol, *item))
 
-    await work_through(wanted, one, concurrency)
+    await for_each(wanted, one, concurrency)
 
 
 async def ask(model: Model, protocol: ActionProtocol, task: TaskEntry, seed: int) -> ReplyRecord:
-    """One reply, or why there is none."""
+    """Request one reply; errors are returned in the record."""
     try:
         reply = await model.query(
             protocol.first_messages(task.instruction, ""),
@@ -92,13 +92,10 @@ async def ask(model: Model, protocol: ActionProtocol, task: TaskEntry, seed: int
     )
 
 
-# Prepares an extraction: its manifest, made before the first request, and the name of its directory.
-
-
 def make_manifest(
     source: str, tasks: TaskSet, seeds: Sequence[int], protocol: ActionProtocol, chat: Endpoint, served: ServedModel
 ) -> ExtractionManifest:
-    """The manifest of an extraction that begins now; `source` is what the user named the tasks by."""
+    """Return the manifest of an extraction that begins now; `source` is the tasks as named by the user."""
     return ExtractionManifest(
         source=stored_source(source),
         tasks=entries(tasks),
@@ -116,6 +113,6 @@ def make_manifest(
 
 
 def default_directory(model: str) -> Path:
-    """The directory of an extraction for which the user named none."""
+    """Return the default directory of an extraction."""
     slug = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
     return Path(f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug}_extract")

@@ -1,7 +1,7 @@
-"""The files of an extraction, written and read: raw answers, so that they can be scored again.
+"""Reads and writes the files of an extraction: raw replies, which can be scored again.
 
-`extraction.json` (ExtractionManifest), `extraction.jsonl` (one ReplyRecord per line, appended as they come; of several
-for one task and seed the last without an error counts), and `result.json`, which is made of these two and nothing else.
+`extraction.json` (ExtractionManifest), `extraction.jsonl` (one ReplyRecord per line, appended as they arrive; of
+several for one task and seed the last without an error counts), and `result.json`, computed from these two only.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class TaskEntry(Frozen):
     name: str
     hash: str | None = None
     instruction: str = ""
-    """What was asked: the rewards compare it with the reply."""
+    """The request, with which the rewards compare the reply."""
     invalid: str | None = None
-    """Why it could not be asked at all; it counts as failed."""
+    """Why the task could not be used; it counts as failed."""
 
 
 class ExtractionManifest(Frozen):
-    """What the replies are replies to; stored before the first request."""
+    """Tasks, seeds, model and settings of an extraction; stored before the first request."""
 
     schema_version: int = SCHEMA_VERSION
     source: str
@@ -53,24 +53,24 @@ class ExtractionManifest(Frozen):
     created_at: str = ""
 
     def semantic(self) -> dict[str, Any]:
-        """What decides the replies, by name: all of it has to be equal where an extraction goes on."""
+        """Return the settings that affect replies, which must be equal to resume an extraction."""
         parts = {key: getattr(self, key) for key in ("model", "protocol", "prompt_hash", "sampling", "rendering")}
         return parts | {"tasks": {task.name: task.hash for task in self.tasks}, "seeds": list(self.seeds)}
 
 
 class ReplyRecord(Frozen):
-    """One reply, or why there is none."""
+    """One reply, or the error instead of it."""
 
     schema_version: int = SCHEMA_VERSION
     task: str
     seed: int
     content: str | None = None
-    """The reply as it came; None where there is none (`error` says why)."""
+    """The raw reply; None if there is none (see `error`)."""
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
     cut: bool = False
-    """Cut at max_tokens or at the end of the context. It is read all the same."""
+    """Whether the reply was cut at max_tokens or the end of the context. It is scored anyway."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     latency_sec: float = 0.0
@@ -83,20 +83,20 @@ class ReplyRecord(Frozen):
 
 
 def read_manifest(directory: Path) -> ExtractionManifest:
-    """Raises UsageError for a directory without a readable one."""
+    """Read the manifest of an extraction. Raises UsageError."""
     path = directory / MANIFEST_NAME
     try:
         return ExtractionManifest.model_validate_json(path.read_bytes())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}; give the directory of an extraction") from None
     except ValidationError as error:
-        raise UsageError(f"{path}: {first_problem(error, 'file')}; it is not of this version of tbench") from None
+        raise UsageError(f"{path}: {first_problem(error, 'file')}; it is from another version of tbench") from None
 
 
 def read_replies(directory: Path) -> tuple[dict[tuple[str, int], ReplyRecord], list[str]]:
-    """The reply that counts for each task and seed, and `FILE:LINE: what is wrong` for lines that were left out.
+    """Return the reply that counts for each task and seed, and `FILE:LINE: problem` for skipped lines.
 
-    Raises UsageError where there is a file that cannot be read.
+    Raises UsageError if the file exists but cannot be read.
     """
     path = directory / REPLIES_NAME
     try:
@@ -104,16 +104,16 @@ def read_replies(directory: Path) -> tuple[dict[tuple[str, int], ReplyRecord], l
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     problems: list[str] = []
-    return _that_count(record for _, record in read_lines(path, raw, ReplyRecord, problems)), problems
+    return _last_valid(record for _, record in read_lines(path, raw, ReplyRecord, problems)), problems
 
 
 def write_result(directory: Path, result: Mapping[str, Any]) -> None:
-    """Raises UsageError where it cannot be written."""
+    """Write the result. Raises UsageError."""
     with writable(directory / RESULT_NAME):
         write_json(directory / RESULT_NAME, result)
 
 
-def _that_count(records: Iterable[ReplyRecord]) -> dict[tuple[str, int], ReplyRecord]:
+def _last_valid(records: Iterable[ReplyRecord]) -> dict[tuple[str, int], ReplyRecord]:
     counting: dict[tuple[str, int], ReplyRecord] = {}
     for record in records:
         if record.error is None or record.key not in counting or counting[record.key].error is not None:
@@ -121,26 +121,24 @@ def _that_count(records: Iterable[ReplyRecord]) -> dict[tuple[str, int], ReplyRe
     return counting
 
 
-# The directory of an extraction while it is being written: the manifest, and replies as they come.
-
 EXTRACTION = Layout("extraction", MANIFEST_NAME, (REPLIES_NAME,))
 
 
 class ExtractionDirectory:
-    """Open for adding replies to it, by one process at a time."""
+    """An extraction's directory, open for adding replies by one process at a time."""
 
     def __init__(self, records: RecordDirectory) -> None:
-        """Raises UsageError where replies of earlier starts cannot be read."""
+        """Read earlier replies. Raises UsageError."""
         self.path = records.path
         self.answered = {key for key, record in read_replies(records.path)[0].items() if record.error is None}
-        """Tasks and seeds that earlier starts brought a reply for."""
+        """Tasks and seeds that already have a reply."""
         self._records = records
 
     @classmethod
     def open(cls, path: Path, manifest: ExtractionManifest) -> Self:
-        """A new extraction, or the one in `path` again, whose manifest has the seeds of both then.
+        """Create an extraction, or resume the one in `path` with the new manifest, which may add seeds.
 
-        Raises UsageError, also where what decides the replies differs.
+        Raises UsageError, also if settings that affect replies differ.
         """
         if EXTRACTION.is_new(path):
             return cls(RecordDirectory.create(path, EXTRACTION, manifest.model_dump(mode="json")))
@@ -150,7 +148,7 @@ class ExtractionDirectory:
         return cls(RecordDirectory.go_on(path, EXTRACTION, now.model_dump(mode="json")))
 
     def append(self, record: ReplyRecord) -> None:
-        """Add a line of ASCII. Raises OSError; then nothing was added."""
+        """Append a reply. Raises OSError; then nothing was appended."""
         self._records.append(REPLIES_NAME, line(record))
 
     def close(self) -> None:
@@ -158,14 +156,14 @@ class ExtractionDirectory:
 
 
 def line(record: ReplyRecord) -> str:
-    """A record as a line of ASCII."""
+    """Format a record as a line of ASCII JSON."""
     return json.dumps(record.model_dump(mode="json"), separators=(",", ":"))
 
 
 def check_same(before: ExtractionManifest, now: ExtractionManifest, where: Path) -> None:
-    """Raises UsageError that names what differs from the extraction that is to go on; further seeds do not."""
+    """Raise UsageError with the differences from the extraction to be resumed; added seeds are none."""
     old, new = before.semantic(), now.semantic()
     if set(old["seeds"]) <= set(new["seeds"]):
         new["seeds"] = old["seeds"]
-    if words := differences(old, new):
-        raise UsageError(f"{where}: cannot be resumed with another configuration: {words}; start a new extraction")
+    if differing := differences(old, new):
+        raise UsageError(f"{where}: cannot be resumed with another configuration: {differing}; start a new extraction")

@@ -1,7 +1,7 @@
-"""The figures of an extraction: three levels and three rewards over all tasks, made of stored replies alone.
+"""Scores an extraction from its stored replies: three levels and three rewards over all tasks.
 
-A reply that never came and a task that could not be asked count as failed, with the reward 0; an empty reply fails as
-well. Every figure is a mean over tasks for each seed, then mean and sample std over seeds.
+Missing and empty replies and invalid tasks count as failed, with reward 0. Every figure is a mean over tasks for each
+seed, then mean and sample std over seeds.
 """
 
 from __future__ import annotations
@@ -45,34 +45,32 @@ from tbench.rewards import (
 from tbench.scores.statistics import RewardTable, mean_std, per_seed_scores, score_scored_only
 from tbench.text import one_line, plain
 
-# Asks `bash -n` whether bash accepts a command: it reads and parses, and executes nothing.
-#
-# The command comes on stdin, in an empty environment (no BASH_ENV, no exported functions or options), without start-up
-# files, in `/`, bounded in length and time.
+# `bash -n` only parses. It gets the command on stdin, with an empty environment (no BASH_ENV, no exported functions or
+# options), without start-up files, in `/`, with limits of length and time.
 
-LONGEST_COMMAND = 200_000
-"""Most bytes of a command that bash is asked about; a longer one is not accepted."""
+MAX_COMMAND_BYTES = 200_000
+"""Longer commands are not accepted."""
 _ARGUMENTS = ("--norc", "--noprofile", "-n", "-s")
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
 
 
 @dataclass(frozen=True)
 class SyntaxCheck:
-    """Whether bash accepts a command, and what it says of it."""
+    """Whether bash accepts a command, and its message."""
 
     accepted: bool
     complaint: str = ""
-    """bash's first line, or why it was not asked."""
+    """First line of bash's output, or why it did not run."""
 
 
 class BashSyntax:
-    """Asks the machine's bash about commands, and remembers its answers."""
+    """Checks commands with this machine's `bash -n`, and caches the results."""
 
     def __init__(self, bash: str | None = None, *, timeout_sec: float = 5.0) -> None:
-        """Find bash, the machine's own unless it is named. Raises UsageError where there is none."""
+        """Find bash in PATH, unless one is given. Raises UsageError if there is none."""
         found = bash or shutil.which("bash")
         if found is None:
-            raise UsageError("bash: not found on this machine; the syntactic level asks it (bash -n), so install it")
+            raise UsageError("bash: not found on this machine; install it, as the syntactic level needs bash -n")
         self._bash = found
         self._timeout_sec = timeout_sec
         self._known: dict[str, SyntaxCheck] = {}
@@ -86,8 +84,8 @@ class BashSyntax:
 
     def _ask(self, command: str) -> SyntaxCheck:
         data = command.encode("utf-8", "replace") + b"\n"
-        if len(data) > LONGEST_COMMAND:
-            return SyntaxCheck(False, f"longer than {LONGEST_COMMAND} bytes")
+        if len(data) > MAX_COMMAND_BYTES:
+            return SyntaxCheck(False, f"longer than {MAX_COMMAND_BYTES} bytes")
         if b"\0" in data:
             return SyntaxCheck(False, "a NUL character")
         try:
@@ -118,12 +116,9 @@ class BashSyntax:
         )
 
 
-# The levels of a reply: strict, extractable, syntactic. Nothing is executed.
-
-
 @dataclass(frozen=True)
 class Levels:
-    """Which levels a reply reaches, each for itself: a strict reply with a blank command is not extractable."""
+    """The levels of a reply, which are independent: a strict reply with a blank command is not extractable."""
 
     strict: bool = False
     extractable: bool = False
@@ -131,28 +126,28 @@ class Levels:
     command: str | None = None
     """The text that would be run or typed."""
     problem: str = ""
-    """Why the reply is not extractable, or what bash said of its command: `kind` or `kind: words`."""
+    """Why the reply is not extractable, or bash's message on its command: `kind` or `kind: message`."""
 
 
 def read_levels(record: ReplyRecord | None, protocol: ActionProtocol, bash: BashSyntax) -> Levels:
-    """Judge a reply. Errors, missing and empty replies fail all three levels.
+    """Determine the levels of a reply. Errors, missing and empty replies fail all three.
 
-    thinking-bash: strict is the pattern of the formatting reward on the raw reply. Other protocols: the reply is
-    understood without a warning. Extractable: the protocol finds something to run or to type in it that is not blank.
-    Syntactic: bash accepts that (of keystrokes the typed text, without keys).
+    Strict: for thinking-bash, the raw reply matches the pattern of the formatting reward; for other protocols, it is
+    parsed without a warning. Extractable: it contains a command or keystrokes that are not blank. Syntactic: bash
+    accepts them (for keystrokes the typed text, without keys).
     """
     if record is None or record.content is None:
         return Levels(problem="no_reply" if record is None else record.error or "no_reply")
     if not record.content.strip() and not record.tool_calls:
         return Levels(problem="empty_reply")
-    own = isinstance(protocol, ThinkingBash)
-    strict = own and has_strict_form(record.content)
+    is_thinking_bash = isinstance(protocol, ThinkingBash)
+    strict = is_thinking_bash and has_strict_form(record.content)
     try:
         parsed = protocol.parse(record.content, record.tool_calls)
     except FormatError as error:
         return Levels(strict=strict, problem=error.kind)
-    command = "".join(map(_typed, parsed.actions)).rstrip("\n")
-    if not own:
+    command = "".join(map(_typed_text, parsed.actions)).rstrip("\n")
+    if not is_thinking_bash:
         strict = not parsed.warnings
     if not command.strip():
         return Levels(strict=strict, problem="no_command")
@@ -161,7 +156,7 @@ def read_levels(record: ReplyRecord | None, protocol: ActionProtocol, bash: Bash
     return Levels(strict, True, syntax.accepted, command, problem)
 
 
-def _typed(action: Action) -> str:
+def _typed_text(action: Action) -> str:
     if isinstance(action, Command):
         return f"{action.command}\n"
     return action.keystrokes if action.key is None else ""
@@ -175,7 +170,7 @@ Replies = Mapping[tuple[str, int], ReplyRecord]
 
 @dataclass(frozen=True)
 class Rewards:
-    """The reward functions in use; their names are in the result."""
+    """The reward functions in use; the result contains their names."""
 
     relevance: RewardFunction = execution_relevance
     concise: RewardFunction = conciseness
@@ -186,7 +181,7 @@ class Rewards:
 
 
 def rewards_named(relevance: str, conciseness: str) -> Rewards:
-    """The rewards in the variants of these names. Raises UsageError."""
+    """Return the rewards in the named variants. Raises UsageError."""
     try:
         return Rewards(make_execution_relevance(cast(Any, relevance)), make_conciseness(cast(Any, conciseness)))
     except ValueError as error:
@@ -194,14 +189,14 @@ def rewards_named(relevance: str, conciseness: str) -> Rewards:
 
 
 class Figure(Frozen):
-    """A share of all tasks, or a mean reward over all tasks, for each seed and over seeds."""
+    """A fraction or mean reward of all tasks, for each seed and over seeds."""
 
     mean: float
     std: float | None
     """Sample std over seeds; None for a single one."""
     per_seed: tuple[float, ...]
     replies_only: float | None = None
-    """The mean over the replies that there are; None without any."""
+    """Mean over existing replies only; None without any."""
 
 
 class ScoredReply(Frozen):
@@ -217,11 +212,11 @@ class ScoredReply(Frozen):
     cut: bool
     characters: int | None
     rewards: dict[str, float] | None
-    """Reward by function; None where there is no reply."""
+    """Reward by function; None without a reply."""
 
 
 class Result(Frozen):
-    """The figures of an extraction: its result.json."""
+    """The figures of an extraction, stored as result.json."""
 
     schema_version: int = 1
     headline: str = HEADLINE
@@ -232,7 +227,7 @@ class Result(Frozen):
     rendering: dict[str, Any]
     tasks: int
     tasks_sha256: str
-    """The digest of the tasks' names and hashes: figures of other tasks are not comparable."""
+    """Digest of the tasks' names and hashes; only figures with the same digest are comparable."""
     seeds: tuple[int, ...]
     planned: int
     replies: int
@@ -240,11 +235,11 @@ class Result(Frozen):
     cut: int
     levels: dict[str, Figure]
     rewards: dict[str, Figure] | None
-    """Figure by reward function; None for a protocol that the rewards are not about."""
+    """Figure by reward function; None for protocols without rewards."""
     problems: dict[str, int]
-    """Number of replies by kind of what makes them not extractable or not accepted."""
+    """Number of replies that are not extractable or not accepted by bash, by kind of problem."""
     errors: dict[str, int]
-    """Number of missing replies by kind of error; `missing` were never asked for."""
+    """Number of missing replies by kind of error; `missing` were never requested."""
     example_errors: dict[str, str] = Field(default={})
     bash: str
     rows: tuple[ScoredReply, ...]
@@ -252,7 +247,7 @@ class Result(Frozen):
 
 
 def score_directory(path: Path, rewards: Rewards) -> tuple[Result, list[str]]:
-    """Score an extraction and write its result.json; gives the result, and `FILE:LINE: problem` for each bad line.
+    """Score an extraction and write its result.json; return it, and `FILE:LINE: problem` for each bad line.
 
     Raises UsageError.
     """
@@ -274,7 +269,7 @@ def score(
     bash: BashSyntax,
     rewards: Rewards | None = None,
 ) -> Result:
-    """Score the replies of the plan; others do not count. The rewards are about thinking-bash alone."""
+    """Score the planned replies; others do not count. Rewards are computed for thinking-bash only."""
     functions = (rewards or Rewards()).by_name() if isinstance(protocol, ThinkingBash) else {}
     rows = [
         _row(task, seed, replies.get((task.name, seed)), protocol, bash, functions)
@@ -298,8 +293,8 @@ def score(
         replies=len(answered),
         empty=sum(row.problem == "empty_reply" for row in rows),
         cut=sum(record.cut for record in answered),
-        levels={level: _figure(manifest, rows, _is(level)) for level in LEVELS},
-        rewards={name: _figure(manifest, rows, _reward(name)) for name in functions} or None,
+        levels={level: _figure(manifest, rows, _level_value(level)) for level in LEVELS},
+        rewards={name: _figure(manifest, rows, _reward_value(name)) for name in functions} or None,
         problems=dict(Counter(row.problem.partition(":")[0] for row in rows if row.problem and _answered(row))),
         errors=errors,
         example_errors=examples,
@@ -339,11 +334,11 @@ def _answered(row: ScoredReply) -> bool:
     return row.characters is not None
 
 
-def _is(level: str) -> Callable[[ScoredReply], float | None]:
+def _level_value(level: str) -> Callable[[ScoredReply], float | None]:
     return lambda row: float(getattr(row, level)) if _answered(row) else None
 
 
-def _reward(name: str) -> Callable[[ScoredReply], float | None]:
+def _reward_value(name: str) -> Callable[[ScoredReply], float | None]:
     return lambda row: None if row.rewards is None else row.rewards[name]
 
 
@@ -364,16 +359,16 @@ def _errors(
     examples: dict[str, str] = {}
     for row, record in pairs:
         if row.task in invalid:
-            words = f"task_invalid: {invalid[row.task]}"
+            message = f"task_invalid: {invalid[row.task]}"
         elif record is None:
-            words = "missing: never asked for"
+            message = "missing: never requested"
         elif record.content is None:
-            words = record.error or "no_reply"
+            message = record.error or "no_reply"
         else:
             continue
-        kind = words.partition(":")[0]
+        kind = message.partition(":")[0]
         counts[kind] += 1
-        examples.setdefault(kind, f"{row.task} seed {row.seed}: {words.partition(': ')[2]}")
+        examples.setdefault(kind, f"{row.task} seed {row.seed}: {message.partition(': ')[2]}")
     return dict(counts), examples
 
 
@@ -382,15 +377,13 @@ def _hash(tasks: Sequence[TaskEntry]) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
-# An extraction's result as lines for a terminal or a pipe.
-
 _TASK, _COMMAND = 40, 70
-"""Most characters of a task's name and of a command."""
+"""Maximum number of characters shown of a task's name and of a command."""
 _LABELS = {"strict": "", "extractable": "headline; ", "syntactic": ""}
 
 
 def render(result: Result) -> Iterator[str]:
-    """The lines of a result: the table of tasks, the three levels, the rewards, what is missing."""
+    """Yield the lines of a result: table of tasks, levels, rewards, problems, missing replies."""
     yield from _table(result)
     yield ""
     for level in LEVELS:
@@ -406,14 +399,14 @@ def _table(result: Result) -> Iterator[str]:
     cells: list[tuple[str, ...]] = [("task", *LEVELS, "command (of the first seed that has one)")]
     for task, rows in by_task.items():
         counts = [f"{sum(getattr(row, level) for row in rows)}/{len(rows)}" for level in LEVELS]
-        cells.append((plain(task, _TASK), *counts, _shown(rows)))
+        cells.append((plain(task, _TASK), *counts, _command_cell(rows)))
     widths = [max(len(row[column]) for row in cells) for column in range(4)]
-    for name, *numbers, said in cells:
+    for name, *numbers, command in cells:
         aligned = (cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))
-        yield "  ".join((name.ljust(widths[0]), *aligned, said)).rstrip()
+        yield "  ".join((name.ljust(widths[0]), *aligned, command)).rstrip()
 
 
-def _shown(rows: Sequence[ScoredReply]) -> str:
+def _command_cell(rows: Sequence[ScoredReply]) -> str:
     command = next((row.command for row in rows if row.command is not None), None)
     if command is not None:
         return plain(command.strip().replace("\n", " \u2424 "), _COMMAND)
@@ -423,9 +416,9 @@ def _shown(rows: Sequence[ScoredReply]) -> str:
 def _level(result: Result, level: str) -> str:
     figure = result.levels[level]
     spread = "" if figure.std is None else f" ± {100 * figure.std:.2f}"
-    said = "no std for a single seed" if figure.std is None else f"sample std over {len(result.seeds)} seeds"
+    kind = "no std for a single seed" if figure.std is None else f"sample std over {len(result.seeds)} seeds"
     whole = f"{100 * figure.mean:.2f}{spread} % of all {result.tasks} tasks"
-    return f"{whole} ({_LABELS[level]}{said}; replies {result.replies}/{result.planned}{_of_replies(result, figure)})"
+    return f"{whole} ({_LABELS[level]}{kind}; replies {result.replies}/{result.planned}{_of_replies(result, figure)})"
 
 
 def _of_replies(result: Result, figure: Figure) -> str:
@@ -436,7 +429,7 @@ def _of_replies(result: Result, figure: Figure) -> str:
 
 def _rewards(result: Result) -> Iterator[str]:
     if result.rewards is None:
-        yield f"rewards: none, they are about thinking-bash and not about {plain(result.protocol)}"
+        yield f"rewards: none, as they are defined for thinking-bash only, not for {plain(result.protocol)}"
         return
     yield "rewards, mean over all tasks (no reply: 0):"
     for name, figure in result.rewards.items():
@@ -449,10 +442,10 @@ def _rewards(result: Result) -> Iterator[str]:
 
 def _notes(result: Result) -> Iterator[str]:
     if result.cut:
-        yield f"note: replies cut at their token limit: {result.cut} (read as they are)"
+        yield f"note: replies cut at their token limit: {result.cut} (scored as they are)"
     if result.problems:
-        said = ", ".join(f"{plain(kind)}={count}" for kind, count in result.problems.items())
-        yield f"replies that fell short: {said}"
+        kinds = ", ".join(f"{plain(kind)}={count}" for kind, count in result.problems.items())
+        yield f"replies with a problem: {kinds}"
     if result.errors:
         yield "no reply (counted as failed):"
         for kind, count in result.errors.items():

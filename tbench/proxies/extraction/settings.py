@@ -1,4 +1,4 @@
-"""The configuration of an extraction: the parts of a run's that matter to a single reply, and how it is scored."""
+"""The configuration of an extraction: the settings of a run that affect a single reply, and scoring."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ class ExtractModelConfig(ModelConfig):
     """Model"""
 
     max_tokens: int = Field(default=256, ge=1)
-    """Most tokens per reply, thinking included."""
+    """Maximum number of tokens per reply, including thinking."""
 
 
 class ExtractAgentConfig(Frozen):
     """Agent"""
 
     protocol: Annotated[str, Option(words=protocols)] = "thinking-bash"
-    """How a command is read out of a reply: thinking-bash, bash-block, bash-tool, keystrokes-json or keystrokes-xml."""
+    """Reply format: thinking-bash, bash-block, bash-tool, keystrokes-json or keystrokes-xml."""
     prompt: Annotated[str | None, Option(is_path=True)] = None
-    """A file whose blocks replace the protocol's prompts; thinking-bash has the bare request without one."""
+    """A file whose blocks replace the protocol's prompts; the default of thinking-bash is the bare request."""
 
 
 class ScoreConfig(Frozen):
     """Scores"""
 
     relevance: Relevance = "distinct"
-    """How the execution relevance counts."""
+    """Variant of the execution relevance."""
     conciseness: Conciseness = "step"
-    """Shape of the conciseness."""
+    """Variant of the conciseness."""
 
 
 class ExtractOutputConfig(Frozen):
     """Output"""
 
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
-    """The extraction's directory; must be new or empty, but for --resume."""
+    """The extraction's directory; must be new or empty, except with --resume."""
     min_coverage: float = Field(default=0.0, ge=0, le=1)
-    """Exit with 3 when a smaller share of the requests has a reply."""
+    """Exit with 3 if a smaller fraction of the requests has a reply."""
 
 
 class ExtractConfig(Frozen):

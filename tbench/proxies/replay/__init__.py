@@ -1,4 +1,4 @@
-"""Next-action replay: a model's replies to recorded steps, and how alike their commands are to the recorded ones.
+"""Next-action replay: compares the commands of a model's replies to recorded steps with the recorded ones.
 
-Here is the directory of a run, which both halves share: `asking` fills it, `scoring` reads it.
+Both halves share the run's `directory`: `asking` fills it, `scoring` reads it.
 """

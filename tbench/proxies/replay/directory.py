@@ -1,4 +1,4 @@
-"""The directory of a replay run, written and read: its manifest, and the raw replies, which can be scored again."""
+"""Reads and writes the directory of a replay run: its manifest, and the raw replies, which can be scored again."""
 
 from __future__ import annotations
 
@@ -19,29 +19,27 @@ from tbench.storage.comparable import differences
 from tbench.storage.record_directory import Layout, RecordDirectory, first_problem, read_lines
 from tbench.text import one_line
 
-# The data of a replay run: above all the raw replies, which any revision of the metric can score again.
-#
-# A run of replay is a directory: `replay.json` (ReplayManifest), `responses.jsonl` (one ReplayResponse per line,
-# appended as they come; of several for one step the last without an error counts), `prompt_template.json`
-# (PromptReport), and `result.json` in the form of the upstream tools.
+# A replay run is a directory: `replay.json` (ReplayManifest), `responses.jsonl` (one ReplayResponse per line,
+# appended as they arrive; of several for one step the last without an error counts), `prompt_template.json`
+# (PromptReport), and `result.json` in the format of the upstream tools.
 
 REPLAY_SCHEMA_VERSION = 1
 TemplateStatus = Literal[
     "chat_template", "chatml_fallback", "gemma4_patched", "gemma4_fallback", "deepseek_v4_fallback", "raw_fallback",
     "server",
 ]  # fmt: skip
-"""How a prompt was rendered; `server` stands for chat messages in the server's own template."""
+"""How a prompt was rendered; `server`: chat messages were sent, which the server's template renders."""
 
 
 class ReplayResponse(Frozen):
-    """One reply, or why there is none."""
+    """One reply, or the error instead of it."""
 
     schema_version: int = REPLAY_SCHEMA_VERSION
     task_id: str
     sample_idx: int = 0
     step_idx: int
     content: str | None = None
-    """The raw reply; None where there is none (`error` says why)."""
+    """The raw reply; None if there is none (see `error`)."""
     reasoning: str | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
@@ -51,53 +49,53 @@ class ReplayResponse(Frozen):
     template_status: TemplateStatus = "server"
     stripped_thinking_blocks: int = 0
     error: str | None = None
-    """Why there is no whole reply: `overflow: …`, `refused: …` or `unavailable: …`."""
+    """Why there is no complete reply: `overflow: …`, `refused: …` or `unavailable: …`."""
 
     @property
     def key(self) -> str:
-        """The `Record.key` of the step that was asked for."""
+        """The `Record.key` of the step."""
         return f"{self.task_id}/{self.step_idx}"
 
 
 class ReplayManifest(Frozen):
-    """Everything about a replay run that is not in its replies: stored before the first request."""
+    """Model, dataset and settings of a replay run; stored before the first request."""
 
     schema_version: int = REPLAY_SCHEMA_VERSION
     model: str
     model_short: str
-    """The result's name; by default the last part of the model's path, with dashes for blanks."""
+    """Name of the result; by default the last part of the model's path, with dashes for spaces."""
     base_urls: tuple[str, ...]
     """Without user names and passwords."""
     dataset: str
     dataset_sha256: str
     records: int
     problems: tuple[str, ...] = ()
-    """Lines of the dataset that were left out."""
+    """Skipped lines of the dataset."""
     shard_index: int = 0
     shard_count: int = 1
     limit: int | None = None
     sampling: dict[str, Any] = Field(default={})
-    """What the requests say: temperature, top_p, max_tokens, repetition_penalty, min_p, seed and seed_scheme, stop,
+    """Fields of the requests: temperature, top_p, max_tokens, repetition_penalty, min_p, seed and seed_scheme, stop,
     extra_body, rename_fields."""
     prompt: dict[str, Any] = Field(default={})
     """How prompts were rendered: mode, thinking mode, history stripping, tokenizer."""
     prompt_sha256: str = ""
-    """The digest of all prompts (or messages) as sent, in the dataset's order."""
+    """Digest of all prompts (or messages) as sent, in the dataset's order."""
     served: dict[str, Any] | None = None
     tbench_version: str = ""
     created_at: str = ""
 
 
 class PromptReport(Frozen):
-    """How the prompts of a run were made: `prompt_template` of the upstream result files."""
+    """How the prompts of a run were rendered: `prompt_template` of the upstream result files."""
 
     template_status: str
     """See `overall_status`."""
     template_status_counts: dict[str, int]
     rank_eligible: bool
-    """Whether the result may be ranked: no prompt is a raw_fallback."""
+    """Whether the result may be ranked, as no prompt is a raw_fallback."""
     raw_fallback_errors: tuple[str, ...] = ()
-    """Why the tokenizer's template was not used, for fallbacks of any kind: the name is upstream's."""
+    """Why the tokenizer's template was not used, for all kinds of fallback (name as upstream)."""
     chat_template_kwargs: dict[str, Any] = Field(default={})
     prompt_options: dict[str, Any] = Field(default={})
     stripped_thinking_blocks: int = 0
@@ -111,12 +109,12 @@ class PromptReport(Frozen):
     prompt_tokens_rows: int = 0
     """Number of prompts whose tokens were counted."""
     prompt_tokens_by: str | None = None
-    """Who counted: `server` or `tokenizer`."""
+    """What counted the tokens: `server` or `tokenizer`."""
     max_model_len: int | None = None
     max_tokens: int | None = None
 
     def for_manifest(self) -> dict[str, Any]:
-        """The fields that are the same for all shards and servers of a run."""
+        """Return the fields that are the same for all shards and servers of a run."""
         return {
             key: value
             for key, value in self.model_dump(mode="json").items()
@@ -125,9 +123,9 @@ class PromptReport(Frozen):
 
 
 def overall_status(statuses: Collection[str]) -> str:
-    """The status of a run whose prompts have these statuses.
+    """Return the status of a run whose prompts have these statuses.
 
-    chat_template or server where all are; mixed_or_raw with any raw_fallback; else model_specific_or_mixed.
+    chat_template or server if all are; mixed_or_raw with any raw_fallback; else model_specific_or_mixed.
     """
     if "raw_fallback" in statuses:
         return "mixed_or_raw"
@@ -136,7 +134,7 @@ def overall_status(statuses: Collection[str]) -> str:
 
 
 def token_quantiles(counts: Iterable[int]) -> dict[str, int]:
-    """The prompt_tokens fields of a PromptReport, by upstream's definition of quantiles; empty without counts."""
+    """Return the prompt_tokens fields of a PromptReport, with upstream's quantiles; empty without counts."""
     known = sorted(counts)
     if not known:
         return {}
@@ -150,34 +148,32 @@ def token_quantiles(counts: Iterable[int]) -> dict[str, int]:
     }
 
 
-# Reads what a replay run has left behind: its manifest, its replies, and which steps it was about.
-
 MANIFEST_NAME, RESPONSES_NAME, RESULT_NAME = "replay.json", "responses.jsonl", "result.json"
 TIMING_NAME, PROMPTS_NAME = "timing.json", "prompt_template.json"
-"""Written beside them while a run goes on: how long it has generated, how its prompts were made."""
+"""Files with the generation time and the PromptReport of the run so far."""
 
 
 @dataclass(frozen=True)
 class Responses:
-    """The reply that counts for each step, and what was wrong with other lines."""
+    """The reply that counts for each step, and problems of other lines."""
 
     by_step: Mapping[str, ReplayResponse]
     problems: tuple[str, ...] = field(default=())
-    """`FILE:LINE: what is wrong`."""
+    """`FILE:LINE: problem`."""
 
 
 def read_manifest(directory: Path) -> ReplayManifest:
-    """Raises UsageError."""
+    """Read the manifest of a replay run. Raises UsageError."""
     path = directory / MANIFEST_NAME
     try:
         return ReplayManifest.model_validate(json.loads(path.read_bytes()))
     except FileNotFoundError:
-        words = f"is no replay run ({MANIFEST_NAME} is missing); give the directory of one, or name a new directory"
-        raise UsageError(f"{directory}: {words}") from None
+        problem = f"is not a replay run ({MANIFEST_NAME} is missing); give the directory of one, or a new directory"
+        raise UsageError(f"{directory}: {problem}") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}; give the directory of a replay run") from None
     except ValidationError as error:
-        raise UsageError(f"{path}: {first_problem(error)}; it is no manifest of a replay run of this version") from None
+        raise UsageError(f"{path}: {first_problem(error)}; it is not a replay manifest of this version") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON ({one_line(str(error))})") from None
 
@@ -185,7 +181,7 @@ def read_manifest(directory: Path) -> ReplayManifest:
 def read_responses(path: Path) -> Responses:
     """Read the reply that counts for each step: the last without an error, else the last. Raises UsageError.
 
-    Lines that are no reply (a torn last one, say) are reported, not fatal.
+    Bad lines (such as an incomplete last one) are reported as problems.
     """
     try:
         raw = path.read_bytes()
@@ -197,19 +193,19 @@ def read_responses(path: Path) -> Responses:
         if response.error is None or by_step.get(response.key, response).error is not None:
             by_step[response.key] = response
     if problems and not by_step:
-        raise UsageError(f"{path}: holds no reply of a replay run; first: {problems[0]}")
+        raise UsageError(f"{path}: contains no reply of a replay run; first problem: {problems[0]}")
     return Responses(by_step, tuple(problems))
 
 
 def clean(value: Any) -> Any:
-    """The strings of an object without halves of surrogate pairs, which no file can hold."""
+    """Replace lone surrogates in the strings of an object, as they cannot be encoded."""
     if not isinstance(value, dict):
         return value
     return {key: without_lone_surrogates(item) if isinstance(item, str) else item for key, item in value.items()}
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where there is none: these files only add to what is known."""
+    """Read the JSON object in an optional file; empty if there is none."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -218,7 +214,7 @@ def json_object(path: Path) -> dict[str, Any]:
 
 
 def generation_seconds(directory: Path) -> float | None:
-    """Seconds of generation as the run has timed itself, else as an earlier result says; None where neither does."""
+    """Return the seconds of generation from the run's timing, else from an earlier result; None if unknown."""
     for name in (TIMING_NAME, RESULT_NAME):
         seconds = json_object(directory / name).get("gen_time_sec")
         if isinstance(seconds, int | float):
@@ -226,8 +222,8 @@ def generation_seconds(directory: Path) -> float | None:
     return None
 
 
-def planned(records: Sequence[Record], manifest: ReplayManifest) -> tuple[Record, ...]:
-    """The records a run is about: the first `limit`, of those every `shard_count`-th from `shard_index` on."""
+def planned_records(records: Sequence[Record], manifest: ReplayManifest) -> tuple[Record, ...]:
+    """Return the records of a run: of the first `limit` every `shard_count`-th from `shard_index` on."""
     return tuple(records[: manifest.limit][manifest.shard_index :: manifest.shard_count])
 
 
@@ -235,37 +231,37 @@ _MAY_DIFFER = {
     *("created_at", "tbench_version", "schema_version", "base_urls", "dataset", "problems", "served.context_tokens"),
     *("prompt.prompt_options.tokenizer_path", "prompt.max_tokens"),
 }
-"""Keys of the manifest that may differ between two starts of one run: they change neither what is asked nor whom."""
+"""Keys of the manifest that may differ when a run is resumed, as they affect neither requests nor model."""
 REPLAY = Layout("run", MANIFEST_NAME, (RESPONSES_NAME,))
 
 
 class ReplayDirectory:
-    """Open for adding replies to it, by one process at a time."""
+    """A replay run's directory, open for adding replies by one process at a time."""
 
     def __init__(self, records: RecordDirectory) -> None:
         self.path = records.path
         self.answered: Mapping[str, ReplayResponse] = read_answered(records.path / RESPONSES_NAME)
-        """What earlier starts brought, without errors, by `ReplayResponse.key`."""
+        """Earlier replies without errors, by `ReplayResponse.key`."""
         self._records = records
 
     @classmethod
     def open(cls, path: Path, manifest: ReplayManifest) -> Self:
-        """A new run, or the one in `path` again. Raises UsageError, also for one of other settings."""
+        """Create a run, or resume the one in `path`. Raises UsageError, also if its settings differ."""
         if REPLAY.is_new(path):
             return cls(RecordDirectory.create(path, REPLAY, manifest.model_dump(mode="json")))
         _check_same(path, manifest)
         return cls(RecordDirectory.go_on(path, REPLAY))
 
     def append(self, response: ReplayResponse) -> None:
-        """Raises OSError; then nothing was appended."""
+        """Append a reply. Raises OSError; then nothing was appended."""
         self._records.append(RESPONSES_NAME, response.model_dump_json())
 
     def write_report(self, report: PromptReport) -> None:
-        """prompt_template.json: how the prompts were made, and how long they are. Raises OSError."""
+        """Write prompt_template.json. Raises OSError."""
         write_json(self.path / PROMPTS_NAME, report.model_dump(mode="json"))
 
     def add_time(self, seconds: float) -> None:
-        """timing.json: how long all starts of the run asked for replies. Raises OSError."""
+        """Add the generation time of one start to timing.json. Raises OSError."""
         path = self.path / TIMING_NAME
         before = json_object(path)
         spent, starts = before.get("gen_time_sec", 0.0), before.get("starts", 0)
@@ -276,12 +272,12 @@ class ReplayDirectory:
 
 
 def read_answered(path: Path) -> dict[str, ReplayResponse]:
-    """The steps of a responses.jsonl that have an answer; lines that are none are left to whoever scores them."""
+    """Read the replies without errors from a responses.jsonl; bad lines are ignored, as scoring reports them."""
     lines = read_lines(path, path.read_bytes(), ReplayResponse, [])
     return {response.key: response for _, response in lines if response.error is None}
 
 
 def _check_same(path: Path, manifest: ReplayManifest) -> None:
     before, now = (each.model_dump(mode="json") for each in (read_manifest(path), manifest))
-    if words := differences(before, now, apart_from=_MAY_DIFFER):
-        raise UsageError(f"{path}: holds a run of other settings: {words}; use the same, or name a new directory")
+    if differing := differences(before, now, apart_from=_MAY_DIFFER):
+        raise UsageError(f"{path}: contains a run with other settings: {differing}; use these, or a new directory")

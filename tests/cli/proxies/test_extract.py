@@ -183,7 +183,7 @@ def test_a_run_leaves_its_manifest_and_every_raw_reply(server: FaultServer, data
         "temperature": 0.0, "top_p": 1.0, "max_tokens": 1024, "repetition_penalty": 1.0, "extra_body": {},
     }  # fmt: skip
     assert manifest["prompt"]["template_status_counts"] == {"server": 6}
-    assert "6 answered" in result.output and "is not checked" in result.output
+    assert "6 answered" in result.output and "not checked if prompts fit" in result.output
 
 
 def test_the_manifest_is_there_before_the_first_request(server: FaultServer, dataset: str, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_what_failed_is_asked_again_and_nothing_else(server: FaultServer, datase
     server.answer_by(echo)
     before = len(asked(server))
     again = run(dataset, server, tmp_path / "run", "--resume")
-    assert again.exit_code == 0 and "6 steps, 4 answered before" in again.output and "6 answered" in again.output
+    assert again.exit_code == 0 and "6 steps, 4 already answered" in again.output and "6 answered" in again.output
     assert set(asked(server)[before:]) == broken
     assert all(each["error"] is None for each in by_key(tmp_path / "run").values())
     assert len(lines(tmp_path / "run")) == 8
@@ -221,7 +221,7 @@ def test_a_run_whose_first_steps_get_no_answer_stops(server: FaultServer, datase
     server.answer_by(lambda seen: answer(503, {"error": "busy"}))
     stopped = run(dataset, server, tmp_path / "run", "-n", "1")
     assert stopped.exit_code == 4 and "3 failed, 3 not asked" in stopped.output
-    assert "stopped: the first 3 steps got no answer; last: unavailable: " in stopped.output
+    assert "stopped: the first 3 steps got no answer; last error: unavailable: " in stopped.output
     server.answer_by(echo)
     assert run(dataset, server, tmp_path / "run", "--resume").exit_code == 0
     assert len(by_key(tmp_path / "run")) == 6
@@ -258,7 +258,7 @@ def test_shards_and_limit_take_their_steps(server: FaultServer, dataset: str, tm
     assert [(each["shard_index"], each["shard_count"], each["limit"]) for each in manifests] == [(0, 2, 5), (1, 2, 5)]
     assert manifests[0]["prompt_sha256"] == manifests[1]["prompt_sha256"]
     assert manifests[0]["prompt"] == manifests[1]["prompt"]
-    assert "holds none" in refusal(run(dataset, server, tmp_path / "2", "--shard", "7/8"))
+    assert "contains none" in refusal(run(dataset, server, tmp_path / "2", "--shard", "7/8"))
 
 
 @pytest.mark.parametrize("shard", ["2/2", "a/b", "1", "-1/2", "0/0"])
@@ -348,11 +348,11 @@ def test_sampling_options_are_top_level_fields(server: FaultServer, dataset: str
     ("options", "words"),
     [
         (["--extra-body", '{"temperature": 1}'], "temperature cannot be set here"),
-        (["--extra-body", '{"min_p": 1}', "--min-p", "0.1"], "min_p: has an option"),
+        (["--extra-body", '{"min_p": 1}', "--min-p", "0.1"], "min_p: is also given by its own option"),
         (["--top-p", "2"], "--top-p: "),
         (["--render", "magic"], "--render: Input should be 'server' or 'local' (got 'magic')"),
-        (["--tokenizer-path", "x", "--render", "server"], "--tokenizer-path: the server renders"),
-        (["--max-tokens", "8192"], "nothing is left for a prompt"),
+        (["--tokenizer-path", "x", "--render", "server"], "--tokenizer-path: has no effect with --render server"),
+        (["--max-tokens", "8192"], "which leaves none for a prompt"),
         (["--model", "other"], "does not serve 'other'"),
     ],
 )

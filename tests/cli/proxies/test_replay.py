@@ -56,7 +56,7 @@ def test_scored_again_with_another_revision_the_result_says_so(run: Path) -> Non
 
 def test_a_bare_file_of_replies_needs_its_dataset(tmp_path: Path) -> None:
     replies = write_lines(tmp_path / "sweep" / "model-7.jsonl", good_answers())
-    assert "say with --dataset what it answers" in refused("replay", "score", replies)
+    assert "give its dataset with --dataset" in refused("replay", "score", replies)
     out = tmp_path / "out.json"
     printed = tbench("replay", "score", replies, "--dataset", write_dataset(tmp_path), "--output", out)
     assert printed.startswith("model-7: metric v2") and out.exists()
@@ -80,7 +80,7 @@ def test_the_published_sample_is_identical(tmp_path: Path) -> None:
     if not sample.is_file():
         pytest.skip(f"no sample at {sample}")
     printed = tbench("replay", "score", sample)
-    assert printed.startswith("the file does not say its metric revision; identical under: v0, v1, v2")
+    assert printed.startswith("the file does not contain its metric revision; identical with: v0, v1, v2")
     assert "16 of 16 aggregate fields identical" in printed
     found = json.loads(tbench("replay", "score", sample, "--json", "--metric-revision", "v1"))
     assert [(each["metric_revision"], each["identical"]) for each in found["revisions"]] == [("v1", True)]
@@ -88,7 +88,7 @@ def test_the_published_sample_is_identical(tmp_path: Path) -> None:
 
 def test_somebody_elses_result_is_not_overwritten(run: Path) -> None:
     (run / "result.json").write_text(json.dumps(upstream_result()))
-    assert "was not written by tbench replay; name another file" in refused("replay", "score", run)
+    assert "was not written by tbench replay; give another file" in refused("replay", "score", run)
     tbench("replay", "score", run, "--output", run / "ours.json")
 
 
@@ -97,9 +97,9 @@ def test_references_and_replies_that_are_odd_are_told(tmp_path: Path) -> None:
     with dataset.open("a") as file:
         file.write('{"task_id": "task-009", "step_idx": 0, "prompt": "p", "ref_raw": "nothing"}\nnot JSON\n')
     printed = tbench("replay", "score", write_run(tmp_path / "run", dataset, [answer(0, 0, "[1]")]))
-    assert "replies that are JSON but no object (counted as invalid; upstream crashes): 1" in printed
+    assert "replies that are JSON but not an object (counted as invalid; upstream crashes): 1" in printed
     assert "references without a command: 1 (task-009/0)" in printed
-    assert f"lines left out: 1, first {dataset}:10: not JSON" in printed
+    assert f"lines skipped: 1; first: {dataset}:10: not JSON" in printed
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_references_and_replies_that_are_odd_are_told(tmp_path: Path) -> None:
     [
         ("replay.json", "{", "not JSON"),
         ("replay.json", "{}", "model: Field required"),
-        ("responses.jsonl", "nonsense\n", "holds no reply of a replay run; first: "),
+        ("responses.jsonl", "nonsense\n", "contains no reply of a replay run; first problem: "),
     ],
 )
 def test_a_broken_run_directory_is_refused_in_one_line(run: Path, name: str, content: str, message: str) -> None:
@@ -116,8 +116,8 @@ def test_a_broken_run_directory_is_refused_in_one_line(run: Path, name: str, con
 
 
 def test_what_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
-    assert "is no replay run" in refused("replay", "score", tmp_path)
-    assert "there is nothing" in refused("replay", "score", tmp_path / "x.jsonl", "--dataset", write_dataset(tmp_path))
+    assert "is not a replay run" in refused("replay", "score", tmp_path)
+    assert "does not exist" in refused("replay", "score", tmp_path / "x.jsonl", "--dataset", write_dataset(tmp_path))
 
 
 def test_shards_are_merged_and_ranked(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_bad_lines_are_reported_by_number_and_keep_their_place(tmp_path: Path) -
     built, records = made(tmp_path, *bad, talk("do", LS), "[" * 20_000)
     assert [record["task_id"] for record in records] == ["task-006"]
     assert [line.partition(": ")[0].rpartition(":")[2] for line in built.problems] == ["1", "2", "4", "6", "8"]
-    assert any(":5: no step" in note for note in built.notes)
+    assert any(":5: none of its steps" in note for note in built.notes)
     manifest = json.loads(built.manifest_path.read_text())
     assert manifest["unusable"] == 5 and manifest["problems"] == built.problems
 
@@ -204,7 +204,7 @@ def test_a_file_with_nothing_in_it_is_one_line_and_leaves_no_files(tmp_path: Pat
 def test_a_missing_file_and_a_directory_without_trajectories_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"absent\.jsonl: No such file"):
         build([tmp_path / "absent.jsonl"], tmp_path / "out.jsonl")
-    with pytest.raises(UsageError, match=r"no trajectory\.json in it"):
+    with pytest.raises(UsageError, match=r"contains no trajectory\.json"):
         build([tmp_path], tmp_path / "out.jsonl")
 
 
@@ -217,7 +217,7 @@ def test_lone_surrogates_and_broken_bytes_become_valid_utf8(tmp_path: Path) -> N
     assert first["messages"][0]["content"] == "do \ufffd"
     assert first["ref_command_units"] == ["echo \\ud83d\\ude00 \ufffd"]
     assert second["messages"][0]["content"] == "caf\ufffd"
-    assert (built.repaired, built.notes) == (1, [f"{source}:2: bytes that are not UTF-8 became U+FFFD"])
+    assert (built.repaired, built.notes) == (1, [f"{source}:2: invalid UTF-8 was replaced by U+FFFD"])
 
 
 values = st.recursive(
@@ -296,6 +296,6 @@ def test_the_command_says_what_was_made_and_what_was_not(tmp_path: Path) -> None
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     made(tmp_path, talk("do", LS))
     before = (tmp_path / "out.jsonl").read_bytes()
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         made(tmp_path, talk("do", answer("pwd\n")))
     assert (tmp_path / "out.jsonl").read_bytes() == before

@@ -118,7 +118,7 @@ async def test_other_protocols_are_refused_because_their_prompt_asks_for_somethi
     tmp_path: Path, protocol: str
 ) -> None:
     store(tmp_path, trial("a", 1.0), await trajectory(LS, protocol=protocol))
-    with pytest.raises(UsageError, match=f"protocol {protocol}: its prompt does not ask for the JSON"):
+    with pytest.raises(UsageError, match=f"protocol {protocol}: its replies are not the JSON"):
         made(tmp_path)
 
 
@@ -137,7 +137,7 @@ async def test_a_compacted_history_is_used_up_to_the_compaction(tmp_path: Path) 
 async def test_messages_that_the_steps_do_not_tell_are_refused(tmp_path: Path) -> None:
     recorded = await trajectory(LS, PWD)
     store(tmp_path, trial("a", 1.0), recorded.model_copy(update={"messages": recorded.messages[:-1]}))
-    with pytest.raises(UsageError, match="do not tell the same conversation"):
+    with pytest.raises(UsageError, match="messages and steps are different conversations"):
         made(tmp_path)
 
 
@@ -150,7 +150,7 @@ async def test_a_trajectory_of_another_version_or_with_unknown_fields_is_refused
     recorded = json.loads((await trajectory(LS)).model_dump_json())
     for name, change in (("new", {"schema_version": 99}), ("odd", {"surprise": 1})):
         (tmp_path / f"{name}.json").write_text(json.dumps(recorded | change))
-    with pytest.raises(UsageError, match=r"2 conversations could not be used.*of another version of tbench"):
+    with pytest.raises(UsageError, match=r"2 conversations unusable.*of another version of tbench"):
         made(tmp_path, tmp_path / "new.json", tmp_path / "odd.json", only="all")
 
 
@@ -214,11 +214,14 @@ def test_parsed_replies_are_put_together_as_the_json_that_the_prompt_asks_for(tm
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
-        (acted("x\n", text="Analysis: a\nPlan: b\nPlan: c"), "cannot be told"),
+        (acted("x\n", text="Analysis: a\nPlan: b\nPlan: c"), "it is ambiguous where"),
         (acted("x\n", text="Hello"), "neither a reply nor"),
         (acted(shown="Previous response had parsing errors:\nERROR: no"), "is not recorded"),
-        ({**acted("x\n"), "tool_calls": [{"function_name": "edit", "arguments": {}}]}, "no command of Terminus-2"),
-        ({**acted("x\n"), "tool_calls": 5}, "no command of Terminus-2"),
+        (
+            {**acted("x\n"), "tool_calls": [{"function_name": "edit", "arguments": {}}]},
+            "is not a command of Terminus-2",
+        ),
+        ({**acted("x\n"), "tool_calls": 5}, "is not a command of Terminus-2"),
         ({**acted("x\n"), "observation": {"results": [{"content": "a"}, {"content": "b"}]}}, "several observations"),
         ({**acted("x\n"), "observation": {"results": [{"content": [{"type": "image"}]}]}}, "not text"),
         ({"source": "user", "message": [{"type": "image"}]}, "not text"),
@@ -253,7 +256,7 @@ def test_a_raw_reply_with_a_parsing_error_is_no_reference(tmp_path: Path) -> Non
     ("agent", "reason"),
     [
         ({"name": "claude-code", "extra": None}, "'claude-code' acts by tool calls"),
-        ({"extra": {"parser": "xml"}}, "answers in 'xml'"),
+        ({"extra": {"parser": "xml"}}, "replies in 'xml'"),
     ],
 )
 def test_agents_that_were_not_asked_for_json_are_refused(tmp_path: Path, agent: dict[str, Any], reason: str) -> None:
@@ -263,12 +266,12 @@ def test_agents_that_were_not_asked_for_json_are_refused(tmp_path: Path, agent: 
 
 def test_a_trial_without_a_verdict_is_not_taken_for_passed(tmp_path: Path) -> None:
     (tmp_path / "trajectory.json").write_text(json.dumps(atif(raw(LS))))
-    with pytest.raises(UsageError, match=r"--only all takes.*no result\.json with a reward"):
+    with pytest.raises(UsageError, match=r"--only all also takes.*no result\.json with a reward"):
         made(tmp_path, tmp_path / "trajectory.json")
     assert len(made(tmp_path, tmp_path / "trajectory.json", only="all")[1]) == 1
 
 
 @pytest.mark.skipif(not HARBOR.is_dir(), reason="the sample trials are not here")
 def test_real_trials_of_a_tool_calling_agent_are_refused_one_by_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"6 conversations could not be used.*replies are tool calls"):
+    with pytest.raises(UsageError, match=r"6 conversations unusable.*replies are tool calls"):
         made(tmp_path, HARBOR, only="all")

@@ -109,7 +109,7 @@ def test_the_rewards_are_those_of_the_functions_and_named_after_them() -> None:
     }  # fmt: skip
     block = scored(manifest("a", seeds=(0,), protocol="bash-block"), {("a", 0): GOOD})
     assert (block.rewards, block.rows[0].rewards, block.levels["strict"].mean) == (None, None, 1.0)
-    assert "rewards: none, they are about thinking-bash and not about bash-block" in list(render(block))
+    assert "rewards: none, as they are defined for thinking-bash only, not for bash-block" in list(render(block))
 
 
 def test_the_table_has_a_line_per_task_with_its_command_and_nothing_that_moves_a_cursor() -> None:

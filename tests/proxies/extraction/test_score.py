@@ -14,7 +14,7 @@ from harness.protocols import load_protocol
 from harness.trajectory import ToolCall
 from tbench.errors import UsageError
 from tbench.proxies.extraction.records import ReplyRecord
-from tbench.proxies.extraction.score import LONGEST_COMMAND, BashSyntax, Levels, read_levels
+from tbench.proxies.extraction.score import MAX_COMMAND_BYTES, BashSyntax, Levels, read_levels
 
 BASH = BashSyntax()
 THINKING_BASH = load_protocol("thinking-bash")
@@ -127,7 +127,7 @@ def test_nothing_of_the_environment_reaches_the_bash_that_checks(
 
 def test_what_bash_is_not_asked_about_is_not_accepted() -> None:
     assert BASH.check("ls\0").complaint == "a NUL character"
-    assert BASH.check("x" * (LONGEST_COMMAND + 1)).complaint.startswith("longer than")
+    assert BASH.check("x" * (MAX_COMMAND_BYTES + 1)).complaint.startswith("longer than")
     assert not BASH.check("$(" * 20_000).accepted
 
 

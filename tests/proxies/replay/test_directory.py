@@ -105,7 +105,7 @@ def test_what_changes_nothing_of_what_is_asked_may_differ(tmp_path: Path) -> Non
 
 def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(UsageError, match="is no replay run"):
+    with pytest.raises(UsageError, match="is not a replay run"):
         ReplayDirectory.open(tmp_path, manifest())
     (tmp_path / "replay.json").write_text("{")
     with pytest.raises(UsageError, match=r"replay\.json: not JSON"):
@@ -119,7 +119,7 @@ def test_a_start_that_was_killed_before_its_manifest_stands_in_nobodys_way(tmp_p
     assert read_manifest(tmp_path) == manifest()
     (tmp_path / "replay.json").unlink()
     (tmp_path / "responses.jsonl").write_text("{}\n")
-    with pytest.raises(UsageError, match="is no replay run"):
+    with pytest.raises(UsageError, match="is not a replay run"):
         ReplayDirectory.open(tmp_path, manifest())
 
 

@@ -1,1 +1,1 @@
-"""Asking a model: from the records of a dataset to prompts, requests and stored replies."""
+"""Generation: from the records of a dataset to prompts, requests and stored replies."""

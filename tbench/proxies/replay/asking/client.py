@@ -1,4 +1,4 @@
-"""Asks for a reply to each of many steps, several at once, and writes each down as it comes."""
+"""Requests replies to many steps concurrently, and passes each on as it arrives."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailab
 from tbench.proxies.datasets.records import Record
 from tbench.proxies.replay.asking.prompts import Prompt
 from tbench.proxies.replay.directory import ReplayResponse
-from tbench.proxies.workers import work_through
+from tbench.proxies.workers import for_each
 
 STOP_AFTER_UNAVAILABLE = 3
-"""A run stops when this many steps were unavailable before any was answered."""
+"""Number of unavailable steps before any answer at which a run stops."""
 
 
 class PromptedStep(NamedTuple):
-    """A record, and the prompt and the seed that are sent for it."""
+    """A record with its prompt and seed."""
 
     record: Record
     prompt: Prompt
@@ -28,7 +28,7 @@ class PromptedStep(NamedTuple):
 
 
 class CompletionEndpoint(Protocol):
-    """The endpoint that replies come from: `harness.endpoint.replicas.Replicas`, or a fake."""
+    """The endpoint: `harness.endpoint.replicas.Replicas`, or a fake."""
 
     @property
     def gave_up(self) -> str | None: ...
@@ -38,17 +38,17 @@ class CompletionEndpoint(Protocol):
 
 @dataclass
 class ReplayProgress:
-    """How far one start of a run has come, in steps."""
+    """Progress of one start of a run, in steps."""
 
     planned: int
     answered_before: int = 0
-    """Steps that earlier starts have brought an answer to; they are not among `planned`."""
+    """Steps answered by earlier starts, which are not in `planned`."""
     answered: int = 0
     errors: int = 0
     overflow: int = 0
-    """The errors whose prompt and reply do not fit the context."""
+    """Errors because prompt and reply do not fit the context."""
     stopped: str | None = None
-    """Why the rest was not asked."""
+    """Why the remaining steps were not requested."""
     seconds: float = 0.0
 
     @property
@@ -68,27 +68,27 @@ async def ask(
     answered_before: int = 0,
     on_progress: Callable[[ReplayProgress], None] = lambda _: None,
 ) -> ReplayProgress:
-    """Ask for every step, and give each ReplayResponse to `write` as it comes; failed steps give one with an error.
+    """Request all steps, and pass each ReplayResponse, including errors, to `write` as it arrives.
 
-    `overflow` holds the steps, by key, that are not asked, and why. An exception of `write` ends all.
+    `overflow` maps keys of steps that are not requested to the reason. An exception of `write` ends all requests.
     """
     progress = ReplayProgress(len(steps), answered_before)
-    asking = _Asking(endpoints, write, progress, max_tokens, max_model_len, on_progress)
+    requests = _Requests(endpoints, write, progress, max_tokens, max_model_len, on_progress)
     began = time.monotonic()
 
     async def unless_stopped(step: PromptedStep) -> None:
-        if not asking.stopped:
-            await asking.ask_one(step, (overflow or {}).get(step.record.key))
+        if not requests.stopped:
+            await requests.ask_one(step, (overflow or {}).get(step.record.key))
 
     try:
-        await work_through(steps, unless_stopped, concurrency)
+        await for_each(steps, unless_stopped, concurrency)
     finally:
         progress.seconds = time.monotonic() - began
     return progress
 
 
-class _Asking:
-    """The state of one `ask`."""
+class _Requests:
+    """State of one `ask`."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class _Asking:
         self._on_progress(self.progress)
 
     async def _answer(self, step: PromptedStep) -> ReplayResponse:
-        """The response to one step, errors included."""
+        """Request one step; errors are returned in the response."""
         try:
             reply = await self._endpoints.complete(step.prompt.fields, seed=step.seed)
         except ContextLimitReached as error:
@@ -142,7 +142,7 @@ class _Asking:
         progress.overflow += response.error.startswith("overflow:")
         self._unavailable += response.error.startswith("unavailable:")
         if self._unavailable >= STOP_AFTER_UNAVAILABLE and not progress.answered and progress.stopped is None:
-            progress.stopped = f"the first {STOP_AFTER_UNAVAILABLE} steps got no answer; last: {response.error}"
+            progress.stopped = f"the first {STOP_AFTER_UNAVAILABLE} steps got no answer; last error: {response.error}"
 
 
 def _response(step: PromptedStep, reply: RawReply, error: str | None) -> ReplayResponse:
@@ -172,9 +172,9 @@ def _failed(step: PromptedStep, error: str | None) -> ReplayResponse:
 
 
 def _cut_by_context(reply: RawReply, max_tokens: int, max_model_len: int | None) -> str | None:
-    """The error of a reply that the end of the context cut; None for any other.
+    """Return the error of a reply that was cut by the end of the context; None for other replies.
 
-    vLLM 0.32 shortens `max_tokens` to what the context has left, and says nothing of it.
+    vLLM 0.32 silently shortens `max_tokens` to the rest of the context.
     """
     prompt, completion = reply.prompt_tokens, reply.completion_tokens
     if max_model_len is None or prompt is None or completion is None or reply.finish_reason != "length":

@@ -1,4 +1,4 @@
-"""A replay run's options, and what is made of them before anything is asked: sampling, tokenizer, endpoints."""
+"""Options of a replay run, and the sampling, tokenizer and endpoints made from them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _WHOLE = Shard(0, 1)
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """What the user asked of a replay run."""
+    """Options of a replay run."""
 
     dataset: Path
     base_urls: tuple[str, ...]
     output: Path
     sampling: Mapping[str, Any]
-    """The fields of Sampling, except `extra_body`."""
+    """Fields of Sampling, except `extra_body`."""
     vllm: Mapping[str, Any]
-    """Sampling fields that only vLLM knows, given by options of their own."""
+    """Sampling fields specific to vLLM that have their own options."""
     extra_body: Mapping[str, Any]
     prompt: PromptOptions
     model: str | None = None
@@ -50,12 +50,12 @@ class ReplayOptions:
 
     @classmethod
     def of(cls, config: ReplayConfig) -> ReplayOptions:
-        """The options of a configuration. Raises UsageError."""
+        """Return the options of a configuration. Raises UsageError."""
         model, prompt, output = config.model, config.prompt, config.output
         if not config.dataset.path:
-            raise UsageError("DATASET: which steps? Name a file of them")
+            raise UsageError("DATASET: is missing; give a file of recorded steps")
         if output.directory is None:
-            raise UsageError("--output: where do the replies go? Name a directory")
+            raise UsageError("--output: is missing; give a directory for the replies")
         return cls(
             dataset=Path(config.dataset.path),
             base_urls=model.base_url,
@@ -82,7 +82,7 @@ class ReplayOptions:
 
 
 def _vllm(model: ReplayModelConfig) -> dict[str, Any]:
-    """What only vLLM knows; but for the penalty, left out where it says nothing."""
+    """Return the fields specific to vLLM; except for the penalty, only those that differ from their defaults."""
     return {
         "repetition_penalty": model.repetition_penalty,
         **({"min_p": model.min_p} if model.min_p > 0 else {}),
@@ -93,31 +93,31 @@ def _vllm(model: ReplayModelConfig) -> dict[str, Any]:
 
 
 def make_sampling(options: ReplayOptions) -> Sampling:
-    """The sampling that every request is sent with. Raises UsageError."""
+    """Return the sampling of all requests. Raises UsageError."""
     if twice := sorted(options.vllm.keys() & options.extra_body.keys() - {"repetition_penalty"}):
-        raise UsageError(f"--extra-body: {', '.join(twice)}: has an option of its own that is given as well")
+        raise UsageError(f"--extra-body: {', '.join(twice)}: is also given by its own option; give it once")
     try:
         return Sampling(**options.sampling, extra_body={**options.vllm, **options.extra_body})
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         key = ".".join(map(str, problem["loc"])).replace("_", "-")
-        words = one_line(problem["msg"].removeprefix("Value error, "))
-        raise UsageError(f"--{key}: {words} (got {problem['input']!r})") from None
+        message = one_line(problem["msg"].removeprefix("Value error, "))
+        raise UsageError(f"--{key}: {message} (got {problem['input']!r})") from None
 
 
 def make_tokenizer(options: ReplayOptions) -> Tokenizer | None:
-    """The tokenizer that renders prompts here, if one was named. Raises UsageError."""
+    """Load the tokenizer for local rendering, if one is given. Raises UsageError."""
     path = options.prompt.tokenizer_path
     if path is not None and options.prompt.render == "server":
-        raise UsageError("--tokenizer-path: the server renders; leave it out, or use --render local")
+        raise UsageError("--tokenizer-path: has no effect with --render server; leave it out, or use --render local")
     return load_tokenizer(path) if path is not None else None
 
 
 def make_endpoints(options: ReplayOptions, sampling: Sampling, say: Callable[[str], None]) -> Replicas:
-    """The endpoints, not connected yet; `say` is told in words what happens to them. Raises UsageError."""
+    """Return the endpoints, not yet connected; their notices go to `say`. Raises UsageError."""
     urls = tuple(dict.fromkeys(options.base_urls))
     if "chat_template_kwargs" in options.extra_body and options.prompt.chat_template_kwargs:
-        raise UsageError("--extra-body: chat_template_kwargs are set twice; set them in one place")
+        raise UsageError("--extra-body: chat_template_kwargs is also set by --chat-template-kwargs; set it once")
     budget_sec = min(options.retry_budget_sec, MOVE_ON_SEC) if len(urls) > 1 else options.retry_budget_sec
     names = {url: f"endpoint {without_password(url)}" if len(urls) > 1 else "endpoint" for url in urls}
     try:

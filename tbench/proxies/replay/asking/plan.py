@@ -1,4 +1,4 @@
-"""Plans a replay run (its prompts, whether they fit, its manifest), then asks for the replies that are missing."""
+"""Plans a replay run (prompts, check of the context, manifest), then requests the missing replies."""
 
 from __future__ import annotations
 
@@ -22,42 +22,40 @@ from tbench.proxies.replay.asking.client import PromptedStep, ReplayProgress, as
 from tbench.proxies.replay.asking.options import ReplayOptions
 from tbench.proxies.replay.asking.prompts import Prompt, PromptBuilder, Tokenizer
 from tbench.proxies.replay.directory import PromptReport, ReplayDirectory, ReplayManifest
-from tbench.proxies.workers import work_through
+from tbench.proxies.workers import for_each
 
-# Checks that every prompt and its reply fit the model's context, before anything is asked.
-
-TOO_LONG_TO_COUNT = "the server refuses to count so much"
+TOO_LONG_TO_COUNT = "the prompt is too long for the server to count"
 
 
 @dataclass(frozen=True)
 class ContextCheck:
-    """The prompts' token counts, and the context that they have to fit."""
+    """Token counts of the prompts, and the context that they have to fit."""
 
     max_tokens: int
     max_model_len: int | None
     counts: Mapping[str, int] = field(default_factory=dict)
     counted_by: str | None = None
-    """`server` or `tokenizer`; None where nobody could count."""
+    """`server` or `tokenizer`; None if tokens could not be counted."""
     refused: frozenset[str] = frozenset()
-    """Steps whose prompt the server refused to count because of its length."""
+    """Steps whose prompt is too long for the server to count."""
     problem: str | None = None
     """Why some prompts could not be counted."""
 
     @property
     def overflow(self) -> dict[str, str]:
-        """Error by key of each step that does not fit."""
+        """Error of each step that does not fit, by key."""
         if self.max_model_len is None:
             return {}
-        words = f"+ {self.max_tokens} max_tokens > max_model_len {self.max_model_len}"
+        rest = f"+ {self.max_tokens} max_tokens > max_model_len {self.max_model_len}"
         found = {
-            key: f"overflow: {count} prompt tokens {words}"
+            key: f"overflow: {count} prompt tokens {rest}"
             for key, count in self.counts.items()
             if count + self.max_tokens > self.max_model_len
         }
         return found | dict.fromkeys(self.refused, f"overflow: {TOO_LONG_TO_COUNT}")
 
     def require_room(self) -> None:
-        """Refuse steps that do not fit, as nothing may be cut silently. Raises UsageError."""
+        """Raise UsageError if steps do not fit, as replies must not be cut silently."""
         overflow = self.overflow
         if not overflow:
             return
@@ -67,7 +65,7 @@ class ContextCheck:
         raise UsageError(
             f"{len(overflow)} of {total} steps do not fit: prompt{longest} and --max-tokens {self.max_tokens} exceed "
             f"the context of {self.max_model_len} tokens; serve the model with a longer one, lower --max-tokens, or "
-            "leave these steps without an answer with --allow-overflow"
+            "skip these steps with --allow-overflow"
         )
 
 
@@ -81,13 +79,13 @@ async def check_context(
     concurrency: int = 16,
     say: Callable[[str], None] = lambda _: None,
 ) -> ContextCheck:
-    """Count with the first server that can, else with the tokenizer, else not at all.
+    """Count tokens with the first server that can, else with the tokenizer, else not at all.
 
-    Raises UsageError for a `max_tokens` that leaves no room for any prompt.
+    Raises UsageError if `max_tokens` leaves no room for any prompt.
     """
     if max_model_len is not None and max_tokens >= max_model_len:
         raise UsageError(
-            f"--max-tokens {max_tokens}: the whole context has {max_model_len} tokens; nothing is left for a prompt"
+            f"--max-tokens {max_tokens}: the context has only {max_model_len} tokens, which leaves none for a prompt"
         )
     counting = _Counting(prompts, max_tokens, max_model_len)
     for chat in chats:
@@ -95,12 +93,12 @@ async def check_context(
             return check
     if tokenizer is not None:
         return counting.by_tokenizer(tokenizer)
-    say(f"no /tokenize at the server: that prompts fit its context ({max_model_len or 'unknown'}) is not checked")
+    say(f"the server has no /tokenize: not checked if prompts fit its context ({max_model_len or 'unknown'} tokens)")
     return counting.check()
 
 
 class _Counting:
-    """The state of one `check_context`."""
+    """State of one `check_context`."""
 
     def __init__(self, prompts: Mapping[str, Prompt], max_tokens: int, max_model_len: int | None) -> None:
         self._prompts = prompts
@@ -111,7 +109,7 @@ class _Counting:
         self._problem: str | None = None
 
     async def by_server(self, chat: ChatModel, concurrency: int) -> ContextCheck | None:
-        """Count all prompts with one server; None where it cannot count."""
+        """Count all prompts with one server; None if it cannot count."""
         keys = list(self._prompts)
         if not keys or not await self._count(chat, keys[0]):
             return None
@@ -119,7 +117,7 @@ class _Counting:
         async def count(key: str) -> None:
             await self._count(chat, key)
 
-        await work_through(keys[1:], count, concurrency)
+        await for_each(keys[1:], count, concurrency)
         return self.check("server")
 
     def by_tokenizer(self, tokenizer: Tokenizer) -> ContextCheck:
@@ -150,15 +148,15 @@ class _Counting:
         return ContextCheck(self._max_tokens, self._limit, self._counts, by, refused, self._problem)
 
 
-_CONNECT_SEC, _CONNECT_SEC_OF_SEVERAL = 20.0, 5.0
+_CONNECT_SEC, _CONNECT_SEC_EACH = 20.0, 5.0
 
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """Everything that is settled before the first request."""
+    """Everything fixed before the first request."""
 
     steps: Sequence[PromptedStep]
-    """The steps of this shard."""
+    """Steps of this shard."""
     check: ContextCheck
     report: PromptReport
     manifest: ReplayManifest
@@ -171,11 +169,11 @@ async def make_plan(
     tokenizer: Tokenizer | None,
     say: Callable[[str], None],
 ) -> ReplayPlan:
-    """Ask the endpoints what they serve, then make the prompts and count them. Raises UsageError."""
+    """Connect the endpoints, then render the prompts and count their tokens. Raises UsageError."""
     served = await _connect(options, endpoints)
     builder = PromptBuilder(options.prompt, served.id, served.root, tokenizer)
-    everything = _prompted(options, dataset, builder)
-    steps = _of_shard(options, everything)
+    all_steps = _render_steps(options, dataset, builder)
+    steps = _shard_steps(options, all_steps)
     lengths = [length for length in (options.max_model_len, served.context_tokens) if length is not None]
     check = await check_context(
         {step.record.key: step.prompt for step in steps},
@@ -187,13 +185,13 @@ async def make_plan(
         say=say,
     )
     report = builder.report(
-        [step.prompt for step in everything],
+        [step.prompt for step in all_steps],
         counts=check.counts.values(),
         counted_by=check.counted_by,
         max_model_len=check.max_model_len,
         max_tokens=check.max_tokens,
     )
-    return ReplayPlan(steps, check, report, _manifest(options, dataset, served, endpoints, report, everything))
+    return ReplayPlan(steps, check, report, _manifest(options, dataset, served, endpoints, report, all_steps))
 
 
 async def ask_for_missing(
@@ -203,9 +201,9 @@ async def ask_for_missing(
     say: Callable[[str], None],
     on_progress: Callable[[ReplayProgress], None],
 ) -> ReplayProgress:
-    """Ask for the steps that no earlier start has brought an answer to, each written down as it comes.
+    """Request the steps that have no answer yet; each reply is stored as it arrives.
 
-    Raises UsageError, also where a reply cannot be written.
+    Raises UsageError, also if a reply cannot be written.
     """
     directory = ReplayDirectory.open(options.output, plan.manifest)
     try:
@@ -213,8 +211,8 @@ async def ask_for_missing(
         return await _ask(options, plan, endpoints, directory, say, on_progress)
     except OSError as error:
         raise UsageError(
-            f"{options.output}: cannot be written: {error.strerror or error}; what was answered before is kept: "
-            "make room, then go on with --resume"
+            f"{options.output}: cannot be written: {error.strerror or error}; earlier replies are kept; "
+            "free some space, then continue with --resume"
         ) from None
     finally:
         directory.close()
@@ -231,8 +229,8 @@ async def _ask(
     steps, check = plan.steps, plan.check
     missing = [step for step in steps if step.record.key not in directory.answered]
     before = len(steps) - len(missing)
-    known = f", {before} answered before" if before else ""
-    say(f"{len(steps)} step{'s' * (len(steps) != 1)}{known}; {options.concurrency} requests at once")
+    earlier = f", {before} already answered" if before else ""
+    say(f"{len(steps)} step{'s' * (len(steps) != 1)}{earlier}; {options.concurrency} concurrent requests")
     began = time.monotonic()
     try:
         return await ask(
@@ -252,15 +250,15 @@ async def _ask(
 
 
 async def _connect(options: ReplayOptions, endpoints: Replicas) -> ServedModel:
-    budget_sec = _CONNECT_SEC if len(endpoints.chats) == 1 else _CONNECT_SEC_OF_SEVERAL
+    budget_sec = _CONNECT_SEC if len(endpoints.chats) == 1 else _CONNECT_SEC_EACH
     try:
         return await endpoints.connect(min(budget_sec, options.retry_budget_sec), same_context=False)
     except EndpointError as error:
         raise UsageError(f"endpoint: {error}") from None
 
 
-def _prompted(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) -> list[PromptedStep]:
-    """The steps of all shards, as each shard's manifest describes the prompts of all."""
+def _render_steps(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) -> list[PromptedStep]:
+    """Render the steps of all shards, because each shard's manifest describes all prompts."""
     steps = [
         PromptedStep(record, builder.build(record), _seed(options, record))
         for record in dataset.records[: options.limit]
@@ -268,9 +266,8 @@ def _prompted(options: ReplayOptions, dataset: Dataset, builder: PromptBuilder) 
     raw = [step for step in steps if step.prompt.status == "raw_fallback"]
     if raw and not options.allow_raw_fallback:
         raise UsageError(
-            f"{len(raw)} of {len(steps)} prompts would have no chat template ({raw[0].prompt.error}): let the server "
-            "render (--render server), give a --tokenizer-path that has one, or --allow-raw-fallback for a run "
-            "without a rank"
+            f"{len(raw)} of {len(steps)} prompts would have no chat template ({raw[0].prompt.error}): "
+            "use --render server, give a --tokenizer-path with a template, or use --allow-raw-fallback (not ranked)"
         )
     return steps
 
@@ -280,12 +277,12 @@ def _seed(options: ReplayOptions, record: Record) -> int | None:
     return None if seed is None else Seeds(record.task_id, seed, scheme).at(record.step_idx)
 
 
-def _of_shard(options: ReplayOptions, everything: Sequence[PromptedStep]) -> list[PromptedStep]:
-    """The steps whose index modulo the number of shards is the shard's."""
+def _shard_steps(options: ReplayOptions, all_steps: Sequence[PromptedStep]) -> list[PromptedStep]:
+    """Return the steps whose index modulo the number of shards is the shard's."""
     shard = options.shard
-    if steps := list(everything[shard.index :: shard.count]):
+    if steps := list(all_steps[shard.index :: shard.count]):
         return steps
-    raise UsageError(f"--shard {shard}: holds none of the {len(everything)} steps; use fewer shards")
+    raise UsageError(f"--shard {shard}: contains none of the {len(all_steps)} steps; use fewer shards")
 
 
 def _manifest(
@@ -294,7 +291,7 @@ def _manifest(
     served: ServedModel,
     endpoints: Replicas,
     report: PromptReport,
-    everything: Sequence[PromptedStep],
+    all_steps: Sequence[PromptedStep],
 ) -> ReplayManifest:
     return ReplayManifest(
         model=served.id,
@@ -307,24 +304,24 @@ def _manifest(
         shard_index=options.shard.index,
         shard_count=options.shard.count,
         limit=options.limit,
-        sampling={**_sent(options.sampling), **options.vllm, "extra_body": dict(options.extra_body)},
+        sampling={**_sampling_fields(options.sampling), **options.vllm, "extra_body": dict(options.extra_body)},
         prompt=report.for_manifest(),
-        prompt_sha256=_hash([step.prompt.fields for step in everything]),
+        prompt_sha256=_hash([step.prompt.fields for step in all_steps]),
         served=served.model_dump(mode="json"),
         tbench_version=__version__,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
-def _sent(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """What the requests say of the sampling, without what says nothing."""
-    silent = {"seed_scheme"} if sampling["seed"] is None else set()
-    said = {name: value for name, value in sampling.items() if name not in silent}
-    return {name: value for name, value in said.items() if value not in (None, {}) and value is not False}
+def _sampling_fields(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sampling fields that requests contain, without those at their defaults."""
+    unused = {"seed_scheme"} if sampling["seed"] is None else set()
+    used = {name: value for name, value in sampling.items() if name not in unused}
+    return {name: value for name, value in used.items() if value not in (None, {}) and value is not False}
 
 
 def _hash(prompts: Sequence[Mapping[str, Any]]) -> str:
-    """sha256 over one line of JSON per prompt, keys sorted, in the dataset's order."""
+    """Return the sha256 of one line of JSON per prompt, keys sorted, in the dataset's order."""
     digest = hashlib.sha256()
     for fields in prompts:
         digest.update(json.dumps(fields, sort_keys=True, ensure_ascii=False).encode("utf-8", "replace") + b"\n")

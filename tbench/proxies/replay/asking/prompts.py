@@ -1,7 +1,7 @@
-"""Makes what is sent for a record: chat messages for the server's template, or a prompt rendered here.
+"""Makes the prompt of a record: chat messages for the server's template, or a prompt rendered locally.
 
-The rules of local rendering are those of the TB2-lite evaluation published by LLM-OS-Models: which models lose earlier
-thinking, when a tokenizer's own template is passed over, what stands in where it fails, and what that means for rank.
+The rules of local rendering are those of the TB2-lite evaluation published by LLM-OS-Models: for which models earlier
+thinking is removed, when a tokenizer's own template is not used, the fallbacks if it fails, and eligibility for rank.
 """
 
 from __future__ import annotations
@@ -21,26 +21,24 @@ from tbench.proxies.datasets.records import Record, transcript
 from tbench.proxies.replay.directory import PromptReport, TemplateStatus, overall_status, token_quantiles
 from tbench.text import one_line
 
-# A tokenizer with its chat template: the part of transformers that replay needs, and how it is loaded.
-
 
 class Tokenizer(Protocol):
-    """The methods of `transformers.PreTrainedTokenizerBase` that replay calls."""
+    """Methods of `transformers.PreTrainedTokenizerBase` that replay calls."""
 
     name_or_path: str
 
     def apply_chat_template(
         self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool, **kwargs: Any
     ) -> Any:
-        """The prompt's text, with `tokenize=False`. May raise anything, as templates refuse with exceptions."""
+        """Return the prompt's text, with `tokenize=False`. May raise any exception, as templates do."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]: ...
 
 
 def load_tokenizer(path: str) -> Tokenizer:
-    """Load the tokenizer in a directory, or the repository of that name. Raises UsageError.
+    """Load a tokenizer from a directory or a repository name. Raises UsageError.
 
-    Code that comes with it is not run (`trust_remote_code` stays off).
+    Its own code is not executed (`trust_remote_code` stays off).
     """
     try:
         from transformers import AutoTokenizer
@@ -51,7 +49,7 @@ def load_tokenizer(path: str) -> Tokenizer:
         ) from None
     try:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(path)
-    except Exception as error:  # noqa: BLE001 -- whatever a foreign file makes it raise
+    except Exception as error:  # noqa: BLE001 -- foreign files may cause any exception
         raise UsageError(f"--tokenizer-path {path}: cannot be loaded: {one_line(str(error))}") from None
     return tokenizer
 
@@ -64,12 +62,12 @@ _THINKING = (("<think>", "</think>"), ("<|channel>thought\n", "<channel|>"))
 _CHATML_FAMILIES = ("qwen", "lfm", "nemotron-terminal", "ouro")
 _DEEPSEEK_BOS, _DEEPSEEK_EOS = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
 _EMPTY_CHANNEL = "<|channel>thought\n<channel|>"
-_WRITES_ITS_BOS = {"chat_template", "gemma4_patched", "gemma4_fallback", "deepseek_v4_fallback"}
-SHOWN_ERRORS = 3
+_INCLUDES_BOS = {"chat_template", "gemma4_patched", "gemma4_fallback", "deepseek_v4_fallback"}
+ERRORS_SHOWN = 3
 
 
 class PromptOptions(Frozen):
-    """How prompts are made, as the user chose it."""
+    """Options of rendering, as given by the user."""
 
     render: Literal["server", "local"] = "server"
     tokenizer_path: str | None = None
@@ -81,23 +79,23 @@ class PromptOptions(Frozen):
 
 
 class Prompt(NamedTuple):
-    """The part of a request that is its own, and how it was made."""
+    """The fields of a request that depend on the record, and how they were rendered."""
 
     fields: dict[str, Any]
     """`messages` (and `chat_template_kwargs`), or `prompt` (and `add_special_tokens`); always encodable."""
     status: TemplateStatus
     stripped_thinking_blocks: int = 0
     error: str | None = None
-    """Why the tokenizer's template could not be used; None where it was, or was not tried."""
+    """Why the tokenizer's template could not be used; None if it was used or not tried."""
     has_messages: bool = True
-    """Whether the record carries a conversation, not just a prompt."""
+    """Whether the record has a conversation, not just a prompt."""
 
 
 class PromptBuilder:
-    """Makes the prompts of one run. A `tokenizer` is needed for `render=local` only.
+    """Renders the prompts of one run. A `tokenizer` is needed only for `render=local`.
 
-    The rules for model families look at the names in `model` and `root` (the path or repository behind it).
-    Raises UsageError for settings that contradict each other.
+    Model families are recognised by `model` and `root` (its path or repository). Raises UsageError for contradictory
+    settings.
     """
 
     def __init__(
@@ -105,16 +103,16 @@ class PromptBuilder:
     ) -> None:
         self.options = options
         self._tokenizer = tokenizer
-        named = " ".join(filter(None, (model, root, options.tokenizer_path, getattr(tokenizer, "name_or_path", ""))))
-        self._name = named.lower()
+        names = " ".join(filter(None, (model, root, options.tokenizer_path, getattr(tokenizer, "name_or_path", ""))))
+        self._name = names.lower()
         self._is_gemma4 = "gemma-4" in self._name
         self.enable_thinking = self._thinking(options.thinking_mode)
-        self.strips = _settled(options.strip_thinking_history, self._is_gemma4)
+        self.strips = _resolve(options.strip_thinking_history, self._is_gemma4)
         is_large = any(size in self._name for size in ("gemma-4-26b", "gemma-4-31b"))
         local = options.render == "local"
-        self.empty_channel = _settled(options.gemma4_empty_thought_channel, local and is_large)
+        self.empty_channel = _resolve(options.gemma4_empty_thought_channel, local and is_large)
         if options.gemma4_empty_thought_channel == "on" and not local:
-            raise UsageError("--gemma4-empty-thought-channel on: the server renders; use --render local")
+            raise UsageError("--gemma4-empty-thought-channel on: needs --render local")
         self._patches = local and self._is_gemma4 and (self.strips or self.empty_channel)
         self.chat_template_kwargs = self._kwargs()
 
@@ -142,16 +140,16 @@ class PromptBuilder:
         max_model_len: int | None = None,
         max_tokens: int | None = None,
     ) -> PromptReport:
-        """How the prompts were made; `counts` has the tokens of those that were counted."""
+        """Report how the prompts were rendered; `counts` are the known token counts."""
         statuses = Counter(prompt.status for prompt in prompts)
         errors = {prompt.error for prompt in prompts if prompt.error}
         return PromptReport(
             template_status=overall_status(statuses),
             template_status_counts=dict(sorted(statuses.items())),
             rank_eligible="raw_fallback" not in statuses,
-            raw_fallback_errors=tuple(sorted(errors)[:SHOWN_ERRORS]),
+            raw_fallback_errors=tuple(sorted(errors)[:ERRORS_SHOWN]),
             chat_template_kwargs=self.chat_template_kwargs,
-            prompt_options=self._as_settled(),
+            prompt_options=self._resolved_options(),
             stripped_thinking_blocks=sum(prompt.stripped_thinking_blocks for prompt in prompts),
             row_count=len(prompts),
             messages_rows=sum(prompt.has_messages for prompt in prompts),
@@ -161,7 +159,7 @@ class PromptBuilder:
             **token_quantiles(counts),
         )
 
-    def _as_settled(self) -> dict[str, Any]:
+    def _resolved_options(self) -> dict[str, Any]:
         return {
             **self.options.model_dump(exclude={"chat_template_kwargs"}),
             "enable_thinking": self.enable_thinking,
@@ -170,11 +168,11 @@ class PromptBuilder:
         }
 
     def _thinking(self, mode: str) -> bool | None:
-        word = mode.strip().lower()
-        if word in _YES | _NO:
-            return word in _YES
-        if word != "auto":
-            raise UsageError(f"--thinking-mode {mode}: unknown; known: on, off, auto")
+        value = mode.strip().lower()
+        if value in _YES | _NO:
+            return value in _YES
+        if value != "auto":
+            raise UsageError(f"--thinking-mode {mode}: unknown; use on, off or auto")
         return False if self._is_gemma4 else None
 
     def _kwargs(self) -> dict[str, Any]:
@@ -191,18 +189,18 @@ class PromptBuilder:
         if self._patches:
             return "gemma4_patched", self._gemma4(messages), None
         try:
-            return "chat_template", self._with_own_template(messages), None
-        except Exception as error:  # noqa: BLE001 -- templates raise what they like
-            words = one_line(f"{type(error).__name__}: {without_lone_surrogates(str(error))}")
+            return "chat_template", self._apply_template(messages), None
+        except Exception as error:  # noqa: BLE001 -- templates may raise any exception
+            problem = one_line(f"{type(error).__name__}: {without_lone_surrogates(str(error))}")
         if self._is_gemma4:
-            return "gemma4_fallback", self._gemma4(messages), words
+            return "gemma4_fallback", self._gemma4(messages), problem
         if any(name in self._name for name in ("deepseek-v4", "deepseek_v4")):
-            return "deepseek_v4_fallback", self._deepseek(messages), words
+            return "deepseek_v4_fallback", self._deepseek(messages), problem
         if any(family in self._name for family in _CHATML_FAMILIES):
-            return "chatml_fallback", _turns(messages, "chatml"), words
-        return "raw_fallback", without_lone_surrogates(record.prompt) or transcript(messages), words
+            return "chatml_fallback", _turns(messages, "chatml"), problem
+        return "raw_fallback", without_lone_surrogates(record.prompt) or transcript(messages), problem
 
-    def _with_own_template(self, messages: Messages) -> str:
+    def _apply_template(self, messages: Messages) -> str:
         if self._tokenizer is None:
             raise LookupError("no tokenizer was given")
         text = self._tokenizer.apply_chat_template(
@@ -218,7 +216,7 @@ class PromptBuilder:
         return f"<bos>{thinking}{_turns(messages, 'gemma4')}{channel}"
 
     def _deepseek(self, messages: Messages) -> str:
-        """The prompt in DeepSeek's form, which harness.rendering has not: only the assistant's turns are closed."""
+        """Render in DeepSeek's format, which harness.rendering lacks: only the assistant's turns are closed."""
         before = {"system": "", "user": "<｜User｜>", "tool": "<｜User｜>", "assistant": "<｜Assistant｜>"}
         turns = [
             f"{before[role]}{message['content'].strip()}{_DEEPSEEK_EOS if role == 'assistant' else ''}"
@@ -230,19 +228,19 @@ class PromptBuilder:
 
 
 def without_thinking_blocks(text: str) -> tuple[str, int]:
-    """`text` without closed thinking blocks and the white space behind them and at its front; and their number.
+    """Remove closed thinking blocks with the following white space, and leading white space; return text and number.
 
-    Upstream's rule, unlike that of `harness.rendering.without_thinking`: blocks count anywhere, and one that never ends
-    stays. Linear, which a non-greedy pattern is not where many blocks never end.
+    This is upstream's rule, which differs from `harness.rendering.without_thinking`: blocks may be anywhere, and an
+    unclosed one stays. Linear, unlike a non-greedy pattern with many unclosed blocks.
     """
     removed = 0
     for opening, end in _THINKING:
-        text, count = _without(text, opening, end)
+        text, count = _without_blocks(text, opening, end)
         removed += count
     return text.lstrip(), removed
 
 
-def _without(text: str, opening: str, end: str) -> tuple[str, int]:
+def _without_blocks(text: str, opening: str, end: str) -> tuple[str, int]:
     kept, at, count = [], 0, 0
     while (start := text.find(opening, at)) >= 0 and (close := text.find(end, start + len(opening))) >= 0:
         kept.append(text[at:start])
@@ -253,7 +251,7 @@ def _without(text: str, opening: str, end: str) -> tuple[str, int]:
     return "".join([*kept, text[at:]]), count
 
 
-def _settled(switch: Switch, auto: bool) -> bool:
+def _resolve(switch: Switch, auto: bool) -> bool:
     return auto if switch == "auto" else switch == "on"
 
 
@@ -263,5 +261,5 @@ def _turns(messages: Messages, template: Literal["chatml", "gemma4"]) -> str:
 
 
 def _as_fields(text: str, status: TemplateStatus) -> dict[str, Any]:
-    # vLLM puts a <bos> in front of a prompt by itself; one that has its own would begin with two.
-    return {"prompt": text, **({"add_special_tokens": False} if status in _WRITES_ITS_BOS else {})}
+    # vLLM adds a <bos> to prompts by itself; those that include one would get two.
+    return {"prompt": text, **({"add_special_tokens": False} if status in _INCLUDES_BOS else {})}

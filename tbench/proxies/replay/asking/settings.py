@@ -1,4 +1,4 @@
-"""The configuration of a replay run: how a model is asked, as a run has it, and how prompts are made of a dataset."""
+"""The configuration of a replay run: dataset, model, requests and prompts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tbench.proxies.replay.asking.prompts import Switch
 
 
 def _as_urls(value: Any) -> Any:
-    """The URLs in a text or in several: a URL has no blanks, so variables may have them between several."""
+    """Split URLs at white space, so that a variable may contain several."""
     texts = [value] if isinstance(value, str) else value
     if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
         return tuple(url for text in texts for url in text.split())
@@ -25,69 +25,69 @@ class DatasetConfig(Frozen):
     """What to replay"""
 
     path: Annotated[str, Option(argument="DATASET", is_path=True)] = ""
-    """JSONL of steps, corrected or legacy records."""
+    """A JSONL file of steps, corrected or legacy records."""
     limit: Annotated[int | None, Option(("--limit", "-l"), daily=True)] = Field(default=None, ge=1)
-    """Only the first so many steps."""
+    """Use only this number of steps, from the first on."""
     shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(checked_shard)] = None
-    """Only steps whose index modulo N is I, such as 0/4."""
+    """Use only steps whose index modulo N is I, such as 0/4."""
 
 
 class ReplayModelConfig(EndpointConfig):
     """Model"""
 
     base_url: Annotated[tuple[str, ...], BeforeValidator(_as_urls), Option(daily=True)] = ()
-    """The endpoint (repeatable: requests go round several); without it, OPENAI_BASE_URL says."""
+    """The endpoint (repeatable: requests are distributed); the default is OPENAI_BASE_URL."""
     temperature: float = Field(default=0.0, ge=0)
     """Sampling temperature."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus sampling."""
     max_tokens: int = Field(default=1024, ge=1)
-    """Most tokens per reply, thinking included."""
+    """Maximum number of tokens per reply, including thinking."""
     repetition_penalty: float = 1.0
-    """vLLM's; always sent."""
+    """vLLM's repetition penalty; always sent."""
     min_p: float = Field(default=0.0, ge=0, le=1)
-    """Sent only above 0."""
+    """vLLM's min_p; sent only above 0."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    """Where given, every request has a seed made of it, its conversation and its step."""
+    """If given, every request has a seed derived from it, the conversation and the step."""
     stop: Annotated[tuple[str, ...], Option(("--stop-string",))] = ()
-    """Ends a reply (repeatable)."""
+    """A string that ends a reply (repeatable)."""
     include_stop_str_in_output: bool = False
-    """Replies keep the stop string."""
+    """Keep the stop string in replies."""
     skip_special_tokens: bool = True
-    """Replies come without special tokens."""
+    """Remove special tokens from replies."""
     max_model_len: int | None = Field(default=None, ge=1)
-    """Prompt and reply together, where the server allows more."""
+    """Maximum tokens of prompt and reply together, if the server allows more."""
 
 
 class PromptConfig(Frozen):
     """Prompts"""
 
     render: Literal["server", "local"] | None = None
-    """Who makes the prompt: the server, or local for /completions; by default the server, and local with a
+    """What renders prompts: the server, or tbench (local, for /completions); by default the server, and local with a
     tokenizer."""
     tokenizer_path: Annotated[str | None, Option(is_path=True)] = None
-    """Tokenizer whose own template renders (needs the extra tbench[tokenizer])."""
+    """Tokenizer whose template renders prompts (needs the extra tbench[tokenizer])."""
     thinking_mode: str = "auto"
     """enable_thinking of the template: on, off or auto."""
     strip_thinking_history: Switch = "auto"
-    """Leave thinking out of earlier replies; auto is Gemma 4 only."""
+    """Remove thinking from earlier replies; auto: only for Gemma 4."""
     gemma4_empty_thought_channel: Switch = "auto"
-    """End prompts with an empty thought channel; auto is Gemma 4 26B and 31B."""
+    """End prompts with an empty thought channel; auto: only for Gemma 4 26B and 31B."""
     chat_template_kwargs: dict[str, Any] = Field(default={})
-    """Arguments of the server's template, as JSON, such as {"enable_thinking": false}."""
+    """Arguments of the chat template as JSON, such as {"enable_thinking": false}."""
     allow_raw_fallback: bool = False
-    """Send prompts without any template; such runs have no rank."""
+    """Allow prompts without any template; such runs are not ranked."""
     allow_overflow: bool = False
-    """Leave steps that do not fit the context without an answer."""
+    """Allow steps that do not fit the context; they stay without an answer."""
 
 
 class ReplayOutputConfig(Frozen):
     """Output"""
 
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
-    """The replay's directory; must be new or empty, but for --resume."""
+    """The replay's directory; must be new or empty, except with --resume."""
     model_short: str | None = None
-    """Names the result; by default the last part of the model's id."""
+    """Name of the result; by default the last part of the model's id."""
     metric_revision: Literal["v0", "v1", "v2"] | None = None
     """Revision of the metric for the result; v2 by default."""
 

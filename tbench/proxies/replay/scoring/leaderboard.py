@@ -1,7 +1,7 @@
-"""The ranking table of replay results: who may be ranked, in which order, and as Markdown, CSV or JSON.
+"""The leaderboard of replay results: eligibility and ranking, and output as Markdown, CSV or JSON.
 
-The rule is that of the published table (TB2-lite's summarize_corrected_results.py), with one thing added: results of
-different datasets or metric revisions are not ranked together unless that is asked for.
+The rule is that of the published table (TB2-lite's summarize_corrected_results.py), with one addition: results of
+different datasets or metric revisions are not ranked together, unless requested.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tbench.proxies.replay.scoring.result import read_result, scored_revision
 from tbench.text import plain
 
 UNKNOWN = "unknown"
-"""The value of what upstream's results do not store."""
+"""Value of fields that upstream's results do not store."""
 
 
 @dataclass(frozen=True)
 class RankedResult:
-    """One result. Percentages and scores are out of 100; None is what the file does not have."""
+    """One result. Percentages and scores are out of 100; None for values that the file does not have."""
 
     rank: int | None
-    """The place in the ranking; None where the result may not be ranked."""
+    """Rank; None if the result is not eligible."""
     model: str
     score: float
     """100 x mean F1, two digits."""
@@ -46,7 +46,7 @@ class RankedResult:
     tolerant_score: float | None
     metric_revision: str
     dataset: str
-    """The first digits of the dataset's sha256; for upstream's results `unknown` with the file's name."""
+    """First digits of the dataset's sha256; for upstream's results `unknown` with the file's name."""
     timestamp: str
     source: str
 
@@ -60,15 +60,15 @@ class Leaderboard:
 
     rows: tuple[RankedResult, ...]
     unreadable: tuple[str, ...] = field(default=())
-    """Files that hold no result, each with what is wrong."""
+    """Problems of files without a result."""
     notes: tuple[str, ...] = field(default=())
-    """What a reader has to know of the comparison."""
+    """Notes on the comparability of rows."""
 
 
 def leaderboard(paths: Sequence[Path], *, mixed: bool = False) -> Leaderboard:
-    """Rank result files, and those in directories: their JSON files, and the result.json of runs in them.
+    """Rank result files and directories of them: their JSON files, and the result.json of runs in them.
 
-    Raises UsageError where there is no result, or where results differ in dataset or revision and not `mixed`.
+    Raises UsageError if there is no result, or results differ in dataset or revision and not `mixed`.
     """
     rows: list[tuple[RankedResult, bool]] = []
     unreadable: list[str] = []
@@ -79,18 +79,20 @@ def leaderboard(paths: Sequence[Path], *, mixed: bool = False) -> Leaderboard:
             unreadable.append(str(error))
     if not rows:
         why = f"; {unreadable[0]}" if unreadable else ""
-        raise UsageError(f"{', '.join(map(str, paths))}: no result of a replay{why}; tbench replay score makes one")
-    # Before the newest are taken: a newer shard or dev run must not silently stand for the whole one.
-    notes = _comparable([row for row, _ in rows], mixed=mixed)
+        raise UsageError(
+            f"{', '.join(map(str, paths))}: no result of a replay{why}; create one with tbench replay score"
+        )
+    # Before older results are dropped: a newer shard or dev run must not silently replace a complete one.
+    notes = _comparability_notes([row for row, _ in rows], mixed=mixed)
     return Leaderboard(tuple(_ranked(_newest(rows))), tuple(unreadable), tuple(notes))
 
 
 def _files(paths: Sequence[Path]) -> Iterable[Path]:
-    """Every file once, those of a directory by name. Raises UsageError."""
+    """Yield every file once, those of a directory by name. Raises UsageError."""
     seen: set[Path] = set()
     for path in paths:
         if not path.exists():
-            raise UsageError(f"{path}: there is nothing; give directories with results")
+            raise UsageError(f"{path}: does not exist; give directories with results")
         try:
             files = _results_in(path) if path.is_dir() else [path]
         except OSError as error:
@@ -109,11 +111,11 @@ def _results_in(directory: Path) -> list[Path]:
 
 
 def _row(path: Path) -> tuple[RankedResult, bool]:
-    """A row without its rank, and whether it may have one. Raises UsageError."""
+    """Read a row without its rank, and whether it is eligible. Raises UsageError."""
     document = read_result(path)
     figures = document["aggregate"]
-    template = _part(document, "prompt_template")
-    tolerant, coverage = _part(document, "tolerant"), _part(document, "coverage")
+    template = _section(document, "prompt_template")
+    tolerant, coverage = _section(document, "tolerant"), _section(document, "coverage")
     try:
         row = RankedResult(
             rank=None,
@@ -136,14 +138,14 @@ def _row(path: Path) -> tuple[RankedResult, bool]:
             source=str(path),
         )
     except KeyError as error:
-        raise UsageError(f"{path}: {error.args[0]}: is missing or no number") from None
+        raise UsageError(f"{path}: {error.args[0]}: is missing or not a number") from None
     return row, bool(template.get("rank_eligible", True))
 
 
 def display_name(document: dict[str, Any], fallback: str) -> str:
-    """The model's name in the table: its path, or for a path on disk the last part (with the parent of `checkpoint-…`).
+    """Return the model's name in the table: its path; if on disk the last part (with the parent of `checkpoint-…`).
 
-    A short name that somebody chose wins: an adapter's, and in our results any that is not the default.
+    A chosen short name takes precedence: an adapter's, and in results of tbench any that is not the default.
     """
     short, path = _text(document, "model_short") or fallback, _text(document, "model_path")
     default = path.rstrip("/").rpartition("/")[2].replace(" ", "-")
@@ -156,13 +158,13 @@ def display_name(document: dict[str, Any], fallback: str) -> str:
     return f"{parent} ({name})" if name.startswith("checkpoint-") else name
 
 
-def _part(document: dict[str, Any], key: str) -> dict[str, Any]:
+def _section(document: dict[str, Any], key: str) -> dict[str, Any]:
     value = document.get(key)
     return value if isinstance(value, dict) else {}
 
 
 def _figure(figures: dict[str, Any], key: str) -> float:
-    """The number called `key`. Raises KeyError, also where it is no finite number."""
+    """Return the number `key`. Raises KeyError if it is missing or not finite."""
     value = _number(figures[key])
     if value is None:
         raise KeyError(key)
@@ -177,7 +179,7 @@ def _text(document: dict[str, Any], key: str) -> str:
 def _number(value: object) -> float | None:
     try:
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-    except OverflowError:  # an integer beyond floats
+    except OverflowError:  # an integer too large for a float
         return None
 
 
@@ -187,7 +189,7 @@ def _dataset(document: dict[str, Any]) -> str:
 
 
 def _newest(rows: Sequence[tuple[RankedResult, bool]]) -> list[tuple[RankedResult, bool]]:
-    """One row per name, in the place of the name's first: the newest, of equally old ones the later."""
+    """Keep the newest row of each name, at the position of its first; of equally old ones the later."""
     chosen: dict[str, tuple[RankedResult, bool]] = {}
     for row, eligible in rows:
         if row.model not in chosen or row.timestamp >= chosen[row.model][0].timestamp:
@@ -202,8 +204,8 @@ def _ranked(rows: Sequence[tuple[RankedResult, bool]]) -> Iterable[RankedResult]
         yield RankedResult(**{**{name: getattr(row, name) for name in COLUMNS}, "rank": rank if eligible else None})
 
 
-def _comparable(rows: Sequence[RankedResult], *, mixed: bool) -> Iterable[str]:
-    """Notes on how rows differ that may not be comparable. Raises UsageError for rows that are not, unless `mixed`."""
+def _comparability_notes(rows: Sequence[RankedResult], *, mixed: bool) -> Iterable[str]:
+    """Return notes on differences between rows. Raises UsageError for incomparable rows unless `mixed`."""
     differing = []
     for what, values in (
         ("metric revisions", [row.metric_revision for row in rows]),
@@ -216,21 +218,19 @@ def _comparable(rows: Sequence[RankedResult], *, mixed: bool) -> Iterable[str]:
     if differing and not mixed:
         raise UsageError(
             f"results that cannot be ranked together: different {'; '.join(differing)}; "
-            "leave some out, score them again with one revision, or rank them all the same with --mixed"
+            "leave some out, score them again with one revision, or rank them anyway with --mixed"
         )
     notes = [f"Mixed: different {text}." for text in differing]
     unknown = sum(row.metric_revision == UNKNOWN for row in rows)
     if unknown:
         notes.append(
-            f"{unknown} of {len(rows)} results do not say by which metric revision and on which dataset (sha256) they "
-            "were made: they may differ in both."
+            f"{unknown} of {len(rows)} results do not contain their metric revision and dataset (sha256): "
+            "they may differ in both."
         )
     return notes
 
 
-# A leaderboard as Markdown, CSV or JSON.
-
-_HEADS = {
+_HEADERS = {
     "rank": "Rank",
     "model": "Model",
     "score": "Score",
@@ -262,19 +262,19 @@ _PERCENT = ("first_cmd_exact_pct", "valid_json_pct", "answered_pct")
 
 
 def as_markdown(board: Leaderboard) -> str:
-    """The board as a table, then the notes on it."""
+    """Return the board as a Markdown table, followed by its notes."""
     lines = [
-        f"| {' | '.join(_HEADS.values())} |",
-        f"| {' | '.join('---' if name in ('model', 'template', 'dataset') else '---:' for name in _HEADS)} |",
+        f"| {' | '.join(_HEADERS.values())} |",
+        f"| {' | '.join('---' if name in ('model', 'template', 'dataset') else '---:' for name in _HEADERS)} |",
     ]
-    lines += [f"| {' | '.join(_markdown_cell(row, name) for name in _HEADS)} |" for row in board.rows]
+    lines += [f"| {' | '.join(_markdown_cell(row, name) for name in _HEADERS)} |" for row in board.rows]
     remarks = [*board.notes, *(f"Not read: {problem}" for problem in board.unreadable)]
     lines += ["", *(f"- {_escaped(remark)}" for remark in remarks)] if remarks else []
     return "\n".join(lines) + "\n"
 
 
 def as_csv(board: Leaderboard) -> str:
-    """The board as CSV: the published columns by their names, and ours. An excluded row's rank is `excluded`."""
+    """Return the board as CSV: published columns by name, and additional ones. Ineligible rows have rank `excluded`."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -283,7 +283,7 @@ def as_csv(board: Leaderboard) -> str:
 
 
 def as_json(board: Leaderboard) -> str:
-    """The board as JSON: rows, notes, and what was not read. An excluded row's rank is null."""
+    """Return the board as JSON: rows, notes, and unreadable files. An ineligible row's rank is null."""
     document = {
         "rows": [asdict(row) for row in board.rows],
         "notes": list(board.notes),

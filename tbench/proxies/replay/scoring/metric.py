@@ -1,8 +1,8 @@
-"""Scores of steps: replies joined with their records, their commands compared, and the figures over all steps.
+"""Scores replayed steps by comparing commands with those of the records, and aggregates the scores.
 
 Units are lines of commands. sim(a, b) is the F1 of their multisets of shell tokens; precision is the mean over
 predicted units of the best sim with any reference unit, recall the mean over reference units of the best sim with any
-predicted one (TB2-lite's replay_metrics.py). The results are exact: only pairs without a common token are left out.
+predicted one (TB2-lite's replay_metrics.py). The results are exact: only pairs without a common token are skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tbench.proxies.replay.directory import ReplayResponse
 from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Oddity, ParsedReply, Revision, parse, parse_tolerant
 
 _BLANKS = " \t\r\n"
-# Blanks, or a word: plain text, what is in quotes, single escaped characters. Possessive, so that it stays linear.
+# White space, or a word: plain text, quoted text, escaped characters. Possessive, so that it stays linear.
 _PIECE = re.compile(r"""[ \t\r\n]+|(?:[^ \t\r\n'"\\]++|'[^']*+'|"(?:[^"\\]++|\\.)*+"|\\.)++""", re.DOTALL)
 _QUOTING = re.compile(r"""['"\\]""")
 _QUOTED = re.compile(r"""'([^']*)'|"((?:[^"\\]++|\\.)*+)"|\\(.)""", re.DOTALL)
@@ -35,7 +35,7 @@ Tokens = tuple[tuple[tuple[str, int], ...], int]
 
 @dataclass(frozen=True, slots=True)
 class StepScore:
-    """The score of one step, in fractions; `rounded` is what is stored and averaged."""
+    """Score of one step, in fractions; `rounded` is stored and averaged."""
 
     first_exact: float
     precision: float
@@ -44,17 +44,17 @@ class StepScore:
 
     @property
     def rounded(self) -> StepScore:
-        """The score rounded to 4 digits, with first_exact as it is."""
+        """The score rounded to 4 digits, except first_exact."""
         return StepScore(self.first_exact, round(self.precision, 4), round(self.recall, 4), round(self.f1, 4))
 
 
-_NOTHING, _EVERYTHING = StepScore(0.0, 0.0, 0.0, 0.0), StepScore(1.0, 1.0, 1.0, 1.0)
+_ALL_ZERO, _ALL_ONE = StepScore(0.0, 0.0, 0.0, 0.0), StepScore(1.0, 1.0, 1.0, 1.0)
 
 
 def score_units(predicted: Sequence[str], reference: Sequence[str], revision: Revision = DEFAULT_REVISION) -> StepScore:
-    """The score of one step, unrounded. Where both sides are empty it is 1 in v0, 0 since."""
+    """Return the unrounded score of one step. If both sides are empty it is 1 in v0, 0 since then."""
     if not predicted or not reference:
-        return _EVERYTHING if revision == "v0" and not predicted and not reference else _NOTHING
+        return _ALL_ONE if revision == "v0" and not predicted and not reference else _ALL_ZERO
     predicted, reference = [normalise(unit) for unit in predicted], [normalise(unit) for unit in reference]
     best_predicted, best_reference = _best_matches(set(predicted), set(reference))
     precision = _mean([best_predicted[unit] for unit in predicted])
@@ -64,19 +64,19 @@ def score_units(predicted: Sequence[str], reference: Sequence[str], revision: Re
 
 
 def normalise(unit: str) -> str:
-    """The unit stripped, with one blank for each run of white space; WAIT where nothing is left."""
+    """Strip the unit and collapse white space; return WAIT if nothing is left."""
     return " ".join(unit.split()) or WAIT
 
 
 def split_shell(text: str) -> list[str]:
-    """The words that shlex.split(text) finds (POSIX, comments off), many times faster. Raises ValueError as it does."""
+    """Split like shlex.split(text) (POSIX, comments off), but many times faster. Raises ValueError like it."""
     pieces = _PIECE.findall(text)
-    if sum(map(len, pieces)) != len(text):  # something was passed over: an open quote, a backslash at the end
+    if sum(map(len, pieces)) != len(text):  # skipped text: an open quote, or a backslash at the end
         raise ValueError("no closing quotation or escaped character")
-    return [_unquoted(piece) for piece in pieces if piece[0] not in _BLANKS]
+    return [_unquote(piece) for piece in pieces if piece[0] not in _BLANKS]
 
 
-def _unquoted(word: str) -> str:
+def _unquote(word: str) -> str:
     if "\\" not in word:
         if '"' not in word:
             return word.replace("'", "")
@@ -89,18 +89,18 @@ def _content(found: re.Match[str]) -> str:
     single, double, escaped = found.groups()
     if double is None:
         return str(single if escaped is None else escaped)
-    # Within double quotes a backslash only escapes the quote and itself.
+    # In double quotes a backslash escapes only the quote and itself.
     return _ESCAPE_IN_QUOTES.sub(r"\1", double)
 
 
 @lru_cache(maxsize=1 << 16)
 def tokens_of(unit: str) -> Tokens:
-    """The tokens of a normalised unit, of which there is at least one."""
+    """Return the tokens of a normalised unit, at least one."""
     text = unit.lower()
     if text == WAIT.lower():
         words = [text]
     elif _QUOTING.search(text) is None:
-        words = text.split()  # only blanks are left of its whitespace, and nothing joins words over them
+        words = text.split()  # normalised: words are separated by single spaces
     else:
         try:
             words = split_shell(text)
@@ -112,7 +112,7 @@ def tokens_of(unit: str) -> Tokens:
 
 
 def _best_matches(predicted: set[str], reference: set[str]) -> tuple[dict[str, float], dict[str, float]]:
-    """The best sim of each unit with any of the other side. Only pairs that share a token are compared."""
+    """Return the best sim of each unit with any unit of the other side; compares only pairs that share a token."""
     units = list(reference)
     lengths, where = _index(units)
     best_reference = [0.0] * len(units)
@@ -121,7 +121,7 @@ def _best_matches(predicted: set[str], reference: set[str]) -> tuple[dict[str, f
         counted, length = tokens_of(unit)
         best = 0.0
         for at, overlap in _overlaps(counted, where).items():
-            # _harmonic, written out: this line is most of the work.
+            # _harmonic, inlined: this line takes most of the time.
             p, r = overlap / length, overlap / lengths[at]
             sim = 2 * p * r / (p + r)
             if sim > best:
@@ -133,7 +133,7 @@ def _best_matches(predicted: set[str], reference: set[str]) -> tuple[dict[str, f
 
 
 def _index(units: Sequence[str]) -> tuple[list[int], dict[str, list[tuple[int, int]]]]:
-    """The units' lengths in tokens, and for each token the places of the units that have it, with its count there."""
+    """Return the units' lengths in tokens, and for each token (index of unit, count) of the units that contain it."""
     lengths: list[int] = []
     where: dict[str, list[tuple[int, int]]] = {}
     for at, unit in enumerate(units):
@@ -145,7 +145,7 @@ def _index(units: Sequence[str]) -> tuple[list[int], dict[str, list[tuple[int, i
 
 
 def _overlaps(counted: tuple[tuple[str, int], ...], where: dict[str, list[tuple[int, int]]]) -> dict[int, int]:
-    """The size of the multiset intersection by place of each unit that has a token in common."""
+    """Return the size of the multiset intersection by index of each unit with a common token."""
     overlaps: dict[int, int] = {}
     for token, count in counted:
         for at, others_count in where.get(token, ()):
@@ -159,15 +159,12 @@ def _harmonic(p: float, r: float) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
-    # The correctly rounded sum: the same on every Python, and that of upstream's (sum() since 3.12 compensates).
+    # fsum is correctly rounded: the same on every Python, and as upstream (sum() compensates since 3.12).
     return math.fsum(values) / len(values)
 
 
-# Figures over the scored steps of a replay: the 16 fields of the published result files, rounded as there.
-
-
 class ScoredStep(BaseModel):
-    """One entry of a result's `per_step`. Keys that only some tools write are kept."""
+    """One entry of a result's `per_step`. Unknown keys are kept."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -189,7 +186,7 @@ class ScoredStep(BaseModel):
     command_precision: float
     command_recall: float
     command_f1: float
-    """A fraction rounded to 4 digits, as the three before it."""
+    """Fraction rounded to 4 digits, like the three fields before it."""
 
     @property
     def key(self) -> str:
@@ -198,7 +195,7 @@ class ScoredStep(BaseModel):
 
 
 def aggregate(steps: Sequence[ScoredStep]) -> dict[str, Any]:
-    """The 16 figures in upstream's order (TB2-lite's replay_metrics.py); zeros where there are no steps.
+    """Return the 16 figures in upstream's order (TB2-lite's replay_metrics.py); zeros if there are no steps.
 
     Means are over steps, not over tasks, and over the rounded step values; percentages have one digit.
     """
@@ -244,7 +241,7 @@ def aggregate(steps: Sequence[ScoredStep]) -> dict[str, Any]:
 
 
 def score_of(figures: dict[str, Any]) -> float:
-    """The score that results are ranked by: 100 x mean F1, two digits. (`next_action_score` is an earlier one.)"""
+    """Return the score for ranking: 100 x mean F1, two digits (`next_action_score` is an earlier one)."""
     return round(100.0 * float(figures["avg_command_f1"]), 2)
 
 
@@ -258,7 +255,7 @@ def _percent(steps: Sequence[ScoredStep], value: Callable[[ScoredStep], float]) 
 
 def _group_f1(group: Sequence[ScoredStep]) -> float:
     total = 0.0
-    for step in group:  # one by one, as upstream: sum() compensates on newer Pythons
+    for step in group:  # a loop, like upstream: sum() compensates on newer Pythons
         total += step.command_f1
     return round(total / len(group), 4)
 
@@ -272,27 +269,25 @@ def _groups(
     return sorted(groups.items())
 
 
-# Joins replies with the records they answer, and scores them twice: as upstream does, and tolerantly.
-
 PREVIEW_CHARACTERS = {"v0": 500, "v1": 1200, "v2": 1200}
 
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """Both scores of the same steps, in the dataset's order."""
+    """Scores of the same steps by both parsers, in the dataset's order."""
 
     revision: Revision
     steps: tuple[ScoredStep, ...]
     tolerant: tuple[ScoredStep, ...]
     unanswered: Mapping[str, str]
-    """Reason by key for each step without a reply, which scores 0: the type of its error, `null` or `missing`."""
+    """Reason for each step without a reply, which scores 0, by key: the type of its error, `null` or `missing`."""
     empty_references: tuple[str, ...]
-    """Steps whose reference has no command, so that nothing can match it."""
+    """Steps whose reference has no command, so that no reply can match it."""
     oddities: Mapping[Oddity, int]
 
     @property
     def coverage(self) -> dict[str, Any]:
-        """The `coverage` of a result: how many steps have a reply, and the score over those alone."""
+        """The `coverage` of a result: numbers of steps with and without a reply, and the score over the former only."""
         answered = [step for step in self.steps if step.key not in self.unanswered]
         figures = aggregate(answered)
         return {
@@ -307,14 +302,14 @@ class ScoredRun:
 
 
 def score_steps(records: Sequence[Record], replies: Mapping[str, ReplayResponse], revision: Revision) -> ScoredRun:
-    """Score one step per record. A missing reply is scored as an empty one, and counted in `unanswered`."""
+    """Score one step per record. A missing reply is scored as an empty one, and listed in `unanswered`."""
     steps, tolerant = [], []
     unanswered: dict[str, str] = {}
     empty: list[str] = []
     odd: Counter[Oddity] = Counter()
     for record in records:
         response = replies.get(record.key)
-        if reason := _why_unanswered(response):
+        if reason := _unanswered_reason(response):
             unanswered[record.key] = reason
         text = None if reason or response is None else response.content
         reference = _reference(record, revision)
@@ -323,7 +318,7 @@ def score_steps(records: Sequence[Record], replies: Mapping[str, ReplayResponse]
             empty.append(record.key)
         odd.update(strict.oddities)
         score = score_units(strict.units, reference.units, revision).rounded
-        # Mostly the same units; matching them is most of the work.
+        # Units are mostly the same, and matching them takes most of the time.
         same = lenient.units == strict.units
         tolerant_score = score if same else score_units(lenient.units, reference.units, revision).rounded
         steps.append(_step(record, reference, strict, score, revision, _reply_fields(response, text, reason, revision)))
@@ -331,7 +326,7 @@ def score_steps(records: Sequence[Record], replies: Mapping[str, ReplayResponse]
     return ScoredRun(revision, tuple(steps), tuple(tolerant), unanswered, tuple(empty), odd)
 
 
-def _why_unanswered(response: ReplayResponse | None) -> str | None:
+def _unanswered_reason(response: ReplayResponse | None) -> str | None:
     if response is None:
         return "missing"
     if response.error is not None:
@@ -340,7 +335,7 @@ def _why_unanswered(response: ReplayResponse | None) -> str | None:
 
 
 def _reference(record: Record, revision: Revision) -> ParsedReply:
-    """The parsed reference: since v1 it is parsed like a reply, v0 took the units and claim stored beside it."""
+    """Return the parsed reference: since v1 parsed like a reply; v0 uses the units and claim stored with it."""
     parsed = parse(record.ref_raw, revision)
     stored = record.model_extra or {}
     units = stored.get("ref_command_units")
@@ -387,7 +382,7 @@ def _step(
 def _reply_fields(
     response: ReplayResponse | None, text: str | None, reason: str | None, revision: Revision
 ) -> dict[str, Any]:
-    """The fields of a step that a result keeps of the reply itself; the whole of it stays in responses.jsonl."""
+    """Return the fields of the reply that a result contains; the complete reply stays in responses.jsonl."""
     return {
         "pred_preview": (text or "")[: PREVIEW_CHARACTERS[revision]],
         "finish_reason": response.finish_reason if response else None,

@@ -1,7 +1,7 @@
-"""Reads replies to replayed steps: the published evaluation's parser in its three revisions, and a tolerant one.
+"""Parses replies to replayed steps: the published evaluation's parser in its three revisions, and a tolerant one.
 
-`parse` follows the upstream tools (TB2-lite's replay_metrics.py) in every result they give, quirks included; where they
-crash on a reply, it is an invalid one. `parse_tolerant` is ours and reported apart. Both are linear in the reply.
+`parse` gives the same results as the upstream tools (TB2-lite's replay_metrics.py), including quirks; a reply on which
+they crash is invalid. `parse_tolerant` is tbench's own and reported separately. Both take linear time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ REVISIONS: tuple[Revision, ...] = get_args(Revision)
 DEFAULT_REVISION: Revision = "v2"
 
 Oddity = Literal["mojibake", "lone_surrogate", "not_an_object"]
-"""Something in a reply that upstream mishandles. mojibake: its fallback mangles non-ASCII text, and scores that;
-lone_surrogate: half a pair, replaced by U+FFFD (it cannot write such a result); not_an_object: JSON of another kind, on
-which it crashes."""
+"""A feature of a reply that upstream mishandles. mojibake: its fallback mangles non-ASCII text, and scores that;
+lone_surrogate: replaced by U+FFFD (upstream cannot write such a result); not_an_object: JSON other than an object, on
+which upstream crashes."""
 
 _FENCE_START = re.compile(r"```(?:json)?\s*(?=\{)")
 _FENCE_END = re.compile(r"\}(?=\s*```)")
@@ -33,52 +33,52 @@ _COMMAND_KEYS = ("keystrokes", "command", "cmd")
 
 
 def _string_after(key: str) -> str:
-    # Possessive: neither branch can give back a quote, so there is nothing to try again; upstream's finds the same.
+    # Possessive, as backtracking never helps: neither branch matches a quote. Finds the same as upstream's pattern.
     return rf'"{key}"\s*:\s*"((?:[^"\\]++|\\.)*+)'
 
 
 _CLOSED_KEYSTROKES = (re.compile(_string_after("keystrokes") + '"'),)
 _OPEN_COMMANDS = tuple(re.compile(_string_after(key)) for key in _COMMAND_KEYS)
 
-_OBJECT_IN_FRONT = re.compile(r"\s*+(?:```\w*+\s*+)?(?=\{)")
+_OBJECT_PREFIX = re.compile(r"\s*+(?:```\w*+\s*+)?(?=\{)")
 _MAYBE_ANSWER = re.compile(r'\{\s*+"(?:analysis|plan|commands|task_complete)"')
-_MOST_TRIES = 20
+_MAX_TRIES = 20
 _DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """A reply as a parser understood it. `valid_json` asks for no field: `{}` is valid."""
+    """A parsed reply. `valid_json` requires no fields: `{}` is valid."""
 
     valid_json: bool = False
     has_analysis: bool = False
     has_plan: bool = False
     task_complete: bool | None = None
-    """The reply's claim; None where it is absent or no boolean."""
+    """The reply's claim; None if it is absent or not a boolean."""
     units: tuple[str, ...] = ()
-    """The stripped lines of keystrokes, and WAIT; not yet normalised. They can be written as UTF-8."""
+    """Stripped lines of keystrokes, and WAIT; not yet normalised, but without lone surrogates."""
     oddities: frozenset[Oddity] = frozenset()
 
 
 def parse(text: str | None, revision: Revision = DEFAULT_REVISION) -> ParsedReply:
-    """Parse a reply as the upstream tools of that revision do. None, for no reply, is an empty text."""
+    """Parse a reply like the upstream tools of that revision. None (no reply) is an empty text."""
     text = text or ""
     value = _json_value(_braces_part(text))
     payload = value if isinstance(value, dict) else None
     units = _payload_units(payload, revision)
     odd: set[Oddity] = {"not_an_object"} if value is not None and payload is None else set()
     if not units:
-        with warnings.catch_warnings():  # about escapes that JSON has and Python has not
+        with warnings.catch_warnings():  # about JSON escapes that Python does not have
             warnings.simplefilter("ignore")
             units = list(_fallback(text, revision, _unicode_escape, odd))
     return _answer(payload, units, odd)
 
 
 def parse_tolerant(text: str | None, revision: Revision = DEFAULT_REVISION) -> ParsedReply:
-    """Parse the first JSON object after the thinking (`<think>`, `</think>`), whatever stands around it.
+    """Parse the first JSON object after the thinking (`<think>`, `</think>`), with any text around it.
 
-    Where the first brace opens no JSON object, one that begins with a field of the format is looked for. Units follow
-    the rules of the revision; the fallback sees only what follows the thinking, and decodes strings as JSON does.
+    If the first brace does not open a JSON object, objects that begin with a field of the format are tried. Units
+    follow the rules of the revision; the fallback uses only the text after the thinking, and decodes strings as JSON.
     """
     text = after_thinking(text or "", _object_at)
     payload = _first_object(text)
@@ -110,7 +110,7 @@ def _answer(payload: Mapping[str, Any] | None, units: list[str], odd: set[Oddity
 
 
 def _braces_part(text: str) -> str:
-    """The text of a fenced object up to the last fence behind a brace; else from the first `{` to the last `}`."""
+    """Return the fenced object up to the last fence after a brace; else the text from the first `{` to the last `}`."""
     text = text.strip()
     if (start := _FENCE_START.search(text)) and (ends := [end.end() for end in _FENCE_END.finditer(text, start.end())]):
         return text[start.end() : ends[-1]]
@@ -119,7 +119,7 @@ def _braces_part(text: str) -> str:
 
 
 def _json_value(text: str) -> object:
-    """The JSON value of `text`; None for `null` and for what is no JSON, too deeply nested, or too long a number."""
+    """Parse JSON; None for `null`, invalid JSON, and values nested too deeply or with too many digits."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -133,7 +133,7 @@ def _first_object(text: str) -> dict[str, Any] | None:
     if (found := _object(text, first)) is not None:
         return found[0]
     for tries, match in enumerate(_MAYBE_ANSWER.finditer(text, first + 1)):
-        if tries == _MOST_TRIES:
+        if tries == _MAX_TRIES:
             break
         if (found := _object(text, match.start())) is not None:
             return found[0]
@@ -149,8 +149,8 @@ def _object(text: str, start: int) -> tuple[dict[str, Any], int] | None:
 
 
 def _object_at(content: str, start: int) -> Span | None:
-    """The span of the object that begins at `start`, in which thinking tags are text; None where none does."""
-    front = _OBJECT_IN_FRONT.match(content, start)
+    """Return the span of the object that begins at `start`, in which thinking tags are text; None if there is none."""
+    front = _OBJECT_PREFIX.match(content, start)
     found = _object(content, front.end()) if front else None
     return (front.end(), found[1]) if front and found else None
 
@@ -174,7 +174,7 @@ def _payload_units(payload: Mapping[str, Any] | None, revision: Revision) -> lis
 
 
 def _units_of_other_shapes(payload: Mapping[str, Any]) -> Iterable[str]:
-    """The commands at the top of the object, then those in its `arguments` (or `args`); only strings count."""
+    """Yield commands at the top level of the object, then in its `arguments` (or `args`); only strings count."""
     arguments = payload.get("arguments")
     if not isinstance(arguments, dict):
         arguments = payload.get("args")
@@ -185,14 +185,14 @@ def _units_of_other_shapes(payload: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _as_text(keystrokes: object) -> str:
-    """The str() of whatever is there, as upstream: `null` becomes `None`, a number its digits."""
+    """Convert with str(), like upstream: `null` becomes `None`, a number its digits."""
     try:
         return str(keystrokes)
-    except (RecursionError, ValueError):  # nested just short of what JSON allows
+    except (RecursionError, ValueError):  # nested almost as deeply as JSON allows
         return ""
 
 
-# -- where no unit came out ----------------------------------------------------------------------
+# -- fallback without units ----------------------------------------------------------------------
 
 
 def _fallback(
@@ -204,7 +204,7 @@ def _fallback(
 
 
 def _unicode_escape(value: str, odd: set[Oddity]) -> str:
-    """Decode with Python's unicode_escape over UTF-8 bytes, as upstream: `é` becomes `Ã©`."""
+    """Decode UTF-8 bytes with Python's unicode_escape, like upstream: `é` becomes `Ã©`."""
     try:
         decoded = value.encode().decode("unicode_escape")
     except UnicodeError:

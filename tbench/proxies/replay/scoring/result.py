@@ -1,4 +1,4 @@
-"""The result of a replay: one JSON document, recomputed from its own units, and as lines of text."""
+"""The result of a replay: its JSON document, recomputation from stored units, and text output."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ from tbench.text import names_shown, one_line, plain
 
 @dataclass(frozen=True)
 class ReplySource:
-    """Where scored replies come from. `manifest` is None for a bare file of replies."""
+    """Source of scored replies. `manifest` is None for a bare file of replies."""
 
     dataset: Dataset
     records: Sequence[Record]
     replies: Mapping[str, ReplayResponse]
     manifest: ReplayManifest | None = None
     name: str = ""
-    """The result's name where there is no manifest."""
+    """Name of the result if there is no manifest."""
     problems: tuple[str, ...] = ()
-    """Lines of the replies that were left out."""
+    """Skipped lines of the replies."""
     gen_time_sec: float | None = None
-    """Wall seconds of generation; None where it is not known."""
+    """Wall seconds of generation; None if unknown."""
     prompt_report: Mapping[str, Any] = field(default_factory=dict)
-    """What the run itself has stored about its prompts."""
+    """The run's stored PromptReport."""
     merged_shards: tuple[str, ...] = field(default=())
 
 
 def result_of(scored: ScoredRun, source: ReplySource) -> dict[str, Any]:
-    """The result document. `aggregate` and `per_step` are upstream's; steps without a reply score 0 in them."""
+    """Return the result document. `aggregate` and `per_step` are upstream's; steps without a reply score 0 in them."""
     figures = aggregate(scored.steps)
     return {
-        **_about_the_run(source),
+        **_run_fields(source),
         "complete": not scored.unanswered,
         "generated_steps": len(scored.steps) - len(scored.unanswered),
         "total_steps": len(scored.steps),
         "total_input_steps": len(source.dataset.records),
-        **_shards(source),
+        **_shard_fields(source),
         "metric_revision": scored.revision,
         "dataset_sha256": source.dataset.sha256,
         "prompt_sha256": source.manifest.prompt_sha256 if source.manifest else "",
@@ -77,7 +77,7 @@ def result_of(scored: ScoredRun, source: ReplySource) -> dict[str, Any]:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """Read a result document, upstream's or ours. Raises UsageError."""
+    """Read a result document of upstream or tbench. Raises UsageError."""
     document = read_json(path, "give a result file")
     if not isinstance(document, dict) or not isinstance(document.get("per_step"), list):
         raise UsageError(f"{path}: per_step: is missing; give the result file of a replay")
@@ -93,26 +93,26 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def replace_result(path: Path, result: Mapping[str, Any]) -> None:
-    """Write a result where there is none, or one of ours.
+    """Write a result to a new file, or in place of one written by tbench.
 
-    Raises UsageError: what another tool has written is not ours to overwrite.
+    Raises UsageError, also if the file was written by another tool.
     """
-    if path.exists() and not _is_ours(path):
-        raise UsageError(f"{path}: was not written by tbench replay; name another file with --output")
+    if path.exists() and not _is_from_tbench(path):
+        raise UsageError(f"{path}: was not written by tbench replay; give another file with --output")
     try:
         write_result(path, result)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def _is_ours(path: Path) -> bool:
+def _is_from_tbench(path: Path) -> bool:
     try:
         return scored_revision(read_result(path)) is not None
     except UsageError:
         return False
 
 
-def _about_the_run(source: ReplySource) -> dict[str, Any]:
+def _run_fields(source: ReplySource) -> dict[str, Any]:
     manifest, seconds = source.manifest, source.gen_time_sec
     gen_time = None if seconds is None else round(seconds, 1)
     return {
@@ -125,7 +125,7 @@ def _about_the_run(source: ReplySource) -> dict[str, Any]:
         "eval_path": str(source.dataset.path),
         "timestamp": _naive_utc(manifest.created_at if manifest else ""),
         "scored_at": _naive_utc(""),
-        "load_time_sec": None,  # the endpoint had loaded it before
+        "load_time_sec": None,  # unknown: the endpoint has loaded the model
         "gen_time_sec": gen_time,
         "avg_sec_per_step": None if gen_time is None else round(gen_time / max(len(source.records), 1), 3),
         "backend": "tbench",
@@ -133,7 +133,7 @@ def _about_the_run(source: ReplySource) -> dict[str, Any]:
 
 
 def _naive_utc(text: str) -> str:
-    """The time in `text`, or now if it is none, in UTC without an offset: upstream's form of a timestamp."""
+    """Return the time in `text`, or now if it is invalid, in UTC without offset, as in upstream's timestamps."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -141,7 +141,7 @@ def _naive_utc(text: str) -> str:
     return (moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment).isoformat()
 
 
-def _shards(source: ReplySource) -> dict[str, Any]:
+def _shard_fields(source: ReplySource) -> dict[str, Any]:
     manifest = source.manifest
     if source.merged_shards:
         return {"merged_shards": list(source.merged_shards)}
@@ -156,7 +156,7 @@ def _entry(strict: ScoredStep, tolerant: ScoredStep) -> dict[str, Any]:
 
 
 def _prompt_template(source: ReplySource) -> dict[str, Any]:
-    """How prompts were rendered, and whether the result may be ranked: not with a raw prompt among them."""
+    """Return how prompts were rendered, and whether the result may be ranked, i.e. without raw prompts."""
     replies = [source.replies[record.key] for record in source.records if record.key in source.replies]
     counts: Counter[str] = Counter(reply.template_status for reply in replies)
     stored = (source.manifest.prompt if source.manifest else {}, source.prompt_report)
@@ -167,67 +167,65 @@ def _prompt_template(source: ReplySource) -> dict[str, Any]:
         "row_count": len(source.records),
         "messages_rows": sum(bool(record.messages) for record in source.records),
         **token_quantiles(reply.prompt_tokens for reply in replies if reply.prompt_tokens is not None),
-        # The run knows of all its prompts, of those without a reply too.
+        # The run's report includes prompts without a reply.
         **{key: value for report in stored for key, value in report.items() if value is not None},
         "rank_eligible": not counts["raw_fallback"] and all(report.get("rank_eligible", True) for report in stored),
     }
 
 
 def scored_revision(result: Mapping[str, Any]) -> Revision | None:
-    """The revision that a result was scored with; None for upstream's, which do not say it."""
+    """Return the metric revision of a result; None for upstream's, which do not store it."""
     revision = result.get("metric_revision")
     return revision if revision in ("v0", "v1", "v2") else None
 
-
-# Recomputes a stored result from its own units: upstream's files, which keep no raw replies, and ours.
 
 _SCORES = ("first_cmd_exact", "command_precision", "command_recall", "command_f1")
 
 
 @dataclass(frozen=True)
 class Recomputed:
-    """One revision's figures from the stored units and flags, beside the stored figures."""
+    """Figures recomputed with one revision from stored units and flags, compared with the stored figures."""
 
     revision: Revision
     aggregate: Mapping[str, Any]
     """The 16 figures of `aggregate`."""
     differing: Mapping[str, tuple[Any, Any]]
-    """(stored, recomputed) value of each field that is not identical."""
+    """(stored, recomputed) values of each field that differs."""
     absent: tuple[str, ...]
     """Fields that the file does not have."""
     differing_steps: tuple[str, ...]
-    """Steps whose own stored figures are not identical."""
+    """Steps whose stored figures differ."""
 
     @property
     def identical(self) -> bool:
-        """Whether all fields of aggregate and steps are stored, and the same."""
+        """Whether all fields of aggregate and steps are stored and equal."""
         return not (self.differing or self.absent or self.differing_steps)
 
 
 def recompute(path: Path, document: Mapping[str, Any], revision: Revision | None = None) -> tuple[Recomputed, ...]:
-    """Recompute by every revision that the file may be of: the one it names, or `revision`, or all. Raises UsageError.
+    """Recompute with every possible revision: the one in the file, or `revision`, or all. Raises UsageError.
 
-    As stored units are parsed already, revisions differ only where both reference and reply have none.
+    As units are stored after parsing, revisions differ only for steps in which both reference and reply have none.
     """
-    named = scored_revision(document)
-    if named is not None and revision not in (None, named):
+    stored = scored_revision(document)
+    if stored is not None and revision not in (None, stored):
         raise UsageError(
-            f"{path}: its units were parsed by {named}, and its replies are not in it; "
+            f"{path}: its units were parsed with {stored}, and it does not contain the replies; "
             f"score the run's responses.jsonl to get {revision}"
         )
     steps = [_stored_step(path, number, entry) for number, entry in enumerate(document["per_step"])]
-    revisions = [revision or named] if revision or named else list(REVISIONS)
+    revisions = [revision or stored] if revision or stored else list(REVISIONS)
     return tuple(_recomputed(each, steps, document["aggregate"]) for each in revisions if each)
 
 
 def _recomputed(revision: Revision, stored: Sequence[ScoredStep], figures: Mapping[str, Any]) -> Recomputed:
     steps = [_rescored(step, revision) for step in stored]
-    again = aggregate(steps)
+    recomputed = aggregate(steps)
     return Recomputed(
         revision,
-        again,
-        {key: (figures[key], value) for key, value in again.items() if key in figures and figures[key] != value},
-        tuple(key for key in again if key not in figures),
+        recomputed,
+        {key: (figures[key], value) for key, value in recomputed.items() if key in figures and figures[key] != value},
+        tuple(key for key in recomputed if key not in figures),
         tuple(
             old.key
             for old, new in zip(stored, steps, strict=True)
@@ -253,17 +251,15 @@ def _stored_step(path: Path, number: int, entry: object) -> ScoredStep:
         raise UsageError(f"{path}: {where}: {one_line(first['msg'])}; it cannot be recomputed") from None
 
 
-# A replay result as lines of text, in ASCII but for the names of models and datasets.
-
-_ODD = {
-    "mojibake": "replies with text that the metric itself mangles (scored as upstream does)",
-    "lone_surrogate": "replies with half a surrogate pair (replaced; upstream cannot write such a result)",
-    "not_an_object": "replies that are JSON but no object (counted as invalid; upstream crashes)",
+_ODDITIES = {
+    "mojibake": "replies with text that the metric mangles (scored like upstream)",
+    "lone_surrogate": "replies with a lone surrogate (replaced; upstream cannot write such a result)",
+    "not_an_object": "replies that are JSON but not an object (counted as invalid; upstream crashes)",
 }
 
 
 def lines_of_result(result: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of a result: score and coverage, both columns of figures, then what was odd."""
+    """Yield the lines of a result, ASCII except for names: score, coverage, both columns of figures, oddities."""
     strict, tolerant, coverage = result["aggregate"], result["tolerant"], result["coverage"]
     yield plain(f"{result['model_short']}: metric {result['metric_revision']}, dataset {result['dataset_sha256'][:12]}")
     yield f"score {result['score']:.2f}; coverage {coverage['answered']}/{coverage['steps']}"
@@ -278,11 +274,11 @@ def lines_of_result(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name:26}" + "".join(f"{cell:>10}" for cell in row)
     yield ""
     for kind, count in result["oddities"].items():
-        yield f"{_ODD.get(kind, kind)}: {count}"
+        yield f"{_ODDITIES.get(kind, kind)}: {count}"
     if empty := result["empty_references"]:
         yield f"references without a command: {len(empty)} ({names_shown(plain(key, 60) for key in empty)})"
     if problems := result["problems"]:
-        yield f"lines left out: {len(problems)}, first {plain(problems[0])}"
+        yield f"lines skipped: {len(problems)}; first: {plain(problems[0])}"
 
 
 def _rows(strict: Mapping[str, Any], tolerant: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -308,12 +304,12 @@ def _rows(strict: Mapping[str, Any], tolerant: Mapping[str, Any]) -> Iterator[tu
 
 
 def lines_of_recomputed(stored: Mapping[str, Any], found: Sequence[Recomputed]) -> Iterator[str]:
-    """The lines of a recomputed result: each aggregate field with its stored and recomputed value."""
+    """Yield the lines of a recomputed result: each aggregate field with its stored and recomputed value."""
     same = [each.revision for each in found if each.identical]
     if len(found) > 1:
         tried = ", ".join(each.revision for each in found)
-        yield f"the file does not say its metric revision; identical under: {', '.join(same) or 'none'} (of {tried})"
-    # Where none fits, the one that is nearest tells the most.
+        yield f"the file does not contain its metric revision; identical with: {', '.join(same) or 'none'} (of {tried})"
+    # If none is identical, show the closest.
     best = min(found, key=lambda each: len(each.differing) + len(each.differing_steps))
     yield f"{'field (' + best.revision + ')':30}{'stored':>14}{'recomputed':>14}"
     for key, value in best.aggregate.items():

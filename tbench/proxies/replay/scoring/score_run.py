@@ -1,4 +1,4 @@
-"""Scores stored replies: those of a run, of its shards put together, or of a bare file with its dataset."""
+"""Scores stored replies: of a run, of merged shards, or of a bare file with its dataset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tbench.proxies.replay.directory import (
     Responses,
     generation_seconds,
     json_object,
-    planned,
+    planned_records,
     read_manifest,
     read_responses,
 )
@@ -30,16 +30,16 @@ from tbench.text import names_shown
 
 
 def score_path(path: Path, dataset_path: Path | None = None, revision: Revision = DEFAULT_REVISION) -> dict[str, Any]:
-    """The result document for a run directory, the replies in one, or a bare file of replies. Raises UsageError."""
+    """Score a run directory, its file of replies, or a bare file of replies. Raises UsageError."""
     if not path.exists():
-        raise UsageError(f"{path}: there is nothing; give a run of replay, its replies, or a result file")
+        raise UsageError(f"{path}: does not exist; give a replay run, its replies, or a result file")
     replies = path / RESPONSES_NAME if path.is_dir() else path
     has_manifest = replies.name == RESPONSES_NAME and (replies.parent / MANIFEST_NAME).exists()
-    # A directory that lacks something is told what.
+    # For an incomplete directory, score_directory reports what is missing.
     if has_manifest or (path.is_dir() and (dataset_path is None or not replies.exists())):
         return score_directory(replies.parent, dataset_path, revision)
     if dataset_path is None:
-        raise UsageError(f"{path}: has no manifest beside it; say with --dataset what it answers")
+        raise UsageError(f"{path}: has no manifest next to it; give its dataset with --dataset")
     return score_responses(replies, dataset_path, revision)
 
 
@@ -51,14 +51,14 @@ def score_directory(
     gen_time_sec: float | None = None,
     merged_shards: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """The result document of a run directory; nothing is written. Raises UsageError.
+    """Score a run directory, without writing anything. Raises UsageError.
 
-    Times and merged shards that only an earlier result knows are kept.
+    Times and merged shards that are known only from an earlier result are kept.
     """
     manifest = read_manifest(directory)
     dataset = dataset_of(directory, manifest, dataset_path)
     responses = read_responses(directory / RESPONSES_NAME)
-    records = planned(dataset.records, manifest)
+    records = planned_records(dataset.records, manifest)
     before = json_object(directory / RESULT_NAME)
     source = ReplySource(
         dataset,
@@ -74,7 +74,7 @@ def score_directory(
 
 
 def score_responses(path: Path, dataset_path: Path, revision: Revision = DEFAULT_REVISION) -> dict[str, Any]:
-    """The result document of a file of replies without a manifest, over the whole dataset. Raises UsageError."""
+    """Score a file of replies without a manifest over the whole dataset. Raises UsageError."""
     dataset, responses = read_dataset(dataset_path), read_responses(path)
     source = ReplySource(
         dataset,
@@ -87,16 +87,18 @@ def score_responses(path: Path, dataset_path: Path, revision: Revision = DEFAULT
 
 
 def _foreign_replies(path: Path, responses: Responses, records: Sequence[Record]) -> tuple[str, ...]:
-    """One problem per reply to a step that is not to be scored. Raises UsageError where all replies are such."""
+    """Return a problem for each reply to an unknown step. Raises UsageError if all steps are unknown."""
     known = {record.key for record in records}
     unknown = [key for key in responses.by_step if key not in known]
     if unknown and len(unknown) == len(responses.by_step):
-        raise UsageError(f"{path}: none of its steps ({names_shown(unknown, 1)}) is of this dataset; give its own")
-    return tuple(f"{path}: step {key}: is not among the steps to score" for key in unknown)
+        raise UsageError(
+            f"{path}: none of its steps ({names_shown(unknown, 1)}) is in this dataset; give the dataset of the run"
+        )
+    return tuple(f"{path}: step {key}: is not one of the steps to score" for key in unknown)
 
 
 def dataset_of(directory: Path, manifest: ReplayManifest, given: Path | None) -> Dataset:
-    """The dataset that a run was made with, at its old place or at `given`. Raises UsageError, also for another one."""
+    """Read the dataset of a run, from its recorded path or from `given`. Raises UsageError, also if it differs."""
     path = given or Path(manifest.dataset)
     if given is None and not path.is_absolute() and not path.exists():
         path = directory / path
@@ -105,23 +107,23 @@ def dataset_of(directory: Path, manifest: ReplayManifest, given: Path | None) ->
     except UsageError as error:
         if given is not None:
             raise
-        raise UsageError(f"{error} (the run's manifest names it); if it has moved, say where with --dataset") from None
+        raise UsageError(
+            f"{error} (path from the run's manifest); if it has moved, give its path with --dataset"
+        ) from None
     if dataset.sha256 != manifest.dataset_sha256:
         raise UsageError(
             f"{path}: is not the dataset of this run: its sha256 is {dataset.sha256[:12]}, "
-            f"the run's {manifest.dataset_sha256[:12]}; give the file it was made with (--dataset)"
+            f"the run's {manifest.dataset_sha256[:12]}; give the original file with --dataset"
         )
     return dataset
 
 
-# Puts the shards of a replay together in one run directory. The shards are only read.
-
 _MAY_DIFFER = frozenset(
     {"shard_index", "created_at", "base_urls", "served", "records", "problems", "prompt_sha256", "dataset"}
 )
-"""Fields of a manifest that may differ between shards; the dataset itself is compared by its sha256."""
-_SERVED = ("id", "root", "parent", "max_model_len")
-"""Fields of the served model that must not differ; the others are times and random names."""
+"""Fields of a manifest that may differ between shards; datasets are compared by sha256."""
+_SERVED_FIELDS = ("id", "root", "parent", "max_model_len")
+"""Fields of the served model that must be equal; the others are times and random names."""
 
 
 def merge(
@@ -130,13 +132,13 @@ def merge(
     dataset_path: Path | None = None,
     revision: Revision = DEFAULT_REVISION,
 ) -> dict[str, Any]:
-    """Write `output` with the replies of all shards, scored; returns the result. Raises UsageError, OSError.
+    """Write the replies of all shards to `output` and score them; return the result. Raises UsageError, OSError.
 
-    Steps that a shard has no reply for are counted in the result's coverage; a shard that is missing or given twice,
-    or a reply to another shard's step, is refused.
+    Steps without a reply lower the result's coverage; missing and duplicate shards, and replies to another shard's
+    steps, are errors.
     """
     if not is_unused(output):
-        raise UsageError(f"{output}: is not empty; name a new directory with --output")
+        raise UsageError(f"{output}: is not empty; give a new directory with --output")
     _check_distinct(directories)
     manifests = {directory: read_manifest(directory) for directory in directories}
     _check_same(manifests)
@@ -175,11 +177,11 @@ def _check_same(manifests: Mapping[Path, ReplayManifest]) -> None:
         ]
         differing += [
             f"served.{key} ({_short(a)} there, {_short(b)} here)"
-            for key in _SERVED
+            for key in _SERVED_FIELDS
             if (a := (ours.served or {}).get(key)) != (b := (theirs.served or {}).get(key))
         ]
         if differing:
-            raise UsageError(f"{directory}: is not of the same run as {first}: it differs in {'; '.join(differing)}")
+            raise UsageError(f"{directory}: is not of the same run as {first}: different {'; '.join(differing)}")
 
 
 def _short(value: object) -> str:
@@ -188,12 +190,12 @@ def _short(value: object) -> str:
 
 
 def _by_index(manifests: Mapping[Path, ReplayManifest]) -> list[Path]:
-    """The directories in the order of their shards. Raises UsageError unless each shard is there once."""
+    """Return the directories in order of shards. Raises UsageError unless each shard is given once."""
     found: dict[int, Path] = {}
     for directory, manifest in manifests.items():
         index, count = manifest.shard_index, manifest.shard_count
         if index in found:
-            raise UsageError(f"{directory}: shard {index}/{count} is given twice: {found[index]} is the other one")
+            raise UsageError(f"{directory}: shard {index}/{count} is given twice, also as {found[index]}")
         found[index] = directory
     if missing := [str(index) for index in range(count) if index not in found]:
         raise UsageError(f"shard {', '.join(missing)} of {count} is missing; give the directories of all shards")
@@ -203,9 +205,9 @@ def _by_index(manifests: Mapping[Path, ReplayManifest]) -> list[Path]:
 def _check_steps(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest], records: Sequence[Record]) -> None:
     """Check that every reply is to a step of its own shard. Raises UsageError."""
     for directory in shards:
-        own = {record.key for record in planned(records, manifests[directory])}
+        own = {record.key for record in planned_records(records, manifests[directory])}
         if foreign := [key for key in read_responses(directory / RESPONSES_NAME).by_step if key not in own]:
-            raise UsageError(f"{directory}: holds replies to steps of another shard: {names_shown(foreign)}")
+            raise UsageError(f"{directory}: contains replies to steps of another shard: {names_shown(foreign)}")
 
 
 def _merged(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest]) -> ReplayManifest:
@@ -220,7 +222,7 @@ def _merged(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest]) ->
             "problems": tuple(dict.fromkeys(problem for manifest in ordered for problem in manifest.problems)),
             "records": max(manifest.records for manifest in ordered),
             "created_at": max(manifest.created_at for manifest in ordered),
-            # Over all prompts where shards say so; else over what each says of its own.
+            # Equal if shards hash all prompts; else combined from the hashes of each.
             "prompt_sha256": hashes[0]
             if len(set(hashes)) == 1
             else hashlib.sha256("\n".join(hashes).encode()).hexdigest(),
@@ -229,6 +231,6 @@ def _merged(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest]) ->
 
 
 def _lines(directory: Path) -> bytes:
-    """The lines of a shard's replies as they are; a torn last line is ended, so that it stays one bad line."""
+    """Read a shard's lines; an incomplete last line gets a newline, so that it stays a separate bad line."""
     raw = (directory / RESPONSES_NAME).read_bytes()
     return raw if not raw or raw.endswith(b"\n") else raw + b"\n"

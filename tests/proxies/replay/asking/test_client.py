@@ -317,5 +317,5 @@ async def test_a_prompt_that_is_too_long_even_to_count_does_not_fit(
 
 async def test_a_context_without_room_for_any_prompt_is_refused(servers: list[FaultServer], connect: Connect) -> None:
     endpoints = await connect(servers[0].base_url)
-    with pytest.raises(UsageError, match="nothing is left for a prompt"):
+    with pytest.raises(UsageError, match="which leaves none for a prompt"):
         await check_context({}, endpoints.chats, max_tokens=64, max_model_len=64)

@@ -143,7 +143,7 @@ def test_results_that_say_neither_revision_nor_dataset_are_shown_as_unknown(tmp_
     put(tmp_path / "r", "a")
     board = leaderboard([tmp_path / "r"])
     assert (board.rows[0].metric_revision, board.rows[0].dataset) == ("unknown", "unknown (replay_full.jsonl)")
-    assert "- 1 of 1 results do not say" in as_markdown(board)
+    assert "- 1 of 1 results do not contain" in as_markdown(board)
 
 
 def test_files_that_are_no_results_are_named_and_the_rest_is_ranked(tmp_path: Path) -> None:
@@ -164,9 +164,9 @@ def test_files_that_are_no_results_are_named_and_the_rest_is_ranked(tmp_path: Pa
 
 
 def test_nothing_to_rank_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no result of a replay; tbench replay score makes one"):
+    with pytest.raises(UsageError, match="no result of a replay; create one with tbench replay score"):
         leaderboard([tmp_path])
-    with pytest.raises(UsageError, match="there is nothing"):
+    with pytest.raises(UsageError, match="does not exist"):
         leaderboard([tmp_path / "nowhere"])
 
 

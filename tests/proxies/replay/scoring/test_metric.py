@@ -383,7 +383,7 @@ def test_another_dataset_than_the_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not the dataset of this run: its sha256"):
         score_directory(run)
     dataset.rename(tmp_path / "moved.jsonl")
-    with pytest.raises(UsageError, match="say where with --dataset"):
+    with pytest.raises(UsageError, match="give its path with --dataset"):
         score_directory(run)
 
 

@@ -66,7 +66,7 @@ def test_nothing_wanted_and_nothing_given_tells_v0_from_the_others(tmp_path: Pat
 def test_the_units_of_a_result_that_names_its_revision_are_not_those_of_another(tmp_path: Path) -> None:
     document = {"metric_revision": "v1", "aggregate": {}, "per_step": [step()]}
     assert [each.revision for each in recompute(tmp_path / "r.json", document)] == ["v1"]
-    with pytest.raises(UsageError, match=r"parsed by v1, .* score the run's responses.jsonl to get v2"):
+    with pytest.raises(UsageError, match=r"parsed with v1, .* score the run's responses.jsonl to get v2"):
         recompute(tmp_path / "r.json", document, "v2")
 
 

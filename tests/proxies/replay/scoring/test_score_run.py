@@ -116,7 +116,7 @@ def test_a_missing_shard_and_one_given_twice_are_refused(tmp_path: Path) -> None
         [],
         shard_count=3,
     )
-    with pytest.raises(UsageError, match=r"shard 0/3 is given twice: .*shard-0 is the other one"):
+    with pytest.raises(UsageError, match=r"shard 0/3 is given twice, also as .*shard-0"):
         merge([*parts, copy], tmp_path / "whole")
 
 
@@ -124,11 +124,11 @@ def test_a_reply_to_a_step_of_another_shard_is_refused(tmp_path: Path) -> None:
     parts = shards(tmp_path)
     with (parts[0] / "responses.jsonl").open("a") as file:
         file.write(json.dumps(answer(0, 1, "x")) + "\n")
-    with pytest.raises(UsageError, match=r"shard-0: holds replies to steps of another shard: task-000/1$"):
+    with pytest.raises(UsageError, match=r"shard-0: contains replies to steps of another shard: task-000/1$"):
         merge(parts, tmp_path / "whole")
 
 
 def test_a_directory_in_use_is_not_written_into(tmp_path: Path) -> None:
     parts = shards(tmp_path)
-    with pytest.raises(UsageError, match="is not empty; name a new directory with --output"):
+    with pytest.raises(UsageError, match="is not empty; give a new directory with --output"):
         merge(parts, parts[0])
