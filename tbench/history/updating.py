@@ -147,7 +147,7 @@ class IndexUpdate:
             if root.is_dir():
                 existing.append(root)
                 continue
-            kept = sum(self._paths.path(place).is_relative_to(root) for place in known)
+            kept = sum(self._paths.path(stored).is_relative_to(root) for stored in known)
             self._notes.append(f"{root}: does not exist; the history keeps {counted(kept, 'run')} of it")
         return existing
 
@@ -173,13 +173,13 @@ class IndexUpdate:
         self._connection.execute("UPDATE directories SET device = ? WHERE path = ?", values)
 
     def _read_one(self, each: FoundDirectory, before: _Known | None) -> None:
-        place = self._paths.stored(each.path)
+        stored = self._paths.stored(each.path)
         problem = None
         try:
             store = read_directory(each)
             with transaction(self._connection):
-                store(self._connection, place)
-                self._store_directory(place, each, None)
+                store(self._connection, stored)
+                self._store_directory(stored, each, None)
         except (UsageError, RecursionError) as error:
             problem = str(error) or "nested too deeply"
         except UNSTORABLE as error:
@@ -189,14 +189,14 @@ class IndexUpdate:
             return
         with transaction(self._connection):
             known = "SELECT path FROM runs UNION ALL SELECT path FROM proxies"
-            if self._connection.execute(f"SELECT 1 FROM ({known}) WHERE path = ?", (place,)).fetchone():
+            if self._connection.execute(f"SELECT 1 FROM ({known}) WHERE path = ?", (stored,)).fetchone():
                 problem += "; the history keeps its earlier content"
-            self._store_directory(place, each, problem)
+            self._store_directory(stored, each, problem)
         self._counts["unreadable"] += 1
         self._notes.append(problem)
 
-    def _store_directory(self, place: str, each: FoundDirectory, problem: str | None) -> None:
-        values = (place, each.device, each.stamp, problem)
+    def _store_directory(self, stored: str, each: FoundDirectory, problem: str | None) -> None:
+        values = (stored, each.device, each.stamp, problem)
         self._connection.execute("INSERT OR REPLACE INTO directories VALUES (?, ?, ?, ?)", values)
 
     # -- forgetting ------------------------------------------------------------------------------
@@ -204,12 +204,12 @@ class IndexUpdate:
     def _forget(self, roots: Sequence[Path], known: Mapping[str, _Known], found: FoundRuns) -> None:
         present = {self._paths.stored(each.path) for each in found.directories}
         gone, kept = list[str](), list[str]()
-        for place, before in known.items():
-            path = self._paths.path(place)
-            if place in present or not any(path.is_relative_to(root) for root in roots):
+        for stored, before in known.items():
+            path = self._paths.path(stored)
+            if stored in present or not any(path.is_relative_to(root) for root in roots):
                 continue
             hidden = any(path.is_relative_to(folder) for folder in found.unread)
-            (kept if hidden or _is_unmounted(path, before.device) else gone).append(place)
+            (kept if hidden or _is_unmounted(path, before.device) else gone).append(stored)
         if kept:
             self._notes.append(
                 f"{names_shown(kept, 3)}: cannot be read (a disk that is not mounted?); the history keeps them; "
@@ -217,11 +217,11 @@ class IndexUpdate:
             )
         if gone:
             with transaction(self._connection):
-                for place in gone:
+                for stored in gone:
                     for table in ("runs", "proxies"):
-                        removed = self._connection.execute(f"DELETE FROM {table} WHERE path = ?", (place,)).rowcount
+                        removed = self._connection.execute(f"DELETE FROM {table} WHERE path = ?", (stored,)).rowcount
                         self._counts["forgotten"] += removed
-                    self._connection.execute("DELETE FROM directories WHERE path = ?", (place,))
+                    self._connection.execute("DELETE FROM directories WHERE path = ?", (stored,))
 
     def _remove_unused(self) -> None:
         with transaction(self._connection):

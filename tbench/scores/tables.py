@@ -74,8 +74,8 @@ def render(summary: Summary, console: Console) -> None:
         print_line(line, console)
     if summary.overrides:
         print_line(f"overridden: {', '.join(summary.overrides)}", console)
-    for words in summary.lacking_limits:
-        print_line(f"limits: {words}: trials may have used more than their tasks allow", console)
+    for limits in summary.lacking_limits:
+        print_line(f"limits: {limits}: trials may have used more than their tasks allow", console)
     for line in _detail_lines(summary):
         print_line(line, console)
     for line in _flag_lines(summary):

@@ -1,4 +1,4 @@
-"""What the index says of a run is what `tbench summary --json` says of it."""
+"""The figures in the index equal those of `tbench summary --json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of runs: what it holds is what the run directories say, whatever happens to them or to it."""
+"""The index of runs always agrees with the run directories, whatever happens to them or to it."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_killed_run_and_imported_results_are_runs_like_others(runs: Path, hist
     }
 
 
-def test_what_an_import_says_of_its_run_is_known(runs: Path, history: RunHistory) -> None:
+def test_the_details_of_an_imported_run_are_known(runs: Path, history: RunHistory) -> None:
     (runs / "job").mkdir()
     (runs / "job" / "results.jsonl").write_text('{"task": "a", "seed": 0, "reward": 1}\n')
     plan = {
@@ -350,7 +350,7 @@ def test_models_and_days_are_summed_up(runs: Path, history: RunHistory) -> None:
     assert (days[0].planned, days[0].scored, days[0].errors) == (4, 0, 4)
 
 
-def test_everything_can_be_read_anew(runs: Path, history: RunHistory) -> None:
+def test_everything_can_be_read_again(runs: Path, history: RunHistory) -> None:
     night(runs, 1)
     history.update(runs)
     history.clear()

@@ -1,4 +1,4 @@
-"""The file of the index: two processes at once, killed ones, damage, other schemas, files that are something else."""
+"""The file of the index: concurrent and killed processes, damage, other schemas, foreign files."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_killed_updates_leave_a_sound_index_that_the_next_one_completes(runs: Pa
 
 
 @pytest.mark.parametrize("damage", ["beginning", "middle", "half", "text"])
-def test_a_damaged_index_is_made_anew(runs: Path, damage: str) -> None:
+def test_a_damaged_index_is_rebuilt(runs: Path, damage: str) -> None:
     updated(runs)
     whole = content(runs)
     file = runs / INDEX_NAME
@@ -114,7 +114,7 @@ def test_a_damaged_index_is_made_anew(runs: Path, damage: str) -> None:
     assert content(runs) == whole
 
 
-def test_damage_that_a_question_meets_is_told_with_the_way_out(runs: Path) -> None:
+def test_damage_found_by_a_query_is_reported_with_its_remedy(runs: Path) -> None:
     updated(runs)
     file = runs / INDEX_NAME
     with closing(sqlite3.connect(file)) as index:
@@ -127,7 +127,7 @@ def test_damage_that_a_question_meets_is_told_with_the_way_out(runs: Path) -> No
         history.task("task-000")
 
 
-def test_an_index_of_another_schema_is_made_anew(runs: Path) -> None:
+def test_an_index_of_another_schema_is_rebuilt(runs: Path) -> None:
     updated(runs)
     for version in (SCHEMA_VERSION - 1, SCHEMA_VERSION + 1):
         set_version(runs, version)
@@ -136,7 +136,7 @@ def test_an_index_of_another_schema_is_made_anew(runs: Path) -> None:
     assert len(content(runs)) == 36
 
 
-def test_an_index_whose_tables_are_others_than_its_version_says_is_made_anew(runs: Path) -> None:
+def test_an_index_whose_tables_do_not_match_its_version_is_rebuilt(runs: Path) -> None:
     updated(runs)
     with closing(sqlite3.connect(runs / INDEX_NAME)) as index, index:
         index.execute("UPDATE meta SET value = 'another' WHERE key = 'schema_hash'")
@@ -176,6 +176,6 @@ def test_a_full_disk_is_one_line_and_costs_nothing_but_what_was_not_written(runs
     assert len(content(runs)) == 36
 
 
-def test_a_new_index_says_in_its_header_whose_it_is(tmp_path: Path) -> None:
+def test_a_new_index_has_its_application_id_in_the_header(tmp_path: Path) -> None:
     with RunHistory.open(tmp_path / "index.sqlite"):
         assert b"tbh1" in (tmp_path / "index.sqlite").read_bytes()[:100]

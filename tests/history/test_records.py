@@ -1,4 +1,4 @@
-"""Replays and extractions in a history, as their own commands write and score them."""
+"""Replays and extractions in a history, as written and scored by their commands."""
 
 from __future__ import annotations
 

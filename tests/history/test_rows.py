@@ -1,4 +1,4 @@
-"""Gaps, renamed tasks and changed content are told in a line each."""
+"""Gaps, renamed tasks and changed content are reported in a line each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_quiet_nights_need_no_remark(history: RunHistory, tmp_path: Path) -> Non
     assert remarks(history, tmp_path) == ()
 
 
-def test_a_gap_is_told_beside_the_usual_rhythm_of_its_series(history: RunHistory, tmp_path: Path) -> None:
+def test_a_gap_is_reported_if_it_is_unusual_for_its_series(history: RunHistory, tmp_path: Path) -> None:
     for day in (0, 1, 2, 3, 9):
         write_night(tmp_path, day, {"a": "1"})
     for day in (5.5, 5.6):  # another series fills no gap
@@ -47,7 +47,7 @@ def test_a_gap_is_told_beside_the_usual_rhythm_of_its_series(history: RunHistory
     )
 
 
-def test_other_tasks_than_in_the_run_before_are_told(history: RunHistory, tmp_path: Path) -> None:
+def test_changed_tasks_are_reported(history: RunHistory, tmp_path: Path) -> None:
     write_night(tmp_path, 0, {"a": "1", "b": "2", "c": "3"})
     write_night(tmp_path, 1, {"a": "9", "b": "2", "c": "3"})
     write_night(tmp_path, 2, {"a": "9", "b-new": "2", "d": "4"})
@@ -62,7 +62,7 @@ def test_content_that_is_not_known_has_not_changed() -> None:
     assert list(task_changes({"a": None}, {"b": None})) == ["without a", "new b"]
 
 
-def test_the_remarks_on_a_task_say_where_it_is_another_one(history: RunHistory, tmp_path: Path) -> None:
+def test_the_remarks_on_a_task_report_changed_content(history: RunHistory, tmp_path: Path) -> None:
     write_night(tmp_path, 0, {"old-name": "1"})
     write_night(tmp_path, 1, {"a": "1"})
     write_night(tmp_path, 2, {"a": "2"})

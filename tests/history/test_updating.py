@@ -1,4 +1,4 @@
-"""One SQLite file of chosen runs: the tables of a history, whole or not there at all."""
+"""Export of chosen runs to one SQLite file, which is written atomically."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_some_runs_are_exported_each_once_and_bare_results_too(runs: Path, tmp_p
     ]
 
 
-def test_nothing_is_overwritten_without_being_told(runs: Path, tmp_path: Path) -> None:
+def test_files_are_overwritten_only_on_request(runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine"
     file.write_text("mine")
     with pytest.raises(UsageError, match="mine: already exists; overwrite it with --overwrite"):
@@ -92,7 +92,7 @@ def test_an_export_is_no_index(runs: Path, tmp_path: Path) -> None:
         RunHistory.open(tmp_path / "all.sqlite")
 
 
-def test_the_command_says_how_many_runs_it_wrote(runs: Path, tmp_path: Path) -> None:
+def test_the_command_prints_how_many_runs_it_wrote(runs: Path, tmp_path: Path) -> None:
     shutil.rmtree(runs / "night-0001")
     (runs / "broken").mkdir()
     (runs / "broken" / "run.json").write_text("{")

@@ -1,4 +1,4 @@
-"""What the tests of nights share."""
+"""Fixtures for tests of nights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole nights with stand-ins for `tbench` and the server: what they run, how they go on, what they end with."""
+"""Whole nights with fakes of `tbench` and the server: runs, resumption and exit codes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def say(words):
         os.kill(os.getpid(), 9)
 asyncio.run(run_night(bench.read(), sys.argv[2], say, bench.tbench))
 """
-"""A night in a process of its own that is killed when it says something that begins with its third argument."""
+"""A night in a separate process that is killed when it prints a line that begins with its third argument."""
 WORSE = {"alpha": 0.0, "beta": [0.0, 1.0], "gamma": 0.0}
 
 
@@ -134,7 +134,7 @@ def test_a_glob_runs_each_checkpoint_once_and_what_failed_again(bench: NightlyBe
     assert [each.slug for each in bench.night("n4").checkpoints] == ["step-30"], "the same night, later"
 
 
-def test_a_run_is_told_its_directory_seeds_endpoint_and_model(bench: NightlyBench) -> None:
+def test_a_run_gets_its_directory_seeds_endpoint_and_model(bench: NightlyBench) -> None:
     bench.write(f'{ENDPOINT}[[proxy]]\nkind = "replay"\n', checkpoints=["org/model"])
     bench.night("n1")
     replay = bench.calls[1]
@@ -162,7 +162,7 @@ def test_a_run_is_told_its_directory_seeds_endpoint_and_model(bench: NightlyBenc
         *(pytest.param(*each, False, marks=pytest.mark.slow) for each in ((1, 1), (2, 2), (9, 2))),
     ],
 )
-def test_a_run_that_fails_is_told_and_tried_again_the_same_night(
+def test_a_failed_run_is_recorded_and_repeated_in_the_same_night(
     bench: NightlyBench, code: int, expected: int, done: bool
 ) -> None:
     bench.write()

@@ -1,4 +1,4 @@
-"""The file of a nightly benchmark, and what is said of a bad one."""
+"""The file of a nightly benchmark, and errors in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_gates_settings_are_those_of_its_rule() -> None:
     assert GateSection(h=4.0).rule == GateRule(h=4.0)
 
 
-def test_a_run_is_told_what_the_file_says_and_the_environment_speaks_for_itself(
+def test_a_run_gets_the_settings_of_the_file_and_reads_the_environment_itself(
     bench: NightlyBench, tmp_path: Path
 ) -> None:
     bench.write(ENDPOINT + 'extra_body = { top_k = 20, "a b" = [1, "x"] }\n[run.limits]\nsteps = "none"\n')
@@ -44,7 +44,7 @@ def test_a_run_is_told_what_the_file_says_and_the_environment_speaks_for_itself(
     assert told == found.run.with_values(model={"temperature": 0.7})
 
 
-def test_a_run_is_told_of_its_proxy_by_no_file(bench: NightlyBench, tmp_path: Path) -> None:
+def test_the_container_proxy_is_not_written_to_a_file(bench: NightlyBench, tmp_path: Path) -> None:
     bench.write(f'{ENDPOINT}[run.sandbox]\ncontainer_proxy = "http://me:pa%40ss-w0rd@p:1"\nkeep = "all"\n')
     found = bench.read()
     written = write_settings(tmp_path, found)["run"].read_text()
@@ -52,7 +52,7 @@ def test_a_run_is_told_of_its_proxy_by_no_file(bench: NightlyBench, tmp_path: Pa
     assert run_variables(found) == {"TBENCH_SANDBOX_CONTAINER_PROXY": "http://me:pa%40ss-w0rd@p:1"}
 
 
-def test_the_benchmark_has_its_files_name_unless_it_says_another(bench: NightlyBench) -> None:
+def test_the_benchmark_has_its_files_name_by_default(bench: NightlyBench) -> None:
     bench.write()
     assert bench.read().name == "bench"
     bench.write(name="main")
@@ -148,7 +148,7 @@ def test_a_match_is_run_once_and_an_entry_without_wildcards_every_night(steps: P
     assert len(due_checkpoints(["latest", glob], done, repeat=True)) == 4
 
 
-def test_a_glob_that_matches_nothing_is_told(steps: Path) -> None:
+def test_a_glob_that_matches_nothing_is_an_error(steps: Path) -> None:
     with pytest.raises(UsageError, match=r"checkpoint-\*: matches no path; correct the entry"):
         due_checkpoints([f"{steps}/checkpoint-*"], set(), repeat=False)
 

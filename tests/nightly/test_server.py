@@ -1,4 +1,4 @@
-"""Model servers of a night: real processes, ready or not, and always ended."""
+"""Model servers of a night: real processes, whether they get ready, and that they always end."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ async def test_a_server_is_ready_and_then_ended_with_all_its_processes(
     assert is_gone(child) and log.read_text() == "serving\n"
 
 
-async def test_a_server_that_says_that_it_has_the_weights_of_another_place_is_refused(
-    bench: NightlyBench, lock: int
-) -> None:
+async def test_a_server_with_other_weights_is_refused(bench: NightlyBench, lock: int) -> None:
     log, words = bench.folder / "serve.log", section(bench, "good").command
     serve = section(bench, "good", command=(*words, "{checkpoint}"))
     other = bench.folder / "step-5"
@@ -75,7 +73,7 @@ async def test_a_server_that_says_that_it_has_the_weights_of_another_place_is_re
         assert server.process.code is None
 
 
-async def test_a_server_that_dies_while_it_starts_is_told_with_its_last_words(bench: NightlyBench, lock: int) -> None:
+async def test_a_server_that_fails_to_start_is_reported_with_its_last_output(bench: NightlyBench, lock: int) -> None:
     with pytest.raises(ServerFailed, match=r"failed to start: .* code 1: ValueError: no such checkpoint"):
         async with serving(section(bench, "dies"), CHECKPOINT, bench.folder / "serve.log", lock):
             raise AssertionError("it is not ready")
@@ -89,7 +87,7 @@ async def test_a_server_that_never_gets_ready_is_given_up_and_ended(bench: Night
     assert all(map(is_gone, children_of(bench)))
 
 
-async def test_a_port_that_somebody_has_is_refused_before_anything_is_started(bench: NightlyBench, lock: int) -> None:
+async def test_a_port_in_use_is_refused_before_anything_is_started(bench: NightlyBench, lock: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(UsageError, match=f":{port}/health: another process uses this port"):
@@ -98,7 +96,7 @@ async def test_a_port_that_somebody_has_is_refused_before_anything_is_started(be
     assert not (bench.folder / "children").exists() and not (bench.folder / "serve.log").exists()
 
 
-async def test_a_command_that_is_none_and_a_url_that_is_none(bench: NightlyBench, lock: int) -> None:
+async def test_a_missing_command_and_an_invalid_url_are_reported(bench: NightlyBench, lock: int) -> None:
     log = bench.folder / "serve.log"
     with pytest.raises(ServerFailed, match="code 127: no-such-server: cannot be started: No such file"):
         async with serving(section(bench, "good", command=("no-such-server", "{port}")), CHECKPOINT, log, lock):

@@ -1,4 +1,4 @@
-"""Who is told of a night, and a webhook that misbehaves."""
+"""Notification and pruning, with webhooks that misbehave."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ async def test_a_webhook_that_never_comes_to_an_end_costs_its_deadlines(endpoint
     ("url", "words"),
     [("", "is not set, so nothing is posted"), ("hooks.host/s3cret", "at its URL: not an http or https URL")],
 )
-async def test_a_webhook_that_is_none(url: str, words: str) -> None:
+async def test_an_invalid_webhook_is_reported(url: str, words: str) -> None:
     assert words in await post(url, HOOK, {}, 1.0, first_wait_sec=0.01)
 
 
-def test_a_night_is_told_to_people_and_programs_and_news_that_fail_cost_no_alarm(
+def test_a_night_is_reported_and_a_failed_webhook_does_not_change_the_exit_code(
     bench: NightlyBench, endpoint: FaultServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     endpoint.will_answer(404)

@@ -117,7 +117,7 @@ def test_fishers_interval_is_not_given_where_it_would_mean_nothing(rho: float | 
         ([1.0, 2, 3, 4], [0.0, 0, 0, 0], "undefined: all 4 executed scores are equal"),
     ],
 )
-def test_what_is_undefined_is_said(xs: Sequence[float], ys: Sequence[float], said: str) -> None:
+def test_undefined_coefficients_are_noted(xs: Sequence[float], ys: Sequence[float], said: str) -> None:
     found = correlate(xs, ys)
     assert found.notes == (said,)
     for estimate in (found.spearman, found.kendall):

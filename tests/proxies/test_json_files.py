@@ -1,4 +1,4 @@
-"""JSON files of others: what cannot be read is one line with the place, or nothing."""
+"""JSON files of other programs: unreadable ones are a one-line error with the path, or None."""
 
 from __future__ import annotations
 

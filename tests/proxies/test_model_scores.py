@@ -1,4 +1,4 @@
-"""tbench correlate: where scores come from, what is said, what is refused."""
+"""tbench correlate: sources of scores, output and errors."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_names_are_mapped_on_both_sides(tmp_path: Path) -> None:
         assert "2 models on both sides" in command(left, "--executed", right, "--names", tmp_path / names).stdout
 
 
-def test_checkpoints_of_one_model_are_told_apart_by_name(tmp_path: Path) -> None:
+def test_checkpoints_of_one_model_are_distinguished_by_name(tmp_path: Path) -> None:
     proxies = [proxy(tmp_path / "p" / name, name, n / 10, model="served") for n, name in enumerate("abcd")]
     runs = [run(tmp_path / "r" / name, "served", n) for n, name in enumerate("abcd")]
     executed = [word for path in runs for word in ("--executed", path)]
@@ -134,7 +134,7 @@ def test_another_field_of_the_results_can_be_the_proxy(tmp_path: Path) -> None:
         proxy_scores([tmp_path / "a"], field="aggregate.absent")
 
 
-def test_proxies_of_different_revisions_are_not_ranked_together_unless_told(tmp_path: Path) -> None:
+def test_proxies_of_different_revisions_are_ranked_together_only_on_request(tmp_path: Path) -> None:
     proxy(tmp_path / "p" / "a", "a", 0.5, metric_revision="v1")
     proxy(tmp_path / "p" / "b", "b", 0.6, metric_revision="v2")
     right = table(tmp_path / "e.csv", ("org/a", 1), ("org/b", 2))
@@ -144,7 +144,7 @@ def test_proxies_of_different_revisions_are_not_ranked_together_unless_told(tmp_
     assert "note: proxies differ in metric_revision v1 and v2" in told
 
 
-def test_what_makes_a_score_doubtful_is_said(tmp_path: Path) -> None:
+def test_doubts_about_a_score_are_notes(tmp_path: Path) -> None:
     proxy(tmp_path / "p", "a", 0.5, complete=False, prompt_template={"rank_eligible": False})
     said = command(tmp_path / "p", "--executed", run(tmp_path / "r", "org/a", 2, missing=1)).stdout
     assert "note: org/a: proxy not complete" in said

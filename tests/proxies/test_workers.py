@@ -1,4 +1,4 @@
-"""Workers go through all items, so many at once, and all of them end together."""
+"""Workers process all items with limited concurrency, and end together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals: against published and tabled numbers, and by simulation of what they promise."""
+"""Intervals: against published and tabled numbers, and by simulation of their coverage."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KINDS: dict[str, tuple[Draw, float]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_few_tasks_promise_is_kept(kind: str) -> None:
+def test_the_coverage_for_few_tasks_is_kept(kind: str) -> None:
     draw, mean = KINDS[kind]
     rng = random.Random(7)
     for tasks in (2, 3, 5, 9):
@@ -94,12 +94,12 @@ def test_means_that_differ_by_the_noise_of_floats_are_equal(tasks: int) -> None:
         ("partial rewards (Beta, ρ = 0.3), any number of seeds", 0.01, 30, 1),
     ],
 )
-def test_what_is_promised_of_weak_and_strong_models_is_kept(kind: str, mean: float, tasks: int, seeds: int) -> None:
-    """Where a bootstrap covers 50 to 90 %; `interval_coverage` has more of them."""
+def test_the_coverage_for_weak_and_strong_models_is_kept(kind: str, mean: float, tasks: int, seeds: int) -> None:
+    """Cases in which a bootstrap covers 50 to 90 %; `interval_coverage` has more."""
     assert coverage(kind, mean, tasks, seeds, draws=300) >= 0.93 - 2 * math.sqrt(0.93 * 0.07 / 300)
 
 
-def test_there_is_none_for_one_task_and_for_few_with_other_rewards() -> None:
+def test_one_task_and_few_with_other_rewards_have_no_interval() -> None:
     assert interval_95([0.5]) is None
     assert interval_95([0.5, 2.5]) is None
     assert interval_95([0.5] * 20 + [-1.0] * 20) is not None
@@ -156,7 +156,7 @@ TAILS = (Fraction(25, 1000), Fraction(975, 1000))
 
 
 @given(st.lists(st.fractions(-1, 1, max_denominator=6), min_size=2, max_size=5))
-def test_steps_are_counted_out_as_all_resamples_would_be(values: list[Fraction]) -> None:
+def test_the_exact_bootstrap_equals_all_resamples(values: list[Fraction]) -> None:
     found, (low, high) = bootstrap([float(value) for value in values]), by_counting(values)
     assert (found.low, found.high) == pytest.approx((float(low), float(high)), abs=1e-9)
     mean = sum(values, Fraction(0)) / len(values)
@@ -164,7 +164,7 @@ def test_steps_are_counted_out_as_all_resamples_would_be(values: list[Fraction])
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3, 5, 10])
-def test_counting_out_and_resampling_agree(seeds: int) -> None:
+def test_the_exact_bootstrap_and_resampling_agree(seeds: int) -> None:
     rng = random.Random(seeds)
     means = [sum(rng.random() < 0.6 for _ in range(seeds)) / seeds for _ in range(89)]
     counted, drawn = bootstrap(means), bootstrap_mean(means)
@@ -192,7 +192,7 @@ def test_a_quantile_is_interpolated() -> None:
     assert [quantile([0.0, 1.0, 4.0], q) for q in (0.0, 0.25, 0.5, 0.75, 1.0)] == [0.0, 0.5, 1.0, 2.5, 4.0]
 
 
-def test_of_thousands_of_values_a_bootstrap_is_taken_from_its_limit_which_is_where_draws_come_to() -> None:
+def test_for_thousands_of_values_the_asymptotic_bootstrap_agrees_with_draws() -> None:
     rng = random.Random(3)
     values = [rng.betavariate(0.1, 1.0) for _ in range(2000)]
     drawn, limit = bootstrap_mean(values, resamples=3000), bootstrap(values)

@@ -1,4 +1,4 @@
-"""Float noise decides nothing: figures of noisy rewards are those of the fractions that the rewards stand for."""
+"""Float noise changes nothing: figures of noisy rewards equal those of the exact fractions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tables(tasks: int, seeds: int) -> st.SearchStrategy[Rows]:
 
 
 def as_written(number: Fraction, at: int) -> float:
-    """A reward as some program computes it."""
+    """Return a reward with the float noise of some program."""
     exact = float(number)
     tenths = sum([0.1] * int(number * 10)) if (number * 10).denominator == 1 else exact
     single: float = struct.unpack("f", struct.pack("f", exact))[0]
@@ -118,7 +118,7 @@ def test_the_tasks_that_moved_are_those_of_the_fractions(base: Rows, since: Rows
 
 @settings(max_examples=20)
 @given(st.lists(tables(3, 2), min_size=9, max_size=9), st.integers(1, 4))
-def test_the_gate_says_of_noisy_nights_what_it_says_of_clean_ones(nights: Sequence[Rows], noise: int) -> None:
+def test_float_noise_does_not_change_the_gates_verdict(nights: Sequence[Rows], noise: int) -> None:
     rule = GateRule(base_nights=4, h=1.0, min_se=0.0)
     noisy, clean = (
         judge([Night(f"n{at}", f"2026-11-{at + 1:02}", table(rows, kind), {}) for at, rows in enumerate(nights)], rule)

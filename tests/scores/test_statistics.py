@@ -187,7 +187,7 @@ def test_a_score_over_scored_trials_weighs_tasks() -> None:
         (3, 3, 1, False),
     ],
 )
-def test_what_falls_into_one_place_alone_is_uneven(most: int, total: int, places: int, uneven: bool) -> None:
+def test_counts_concentrated_in_one_bin_are_uneven(most: int, total: int, places: int, uneven: bool) -> None:
     assert is_uneven(most, total, places) is uneven
 
 

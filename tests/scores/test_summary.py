@@ -1,4 +1,4 @@
-"""What a summary says about a run, and how it is printed."""
+"""The figures of a summary, and its printed form."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def printed(summary: Summary, width: int = 100, *, terminal: bool = False) -> st
     return out.getvalue()
 
 
-def test_the_score_line_says_what_its_spread_is() -> None:
+def test_the_score_line_names_the_kind_of_its_spread() -> None:
     summary = summarise(eighteen([4, 4, 3]), SIX, [0, 1, 2])
     assert summary.score_line == "score 61.1 ± 9.6 % (sample std over 3 seeds; coverage 18/18)"
     assert summary.score_lines == (
@@ -70,7 +70,7 @@ def test_one_seed_has_no_std() -> None:
     assert summarise(results, SIX, [0]).score_line == "score 66.7 % (1 seed, no std; coverage 6/6)"
 
 
-def test_below_full_coverage_three_lines_tell_the_whole_story() -> None:
+def test_below_full_coverage_the_score_has_three_lines() -> None:
     results = eighteen([4, 4, 3])
     results[-1] = trial(SIX[5], 2, None, error=failure())
     del results[5]
@@ -92,7 +92,7 @@ def pressed(**host: float) -> dict[str, Any]:
     return {"host": HostSample(**host)}
 
 
-def test_timeouts_under_pressure_are_told_from_the_others() -> None:
+def test_timeouts_under_pressure_are_counted_separately() -> None:
     results = [
         trial("t", 0, 0.0, **LIMIT, **pressed(load_max=3.14, memory_stall_max=0.1)),
         trial("t", 1, **({"reward": 0.0} | VERIFIER_LIMIT), **pressed(load_max=1.0, memory_stall_max=0.4)),
@@ -109,8 +109,8 @@ def test_timeouts_under_pressure_are_told_from_the_others() -> None:
     }  # fmt: skip
 
 
-def test_failures_under_load_are_told_too() -> None:
-    """A test may have limits of its own, or the agent's commands."""
+def test_failures_under_load_are_counted_too() -> None:
+    """Tests and the agent's commands may have limits of their own."""
     results = [
         trial("t", 0, 0.0, outcome=Outcome.SUBMITTED, **pressed(load_max=17.0)),
         trial("t", 1, 0.5, outcome=Outcome.SUBMITTED, **pressed(load_max=1.0)),
@@ -172,13 +172,13 @@ def test_results_outside_the_plan_are_counted_apart() -> None:
 @pytest.mark.parametrize("what", ["model", "agent", "run"])
 @pytest.mark.parametrize("other_seed", [0, 1])
 def test_results_of_two_models_agents_or_runs_are_refused(what: str, other_seed: int) -> None:
-    """Also where the last one would have replaced the others."""
+    """Even if the last result would replace the others."""
     results = [trial("t", 0, 1.0, **{what: "a"}), trial("t", other_seed, 0.0, **{what: "b"})]
     with pytest.raises(MixedResults, match=rf"results of 2 {what}s \(a, b\); keep"):
         summarise(results, ["t"], [0, 1])
 
 
-def test_results_that_do_not_say_whose_they_are_belong_to_the_others() -> None:
+def test_results_without_names_belong_to_the_others() -> None:
     results = [trial("t", 0, 1.0, model="a", agent="mine"), trial("t", 1, 1.0, model=None, agent="unknown")]
     summary = summarise(results, ["t"], [0, 1])
     assert (summary.model, summary.agent) == ("a", "mine")
@@ -191,7 +191,7 @@ OUTAGE = [
 ]
 
 
-def test_an_outage_is_no_spread_and_is_told_where_it_was() -> None:
+def test_an_outage_is_no_spread_and_its_seed_is_noted() -> None:
     summary = summarise(OUTAGE, SIX, [0, 1, 2])
     assert summary.score_lines[:2] == (
         "score 44.4 ± 38.5 % "
@@ -214,14 +214,14 @@ def test_tasks_that_never_had_a_verdict_are_named() -> None:
     assert "\nnote: no verdict at any seed: 1 task (b)\n" in printed(summarise(results, ["a", "b"], [0, 1]))
 
 
-def test_no_completed_seed_is_said() -> None:
+def test_the_score_line_notes_that_no_seed_is_completed() -> None:
     results = [trial("a", 0, 1.0), trial("b", 1, 1.0)]
     lines = summarise(results, ["a", "b"], [0, 1]).score_lines
     assert lines[0].startswith("score so far 50.0 ± 0.0 % (sample std over 2 seeds, none completed; incomplete:")
     assert lines[1].startswith("score over scored trials only 100.0 % (2 of 4 trials;")
 
 
-def test_the_text_says_whose_score_it_is_and_what_it_is_worth() -> None:
+def test_the_text_contains_model_agent_start_and_uncertainty() -> None:
     begun = datetime(2026, 11, 23, 1, 29, tzinfo=UTC)
     results = [
         each.model_copy(update={"started_at": begun, "model": "m", "agent": "a"}) for each in eighteen([4, 4, 3])
@@ -233,7 +233,7 @@ def test_the_text_says_whose_score_it_is_and_what_it_is_worth() -> None:
     assert "\nover tasks: standard error 20.0 %, 95 % interval 9.3 to 97.7 % (Korn-Graubard)\n" in text
 
 
-def test_what_another_attempt_came_to_is_marked() -> None:
+def test_results_of_later_attempts_are_marked() -> None:
     results = [trial("t", 0, 1.0, attempt=2), trial("t", 1, None, error=failure(), attempt=3), trial("t", 2, 0.0)]
     text = printed(summarise(results, ["t"], [0, 1, 2]))
     assert " 1' ERR' 0 " in text and "' after another attempt\n" in text
@@ -256,7 +256,7 @@ def test_a_plan_that_repeats_itself_is_refused() -> None:
         summarise([], ["t", "t"], [0])
 
 
-def test_rows_tell_pass_partial_fail_error_and_missing_apart() -> None:
+def test_rows_distinguish_pass_partial_fail_error_and_missing() -> None:
     results = [
         trial("t", 0, 1.0, outcome=Outcome.SUBMITTED, steps=2, timings=Timings(wall_sec=10)),
         trial("t", 1, 0.5, outcome=Outcome.STEP_LIMIT, steps=4, timings=Timings(wall_sec=20)),
@@ -311,7 +311,7 @@ def test_waiting_for_an_endpoint_is_no_time_of_the_model() -> None:
     assert (time.model_sec, time.waiting_sec, time.command_sec, time.total_sec) == (0, 80, 15, 100)
 
 
-def test_the_summary_says_which_servers_replied_and_what_share_of_the_prompts_was_cached():
+def test_the_summary_counts_replies_by_server_and_cached_prompt_tokens():
     results = [
         trial("t", 0, 1.0, usage=Usage(prompt_tokens=80, cached_tokens=60), replies_from={"http://b/v1": 1200}),
         trial("t", 1, 1.0, usage=Usage(prompt_tokens=20), replies_from={"http://b/v1": 1, "http://a/v1": 2}),
@@ -337,7 +337,7 @@ def test_usage_is_summed_over_counted_trials() -> None:
     assert summarise(results, ["t"], [0, 1]).usage == Usage(prompt_tokens=10, completion_tokens=4)
 
 
-def test_what_was_overridden_stands_under_the_score_lines() -> None:
+def test_overrides_are_listed_below_the_score_lines() -> None:
     results, words = eighteen([4, 4, 3]), ("every timeout x2", "4 cpus instead of each task's")
     summary = summarise(results, SIX, [0, 1, 2], overrides=words)
     lines = printed(summary).splitlines()
@@ -347,7 +347,7 @@ def test_what_was_overridden_stands_under_the_score_lines() -> None:
     assert "overridden" not in printed(summarise(results, SIX, [0, 1, 2]))
 
 
-def test_limits_that_did_not_hold_stand_beside_the_score() -> None:
+def test_missing_limits_are_listed_below_the_score() -> None:
     summary = summarise(eighteen([4, 4, 3]), SIX, [0, 1, 2], lacking_limits=["a: memory not in force"])
     assert any("a: memory not in force" in line for line in printed(summary).splitlines())
     assert summary.as_json()["lacking_limits"] == ["a: memory not in force"]
@@ -371,7 +371,7 @@ def test_the_score_line_is_printed_whole_at_any_width(width: int, terminal: bool
     assert [line for line in lines if line.startswith("score")] == list(summary.score_lines)
 
 
-def test_what_is_piped_has_no_colours_and_at_most_100_columns_of_table() -> None:
+def test_piped_output_has_no_colours_and_tables_of_at_most_100_columns() -> None:
     text = printed(summarise(eighteen([4, 4, 3]), SIX, [0, 1, 2]), width=80)
     assert "\x1b" not in text
     assert text.replace("±", "+").isascii()
@@ -425,7 +425,7 @@ def test_flagged_trials_are_counted_and_shown_a_line_each() -> None:
     assert "note: zeros with a failed tool and no sign of a test in the output: 1\n" in text
 
 
-def test_metrics_beside_the_reward_have_a_mean_over_the_tasks_that_tell_them() -> None:
+def test_metrics_have_a_mean_over_the_tasks_that_report_them() -> None:
     told = [(0.5, 10.0), (0.75, 30.0)]
     results = [
         trial("measured", seed, accuracy, metrics={"accuracy": accuracy, "speed": speed})
@@ -450,6 +450,6 @@ def test_a_trial_without_the_number_counts_0_and_one_seed_has_no_std() -> None:
     assert summarise(at_two_seeds, ["a", "b"], [0, 1]).metrics[1].mean == 3.0
 
 
-def test_what_is_too_large_to_be_computed_with_is_no_metric() -> None:
+def test_too_large_numbers_are_no_metric() -> None:
     with pytest.raises(ValueError, match="must be finite numbers"):
         trial("a", 0, 1.0, metrics={"speed": 1e300})

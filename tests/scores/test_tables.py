@@ -1,4 +1,4 @@
-"""Tables in files and pipes are as rich lays them out, which is asked for a few rows of them only."""
+"""Tables in files and pipes equal those of rich, which lays out only a few of their rows."""
 
 from __future__ import annotations
 

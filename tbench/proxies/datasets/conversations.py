@@ -60,14 +60,14 @@ def read_atif(root: dict[str, Any], source: str) -> RecordedConversation:
     try:
         for step in steps:
             turns += _turns(step, is_rebuilt)
-            rebuilt += is_rebuilt and _is_own_reply(step)
+            rebuilt += is_rebuilt and _is_original_reply(step)
     except _Cut as reason:
         cut = f"step {step.get('step_id', '?')}: {reason}"
     replies = sum(step.get("source") == "agent" for step in steps)
     return RecordedConversation(tuple(turns), source, total_steps=replies, cut=cut, rebuilt=rebuilt)
 
 
-def _is_own_reply(step: dict[str, Any]) -> bool:
+def _is_original_reply(step: dict[str, Any]) -> bool:
     return step.get("source") == "agent" and not step.get("is_copied_context")
 
 
@@ -79,7 +79,7 @@ def _is_rebuilt(root: dict[str, Any], steps: list[dict[str, Any]]) -> bool:
     parser = extra.get("parser") if isinstance(extra, dict) else None
     if parser not in (None, "json"):
         raise Unusable(f"its agent replies in {str(parser)[:40]!r}, but a replay dataset needs JSON")
-    calls = [step["tool_calls"] for step in steps if _is_own_reply(step) and step.get("tool_calls")]
+    calls = [step["tool_calls"] for step in steps if _is_original_reply(step) and step.get("tool_calls")]
     if not calls:
         return False
     if agent.get("name") != "terminus-2":
@@ -358,7 +358,7 @@ def _read(value: object, source: str) -> RecordedConversation:
     if is_atif(value):
         return read_atif(value, source)
     if "protocol" in value:
-        return _read_own(value, source)
+        return _read_trajectory(value, source)
     return _read_chat(value, source)
 
 
@@ -382,7 +382,7 @@ def _read_chat(value: dict[str, Any], source: str) -> RecordedConversation:
     return RecordedConversation(tuple(turns), source)
 
 
-def _read_own(value: dict[str, Any], source: str) -> RecordedConversation:
+def _read_trajectory(value: dict[str, Any], source: str) -> RecordedConversation:
     try:
         refuse_other_version(value, TRAJECTORY_SCHEMA_VERSION)
         trajectory = Trajectory.model_validate(value)
@@ -397,10 +397,10 @@ def _read_own(value: dict[str, Any], source: str) -> RecordedConversation:
         )
     if not trajectory.messages:
         raise Unusable("no messages: the trial ended before its first request")
-    return _own_turns(trajectory, source)
+    return _trajectory_turns(trajectory, source)
 
 
-def _own_turns(trajectory: Trajectory, source: str) -> RecordedConversation:
+def _trajectory_turns(trajectory: Trajectory, source: str) -> RecordedConversation:
     """Return the conversation up to the first time that the history was shortened. Raises Unusable."""
     cut, steps = "", trajectory.steps
     if trajectory.compactions:

@@ -228,16 +228,16 @@ def compare(first: Side, second: Side) -> Comparison:
             each for each in changes if _is_newly_solved(each, pairing.second, pairing.first, pairing.tasks)
         ),
         changes=changes,
-        only_first_unscored=_tasks_where(pairing, lambda a, b: not a and b > 0),
-        only_second_unscored=_tasks_where(pairing, lambda a, b: not b and a > 0),
-        both_unscored=_tasks_where(pairing, lambda a, b: not a and not b),
+        only_first_unscored=_tasks_by_verdicts(pairing, lambda a, b: not a and b > 0),
+        only_second_unscored=_tasks_by_verdicts(pairing, lambda a, b: not b and a > 0),
+        both_unscored=_tasks_by_verdicts(pairing, lambda a, b: not a and not b),
         left_out=LeftOut(
             only_first=pairing.only_first,
             only_second=pairing.only_second,
             changed=pairing.changed,
             renamed=pairing.renamed,
-            first_seeds=pairing.first_seeds_left,
-            second_seeds=pairing.second_seeds_left,
+            first_seeds=pairing.first_seeds_left_out,
+            second_seeds=pairing.second_seeds_left_out,
         ),
     )
 
@@ -338,7 +338,7 @@ def _is_newly_solved(change: TaskChange, first: Sequence[Row], second: Sequence[
     return bool(before) and not any(before) and any(after)
 
 
-def _tasks_where(pairing: Pairing, is_wanted: Callable[[int, int], bool]) -> tuple[str, ...]:
+def _tasks_by_verdicts(pairing: Pairing, is_wanted: Callable[[int, int], bool]) -> tuple[str, ...]:
     """Return the tasks whose numbers of verdicts in the two runs satisfy `is_wanted`."""
     scored = zip(pairing.tasks, _scored(pairing.first), _scored(pairing.second), strict=True)
     return tuple(task for task, old, new in scored if is_wanted(old, new))

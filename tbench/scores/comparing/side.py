@@ -46,8 +46,8 @@ class Pairing:
     """Tasks in both runs whose content differs; they are left out."""
     renamed: tuple[tuple[str, str], ...]
     """Names, in the first and the second run, of tasks with the same content."""
-    first_seeds_left: tuple[int, ...]
-    second_seeds_left: tuple[int, ...]
+    first_seeds_left_out: tuple[int, ...]
+    second_seeds_left_out: tuple[int, ...]
 
 
 def pair(first: Side, second: Side) -> Pairing:
@@ -73,8 +73,8 @@ def pair(first: Side, second: Side) -> Pairing:
         only_second=only_second,
         changed=changed,
         renamed=_renamed(first, second, only_first, only_second),
-        first_seeds_left=tuple(seed for seed in first.table.seeds if seed not in seeds),
-        second_seeds_left=tuple(seed for seed in second.table.seeds if seed not in others),
+        first_seeds_left_out=tuple(seed for seed in first.table.seeds if seed not in seeds),
+        second_seeds_left_out=tuple(seed for seed in second.table.seeds if seed not in others),
     )
 
 

@@ -98,7 +98,7 @@ class Series:
 
 
 @dataclass(slots=True)
-class _LeftOut:
+class _OmittedNights:
     settings: int = 0
     tasks: int = 0
     renamed: dict[str, str] = field(default_factory=dict)
@@ -127,7 +127,7 @@ def series_of(nights: Sequence[Night], rule: GateRule) -> Series:
         raise UsageError("gate: no nights to judge; give at least one run")
     candidates, repeated = _without_repeats(_from_base(nights, rule.base_from))
     last = candidates[-1]
-    left_out = _LeftOut()
+    left_out = _OmittedNights()
     kept: list[tuple[Night, NightRows]] = []
     for night in candidates:
         if night.fingerprint != last.fingerprint:

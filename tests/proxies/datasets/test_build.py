@@ -1,4 +1,4 @@
-"""replay build: which turns become records, what a record holds, what is said about the rest."""
+"""replay build: turns that become records, content of records, and messages on the rest."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_the_dev_file_holds_the_records_of_its_tasks(tmp_path: Path) -> None:
     assert manifest["inputs"][0]["path"] == str(tmp_path / "in.jsonl")
 
 
-def test_the_command_says_what_was_made_and_what_was_not(tmp_path: Path) -> None:
+def test_the_command_prints_what_was_written_and_left_out(tmp_path: Path) -> None:
     source = write(tmp_path / "in.jsonl", talk("do", LS, "x", "no json"), "nonsense")
     done = CliRunner().invoke(build_command, [str(source), "--output", str(tmp_path / "out.jsonl"), "--dev", "1"])
     assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""replay build from trials: our own trajectories as the agent leaves them, and ATIF."""
+"""replay build from trials: trajectories as written by the agent, and ATIF."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LS = '{"analysis": "a", "plan": "p", "commands": [{"keystrokes": "ls\\n", "durat
 PWD = LS.replace("ls", "pwd")
 CLAIM = '{"analysis": "a", "plan": "p", "commands": [], "task_complete": true}'
 HALF = '{"analysis": "a", "commands": [{"keystrokes": "rm x\\n"}]}'
-"""JSON with a command, which the protocol refuses: nothing of it was typed."""
+"""JSON with a command that the protocol rejects, so that nothing is typed."""
 
 
 async def trajectory(*replies: str, protocol: str = "keystrokes-json") -> Trajectory:
@@ -134,14 +134,14 @@ async def test_a_compacted_history_is_used_up_to_the_compaction(tmp_path: Path) 
     assert "used up to step 2: the context was full" in built.notes[0]
 
 
-async def test_messages_that_the_steps_do_not_tell_are_refused(tmp_path: Path) -> None:
+async def test_messages_that_differ_from_the_steps_are_refused(tmp_path: Path) -> None:
     recorded = await trajectory(LS, PWD)
     store(tmp_path, trial("a", 1.0), recorded.model_copy(update={"messages": recorded.messages[:-1]}))
     with pytest.raises(UsageError, match="messages and steps are different conversations"):
         made(tmp_path)
 
 
-async def test_signs_of_tampering_are_said(tmp_path: Path) -> None:
+async def test_signs_of_tampering_are_noted(tmp_path: Path) -> None:
     store(tmp_path, trial("a", 1.0, integrity=Integrity(tamper=("tests: written",))), await trajectory(LS))
     assert "signs of tampering" in made(tmp_path)[0].notes[0]
 
@@ -232,9 +232,7 @@ def test_parsed_replies_are_put_together_as_the_json_that_the_prompt_asks_for(tm
         ({"source": ["agent"], "message": "m"}, "unknown source"),
     ],
 )
-def test_what_cannot_be_told_for_certain_ends_the_conversation(
-    tmp_path: Path, step: dict[str, Any], reason: str
-) -> None:
+def test_an_ambiguous_step_ends_the_conversation(tmp_path: Path, step: dict[str, Any], reason: str) -> None:
     built, (record,) = from_atif(tmp_path, atif(acted("ls\n"), step, acted("pwd\n")))
     assert record["ref_command_units"] == ["ls"] and not record["is_final_step"]
     assert "used up to step 3: " in built.notes[0] and reason in built.notes[0]

@@ -1,4 +1,4 @@
-"""Asking, storing, going on and scoring: over a real HTTP server that misbehaves, and over stored replies."""
+"""Requesting, storing, resuming and scoring: with a real HTTP server that misbehaves, and with stored replies."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_each_level_is_a_share_of_all_tasks_with_its_std_over_seeds() -> None:
     assert result.problems == {"syntax": 1, "empty_reply": 1, "no_block": 2}
 
 
-def test_errors_missing_replies_and_unreadable_tasks_count_as_failed_and_are_told() -> None:
+def test_errors_missing_replies_and_unreadable_tasks_count_as_failed_and_are_listed() -> None:
     plan = manifest("a", "b", seeds=(5,), invalid=("z",))
     result = scored(plan, {("a", 5): GOOD, ("b", 5): None, ("other", 5): GOOD, ("a", 9): GOOD})
     assert result.levels["extractable"].mean == pytest.approx(1 / 3)
@@ -240,7 +240,7 @@ def test_an_extraction_that_goes_on_with_more_seeds_keeps_when_it_began(tmp_path
     assert read_manifest(tmp_path) == manifest("a", seeds=(0, 1, 2), created_at="then")
 
 
-def test_a_start_that_was_killed_before_its_manifest_stands_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_start_killed_before_its_manifest_does_not_block_another(tmp_path: Path) -> None:
     (tmp_path / "extraction.jsonl").touch()
     ExtractionDirectory.open(tmp_path, manifest("a")).close()
     assert read_manifest(tmp_path) == manifest("a")

@@ -1,4 +1,4 @@
-"""Strict, extractable, syntactic: what each asks of a reply; and that `bash -n` executes nothing."""
+"""Requirements of the strict, extractable and syntactic levels; and that `bash -n` executes nothing."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_bash_that_does_not_end_is_cut_short(tmp_path: Path) -> None:
     assert (syntax.accepted, syntax.complaint) == (False, "bash -n took longer than 0.3 s")
 
 
-def test_a_machine_without_bash_is_told_so() -> None:
+def test_a_machine_without_bash_is_reported() -> None:
     with pytest.raises(UsageError, match=r"/nowhere/bash: cannot be started"):
         BashSyntax("/nowhere/bash")
     assert shutil.which("bash") and "bash" in BASH.version

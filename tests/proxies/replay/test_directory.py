@@ -1,4 +1,4 @@
-"""The directory of a replay run: the same run again, another one, torn lines, two at once."""
+"""The directory of a replay run: resumed runs, other runs, incomplete lines, concurrent runs."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["replay.json", "thesis.tex"]
 
 
-def test_a_start_that_was_killed_before_its_manifest_stands_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_start_killed_before_its_manifest_does_not_block_another(tmp_path: Path) -> None:
     (tmp_path / "responses.jsonl").touch()
     ReplayDirectory.open(tmp_path, manifest()).close()
     assert read_manifest(tmp_path) == manifest()

@@ -33,7 +33,7 @@ def pairs_of_sides(draw: st.DrawFn) -> tuple[Side, Side]:
 
 
 def p_by_convolution(differences: list[Fraction]) -> Fraction:
-    """The permutation p from the distribution of the sum itself, task by task, as exact fractions."""
+    """Return the permutation p from the exact distribution of the sum, built task by task."""
     distribution = Counter({Fraction(0): Fraction(1)})
     for each in differences:
         after: Counter[Fraction] = Counter()
@@ -45,7 +45,7 @@ def p_by_convolution(differences: list[Fraction]) -> Fraction:
     return sum((chance for total, chance in distribution.items() if abs(total) >= far), Fraction(0))
 
 
-def test_the_published_pair_is_told_apart_as_computed_independently() -> None:
+def test_the_published_pair_differs_as_computed_independently() -> None:
     found = compare(published("Qwen3.5-9B"), published("tmax-9b"))
     lines = [json.loads(line) for line in (PUBLISHED / "trials.jsonl").read_text().splitlines()]
     solved: dict[str, Counter[str]] = {"tmax-9b": Counter(), "Qwen3.5-9B": Counter()}
@@ -120,7 +120,7 @@ def test_at_several_seeds_tasks_are_permuted_and_pairs_are_about_these_tasks_alo
     assert (found.test, found.p, found.sign_p, found.pairs_p) == ("permutation", 0.5, 0.5, 2 / 1024)
 
 
-def test_what_has_no_verdict_counts_as_0_and_what_it_could_change_stands_beside_it() -> None:
+def test_missing_verdicts_count_as_0_and_bounds_show_their_effect() -> None:
     first = a_side({"x": (1.0, 1.0), "y": (0.0, 0.0), "z": (1.0, None), "w": (None, None)})
     second = a_side({"x": (None, 1.0), "y": (1.0, 0.0), "z": (None, None), "w": (1.0, 1.0)}, "b")
     found = compare(first, second)
@@ -160,7 +160,7 @@ def test_a_task_of_other_content_is_another_task() -> None:
     assert (found.tasks, found.difference, found.left_out.changed) == (1, 0.0, ("y",))
 
 
-def test_without_a_common_seed_seeds_stand_for_each_other_in_their_order() -> None:
+def test_without_a_common_seed_seeds_are_paired_by_position() -> None:
     found = compare(a_side({"x": (1.0, 0.0, 1.0)}), a_side({"x": (0.0, 0.0)}, "b", first_seed=7))
     assert (found.seeds, found.paired_by, found.difference) == ((0, 1), "position", -0.5)
     assert found.left_out.first_seeds == (2,)
@@ -284,7 +284,7 @@ def test_a_bootstrap_needs_tasks_and_some_that_the_variance_comes_of(
     assert found is not None and found.method == method and found.low < fmean(differences) < found.high
 
 
-def test_there_is_none_for_a_single_task_and_for_few_of_large_rewards() -> None:
+def test_a_single_task_and_few_tasks_with_large_rewards_have_no_interval() -> None:
     assert difference_interval_95((0.5,)) is None
     assert difference_interval_95((5.0, 0.0, 1.0)) is None
 

@@ -1,4 +1,4 @@
-"""Exact tests, against every choice of signs counted one by one."""
+"""Exact tests, compared with counting every choice of signs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_p_has_no_unit_and_no_direction(values: list[Fraction], unit: Fraction) 
 
 
 @given(st.integers(0, 40), st.integers(0, 40))
-def test_of_differences_of_one_it_is_the_sign_test(better: int, worse: int) -> None:
+def test_for_differences_of_one_it_is_the_sign_test(better: int, worse: int) -> None:
     found = sign_flip_test([Fraction(1)] * better + [Fraction(-1)] * worse)
     assert found.p == pytest.approx(sign_test(better, worse), rel=1e-12)
 

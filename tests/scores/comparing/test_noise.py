@@ -1,4 +1,4 @@
-"""How many seeds see a difference: against known formulas, and by simulation of the very tests that decide."""
+"""Number of seeds to detect a difference: against known formulas, and by simulation of the deciding tests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plan(within: float, between: float, tasks: int = 89) -> PowerPlan:
     return PowerPlan(parts=VarianceParts(tasks=tasks, seeds=5, within=within, between=between), is_pair=True)
 
 
-def test_without_differences_between_tasks_it_is_the_formula_of_the_books() -> None:
+def test_without_differences_between_tasks_it_is_the_textbook_formula() -> None:
     """n = ((z_a + z_b) / d)^2 W pairs, for a difference that is small beside the noise."""
     seeds = plan(0.2, 0.0).seeds_for(0.01, 0.8, "these tasks")
     z = NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)
@@ -84,7 +84,7 @@ def test_the_parts_of_the_published_pair() -> None:
     assert PowerPlan(parts=found, is_pair=True).seeds_for(0.03, 0.8, "other tasks") is None
 
 
-def test_parts_are_told_apart_without_bias() -> None:
+def test_variance_parts_are_estimated_without_bias() -> None:
     """Drawn with a variance of 0.16 within tasks (two of 0.08), and of 0.04 between them."""
     rng = random.Random(2)
     found = []
@@ -98,7 +98,7 @@ def test_parts_are_told_apart_without_bias() -> None:
     assert sum(each for _, each in found) / 60 == pytest.approx(0.04, abs=0.008)
 
 
-def test_one_run_tells_the_noise_of_two_like_it() -> None:
+def test_one_run_predicts_the_noise_of_two_like_it() -> None:
     run = a_side({"x": (1.0, 0.0), "y": (1.0, 1.0), "z": (None, 0.0)})
     found = plan_of_one(run.table)
     assert (found.parts.within, found.is_pair, found.is_bound) == (pytest.approx(2 * 0.5 / 3), False, False)
@@ -128,7 +128,7 @@ def true_parts(chances: list[tuple[float, float]]) -> tuple[float, PowerPlan]:
 def p_of_a_simulated_pair(
     chances: list[tuple[float, float]], seeds: int, where: TaskScope, rng: random.Random
 ) -> float:
-    """p of the test that decides, as `compare` has it, without all else."""
+    """Return p of the deciding test, as computed by `compare`."""
     rows = [[(rng.random() < b) - (rng.random() < a) for _ in range(seeds)] for a, b in chances]
     if where == "these tasks":
         return sign_flip_test(Fraction(each) for row in rows for each in row).p
@@ -136,7 +136,7 @@ def p_of_a_simulated_pair(
 
 
 def shifted(count: int, gain: float, lost: float, rng: random.Random) -> list[tuple[float, float]]:
-    """Tasks, most of them hard or easy, of which some gain and some lose."""
+    """Return tasks, mostly hard or easy, some of which get better and some worse."""
     found = []
     for _ in range(count):
         chance = rng.betavariate(0.4, 0.6)
@@ -176,7 +176,7 @@ def test_the_promised_power_over_other_tasks_is_met(seeds: int, power: float) ->
     assert promise_is_kept(seen, power), (tasks, sum(seen))
 
 
-def test_what_is_simulated_is_what_compare_tests() -> None:
+def test_the_simulation_uses_the_same_test_as_compare() -> None:
     rng = random.Random(4)
     first, second = drawn([0.4] * 9, 4, rng), drawn([0.7] * 9, 4, rng, "b")
     rows = [

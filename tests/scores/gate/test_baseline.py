@@ -33,18 +33,18 @@ def test_the_mean_number_of_nights_to_an_alarm_is_the_published_one(h: float, sh
 
 
 @pytest.mark.parametrize(("h", "mean"), [(5.0, 936), (4.0, 334)])
-def test_so_is_it_where_nothing_changes(h: float, mean: float) -> None:
+def test_without_a_change_false_alarms_are_as_rare_as_published(h: float, mean: float) -> None:
     rng = random.Random(1)
     assert fmean(nights_to_an_alarm(rng, 0.0, h) for _ in range(200)) == pytest.approx(mean, rel=0.15)
 
 
-def test_it_adds_up_what_is_below_the_allowance_and_forgets_at_zero() -> None:
+def test_it_adds_up_drops_beyond_the_allowance_and_resets_at_zero() -> None:
     assert fed([-1.0, -2.0]).value == pytest.approx(0.5 + 1.5)
     assert (fed([-1.0, 0.2]).value, fed([-1.0, 0.2]).since) == (0.0, None)
     assert fed([-1.0, 0.2, -1.0]).since == 2
 
 
-def test_an_alarm_ends_when_as_much_speaks_for_the_old_level() -> None:
+def test_an_alarm_ends_with_equal_evidence_for_the_old_level() -> None:
     lost = [-2.5] * 30
     assert fed(lost).value > 50
     assert fed(lost).alarm
@@ -56,7 +56,7 @@ def test_a_single_good_night_does_not_end_a_long_alarm() -> None:
     assert fed([*[-1.5] * 20, 1.0]).alarm
 
 
-def test_an_alarm_that_is_not_confirmed_is_none() -> None:
+def test_a_drop_that_is_not_confirmed_is_no_alarm() -> None:
     cusum = Cusum(0.5, 5.0)
     for number in range(5):
         cusum.add(number, -3.0)

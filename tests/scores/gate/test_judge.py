@@ -1,4 +1,4 @@
-"""The gate's verdict: the formula, what makes an alarm and what ends it, nights that are no evidence."""
+"""The gate's verdict: the formula, begin and end of an alarm, nights that are not evidence."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_night_that_completes_the_baseline_is_no_verdict_yet() -> None:
     assert verdict.lines()[0].startswith("gate: learning: 10 of 10 nights; score 50.0 % (baseline 50.0 %, ")
 
 
-def test_published_models_are_told_apart_when_one_follows_the_other() -> None:
+def test_a_change_between_published_models_is_detected() -> None:
     """The seeds of each as its nights; the difference of the two over all of them is 6.07 points."""
 
     def seeds_as_nights(model: str) -> list[Night]:
@@ -97,7 +97,7 @@ def test_a_quiet_night_is_one_line() -> None:
     assert verdict.lines() == ("gate: quiet: C = 0.0 of 5; score 50.0 % (baseline 50.0 %, a night ± 12.2); 20 tasks",)
 
 
-def test_a_drop_is_told_with_its_date_its_size_and_its_tasks() -> None:
+def test_a_drop_is_reported_with_its_date_its_size_and_its_tasks() -> None:
     verdict = judge(nights(18, dropped_at=14), RULE)
     head, between, *tasks = verdict.lines()
     assert head.startswith("gate: alarm: C = 6.2 > 5 since 15 Nov 2026; score 25.0 % (baseline 50.0 %, a night ± ")
@@ -126,7 +126,7 @@ def test_the_alarm_stands_while_the_drop_lasts_and_ends_soon_after_it() -> None:
     assert not any(night.alarm for night in path[first_well:])
 
 
-def test_the_end_of_an_alarm_is_told_once() -> None:
+def test_the_end_of_an_alarm_is_reported_once() -> None:
     series = nights(60, dropped_at=20, until=40)
     over = [at for at in range(20, 60) if judge(series[: at + 1], RULE).over]
     assert len(over) == 1
@@ -140,7 +140,7 @@ def test_a_drop_does_not_join_the_baseline() -> None:
 
 
 def test_nights_that_are_not_different_from_a_lucky_baseline_join_it() -> None:
-    """Ten good nights, then as many as one likes that are lower by less than the baseline is known."""
+    """Ten good nights, then many that are lower by less than the error of the baseline."""
     lucky = dict.fromkeys(TASKS[:2], (1.0,))
     series = [a_night(n, rewards(n, lost=1) | (lucky if n < 10 else {})) for n in range(80)]
     path = judge(series, RULE).path
@@ -154,7 +154,7 @@ def test_a_c_beyond_its_limit_without_an_alarm_is_explained() -> None:
     assert line.startswith("gate: quiet: C = 5.9 > 5, but the nights since are 3.5 of 5 standard errors below the base")
 
 
-def test_a_rise_is_told_and_is_no_alarm() -> None:
+def test_a_rise_is_reported_and_is_no_alarm() -> None:
     series = [a_night(n, {t: (1.0,) if n >= 14 and at < 10 else row for at, (t, row) in enumerate(rewards(n).items())})
               for n in range(18)]  # fmt: skip
     verdict = judge(series, RULE)
@@ -176,7 +176,7 @@ def test_one_flip_in_a_benchmark_that_never_varied_is_no_alarm_and_a_lost_task_i
     assert verdict.drop.tasks[0].p_holm < 0.05
 
 
-def test_a_night_with_an_outage_leaves_c_as_it_is_and_says_so() -> None:
+def test_a_night_with_an_outage_does_not_change_c_and_is_reported() -> None:
     series = nights(17, dropped_at=14)
     before = judge(series[:-1], RULE)
     verdict = judge([*series[:-1], lacking(series[-1], 12)], RULE)
@@ -199,7 +199,7 @@ def test_a_night_with_an_outage_is_no_part_of_the_baseline() -> None:
     assert judge(series[:4], RULE).lines()[0] == "gate: uncovered: 3 of 10 nights have enough verdicts"
 
 
-def test_an_alarm_that_rests_on_missing_verdicts_is_none() -> None:
+def test_missing_verdicts_alone_raise_no_alarm() -> None:
     series = nights(17, dropped_at=14, lost=11)
     assert judge(series, GateRule(min_se=0.0)).state == "alarm"
     missing = {task: (None,) if task in TASKS[-2:] else row for task, row in rewards(16, lost=11).items()}
@@ -253,7 +253,7 @@ def test_nights_that_differ_as_a_whole_widen_the_standard_errors() -> None:
     assert any("differ" in note for note in verdict.notes)
 
 
-def test_yesterday_said_the_same_of_yesterday() -> None:
+def test_later_nights_do_not_change_earlier_verdicts() -> None:
     """No later night changes what was said of an earlier one."""
     series = history(Setting(points=10, nights=45, tasks=30, dropped_at=25), random.Random(8))
     path = judge(series, RULE).path
@@ -285,7 +285,7 @@ def test_no_nights_are_refused() -> None:
         ({"min_shared": 1.5}, "min_shared is 1.5; give a share above 0 and up to 1"),
     ],
 )
-def test_a_rule_that_is_none_is_refused(known: dict[str, float], said: str) -> None:
+def test_an_invalid_rule_is_refused(known: dict[str, float], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         GateRule(**known)  # type: ignore[arg-type]
 

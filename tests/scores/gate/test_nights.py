@@ -1,4 +1,4 @@
-"""Which nights and tasks are compared: settings, renamed and changed tasks, repeats, where the baseline begins."""
+"""Selection of nights and tasks: settings, renamed and changed tasks, repeats, start of the baseline."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_new_settings_begin_a_new_baseline() -> None:
     )
 
 
-def test_a_task_with_other_content_is_another_task_and_is_told() -> None:
+def test_a_task_with_other_content_is_another_task_and_is_noted() -> None:
     series = [a_night(n, rewards(n), hashes=hashes(**({"task_03": "new"} if n > 10 else {}))) for n in range(13)]
     verdict = judge(series, RULE)
     assert verdict.tasks == 19
     assert verdict.notes == ("1 task not compared, new, changed or without verdicts in the baseline: task-03",)
 
 
-def test_a_task_that_was_added_is_told_and_one_that_is_gone_does_not_matter() -> None:
+def test_an_added_task_is_noted_and_a_removed_one_does_not_matter() -> None:
     series = [a_night(n, rewards(n)) for n in range(11)]
     series.append(a_night(11, rewards(11, tasks=[*TASKS[1:], "task-new"])))
     verdict = judge(series, RULE)
@@ -106,7 +106,7 @@ def test_runs_of_one_name_on_several_days_are_several_nights() -> None:
 
 
 @pytest.mark.parametrize("place", ["night-5", "2026-11-06"])
-def test_the_baseline_begins_where_it_is_told_to(place: str) -> None:
+def test_the_baseline_begins_at_base_from(place: str) -> None:
     found = series_of(nights(12), GateRule(base_from=place))
     assert (names(found)[0], len(found.nights)) == ("night-5", 7)
 
@@ -115,7 +115,7 @@ def test_a_baseline_that_is_still_to_come_has_the_last_night_alone() -> None:
     assert names(series_of(nights(12), GateRule(base_from="2027-01-01"))) == ["night-11"]
 
 
-def test_a_place_for_the_baseline_that_is_none_is_refused() -> None:
+def test_an_unknown_base_from_is_refused() -> None:
     with pytest.raises(UsageError, match="base_from 'nihgt-5' is neither a night's name nor a date"):
         series_of(nights(3), GateRule(base_from="nihgt-5"))
 

@@ -1,4 +1,4 @@
-"""Which tasks changed: exact tests against counting all splits, and the adjustment for many tasks."""
+"""Changed tasks: exact tests compared with counting all splits, and the adjustment for many tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tbench.scores.gate.verdict import moved_tasks, permutation_p
 
 
 def counted(base: list[float], since: list[float]) -> float:
-    """Share of all ways to choose which trials were the later ones that give them a sum as low."""
+    """Return the fraction of all choices of the later trials whose sum is as low."""
     both = [Fraction(r) for r in (*base, *since)]
     sums = [sum(split) for split in combinations(both, len(since))]
     return sum(each <= sum(map(Fraction, since)) for each in sums) / len(sums)

@@ -207,14 +207,14 @@ def _ranked(rows: Sequence[tuple[RankedResult, bool]]) -> Iterable[RankedResult]
 def _comparability_notes(rows: Sequence[RankedResult], *, mixed: bool) -> Iterable[str]:
     """Return notes on differences between rows. Raises UsageError for incomparable rows unless `mixed`."""
     differing = []
-    for what, values in (
+    for subject, values in (
         ("metric revisions", [row.metric_revision for row in rows]),
         ("datasets", [row.dataset for row in rows]),
         ("numbers of steps", [str(row.steps) for row in rows]),
     ):
         if len(set(values)) > 1:
             examples = (f"{value} ({rows[values.index(value)].source})" for value in dict.fromkeys(values))
-            differing.append(f"{what}: {', '.join(examples)}")
+            differing.append(f"{subject}: {', '.join(examples)}")
     if differing and not mixed:
         raise UsageError(
             f"results that cannot be ranked together: different {'; '.join(differing)}; "

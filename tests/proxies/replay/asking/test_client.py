@@ -224,7 +224,7 @@ async def test_a_reply_that_the_server_cut_at_its_context_is_no_answer(
     assert progress.overflow == 0
 
 
-async def test_nothing_more_is_asked_when_nobody_ever_answers(servers: list[FaultServer], connect: Connect) -> None:
+async def test_requests_stop_when_no_server_ever_answers(servers: list[FaultServer], connect: Connect) -> None:
     endpoints = await connect(servers[0].base_url, budget_sec=0.2)
     servers[0].answer_by(lambda seen: answer(500, {"error": "broken"}))
     found, progress = await replay(steps(12), endpoints, concurrency=1)
@@ -293,7 +293,7 @@ async def test_prompt_and_reply_may_fill_the_context_exactly(
     [answer(404, {"detail": "Not Found"}), answer(200, {"tokens": []}), answer(400, {"error": "no messages"})],
     ids=["no such path", "another answer", "refused"],
 )
-async def test_where_the_server_does_not_count_the_tokenizer_does_and_else_nobody(
+async def test_the_tokenizer_counts_if_the_server_cannot(
     servers: list[FaultServer], connect: Connect, raw: bytes
 ) -> None:
     servers[0].answer_by(lambda seen: raw)

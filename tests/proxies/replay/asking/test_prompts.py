@@ -1,4 +1,4 @@
-"""Prompts: which template, which thinking, which report."""
+"""Prompts: templates, thinking and the report."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_thinking_mode_reaches_the_template(mode: str, end: str) -> None:
     assert prompt.fields["prompt"] == f"[system]be brief[assistant]{end}"
 
 
-def test_gemma_4_does_not_think_unless_told_to() -> None:
+def test_gemma_4_thinks_only_on_request() -> None:
     server = PromptBuilder(PromptOptions(), "google/Gemma-4-E4B")
     assert server.build(a_record()).fields["chat_template_kwargs"] == {"enable_thinking": False}
     told = PromptBuilder(PromptOptions(chat_template_kwargs={"enable_thinking": True}), "google/gemma-4-E4B")

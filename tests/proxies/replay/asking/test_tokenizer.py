@@ -1,4 +1,4 @@
-"""A real tokenizer of transformers (the extra `tokenizer`), made here: no model is fetched."""
+"""A real tokenizer of transformers (the extra `tokenizer`), created here without downloading a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranking rule, on made results and on the published table."""
+"""The ranking rule, on synthetic results and on the published table."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_row_is_called(tmp_path: Path, fields: dict[str, Any], name: str) -> N
     assert leaderboard([tmp_path / "r"]).rows[0].model == name
 
 
-def test_revisions_are_not_ranked_together_unless_told(tmp_path: Path) -> None:
+def test_revisions_are_ranked_together_only_on_request(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path)
     for revision in ("v1", "v2"):
         run = write_run(tmp_path / "runs" / revision, dataset, good_answers(), model_short=revision)
@@ -124,7 +124,7 @@ def test_revisions_are_not_ranked_together_unless_told(tmp_path: Path) -> None:
         ({"metric_revision": "v2"}, "metric revisions: unknown"),
     ],
 )
-def test_other_datasets_are_not_ranked_together_unless_told(tmp_path: Path, fields: dict[str, Any], what: str) -> None:
+def test_other_datasets_are_ranked_together_only_on_request(tmp_path: Path, fields: dict[str, Any], what: str) -> None:
     put(tmp_path / "r", "a")
     put(tmp_path / "r", "b", **fields)
     with pytest.raises(UsageError, match=what):
@@ -139,7 +139,7 @@ def test_a_newer_shard_does_not_stand_for_the_whole_run(tmp_path: Path) -> None:
         leaderboard([tmp_path / "r"])
 
 
-def test_results_that_say_neither_revision_nor_dataset_are_shown_as_unknown(tmp_path: Path) -> None:
+def test_results_without_revision_and_dataset_are_shown_as_unknown(tmp_path: Path) -> None:
     put(tmp_path / "r", "a")
     board = leaderboard([tmp_path / "r"])
     assert (board.rows[0].metric_revision, board.rows[0].dataset) == ("unknown", "unknown (replay_full.jsonl)")
@@ -163,7 +163,7 @@ def test_files_that_are_no_results_are_named_and_the_rest_is_ranked(tmp_path: Pa
     assert "- Not read: " in as_markdown(board)
 
 
-def test_nothing_to_rank_is_said(tmp_path: Path) -> None:
+def test_nothing_to_rank_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no result of a replay; create one with tbench replay score"):
         leaderboard([tmp_path])
     with pytest.raises(UsageError, match="does not exist"):

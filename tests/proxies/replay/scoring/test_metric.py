@@ -1,4 +1,4 @@
-"""The step score against its definition, written out the slow way; the shell splitting against shlex itself."""
+"""The step score against a slow implementation of its definition; the shell splitting against shlex."""
 
 from __future__ import annotations
 

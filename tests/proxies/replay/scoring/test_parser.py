@@ -153,7 +153,7 @@ def test_json_that_is_no_object_is_invalid_where_upstream_crashes(text: str) -> 
     assert (answer.valid_json, answer.units, answer.oddities) == (False, (), {"not_an_object"})
 
 
-def test_the_fallback_mangles_as_upstream_does_and_says_so() -> None:
+def test_the_fallback_mangles_like_upstream_and_reports_it() -> None:
     answer = parse('{"keystrokes": "echo é", ')
     assert (answer.units, answer.oddities) == (("echo Ã©",), {"mojibake"})
     assert parse_tolerant('{"keystrokes": "echo é", ').units == ("echo é",)

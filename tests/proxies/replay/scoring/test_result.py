@@ -44,7 +44,7 @@ def test_a_changed_field_and_a_changed_step_are_named(sample: dict[str, Any]) ->
     assert not found[0].identical
 
 
-def test_steps_of_older_files_may_lack_what_can_be_told_otherwise(sample: dict[str, Any]) -> None:
+def test_steps_of_older_files_may_lack_fields_that_can_be_derived(sample: dict[str, Any]) -> None:
     for step in sample["per_step"]:
         del step["bucket"], step["sample_idx"], step["pred_preview"]
     assert all(each.identical for each in recompute(SAMPLE, sample))
@@ -56,7 +56,7 @@ def step(**changes: Any) -> dict[str, Any]:
     return {"task_id": "task-000", "step_idx": 0, "valid_json": True, **units, **scores, **changes}
 
 
-def test_nothing_wanted_and_nothing_given_tells_v0_from_the_others(tmp_path: Path) -> None:
+def test_v0_differs_if_reference_and_reply_are_both_empty(tmp_path: Path) -> None:
     document = {"aggregate": {"avg_command_f1": 1.0}, "per_step": [step()]}
     found = recompute(tmp_path / "r.json", document)
     assert [each.differing for each in found] == [{}] + [{"avg_command_f1": (1.0, 0.0)}] * 2

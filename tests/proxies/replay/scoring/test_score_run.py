@@ -1,4 +1,4 @@
-"""Shards of one run put together; what does not belong together is refused by name."""
+"""Merging shards of one run; errors name the shards that do not belong together."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_times_are_those_of_the_slowest_shard_over_all_steps(tmp_path: Path) -> 
     assert (merged["gen_time_sec"], merged["avg_sec_per_step"], merged["load_time_sec"]) == (16.0, 2.0, None)
 
 
-def test_without_the_time_of_every_shard_there_is_none(tmp_path: Path) -> None:
+def test_without_the_time_of_every_shard_the_merged_time_is_unknown(tmp_path: Path) -> None:
     parts = shards(tmp_path)
     write_result(parts[0] / "result.json", score_directory(parts[0], gen_time_sec=10.0))
     assert merge(parts, tmp_path / "whole")["gen_time_sec"] is None
