@@ -150,7 +150,7 @@ async def test_a_trajectory_of_another_version_or_with_unknown_fields_is_refused
     recorded = json.loads((await trajectory(LS)).model_dump_json())
     for name, change in (("new", {"schema_version": 99}), ("odd", {"surprise": 1})):
         (tmp_path / f"{name}.json").write_text(json.dumps(recorded | change))
-    with pytest.raises(UsageError, match=r"2 conversations unusable.*of another version of tbench"):
+    with pytest.raises(UsageError, match=r"2 conversations unusable.*another version of tbench"):
         made(tmp_path, tmp_path / "new.json", tmp_path / "odd.json", only="all")
 
 
