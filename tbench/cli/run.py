@@ -169,10 +169,10 @@ class RunCommand(CommandWithRetryErrors, ConfiguredCommand[RunConfig]):
 
 @click.command(cls=RunCommand, configuration=RunConfig)
 @click.option("--resume", is_flag=True, help="Go on with the run in --output, where there is one.")
-@retry_errors_option("With --resume: also trials with these errors, or with any.")
+@retry_errors_option("With --resume: also retry these types of error, or all.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and start nothing.")
 def run(given: Given[RunConfig], resume: bool, retry_errors: str | None, dry_run: bool) -> None:
-    """Run tasks against a model and print the score."""
+    """Run tasks against a model and print the score. The API key comes from OPENAI_API_KEY."""
     from tbench.runs.admission import RetryErrors
 
     resolved = given.resolve()

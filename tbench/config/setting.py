@@ -32,7 +32,7 @@ class Option:
     is_path: bool = False
     """Whether shells complete paths."""
     daily: bool = False
-    """Whether `--help` lists the option first."""
+    """Whether `--help` lists the option first, and at all where `--help-all` lists the others."""
     bare: str | None = None
     """Value of the option when it is given without one."""
     metavar: str | None = None

@@ -138,7 +138,7 @@ class TasksConfig(Frozen):
     """A directory of tasks, a dataset, git+URL@REV#FOLDER, or 'bundled'. The directory can also be a single task."""
     include: Annotated[tuple[str, ...], Option(("--task", "-t"), metavar="GLOB", daily=True)] = ()
     """Only tasks whose name matches this glob; repeatable."""
-    exclude: Annotated[tuple[str, ...], Option(("--exclude", "-x"), metavar="GLOB", daily=True)] = ()
+    exclude: Annotated[tuple[str, ...], Option(("--exclude", "-x"), metavar="GLOB")] = ()
     """Skip tasks whose name matches this glob; repeatable."""
     limit: Annotated[int | None, Option(("--limit", "-l"), daily=True)] = Field(default=None, ge=1)
     """Maximum number of tasks; the first by name are used."""
@@ -287,7 +287,7 @@ class LimitsConfig(LimitSettings):
 class SandboxConfig(Frozen):
     """Sandbox"""
 
-    engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", measured=False)] = ()
+    engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", daily=True, measured=False)] = ()
     """Address of an engine: unix://, ssh:// or tcp://; repeatable. The default is DOCKER_HOST. A trial goes to the
     machine with the most free CPUs and memory; if a machine is lost, its trials start again on another one."""
     ray: Annotated[str | None, Option(metavar="HOST:PORT", measured=False)] = None
@@ -358,7 +358,7 @@ class SandboxConfig(Frozen):
 class OverridesConfig(Frozen):
     """Overrides"""
 
-    timeout_multiplier: Annotated[float, Option(metavar="X")] = Field(default=1.0, gt=0, le=1000)
+    timeout_multiplier: Annotated[float, Option(metavar="X", daily=True)] = Field(default=1.0, gt=0, le=1000)
     """Multiply every timeout of a task by this. The specific multipliers below take precedence."""
     agent_timeout_multiplier: Annotated[float | None, Option(metavar="X")] = Field(default=None, gt=0, le=1000)
     """Multiply the agent's timeout by this."""
@@ -379,7 +379,7 @@ class OverridesConfig(Frozen):
 class VerifyConfig(Frozen):
     """Verification"""
 
-    mode: Annotated[Verify, Option(("--verify",))] = "both"
+    mode: Annotated[Verify, Option(("--verify",), daily=True)] = "both"
     """Verify in the agent's container, a fresh one, or in both. The fresh container gets the agent's work, and `both`
     tries it first. Verifiers for which a task defines a container run there."""
     metric: Annotated[str | None, Option(metavar="NAME")] = Field(default=None, min_length=1)
@@ -468,13 +468,13 @@ class OutputConfig(Frozen):
 
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
     """The run directory; must be new or empty, except with --resume."""
-    min_coverage: Annotated[float, Option(daily=True)] = Field(default=0.0, ge=0, le=1)
+    min_coverage: float = Field(default=0.0, ge=0, le=1)
     """Exit with 3 if fewer trials have a verdict, or none does."""
-    log_level: Annotated[LogLevel, Option(metavar="LEVEL", daily=True)] = "info"
+    log_level: Annotated[LogLevel, Option(metavar="LEVEL")] = "info"
     """Lowest level in run.log: debug, info, warning or error."""
     verbosity: Annotated[Verbosity, Option(("--verbose/--quiet", "-v/-q"), daily=True)] = "normal"
     """Print each step, or only the score. `normal` is a live view on a terminal, and a line per trial elsewhere."""
-    json_lines: Annotated[bool, Option(("--json",), daily=True)] = False
+    json_lines: Annotated[bool, Option(("--json",))] = False
     """Print JSON lines instead: events, then the summary."""
 
 

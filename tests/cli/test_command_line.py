@@ -17,6 +17,7 @@ from harness.model import Rendering
 from harness.protocols import PROTOCOLS
 from tbench.cli import SETTINGS, app
 from tbench.cli.parsing.commands import LazyGroup
+from tbench.cli.parsing.configured import MOST_SHOWN, SHOWS_ALL
 from tbench.cli.parsing.mistakes import line_of
 from tbench.cli.run import CommandWithRetryErrors, resume, run
 from tbench.config.layers import PRESETS
@@ -72,6 +73,7 @@ def test_help_says_which_options_may_be_repeated_and_no_default_where_there_is_n
     command = group.get_command(click.Context(group), word)
     assert command is not None
     context = click.Context(command, info_name=word, **SETTINGS)
+    context.meta[SHOWS_ALL] = True
     said = " ".join(command.get_help(context).split())
     assert "UNSET" not in said and "default: None" not in said
     for option in command.get_params(context):
@@ -103,10 +105,30 @@ def test_help_says_every_sentence_to_its_end_and_what_exit_codes_mean() -> None:
         assert re.findall(r"^\| (\d+) \|", text.partition("\n## ")[0], re.MULTILINE) == codes
 
 
-def test_the_help_of_run_fits_two_screens_and_its_sentences_are_whole() -> None:
-    said = tbench("run", "--help").stdout
+def test_the_help_of_run_fits_one_screen_and_its_last_line_leads_to_all_options() -> None:
+    lines = tbench("run", "--help", COLUMNS="100").stdout.splitlines()
+    assert len(lines) <= 27 and max(map(len, lines)) <= 100
+    assert lines[0] == "Usage: tbench run [OPTIONS] [TASKS]"
+    count = sum(isinstance(each, click.Option) for each in run.params) - 1
+    assert lines[-1].split(maxsplit=1) == ["--help-all", f"Show all {count} options and exit."]
+
+
+@pytest.mark.parametrize(("group", "word"), [pytest.param(group, word, id=name) for name, group, word in COMMANDS])
+def test_a_command_has_help_all_if_and_only_if_it_has_many_options(group: LazyGroup, word: str) -> None:
+    command = group.get_command(click.Context(group), word)
+    assert command is not None
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    has_more = any(option.opts == ["--help-all"] for option in options)
+    assert has_more == (len(options) - has_more > MOST_SHOWN)
+    short, whole = click.Context(command, **SETTINGS), click.Context(command, **SETTINGS)
+    whole.meta[SHOWS_ALL] = True
+    assert (command.get_help(short) == command.get_help(whole)) == (not has_more)
+
+
+def test_all_of_the_help_of_run_fits_two_screens_and_its_sentences_are_whole() -> None:
+    said = tbench("run", "--help-all", COLUMNS="100").stdout
     lines = said.splitlines()
-    assert len(lines) <= 116 and max(map(len, lines)) <= 100
+    assert len(lines) <= 120 and max(map(len, lines)) <= 100
     assert lines[0] == "Usage: tbench run [OPTIONS] [TASKS]"
     for setting in settings_of(RunConfig):
         assert re.fullmatch(r"[A-Za-z].*[^.]\.", setting.summary), setting.path
@@ -125,27 +147,32 @@ def test_options_of_a_model_are_refused_where_none_is_asked(agent: str, tmp_path
     assert "without effect" not in said("-c", str(tmp_path / "mine.toml"), OPENAI_BASE_URL="http://127.0.0.1:1/v1")
 
 
-def test_daily_options_come_first_in_the_help_and_every_option_is_in_one_panel() -> None:
-    said = tbench("run", "--help").stdout
-    daily = said.partition("Daily:\n")[2].partition("\n\n")[0]
-    letters = re.findall(r"^  (-\w)", daily, re.MULTILINE)
-    assert letters == ["-d", "-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a", "-v", "-h"]
+def test_common_options_come_first_in_the_help_and_every_option_is_in_one_panel() -> None:
+    said = tbench("run", "--help-all").stdout
+    common = said.partition("Common options:\n")[2].partition("\n\n")[0]
+    letters = re.findall(r"^  (-\w)", common, re.MULTILINE)
+    assert letters == ["-d", "-t", "-l", "-k", "-m", "-a", "-n", "-o", "-v", "-c", "-h"]
+    assert common in tbench("run", "--help").stdout
     first = re.findall(r"^  (?:-\w, )?(--[\w-]+)", said, re.MULTILINE)
     assert len(first) == len(set(first))
     for option in run.params:
         assert not isinstance(option, click.Option) or set(first) & set(option.opts), option.opts
 
 
-@pytest.mark.parametrize("words", ["extract", "replay run", "resume", "config show"])
+@pytest.mark.parametrize("words", ["extract", "replay run", "resume", "config show", "fork", "debug", "task check"])
 def test_other_configured_commands_have_the_same_order(words: str) -> None:
-    said = tbench(*words.split(), "--help").stdout
-    letters = re.findall(r"^  (-\w)", said, re.MULTILINE)
-    assert letters == [
-        letter
-        for letter in ("-d", "-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a", "-v", "-h")
-        if letter in letters
+    said = tbench(*words.split(), "--help").stdout.partition("\n\n  ")[2].partition("Common options:\n")[2]
+    common = said.partition("\n\n")[0].splitlines()
+    configured = [letter for letter in re.findall(r"^  (-\w)", "\n".join(common), re.MULTILINE) if letter != "-d"]
+    assert configured == [
+        letter for letter in ("-t", "-x", "-l", "-k", "-m", "-a", "-n", "-o", "-v", "-c", "-h") if letter in configured
     ]
     assert "-c, --config FILE|NAME=VALUE" in said
+
+
+def test_arguments_and_required_options_come_first_in_the_help() -> None:
+    common = tbench("fork", "--help").stdout.partition("Common options:\n")[2]
+    assert re.findall(r"^  (\S+)", common, re.MULTILINE)[:3] == ["TRIAL", "--at-step", "-m,"]
 
 
 def test_resume_shows_no_defaults_because_those_are_the_run_s_own() -> None:
@@ -187,7 +214,7 @@ def test_a_reader_that_goes_away_is_no_error(words: str) -> None:
         ("run --temprature=1", "tbench run: no such option --temprature; did you mean --temperature?"),
         ("run --temp 1", "tbench run: no such option --temp; did you mean --temperature?"),
         ("run --n-concurrent 4", "tbench run: no such option --n-concurrent; did you mean --concurrency?"),
-        ("run --xyzzy", "tbench run: no such option --xyzzy; tbench run --help lists what there is"),
+        ("run --xyzzy", "tbench run: no such option --xyzzy; tbench run --help-all lists what there is"),
         ("sumary x", "tbench: no such command sumary; did you mean summary?"),
         ("xyzzy", "tbench: no such command xyzzy; tbench --help lists what there is"),
         ("task chekc", "tbench task: no such command chekc; did you mean check?"),
@@ -306,6 +333,7 @@ def completed(line: str) -> set[str]:
         ("tbench resume --retry-errors ", {"all", *KINDS}),
         ("tbench leaderboard --format ", {"markdown", "csv", "json"}),
         ("tbench run --temp", {"--temperature"}),
+        ("tbench run --help", {"--help", "--help-all"}),
     ],
 )
 def test_a_shell_completes(line: str, words: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""Commands whose options are the settings of a configuration: nothing about a setting is written down here."""
+"""Commands whose options are generated from the settings of a configuration."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 from pydantic import BaseModel, ValidationError
 
 from tbench.cli.parsing.commands import Argument, TbenchCommand, with_values
+from tbench.cli.printing import print_text
 from tbench.config.layers import Layers, Resolved, Value
 from tbench.config.setting import Setting, panels_of, settings_of
 from tbench.config.settings import RunConfig
@@ -25,32 +26,39 @@ Config = TypeVar("Config", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Given(Generic[Config]):
-    """The settings that a command was started with, lowest layer first."""
+    """The settings given to a command by environment variables, files and flags, lowest layer first."""
 
     layers: Layers[Config]
     values: Sequence[Value]
 
     def resolve(self, base: Config | None = None) -> Resolved[Config]:
-        """The configuration, over `base` if one is given. Raises UsageError."""
+        """Return the configuration, with the given settings on top of `base` or the defaults. Raises UsageError."""
         return self.layers.resolve(self.values, base)
 
 
 class ConfiguredCommand(TbenchCommand, Generic[Config]):
-    """A command with an option for each setting; its function gets what was given as `given`."""
+    """A command with an option for each setting; its function receives the given settings as `given`.
+
+    With more than MOST_SHOWN options, `--help` shows only the daily ones, and `--help-all` shows all of them.
+    """
 
     def __init__(
         self, *arguments: Any, configuration: type[Config], only: Collection[str] | None = None, **more: Any
     ) -> None:
-        """`only` names the settings that have options, by path, where the others are stored; without it, all have."""
+        """Make options for the settings whose paths are in `only`, or for all settings if it is None."""
         super().__init__(*arguments, **more)
-        self.shows_defaults = only is None  # where some are stored, so is the value of each that is not given
+        self.shows_defaults = only is None  # with `only`, settings that are not given come from a stored run
         self._configuration = configuration
         self._settings = [each for each in settings_of(configuration) if only is None or each.path in only]
         self._own = [*self.params, _CONFIG]
         self.params = [*self._own, *(each for setting in self._settings for each in _parameters(setting))]
+        self._help_all: click.Option | None = None
+        if (count := sum(isinstance(each, click.Option) for each in self.params)) > MOST_SHOWN:
+            self._help_all = _help_all_option(count)
+            self.params.append(self._help_all)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        bare = {each.flags[0]: partial(_value_behind, each) for each in self._settings if each.option.bare is not None}
+        bare = {each.flags[0]: partial(_take_value, each) for each in self._settings if each.option.bare is not None}
         return super().parse_args(ctx, with_values(args, bare))
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -66,16 +74,18 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
         return super().invoke(ctx)
 
     def panels(self, ctx: click.Context) -> Iterator[tuple[str, Sequence[Setting | click.Parameter]]]:
-        """Daily options first, then a panel for each part of the configuration."""
-        own = [each for each in (*self._own, self.get_help_option(ctx)) if each is not None]
-        daily = [setting for setting in self._settings if setting.option.daily]
-        yield "Daily", sorted([*daily, *own], key=_place)
-        behind = {each.path for each in self._settings} - {each.path for each in daily}
+        """Yield the panels of the help: the daily options, then one panel per section of the configuration."""
+        own = [each for each in (*self._own, self.get_help_option(ctx), self._help_all) if each is not None]
+        daily = [setting for setting in self._settings if setting.option.daily or setting.option.argument]
+        yield "Common options", sorted([*daily, *own], key=_rank)
+        if self._help_all is not None and SHOWS_ALL not in ctx.meta:
+            return
+        rest = {each.path for each in self._settings} - {each.path for each in daily}
         for _, title, settings in panels_of(self._configuration):
-            yield title, [each for each in settings if each.path in behind]
+            yield title, [each for each in settings if each.path in rest]
 
     def parameters(self, setting: Setting) -> list[click.Parameter]:
-        """The option that sets it, the argument, or both."""
+        """Return the option that sets a setting, the argument, or both."""
         return [each for each in reversed(self.params) if each.name in (_name(setting), _option_name(setting))]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -88,21 +98,24 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
         return names, help + (_shown_default(setting) if self.shows_defaults else "")
 
 
+MOST_SHOWN = 25
+"""Largest number of options that `--help` shows in full."""
+SHOWS_ALL = f"{__name__}.shows_all"
+"""Key of click's context that is set while the help shows all options."""
 _NAMES_WIDTH = 36
-_FIRST = ("-d", "-t", "-x", "-l", "-k", "-n", "-c", "-o", "-m", "-a")
-"""The order of the daily options that have a letter; arguments stand before them, all others behind."""
+"""Largest width of the help's first column."""
 _CONFIG_NAME = "config"
 _CONFIG = click.Option(
     ["-c", "--config", _CONFIG_NAME],
     multiple=True,
     metavar="FILE|NAME=VALUE",
-    help="A TOML file, or section.name=value; repeatable, the last one wins.",
+    help="A TOML file, or section.name=value; repeatable, the last wins.",
     type=click.Path(),
 )
 
 
 class _Text(click.types.StringParamType):
-    """Any text, which is checked where the configuration is; a shell completes what the setting knows."""
+    """Any text; the configuration checks it. A shell completes the setting's known values."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -115,7 +128,7 @@ class _Text(click.types.StringParamType):
 
 
 def _all_configurations() -> Sequence[type[BaseModel]]:
-    # Imported only now: --help needs one of them.
+    # Imported late, because --help needs only one of them.
     from tbench.proxies.extraction.settings import ExtractConfig
     from tbench.proxies.replay.asking.settings import ReplayConfig
 
@@ -123,7 +136,7 @@ def _all_configurations() -> Sequence[type[BaseModel]]:
 
 
 def _parameters(setting: Setting) -> Iterator[click.Parameter]:
-    """The argument of a setting, its option, or both."""
+    """Yield the argument of a setting, its option, or both."""
     option = setting.option
     if option.argument is not None:
         metavar = f"[{option.argument}]" if setting.default else option.argument
@@ -146,7 +159,7 @@ def _name(setting: Setting) -> str:
 
 
 def _option_name(setting: Setting) -> str:
-    """The parameter of the option: another one where there is an argument, too."""
+    """Return the name of the option's parameter, which differs from the argument's."""
     return _name(setting) if setting.option.argument is None else f"{_name(setting)}__option"
 
 
@@ -164,29 +177,32 @@ def _from_flags(layers: Layers[Config], settings: Iterable[Setting], ctx: click.
         if not _is_given(name, ctx):
             continue
         if has_argument:
-            raise UsageError(f"{option.argument} and {setting.flags[0]}: say the same; give one of them")
+            raise UsageError(f"{option.argument} and {setting.flags[0]}: mean the same; give only one of them")
         given = ctx.params[name]
         if option.argument is not None:
-            _refuse_two_meanings(setting.flags[0], given)
+            _reject_ambiguous_dataset(setting.flags[0], given)
         flag = setting.off_flags[0] if given is False else setting.flags[0]
         is_word = setting.off_flags and setting.kind is not bool
         yield layers.option(setting.path, flag.removeprefix("--") if is_word else given, flag)
 
 
-def _refuse_two_meanings(flag: str, given: str) -> None:
-    """Refuse a dataset's name that is a directory, too. Raises UsageError."""
-    from tbench.datasets.reference import looks_like_a_name  # --help does without it
+def _reject_ambiguous_dataset(flag: str, given: str) -> None:
+    """Raise UsageError for a dataset's name that is also a directory here."""
+    from tbench.datasets.reference import looks_like_a_name  # not needed for --help
 
     if looks_like_a_name(given) and Path(given).is_dir():
-        raise UsageError(f"{flag} {given}: is a directory here, too; write ./{given} for it, or go elsewhere")
+        raise UsageError(
+            f"{flag} {given}: is also a directory here; write ./{given} for the directory, "
+            "or run the command elsewhere for the dataset"
+        )
 
 
 def _is_given(name: str, ctx: click.Context) -> bool:
     return name in ctx.params and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _value_behind(setting: Setting, rest: list[str]) -> str:
-    """The value of an option that may stand alone: the word behind it, where that can be one."""
+def _take_value(setting: Setting, rest: list[str]) -> str:
+    """Take the value of an option with an optional value from the next word, or return the bare value."""
     return rest.pop(0) if rest and _is_value(setting, rest[0]) else setting.option.bare or ""
 
 
@@ -198,12 +214,22 @@ def _is_value(setting: Setting, word: str) -> bool:
     return True
 
 
-def _place(row: Setting | click.Parameter) -> int:
-    """Where a row stands among the daily ones."""
-    if isinstance(row, click.Argument):
-        return -1
-    names = row.flags if isinstance(row, Setting) else row.opts
-    return next((place for place, letter in enumerate(_FIRST) if letter in names), len(_FIRST))
+def _rank(row: Setting | click.Parameter) -> int:
+    """Rank a row of the help: arguments first, then required options, then the others."""
+    if isinstance(row, Setting):
+        return 0 if row.option.argument else 2
+    return 0 if isinstance(row, click.Argument) else 1 if row.required else 2
+
+
+def _help_all_option(count: int) -> click.Option:
+    def show(context: click.Context, _: click.Parameter, value: bool) -> None:
+        if value:
+            context.meta[SHOWS_ALL] = True
+            print_text(context.get_help())
+            context.exit()
+
+    about = f"Show all {count} options and exit."
+    return click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help=about)
 
 
 def _own_record(parameter: click.Parameter, ctx: click.Context) -> tuple[str, str] | None:
@@ -211,7 +237,7 @@ def _own_record(parameter: click.Parameter, ctx: click.Context) -> tuple[str, st
 
 
 def _record(setting: Setting) -> tuple[str, str]:
-    """The two columns of a setting in the help: its options, and one sentence."""
+    """Return a setting's row in the help: its options, and one sentence."""
     option = setting.option
     if option.argument is not None and not option.flags:
         return option.argument, setting.summary
@@ -222,7 +248,7 @@ def _record(setting: Setting) -> tuple[str, str]:
 
 
 def metavar(setting: Setting) -> str:
-    """What stands for the value in the help; empty for an option without one."""
+    """Return the placeholder of the value in the help; empty for an option without a value."""
     if setting.off_flags:
         return ""
     words = {int: "INT", float: "FLOAT", dict: "JSON"}

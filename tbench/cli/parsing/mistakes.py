@@ -27,7 +27,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 def nearest_or_all(word: str, known: Iterable[str], context: click.Context) -> str:
     """What to do about an unknown word: take the nearest, or look at the help."""
     near = nearest(word, known)
-    return f"did you mean {near}?" if near else f"{context.command_path} --help lists what there is"
+    flag = "--help-all" if any("--help-all" in each.opts for each in context.command.params) else "--help"
+    return f"did you mean {near}?" if near else f"{context.command_path} {flag} lists what there is"
 
 
 def _words(mistake: click.ClickException) -> str:
