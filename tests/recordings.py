@@ -46,7 +46,7 @@ _DEBUG = (
     Press("b", r"back to the reply of step"),
     Press("2", r"> 2", is_text=True),
     Press("Enter", r"next: step 2"),
-    Press("d", r"why it is not done"),
+    Press("d", r"reason for discarding"),
     Press("Sort by minute first.", r"> Sort by minute first", is_text=True),
     Press("Enter", r"next: step 3"),
     Press("g", r"ended: submitted, reward"),
@@ -71,7 +71,7 @@ _AFTER = (
     Press(f"tbench blame {_LOST} --k 4", r"--k 4\s*\Z", is_text=True),
     Press("Enter", r"look at it.*\n\$\s*\Z"),
     Press(f"tbench fork {_LOST} --at-step 2 --k 4", r"--at-step 2 --k 4\s*\Z", is_text=True),
-    Press("Enter", r"succeed; their files[^$]*\$\s*\Z"),
+    Press("Enter", r"succeeded; files[^$]*\$\s*\Z"),
 )
 
 

@@ -210,16 +210,16 @@ def a_trial_is_read(reader: Reader, folder: Path) -> None:
     assert "passed, reward 1" in reader.runs(reader.reads(f"tbench why {TRIAL}", **put))
     grep = reader.reads(f'tbench show {TRIAL} --grep "Traceback|No such file"', **put)
     assert "step 1 of 5" in reader.runs([word.replace("Traceback|No such file", "jam.md") for word in grep])
-    assert "the screen behind it:" in reader.runs(reader.reads(f"tbench show {TRIAL} --step 3", **put))
+    assert "screen at its end:" in reader.runs(reader.reads(f"tbench show {TRIAL} --step 3", **put))
     attaches([*reader.reads(f"tbench play {TRIAL} --from-step 3", **put), "--speed", "9"], folder, leaves="")
     said = reader.runs(reader.reads("tbench diff runs/NAME/TASK/SEED runs/NAME/TASK/SEED2", **put))
-    assert "they part at step 1" in said or "the same in all" in said
+    assert "they differ at step 1" in said or "the same in all" in said
 
 
 def a_trial_is_forked(reader: Reader, folder: Path) -> None:
     put = {TRIAL: "runs/first/tidy-notes/0", "--k 5": "--k 2"}
     said = reader.runs(reader.reads(f"tbench fork {TRIAL} --at-step 3 --k 5", **put))
-    assert "from step 3 of runs/first/tidy-notes/0 on, 2 of 2 succeed" in said
+    assert "2 of 2 forks at step 3 of runs/first/tidy-notes/0 succeeded" in said
     debug = reader.reads(f"tbench fork {TRIAL} --at-step 3 --debug", **put)
     said = reader.runs([*debug, "-o", "runs/by-hand"], typed="draft\nrun\n")
     assert "step 3" in said

@@ -1,7 +1,6 @@
-"""The command line: the only place that prints or exits.
+"""The command line: the only package that prints or exits.
 
-A command's module is imported when the command runs, and commands import what they need when they run, so that
-`tbench --help` stays fast.
+Modules of commands, and what those need, are imported when a command runs, so that `tbench --help` stays fast.
 """
 
 from __future__ import annotations
@@ -14,189 +13,195 @@ import sys
 import click
 
 from tbench import exit_codes, hidden_package
-from tbench.cli.parsing.commands import SETTINGS, Lazy, LazyGroup
+from tbench.cli.parsing.commands import SETTINGS, LazyCommand, LazyGroup
 
 _COMPLETE = "_TBENCH_COMPLETE"
 _NEW_OBJECTS = 50_000
-"""New objects before Python looks for garbage among them: a command that loads makes many, and hardly any garbage."""
+"""Number of new objects that starts a garbage collection; loading a command makes many objects and little garbage."""
 
 COMMANDS = {
-    "run": Lazy("tbench.cli.run", "run", "Run tasks against a model and print the score."),
-    "resume": Lazy(
+    "run": LazyCommand("tbench.cli.run", "run", "Run tasks against a model and print the score."),
+    "resume": LazyCommand(
         "tbench.cli.run",
         "resume",
-        "Finish the trials of a run that have no verdict: cut short, never begun, or with an error worth a retry.",
+        "Finish a run: run the trials that are missing, were interrupted, or ended with a retryable error.",
     ),
-    "merge": Lazy("tbench.cli.run", "merge", "Put the shards of a run together, and print its score."),
-    "regrade": Lazy(
+    "merge": LazyCommand("tbench.cli.run", "merge", "Merge the shards of a run and print its score."),
+    "regrade": LazyCommand(
         "tbench.cli.run",
         "regrade",
-        "Verify trials again: run with --keep or --snapshot, or with verifiers of their own.",
+        "Verify stored trials again: those run with --keep or --snapshot, or with a separate verifier container.",
     ),
-    "calibrate": Lazy(
+    "calibrate": LazyCommand(
         "tbench.cli.task_check",
         "calibrate",
-        "Measure what oracle and nop score in tasks, how often, and how near to the limits; exit 2 for unhealthy ones.",
+        "Measure what oracle and nop score on tasks, and how close to the limits; exit with 2 for unhealthy tasks.",
     ),
-    "nightly": Lazy(
+    "nightly": LazyCommand(
         "tbench.cli.nightly",
         "nightly",
-        "Run a benchmark every night: serve, run, index, compare, judge, notify; goes on where it was cut.",
+        "Run a benchmark every night: serve, run, index, compare, judge, notify; resumes an interrupted night.",
     ),
-    "debug": Lazy(
+    "debug": LazyCommand(
         "tbench.cli.fork",
         "debug",
-        "Run one trial step by step on one screen: look, decide about each reply, type, verify, go back.",
+        "Run one trial step by step on one screen: inspect it, decide on each reply, type, verify, rewind.",
     ),
-    "why": Lazy(
+    "why": LazyCommand(
         "tbench.cli.show",
         "why",
-        "Say on one screen what became of a trial: failed tests, limits, errors of form, signs, the last steps.",
+        "Explain a trial's outcome on one screen: failed tests, limits, format errors, signs, the last steps.",
     ),
-    "show": Lazy("tbench.cli.show", "show", "Show the steps of a trial: what its model thought, typed and saw."),
-    "play": Lazy("tbench.cli.play", "play", "Play the recording of a trial's terminal in yours; Ctrl-C leaves."),
-    "diff": Lazy(
+    "show": LazyCommand("tbench.cli.show", "show", "Show the steps of a trial: what the model thought, typed and saw."),
+    "play": LazyCommand("tbench.cli.play", "play", "Play back the recording of a trial's terminal; Ctrl-C leaves."),
+    "diff": LazyCommand(
         "tbench.cli.show",
         "diff",
-        "Show the first step at which two trials part, side by side: what was typed, and what was seen.",
+        "Show the first step at which two trials differ, side by side: what was typed and what was seen.",
     ),
-    "fork": Lazy(
+    "fork": LazyCommand(
         "tbench.cli.fork",
         "fork",
-        "Do a trial again up to a step in fresh containers, and let a model go on from there; none of it counts.",
+        "Replay a trial up to a step in fresh containers and let a model continue from there; forks are never scored.",
     ),
-    "blame": Lazy(
+    "blame": LazyCommand(
         "tbench.cli.fork",
         "blame",
-        "Name the step after which a failed trial could hardly succeed any more, by forks at several steps.",
+        "Find the step after which a failed trial could hardly succeed any more, by forking it at several steps.",
     ),
-    "ps": Lazy(
+    "ps": LazyCommand(
         "tbench.cli.steering",
         "ps",
-        "List the trials that are under way: phase, step, age, the last line of each terminal.",
+        "List the running trials: phase, step, age and the last line of each terminal.",
     ),
-    "pause": Lazy(
+    "pause": LazyCommand(
         "tbench.cli.steering",
         "pause",
-        "Start no other trial, or hold a trial at its next model call; nobody is charged for the time.",
+        "Start no more trials, or hold a trial at its next model call; the pause does not count against time limits.",
     ),
-    "continue": Lazy("tbench.cli.steering", "continue_", "Let a paused run, or a paused trial, go on."),
-    "abort": Lazy("tbench.cli.steering", "abort", "End a trial without a verdict; the others go on."),
-    "say": Lazy(
+    "continue": LazyCommand("tbench.cli.steering", "continue_", "Continue a paused run or trial."),
+    "abort": LazyCommand("tbench.cli.steering", "abort", "End a trial without a verdict; the other trials go on."),
+    "say": LazyCommand(
         "tbench.cli.steering",
         "say",
-        "Tell a trial's model something with the next message that it gets; the trial no longer counts.",
+        "Add a message to the model's next observation; the trial is excluded from the score.",
     ),
-    "attach": Lazy("tbench.cli.attach", "attach", "Look on at a trial's terminal, or take it over; Ctrl-] leaves."),
-    "approve": Lazy(
+    "attach": LazyCommand("tbench.cli.attach", "attach", "Watch a trial's terminal, or take it over; Ctrl-] leaves."),
+    "approve": LazyCommand(
         "tbench.cli.steering",
         "approve",
-        "Have the reply that waits for a yes be followed; a run with --approve ask asks about each.",
+        "Approve the reply that a trial is waiting to execute; with --approve ask, every reply waits.",
     ),
-    "refuse": Lazy(
+    "refuse": LazyCommand(
         "tbench.cli.steering",
         "refuse",
-        "Have nothing be done of the reply that waits; the trial no longer counts.",
+        "Discard the reply that a trial is waiting to execute; the trial is excluded from the score.",
     ),
-    "set": Lazy("tbench.cli.steering", "set_", "Change how many trials of a run are under way at once."),
-    "summary": Lazy("tbench.cli.pages", "summary", "Print the score of a run from its directory."),
-    "compare": Lazy(
+    "set": LazyCommand("tbench.cli.steering", "set_", "Change the number of trials that a run executes at once."),
+    "summary": LazyCommand("tbench.cli.pages", "summary", "Print the score of a run directory."),
+    "compare": LazyCommand(
         "tbench.cli.compare",
         "compare",
-        "Compare runs, paired by task and seed: the difference, its error, an exact p, and which tasks changed.",
+        "Compare runs, paired by task and seed: difference, error, exact p-value, and the tasks that changed.",
     ),
-    "flaky": Lazy(
+    "flaky": LazyCommand(
         "tbench.cli.compare",
         "flaky",
-        "List the tasks that are solved sometimes, with Wilson intervals; runs of one model and configuration as one.",
+        "List tasks solved only sometimes, with Wilson intervals; runs with the same configuration are pooled.",
     ),
-    "power": Lazy(
+    "power": LazyCommand(
         "tbench.cli.compare",
         "power",
-        "Say how many seeds see a difference, on these very tasks and on others of their kind, and when none can.",
+        "Estimate how many seeds it takes to detect a difference, on these tasks and on similar ones.",
     ),
-    "report": Lazy("tbench.cli.pages", "report", "Write one self-contained HTML page and print its path."),
-    "site": Lazy(
+    "report": LazyCommand(
+        "tbench.cli.pages", "report", "Write a self-contained HTML report of a run and print its path."
+    ),
+    "site": LazyCommand(
         "tbench.cli.pages",
         "site",
-        "Write pages about all runs into one folder that opens from a file and from any server.",
+        "Write pages about all runs into one folder that can be opened from disk or served by any web server.",
     ),
-    "view": Lazy(
+    "view": LazyCommand(
         "tbench.cli.pages",
         "view",
-        "Serve the pages about all runs, and those under way live: phases, counts, terminals.",
+        "Serve pages about all runs, with live phases, counts and terminals of those in progress.",
     ),
-    "import": Lazy("tbench.cli.import_", "import_", "Write results of others (Harbor, bare lines) as run directories."),
-    "export": Lazy("tbench.cli.export", "export", "Write stored runs in formats of others."),
-    "history": Lazy(
-        "tbench.cli.history", "history", "List the runs of a folder, newest first, or follow one task over them."
+    "import": LazyCommand(
+        "tbench.cli.import_", "import_", "Import results of Harbor, or plain JSONL or CSV, as run directories."
     ),
-    "gate": Lazy(
+    "export": LazyCommand("tbench.cli.export", "export", "Export runs as ATIF, training data, Harbor jobs or SQLite."),
+    "history": LazyCommand(
+        "tbench.cli.history", "history", "List the runs of a folder, newest first, or the history of one task."
+    ),
+    "gate": LazyCommand(
         "tbench.cli.nightly",
         "gate",
-        "Judge whether the last of many runs lies below those before it, by more than chance; exit with 5 if it does.",
+        "Judge whether the latest run is worse than those before it by more than chance; exit with 5 if it is.",
     ),
-    "extract": Lazy(
+    "extract": LazyCommand(
         "tbench.cli.proxies.extract",
         "extract",
-        "Ask for one reply per task and seed, and print how many hold a command; nothing is executed.",
+        "Ask for one reply per task and seed, and count those that contain a command; nothing is executed.",
     ),
-    "replay": Lazy(
+    "replay": LazyCommand(
         "tbench.cli.proxies.replay",
         "replay",
-        "Let a model continue recorded conversations, and score its next commands; nothing is executed.",
+        "Let a model continue recorded conversations and score its next commands; nothing is executed.",
     ),
-    "leaderboard": Lazy(
+    "leaderboard": LazyCommand(
         "tbench.cli.proxies.replay",
         "leaderboard",
-        "Rank results of replay: 100 x mean F1, one row per model, the newest result of each.",
+        "Rank replay results: 100 x mean F1, one row per model with its newest result.",
     ),
-    "correlate": Lazy(
+    "correlate": LazyCommand(
         "tbench.cli.proxies.replay",
         "correlate",
-        "Rank correlation of proxy scores with executed scores of the same models.",
+        "Compute the rank correlation of proxy scores and executed scores of the same models.",
     ),
-    "demo": Lazy(
+    "demo": LazyCommand(
         "tbench.cli.demo",
         "demo",
-        "Run bundled tasks against the scripted demo endpoint, score them, write the report.",
+        "Run bundled tasks against a scripted demo endpoint, score them and write the report.",
     ),
-    "demo-endpoint": Lazy(
+    "demo-endpoint": LazyCommand(
         "tbench.cli.demo",
         "demo_endpoint",
-        "Serve scripted-demo over real HTTP: /v1/models, /v1/chat/completions, /v1/completions; replies from a script.",
+        "Serve the scripted demo model over HTTP: /v1/models, /v1/chat/completions and /v1/completions.",
     ),
-    "cassette": Lazy("tbench.cli.demo", "cassette", "Record what a model answers, and serve it again."),
-    "setup": Lazy(
+    "cassette": LazyCommand("tbench.cli.demo", "cassette", "Record a model's replies and serve them again."),
+    "setup": LazyCommand(
         "tbench.cli.machine",
         "setup",
-        "Make sure that an engine answers, base images are there and the tools volume is built.",
+        "Prepare the machine: install and start an engine if needed, pull base images, build the tools volume.",
     ),
-    "doctor": Lazy(
+    "doctor": LazyCommand(
         "tbench.cli.machine",
         "doctor",
-        "Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if something fails.",
+        "Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if a check fails.",
     ),
-    "config": Lazy("tbench.cli.config", "config", "Show, describe and begin configurations of runs."),
-    "task": Lazy("tbench.cli.task", "task", "List, check, try, begin and convert task directories."),
-    "dataset": Lazy("tbench.cli.dataset", "dataset", "List, show, fetch and verify datasets."),
-    "shell": Lazy(
-        "tbench.cli.task", "shell", "Open a shell in a task's sandbox; leave it to see what the verifier says."
+    "config": LazyCommand(
+        "tbench.cli.config", "config", "Show the configuration of a run, its schema, or a file to start from."
     ),
-    "clean": Lazy(
+    "task": LazyCommand("tbench.cli.task", "task", "List, check, try, create and convert tasks."),
+    "dataset": LazyCommand("tbench.cli.dataset", "dataset", "List, show, fetch and verify datasets."),
+    "shell": LazyCommand(
+        "tbench.cli.task", "shell", "Open a shell in a task's sandbox and run the verifier when you leave it."
+    ),
+    "clean": LazyCommand(
         "tbench.cli.machine",
         "clean",
-        "Remove what runs left whose process is gone, and nameless images; never anything of a run under way.",
+        "Remove what dead runs left behind, and dangling images; never anything of a run in progress.",
     ),
 }
 _EXIT_CODES = """\b
 Exit codes:
   0    finished
-  1    a bug
-  2    something that the user or the machine has to change
+  1    a bug in tbench
+  2    something to fix: an option, a task, or the machine
   3    coverage below --min-coverage, or no verdict
-  4    stopped because the endpoint is away
-  5    the nightly gate's alarm
+  4    stopped because the endpoint is down
+  5    alarm of the nightly gate
   130  interrupted
 """
 
@@ -214,13 +219,13 @@ def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
     "--version", is_flag=True, help="Print the version.", callback=_version, is_eager=True, expose_value=False
 )
 def app() -> None:
-    """A live, sandboxed benchmark runner for terminal agents behind any OpenAI-compatible endpoint."""
+    """Run benchmarks of terminal agents in sandboxes, with any OpenAI-compatible endpoint."""
 
 
 def main() -> None:
-    """Run the command line, and exit with one of the codes that its help lists."""
+    """Run the command line and exit with one of the codes listed in its help."""
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
-    atexit.register(gc.freeze)  # nothing is looked through again that goes with the process
+    atexit.register(gc.freeze)  # no final garbage collection: the process ends anyway
     if problem := hidden_package():
         click.echo(problem, err=True)
         sys.exit(exit_codes.USAGE)
@@ -230,17 +235,17 @@ def main() -> None:
         click.echo("tbench: interrupted", err=True)
         sys.exit(exit_codes.INTERRUPTED)
     except BrokenPipeError:
-        # `tbench … | head`: the reader has enough. What is still to be flushed goes nowhere.
+        # `tbench … | head`: the reader has gone. Discard what is still to be flushed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:  # noqa: BLE001 - a bug is shown as Python shows it
-        # Imported only now: it takes longer than all of --help.
+        # Imported late: it takes longer than all of --help.
         import traceback
 
         from tbench.errors import TbenchError
         from tbench.text import one_line, visible
 
-        # Whatever tbench raises on purpose is no bug, however deep it came from: no traceback.
+        # Errors that tbench raises on purpose are not bugs and get no traceback.
         if not isinstance(error, TbenchError):
             click.echo(visible(traceback.format_exc()), err=True, nl=False)
             sys.exit(exit_codes.BUG)
@@ -251,7 +256,7 @@ def main() -> None:
 def _code() -> int:
     """Run the command, or complete it for a shell, and return the exit code.
 
-    Not by click's own main(), which ends a broken pipe with 1 and takes any EOFError for a Ctrl-C.
+    Replaces click's main(), which exits with 1 on a broken pipe and treats any EOFError as Ctrl-C.
     """
     try:
         if instruction := os.environ.get(_COMPLETE):
@@ -267,8 +272,8 @@ def _code() -> int:
         mistake.show()
         return 2
     except click.ClickException as mistake:
-        from tbench.cli.parsing.mistakes import line_of
+        from tbench.cli.parsing.usage_errors import error_line
 
-        click.echo(line_of(mistake), err=True)
+        click.echo(error_line(mistake), err=True)
         return 2
     return 0

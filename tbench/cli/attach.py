@@ -1,4 +1,4 @@
-"""`tbench attach`: a trial's terminal in one's own."""
+"""`tbench attach`: watch a trial's terminal in the user's own, or take it over."""
 
 from __future__ import annotations
 
@@ -13,47 +13,45 @@ from typing import TYPE_CHECKING
 import click
 
 from tbench.cli.common import json_option, read_stdin
-from tbench.cli.own_terminal import FullScreen, require_terminal
+from tbench.cli.full_screen import FullScreen, require_terminal
 from tbench.cli.parsing.commands import TbenchCommand
-from tbench.cli.steering import a_trial, trial_argument
+from tbench.cli.steering import require_trial, trial_argument
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
     from tbench.control.client import Attached
     from tbench.control.wire import Screen
 
-# The part of a trial's screen that fits into a window of one's own. Pure.
-
 _CODES = re.compile(r"(\x1b\[[0-9;:]*m)")
 
 
 @dataclass(frozen=True)
 class Crop:
-    """What is shown of a screen."""
+    """The visible part of a screen."""
 
     lines: tuple[str, ...]
     cursor: tuple[int, int]
-    """Column and row within it, from 0."""
+    """Column and row within the visible part, from 0."""
 
 
 def crop(screen: Screen, columns: int, rows: int) -> Crop:
-    """The part of the screen around its cursor that fits into so many columns and rows."""
+    """Return the part of a screen around its cursor that fits into this many columns and rows."""
     x, y = screen.cursor
-    left, top = _begin(x, screen.columns, columns), _begin(y, screen.rows, rows)
-    lines = tuple(cut(line, left, columns) for line in screen.lines[top : top + rows])
+    left, top = _first_visible(x, screen.columns, columns), _first_visible(y, screen.rows, rows)
+    lines = tuple(crop_line(line, left, columns) for line in screen.lines[top : top + rows])
     return Crop(lines, (min(x - left, columns - 1), min(y - top, rows - 1)))
 
 
-def _begin(cursor: int, whole: int, part: int) -> int:
-    """The first place that is shown: the very first where the cursor is seen from there."""
+def _first_visible(cursor: int, whole: int, part: int) -> int:
+    """Return the first visible column or row: 0 if the cursor is visible from there."""
     if cursor < part:
         return 0
-    # Some room behind the cursor, so that what is typed does not move everything each time.
+    # Leave room behind the cursor, so that typing does not scroll at every key.
     return max(0, min(cursor - part + 1 + part // 4, whole - part))
 
 
-def cut(line: str, left: int, columns: int) -> str:
-    """The cells of a line from `left` on, at most `columns`, in their colours."""
+def crop_line(line: str, left: int, columns: int) -> str:
+    """Return the cells of a line from column `left` on, at most `columns`, in their colours."""
     if left == 0 and len(line) <= columns and line.isascii() and "\x1b" not in line:
         return line
     parts, at = list[str](), 0
@@ -63,11 +61,11 @@ def cut(line: str, left: int, columns: int) -> str:
             continue
         for char in text:
             width = _cells(char)
-            # A mark without a width belongs to the character before it.
+            # A zero-width mark belongs to the character before it.
             if left <= at - (width == 0) and at + width <= left + columns:
                 parts.append(char)
             elif left - width < at < left + columns:
-                parts.append(" ")  # half of a wide one
+                parts.append(" ")  # half of a wide character
             at += width
     return "".join(parts)
 
@@ -81,31 +79,33 @@ def _cells(char: str) -> int:
 _LEAVE, _INTERRUPT = b"\x1d", b"\x03"
 """Ctrl-] and Ctrl-C."""
 _AGAIN_SEC = 0.05
-"""Pause before a window that did not take all of a picture is drawn on again."""
+"""Delay before drawing again on a window that did not accept a whole frame."""
 
 
 @click.command(cls=TbenchCommand)
 @trial_argument
-@click.option("--take", is_flag=True, help="Type into it: the model is held, and told what you typed once you leave.")
+@click.option(
+    "--take", is_flag=True, help="Take the terminal over; the model is held, and sees what you typed once you leave."
+)
 @click.option("--once", is_flag=True, help="Print the screen and return; needs no terminal.")
 @json_option
 def attach(where: str, take: bool, once: bool, as_json: bool) -> None:
-    """Look on at a trial's terminal, or take it over; Ctrl-] leaves."""
+    """Watch a trial's terminal, or take it over; Ctrl-] leaves."""
     from tbench.cli.interruption import run_interruptibly
     from tbench.cli.printing import print_line
 
-    run, trial = a_trial(where)
-    _refuse_ended(run, trial)
+    run, trial = require_trial(where)
+    _reject_ended_trial(run, trial)
     if once or as_json:
         if take:
-            raise UsageError("--take: cannot be together with --once or --json; tbench pause holds the trial")
+            raise UsageError("--take: cannot be combined with --once or --json; tbench pause holds the trial")
         return _print_once(run, trial, as_json)
-    print_line(run_interruptibly(look_on(run, trial, take)))
+    print_line(run_interruptibly(watch_terminal(run, trial, take)))
     return None
 
 
-def _refuse_ended(run: Path, trial: str) -> None:
-    """Say what came of a trial of a run that is over. Raises UsageError."""
+def _reject_ended_trial(run: Path, trial: str) -> None:
+    """Raise UsageError with the outcome of a trial, if its run is over."""
     from tbench.control.listening import SOCKET_NAME
     from tbench.storage.read_run import read_run
 
@@ -132,34 +132,34 @@ def _print_once(run: Path, trial: str, as_json: bool) -> None:
     return print_text("\n".join(lines).rstrip("\n"))
 
 
-async def look_on(run: Path, trial: str, take: bool, *, leaving: str = "gives it back") -> str:
-    """Show the trial's terminal until the user leaves or it is closed; what then is to be said.
+async def watch_terminal(run: Path, trial: str, take: bool, *, leaving: str = "gives it back") -> str:
+    """Show a trial's terminal until the user leaves or it closes; return a closing message.
 
-    `leaving` says what Ctrl-] does with a terminal that was taken.
+    `leaving` describes what Ctrl-] does to a terminal that was taken over.
     """
     from tbench.control.client import attached
     from tbench.control.wire import Attach
 
-    async with attached(run, Attach(trial=trial, take=take, drawn=True)) as way:
-        require_terminal("this needs a terminal; --once prints the screen and returns")
+    async with attached(run, Attach(trial=trial, take=take, drawn=True)) as connection:
+        require_terminal("attach needs a terminal; --once prints the screen and returns")
         with FullScreen() as own:
-            return await _Looking(own, way, f"{run}/{trial}", leaving if take else None).until_left()
+            return await _TerminalViewer(own, connection, f"{run}/{trial}", leaving if take else None).until_left()
 
 
-class _Looking:
-    """A person who looks on: screens come in and are drawn, keys go out."""
+class _TerminalViewer:
+    """A view of a trial's terminal: draws incoming screens and sends keys."""
 
-    def __init__(self, own: FullScreen, way: Attached, called: str, leaving: str | None) -> None:
-        """`leaving` says what Ctrl-] does with a terminal that was taken; None where it was not."""
-        self._own, self._way, self._called, self._leaving = own, way, called, leaving
+    def __init__(self, own: FullScreen, connection: Attached, title: str, leaving: str | None) -> None:
+        """`leaving` describes what Ctrl-] does to a terminal that was taken over; None if it was not."""
+        self._own, self._connection, self._title, self._leaving = own, connection, title, leaving
         self._take = leaving is not None
-        self._last = way.first
+        self._last = connection.first
         self._typed = False
         self._left = asyncio.Event()
         self._again: asyncio.TimerHandle | None = None
 
     async def until_left(self) -> str:
-        """What is to be said when the user has left or the terminal was closed."""
+        """Run until the user leaves or the terminal closes; return a closing message."""
         loop = asyncio.get_running_loop()
         leaving = asyncio.create_task(self._left.wait(), name="leaving")
         showing = asyncio.create_task(self._show(), name="showing")
@@ -169,7 +169,7 @@ class _Looking:
             await asyncio.wait({leaving, showing}, return_when=asyncio.FIRST_COMPLETED)
             if not self._left.is_set():
                 showing.result()
-                return f"{self._called}: its terminal was closed: the agent has come to its end"
+                return f"{self._title}: the terminal was closed because the agent has ended"
         finally:
             loop.remove_reader(0)
             loop.remove_signal_handler(signal.SIGWINCH)
@@ -178,16 +178,16 @@ class _Looking:
             if self._again is not None:
                 self._again.cancel()
             await asyncio.wait({leaving, showing})
-        return f"{self._called}: left{'; its model is told what you typed' if self._typed else ''}"
+        return f"{self._title}: left{'; the model will see what you typed' if self._typed else ''}"
 
     async def _show(self) -> None:
         self._draw()
-        while (answer := await self._way.next()) is not None:
+        while (answer := await self._connection.next()) is not None:
             self._last = answer
             self._draw()
 
     def _resized(self) -> None:
-        self._own.forget()
+        self._own.invalidate()
         self._draw()
 
     def _draw(self) -> None:
@@ -199,7 +199,7 @@ class _Looking:
         shown = crop(screen, columns, room)
         lines = [*shown.lines, *[""] * (room - len(shown.lines))]
         if rows > 1:
-            lines.append(f"\x1b[7m{cut(self._status, 0, columns)}\x1b[m")
+            lines.append(f"\x1b[7m{crop_line(self._status, 0, columns)}\x1b[m")
         cursor = shown.cursor if screen.cursor_visible else None
         if self._again is not None:
             self._again.cancel()
@@ -211,7 +211,7 @@ class _Looking:
         from tbench.text import plain
 
         leaves = f"Ctrl-] {self._leaving}" if self._take else "Ctrl-] or Ctrl-C leaves"
-        return f" {leaves} | {self._last.words} | {plain(self._called)} "
+        return f" {leaves} | {self._last.words} | {plain(self._title)} "
 
     def _take_keys(self) -> None:
         data = read_stdin()
@@ -220,4 +220,4 @@ class _Looking:
             self._left.set()
         if self._take and self._last.yours and keys:
             self._typed = True
-            self._way.type(keys)
+            self._connection.type(keys)

@@ -1,4 +1,4 @@
-"""Options and steps that several commands share."""
+"""Options and functions that several commands share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tbench.cli.parsing.commands import Argument
-from tbench.cli.parsing.values import A_PATH
+from tbench.cli.parsing.values import PATH_TYPE
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from tbench.config.settings import RunConfig, SandboxConfig
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-task_option = click.option("--task", "-t", multiple=True, help="Only tasks whose name matches this glob (repeatable).")
+task_option = click.option("--task", "-t", multiple=True, help="Only tasks whose name matches this glob; repeatable.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 engines_option = click.option(
     "--engine",
     "engines",
     metavar="ADDRESS",
     multiple=True,
-    help="Of this engine, given as for tbench run; repeatable. Without it, DOCKER_HOST says.",
+    help="Engine address as for tbench run; repeatable. Default: DOCKER_HOST.",
 )
 
 
 def runs_argument(help: str) -> Callable[[Command], Command]:
-    """One or more paths of runs, as `runs`."""
-    return click.argument("runs", cls=Argument, metavar="RUN...", type=A_PATH, nargs=-1, required=True, help=help)
+    """Return an argument `runs` for one or more paths of runs."""
+    return click.argument("runs", cls=Argument, metavar="RUN...", type=PATH_TYPE, nargs=-1, required=True, help=help)
 
 
-def sandbox_of(given: Mapping[str, Any]) -> SandboxConfig:
-    """What a sandbox by hand may have, of the options for that, and the proxy also of the environment.
+def sandbox_config(given: Mapping[str, Any]) -> SandboxConfig:
+    """Return the sandbox settings of an interactive command: its options, and the proxy from the environment.
 
     Raises UsageError.
     """
@@ -45,40 +45,40 @@ def sandbox_of(given: Mapping[str, Any]) -> SandboxConfig:
 
     layers = Layers(RunConfig)
     values = layers.environment(os.environ, {"sandbox.container_proxy"})
-    options = {name: words for name, words in given.items() if words is not None}
+    options = {name: value for name, value in given.items() if value is not None}
     values += [
-        layers.option(f"sandbox.{name}", words, f"--{name.replace('_', '-')}") for name, words in options.items()
+        layers.option(f"sandbox.{name}", value, f"--{name.replace('_', '-')}") for name, value in options.items()
     ]
     return layers.resolve(values).config.sandbox
 
 
 def write_new(file: Path, text: str) -> None:
-    """Write a file that is not there yet. Raises UsageError."""
+    """Write a new file. Raises UsageError if it exists or cannot be written."""
     try:
         with file.open("x", encoding="utf-8") as new:
             new.write(text)
     except FileExistsError:
-        raise UsageError(f"{file}: is there already; name a new file (nothing is overwritten)") from None
+        raise UsageError(f"{file}: already exists; name a new file (nothing is overwritten)") from None
     except OSError as error:
         raise UsageError(f"{file}: cannot be written: {error.strerror or error}") from None
 
 
-def refuse_pull_beside_build(resolved: Resolved[RunConfig]) -> None:
-    """Refuse to be told to pull always what is always built. Raises UsageError.
+def reject_pull_with_build(resolved: Resolved[RunConfig]) -> None:
+    """Raise UsageError for `--pull always` with `--build`, if both are given as flags.
 
-    A file or the environment may say one of them: the flag wins.
+    One of them may come from a file or the environment: the flag wins.
     """
     sandbox, origins = resolved.config.sandbox, resolved.origins
-    said = [origins.get(path, "") for path in ("sandbox.build", "sandbox.pull")]
-    if sandbox.build and sandbox.pull == "always" and all(origin.startswith("-") for origin in said):
-        raise UsageError("--pull always: without effect, as --build pulls nothing; leave out one or the other")
+    given = [origins.get(path, "") for path in ("sandbox.build", "sandbox.pull")]
+    if sandbox.build and sandbox.pull == "always" and all(origin.startswith("-") for origin in given):
+        raise UsageError("--pull always: has no effect with --build, which pulls nothing; leave out one of them")
 
 
-async def pieces_of_stdin() -> AsyncIterator[bytes]:
-    """Pieces of stdin, as they arrive."""
+async def stdin_chunks() -> AsyncIterator[bytes]:
+    """Yield pieces of stdin as they arrive."""
     loop, typed = asyncio.get_running_loop(), asyncio.Queue[bytes]()
     try:
-        # Read where it is known to be readable: a moment later it may not be, and nothing here may block.
+        # Read in the callback: later stdin may no longer be readable, and nothing here may block.
         loop.add_reader(0, lambda: typed.put_nowait(read_stdin()))
     except PermissionError:  # a file, or /dev/null: always readable
         while data := os.read(0, 1 << 16):
@@ -92,7 +92,7 @@ async def pieces_of_stdin() -> AsyncIterator[bytes]:
 
 
 def read_stdin() -> bytes:
-    """What can be read from stdin now; nothing where its terminal was closed."""
+    """Read what stdin holds now; empty if its terminal was closed."""
     try:
         return os.read(0, 1 << 16)
     except OSError:

@@ -1,4 +1,4 @@
-"""`tbench compare`, `flaky` and `power`: which run is better, and what is noise."""
+"""`tbench compare`, `flaky` and `power`: compare runs and measure their noise."""
 
 from __future__ import annotations
 
@@ -26,17 +26,15 @@ if TYPE_CHECKING:
 
     Block = Sheet | Sequence[str]
 
-# Prints tables with the lines that belong to them: on a terminal, or as Markdown.
-
-Form = Literal["table", "markdown", "csv", "json"]
+OutputFormat = Literal["table", "markdown", "csv", "json"]
 
 format_option = click.option(
-    "--format", "form", type=OneOf("table", "markdown", "csv", "json"), default="table", help="How to print it."
+    "--format", "form", type=OneOf("table", "markdown", "csv", "json"), default="table", help="Output format."
 )
 
 
-def print_blocks(form: Form, blocks: Iterable[Block]) -> None:
-    """Print tables and lines, an empty line between them; lines are list items in Markdown."""
+def print_blocks(form: OutputFormat, blocks: Iterable[Block]) -> None:
+    """Print tables and groups of lines, separated by empty lines; lines become list items in Markdown."""
     made = [text for block in blocks if (text := _markdown(block) if form == "markdown" else _plain(block))]
     click.echo("\n".join(made), nl=False) if form == "table" else print_text("\n".join(made), nl=False)
 
@@ -55,7 +53,7 @@ def _plain(block: Block) -> str:
     from tbench.scores.tables import Sheet, print_line
 
     console = Console(file=sys.stdout, highlight=False)
-    # Not printed by the console itself: where the reader has gone away, it ends the process with 1.
+    # Captured, because the console exits with 1 if the reader has gone.
     with console.capture() as captured:
         if isinstance(block, Sheet):
             if block.rows:
@@ -66,28 +64,28 @@ def _plain(block: Block) -> str:
     return captured.get()
 
 
-# `tbench compare`: which run is better, by how much, and whether it is noise.
+# `tbench compare`
 
 
 @click.command(cls=TbenchCommand)
 @runs_argument("Two or more run directories, or .jsonl files of results; the first is the base.")
-@click.option("--anyway", is_flag=True, help="Compare also what is unfinished, or was run with other settings.")
+@click.option("--anyway", is_flag=True, help="Compare even if runs are unfinished or have different settings.")
 @click.option("--all-tasks", is_flag=True, help="Show every common task, not only those that differ.")
 @format_option
 @json_option
-def compare(runs: tuple[Path, ...], anyway: bool, all_tasks: bool, form: Form, as_json: bool) -> None:
-    """Compare runs, paired by task and seed: the difference, its error, an exact p, and which tasks changed."""
+def compare(runs: tuple[Path, ...], anyway: bool, all_tasks: bool, form: OutputFormat, as_json: bool) -> None:
+    """Compare runs, paired by task and seed: difference, error, exact p-value, and the tasks that changed."""
     from tbench.api.stored_runs import obstacles, read_runs, remarks, sides_of
     from tbench.errors import UsageError
     from tbench.scores.comparing.compare import compare_all
 
     if len(runs) < 2:
-        raise UsageError(f"{runs[0]}: one run alone; give two or more")
+        raise UsageError(f"{runs[0]}: only one run; give two or more")
     stored = read_runs(runs)
     sides = sides_of(runs, stored)
     doubts = list(obstacles(runs, stored, sides))
     if doubts and not anyway:
-        raise UsageError(f"{'; '.join(doubts)}; --anyway compares all the same")
+        raise UsageError(f"{'; '.join(doubts)}; --anyway compares them anyway")
     comparisons = compare_all(sides)
     notes = [*doubts, *remarks(runs, stored)]
     if as_json or form == "json":
@@ -116,7 +114,7 @@ def _blocks(
 
 
 def _as_csv(sides: Sequence[Side], comparisons: Sequence[Comparison], all_tasks: bool) -> str:
-    """One row for each pair of runs; with `all_tasks`, one for each task of each pair."""
+    """Return one row per pair of runs, or with `all_tasks` one per task of each pair."""
     from tbench.scores.comparing import text
 
     if not all_tasks:
@@ -151,15 +149,15 @@ def _as_json(
     return json.dumps(document, indent=2, ensure_ascii=False)
 
 
-# `tbench flaky`: which tasks are solved sometimes.
+# `tbench flaky`
 
 
 @click.command(cls=TbenchCommand)
 @runs_argument("Run directories, or .jsonl files of results.")
 @format_option
 @json_option
-def flaky(runs: tuple[Path, ...], form: Form, as_json: bool) -> None:
-    """List the tasks that are solved sometimes, with Wilson intervals; runs of one model and configuration as one."""
+def flaky(runs: tuple[Path, ...], form: OutputFormat, as_json: bool) -> None:
+    """List tasks solved only sometimes, with Wilson intervals; runs with the same configuration are pooled."""
     from tbench.api.stored_runs import read_runs, repeats, sides_of
     from tbench.errors import UsageError
     from tbench.scores.comparing.noise import task_tries
@@ -169,8 +167,8 @@ def flaky(runs: tuple[Path, ...], form: Form, as_json: bool) -> None:
     tries = [task_tries(group.sides) for group in groups]
     if all(task.scored < 2 for tasks in tries for task in tasks):
         raise UsageError(
-            f"{runs[0]}: one trial of each task, so none can be flaky; give runs with several seeds, or several runs "
-            "of one model and configuration"
+            f"{runs[0]}: has only one trial per task; give runs with several seeds, or several runs of the same model "
+            "and configuration"
         )
     if as_json or form == "json":
         print_text(_flaky_as_json(groups, tries))
@@ -209,29 +207,29 @@ def _flaky_as_json(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskTries
     return json.dumps({"schema_version": 1, "groups": found}, indent=2, ensure_ascii=False)
 
 
-# `tbench power`: how many seeds it takes to see a difference.
+# `tbench power`
 
 
 @click.command(cls=TbenchCommand)
 @runs_argument(
-    "Run directories, or .jsonl files of results, whose noise is taken; best two that differ as those to come."
+    "Run directories or .jsonl result files to estimate the noise from; ideally two with a typical difference."
 )
 @click.option(
     "--points",
     type=Number(0.0, 100.0, min_open=True),
     default=3.0,
-    help="The difference to be seen, in percentage points.",
+    help="The difference to detect, in percentage points.",
 )
 @click.option(
     "--power",
     type=Number(0.5, 1.0, min_open=True, max_open=True),
     default=0.8,
-    help="The chance to see it.",
+    help="The probability of detecting it.",
 )
 @format_option
 @json_option
-def power(runs: tuple[Path, ...], points: float, power: float, form: Form, as_json: bool) -> None:
-    """Say how many seeds see a difference, on these very tasks and on others of their kind, and when none can."""
+def power(runs: tuple[Path, ...], points: float, power: float, form: OutputFormat, as_json: bool) -> None:
+    """Estimate how many seeds it takes to detect a difference, on these tasks and on similar ones."""
     from tbench.api.stored_runs import read_runs, repeats, sides_of
     from tbench.scores.comparing import noise as text
     from tbench.scores.statistics import coverage
@@ -254,7 +252,8 @@ def power(runs: tuple[Path, ...], points: float, power: float, form: Form, as_js
     for side in sides:
         if (covered := coverage(side.table)) < 1.0:
             print_line(
-                f"note: {side.name}: coverage {100 * covered:.1f} %; without a verdict is 0, which adds noise", err=True
+                f"note: {side.name}: coverage {100 * covered:.1f} %; missing verdicts count as 0, which adds noise",
+                err=True,
             )
     if form == "csv":
         print_text(text.power_sheet(plans, power).as_csv(), nl=False)
@@ -267,7 +266,7 @@ def power(runs: tuple[Path, ...], points: float, power: float, form: Form, as_js
 
 
 def _plans(groups: Sequence[Repeats]) -> Iterator[tuple[str, PowerPlan]]:
-    """A plan for each pair of configurations, or for the only one. Raises UsageError where nothing can be told."""
+    """Yield a plan per pair of configurations, or for the only one. Raises UsageError if the data are too few."""
     from tbench.errors import UsageError
     from tbench.scores.comparing.compare import compare
     from tbench.scores.comparing.noise import PowerPlan, plan_of_one, pooled
@@ -279,8 +278,8 @@ def _plans(groups: Sequence[Repeats]) -> Iterator[tuple[str, PowerPlan]]:
         parts = compare(first, second).variance
         if parts is None:
             raise UsageError(
-                f"{first.name} and {second.name}: at least two seeds and two tasks in common are needed to tell noise "
-                "from differences; give runs with several seeds, or one run alone for an upper bound"
+                f"{first.name} and {second.name}: telling noise from differences needs two seeds and two tasks in "
+                "common; give runs with several seeds, or a single run for an upper bound"
             )
         yield f"{second.name} - {first.name}", PowerPlan(parts=parts, is_pair=True)
 

@@ -1,4 +1,4 @@
-"""`tbench config`: the configuration of a run, shown and explained without starting anything."""
+"""`tbench config`: show and document the configuration of a run, without starting anything."""
 
 from __future__ import annotations
 
@@ -7,29 +7,33 @@ from pathlib import Path
 import click
 
 from tbench.cli.common import write_new
-from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup, TbenchCommand
-from tbench.cli.parsing.configured import ConfiguredCommand, Given
-from tbench.cli.parsing.values import A_PATH
+from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
+from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
+from tbench.cli.parsing.values import PATH_TYPE
 from tbench.cli.printing import print_line, print_text
 from tbench.config.settings import RunConfig
 
 COMMANDS = {
-    "show": Lazy(
-        "tbench.cli.config", "show", "Print the configuration that `tbench run` would have, and where it came from."
+    "show": LazyCommand(
+        "tbench.cli.config",
+        "show",
+        "Print the configuration that `tbench run` would use, and the origin of each value.",
     ),
-    "schema": Lazy("tbench.cli.config", "schema", "Print the JSON schema of the configuration."),
-    "init": Lazy("tbench.cli.config", "init", "Write a file with every setting, its help and its default."),
+    "schema": LazyCommand("tbench.cli.config", "schema", "Print the JSON schema of the configuration."),
+    "init": LazyCommand(
+        "tbench.cli.config", "init", "Write a configuration file with every setting, its help and its default."
+    ),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def config() -> None:
-    """Show, describe and begin configurations of runs."""
+    """Show the configuration of a run, its schema, or a file to start from."""
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig)
-def show(given: Given[RunConfig]) -> None:
-    """Print the configuration that `tbench run` would have, and where it came from."""
+def show(given: GivenSettings[RunConfig]) -> None:
+    """Print the configuration that `tbench run` would use, and the origin of each value."""
     from tbench.config.text import shown
 
     for line in shown(given.resolve()):
@@ -48,10 +52,10 @@ def schema() -> None:
 
 @click.command(cls=TbenchCommand)
 @click.argument(
-    "file", cls=Argument, metavar="FILE", type=A_PATH, required=False, help="A new file; without one, it is printed."
+    "file", cls=Argument, metavar="FILE", type=PATH_TYPE, required=False, help="A new file; default: print it."
 )
 def init(file: Path | None) -> None:
-    """Write a file with every setting, its help and its default."""
+    """Write a configuration file with every setting, its help and its default."""
     from tbench.config.text import commented_file
 
     text = commented_file(RunConfig)

@@ -1,4 +1,4 @@
-"""`tbench dataset`: datasets by name, listed, shown, fetched and compared with their published digests."""
+"""`tbench dataset`: list, show and fetch datasets, and compare tasks with their published digests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tbench import exit_codes
-from tbench.cli.common import json_option, refuse_pull_beside_build
-from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup
-from tbench.cli.parsing.configured import ConfiguredCommand, Given
-from tbench.cli.parsing.values import A_NAME, A_PATH
+from tbench.cli.common import json_option, reject_pull_with_build
+from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup
+from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
+from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE
 from tbench.cli.printing import print_line, print_text
 from tbench.config.settings import RunConfig
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from tbench.tasks.environment import Environment
 
 COMMANDS = {
-    "list": Lazy("tbench.cli.dataset", "list_datasets", "List the datasets that can be named."),
-    "show": Lazy("tbench.cli.dataset", "show", "Show where a dataset is and what of it is in the cache."),
-    "pull": Lazy("tbench.cli.dataset", "pull", "Fetch a dataset into the cache, and print its directory."),
-    "verify": Lazy(
+    "list": LazyCommand("tbench.cli.dataset", "list_datasets", "List the known datasets."),
+    "show": LazyCommand("tbench.cli.dataset", "show", "Show where a dataset comes from and whether it is cached."),
+    "pull": LazyCommand("tbench.cli.dataset", "pull", "Fetch a dataset into the cache and print its directory."),
+    "verify": LazyCommand(
         "tbench.cli.dataset",
         "verify",
-        "Compare tasks with their published digests; exit 2 when one differs or is missing.",
+        "Compare tasks with their published digests; exit with 2 if one differs or is missing.",
     ),
 }
-_ACCESS = {"tasks.registry", "tasks.offline"}
-_OF_PREFETCH = {
+_ACCESS_SETTINGS = {"tasks.registry", "tasks.offline"}
+_PREFETCH_SETTINGS = {
     *("tasks.include", "tasks.exclude", "tasks.limit"),
     *("sandbox.build", "sandbox.pull", "sandbox.pull_concurrency", "sandbox.pull_timeout_sec"),
     "sandbox.container_proxy",
 }
-"""Settings that only say which images are got, and how."""
+"""Settings that only affect `--prefetch`: which images to fetch, and how."""
 _name = click.argument("name", cls=Argument, metavar="NAME", help="A dataset's NAME[@VERSION], or git+URL@REV#FOLDER.")
 
 
@@ -49,10 +49,10 @@ def dataset() -> None:
     """List, show, fetch and verify datasets."""
 
 
-@click.command("list", cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS)
+@click.command("list", cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS_SETTINGS)
 @json_option
-def list_datasets(given: Given[RunConfig], as_json: bool) -> None:
-    """List the datasets that can be named."""
+def list_datasets(given: GivenSettings[RunConfig], as_json: bool) -> None:
+    """List the known datasets."""
     from tbench.datasets.resolve import all_datasets
 
     rows = [_row(each) for each in all_datasets(_access(given))]
@@ -66,11 +66,11 @@ def list_datasets(given: Given[RunConfig], as_json: bool) -> None:
         print_line(f"{row['title']:{width}}  {tasks:>5}  {cached:6}  {row['source']:6}  {row['description']}".rstrip())
 
 
-@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS)
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS_SETTINGS)
 @_name
 @json_option
-def show(name: str, given: Given[RunConfig], as_json: bool) -> None:
-    """Show where a dataset is and what of it is in the cache."""
+def show(name: str, given: GivenSettings[RunConfig], as_json: bool) -> None:
+    """Show where a dataset comes from and whether it is cached."""
     row = _row(_known(name, _access(given)))
     if as_json:
         print_text(json.dumps(row, indent=2, ensure_ascii=False))
@@ -82,12 +82,14 @@ def show(name: str, given: Given[RunConfig], as_json: bool) -> None:
 
 
 @click.command(
-    cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS | {"tasks.refresh", "sandbox.prefetch"} | _OF_PREFETCH
+    cls=ConfiguredCommand,
+    configuration=RunConfig,
+    only=_ACCESS_SETTINGS | {"tasks.refresh", "sandbox.prefetch"} | _PREFETCH_SETTINGS,
 )
 @_name
-@click.option("--output", "-o", metavar="DIR", type=A_PATH, help="Also copy the tasks into this new directory.")
-def pull(name: str, given: Given[RunConfig], output: Path | None) -> None:
-    """Fetch a dataset into the cache, and print its directory."""
+@click.option("--output", "-o", metavar="DIR", type=PATH_TYPE, help="Also copy the tasks into this new directory.")
+def pull(name: str, given: GivenSettings[RunConfig], output: Path | None) -> None:
+    """Fetch a dataset into the cache and print its directory."""
     from tbench.datasets.cache import copy_tasks, require_new
     from tbench.datasets.digests import words_of
 
@@ -104,20 +106,22 @@ def pull(name: str, given: Given[RunConfig], output: Path | None) -> None:
         raise click.exceptions.Exit(exit_codes.USAGE)
 
 
-def _config_of_pull(given: Given[RunConfig]) -> RunConfig:
-    """The configuration of a pull. Raises UsageError for options that only --prefetch would obey."""
+def _config_of_pull(given: GivenSettings[RunConfig]) -> RunConfig:
+    """Return the configuration of a pull. Raises UsageError for options that need --prefetch, without it."""
     from tbench.errors import UsageError
 
     resolved = given.resolve()
-    refuse_pull_beside_build(resolved)
-    idle = [origin for path, origin in resolved.origins.items() if path in _OF_PREFETCH and origin.startswith("-")]
+    reject_pull_with_build(resolved)
+    idle = [
+        origin for path, origin in resolved.origins.items() if path in _PREFETCH_SETTINGS and origin.startswith("-")
+    ]
     if idle and not resolved.config.sandbox.prefetch:
-        raise UsageError(f"{', '.join(idle)}: without effect, as no image is got; add --prefetch, or leave it out")
+        raise UsageError(f"{', '.join(idle)}: no effect without --prefetch; add it, or leave these out")
     return resolved.config
 
 
 def _prefetch(name: str, config: RunConfig, entry: CachedDataset) -> bool:
-    """Get the images of a dataset's chosen tasks; whether all of them are there."""
+    """Pull or build the images of a dataset's chosen tasks; return whether all of them exist afterwards."""
     from tbench.cli.execute import tasks_as_configured
     from tbench.cli.interruption import run_interruptibly
     from tbench.runs.preflight import environments_of, refusal_words, refusals
@@ -161,11 +165,13 @@ async def _images(engine: Engine, environments: Sequence[Environment], config: R
     return not failed
 
 
-@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS)
-@click.argument("tasks", cls=Argument, metavar="TASKS", type=A_NAME, help="A directory of tasks, or a dataset's name.")
-@click.option("--against", metavar="FILE", type=A_PATH, help="The dataset.toml with the digests.")
-def verify(tasks: str, given: Given[RunConfig], against: Path | None) -> None:
-    """Compare tasks with their published digests; exit 2 when one differs or is missing."""
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS_SETTINGS)
+@click.argument(
+    "tasks", cls=Argument, metavar="TASKS", type=NAME_TYPE, help="A directory of tasks, or a dataset's name."
+)
+@click.option("--against", metavar="FILE", type=PATH_TYPE, help="A dataset.toml with the digests.")
+def verify(tasks: str, given: GivenSettings[RunConfig], against: Path | None) -> None:
+    """Compare tasks with their published digests; exit with 2 if one differs or is missing."""
     from tbench.datasets.digests import verify_directory, verify_entry
     from tbench.datasets.reference import parse_reference
 
@@ -181,7 +187,7 @@ def verify(tasks: str, given: Given[RunConfig], against: Path | None) -> None:
         raise click.exceptions.Exit(exit_codes.USAGE)
 
 
-def _access(given: Given[RunConfig]) -> Access:
+def _access(given: GivenSettings[RunConfig]) -> Access:
     from tbench.datasets.known import Access
 
     chosen = given.resolve().config.tasks
@@ -206,13 +212,13 @@ def _pulled(name: str, access: Access) -> CachedDataset:
 
     known = _known(name, access)
     if known.directories:
-        raise UsageError(f"{known.title}: its tasks are on this machine already, at {known.directories[0].parent}")
+        raise UsageError(f"{known.title}: its tasks are local already, in {known.directories[0].parent}")
     cache = DatasetCache(cache_directory())
     return pull_into(known, cache, access.say, refresh=access.refresh, offline=access.offline)
 
 
 def _row(known: KnownDataset) -> dict[str, Any]:
-    """What is told of a dataset, in its stable form."""
+    """Return a dataset's facts; the keys are stable."""
     from tbench.datasets.cache import DatasetCache, cache_directory
 
     entry = DatasetCache(cache_directory()).newest(known)
@@ -234,7 +240,7 @@ def _row(known: KnownDataset) -> dict[str, Any]:
 
 
 def _piece_words(piece: Any) -> str:
-    """A repository as a user would name it; other values as they are."""
+    """Return a repository as a user would name it, and other values as text."""
     if not isinstance(piece, dict):
         return str(piece)
     from tbench.datasets.reference import without_login

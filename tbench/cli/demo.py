@@ -1,4 +1,4 @@
-"""`tbench demo`, `demo-endpoint` and `cassette`: runs and endpoints without a model."""
+"""`tbench demo`, `demo-endpoint` and `cassette`: runs and endpoints that need no model."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from pathlib import Path
 
 import click
 
-from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup, TbenchCommand
-from tbench.cli.parsing.values import A_NAME, A_PATH, Integer, Number
+from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
+from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, Number
 from tbench.cli.printing import print_line
 
 
 @click.command(cls=TbenchCommand)
-@click.option("--output", "-o", type=A_NAME, help="Run directory; must be new or empty.")
+@click.option("--output", "-o", type=NAME_TYPE, help="The run directory; must be new or empty.")
 @click.option("--seeds", "-k", type=Integer(min=1), default=3, help="Seeds per task.")
 @click.option("--concurrency", "-n", type=Integer(min=1), default=4, help="Trials at once.")
 def demo(output: str | None, seeds: int, concurrency: int) -> None:
-    """Run bundled tasks against the scripted demo endpoint, score them, write the report."""
+    """Run bundled tasks against a scripted demo endpoint, score them and write the report."""
     from datetime import datetime
 
     from reports.report import write_report
     from tbench.cli.execute import execute
-    from tbench.cli.run import finish
+    from tbench.cli.run import exit_with_outcome
     from tbench.config.settings import RunConfig
     from tbench.demo.scripts import SCRIPTS
     from tbench.demo.server import DemoEndpoint
@@ -34,7 +34,7 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
             {
                 "tasks": {"include": sorted(path.stem for path in SCRIPTS.glob("*.toml")), "seeds": seeds},
                 "model": {"base_url": endpoint.base_url},
-                # Nothing here is timed, and the script waits for no model.
+                # No task measures time, and the script replies at once, so overcommitment is harmless.
                 "schedule": {"concurrency": concurrency, "cpu_overcommit": 4.0, "calibrate": "off"},
                 "output": {"directory": directory},
             }
@@ -42,16 +42,18 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
         RUN.refuse_to_overwrite(Path(directory))
         outcome = execute(config)
     print_line(f"report: {write_report(Path(directory), None)}")
-    finish(outcome, min_coverage=0.0)
+    exit_with_outcome(outcome, min_coverage=0.0)
 
 
 @click.command("demo-endpoint", cls=TbenchCommand)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=Integer(min=0, max=65535), default=8123, help="Port; 0 picks a free one.")
 @click.option("--latency", type=Number(min=0), default=0.0, help="Seconds before each reply.")
-@click.option("--pass-rates", metavar="FILE", type=A_PATH, help="TOML: how often scripts of tasks pass, TASK = 0..1.")
+@click.option(
+    "--pass-rates", metavar="FILE", type=PATH_TYPE, help="TOML file with the pass rate of each task: TASK = 0..1."
+)
 def demo_endpoint(host: str, port: int, latency: float, pass_rates: Path | None) -> None:
-    """Serve scripted-demo over real HTTP: /v1/models, /v1/chat/completions, /v1/completions; replies from a script."""
+    """Serve the scripted demo model over HTTP: /v1/models, /v1/chat/completions and /v1/completions."""
     from tbench.demo.server import serve
     from tbench.errors import UsageError
 
@@ -63,7 +65,7 @@ def demo_endpoint(host: str, port: int, latency: float, pass_rates: Path | None)
 
 
 def _rates(file: Path) -> dict[str, float]:
-    """The pass rates in a file, by task. Raises UsageError."""
+    """Read the pass rates in a file, by task. Raises UsageError."""
     import tomllib
 
     from tbench.demo.scripts import SCRIPTS
@@ -74,14 +76,14 @@ def _rates(file: Path) -> dict[str, float]:
         rates = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"--pass-rates {file}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError alike
-        raise UsageError(f"--pass-rates {file}: is no TOML: {one_line(str(error))}") from None
+    except ValueError as error:  # TOMLDecodeError or UnicodeDecodeError
+        raise UsageError(f"--pass-rates {file}: not valid TOML: {one_line(str(error))}") from None
     known = sorted(path.stem for path in SCRIPTS.glob("*.toml"))
     for task, rate in rates.items():
         if task not in known:
-            raise UsageError(f"--pass-rates {file}: {task}: no script; there are {', '.join(known)}")
+            raise UsageError(f"--pass-rates {file}: {task}: has no script; known tasks: {', '.join(known)}")
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
-            raise UsageError(f"--pass-rates {file}: {task}: is no number from 0 to 1 (got {rate!r})")
+            raise UsageError(f"--pass-rates {file}: {task}: must be a number from 0 to 1 (got {rate!r})")
     return rates
 
 
@@ -91,33 +93,33 @@ def _instructions() -> dict[str, str]:
     return {task.name: task.instruction for task in read_tasks(BUNDLED).tasks}
 
 
-# `tbench cassette`: replies of a model in a file, served again.
+# `tbench cassette`
 
 COMMANDS = {
-    "record": Lazy("tbench.cli.demo", "record", "Write what clients ask an endpoint, and what it answers."),
-    "play": Lazy("tbench.cli.demo", "play", "Serve the replies in a cassette as an OpenAI-compatible endpoint."),
+    "record": LazyCommand("tbench.cli.demo", "record", "Record the requests to an endpoint and its replies."),
+    "play": LazyCommand("tbench.cli.demo", "play", "Serve the replies in a cassette as an OpenAI-compatible endpoint."),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def cassette() -> None:
-    """Record what a model answers, and serve it again."""
+    """Record a model's replies and serve them again."""
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("file", cls=Argument, metavar="FILE", type=A_PATH, help="The cassette, which must be new.")
-@click.option("--base-url", metavar="URL", required=True, help="The endpoint that is asked.")
+@click.argument("file", cls=Argument, metavar="FILE", type=PATH_TYPE, help="The cassette; must be a new file.")
+@click.option("--base-url", metavar="URL", required=True, help="The endpoint to record.")
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=Integer(min=0, max=65535), default=8124, help="Port; 0 picks a free one.")
 def record(file: Path, base_url: str, host: str, port: int) -> None:
-    """Write what clients ask an endpoint, and what it answers. Give them the address that this prints as --base-url."""
+    """Record the requests to an endpoint and its replies. Give clients the printed address as --base-url."""
     import os
 
     from tbench.cassettes.endpoints import CassetteRecorder, EndpointSilent
     from tbench.errors import UsageError
 
     if file.exists():
-        raise UsageError(f"{file}: is there already; name a new file")
+        raise UsageError(f"{file}: already exists; name a new file")
     key = os.environ.get("OPENAI_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
@@ -135,10 +137,12 @@ def record(file: Path, base_url: str, host: str, port: int) -> None:
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("file", cls=Argument, metavar="FILE", type=A_PATH, help="A cassette, such as the debugger saves.")
+@click.argument(
+    "file", cls=Argument, metavar="FILE", type=PATH_TYPE, help="A cassette, recorded here or saved by the debugger."
+)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=Integer(min=0, max=65535), default=8124, help="Port; 0 picks a free one.")
-@click.option("--exact", is_flag=True, help="Refuse a request that was recorded with other times or hashes in it.")
+@click.option("--exact", is_flag=True, help="Refuse requests that differ from a recorded one only in times or hashes.")
 def play(file: Path, host: str, port: int, exact: bool) -> None:
     """Serve the replies in a cassette as an OpenAI-compatible endpoint."""
     from tbench.cassettes.cassette import Cassette, CassetteUnreadable
@@ -155,9 +159,11 @@ def play(file: Path, host: str, port: int, exact: bool) -> None:
         raise UsageError(f"{host}:{port}: cannot listen: {error.strerror or error}; choose another --port") from None
     names = ", ".join(str(model["id"]) for model in found.models)
     try:
-        print_line(f"{names} at {player.base_url}: {counted(len(found.exchanges), 'exchange')} of {file}, no model")
+        print_line(
+            f"{names} at {player.base_url}: replaying {counted(len(found.exchanges), 'exchange')} of {file}, no model"
+        )
         player.serve_forever()
     finally:
         player.close()
-        alike = f" ({player.alike} of them with other times or the like in them)" if player.alike else ""
+        alike = f" ({player.alike} with different times or hashes)" if player.alike else ""
         print_line(f"cassette: {player.answered} answered{alike}, {player.refused} refused", err=True)

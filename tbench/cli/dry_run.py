@@ -1,4 +1,4 @@
-"""`tbench run --dry-run`: what a run would do, as far as that can be known without starting anything."""
+"""`tbench run --dry-run`: print what a run would do, without starting anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import get_args
 
 from harness.model import ServedModel
 from tbench.agents.setup import AgentSetup, connect_if_used
-from tbench.cli.execute import check_engines, planned, tasks_of_run
+from tbench.cli.execute import check_engines, plan_run, tasks_of_run
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import PlannedTask, RunDocument, RunPlan
 from tbench.config.rules import broken_rules, override_words
@@ -33,28 +33,28 @@ from tbench.tasks.told import instruction_with_servers
 from tbench.text import counted
 
 _BYTES_PER_TOKEN = 4
-"""Of English text, roughly: the model's own tokenizer decides."""
+"""Approximate bytes per token of English text, to estimate prompt lengths."""
 _INDENT = 10
 Row = tuple[str, str]
 
 
 def show_plan(config: RunConfig, earlier: EarlierRun | None) -> None:
-    """Print the plan of a run. Raises UsageError for what would keep it from starting."""
+    """Print the plan of a run. Raises UsageError for whatever would keep it from starting."""
     tasks = tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.of(config.agent, config.model, config.limits)
     engines = Engines.connect(config.sandbox)
     try:
         check_engines(config, engines)
-        for label, words in asyncio.run(_plan(config, setup, tasks, engines, earlier)):
-            print_text(_wrapped(label, words))
+        for label, text in asyncio.run(_plan(config, setup, tasks, engines, earlier)):
+            print_text(_wrapped(label, text))
     finally:
         engines.close()
     print_line("nothing was started")
 
 
-def _wrapped(label: str, words: str) -> str:
+def _wrapped(label: str, text: str) -> str:
     lines = textwrap.wrap(
-        words,
+        text,
         max(shutil.get_terminal_size((100, 24)).columns, 40),
         initial_indent=f"{label:<{_INDENT}}",
         subsequent_indent=" " * _INDENT,
@@ -71,7 +71,7 @@ async def _plan(
     chat, served = await connect_if_used(setup, lambda text: print_line(text, err=True))
     if chat is not None:
         await chat.close()
-    plan = planned(config, tasks, earlier, "dry-run", setup.locked(chat, served))
+    plan = plan_run(config, tasks, earlier, "dry-run", setup.locked(chat, served))
     trials = plan_trials(tasks, plan)
     left = trials if earlier is None else left_to_do(earlier.directory, trials, earlier.retry_errors)
     started = {trial.task_name for trial in left}
@@ -108,23 +108,23 @@ async def _plan(
 
 
 def _dataset(plan: RunPlan, tasks: TaskSet) -> Iterator[Row]:
-    """The dataset with its digests, and the rules of its leaderboard that the run would break."""
+    """Yield the dataset with its digests, and the leaderboard rules that the run would break."""
     if tasks.origin is None:
         return
     yield "dataset", tasks.origin.words
     planned = tuple(PlannedTask(name=name, invalid=tasks.invalid.get(name)) for name in tasks.names)
     if broken := broken_rules(RunDocument(**dict(plan), dataset=tasks.origin, tasks=planned)):
-        yield "rules", f"its leaderboard's are broken: {'; '.join(broken)}"
+        yield "rules", f"breaks those of the leaderboard: {'; '.join(broken)}"
 
 
 def _variables(config: RunConfig, tasks: TaskSet) -> Iterator[Row]:
-    """What tasks ask of tbench's environment, and whether they get it."""
+    """Yield the environment variables that tasks request, and whether they are allowed."""
     asking: dict[str, list[str]] = {}
     for task in tasks.tasks:
         for name in sorted({wish.variable for wish in task.wishes}):
             asking.setdefault(name, []).append(task.name)
     for name, names in sorted(asking.items()):
-        given = "is allowed" if name in config.sandbox.allow_env else f"is not given; --allow-env {name} allows it"
+        given = "is allowed" if name in config.sandbox.allow_env else f"is not allowed; --allow-env {name} allows it"
         known = "" if name in os.environ else " (not set here)"
         yield "variables", f"{name}{known} {given}: {', '.join(names)}"
 
@@ -136,7 +136,7 @@ def _endpoint(served: ServedModel | None, plan: RunPlan) -> Iterator[Row]:
 
 
 def _prompts(setup: AgentSetup, tasks: Iterable[Task]) -> Iterator[Row]:
-    """About how long the first prompts are; how long the later ones grow, nobody knows before."""
+    """Yield the approximate length of the first prompts; the length of later ones cannot be known."""
     if setup.protocol is None:
         return
     sizes = [
@@ -150,7 +150,7 @@ def _prompts(setup: AgentSetup, tasks: Iterable[Task]) -> Iterator[Row]:
     if sizes:
         low, high = (f"{round(size / _BYTES_PER_TOKEN / 10) * 10:,}" for size in (min(sizes), max(sizes)))
         range_ = low if low == high else f"{low} to {high}"
-        yield "prompts", f"a trial begins with about {range_} tokens, and its prompts grow from step to step"
+        yield "prompts", f"a trial starts with about {range_} tokens, and its prompts grow with every step"
 
 
 async def _images(engine: Engine, tasks: Sequence[Task], config: RunConfig) -> list[Row]:
@@ -162,7 +162,7 @@ async def _images(engine: Engine, tasks: Sequence[Task], config: RunConfig) -> l
     for state in get_args(ImageState):
         names = sorted(name for name, its in states.items() if its == state)
         if names:
-            # Only those that take their time are worth a name.
+            # Name only the images that take time.
             rows.append(("images", f"{len(names)} {state}" + (f": {', '.join(names)}" if state != "present" else "")))
     missing = await images.to_pull([each for task in tasks for each in environments_of(task)])
     costs = await about_pulls(engine, missing, ask=not config.tasks.offline)
@@ -171,12 +171,12 @@ async def _images(engine: Engine, tasks: Sequence[Task], config: RunConfig) -> l
 
 
 def _builds(tasks: Sequence[Task], sandbox: SandboxConfig) -> Iterator[Row]:
-    """What `--network` and `--block-host` do to builds, where it is not what they do to trials."""
+    """Yield the effects of `--network` and `--block-host` on builds, where they differ from those on trials."""
     if tasks and sandbox.network == "none":
-        yield "builds", "have a network, whatever --network says: packages come over it"
+        yield "builds", "have network access despite --network none, so that they can fetch packages"
     for task in tasks if sandbox.block_host else ():
         if (why := why_not_closed(read_dockerfile(task.dockerfile))) is not None:
-            yield "refused", f"{task.name}: --block-host does not build it: {why}"
+            yield "refused", f"{task.name}: cannot be built with --block-host: {why}"
 
 
 def _output(config: RunConfig, earlier: EarlierRun | None) -> str:
@@ -185,4 +185,4 @@ def _output(config: RunConfig, earlier: EarlierRun | None) -> str:
     free = f"{shutil.disk_usage(there).free / 1e9:,.1f} GB free"
     if config.output.directory is None:
         return f"a new directory in {directory}; {free}"
-    return f"{directory}, which {'goes on' if earlier else 'is new'}; {free}"
+    return f"{directory} ({'resumed' if earlier else 'new'}); {free}"

@@ -1,4 +1,4 @@
-"""Executes a run from its resolved options: connects engine and endpoint, shows progress, prints the score."""
+"""Executes a run from its configuration: connects engine and endpoint, shows progress, prints the score."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import click
 
 from harness.replies import RepliesSeen
 from tbench.agents.setup import AgentSetup, connect_if_used
-from tbench.cli.interruption import run_interruptibly, tell
+from tbench.cli.interruption import print_notice, run_interruptibly
 from tbench.cli.printing import print_line, print_text
 from tbench.cli.progress import progress
 from tbench.cli.run_log import run_log
@@ -50,17 +50,16 @@ if TYPE_CHECKING:
     from tbench.calibration import CalibrationBeside
     from tbench.runs.resume import EarlierRun
 
-_OF_THE_SCORE = ("tbench.storage.summaries", "tbench.scores.tables")
-"""Imported while the engine is made ready, for what is printed at the end."""
+_SUMMARY_MODULES = ("tbench.storage.summaries", "tbench.scores.tables")
+"""Modules for the summary, imported in the background while the engine is prepared."""
 SummaryForm = Literal["text", "json", "line"]
 _COLLECTIONS = (700, 10, 400)
-"""Python's own numbers but for the last: collections of the middle generation before a full one, which stops a thousand
-trials for half a second. Meanwhile a trial that has ended leaves about a hundred small objects, and nothing of its
-history."""
+"""Python's default thresholds, except for fewer full collections: with a thousand trials, one takes half a second. The
+garbage between two is small: about a hundred small objects per finished trial."""
 
 
 def execute(config: RunConfig, earlier: EarlierRun | None = None) -> RunOutcome:
-    """Execute a run and print its score. Raises UsageError for what the user can mend, before anything was started."""
+    """Execute a run and print its score. Raises UsageError for what the user can fix, before anything starts."""
     tasks = tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.of(config.agent, config.model, config.limits)
     engines = Engines.connect(config.sandbox, config.schedule.most_at_once)
@@ -69,27 +68,27 @@ def execute(config: RunConfig, earlier: EarlierRun | None = None) -> RunOutcome:
         with few_full_collections():
             return run_interruptibly(
                 _execute(config, setup, tasks, engines, earlier),
-                stopping="stopping: containers are being removed, finished trials are kept; Ctrl-C again ends at once",
-                at_once=partial(_end_at_once, config.sandbox),
+                stopping="stopping: removing containers, keeping finished trials; press Ctrl-C again to exit at once",
+                at_once=partial(_exit_immediately, config.sandbox),
             )
     finally:
         engines.close()
 
 
 def check_engines(config: RunConfig, engines: Engines) -> None:
-    """Check that they can be of one run, and that the load can be seen where it matters. Raises UsageError."""
+    """Check that the engines share an architecture, and that their load is visible if needed. Raises UsageError."""
     named = zip(config.sandbox.engines, engines.all, strict=False)
     require_one_architecture((name, engine.info.architecture) for name, engine in named)
     if config.schedule.max_load is not None and not engines.shares_kernel:
         several = config.sandbox.engines or config.sandbox.ray
-        where = "machines that are named may be others" if several else "the engine runs on another machine"
-        raise UsageError(f"--max-load: {where}, whose load cannot be seen; leave it out")
+        where = "the named machines may be remote" if several else "the engine runs on another machine"
+        raise UsageError(f"--max-load: {where}, so its load is not visible; leave it out")
 
 
 def tasks_of_run(config: RunConfig, earlier: RunDocument | None = None) -> TaskSet:
-    """The tasks of a run, with what the configuration overrides. Raises UsageError, also where none can run.
+    """Return the tasks of a run with the configuration's overrides. Raises UsageError, also if no task can run.
 
-    They are those of the very same dataset where `earlier` goes on.
+    A resumed run (`earlier`) gets the same version of its dataset.
     """
     tasks = tasks_as_configured(chosen_tasks(config.tasks, earlier), config)
     require_a_task_that_can_run(tasks, config.agent.name)
@@ -97,14 +96,14 @@ def tasks_of_run(config: RunConfig, earlier: RunDocument | None = None) -> TaskS
 
 
 def tasks_as_configured(tasks: TaskSet, config: RunConfig) -> TaskSet:
-    """The tasks as the trials of a configuration have them."""
+    """Return the tasks with the configuration's overrides."""
     return replace(tasks, tasks=tuple(as_configured(task, config) for task in tasks.tasks))
 
 
 async def _execute(
     config: RunConfig, setup: AgentSetup, tasks: TaskSet, engines: Engines, earlier: EarlierRun | None
 ) -> RunOutcome:
-    events = Events(say_before_the_run)
+    events = Events(print_early_note)
     chat, served = await connect_if_used(setup, lambda text: events.emit(Note(text=text)))
     if chat is not None:
         chat.outage.on_change = lambda presence: events.emit(EndpointPresence(presence=presence))
@@ -112,7 +111,7 @@ async def _execute(
         if chat is not None and served is not None and earlier is not None and config.model.other_weights == "pause":
             expect_same_weights(chat, served, earlier)
         directory = Path(config.output.directory or _default_directory(config, served))
-        plan = planned(config, tasks, earlier, directory.name, setup.locked(chat, served))
+        plan = plan_run(config, tasks, earlier, directory.name, setup.locked(chat, served))
         settings = sandbox_settings(plan, directory / "images")
         hide = hiding(tasks.tasks, proxy=settings.container_proxy)
         showing = progress(
@@ -121,17 +120,17 @@ async def _execute(
             config.output,
             hide=hide,
             is_away=lambda: chat is not None and chat.outage.is_away,
-            remark=_room_words(config, tasks, engines),
+            remark=_capacity_note(config, tasks, engines),
         )
         with run_log(directory, config.output.log_level, hide) as log, showing as show:
             events.replace(show)
             events.subscribe(log)
             expected = expected_sec(config, tasks, directory, lambda text: events.emit(Note(text=text)))
-            backend, pace = engines.backend(settings), await begun_pace(config, chat, events)
+            backend, pace = engines.backend(settings), await start_pace(config, chat, events)
             ended = list[RunOutcome]()
-            for module in _OF_THE_SCORE:
+            for module in _SUMMARY_MODULES:
                 THREADS.submit(import_module, module)
-            with contextlib.suppress(asyncio.CancelledError):  # its outcome says that it was interrupted
+            with contextlib.suppress(asyncio.CancelledError):  # reported by the outcome
                 await execute_run(
                     plan,
                     tasks,
@@ -151,12 +150,12 @@ async def _execute(
             await chat.close()
     print_summary(directory, "line" if config.output.json_lines else "text")
     whose = f"{chat.url}: " if chat is not None and why_no_machine(backend) is None else ""
-    _tell_end(directory, ended[0], whose)
+    _print_end(directory, ended[0], whose)
     return ended[0]
 
 
 def _calibration(plan: RunPlan, tasks: TaskSet) -> CalibrationBeside:
-    """What measures and judges the tasks of a run, or of its shard."""
+    """Return the calibration of the tasks of a run, or of its shard."""
     from tbench.calibration import CalibrationBeside
 
     own = set(tasks.names) if plan.shard is None else {task for task, _ in plan.shard.trials}
@@ -164,8 +163,8 @@ def _calibration(plan: RunPlan, tasks: TaskSet) -> CalibrationBeside:
     return CalibrationBeside(own_tasks, config.tasks.source, config.agent.name, config.sandbox, config.schedule)
 
 
-async def begun_pace(config: RunConfig, chat: Endpoint | None, events: Events) -> Pace | None:
-    """What finds the number of trials at once, where that is left to the model's servers; it has had its first look."""
+async def start_pace(config: RunConfig, chat: Endpoint | None, events: Events) -> Pace | None:
+    """Start the controller of `--concurrency auto`, and wait for its first measurement; None for a fixed number."""
     if not config.schedule.is_auto:
         return None
     pace = Pace(
@@ -179,30 +178,32 @@ async def begun_pace(config: RunConfig, chat: Endpoint | None, events: Events) -
 
 
 def named_durations(config: RunConfig, tasks: TaskSet) -> Mapping[str, float]:
-    """The mean seconds of tasks in the runs that `--durations` names. Raises UsageError."""
+    """Return the mean seconds of tasks in the runs given by `--durations`. Raises UsageError."""
     from tbench.shards import mean_durations
 
     schedule = config.schedule
     if schedule.durations and schedule.shard is None and schedule.order != "longest":
-        raise UsageError("--durations: decides nothing here; give it with --order longest, --shard, or both")
+        raise UsageError("--durations: has no effect without --order longest or --shard")
     return mean_durations(map(Path, schedule.durations), tasks.names)
 
 
 def expected_sec(config: RunConfig, tasks: TaskSet, directory: Path, say: Callable[[str], None]) -> Mapping[str, float]:
-    """The mean seconds of tasks in earlier runs, where the run's order asks for them. Raises UsageError.
+    """Return the expected seconds per task for `--order longest`; empty for other orders. Raises UsageError.
 
-    The runs are those that were named, or else those beside this one. Of tasks in none of them the oracle's seconds are
-    taken, times what tasks that are in both took longer in the runs.
+    They are the means in the runs given by `--durations`, or else in the runs beside this one. For tasks in none of
+    these runs, the oracle's seconds are used, scaled by the ratio for tasks with both.
     """
     if config.schedule.order != "longest":
         return {}
-    known, oracle = _sec_of_runs(config, tasks, directory, say), usual_sec(tasks.tasks)
+    known, oracle = _recorded_sec(config, tasks, directory, say), usual_sec(tasks.tasks)
     both = [name for name in oracle if name in known]
     factor = sum(known[name] for name in both) / sum(oracle[name] for name in both) if both else 1.0
     return {name: sec * factor for name, sec in oracle.items()} | dict(known)
 
 
-def _sec_of_runs(config: RunConfig, tasks: TaskSet, directory: Path, say: Callable[[str], None]) -> Mapping[str, float]:
+def _recorded_sec(
+    config: RunConfig, tasks: TaskSet, directory: Path, say: Callable[[str], None]
+) -> Mapping[str, float]:
     if config.schedule.durations:
         return named_durations(config, tasks)
     from tbench.history.database import INDEX_NAME
@@ -213,12 +214,12 @@ def _sec_of_runs(config: RunConfig, tasks: TaskSet, directory: Path, say: Callab
         with RunHistory.open(folder / INDEX_NAME) as history:
             history.update(folder)
             known = history.expected_sec()
-    say(f"order: durations of {counted(len(known), 'task')} are known from the runs in {folder}")
+    say(f"order: durations of {counted(len(known), 'task')} known from the runs in {folder}")
     return known
 
 
-def _room_words(config: RunConfig, tasks: TaskSet, engines: Engines) -> str:
-    """What keeps the machines from as many trials at once as are asked for; empty where nothing does."""
+def _capacity_note(config: RunConfig, tasks: TaskSet, engines: Engines) -> str:
+    """Describe why the machines cannot run the requested number of trials at once; empty if they can."""
     schedule, demands = config.schedule, [demand_of_task(task, config.verify.mode) for task in tasks.tasks]
     if not demands:
         return ""
@@ -237,25 +238,25 @@ def _room_words(config: RunConfig, tasks: TaskSet, engines: Engines) -> str:
     return f"; {sum(info.cpus for info in infos):g} cpus allow {fitting} at once (--cpu-overcommit)"
 
 
-def _also_tried_again(outcome: RunOutcome) -> str:
-    """The option with which the trials that a stopped run has lost to its endpoint are done, too."""
+def _retry_option(outcome: RunOutcome) -> str:
+    """Return the option that makes a resumed run retry the trials lost to the endpoint."""
     errors = [result.error for result in outcome.results if result.error is not None]
     lost = {error.type for error in errors if error.type in ENDPOINT_ERRORS and not RetryErrors().wants(error)}
     return f" --retry-errors {' '.join(sorted(lost))}" if outcome.stopped is not None and lost else ""
 
 
-def _tell_end(directory: Path, outcome: RunOutcome, whose: str) -> None:
-    """Tell what is left on the engine, why the run has ended early, where it has, and how it goes on."""
-    _tell_what_was_kept(directory, outcome)
-    go_on = f"go on with: tbench resume {directory}{_also_tried_again(outcome)}"
+def _print_end(directory: Path, outcome: RunOutcome, whose: str) -> None:
+    """Print what is left on the engine and, if the run ended early, why and how to resume it."""
+    _print_kept(directory, outcome)
+    go_on = f"resume with: tbench resume {directory}{_retry_option(outcome)}"
     if outcome.stopped is not None:
         print_line(f"tbench: stopped: {whose}{outcome.stopped}; {go_on}", err=True)
     elif outcome.interrupted:
         print_line(f"tbench: interrupted; {go_on}", err=True)
 
 
-def _tell_what_was_kept(directory: Path, outcome: RunOutcome) -> None:
-    """Say which sandboxes are left on the engine, and how to enter one and to remove them."""
+def _print_kept(directory: Path, outcome: RunOutcome) -> None:
+    """Print which sandboxes were kept, and how to enter and to remove them."""
     from tbench.runs.regrade import kept_of
 
     found = [kept for result in outcome.results if (kept := kept_of(directory, result)) is not None]
@@ -263,14 +264,12 @@ def _tell_what_was_kept(directory: Path, outcome: RunOutcome) -> None:
     counts = [counted(len(each), noun) for noun, each in what.items() if each]
     if counts:
         example = f"{directory}/{found[0].result.task}/{found[0].result.seed}"
-        words = (
-            f"kept: {' and '.join(counts)}; enter one with: tbench shell {example}; remove with: tbench clean --kept"
-        )
-        print_line(words, err=True)
+        how = f"enter one with: tbench shell {example}; remove all with: tbench clean --kept"
+        print_line(f"kept: {' and '.join(counts)}; {how}", err=True)
 
 
-def planned(config: RunConfig, tasks: TaskSet, earlier: EarlierRun | None, name: str, locked: Locked) -> RunPlan:
-    """The plan of a new run of this name, or of the one that goes on. Raises UsageError where that is another."""
+def plan_run(config: RunConfig, tasks: TaskSet, earlier: EarlierRun | None, name: str, locked: Locked) -> RunPlan:
+    """Return the plan of a new run of this name, or of the resumed one. Raises UsageError if that plan differs."""
     seeds = config.tasks.planned_seeds
     plan = RunPlan(
         run=earlier.document.run if earlier else name,
@@ -287,15 +286,15 @@ def planned(config: RunConfig, tasks: TaskSet, earlier: EarlierRun | None, name:
 
 
 def expect_same_weights(chat: Endpoint, served: ServedModel, earlier: EarlierRun) -> None:
-    """Check that the model is the one that the run began with, and hold its replies to that. Raises UsageError."""
+    """Check that the model is the one the run began with, now and in every reply. Raises UsageError."""
     from harness.endpoint.server_state import served_otherwise
 
     before = earlier.document.locked.served
-    words = served_otherwise(before, served) if before is not None else None
-    if words is not None:
+    difference = served_otherwise(before, served) if before is not None else None
+    if difference is not None:
         raise UsageError(
-            f"{earlier.directory}: cannot go on with other weights: {words}; serve the first ones again, start a new "
-            "run, or give --other-weights take"
+            f"{earlier.directory}: the model's weights have changed: {difference}; serve the original ones, start "
+            "a new run, or give --other-weights take"
         )
     seen = earlier.document.replies
     if seen is None:  # the run was killed
@@ -305,8 +304,8 @@ def expect_same_weights(chat: Endpoint, served: ServedModel, earlier: EarlierRun
         each.replier.expect({"model": seen.models, "weights": seen.weights, "fingerprint": seen.fingerprints})
 
 
-def say_before_the_run(event: Event) -> None:
-    """Print notes, such as waiting for the endpoint, before there is a display."""
+def print_early_note(event: Event) -> None:
+    """Print notes, such as waiting for the endpoint, before the progress display starts."""
     if isinstance(event, Note):
         print_line(event.text, err=True)
 
@@ -314,24 +313,24 @@ def say_before_the_run(event: Event) -> None:
 def _default_directory(config: RunConfig, served: ServedModel | None) -> str:
     what = served.id if served else config.agent.name.replace(":", "-")
     slug = re.sub(r"[^\w.-]+", "-", what).strip("-.") or "run"
-    # Shards begin at the same second.
+    # Several shards may start in the same second.
     part = f"_shard-{config.schedule.shard.replace('/', '-of-')}" if config.schedule.shard else ""
     return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug}{part}"
 
 
-def _end_at_once(sandbox: SandboxConfig) -> None:
-    tell("not waiting; a child process removes what is left")
+def _exit_immediately(sandbox: SandboxConfig) -> None:
+    print_notice("exiting at once; a child process removes what is left")
     if sandbox.engines:
         leave_removing_on(sandbox.engines)
-    elif sandbox.ray is None:  # on the nodes of a cluster somebody waits for the end of this process
+    elif sandbox.ray is None:  # the actors on a cluster's nodes wait for the end of this process
         leave_removing_to_a_child()
 
 
 @contextlib.contextmanager
 def few_full_collections() -> Iterator[None]:
-    """Let the garbage collector look through all objects less often: each time it stops hundreds of trials.
+    """Make full garbage collections rare for the block, because each one stalls hundreds of trials.
 
-    What is loaded at the beginning of the block is left alone altogether. This changes the whole process, so only the
+    Objects that exist at the start of the block are never collected. This affects the whole process, so only the
     command line does it.
     """
     before = gc.get_threshold()
@@ -345,7 +344,7 @@ def few_full_collections() -> Iterator[None]:
 
 
 def print_summary(directory: Path, form: SummaryForm = "text", *, population: bool = False) -> None:
-    """Print the score of a run directory: the same after a run as later from disk. `line` is JSON in one line."""
+    """Print the score of a run directory, after a run or later. The form `line` is one line of JSON."""
     import json
 
     from tbench.scores.tables import render
@@ -364,7 +363,7 @@ def print_summary(directory: Path, form: SummaryForm = "text", *, population: bo
     from rich.console import Console
 
     console = Console(file=sys.stdout, highlight=False)
-    # Not printed by the console itself: where the reader has gone away, it ends the process with 1.
+    # Captured, because the console exits with 1 if the reader has gone.
     with console.capture() as tables:
         render(summary, console)
     click.echo(tables.get(), nl=False)

@@ -1,4 +1,4 @@
-"""`tbench export`: stored runs in formats of others."""
+"""`tbench export`: write stored runs in other formats."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tbench.cli.common import runs_argument
-from tbench.cli.parsing.commands import Lazy, LazyGroup, TbenchCommand
-from tbench.cli.parsing.values import A_PATH, OneOf
+from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand
+from tbench.cli.parsing.values import PATH_TYPE, OneOf
 from tbench.cli.printing import print_line
 from tbench.errors import UsageError
 from tbench.text import counted
@@ -21,33 +21,31 @@ if TYPE_CHECKING:
     from tbench.storage.read_run import StoredRun
 
 COMMANDS = {
-    "atif": Lazy("tbench.cli.export", "atif", "Write trajectories as ATIF 1.8 documents, one for each trial."),
-    "sft": Lazy(
+    "atif": LazyCommand("tbench.cli.export", "atif", "Write trajectories as ATIF 1.8 documents, one per trial."),
+    "sft": LazyCommand(
         "tbench.cli.export",
         "sft",
-        "Write conversations as training data: OpenAI's messages, with a flag on each that is to be learnt.",
+        "Write conversations as training data: OpenAI messages, with a flag on each one to train on.",
     ),
-    "harbor": Lazy(
+    "harbor": LazyCommand(
         "tbench.cli.export",
         "harbor",
-        "Write runs as jobs of Harbor, with what its viewer and its other commands read.",
+        "Write runs as Harbor jobs that its viewer and other commands can read.",
     ),
-    "sqlite": Lazy("tbench.cli.export", "sqlite", "Write runs, tasks and trials as the tables of one SQLite file."),
+    "sqlite": LazyCommand("tbench.cli.export", "sqlite", "Write runs, tasks and trials as tables of a SQLite file."),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def export() -> None:
-    """Write stored runs in formats of others."""
+    """Export runs as ATIF, training data, Harbor jobs or SQLite."""
 
-
-# What the commands of `tbench export` have in common: the runs, which of their trials, and where they go.
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def export_options(form: str, *, only: str) -> Callable[[Decorated], Decorated]:
-    """The runs, where the files go, and which trials are taken: by default those that `only` says."""
+    """Add the runs argument, `--output`, and the options that choose trials, with `only` as the default of `--only`."""
 
     def decorated(command: Decorated) -> Decorated:
         for option in reversed(_options(form, only)):
@@ -64,14 +62,14 @@ def _options(form: str, only: str) -> list[Callable[[Decorated], Decorated]]:
             "--output",
             "-o",
             metavar="DIR",
-            type=A_PATH,
-            help=f"A new directory; for one run its default is RUN-{form}.",
+            type=PATH_TYPE,
+            help=f"A new directory. Default for a single run: RUN-{form}.",
         ),
         click.option(
             "--only",
             type=OneOf("all", "scored", "passed", "failed"),
             default=only,
-            help="Trials by how they ended: all, with a verdict, with a reward of 1 or more, with a smaller one.",
+            help="Which trials: all, with a verdict, with a reward of 1 or more, or with a smaller one.",
         ),
         click.option("--min-reward", metavar="NUMBER", type=float, help="Only trials with at least this reward."),
         click.option(
@@ -83,18 +81,18 @@ def _options(form: str, only: str) -> list[Callable[[Decorated], Decorated]]:
     ]
 
 
-def target_of(runs: Sequence[Path], output: Path | None, form: str) -> Path:
-    """The directory to write. Raises UsageError where several runs leave no default."""
+def output_directory(runs: Sequence[Path], output: Path | None, form: str) -> Path:
+    """Return the directory to write. Raises UsageError for several runs without --output."""
     if output is not None:
         return output
     if len(runs) > 1:
-        raise UsageError("several runs: name a new directory for all of them with --output")
+        raise UsageError("several runs need a new directory: give it with --output")
     run = runs[0].resolve()
     return run.with_name(f"{run.stem if run.is_file() else run.name}-{form}")
 
 
 def read_runs(paths: Sequence[Path]) -> dict[str, StoredRun]:
-    """The runs by their names as files have them. Raises UsageError where two have one, or one cannot be read."""
+    """Read runs, by names that are safe for files. Raises UsageError for equal names or an unreadable run."""
     from tbench.files import safe_relative
     from tbench.storage.read_run import read_run
 
@@ -103,29 +101,27 @@ def read_runs(paths: Sequence[Path]) -> dict[str, StoredRun]:
         run = read_run(path)
         name = str(safe_relative(run.name.replace("/", "-")))
         if name in runs:
-            raise UsageError(f"{path}: is called {name}, as is {runs[name].path}; export them one by one")
+            raise UsageError(f"{path}: has the same name as {runs[name].path} ({name}); export them separately")
         runs[name] = run
         for note in run.notes:
             print_line(f"note: {path}: {note}")
         if run.document is not None and run.document.status == "running":
-            print_line(f"note: {path}: not finished: what has no result yet is not exported")
+            print_line(f"note: {path}: not finished; trials without a result are not exported")
     return runs
 
 
 def print_left_out(left_out: LeftOutTrials) -> None:
-    """Print what is not in an export, and why."""
+    """Print which trials were left out of an export, and why."""
     for line in left_out.lines():
         print_line(line)
 
 
-# `tbench export atif`: trajectories as Harbor, its viewers and its converters read them.
+# `tbench export atif`
 
 
 @click.command(cls=TbenchCommand)
 @export_options("atif", only="all")
-@click.option(
-    "--linear", is_flag=True, help="A document for each context, where the history was made shorter on the way."
-)
+@click.option("--linear", is_flag=True, help="Write one document per context, for trials whose history was compacted.")
 def atif(
     runs: tuple[Path, ...],
     output: Path | None,
@@ -134,12 +130,12 @@ def atif(
     tasks: tuple[str, ...],
     linear: bool,
 ) -> None:
-    """Write trajectories as ATIF 1.8 documents, one for each trial."""
+    """Write trajectories as ATIF 1.8 documents, one per trial."""
     from tbench.exchange.atif import write_atif
     from tbench.exchange.chosen import LeftOutTrials, TrialChoice, require_trials
     from tbench.storage.record_directory import new_directory
 
-    target = target_of(runs, output, "atif")
+    target = output_directory(runs, output, "atif")
     choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks)
     stored, left_out, count = read_runs(runs), LeftOutTrials(), 0
     with new_directory(target) as directory:
@@ -151,7 +147,7 @@ def atif(
     print_line(f"{counted(count, 'trial')} written to {target}")
 
 
-# `tbench export sft`: conversations as training data.
+# `tbench export sft`
 
 
 @click.command(cls=TbenchCommand)
@@ -160,10 +156,10 @@ def atif(
     "--thinking",
     type=OneOf("keep", "inline", "drop"),
     default="keep",
-    help="Thinking stays where it came, stands in <think> tags in front of the text, or goes.",
+    help="Keep thinking separate, put it in <think> tags before the text, or drop it.",
 )
-@click.option("--with-flagged", is_flag=True, help="Also trials with strong signs of tampering.")
-@click.option("--with-human", is_flag=True, help="Also trials in which a human typed.")
+@click.option("--with-flagged", is_flag=True, help="Also export trials with strong signs of tampering.")
+@click.option("--with-human", is_flag=True, help="Also export trials in which a person typed.")
 def sft(
     runs: tuple[Path, ...],
     output: Path | None,
@@ -174,12 +170,12 @@ def sft(
     with_flagged: bool,
     with_human: bool,
 ) -> None:
-    """Write conversations as training data: OpenAI's messages, with a flag on each that is to be learnt."""
+    """Write conversations as training data: OpenAI messages, with a flag on each one to train on."""
     from tbench.exchange.chosen import LeftOutTrials, TrialChoice, exported_trials, require_trials
     from tbench.exchange.sft import TrainingData
     from tbench.storage.record_directory import new_directory
 
-    target = target_of(runs, output, "sft")
+    target = output_directory(runs, output, "sft")
     choice = TrialChoice(only, min_reward, tasks, with_flagged=with_flagged, with_human=with_human)
     stored, left_out = read_runs(runs), LeftOutTrials()
     with new_directory(target) as directory:
@@ -187,17 +183,17 @@ def sft(
         for run in stored.values():
             for trial in exported_trials(run, choice, left_out):
                 if not data.add(trial):
-                    left_out.add("in which nothing can be learnt")
+                    left_out.add("without a reply to train on")
         data.close()
         require_trials(data.trials, left_out)
     print_left_out(left_out)
     for note in data.notes():
         print_line(note)
-    said = f"{counted(data.rows, 'row')} with {counted(data.replies, 'reply').replace('replys', 'replies')} to learn"
-    print_line(f"{counted(data.trials, 'trial')}, {said} written to {target}")
+    rows = f"{counted(data.rows, 'row')} with {counted(data.replies, 'reply').replace('replys', 'replies')} to train on"
+    print_line(f"{counted(data.trials, 'trial')}, {rows} written to {target}")
 
 
-# `tbench export harbor`: runs as jobs of Harbor.
+# `tbench export harbor`
 
 
 @click.command(cls=TbenchCommand)
@@ -205,12 +201,12 @@ def sft(
 def harbor(
     runs: tuple[Path, ...], output: Path | None, only: Only, min_reward: float | None, tasks: tuple[str, ...]
 ) -> None:
-    """Write runs as jobs of Harbor, with what its viewer and its other commands read."""
+    """Write runs as Harbor jobs that its viewer and other commands can read."""
     from tbench.exchange.chosen import LeftOutTrials, TrialChoice, require_trials
     from tbench.exchange.harbor import write_harbor_job
     from tbench.storage.record_directory import new_directory
 
-    target = target_of(runs, output, "harbor")
+    target = output_directory(runs, output, "harbor")
     choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks)
     stored, left_out, count = read_runs(runs), LeftOutTrials(), 0
     with new_directory(target) as directory:
@@ -222,15 +218,15 @@ def harbor(
     print_line(f"{counted(count, 'trial')} written to {target}")
 
 
-# `tbench export sqlite`: runs as the tables of one SQLite file.
+# `tbench export sqlite`
 
 
 @click.command(cls=TbenchCommand)
 @runs_argument("Run directories, and folders of them at any depth.")
-@click.option("--output", "-o", metavar="FILE", type=A_PATH, required=True, help="The new file.")
-@click.option("--overwrite", is_flag=True, help="Replace the file where it is there already.")
+@click.option("--output", "-o", metavar="FILE", type=PATH_TYPE, required=True, help="The new file.")
+@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 def sqlite(runs: tuple[Path, ...], output: Path, overwrite: bool) -> None:
-    """Write runs, tasks and trials as the tables of one SQLite file."""
+    """Write runs, tasks and trials as tables of a SQLite file."""
     from tbench.history.updating import export_sqlite
 
     count, notes = export_sqlite(runs, output, overwrite=overwrite)

@@ -1,4 +1,4 @@
-"""Findings about tasks that need nothing to be started, one at a time."""
+"""Findings of `tbench task check`: from the files of a task, and from trials of oracle and nop."""
 
 from __future__ import annotations
 
@@ -15,31 +15,29 @@ from tbench.tasks.lint import hints_about
 from tbench.tasks.task import Task
 from tbench.verify.calibration import MeasuredTrial
 
-# What can be said of tasks without starting anything, a finding at a time.
-
 Level = Literal["problem", "hint", "note"]
-"""A problem keeps a task from being used, a hint may be a mistake, a note is good to know."""
+"""A problem makes a task unusable, a hint is a likely mistake, a note is for information."""
 
 
 @dataclass(frozen=True)
 class TaskFinding:
-    """One line about a task."""
+    """A finding about a task, printed as one line."""
 
     level: Level
     kind: str
-    words: str
+    text: str
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.words}"
+        return f"{self.kind}: {self.text}"
 
 
-def cannot_run(words: str) -> TaskFinding:
-    """The finding that a task cannot come to a verdict."""
-    return TaskFinding("problem", "cannot run", words)
+def cannot_run(reason: str) -> TaskFinding:
+    """Return the finding that a task cannot run."""
+    return TaskFinding("problem", "cannot run", reason)
 
 
-def findings_about(task: Task) -> Iterator[TaskFinding]:
-    """Everything that its files tell of a task."""
+def static_findings(task: Task) -> Iterator[TaskFinding]:
+    """Yield the findings from a task's files."""
     for feature in task.unsupported:
         yield cannot_run(f"{task.name}: needs {feature}, which tbench does not have")
     toml = task.path / "task.toml"
@@ -53,7 +51,7 @@ def findings_about(task: Task) -> Iterator[TaskFinding]:
         yield TaskFinding("hint" if near else "note", "ignored", f"{toml}: {key}{meant}")
     yield from _about_services(task)
     for name in task.left_out:
-        yield TaskFinding("hint", "left out", f"{task.path / name}: .gitignore keeps it out of hash and containers")
+        yield TaskFinding("hint", "left out", f"{task.path / name}: excluded from hash and containers by .gitignore")
     if not task.has_oracle:
         yield TaskFinding("note", "no oracle", f"{task.path / 'solution' / 'solve.sh'} is missing")
     try:
@@ -65,16 +63,16 @@ def findings_about(task: Task) -> Iterator[TaskFinding]:
         yield TaskFinding("note", "not built with --block-host", f"{task.dockerfile}: {why}")
 
 
-def findings_of(name: str, trials: Sequence[MeasuredTrial]) -> Iterator[TaskFinding]:
-    """What the trials of a task tell: the oracle has to score 1, and doing nothing 0."""
+def trial_findings(name: str, trials: Sequence[MeasuredTrial]) -> Iterator[TaskFinding]:
+    """Yield the findings from trials of a task: the oracle must score 1, and nop 0."""
     for each in trials:
-        yield TaskFinding(_level(each), each.agent, f"{name}: {_words(each)}")
+        yield TaskFinding(_level(each), each.agent, f"{name}: {_score_text(each)}")
         for sign in each.signs if each.agent == "oracle" else ():
             yield TaskFinding("hint", each.agent, f"{name}: its work looks like tampering: {sign}")
 
 
 def _level(trial: MeasuredTrial) -> Level:
-    """A part of the reward may be what a task wants to give."""
+    """Return the level of a measured score: a partial reward may be intended, so it is only a hint."""
     if trial.reward is None:
         return "problem"
     reward = canonical(trial.reward)
@@ -83,18 +81,18 @@ def _level(trial: MeasuredTrial) -> Level:
     return "hint" if 0 < reward < 1 else "problem"
 
 
-def _words(trial: MeasuredTrial) -> str:
+def _score_text(trial: MeasuredTrial) -> str:
     if trial.reward is None:
         return f"no verdict: {trial.error_words}"
     shown = f"scores {canonical(trial.reward):g}"
     if _level(trial) == "note":
         return shown
-    last = f"; the verifier's last words: {trial.last_words!r}" if trial.last_words else ""
-    return f"{shown}, and {'1' if trial.agent == 'oracle' else '0'} was expected{last}"
+    last = f"; last output of the verifier: {trial.last_words!r}" if trial.last_words else ""
+    return f"{shown}, expected {'1' if trial.agent == 'oracle' else '0'}{last}"
 
 
 def _about_services(task: Task) -> Iterator[TaskFinding]:
-    """What of a task's compose files has no effect, and what they have with consent only."""
+    """Yield the compose keys that have no effect, and those that need `--trust`."""
     for folder, services in task.compose_files.items():
         for key, why in services.ignored.items():
             yield TaskFinding("note", "ignored", f"{task.path / folder / COMPOSE_FILE}: {key}: {why}")

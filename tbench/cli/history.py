@@ -1,4 +1,4 @@
-"""`tbench history`: all runs of a folder, and one task over them, out of an index that is brought up to date first."""
+"""`tbench history`: list the runs of a folder, or one task's results, from an index that is updated first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 
 from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import Argument, TbenchCommand
-from tbench.cli.parsing.values import A_PATH, Integer
+from tbench.cli.parsing.values import PATH_TYPE, Integer
 from tbench.cli.printing import aligned, print_line, print_text
 from tbench.errors import UsageError
 
@@ -33,16 +33,18 @@ _PROXY_HEADS = ("proxy", "begun", "model", "kind", ">score", ">answered", "measu
     "folders",
     cls=Argument,
     metavar="RUNS_DIR...",
-    type=A_PATH,
+    type=PATH_TYPE,
     nargs=-1,
     help="Folders of run directories, at any depth; default: runs.",
 )
-@click.option("--task", "-t", metavar="NAME", help="The history of this task instead of a list of the runs.")
+@click.option("--task", "-t", metavar="NAME", help="Show the history of this task instead of a list of runs.")
 @click.option("--model", "-m", metavar="NAME", help="Only runs of this model.")
 @click.option("--dataset", "-d", metavar="NAME", help="Only runs of this dataset, NAME or NAME@VERSION.")
 @click.option("--limit", "-n", metavar="N", type=Integer(min=1), help="Only the newest N runs.")
-@click.option("--index", metavar="FILE", type=A_PATH, help="The index; default: .tbench-history.sqlite in RUNS_DIR.")
-@click.option("--rebuild", is_flag=True, help="Make the index anew: read every run again, and forget all others.")
+@click.option("--index", metavar="FILE", type=PATH_TYPE, help="The index; default: .tbench-history.sqlite in RUNS_DIR.")
+@click.option(
+    "--rebuild", is_flag=True, help="Rebuild the index: read every run again, and drop runs in other folders."
+)
 @json_option
 def history(
     folders: tuple[Path, ...],
@@ -54,7 +56,7 @@ def history(
     rebuild: bool,
     as_json: bool,
 ) -> None:
-    """List the runs of a folder, newest first, or follow one task over them."""
+    """List the runs of a folder, newest first, or the history of one task."""
     from tbench.history.database import index_of
     from tbench.history.index import RunHistory
 
@@ -64,7 +66,7 @@ def history(
     with RunHistory.open(file) as opened:
         if rebuild:
             opened.clear()
-        changes = opened.update(*roots, progress=_telling())
+        changes = opened.update(*roots, progress=_progress_printer())
         for note in (*opened.notes, *changes.notes):
             print_line(f"note: {note}", err=True)
         rows = opened.runs(model=model, dataset=dataset, under=roots, limit=limit)
@@ -76,21 +78,21 @@ def history(
 
 
 def _require_folders(roots: Sequence[Path], index: Path | None, rebuild: bool) -> None:
-    """Raise UsageError where a folder is missing; an index elsewhere may know what was in it."""
+    """Raise UsageError if a folder is missing, unless a given index may still know its runs."""
     for root in roots:
         if not root.is_dir() and (rebuild or index is None or not index.exists()):
             raise UsageError(f"{root}: no such folder; give the folder of the run directories")
 
 
-def _telling() -> Callable[[int, int], None]:
-    """What says from time to time how far the reading of many runs has come, where somebody looks on."""
+def _progress_printer() -> Callable[[int, int], None]:
+    """Return a callback that prints the progress of reading many runs every few seconds, if stderr is a terminal."""
     last = time.monotonic()
 
     def tell(read: int, of: int) -> None:
         nonlocal last
         if sys.stderr.isatty() and time.monotonic() - last > _TELL_EVERY_SEC:
             last = time.monotonic()
-            print_line(f"read {read:,} of {of:,} run directories that are new or have changed", err=True)
+            print_line(f"read {read:,} of {of:,} new or changed run directories", err=True)
 
     return tell
 
@@ -113,8 +115,8 @@ def _show_runs(
         counts = {name: value for name, value in asdict(changes).items() if name != "notes"}
         runs = [{**_plain(row), "coverage": row.coverage} for row in rows]
         of_proxies = [_plain(row) for row in proxies]
-        said = {"index": str(history.file), "changes": counts, "runs": runs, "proxies": of_proxies}
-        _print_json({**said, "remarks": list(remarks)})
+        document = {"index": str(history.file), "changes": counts, "runs": runs, "proxies": of_proxies}
+        _print_json({**document, "remarks": list(remarks)})
         return
     heads = ("run", "begun", "model", "dataset", ">score", ">coverage", ">k", ">tokens", ">wall", "")
     for line in aligned(heads, [_cells(row, roots) for row in rows]):
@@ -174,14 +176,14 @@ def _score(row: RunRow) -> str:
 
 
 def _state(row: RunRow) -> str:
-    """What is to be said of a run that is not simply finished."""
+    """Describe a run's state; empty for a finished one without peculiarities."""
     flagged = f"{row.flagged} flagged" if row.flagged else ""
     status = "" if row.status == "finished" else row.status
     return ", ".join(filter(None, ("imported" if row.imported else "", status, flagged)))
 
 
 def _short(path: Path, roots: Iterable[Path]) -> str:
-    """A path as one would type it below the folders that were given."""
+    """Return a path relative to the given folders."""
     for root in roots:
         if path.is_relative_to(root.resolve()) and path != root.resolve():
             return str(path.relative_to(root.resolve()))
@@ -193,7 +195,7 @@ def _minute(time: str | None) -> str:
 
 
 def _rounded(number: int) -> str:
-    """A number in three digits: 950, 1.23M."""
+    """Format a number with three digits: 950, 1.23M."""
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= 0.9995 * unit:
             return f"{number / unit:.3g}{name}" if number < 999.5 * unit else f"{number / unit:.0f}{name}"
@@ -209,7 +211,7 @@ def _show_task(history: RunHistory, task: str, rows: Sequence[RunRow], as_json: 
     chosen = {row.path for row in rows}
     points = [point for point in history.task(task) if point.run in chosen]
     if not points:
-        raise UsageError(f"{task}: no run has planned this task{_nearest(task, history.task_names())}")
+        raise UsageError(f"{task}: not a task of any run{_nearest(task, history.task_names())}")
     names = history.names_of(point.hash for point in points if point.hash is not None)
     remarks = task_remarks(task, points, names, len(rows))
     if as_json:
@@ -242,22 +244,22 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     import difflib
 
     near = difflib.get_close_matches(name, known, n=3)
-    return f"; near to it: {', '.join(near)}" if near else ""
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 # -- both ----------------------------------------------------------------------------------------
 
 
 def _print_remarks(remarks: Sequence[str]) -> None:
-    """Print what is to be known beside the scores; of many remarks the newest."""
+    """Print the newest remarks on the scores."""
     for remark in remarks[-_REMARKS_SHOWN:]:
         print_line(f"note: {remark}")
     if len(remarks) > _REMARKS_SHOWN:
-        print_line(f"note: {len(remarks) - _REMARKS_SHOWN:,} more of earlier runs; --json has them all")
+        print_line(f"note: {len(remarks) - _REMARKS_SHOWN:,} more for earlier runs; --json prints all of them")
 
 
 def _plain(row: RunRow | ProxyRow | TaskPoint) -> dict[str, Any]:
-    """The fields of a row as JSON has them."""
+    """Return the fields of a row for JSON."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(row).items()}
 
 

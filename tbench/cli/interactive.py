@@ -1,4 +1,4 @@
-"""A sandbox, or a stored trial from a step on, in the hands of a person at the keyboard; then the verifier."""
+"""Interactive sandboxes: a person works in a task's sandbox or a forked trial, then the verifier runs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from harness.terminal import TerminalSpec
 from harness.terminal.plain_text import plain_text
 from tbench.agents.trial_agent import agent_user
 from tbench.api.debugging import DebugSession
-from tbench.cli.attach import look_on
-from tbench.cli.common import pieces_of_stdin
-from tbench.cli.own_terminal import require_terminal
+from tbench.cli.attach import watch_terminal
+from tbench.cli.common import stdin_chunks
+from tbench.cli.full_screen import require_terminal
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig
@@ -69,17 +69,17 @@ def _task(name: str) -> Task:
     path = Path(name) if Path(name).is_dir() else tasks_dir() / name
     if not path.is_dir():
         bundled = ", ".join(sorted(task.name for task in read_tasks(BUNDLED).tasks))
-        raise UsageError(f"{name}: no such task directory, and no bundled task; bundled are {bundled}")
+        raise UsageError(f"{name}: no such task directory or bundled task; bundled tasks: {bundled}")
     tasks = read_tasks(str(path)).tasks
     if len(tasks) != 1:
-        raise UsageError(f"{name}: holds {len(tasks)} tasks; name one of them")
+        raise UsageError(f"{name}: contains {len(tasks)} tasks; name one of them")
     return tasks[0]
 
 
-def _kept(name: str) -> tuple[Path, Kept, RunDocument] | None:
-    """The run and the trial that RUN/TASK/SEED names, or its directory; None where it names no trial of a run.
+def _find_kept_trial(name: str) -> tuple[Path, Kept, RunDocument] | None:
+    """Return the run and the kept trial named by RUN/TASK/SEED or by a trial's directory; None if no run has it.
 
-    Raises UsageError where nothing of the trial is left.
+    Raises UsageError if nothing was kept of the trial.
     """
     found = re.fullmatch(r"(.+?)/(?:trials/)?([^/]+)/(?:seed-)?(\d+)/?", name)
     if found is None or not (run := Path(found[1]) / RUN.manifest).is_file():
@@ -92,49 +92,51 @@ def _kept(name: str) -> tuple[Path, Kept, RunDocument] | None:
     return run.parent, kept, stored.document
 
 
-async def session(
+async def shell_session(
     make_backend: MakeBackend, name: str, verifies: bool, sandbox: SandboxConfig, *, returns: bool = False
 ) -> None:
-    """Start the sandbox, hand over the keyboard, verify, remove; a kept one stays as it is left. Raises UsageError.
+    """Open a shell in a task's sandbox, verify, remove it; or enter a kept one, which stays. Raises UsageError.
 
-    With `returns` the user may go back to the keyboard after each verdict.
+    With `returns` the user can go back to the shell after each verdict.
     """
-    if (found := _kept(name)) is not None:
-        await _kept_session(make_backend, *found)
+    if (found := _find_kept_trial(name)) is not None:
+        await _enter_kept(make_backend, *found)
         return
-    async with _ready(make_backend, name, sandbox) as (backend, task):
-        await _in_sandbox(backend, task, verifies, returns)
+    async with _open_backend(make_backend, name, sandbox) as (backend, task):
+        await _open_task_shell(backend, task, verifies, returns)
 
 
-async def solution(make_backend: MakeBackend, name: str, sandbox: SandboxConfig) -> float:
-    """Run a task's solution as its agent would, with its output as it comes, then the verifier; the reward.
+async def run_solution(make_backend: MakeBackend, name: str, sandbox: SandboxConfig) -> float:
+    """Run a task's solution as its agent would, showing its output, then the verifier; return the reward.
 
     Raises UsageError.
     """
-    async with _ready(make_backend, name, sandbox) as (backend, task):
+    async with _open_backend(make_backend, name, sandbox) as (backend, task):
         if task.steps:
-            raise UsageError(f"{name}: has steps, of which each has a solution; run it with tbench run -a oracle")
+            raise UsageError(f"{name}: has several steps, each with its own solution; run it with tbench run -a oracle")
         if "solve.sh" not in task.solution:
-            raise UsageError(f"{task.solve_script}: missing, so there is nothing to run")
-        return await _solved(backend, task)
+            raise UsageError(f"{task.solve_script}: missing; the task has no solution to run")
+        return await _solution_reward(backend, task)
 
 
-async def beside(
+async def verify_open_shell(
     make_backend: MakeBackend, name: str, sandbox: SandboxConfig, container: Callable[[str], str | None]
 ) -> float:
-    """Judge a copy of what somebody has done in a shell of the task; `container` finds that. Raises UsageError."""
-    async with _ready(make_backend, name, sandbox) as (backend, task):
+    """Verify a copy of the task's open shell, whose id `container` finds; return the reward. Raises UsageError."""
+    async with _open_backend(make_backend, name, sandbox) as (backend, task):
         kept = container(f"{task.name}.shell")
         if kept is None or not isinstance(backend, Reopens):
-            raise UsageError(f"{name}: no shell of it is open; open one with: tbench task shell {name}")
+            raise UsageError(f"{name}: has no open shell; open one with: tbench task shell {name}")
         part = task.steps[0] if task.steps else task
         verdict = await verify_by("isolated", part, await backend.reopen(agent_environment(task), task.name, kept))
-        return _told(verdict)
+        return _print_verdict(verdict)
 
 
 @contextlib.asynccontextmanager
-async def _ready(make_backend: MakeBackend, name: str, sandbox: SandboxConfig) -> AsyncIterator[tuple[Backend, Task]]:
-    """A backend that is open, and the task of that name. Raises UsageError, also for errors of the sandbox within."""
+async def _open_backend(
+    make_backend: MakeBackend, name: str, sandbox: SandboxConfig
+) -> AsyncIterator[tuple[Backend, Task]]:
+    """Yield an open backend and the named task. Raises UsageError, also for errors of the sandbox in the block."""
     task = _task(name).allowing(sandbox.allow_env, host=sandbox.trust)
     if words := about_withheld(task.wishes, sandbox.allow_env):
         _say(words)
@@ -148,25 +150,25 @@ async def _ready(make_backend: MakeBackend, name: str, sandbox: SandboxConfig) -
         raise UsageError(f"{error.type}: {error}") from None
 
 
-async def _kept_session(make_backend: MakeBackend, run: Path, kept: Kept, document: RunDocument) -> None:
-    """Enter what was kept of a trial; a container stays as it is left, one that is made of a snapshot is removed."""
+async def _enter_kept(make_backend: MakeBackend, run: Path, kept: Kept, document: RunDocument) -> None:
+    """Open a shell in a kept container, which stays, or in a container made from a snapshot, which is removed."""
     result, config = kept.result, document.config
     again = read_again(config.tasks.source, document.dataset, config.tasks.registry)
     tasks = {task.name: task for task in again.tasks}
     if (task := tasks.get(result.task)) is None:
-        raise UsageError(f"{config.tasks.source}: {result.task} is gone; put it back to enter what it left")
+        raise UsageError(f"{config.tasks.source}: {result.task} is missing; restore the task to enter its sandbox")
     make = make_backend if result.machine is None else MachinesOfRun(config.sandbox)(result.machine)
     backend = make(sandbox_settings(document))
     require(backend, HasTty, "tbench shell")
     if not isinstance(backend, Reopens):
-        raise UsageError(f"{run}: {backend.name} cannot find again what was kept; use another backend")
+        raise UsageError(f"{run}: {backend.name} cannot reopen kept sandboxes; use another backend")
     try:
         async with opened(backend, _say):
             sandbox, is_new = await kept_sandbox(backend, kept, as_configured(task, config))
-            what = "a snapshot from before the tests" if is_new else "its container, as it was left"
-            _say(f"--- {result.task} seed {result.seed}: {what}; leave with exit or C-d ---")
+            what = "a snapshot from before the tests" if is_new else "the kept container"
+            _say(f"--- {result.task} seed {result.seed}: {what}; leave with exit or Ctrl-D ---")
             try:
-                await _at_keyboard(sandbox)
+                await _open_shell(sandbox)
             finally:
                 if is_new:
                     await asyncio.shield(sandbox.remove())
@@ -176,66 +178,66 @@ async def _kept_session(make_backend: MakeBackend, run: Path, kept: Kept, docume
         _say(f"kept; verify it again with: tbench regrade {run} --task {result.task} --seed {result.seed}")
 
 
-async def _at_keyboard(sandbox: Sandbox, user: str | None = None) -> None:
+async def _open_shell(sandbox: Sandbox, user: str | None = None) -> None:
     assert isinstance(sandbox, HasTty)
-    size = _window()
-    await _hand_over(await sandbox.open_tty(_SHELL, TerminalSpec().environment, size.lines, size.columns, user))
+    size = _window_size()
+    await _connect_terminal(await sandbox.open_tty(_SHELL, TerminalSpec().environment, size.lines, size.columns, user))
 
 
-async def _in_sandbox(backend: Backend, task: Task, verifies: bool, returns: bool) -> None:
+async def _open_task_shell(backend: Backend, task: Task, verifies: bool, returns: bool) -> None:
     sandbox = await backend.sandbox(agent_environment(task), f"{task.name}.shell")
     try:
         title = task.name
         if task.steps:
             title, task = f"{task.name}: step 1 of {len(task.steps)}, {task.file.steps[0].name}", task.steps[0]
             await prepare_step(task, sandbox, 0)
-        _say(f"--- {title} ---\n{instruction_with_servers(task)}--- leave with exit or C-d ---")
+        _say(f"--- {title} ---\n{instruction_with_servers(task)}--- leave with exit or Ctrl-D ---")
         for number in itertools.count():
             await use_network(sandbox, agent_environment(task), "agent")
-            await _at_keyboard(sandbox, agent_user(task))
+            await _open_shell(sandbox, agent_user(task))
             if not verifies:
                 return
             try:
-                await _judge(task, sandbox, again=number > 0)
+                await _run_verifier(task, sandbox, again=number > 0)
             except TrialError as error:
                 if not returns:
                     raise
                 _say(f"{error.type}: {error}")
-            if not returns or not await wants_back():
+            if not returns or not await asks_to_continue():
                 return
     finally:
         await asyncio.shield(sandbox.remove())
 
 
-async def _judge(task: Task, sandbox: Sandbox, *, again: bool = False) -> float:
-    """Run the verifier in the sandbox as it is, and print what it says; its reward."""
+async def _run_verifier(task: Task, sandbox: Sandbox, *, again: bool = False) -> float:
+    """Run the verifier in the sandbox, print its output, and return the reward."""
     await use_network(sandbox, agent_environment(task), "verifier")
-    return _told(await verify_twice(lambda again: verify(task, sandbox, again=again), again=again))
+    return _print_verdict(await verify_twice(lambda again: verify(task, sandbox, again=again), again=again))
 
 
-def _told(verdict: Verdict) -> float:
-    """Print what a verifier has said; its reward."""
+def _print_verdict(verdict: Verdict) -> float:
+    """Print a verifier's output and reward; return the reward."""
     _say(plain_text(verdict.stdout))
     print_line(f"reward {verdict.reward:g}")
     return verdict.reward
 
 
-async def wants_back() -> bool:
-    """Whether the user wants to go on in the same sandbox."""
-    _say("--- Enter goes back to it; q removes it ---")
-    async for data in pieces_of_stdin():
+async def asks_to_continue() -> bool:
+    """Ask whether the user wants to continue in the same sandbox."""
+    _say("--- press Enter to go back to the sandbox, q to remove it ---")
+    async for data in stdin_chunks():
         return b"q" not in data
     return False
 
 
-async def _solved(backend: Backend, task: Task) -> float:
-    """The reward of a task's solution, which runs in a sandbox of its own."""
+async def _solution_reward(backend: Backend, task: Task) -> float:
+    """Run a task's solution in a new sandbox, then the verifier; return the reward."""
     sandbox = await backend.sandbox(agent_environment(task), f"{task.name}.solve")
     try:
         assert isinstance(sandbox, HasTty)
         await use_network(sandbox, agent_environment(task), "agent")
         await sandbox.put(tree_at("/solution", task.solution))
-        size = _window()
+        size = _window_size()
         variables = {
             **TerminalSpec().environment,
             "DEBIAN_FRONTEND": "noninteractive",
@@ -248,26 +250,26 @@ async def _solved(backend: Backend, task: Task) -> float:
                     sys.stdout.buffer.write(data)
                     sys.stdout.buffer.flush()
         except TimeoutError:
-            _say(f"--- the solution was ended after {task.file.agent.timeout_sec:g} s ---")
+            _say(f"--- the solution timed out after {task.file.agent.timeout_sec:g} s ---")
         finally:
             await stream.close()
-        return await _judge(task, sandbox)
+        return await _run_verifier(task, sandbox)
     finally:
         await asyncio.shield(sandbox.remove())
 
 
-async def _hand_over(stream: TtyStream) -> None:
-    """Connect this process's terminal, or other stdin, with the sandbox's until that one ends."""
+async def _connect_terminal(stream: TtyStream) -> None:
+    """Connect stdin and stdout to the sandbox's terminal until that closes."""
     loop = asyncio.get_running_loop()
     writing: set[asyncio.Task[None]] = set()
 
     def resized() -> None:
-        size = _window()
+        size = _window_size()
         resizing = asyncio.ensure_future(stream.resize(size.lines, size.columns))
         writing.add(resizing)
         resizing.add_done_callback(writing.discard)
 
-    typing = asyncio.create_task(_type(stream), name="keyboard")
+    typing = asyncio.create_task(_forward_stdin(stream), name="keyboard")
     loop.add_signal_handler(signal.SIGWINCH, resized)
     try:
         with _raw_mode():
@@ -282,30 +284,30 @@ async def _hand_over(stream: TtyStream) -> None:
         await stream.close()
 
 
-def _window() -> os.terminal_size:
-    """The window's own size; COLUMNS and LINES may be those of another one."""
+def _window_size() -> os.terminal_size:
+    """Return the actual size of the terminal; COLUMNS and LINES may be outdated."""
     try:
         return os.get_terminal_size(0)
     except OSError:
         return os.terminal_size((80, 24))
 
 
-async def _type(stream: TtyStream) -> None:
-    """Pass stdin on to the sandbox; at its end the shell is left as by C-d."""
+async def _forward_stdin(stream: TtyStream) -> None:
+    """Forward stdin to the sandbox, with a Ctrl-D at its end."""
     with contextlib.suppress(ConnectionError):
-        async for data in pieces_of_stdin():
+        async for data in stdin_chunks():
             await stream.write(data)
         await stream.write(b"\x04")
 
 
 @contextlib.contextmanager
 def _raw_mode() -> Iterator[None]:
-    """Raw mode for the block: every key goes into the sandbox, C-c too; nothing is echoed here."""
+    """Put the terminal into raw mode for the block: every key reaches the sandbox, including Ctrl-C; no echo."""
     if not os.isatty(0):
         yield
         return
     before = termios.tcgetattr(0)
-    tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead stays
+    tty.setraw(0, termios.TCSADRAIN)  # keeps type-ahead
     try:
         yield
     finally:
@@ -313,34 +315,32 @@ def _raw_mode() -> Iterator[None]:
             termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
-# A trial done again up to a step, and then in a person's hands.
+# `tbench fork --shell`
 
 
-async def hand_over(
+async def fork_at_terminal(
     begin: Callable[[Callable[[str], None]], AbstractAsyncContextManager[DebugSession]], at_step: int
 ) -> None:
-    """Give the user the trial's terminal, and judge a copy of its container each time that they give it back.
+    """Hand a forked trial's terminal to the user, and verify a copy of its container whenever they leave.
 
-    Raises UsageError where the user has no terminal, or the trial ends before.
+    Raises UsageError without a terminal, or if the trial ends before the step.
     """
     require_terminal("--shell needs a terminal; --debug takes commands from stdin as well")
     async with begin(_tell) as session:
         await session.rests()
         if session.is_over:
             came = came_to(session.result) if session.result is not None else "no result"
-            raise UsageError(
-                f"{session.trial}: has ended before step {at_step}: {came}; its files: {session.directory}"
-            )
+            raise UsageError(f"{session.trial}: ended before step {at_step}: {came}; files: {session.directory}")
         if session.differs:
-            _tell(f"it is not quite the same: {session.differs}")
+            _tell(f"the replay differs from the original: {session.differs}")
         while True:
-            print_line(await look_on(session.directory, session.trial, take=True, leaving="has it judged"), err=True)
-            _tell("judging a copy of it")
+            print_line(await watch_terminal(session.directory, session.trial, take=True, leaving="verifies"), err=True)
+            _tell("verifying a copy")
             verdict = await session.verify()
             for line in verdict.output.rstrip("\n").split("\n"):
                 print_line(line)
             print_line(verdict.words)
-            if not await wants_back():
+            if not await asks_to_continue():
                 return
 
 

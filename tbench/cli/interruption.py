@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C, SIGTERM and a closed terminal: the first ends a command in order, the second at once."""
+"""Handling of Ctrl-C, SIGTERM and a closed terminal: the first ends a command cleanly, the second at once."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run_interruptibly(
     main: Coroutine[Any, Any, T], *, stopping: str = "", at_once: Callable[[], None] = lambda: None
 ) -> T:
-    """Run `main` in an event loop of its own, under the same rule for signals from its start to its end.
+    """Run `main` in a new event loop, and handle signals from its start to its end.
 
-    The first signal cancels it and says `stopping`; if `main` then returns no result of its own, the command ends with
-    130. At the second signal `at_once` runs and the process ends: files have to be whole at any moment.
+    The first signal cancels `main` and prints `stopping`; unless `main` still returns a result, the command exits with
+    130. The second signal runs `at_once` and exits immediately: files must be complete at any moment.
     """
     return asyncio.run(_interruptible(main, stopping, at_once))
 
@@ -42,7 +42,7 @@ async def _interruptible(main: Coroutine[Any, Any, T], stopping: str, at_once: C
         asked = True
         task.cancel()
         if stopping:
-            tell(stopping)
+            print_notice(stopping)
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop)
@@ -52,17 +52,17 @@ async def _interruptible(main: Coroutine[Any, Any, T], stopping: str, at_once: C
         if not asked:
             raise
         if not stopping:
-            tell("interrupted")
+            print_notice("interrupted")
         raise click.exceptions.Exit(exit_codes.INTERRUPTED) from None
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
 
 
-def tell(words: str) -> None:
-    """Print a line on stderr, wherever the cursor is."""
-    with contextlib.suppress(OSError):  # the terminal may be what went away
-        # Where a live view has hidden the cursor, it may not come to showing it again.
+def print_notice(text: str) -> None:
+    """Print a line on stderr, and show the cursor again."""
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        # A live view hides the cursor, and may not get to show it again.
         if sys.stderr.isatty():
             click.echo("\x1b[?25h", nl=False, err=True)
-        print_line(f"tbench: {words}", err=True)
+        print_line(f"tbench: {text}", err=True)

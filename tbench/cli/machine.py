@@ -1,4 +1,4 @@
-"""`tbench setup`, `doctor` and `clean`: this machine and its engine made ready, checked, tidied up."""
+"""`tbench setup`, `doctor` and `clean`: prepare, check and tidy up the machine and its engine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from tbench.doctor.connection import Surroundings
     from tbench.doctor.endpoint import Feature
 
-# `tbench setup`: everything that a machine needs once, each part only where it is missing.
+# `tbench setup`
 
 
 @click.command(cls=TbenchCommand)
 @engines_option
 def setup(engines: tuple[str, ...]) -> None:
-    """Make sure that an engine answers, base images are there and the tools volume is built."""
+    """Prepare the machine: install and start an engine if needed, pull base images, build the tools volume."""
     import asyncio
 
     from tbench.config.settings import SandboxConfig
@@ -56,22 +56,23 @@ def setup(engines: tuple[str, ...]) -> None:
             say(f"setup: {name}engine {engine.info.version}, {engine.info.cpus} cpus, tools in {volume}: ready")
 
 
-# `tbench doctor`: can this machine, its engine and the endpoint carry a run?
+# `tbench doctor`
 
 
 @click.command(cls=TbenchCommand)
-@click.option("--base-url", envvar="OPENAI_BASE_URL", show_envvar=True, help="Also look at this endpoint.")
+@click.option("--base-url", envvar="OPENAI_BASE_URL", show_envvar=True, help="Also check this endpoint.")
 @click.option(
     "--model",
     "-m",
+    metavar="NAME",
     is_flag=False,
     flag_value="",
-    help="Also ask for each feature of this model, once: seeds, tools, logprobs …; without a name, the only one.",
+    help="Also test a model's features: seeds, tools, logprobs …; NAME may be omitted if there is only one.",
 )
-@click.option("--engine", metavar="ADDRESS", help="Look at this engine, given as for tbench run.")
+@click.option("--engine", metavar="ADDRESS", help="Engine address as for tbench run. Default: DOCKER_HOST.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 def doctor(base_url: str | None, model: str | None, engine: str | None, as_json: bool) -> None:
-    """Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if something fails."""
+    """Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if a check fails."""
     import asyncio
     import os
     from pathlib import Path
@@ -80,9 +81,9 @@ def doctor(base_url: str | None, model: str | None, engine: str | None, as_json:
     from tbench.errors import UsageError
 
     if model is not None and not base_url:
-        raise UsageError("--model: give --base-url as well, or set OPENAI_BASE_URL")
+        raise UsageError("--model: needs --base-url or OPENAI_BASE_URL")
     key = os.environ.get("OPENAI_API_KEY")
-    with _surroundings(engine) as here:
+    with _process_context(engine) as here:
         findings = asyncio.run(examination(Subject(Path("runs"), base_url, model or None, key), here))
     failed = [finding.name for finding in findings if finding.status == "fail"]
     features: list[Feature] = []
@@ -94,8 +95,8 @@ def doctor(base_url: str | None, model: str | None, engine: str | None, as_json:
 
 
 @contextlib.contextmanager
-def _surroundings(engine: str | None) -> Iterator[Surroundings]:
-    """This process and the engine, a way to which is there for the block. Raises UsageError where there is none."""
+def _process_context(engine: str | None) -> Iterator[Surroundings]:
+    """Yield this process and its engine, connected for the block. Raises UsageError if the connection fails."""
     from dataclasses import replace
 
     from tbench.doctor.connection import Surroundings
@@ -133,7 +134,7 @@ def _print_json(findings: list[Finding], features: list[Feature]) -> None:
 
 
 def _fits(features: list[Feature]) -> dict[str, dict[str, str]]:
-    """Which protocols and presets fit, each with what keeps it from that."""
+    """Return every protocol and preset with the reason why it does not fit, empty if it does."""
     from tbench.config.layers import PRESETS, preset
     from tbench.doctor.endpoint import fitting_protocols
 
@@ -144,7 +145,7 @@ def _fits(features: list[Feature]) -> dict[str, dict[str, str]]:
         values = preset(name)
         why = protocols[values["agent"]["protocol"]]
         if not why and values.get("model", {}).get("template", "server") != "server" and completions == "no":
-            why = "it renders prompts, for which there is no /v1/completions here"
+            why = "it renders prompts, which needs /v1/completions"
         presets[name] = why
     return {"protocols": protocols, "presets": presets}
 
@@ -160,7 +161,7 @@ def _print_features(features: list[Feature]) -> None:
         print_line(line)
     print_line("")
     for kind, found in _fits(features).items():
-        print_line(f"{kind} that fit: {', '.join(name for name, why in found.items() if not why) or 'none'}")
+        print_line(f"usable {kind}: {', '.join(name for name, why in found.items() if not why) or 'none'}")
         for name, why in found.items():
             if why:
                 print_line(f"  not {name}: {why}")
@@ -175,13 +176,13 @@ def _print_lines(findings: list[Finding], features: list[Feature]) -> None:
         if finding.advice:
             print_line(f"{'':<{8 + width}}  -> {plain(finding.advice, 400)}")
     counts = {status: sum(finding.status == status for finding in findings) for status in ("fail", "warn", "skipped")}
-    said = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
-    print_line(f"{len(findings)} checks: {said or 'all ok'}")
+    summary = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+    print_line(f"{len(findings)} checks: {summary or 'all ok'}")
     if features:
         _print_features(features)
 
 
-# `tbench clean`: remove what tbench keeps on the engine.
+# `tbench clean`
 
 
 @click.command(cls=TbenchCommand)
@@ -189,14 +190,14 @@ def _print_lines(findings: list[Finding], features: list[Feature]) -> None:
     "--all",
     "everything",
     is_flag=True,
-    help="Also what is shared or kept, the images that tbench built, and what another machine's runs may use.",
+    help="Also remove shared and kept objects, images that tbench built, and what other machines' runs may use.",
 )
-@click.option("--kept", is_flag=True, help="Also containers and snapshots that were kept.")
-@click.option("--run", help="Only what belongs to the run of this name.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--kept", is_flag=True, help="Also remove kept containers and snapshots.")
+@click.option("--run", help="Only remove what belongs to the run of this name.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @engines_option
 def clean(everything: bool, kept: bool, run: str | None, dry_run: bool, engines: tuple[str, ...]) -> None:
-    """Remove what runs left whose process is gone, and nameless images; never anything of a run under way."""
+    """Remove what dead runs left behind, and dangling images; never anything of a run in progress."""
     import asyncio
 
     from tbench.config.settings import SandboxConfig

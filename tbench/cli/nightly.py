@@ -1,4 +1,4 @@
-"""`tbench nightly` and `gate`: a whole night from one file, and whether the last of many is lower than before."""
+"""`tbench nightly` and `gate`: run a night from one file, and judge whether the latest night is worse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from tbench import exit_codes
 from tbench.cli.common import json_option, runs_argument, write_new
 from tbench.cli.parsing.commands import Argument, TbenchCommand
-from tbench.cli.parsing.values import A_PATH, Integer, Number
+from tbench.cli.parsing.values import PATH_TYPE, Integer, Number
 from tbench.cli.printing import print_line, print_text
 from tbench.errors import UsageError
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from tbench.nightly.journal import NightRecord
     from tbench.nightly.reading import Benchmark
 
-# `tbench nightly`: a whole night from one file, for cron and CI.
+# `tbench nightly`
 
-_STOPPING = "stopping: what runs is being ended, what is finished is kept; Ctrl-C again does not wait for it"
+_STOPPING = "stopping: ending what is running, keeping what is finished; press Ctrl-C again to exit at once"
 
 
 @click.command(cls=TbenchCommand)
 @click.argument(
-    "file", cls=Argument, metavar="FILE", type=A_PATH, help="A TOML file; with --demo, a directory for the demo."
+    "file", cls=Argument, metavar="FILE", type=PATH_TYPE, help="A TOML file; with --demo, a directory for the demo."
 )
-@click.option("--night", metavar="NAME", help="The night to begin, or to go on with.  [default: today's date]")
-@click.option("--check", is_flag=True, help="Check the file, say what would be done, and start nothing.")
+@click.option("--night", metavar="NAME", help="The night to start or resume.  [default: today's date]")
+@click.option("--check", is_flag=True, help="Check the file, print what would be done, and start nothing.")
 @click.option("--init", is_flag=True, help="Write FILE with every setting, its help and its default.")
-@click.option("--demo", is_flag=True, help="Play nights with a scripted model that gets worse in the seventh.")
-@click.option("--nights", type=Integer(min=1), help="How many nights --demo plays.  [default: 10]")
+@click.option("--demo", is_flag=True, help="Demonstrate nights with a scripted model that gets worse in the seventh.")
+@click.option("--nights", type=Integer(min=1), help="Number of nights of --demo.  [default: 10]")
 def nightly(file: Path, night: str | None, check: bool, init: bool, demo: bool, nights: int | None) -> None:
-    """Run a benchmark every night: serve, run, index, compare, judge, notify; goes on where it was cut."""
+    """Run a benchmark every night: serve, run, index, compare, judge, notify; resumes an interrupted night."""
     if check + init + demo > 1:
-        raise UsageError("--check, --init and --demo: give one of them")
+        raise UsageError("--check, --init and --demo: give only one of them")
     if nights is not None and not demo:
-        raise UsageError("--nights: belongs to --demo; a file's nights come one by one")
+        raise UsageError("--nights: only works with --demo; otherwise one night runs at a time")
     if night is not None and (init or demo):
-        raise UsageError("--night: has no effect here; leave it out")
+        raise UsageError("--night: has no effect with --init or --demo; leave it out")
     if init:
         from tbench.nightly.words import first_file
 
@@ -66,7 +66,7 @@ def nightly(file: Path, night: str | None, check: bool, init: bool, demo: bool, 
 
 
 def today() -> str:
-    """The name of the night that begins now."""
+    """Return the name of a night that begins now."""
     from datetime import datetime
 
     return f"{datetime.now():%Y-%m-%d}"
@@ -81,7 +81,7 @@ def _read(file: Path) -> Benchmark:
 
 
 def _run(benchmark: Benchmark, name: str) -> NightRecord:
-    """Do a night, and print what it found on stdout."""
+    """Run a night, and print its findings on stdout."""
     from tbench.cli.interruption import run_interruptibly
     from tbench.nightly.night import run_night
     from tbench.nightly.summary import headline
@@ -94,18 +94,18 @@ def _run(benchmark: Benchmark, name: str) -> NightRecord:
         for line in (headline(benchmark.name, record), *evidence):
             print_line(line)
     except OSError:
-        # A reader that went away must not cost the exit code: what is still to be flushed goes nowhere.
+        # A reader that has gone must not change the exit code: discard what is still to be flushed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return record
 
 
-def _say(words: str) -> None:
-    with contextlib.suppress(OSError):  # a reader that went away must not cost a night
-        print_line(words, err=True)
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # a reader that has gone must not fail a night
+        print_line(text, err=True)
 
 
 def _write_site(benchmark: Benchmark) -> Path:
-    """Bring the site up to date, also where all nights were over, and another version has written it."""
+    """Update the site, even if all nights were done before and another version wrote it."""
     from tbench.nightly.pages import write_pages
 
     directory = Path(benchmark.config.nightly.directory)
@@ -131,36 +131,41 @@ def _play_demo(directory: Path, nights: int) -> None:
         _end(record)
 
 
-# `tbench gate`: is the last night lower than the nights before it, by more than chance?
+# `tbench gate`
 
 _DIFFERENCES_SHOWN = 3
 
 
 @click.command(cls=TbenchCommand)
-@runs_argument("Runs of one benchmark, or directories of runs; the one that began last is judged.")
-@click.option("--base-nights", type=Integer(min=2), default=10, help="Nights that the baseline begins with.")
-@click.option("--base-from", metavar="NIGHT", help="Name or date (YYYY-MM-DD) of the night at which it begins.")
+@runs_argument("Runs of one benchmark, or directories of runs; the latest one is judged.")
+@click.option("--base-nights", type=Integer(min=2), default=10, help="Number of nights in the initial baseline.")
+@click.option("--base-from", metavar="NIGHT", help="Name or date (YYYY-MM-DD) of the baseline's first night.")
 @click.option(
-    "--k", type=Number(min=0, min_open=True), default=0.5, help="Half of the drop to look for, in sd of a night."
+    "--k",
+    type=Number(min=0, min_open=True),
+    default=0.5,
+    help="Half of the drop to detect, in standard deviations of a night.",
 )
-@click.option("--h", type=Number(min=0, min_open=True), default=5.0, help="The alarm is where C is above it.")
+@click.option(
+    "--h", type=Number(min=0, min_open=True), default=5.0, help="Threshold of the CUSUM statistic C for an alarm."
+)
 @click.option(
     "--min-se",
     type=Number(min=0),
     default=3.0,
-    help="Standard errors by which the nights since the change have to be below the baseline.",
+    help="Standard errors by which the nights since the change must be below the baseline.",
 )
 @click.option(
     "--min-coverage",
     type=Number(min=0, max=1, min_open=True),
     default=0.9,
-    help="Share of a night's trials that need a verdict for the night to count.",
+    help="Minimum share of a night's trials with a verdict.",
 )
 @click.option(
     "--min-shared",
     type=Number(min=0, max=1, min_open=True),
     default=0.8,
-    help="Share of tasks that a night needs in common with the last one.",
+    help="Minimum share of tasks that a night has in common with the latest one.",
 )
 @json_option
 def gate(
@@ -174,7 +179,7 @@ def gate(
     min_shared: float,
     as_json: bool,
 ) -> None:
-    """Judge whether the last of many runs lies below those before it, by more than chance; exit with 5 if it does."""
+    """Judge whether the latest run is worse than those before it by more than chance; exit with 5 if it is."""
     import json
     from dataclasses import replace
 
@@ -196,7 +201,7 @@ def gate(
 
 
 def _differences(nights: list[StoredNight]) -> list[str]:
-    """How nights with other settings differ from the last one: one line for each way to be other."""
+    """Describe how nights with other settings differ from the latest one, one line per distinct configuration."""
     from tbench.storage.comparable import differing_keys
     from tbench.text import names_shown
 
@@ -209,7 +214,7 @@ def _differences(nights: list[StoredNight]) -> list[str]:
 
 
 def _models(nights: list[StoredNight]) -> list[str]:
-    """A line where the nights are of several models: of one that is trained on, or of what does not belong together."""
+    """Return a line that names the models, if the nights have several (checkpoints, or a mistake)."""
     from tbench.text import names_shown
 
     models = sorted({each.run.model for each in nights if each.run.model is not None})

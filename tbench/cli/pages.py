@@ -1,4 +1,4 @@
-"""`tbench summary`, `report`, `site` and `view`: stored runs in the terminal, in files, and over HTTP."""
+"""`tbench summary`, `report`, `site` and `view`: show stored runs in the terminal, in files, and over HTTP."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import click
 
 from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import Argument, TbenchCommand
-from tbench.cli.parsing.values import A_PATH, Integer, OneOf
+from tbench.cli.parsing.values import PATH_TYPE, Integer, OneOf
 from tbench.cli.printing import print_line
 
-# `tbench report`: one self-contained HTML page for a run.
+# `tbench report`
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("run", cls=Argument, metavar="RUN", type=A_PATH, help="A run directory.")
-@click.option("--output", "-o", type=A_PATH, help="Where to write; default RUN/report.html.")
+@click.argument("run", cls=Argument, metavar="RUN", type=PATH_TYPE, help="A run directory.")
+@click.option("--output", "-o", type=PATH_TYPE, help="The file to write; default: RUN/report.html.")
 def report(run: Path, output: Path | None) -> None:
-    """Write one self-contained HTML page and print its path."""
+    """Write a self-contained HTML report of a run and print its path."""
     from reports.report import write_report
     from tbench.errors import UsageError
 
@@ -33,7 +33,7 @@ def report(run: Path, output: Path | None) -> None:
         raise UsageError(f"{output or run}: cannot be written: {error.strerror or error}") from None
 
 
-# `tbench site`: one folder of pages about all runs of some directories.
+# `tbench site`
 
 
 @click.command(cls=TbenchCommand)
@@ -41,14 +41,16 @@ def report(run: Path, output: Path | None) -> None:
     "folders",
     cls=Argument,
     metavar="DIR...",
-    type=A_PATH,
+    type=PATH_TYPE,
     nargs=-1,
     help="Folders of run directories, at any depth, or the directory of a nightly benchmark; default: runs.",
 )
-@click.option("--output", "-o", type=A_PATH, default=Path("site"), show_default=True, help="The folder of the pages.")
-@click.option("--index", metavar="FILE", type=A_PATH, help="The index; default: .tbench-history.sqlite in DIR.")
+@click.option(
+    "--output", "-o", type=PATH_TYPE, default=Path("site"), show_default=True, help="The folder for the pages."
+)
+@click.option("--index", metavar="FILE", type=PATH_TYPE, help="The index; default: .tbench-history.sqlite in DIR.")
 def site(folders: tuple[Path, ...], output: Path, index: Path | None) -> None:
-    """Write pages about all runs into one folder that opens from a file and from any server."""
+    """Write pages about all runs into one folder that can be opened from disk or served by any web server."""
     from tbench.nightly.pages import write_pages
 
     written = write_pages(folders or (Path("runs"),), output, index)
@@ -57,12 +59,12 @@ def site(folders: tuple[Path, ...], output: Path, index: Path | None) -> None:
     print_line(f"site: {written.overview}")
 
 
-# `tbench view`: the pages over HTTP, and runs under way as they happen.
+# `tbench view`
 
 PORT = 8712
 CACHE_NAME = ".tbench-view"
 _END_SEC = 15.0
-"""Longest time for which the end of connections and threads is waited for."""
+"""Maximum time to wait for connections and threads to end."""
 
 
 @click.command(cls=TbenchCommand)
@@ -70,14 +72,14 @@ _END_SEC = 15.0
     "folder",
     cls=Argument,
     metavar="DIR",
-    type=A_PATH,
+    type=PATH_TYPE,
     default=Path("runs"),
     help="Folder of run directories, at any depth, or the directory of a nightly benchmark.",
 )
-@click.option("--host", default="127.0.0.1", help="Address to listen on; beyond this machine a token is asked for.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on; beyond this machine, a token is required.")
 @click.option("--port", type=Integer(min=0, max=65535), default=PORT, help="Port; 0 picks a free one.")
 def view(folder: Path, host: str, port: int) -> None:
-    """Serve the pages about all runs, and those under way live: phases, counts, terminals. Nothing can be changed."""
+    """Serve pages about all runs, with live phases, counts and terminals of those in progress. Read-only."""
     from tbench.errors import UsageError
     from tbench.nightly.pages import write_pages
     from tbench.view.address import ViewAddress
@@ -85,8 +87,8 @@ def view(folder: Path, host: str, port: int) -> None:
     from tbench.view.viewing import Viewing
 
     if not folder.is_dir():
-        raise UsageError(f"{folder}: no such directory; give a folder of runs, or begin one with `tbench run`")
-    with _cache_of(folder) as cache:
+        raise UsageError(f"{folder}: no such directory; give a folder of runs, or start one with `tbench run`")
+    with _cache_directory(folder) as cache:
         pages = cache / "pages"
         pages.mkdir(exist_ok=True)
         index = cache / "index.sqlite"
@@ -101,13 +103,13 @@ def view(folder: Path, host: str, port: int) -> None:
             try:
                 server.serve_forever()
             finally:
-                # Whatever keeps a thread: it is told where, and the process ends.
+                # If a thread hangs, print where, and exit.
                 faulthandler.dump_traceback_later(_END_SEC, exit=True)
 
 
 @contextlib.contextmanager
-def _cache_of(folder: Path) -> Iterator[Path]:
-    """A folder for pages and index: beside the runs, or, where nothing can be written there, one for this time only."""
+def _cache_directory(folder: Path) -> Iterator[Path]:
+    """Yield a folder for pages and index: beside the runs, or a temporary one if that is not writable."""
     cache = folder / CACHE_NAME
     try:
         cache.mkdir(exist_ok=True)
@@ -120,20 +122,22 @@ def _cache_of(folder: Path) -> Iterator[Path]:
         yield cache
 
 
-# `tbench summary`: the score of a run directory.
+# `tbench summary`
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("run", cls=Argument, metavar="RUN", type=A_PATH, help="A run directory, or one with a results.jsonl.")
+@click.argument(
+    "run", cls=Argument, metavar="RUN", type=PATH_TYPE, help="A run directory, or one with a results.jsonl."
+)
 @click.option(
     "--std",
     type=OneOf("sample", "population"),
     default="sample",
-    help="What stands behind ±: n - 1 or n in the denominator.",
+    help="Standard deviation after ±: with n - 1 (sample) or n (population) in the denominator.",
 )
 @json_option
 def summary(run: Path, std: str, as_json: bool) -> None:
-    """Print the score of a run from its directory."""
+    """Print the score of a run directory."""
     from tbench.cli.execute import print_summary
 
     print_summary(run, "json" if as_json else "text", population=std == "population")

@@ -1,6 +1,6 @@
-"""The way of all text to stdout and stderr: what tasks, models, servers and files say cannot steer the terminal.
+"""Safe output to stdout and stderr: text from tasks, models, servers and files cannot control the terminal.
 
-Colours and cursors of tbench's own are the business of rich, and of the few lines that say so.
+tbench's own colours and cursor movements come from rich, and from the few functions here that allow colours.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ _COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 def print_line(text: str, *, err: bool = False) -> None:
-    """Print one line: what `text` quotes cannot begin another."""
+    """Print one line; line breaks in `text` are escaped."""
     click.echo(visible_line(text), err=err)
 
 
 def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text of several lines, such as a table or JSON, which stays JSON."""
+    """Print text of several lines, such as a table or JSON."""
     click.echo(visible(text), err=err, nl=nl)
 
 
 def print_coloured(lines: Iterable[str]) -> None:
-    """Print lines that have colours of tbench's own, which a terminal that shows none is spared."""
+    """Print lines with tbench's own colours; click removes them if the output shows none."""
     for line in lines:
         click.echo(coloured_line(line))
 
 
 def coloured_line(text: str) -> str:
-    """Give a line of which colours stay, and nothing else that could steer a terminal."""
+    """Return a line in which colours are kept and all other terminal controls are escaped."""
     return "".join(part if _COLOURS.fullmatch(part) else visible_line(part) for part in _COLOURS.split(text))
 
 
 def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table; columns whose head begins with > are numbers."""
+    """Yield the lines of a table; columns whose heading begins with > are right-aligned."""
     if not rows:
         return
     right = [head.startswith(">") for head in heads]

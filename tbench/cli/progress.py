@@ -1,4 +1,4 @@
-"""The progress of a run while it runs: the live view on a terminal, lines elsewhere, or what was asked for."""
+"""Progress of a running run: a live view on a terminal, lines elsewhere, or JSON."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-# What a run prints where nobody watches a live view: a line for each trial, each step too, or JSON for machines.
+# Without a live view: a line per trial, per step too, or JSON.
 
 
 def verdict_words(result: TrialResult) -> str:
-    """A result in a few words."""
+    """Describe a trial's result in a few words."""
     if result.error is not None:
-        again = "" if result.final else f" (attempt {result.attempt}; trying again)"
+        again = "" if result.final else f" (attempt {result.attempt}; retrying)"
         return f"error {result.error.type}: {result.error.message}{again}"
     reward = "none" if result.reward is None else f"{result.reward:g}"
     return f"reward {reward} ({result.outcome}, {result.steps} steps)"
 
 
 def attempt_words(attempt: int) -> str:
-    """What stands behind the name of a trial whose first attempt this is not."""
+    """Return the suffix of a trial's name that says which attempt this is; empty for the first."""
     return "" if attempt == 1 else f", attempt {attempt}"
 
 
 def task_step_words(event: TrialTaskStep) -> str:
-    """Which step of its task a trial begins."""
+    """Describe the task step that a trial begins."""
     return f"task step {event.number} of {event.count}: {event.name}"
 
 
 class PlainLines:
-    """Prints a line per trial and note, with the time: for logs and pipes. `verbose` has phases and steps, too."""
+    """Subscriber that prints a line per trial and note, with the time; with `verbose`, also phases and steps."""
 
     def __init__(self, *, verbose: bool = False) -> None:
         self._verbose = verbose
@@ -81,16 +81,16 @@ class PlainLines:
                 pass
 
     def _say(self, text: str) -> None:
-        # A reader that went away (`2>&1 | head`) must not cost a trial.
+        # A reader that has gone (`2>&1 | head`) must not fail a trial.
         with contextlib.suppress(OSError):
             print_line(f"{datetime.now():%H:%M:%S} {text}", err=True)
 
 
 class JsonLines:
-    """Prints every event as a line of JSON on stdout, as journal.jsonl has them."""
+    """Subscriber that prints every event as a line of JSON on stdout, in the format of journal.jsonl."""
 
     def __init__(self, hide: Callable[[str], str]) -> None:
-        """`hide` takes secrets out of a line."""
+        """`hide` removes secrets from a line."""
         self._hide = hide
 
     def __call__(self, event: Event) -> None:
@@ -98,28 +98,28 @@ class JsonLines:
             print_text(self._hide(event.model_dump_json()))
 
 
-# The live view of a run on a terminal: how it stands in one line, and under it as many trials as there is room.
+# The live view on a terminal: a status line, and below it as many trials as fit.
 
 _SHOWN_NOTES = 4
 _NAME_WIDTH = 34
-_LINES_FROM = 64
-"""Columns from which on there is room for the last line of each terminal."""
-_WORKS = ("agent", "verifier")
-"""Phases in which a trial is at work; before them it is being made ready, or waits."""
+_LAST_LINE_COLUMNS = 64
+"""Minimum columns for showing the last line of each terminal."""
+_ACTIVE_PHASES = ("agent", "verifier")
+"""Phases in which a trial is active; before them it is being prepared, or waits."""
 
 
 @dataclass
-class _Row:
+class _TrialRow:
     task: str
     seed: int
     attempt: int
     phase: str = "queued"
     part: str = ""
-    """The step of its task that is under way, of how many, where there are several."""
+    """The current task step and their number, if the task has several."""
     step: int = 0
     line: str = ""
     since: float = 0.0
-    """When it left the queue."""
+    """Time when the trial left the queue."""
 
     @property
     def name(self) -> str:
@@ -131,12 +131,12 @@ class _Row:
 
 
 class LiveView:
-    """What has happened so far, and how it looks on a screen of a given size."""
+    """Subscriber that collects the state of a run and renders it for a screen of a given size."""
 
     def __init__(self, *, is_away: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic):
-        """`is_away` says whether the endpoint is known to be away."""
+        """`is_away` tells whether the endpoint is known to be down."""
         self._planned = 0
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, _TrialRow] = {}
         self._longest = 0
         self._notes: list[str] = []
         self._rewards: list[float] = []
@@ -154,7 +154,7 @@ class LiveView:
             case TrialPhase():
                 row = self._rows.get(event.trial)
                 if row is None or row.attempt != event.attempt:
-                    row = self._rows[event.trial] = _Row(event.task, event.seed, event.attempt)
+                    row = self._rows[event.trial] = _TrialRow(event.task, event.seed, event.attempt)
                 if row.phase == "queued":
                     row.since = self._clock()
                 row.phase = event.phase
@@ -179,29 +179,29 @@ class LiveView:
                 pass
 
     def _is_past(self, trial: str, attempt: int) -> bool:
-        """Whether a later attempt at the trial has begun: an earlier one may still be being torn down."""
+        """Whether a later attempt of the trial has begun; events of the earlier one's teardown may still arrive."""
         return (row := self._rows.get(trial)) is not None and attempt < row.attempt
 
     def _note(self, text: str) -> None:
         self._notes = [*self._notes, text][-_SHOWN_NOTES:]
 
     def render(self, width: int, height: int) -> RenderableType:
-        """The status, the trials at work, and the latest notes; the lower the screen, the fewer of the latter two."""
+        """Render the status, the active trials and the latest notes, as many of them as fit."""
         from rich.console import Group
         from rich.text import Text
 
-        status = Text("\n").join(_shown(line, style="bold") for line in _folded(self._status(), width))
-        # The cursor stands on a line of its own.
+        status = Text("\n").join(_plain_text(line, style="bold") for line in _joined_lines(self._status(), width))
+        # The cursor occupies one line.
         left = height - 1 - len(status.plain.split("\n"))
         notes = self._notes[-min(_SHOWN_NOTES, left // 3) :] if left >= 3 else []
         parts: list[RenderableType] = [status]
         if (room := left - len(notes)) >= 2:
             parts.append(self._table(width, room))
-        parts += [_shown(note, style="dim", no_wrap=True, overflow="ellipsis") for note in notes]
+        parts += [_plain_text(note, style="dim", no_wrap=True, overflow="ellipsis") for note in notes]
         return Group(*parts)
 
     def _status(self) -> list[str]:
-        """How the run stands, in pieces between which a line may be broken."""
+        """Return the status of the run, in pieces between which a line may be broken."""
         from tbench.scores.summary import percent
 
         done, elapsed = len(self._rewards) + self._errors, self._clock() - self._started
@@ -212,7 +212,7 @@ class LiveView:
             counted(self._errors, "error"),
         ]
         if self._is_away():
-            pieces.append("ENDPOINT AWAY")
+            pieces.append("ENDPOINT DOWN")
         if self._rewards:
             pieces.append(f"score so far {percent(sum(self._rewards) / len(self._rewards))} %")
         if 0 < done < self._planned:
@@ -220,16 +220,16 @@ class LiveView:
         return pieces
 
     def _table(self, width: int, room: int) -> RenderableType:
-        """The trials that have begun, those at work first, in `room` lines; a last one counts the others."""
+        """Render a table of the running trials in `room` lines, active ones first; a last line counts the others."""
         from rich.console import Group
         from rich.table import Table
 
         begun = [row for row in self._rows.values() if row.phase != "queued"]
         queued = len(self._rows) - len(begun)
-        shown = sorted(begun, key=lambda row: row.phase not in _WORKS)
+        shown = sorted(begun, key=lambda row: row.phase not in _ACTIVE_PHASES)
         if len(begun) + bool(queued) >= room:
             shown = shown[: room - 2]
-        with_lines = width >= _LINES_FROM
+        with_lines = width >= _LAST_LINE_COLUMNS
         name_width = max(8, min(self._longest, _NAME_WIDTH, width - 26))
         table = Table(box=None, pad_edge=False, expand=with_lines)
         table.add_column("trial", width=name_width, no_wrap=True)
@@ -242,19 +242,19 @@ class LiveView:
         for row in shown:
             name = f"{shortened(visible_line(row.task), name_width - len(row.mark))}{row.mark}"
             cells = [name, row.phase, str(row.step) if row.step else "", f"{now - row.since:.0f}", row.line]
-            table.add_row(*[_shown(cell) for cell in cells[: len(table.columns)]])
+            table.add_row(*[_plain_text(cell) for cell in cells[: len(table.columns)]])
         if rest := _rest(len(begun) - len(shown), queued):
-            return Group(table, _shown(rest, style="dim", no_wrap=True, overflow="ellipsis"))
+            return Group(table, _plain_text(rest, style="dim", no_wrap=True, overflow="ellipsis"))
         return table
 
 
 def _rest(folded: int, queued: int) -> str:
-    """How many trials are not shown although they have begun, and how many wait."""
+    """Describe how many running trials are not shown, and how many are queued."""
     return ", ".join([*([f"and {folded} more"] if folded else []), *([f"{queued} queued"] if queued else [])])
 
 
 def shortened(name: str, width: int) -> str:
-    """A name within `width` columns, cut between its words, where it has some."""
+    """Shorten a name to `width` columns, at a word boundary if possible."""
     if len(name) <= width:
         return name
     end = max(name.rfind(mark, 0, width) for mark in "-_. ")
@@ -262,15 +262,15 @@ def shortened(name: str, width: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it: 45 s, 12 min, 3 h 05 min."""
+    """Format a duration: 45 s, 12 min, 3 h 05 min."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
 
 
-def _folded(pieces: Iterable[str], width: int) -> list[str]:
-    """The pieces in lines of at most `width` columns, with commas between them."""
+def _joined_lines(pieces: Iterable[str], width: int) -> list[str]:
+    """Join the pieces with commas into lines of at most `width` columns."""
     lines = [""]
     for piece in pieces:
         joined = f"{lines[-1]}, {piece}" if lines[-1] else piece
@@ -281,8 +281,8 @@ def _folded(pieces: Iterable[str], width: int) -> list[str]:
     return lines
 
 
-def _shown(text: str, **options: Any) -> Text:
-    """One line for rich, which shows it as it is: markup and escapes in it are only text."""
+def _plain_text(text: str, **options: Any) -> Text:
+    """Return one line of literal text for rich: markup and escapes in it have no effect."""
     from rich.text import Text
 
     return Text(visible_line(text), **options)
@@ -298,10 +298,10 @@ def progress(
     is_away: Callable[[], bool] = lambda: False,
     remark: str = "",
 ) -> Iterator[Subscriber]:
-    """A subscriber that shows what happens, for the duration of the block.
+    """Yield a subscriber that shows the progress of a run for the block.
 
-    `RunStarted` says how many trials are to be done: fewer than the plan where a run is resumed. `hide` takes secrets
-    out of JSON, `is_away` says whether the endpoint is away, `remark` is printed with the first line.
+    `RunStarted` says how many trials are left, which for a resumed run is fewer than planned. `hide` removes secrets
+    from JSON, `is_away` tells whether the endpoint is down, and `remark` is appended to the first line.
     """
     if output.json_lines:
         yield JsonLines(hide)
@@ -318,7 +318,7 @@ def progress(
     from rich.live import Live
     from rich.text import Text
 
-    console.print(Text(visible_line(headline)))  # which breaks it between words
+    console.print(Text(visible_line(headline)))  # rich wraps it at words
     view = LiveView(is_away=is_away)
     begun = False
 
@@ -326,7 +326,7 @@ def progress(
         nonlocal begun
         begun = begun or isinstance(event, TrialPhase)
         if isinstance(event, Note) and not begun:
-            # What is told before the first trial stays: the view has room for the last few notes only.
+            # Print notes before the first trial permanently: the view only keeps the last few.
             console.print(Text(visible_line(event.text)))
         else:
             view(event)
@@ -336,10 +336,10 @@ def progress(
 
 
 def _terminal() -> Console | None:
-    """The terminal that stderr is; None where it is none."""
+    """Return a console for stderr; None if stderr is not a terminal."""
     if not sys.stderr.isatty() and not {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys():
         return None
-    from rich.console import Console  # which knows of more that makes a terminal
+    from rich.console import Console  # rich checks further variables
 
     console = Console(stderr=True, highlight=False)
     return console if console.is_terminal else None
@@ -357,4 +357,4 @@ def _headline(plan: RunPlan, tasks: TaskSet) -> str:
 
 
 def _nothing(event: Event) -> None:
-    """Nothing is shown."""
+    pass

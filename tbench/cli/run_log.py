@@ -1,4 +1,4 @@
-"""run.log: what happens during a run, with the time, for whoever was not watching."""
+"""run.log: a log of the events of a run, with times."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ _LOG = logging.getLogger("tbench")
 
 @contextlib.contextmanager
 def run_log(directory: Path, level: str, hide: Callable[[str], str]) -> Iterator[RunLog]:
-    """A subscriber that writes run.log, for the duration of the block. An exception that ends the block is logged,
-    and so are warnings of libraries.
+    """Yield a subscriber that writes run.log for the block, also logging warnings of libraries and a final exception.
 
-    `level` is debug, info, warning or error; `hide` takes secrets out of every record.
+    `level` is debug, info, warning or error; `hide` removes secrets from every record.
     """
     is_earlier_run = (directory / CONFIG_NAME).exists()
     handler = _FileHandler(directory / LOG_NAME, level.upper(), hide)
@@ -32,7 +31,7 @@ def run_log(directory: Path, level: str, hide: Callable[[str], str]) -> Iterator
         try:
             yield RunLog(handler)
         except Exception as error:
-            # A run that fails before its first event has a directory already, unless that is another process's.
+            # A run that fails before its first event may already own its directory.
             if not is_earlier_run and (directory / CONFIG_NAME).exists():
                 handler.begin()
             _LOG.error("%s", error, exc_info=None if isinstance(error, UsageError) else error)
@@ -40,14 +39,14 @@ def run_log(directory: Path, level: str, hide: Callable[[str], str]) -> Iterator
 
 
 class RunLog:
-    """Logs events: phases and steps as debug, notes and verdicts as info, errors of trials as warnings."""
+    """Subscriber that logs phases and steps as debug, notes and verdicts as info, errors of trials as warnings."""
 
     def __init__(self, handler: _FileHandler) -> None:
         self._handler = handler
         self._names: dict[str, str] = {}
 
     def __call__(self, event: Event) -> None:
-        # Only now the directory is this run's: before, it may belong to another process.
+        # Before the first event, the directory may belong to another process.
         self._handler.begin()
         match event:
             case RunStarted():
@@ -69,13 +68,13 @@ class RunLog:
             case Note():
                 _LOG.info("%s", event.text)
             case RunEnded():
-                _LOG.info("cut short" if event.interrupted else "ended")
+                _LOG.info("interrupted" if event.interrupted else "ended")
             case _:
                 pass
 
 
 class _FileHandler(logging.Handler):
-    """Appends records to a file; those from before `begin` come first.
+    """Logging handler that buffers records until `begin` opens its file.
 
     Neither a full disk nor a record that cannot be formatted raises in the code that logs.
     """
@@ -92,7 +91,7 @@ class _FileHandler(logging.Handler):
         self.setFormatter(formatter)
 
     def begin(self) -> None:
-        """Open the file. Never raises: if the file cannot be opened, there is no log."""
+        """Open the file and write the buffered records. Never raises: without a file, there is no log."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -124,19 +123,19 @@ class _FileHandler(logging.Handler):
 
 
 class _OneLine(logging.Formatter):
-    """A record is a line: what its message quotes cannot begin another. Only a traceback has lines of its own."""
+    """Formats a record as one line, with line breaks escaped; only a traceback has several."""
 
     def __init__(self, hide: Callable[[str], str], form: str, date_form: str) -> None:
         super().__init__(form, date_form)
         self._hide = hide
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - it is logging's
-        # Hidden while it still has its lines: a secret may have some.
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides logging's
+        # Secrets may contain line breaks, so hide them before escaping.
         return visible_line(self._hide(super().formatMessage(record)))
 
 
 class _LastResort(logging.Handler):
-    """Prints what Python prints where no handler is attached: warnings of libraries that have none of their own."""
+    """Prints warnings of libraries without handlers, as Python does when no handler is attached to the root logger."""
 
     def emit(self, record: logging.LogRecord) -> None:
         logger: logging.Logger | None = logging.getLogger(record.name)
@@ -151,7 +150,7 @@ class _LastResort(logging.Handler):
 
 @contextlib.contextmanager
 def _attached(handler: logging.Handler) -> Iterator[None]:
-    """Attach `handler` for the block: alone to tbench, whose records are shown already, and also to libraries."""
+    """Attach `handler` to tbench's logger and to the root logger for the block; tbench's records go only to it."""
     root = logging.getLogger()
     handlers = [handler] if root.handlers else [handler, _LastResort(logging.WARNING)]
     for each in handlers:

@@ -1,4 +1,4 @@
-"""`tbench show`, `diff` and `why`: the steps of stored trials as text."""
+"""`tbench show`, `diff` and `why`: print the steps of stored trials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tbench.cli.parsing.commands import Argument, TbenchCommand
-from tbench.cli.parsing.values import A_NAME, Integer
+from tbench.cli.parsing.values import NAME_TYPE, Integer
 from tbench.text import unseen_as
 
 if TYPE_CHECKING:
@@ -21,27 +21,25 @@ if TYPE_CHECKING:
     from reports.trial.verdict import VerifierView
     from tbench.storage.stored_trial import StoredTrial
 
-# Steps of a stored trial as lines for a terminal: what was thought, typed and shown.
-
 _SHORT_LINES = 12
-"""Lines of a text in the list of all steps; the rest is left out, and said."""
-Styled = str
-"""A line with the escapes of its style, which a terminal that shows no colours is spared."""
+"""Maximum lines of a text in the list of all steps."""
+StyledLine = str
+"""A line with escape sequences for its style; click removes them if the output shows no colours."""
 
 
-def head_lines(trial: StoredTrial) -> Iterator[Styled]:
-    """Which trial it is, and what became of it."""
+def head_lines(trial: StoredTrial) -> Iterator[StyledLine]:
+    """Yield the trial's name, agent and outcome."""
     result = trial.result
     yield click.style(trial.name, bold=True)
     if result is None:
-        yield "no result: it is under way, or was cut short"
+        yield "no result: the trial is still running, or was interrupted"
         return
     model = f", {result.model}" if result.model else ""
     yield f"{result.agent}{model}; {outcome_words(trial)}"
 
 
 def outcome_words(trial: StoredTrial) -> str:
-    """What became of it, how it ended, and how long that took."""
+    """Describe a trial's verdict, outcome, steps and duration."""
     result = trial.result
     if result is None:
         return f"no result after {len(trial.steps)} steps"
@@ -56,8 +54,8 @@ def outcome_words(trial: StoredTrial) -> str:
     return f"{what}{touched} ({ended}{result.steps} steps, {result.timings.wall_sec:.0f} s)"
 
 
-def step_lines(step: Step, count: int, *, whole: bool = False) -> Iterator[Styled]:
-    """One step; with `whole` all of its texts."""
+def step_lines(step: Step, count: int, *, whole: bool = False) -> Iterator[StyledLine]:
+    """Yield the lines of a step, with its full texts if `whole`."""
     code = "" if step.exit_code is None else f", exit {step.exit_code}"
     usage = step.reply.usage
     tokens = f", {usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens" if usage.completion_tokens else ""
@@ -80,7 +78,7 @@ def step_lines(step: Step, count: int, *, whole: bool = False) -> Iterator[Style
         yield from _text(step.observation.rstrip("\n"), "  | ", whole)
 
 
-def _text(text: str, lead: str, whole: bool, **style: object) -> Iterator[Styled]:
+def _text(text: str, lead: str, whole: bool, **style: object) -> Iterator[StyledLine]:
     lines = text.split("\n")
     shown = lines if whole else _shortened(lines)
     for line in shown:
@@ -89,7 +87,7 @@ def _text(text: str, lead: str, whole: bool, **style: object) -> Iterator[Styled
 
 
 def _shortened(lines: Sequence[str]) -> list[str]:
-    """The first lines and the last ones, with a line between them that tells how many are left out."""
+    """Return the first and the last lines, and between them a line with the number of omitted ones."""
     if len(lines) <= _SHORT_LINES:
         return list(lines)
     half = _SHORT_LINES // 2
@@ -97,25 +95,25 @@ def _shortened(lines: Sequence[str]) -> list[str]:
 
 
 def _safe(line: str) -> str:
-    """What a model or a container wrote: nothing in it is obeyed by a terminal."""
+    """Escape a line from a model or a container, so that it cannot control the terminal."""
     return unseen_as(line.replace("\t", "    "), "·")
 
 
 def matches(step: Step, pattern: re.Pattern[str]) -> bool:
-    """Whether anything of a step matches."""
+    """Whether any text of a step matches."""
     texts = (step.reply.content, step.reply.reasoning or "", step.observation, *step.actions, *step.warnings)
     return any(pattern.search(text) for text in texts)
 
 
-# `tbench show`: the steps of a trial, to be read.
+# `tbench show`
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("trial", cls=Argument, metavar="TRIAL", type=A_NAME, help="RUN/TASK/SEED.")
-@click.option("--step", type=Integer(min=1), help="All of this step, with the screen as it was behind it.")
-@click.option("--grep", metavar="RE", help="Only steps in which this regular expression matches something.")
+@click.argument("trial", cls=Argument, metavar="TRIAL", type=NAME_TYPE, help="The trial, as RUN/TASK/SEED.")
+@click.option("--step", type=Integer(min=1), help="Show this step in full, with the screen at its end.")
+@click.option("--grep", metavar="RE", help="Only steps that match this regular expression.")
 def show(trial: str, step: int | None, grep: str | None) -> None:
-    """Show the steps of a trial: what its model thought, typed and saw."""
+    """Show the steps of a trial: what the model thought, typed and saw."""
     from tbench.cli.printing import coloured_line, print_coloured
     from tbench.errors import UsageError
     from tbench.storage.stored_trial import find_trial
@@ -123,12 +121,12 @@ def show(trial: str, step: int | None, grep: str | None) -> None:
     try:
         pattern = re.compile(grep) if grep is not None else None
     except re.error as error:
-        raise UsageError(f"--grep {grep}: is no regular expression: {error}") from None
+        raise UsageError(f"--grep {grep}: invalid regular expression: {error}") from None
     found = find_trial(trial)
     if step is not None and step > len(found.steps):
         raise UsageError(f"--step {step}: {found.name} has {len(found.steps)} steps")
     if pattern is not None and not any(True for _ in _matching(found, pattern)):
-        raise UsageError(f"--grep {grep}: matches nothing in {found.name}")
+        raise UsageError(f"--grep {grep}: no match in {found.name}")
     lines = _lines(found, step, pattern)
     if sys.stdout.isatty():
         click.echo_via_pager((f"{coloured_line(line)}\n" for line in lines), color=True)
@@ -137,12 +135,10 @@ def show(trial: str, step: int | None, grep: str | None) -> None:
 
 
 def _matching(trial: StoredTrial, pattern: re.Pattern[str]) -> Iterator[int]:
-
     return (each.index for each in trial.steps if matches(each, pattern))
 
 
 def _lines(trial: StoredTrial, step: int | None, pattern: re.Pattern[str] | None) -> Iterator[str]:
-
     chosen = set(_matching(trial, pattern)) if pattern is not None else {each.index for each in trial.steps}
     yield from head_lines(trial)
     for each in trial.steps:
@@ -154,7 +150,7 @@ def _lines(trial: StoredTrial, step: int | None, pattern: re.Pattern[str] | None
 
 
 def _screen(trial: StoredTrial, step: int) -> Iterator[str]:
-    from tbench.cli.screens import SessionRecording
+    from tbench.cli.recording import SessionRecording
 
     try:
         lines = SessionRecording(trial.directory).screen_after(step)
@@ -162,22 +158,24 @@ def _screen(trial: StoredTrial, step: int) -> Iterator[str]:
         lines = None
     yield ""
     if lines is None:
-        yield click.style("its recording does not tell what was on the screen behind it", dim=True)
+        yield click.style("the recording does not show the screen at its end", dim=True)
         return
-    yield click.style("the screen behind it:", bold=True)
+    yield click.style("screen at its end:", bold=True)
     yield from lines
 
 
-# `tbench diff`: where two trials part.
+# `tbench diff`
 
 _LEAST_COLUMNS, _MOST_COLUMNS = 60, 200
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("first", cls=Argument, metavar="TRIAL", type=A_NAME, help="RUN/TASK/SEED.")
-@click.argument("second", cls=Argument, metavar="OTHER", type=A_NAME, help="Another one, as a rule of the same task.")
+@click.argument("first", cls=Argument, metavar="TRIAL", type=NAME_TYPE, help="The trial, as RUN/TASK/SEED.")
+@click.argument(
+    "second", cls=Argument, metavar="OTHER", type=NAME_TYPE, help="Another trial, usually of the same task."
+)
 def diff(first: str, second: str) -> None:
-    """Show the first step at which two trials part, side by side: what was typed, and what was seen."""
+    """Show the first step at which two trials differ, side by side: what was typed and what was seen."""
     from tbench.cli.printing import print_coloured
     from tbench.storage.stored_trial import find_trial
 
@@ -186,23 +184,23 @@ def diff(first: str, second: str) -> None:
 
 
 def diff_lines(first: StoredTrial, second: StoredTrial, columns: int) -> Iterator[str]:
-    """The two beside each other from the step on at which they part."""
+    """Yield the first step at which two trials differ, side by side."""
     from tbench.divergence import first_differing_lines
 
     width = (columns - 3) // 2
-    yield from _beside([first.name, outcome_words(first)], [second.name, outcome_words(second)], width)
+    yield from _side_by_side([first.name, outcome_words(first)], [second.name, outcome_words(second)], width)
     mine, others = first.steps, second.steps
     for old, new in zip(mine, others, strict=False):
         seen = first_differing_lines(old.observation, new.observation)
         if seen is not None or old.actions != new.actions:
-            what = "something else was typed"
+            what = "different input"
             if old.actions == new.actions and seen is not None:
-                what = f"the same was typed, and {seen[0]} was seen in one, {seen[1]} in the other"
-            yield from ("", click.style(f"they part at step {old.index}: {what}", bold=True))
-            yield from _beside(_step(old), _step(new), width)
+                what = f"the same input, but {seen[0]} was seen in one and {seen[1]} in the other"
+            yield from ("", click.style(f"they differ at step {old.index}: {what}", bold=True))
+            yield from _side_by_side(_step(old), _step(new), width)
             return
     if len(mine) != len(others):
-        yield from ("", f"the same up to step {min(len(mine), len(others))}, with which one of them ends")
+        yield from ("", f"the same up to step {min(len(mine), len(others))}, where one of them ends")
         return
     yield from ("", f"the same in all {len(mine)} steps")
 
@@ -215,7 +213,7 @@ def _step(step: Step) -> list[str]:
     return [*lines, *(f"| {line}" for line in step.observation.rstrip("\n").split("\n"))]
 
 
-def _beside(left: list[str], right: list[str], width: int) -> Iterator[str]:
+def _side_by_side(left: list[str], right: list[str], width: int) -> Iterator[str]:
     from tbench.divergence import same_as
 
     for number in range(max(len(left), len(right))):
@@ -225,25 +223,25 @@ def _beside(left: list[str], right: list[str], width: int) -> Iterator[str]:
         yield f"{cells[0]:<{width}} {mark} {cells[1]}".rstrip()
 
 
-# `tbench why`: on one screen, what made a trial fail.
+# `tbench why`
 
 _TESTS, _STEPS, _COLUMNS = 6, 3, 110
 _PROMPT = re.compile(r"\S+[@:]\S*[#$] ?")
 _LIMITS = {
-    "step_limit": "it had no step left (--steps)",
-    "token_limit": "it had no token left (--max-completion-tokens)",
-    "context_limit": "its context was full",
-    "agent_timeout": "its time was up",
-    "format_limit": "too many replies in a row could not be read",
-    "terminal_lost": "it had lost its terminal",
+    "step_limit": "no steps left (--steps)",
+    "token_limit": "no tokens left (--max-completion-tokens)",
+    "context_limit": "the context was full",
+    "agent_timeout": "the agent's time was up",
+    "format_limit": "too many unusable replies in a row",
+    "terminal_lost": "the terminal was lost",
 }
-"""What outcomes mean that are an end before the end."""
+"""Meaning of the outcomes that end a trial early."""
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("trial", cls=Argument, metavar="TRIAL", type=A_NAME, help="RUN/TASK/SEED.")
+@click.argument("trial", cls=Argument, metavar="TRIAL", type=NAME_TYPE, help="The trial, as RUN/TASK/SEED.")
 def why(trial: str) -> None:
-    """Say on one screen what became of a trial: failed tests, limits, errors of form, signs, the last steps."""
+    """Explain a trial's outcome on one screen: failed tests, limits, format errors, signs, the last steps."""
     from tbench.cli.printing import print_coloured
     from tbench.storage.stored_trial import find_trial
 
@@ -251,8 +249,7 @@ def why(trial: str) -> None:
 
 
 def why_lines(trial: StoredTrial) -> Iterator[str]:
-    """The lines of that screen."""
-
+    """Yield the explanation of a trial's outcome, one screen long."""
     yield from head_lines(trial)
     yield from _end(trial)
     yield from _tests(trial)
@@ -261,7 +258,7 @@ def why_lines(trial: StoredTrial) -> Iterator[str]:
     yield from _last_steps(trial)
     yield ""
     last = max((step.index for step in trial.steps if step.actions), default=len(trial.steps))
-    yield f"tbench show {trial.name} --step {last}" if last else f"its files: {trial.directory}"
+    yield f"tbench show {trial.name} --step {last}" if last else f"files: {trial.directory}"
     if trial.result is not None and trial.result.reward is not None and not trial.result.passed and trial.steps:
         yield f"tbench blame {trial.name}"
 
@@ -271,11 +268,11 @@ def _end(trial: StoredTrial) -> Iterator[str]:
     if result is None:
         return
     if result.error is not None:
-        yield _marked("error", f"{result.error.type}: {result.error.message}", fg="red")
-    if (words := _LIMITS.get(str(result.outcome))) is not None:
-        yield _marked("limit", f"{result.outcome}: {words}", fg="red")
+        yield _labelled("error", f"{result.error.type}: {result.error.message}", fg="red")
+    if (meaning := _LIMITS.get(str(result.outcome))) is not None:
+        yield _labelled("limit", f"{result.outcome}: {meaning}", fg="red")
     if result.out_of_memory:
-        yield _marked("limit", "a process was ended for want of memory", fg="red")
+        yield _labelled("limit", "a process was killed because memory ran out", fg="red")
 
 
 def _tests(trial: StoredTrial) -> Iterator[str]:
@@ -284,27 +281,27 @@ def _tests(trial: StoredTrial) -> Iterator[str]:
         label = f"{name}: " if name else ""
         failed = [test for test in view.tests if test.state in ("fail", "error")]
         if view.tests:
-            yield _marked("tests", f"{label}{len(failed)} of {len(view.tests)} failed ({view.source})")
+            yield _labelled("tests", f"{label}{len(failed)} of {len(view.tests)} failed ({view.source})")
         for test in failed[:_TESTS]:
             yield f"  {click.style('✗', fg='red')} {_cut(test.own_name)}"
-            yield from (f"      {_cut(line)}" for line in _gist(test.message)[: max(1, _TESTS // len(failed))])
+            yield from (f"      {_cut(line)}" for line in _error_lines(test.message)[: max(1, _TESTS // len(failed))])
         if len(failed) > _TESTS:
             yield f"  … and {len(failed) - _TESTS} more"
         if not view.tests:
             last = [line for line in f"{view.output}{view.output_end}".split("\n") if line.strip()][-_STEPS:]
-            yield from (_marked("verifier", f"{label}{line}") for line in last)
+            yield from (_labelled("verifier", f"{label}{line}") for line in last)
     if not found:
-        yield _marked("verifier", "left nothing")
+        yield _labelled("verifier", "left no output")
 
 
-def _gist(message: str) -> list[str]:
-    """The lines of a test's message that say what went wrong: those that pytest marks as errors, else the last one."""
+def _error_lines(message: str) -> list[str]:
+    """Return the lines of a test's message that pytest marks as errors, else its last line."""
     lines = [line.strip() for line in message.split("\n") if line.strip()]
     return [line[2:].strip() for line in lines if line.startswith("E ")] or lines[-1:]
 
 
 def _verifiers(trial: StoredTrial) -> list[tuple[str, VerifierView]]:
-    """What the verifier has left, or that of each step of the task."""
+    """Return the output of the verifier, or of each task step's verifier, by step name."""
     from reports.trial.verdict import read_verifier
 
     places: list[tuple[str, Path]] = [("", trial.directory)]
@@ -315,36 +312,38 @@ def _verifiers(trial: StoredTrial) -> list[tuple[str, VerifierView]]:
 def _warnings(trial: StoredTrial) -> Iterator[str]:
     errors = Counter(step.format_error for step in trial.steps if step.format_error)
     if errors:
-        yield _marked("form", ", ".join(f"{kind} {count}" for kind, count in errors.most_common()), fg="yellow")
+        yield _labelled(
+            "format errors", ", ".join(f"{kind} {count}" for kind, count in errors.most_common()), fg="yellow"
+        )
     if "raw_tool_call" in errors:
-        yield "  Tool calls came as text: start the server with the --tool-call-parser of this model."
+        yield "  Tool calls arrived as text: start the server with this model's --tool-call-parser."
     if "reply_in_reasoning" in errors:
-        yield "  Whole replies came as thinking: start the server with the --reasoning-parser of this model, or none."
+        yield "  Whole replies arrived as thinking: start the server with this model's --reasoning-parser, or none."
     kinds = Counter(warning.partition(":")[0] for step in trial.steps for warning in step.warnings)
     if kinds:
-        yield _marked("warnings", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(6)), fg="yellow")
+        yield _labelled("warnings", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(6)), fg="yellow")
 
 
 def _signs(trial: StoredTrial) -> Iterator[str]:
     integrity = trial.result.integrity if trial.result is not None else None
     for sign in (*integrity.tamper, *integrity.remarks)[:4] if integrity is not None else ():
-        yield _marked("sign", sign, fg="magenta")
+        yield _labelled("sign", sign, fg="magenta")
 
 
 def _last_steps(trial: StoredTrial) -> Iterator[str]:
     if trial.steps:
-        yield _marked("last steps", "")
+        yield _labelled("last steps", "")
     for step in trial.steps[-_STEPS:]:
         typed = " ⏎ ".join(line for action in step.actions for line in action.split("\n") if line)
         code = f" → exit {step.exit_code}" if step.exit_code is not None else ""
-        said = typed or step.format_error or f"typed nothing: {step.reply.content}"
-        yield f"  {step.index:>3}  {click.style(_cut(said), fg='green')}{code}"
+        text = typed or step.format_error or f"typed nothing: {step.reply.content}"
+        yield f"  {step.index:>3}  {click.style(_cut(text), fg='green')}{code}"
         seen = [line for line in step.observation.split("\n") if line.strip() and not _PROMPT.fullmatch(line)]
         if seen and typed:
             yield f"       | {_cut(seen[-1])}"
 
 
-def _marked(label: str, text: str, **style: str) -> str:
+def _labelled(label: str, text: str, **style: str) -> str:
     return f"{click.style(label, bold=True, **style)}{': ' if text else ''}{_cut(text)}"  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""`tbench task` and `tbench shell`: makes and converts task directories, and tries tasks by hand."""
+"""`tbench task` and `tbench shell`: create and convert task directories, and try tasks interactively."""
 
 from __future__ import annotations
 
@@ -10,52 +10,54 @@ from typing import Any
 import click
 
 from tbench import exit_codes
-from tbench.cli.common import sandbox_of
-from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup, TbenchCommand
-from tbench.cli.parsing.values import A_NAME, A_PATH
+from tbench.cli.common import sandbox_config
+from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
+from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE
 from tbench.cli.printing import print_line
 from tbench.text import counted
 
 COMMANDS = {
-    "list": Lazy("tbench.cli.task_check", "list_tasks", "List tasks with their difficulty, limits and content hashes."),
-    "check": Lazy(
+    "list": LazyCommand(
+        "tbench.cli.task_check", "list_tasks", "List tasks with their difficulty, limits and content hashes."
+    ),
+    "check": LazyCommand(
         "tbench.cli.task_check",
         "check",
-        "Report what keeps tasks from running or being judged, and what looks like a mistake; exit 2 for problems.",
+        "Report what keeps tasks from being run or verified, and likely mistakes; exit with 2 for problems.",
     ),
-    "shell": Lazy(
+    "shell": LazyCommand(
         "tbench.cli.task",
         "task_shell",
-        "Open a shell as the task's agent has it; when you leave it, the verifier judges, and you may go back.",
+        "Open a shell as the task's agent gets it; leaving it runs the verifier, after which you can return.",
     ),
-    "solve": Lazy(
+    "solve": LazyCommand(
         "tbench.cli.task",
         "solve",
-        "Run a task's solution, with its output as it comes, and the verifier; exit with 2 where that is no pass.",
+        "Run a task's solution, showing its output, then the verifier; exit with 2 if it does not pass.",
     ),
-    "verify": Lazy(
+    "verify": LazyCommand(
         "tbench.cli.task",
         "verify",
-        "Judge what was done in a shell of the task that is open elsewhere, in a copy, which leaves the shell alone.",
+        "Verify a copy of an open `tbench task shell`, which is left undisturbed; exit with 2 if it does not pass.",
     ),
-    "new": Lazy("tbench.cli.task", "new", "Write a small task that works, to begin with."),
-    "convert": Lazy("tbench.cli.task", "convert", "Write tasks of Terminal-Bench 1 as tasks of the current form."),
+    "new": LazyCommand("tbench.cli.task", "new", "Create a small working task to start from."),
+    "convert": LazyCommand("tbench.cli.task", "convert", "Convert tasks of Terminal-Bench 1 to the current format."),
 }
-CHOOSING = {
+SELECTION_SETTINGS = {
     *("tasks.source", "tasks.include", "tasks.exclude", "tasks.limit"),
     *("tasks.registry", "tasks.refresh", "tasks.offline"),
 }
-"""Settings that say which tasks there are."""
-USED_TO_TRY = {"sandbox.allow_env", "sandbox.container_proxy", "sandbox.pull_timeout_sec", "schedule.concurrency"}
-"""Settings that say how oracle and nop are run."""
+"""Settings that choose the tasks."""
+TRIAL_SETTINGS = {"sandbox.allow_env", "sandbox.container_proxy", "sandbox.pull_timeout_sec", "schedule.concurrency"}
+"""Settings for running oracle and nop."""
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def task() -> None:
-    """List, check, try, begin and convert task directories."""
+    """List, check, try, create and convert tasks."""
 
 
-# `tbench task new`: a small task that works, for somebody to turn into another one.
+# `tbench task new`
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -65,26 +67,26 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
     "name",
     cls=Argument,
     metavar="NAME",
-    type=A_NAME,
-    help="The task's name, and that of its directory: small letters, digits, '-', '_' and '.'.",
+    type=NAME_TYPE,
+    help="Name of the task and its directory: lowercase letters, digits, '-', '_' and '.'.",
 )
-@click.option("--dir", "folder", metavar="DIR", type=A_PATH, default=".", help="Where its directory is made.")
+@click.option("--dir", "folder", metavar="DIR", type=PATH_TYPE, default=".", help="Where to create the directory.")
 def new(name: str, folder: Path) -> None:
-    """Write a small task that works, to begin with."""
+    """Create a small working task to start from."""
     from tbench.errors import UsageError
     from tbench.tasks.template import write_template
 
     if _NAME.fullmatch(name) is None:
         raise UsageError(
-            f"{name}: no name of a task; it begins with a small letter or a digit, has only these and '-', '_' and "
-            "'.', and at most 64 of them"
+            f"{name}: not a task name; use at most 64 lowercase letters, digits, '-', '_' and '.', "
+            "beginning with a letter or digit"
         )
     path = folder / name
     write_template(name, path)
-    print_line(f"{path}: a task that works; change its files, and try it with: tbench task check {path}")
+    print_line(f"{path}: created a working task; edit its files and try it with: tbench task check {path}")
 
 
-# `tbench task convert`: tasks of Terminal-Bench 1 in the current form.
+# `tbench task convert`
 
 
 @click.command(cls=TbenchCommand)
@@ -92,14 +94,14 @@ def new(name: str, folder: Path) -> None:
     "tasks",
     cls=Argument,
     metavar="DIR",
-    type=A_PATH,
+    type=PATH_TYPE,
     help="A task of Terminal-Bench 1 (a directory with a task.yaml), or a directory of such tasks.",
 )
 @click.option(
-    "--output", "-o", metavar="DIR", type=A_PATH, help="A new directory for the tasks; default: DIR-converted."
+    "--output", "-o", metavar="DIR", type=PATH_TYPE, help="A new directory for the tasks; default: DIR-converted."
 )
 def convert(tasks: Path, output: Path | None) -> None:
-    """Write tasks of Terminal-Bench 1 as tasks of the current form."""
+    """Convert tasks of Terminal-Bench 1 to the current format."""
     from tbench.errors import TaskInvalid, UsageError
     from tbench.files import is_unused
     from tbench.tasks.sources import task_paths
@@ -132,52 +134,50 @@ def convert(tasks: Path, output: Path | None) -> None:
         raise click.exceptions.Exit(exit_codes.USAGE)
 
 
-# `tbench task shell`, `solve` and `verify`: a task by hand, its solution as it runs, and a verdict about either.
+# `tbench task shell`, `solve` and `verify`
 
 
-def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The task, and what its sandbox may have."""
-    command = click.option("--cap-add", metavar="CAP", multiple=True, help="A Linux capability besides; repeatable.")(
+def _sandbox_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the task argument and the options of its sandbox."""
+    command = click.option("--cap-add", metavar="CAP", multiple=True, help="Add this Linux capability; repeatable.")(
         command
     )
-    command = click.option("--allow-env", metavar="VAR", multiple=True, help="A variable it may take; repeatable.")(
-        command
-    )
-    command = click.option("--container-proxy", metavar="inherit|none|URL", help="Its proxy, where it has a network.")(
-        command
-    )
-    help = "A task directory, or a bundled task's name."
-    return click.argument("name", cls=Argument, metavar="TASK", type=A_NAME, help=help)(command)
+    about = "Let the task read this variable of the environment; repeatable."
+    command = click.option("--allow-env", metavar="VAR", multiple=True, help=about)(command)
+    about = "The sandbox's proxy, if it has a network."
+    command = click.option("--container-proxy", metavar="inherit|none|URL", help=about)(command)
+    about = "A task directory, or a bundled task's name."
+    return click.argument("name", cls=Argument, metavar="TASK", type=NAME_TYPE, help=about)(command)
 
 
 @click.command("shell", cls=TbenchCommand)
-@_options
+@_sandbox_options
 def task_shell(name: str, **given: Any) -> None:
-    """Open a shell as the task's agent has it; when you leave it, the verifier judges, and you may go back."""
-    from tbench.cli.interactive import session
+    """Open a shell as the task's agent gets it; leaving it runs the verifier, after which you can return."""
+    from tbench.cli.interactive import shell_session
     from tbench.cli.interruption import run_interruptibly
     from tbench.sandbox.docker.backend import DockerBackend
 
-    run_interruptibly(session(DockerBackend.connect, name, True, sandbox_of(given), returns=True))
+    run_interruptibly(shell_session(DockerBackend.connect, name, True, sandbox_config(given), returns=True))
 
 
 @click.command("solve", cls=TbenchCommand)
-@_options
+@_sandbox_options
 def solve(name: str, **given: Any) -> None:
-    """Run a task's solution, with its output as it comes, and the verifier; exit with 2 where that is no pass."""
-    from tbench.cli.interactive import solution
+    """Run a task's solution, showing its output, then the verifier; exit with 2 if it does not pass."""
+    from tbench.cli.interactive import run_solution
     from tbench.cli.interruption import run_interruptibly
     from tbench.sandbox.docker.backend import DockerBackend
 
-    if run_interruptibly(solution(DockerBackend.connect, name, sandbox_of(given))) < 1:
+    if run_interruptibly(run_solution(DockerBackend.connect, name, sandbox_config(given))) < 1:
         raise click.exceptions.Exit(exit_codes.USAGE)
 
 
 @click.command("verify", cls=TbenchCommand)
-@_options
+@_sandbox_options
 def verify(name: str, **given: Any) -> None:
-    """Judge what was done in a shell of the task that is open elsewhere, in a copy, which leaves the shell alone."""
-    from tbench.cli.interactive import beside
+    """Verify a copy of an open `tbench task shell`, which is left undisturbed; exit with 2 if it does not pass."""
+    from tbench.cli.interactive import verify_open_shell
     from tbench.cli.interruption import run_interruptibly
     from tbench.sandbox.docker.backend import DockerBackend
     from tbench.sandbox.docker.engine import Engine
@@ -191,11 +191,11 @@ def verify(name: str, **given: Any) -> None:
             engine.close()
         return found[0]["Id"] if found else None
 
-    if run_interruptibly(beside(DockerBackend.connect, name, sandbox_of(given), container)) < 1:
+    if run_interruptibly(verify_open_shell(DockerBackend.connect, name, sandbox_config(given), container)) < 1:
         raise click.exceptions.Exit(exit_codes.USAGE)
 
 
-# `tbench shell`: a task's sandbox with you at the keyboard.
+# `tbench shell`
 
 
 @click.command(cls=TbenchCommand)
@@ -203,24 +203,22 @@ def verify(name: str, **given: Any) -> None:
     "task",
     cls=Argument,
     metavar="TASK",
-    type=A_NAME,
-    help="A task directory, a bundled task's name, or RUN/TASK/SEED: what was kept of that trial.",
+    type=NAME_TYPE,
+    help="A task directory, a bundled task's name, or RUN/TASK/SEED for the kept sandbox of a trial.",
 )
 @click.option(
     "--allow-env",
     metavar="VAR",
     multiple=True,
-    help="The task may take this variable from the environment; repeatable.",
+    help="Let the task read this variable of the environment; repeatable.",
 )
-@click.option(
-    "--cap-add", metavar="CAP", multiple=True, help="The sandbox has this Linux capability besides; repeatable."
-)
-@click.option("--container-proxy", metavar="inherit|none|URL", help="The sandbox's proxy, where it has a network.")
+@click.option("--cap-add", metavar="CAP", multiple=True, help="Add this Linux capability; repeatable.")
+@click.option("--container-proxy", metavar="inherit|none|URL", help="The sandbox's proxy, if it has a network.")
 @click.option("--verify/--no-verify", default=True, help="Run the verifier when you leave the shell.")
 def shell(task: str, verify: bool, **given: Any) -> None:
-    """Open a shell in a task's sandbox; leave it to see what the verifier says."""
-    from tbench.cli.interactive import session
+    """Open a shell in a task's sandbox and run the verifier when you leave it."""
+    from tbench.cli.interactive import shell_session
     from tbench.cli.interruption import run_interruptibly
     from tbench.sandbox.docker.backend import DockerBackend
 
-    run_interruptibly(session(DockerBackend.connect, task, verify, sandbox_of(given)))
+    run_interruptibly(shell_session(DockerBackend.connect, task, verify, sandbox_config(given)))

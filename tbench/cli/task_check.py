@@ -1,4 +1,4 @@
-"""`tbench task list` and `check`, `tbench calibrate`: tasks listed, checked without running, and measured."""
+"""`tbench task list` and `check`, `tbench calibrate`: list, check and measure tasks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from tbench import exit_codes
-from tbench.cli.parsing.configured import ConfiguredCommand, Given
-from tbench.cli.parsing.values import A_PATH
+from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
+from tbench.cli.parsing.values import PATH_TYPE
 from tbench.cli.printing import aligned, print_line, print_text
-from tbench.cli.task import CHOOSING, USED_TO_TRY
+from tbench.cli.task import SELECTION_SETTINGS, TRIAL_SETTINGS
 from tbench.config.settings import RunConfig
 from tbench.text import counted, plain
 
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
     from tbench.tasks.task import Task
     from tbench.verify.calibration import MeasuredTrial
 
-# `tbench task check`: what keeps tasks from running or being judged, and what of them looks like a mistake.
+# `tbench task check`
 
 
-@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=CHOOSING | USED_TO_TRY)
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=SELECTION_SETTINGS | TRIAL_SETTINGS)
 @click.option(
     "--run/--static",
     "runs",
     default=None,
-    help="Also try oracle and nop in containers, or start nothing; by default one task is tried, and several are not.",
+    help="Also try oracle and nop in containers, or start nothing. Default: --run for one task, --static for several.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per task, each on a line of its own.")
-def check(given: Given[RunConfig], runs: bool | None, as_json: bool) -> None:
-    """Report what keeps tasks from running or being judged, and what looks like a mistake; exit 2 for problems."""
-    from tbench.cli.findings import cannot_run, findings_about, findings_of
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line for each task.")
+def check(given: GivenSettings[RunConfig], runs: bool | None, as_json: bool) -> None:
+    """Report what keeps tasks from being run or verified, and likely mistakes; exit with 2 for problems."""
+    from tbench.cli.findings import cannot_run, static_findings, trial_findings
     from tbench.cli.tasks import chosen_tasks
 
     config = given.resolve().config
     tasks = chosen_tasks(config.tasks)
     found = {name: [cannot_run(why)] for name, why in tasks.invalid.items()}
-    found |= {task.name: list(findings_about(task)) for task in tasks.tasks}
+    found |= {task.name: list(static_findings(task)) for task in tasks.tasks}
     if runs is None:
         runs = _is_one_task(config.tasks.source)
     tried = _tried([task for task in tasks.tasks if not task.unsupported], config) if runs else {}
     for name, each in tried.items():
-        found[name] += findings_of(name, each)
+        found[name] += trial_findings(name, each)
     if as_json:
         _print_json(tasks, found, tried)
     else:
@@ -58,21 +58,21 @@ def check(given: Given[RunConfig], runs: bool | None, as_json: bool) -> None:
 
 
 def _is_one_task(source: str) -> bool:
-    """Whether a source is a task itself, not a set of them."""
+    """Whether a source is a single task's directory."""
     from tbench.tasks.sources import BUNDLED, is_task
 
     return source != BUNDLED and is_task(Path(source))
 
 
 def _tried(tasks: Sequence[Task], config: RunConfig) -> Mapping[str, Sequence[MeasuredTrial]]:
-    """One trial of oracle and nop each, by the task's name."""
+    """Run one trial each of oracle and nop on every task; return them by the task's name."""
     from tbench.calibration import Calibrating
     from tbench.cli.interruption import run_interruptibly
     from tbench.errors import EngineUnavailable, UsageError
 
     if not tasks:
         return {}
-    print_line(f"trying oracle and nop in {counted(len(tasks), 'task')} (--static leaves that out)", err=True)
+    print_line(f"trying oracle and nop in {counted(len(tasks), 'task')} (--static skips this)", err=True)
     trying = Calibrating(config, 1, say=lambda text: print_line(text, err=True)).once(tasks)
     try:
         return run_interruptibly(trying, stopping="stopping: containers are being removed")
@@ -81,12 +81,12 @@ def _tried(tasks: Sequence[Task], config: RunConfig) -> Mapping[str, Sequence[Me
 
 
 def _print_lines(tasks: TaskSet, found: Mapping[str, Sequence[TaskFinding]]) -> None:
-    """Print which tasks cannot run, and then all else task by task."""
+    """Print the tasks that cannot run, then all other findings task by task."""
     everything = [each for name in [*tasks.invalid, *(task.name for task in tasks.tasks)] for each in found[name]]
     for each in sorted(everything, key=lambda finding: finding.kind != "cannot run"):
         print_line(str(each))
     if not all(task.file.environment.network.mode != "no-network" for task in tasks.tasks if task.dockerfile.is_file()):
-        print_line("builds have a network, also those of tasks whose trials have none: packages come over it")
+        print_line("builds have network access, even for tasks whose trials have none, so that they can fetch packages")
     counts = (counted(sum(each.level == level for each in everything), level) for level in ("problem", "hint"))
     print_line(", ".join([counted(len(tasks.names), "task"), *counts]))
 
@@ -109,11 +109,11 @@ def _print_json(
         print_text(json.dumps(row, ensure_ascii=False))
 
 
-# `tbench task list`: tasks, a line each.
+# `tbench task list`
 
 
-@click.command("list", cls=ConfiguredCommand, configuration=RunConfig, only=CHOOSING)
-def list_tasks(given: Given[RunConfig]) -> None:
+@click.command("list", cls=ConfiguredCommand, configuration=RunConfig, only=SELECTION_SETTINGS)
+def list_tasks(given: GivenSettings[RunConfig]) -> None:
     """List tasks with their difficulty, limits and content hashes."""
     from tbench.cli.tasks import chosen_tasks
 
@@ -129,27 +129,34 @@ def list_tasks(given: Given[RunConfig]) -> None:
         )
 
 
-# `tbench calibrate`: whether verdicts about tasks can be trusted on this machine, by their oracle and by nobody.
+# `tbench calibrate`
 
 _SANDBOX = {"sandbox.trust", "sandbox.engines", "sandbox.build", "sandbox.pull"}
 
 
-@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=CHOOSING | USED_TO_TRY | _SANDBOX)
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=SELECTION_SETTINGS | TRIAL_SETTINGS | _SANDBOX)
 @click.option(
     "-k",
     "repetitions",
     type=click.IntRange(1, 100),
     metavar="INT",
-    help="Trials of each agent in each task; default: 3.",
+    help="Trials of each agent on each task; default: 3.",
 )
-@click.option("--without-network", "offline", is_flag=True, help="Also try oracles that pass without a network.")
-@click.option("--again", is_flag=True, help="Also run what is known of these tasks and images.")
-@click.option("--page", metavar="FILE", type=A_PATH, help="Also write the table as an HTML page.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per task, each on a line of its own.")
+@click.option(
+    "--without-network", "offline", is_flag=True, help="Also test whether passing oracles pass without network access."
+)
+@click.option("--again", is_flag=True, help="Measure again even if these tasks and images have been measured.")
+@click.option("--page", metavar="FILE", type=PATH_TYPE, help="Also write the table as an HTML page.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line for each task.")
 def calibrate(
-    given: Given[RunConfig], repetitions: int | None, offline: bool, again: bool, page: Path | None, as_json: bool
+    given: GivenSettings[RunConfig],
+    repetitions: int | None,
+    offline: bool,
+    again: bool,
+    page: Path | None,
+    as_json: bool,
 ) -> None:
-    """Measure what oracle and nop score in tasks, how often, and how near to the limits; exit 2 for unhealthy ones."""
+    """Measure what oracle and nop score on tasks, and how close to the limits; exit with 2 for unhealthy tasks."""
     from tbench.calibration import conditions, is_healthy
     from tbench.cli.tasks import chosen_tasks
 
@@ -197,7 +204,7 @@ HEADS = (
 
 
 def _cells(each: CalibratedTask, found: Mapping[Condition, str]) -> list[str]:
-    """One task as a row: rewards, whether its verdict holds in a fresh container, and what was used, at most."""
+    """Return a task's row: rewards, whether the oracle passes in a fresh container, and peak time and memory."""
     from tbench.reward import reward_text
 
     calibration = each.calibration
@@ -230,9 +237,9 @@ def _print_table(done: Sequence[CalibratedTask], found: Mapping[str, Mapping[Con
     for line in aligned(HEADS, [_cells(each, found[each.task.name]) for each in done]):
         print_line(line)
     for name, conditions in found.items():
-        for condition, words in conditions.items():
-            if words:
-                print_line(f"{name}: {condition}: {words}")
+        for condition, reason in conditions.items():
+            if reason:
+                print_line(f"{name}: {condition}: {reason}")
 
 
 def _object(each: CalibratedTask, found: Mapping[Condition, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The tasks that a command is given, in whatever way; what is fetched for it is said on stderr."""
+"""The tasks that a command's configuration chooses."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tbench.tasks.sources import TaskChoice, TaskSet
 
 
 def chosen_tasks(chosen: TasksConfig, earlier: RunDocument | None = None) -> TaskSet:
-    """The tasks that a configuration names; those of the very same dataset where `earlier` goes on. Raises UsageError.
+    """Read the tasks that a configuration chooses, of the dataset version of `earlier` if that run is resumed.
 
-    What is fetched for it is said on stderr.
+    Prints on stderr what is fetched. Raises UsageError.
     """
     is_same = earlier is not None and earlier.config.tasks.source == stored_source(chosen.source)
     access = Access(chosen.registry, chosen.refresh, chosen.offline, lambda text: print_line(text, err=True))

@@ -103,8 +103,8 @@ def test_what_cannot_be_attached_to_is_told_in_one_line(seen: SeenRun) -> None:
         return tbench("attach", *words, cwd=seen.folder, ok=False)
 
     assert "did you mean web-log-digest/0?" in refused("web-log-diges/0", "--once")
-    assert "this needs a terminal; --once prints the screen and returns" in refused(TRIAL)
-    assert "--take: cannot be together with --once" in refused(TRIAL, "--take", "--once")
+    assert "attach needs a terminal; --once prints the screen and returns" in refused(TRIAL)
+    assert "--take: cannot be combined with --once" in refused(TRIAL, "--take", "--once")
     assert "is a whole run; name a trial" in refused("runs/seen")
     assert json.loads(tbench("attach", "web-log-digest", "--json", cwd=seen.folder))["columns"] == 160
 
@@ -126,7 +126,7 @@ def test_two_look_on_one_takes_it_and_gives_it_back(seen: SeenRun) -> None:
     person.child.send("stty size\r")
     person.child.expect("40 160")
     person.child.send("\x1d")
-    person.has_left("left; its model is told what you typed")
+    person.has_left("left; the model will see what you typed")
     # Who only looks on leaves with Ctrl-C; a signal and the end of the trial give the terminal back as well.
     looking.child.send("\x03")
     looking.has_left("web-log-digest/0: left\r")
@@ -138,7 +138,7 @@ def test_two_look_on_one_takes_it_and_gives_it_back(seen: SeenRun) -> None:
     last = Person(tmp_path)
     last.child.expect("watching")
     ask(tmp_path / "runs/seen", Continue(trial="web-log-digest"))
-    last.has_left("its terminal was closed: the agent has come to its end")
+    last.has_left("the terminal was closed because the agent has ended")
     seen.process.wait(timeout=BOUND_SEC)
     (result,) = read_run(tmp_path / "runs/seen").results
     assert result.human_touched

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from step_tasks import step_task
 
 from tbench.cli import app
-from tbench.cli.findings import findings_of
+from tbench.cli.findings import trial_findings
 from tbench.errors import TrialError
 from tbench.tasks.task import Task
 from tbench.verify.calibration import MeasuredTrial
@@ -52,7 +52,7 @@ def test_check_says_where_a_build_has_a_network_and_what_block_host_does_not_bui
     code, lines = tbench("task", "check", str(fetching.parent))
     assert code == 0
     assert lines[0].startswith(f"not built with --block-host: {fetching / 'environment' / 'Dockerfile'}: 'ADD http")
-    assert lines[1].startswith("builds have a network, also those of tasks whose trials have none")
+    assert lines[1].startswith("builds have network access, even for tasks whose trials have none")
     assert lines[2:] == ["2 tasks, 0 problems, 0 hints"]
 
 
@@ -126,8 +126,8 @@ def test_one_task_is_tried_and_several_only_when_asked(make_task: MakeTask) -> N
     always = make_task("always", test="echo fine; echo 1 > /logs/verifier/reward.txt\n", solve=None)
     code, lines = tbench("task", "check", str(always))
     assert code == 2
-    assert lines[0] == "trying oracle and nop in 1 task (--static leaves that out)"
-    assert "nop: always: scores 1, and 0 was expected; the verifier's last words: 'fine'" in lines
+    assert lines[0] == "trying oracle and nop in 1 task (--static skips this)"
+    assert "nop: always: scores 1, expected 0; last output of the verifier: 'fine'" in lines
     assert lines[-1] == "1 task, 1 problem, 0 hints"
     make_task("good")
     static = (0, ["no oracle: " + str(always / "solution/solve.sh") + " is missing", "2 tasks, 0 problems, 0 hints"])
@@ -150,10 +150,10 @@ def tried(agent: str, reward: float | None, **more: Any) -> MeasuredTrial:
         (tried("oracle", 1.0), "oracle: name: scores 1", "note"),
         (
             tried("oracle", 0.6, last_words="so"),
-            "oracle: name: scores 0.6, and 1 was expected; the verifier's last words: 'so'",
+            "oracle: name: scores 0.6, expected 1; last output of the verifier: 'so'",
             "hint",
         ),
-        (tried("oracle", 0.0), "oracle: name: scores 0, and 1 was expected", "problem"),
+        (tried("oracle", 0.0), "oracle: name: scores 0, expected 1", "problem"),
         (
             tried("oracle", None, error=TrialError("verifier_no_reward", "none").info()),
             "oracle: name: no verdict: verifier_no_reward: none",
@@ -161,16 +161,16 @@ def tried(agent: str, reward: float | None, **more: Any) -> MeasuredTrial:
         ),
         (tried("nop", 0.0), "nop: name: scores 0", "note"),
         (tried("nop", -1.0), "nop: name: scores -1", "note"),
-        (tried("nop", 0.25), "nop: name: scores 0.25, and 0 was expected", "hint"),
-        (tried("nop", 1.0), "nop: name: scores 1, and 0 was expected", "problem"),
+        (tried("nop", 0.25), "nop: name: scores 0.25, expected 0", "hint"),
+        (tried("nop", 1.0), "nop: name: scores 1, expected 0", "problem"),
     ],
 )
 def test_what_a_trial_tells(trial: MeasuredTrial, line: str, level: str) -> None:
-    assert [(str(each), each.level) for each in findings_of("name", [trial])] == [(line, level)]
+    assert [(str(each), each.level) for each in trial_findings("name", [trial])] == [(line, level)]
 
 
 def test_an_oracle_that_looks_like_a_cheat_is_told() -> None:
-    found = findings_of("name", [tried("oracle", 1.0, signs=("path: /bin/ls changed",))])
+    found = trial_findings("name", [tried("oracle", 1.0, signs=("path: /bin/ls changed",))])
     assert [str(each) for each in found] == [
         "oracle: name: scores 1",
         "oracle: name: its work looks like tampering: path: /bin/ls changed",

@@ -269,8 +269,8 @@ def test_on_a_terminal_the_run_is_shown_live_and_ctrl_c_ends_it_in_order(run_dir
         child.expect(r"tidy-notes seed 0: reward 1")
         child.expect(r"1/4 done, 1 passed, 0 errors, score so far 100.0 %, ETA")
         child.sendintr()
-        child.expect("stopping: containers are being removed, finished trials are kept; Ctrl-C again ends at once")
-        child.expect("interrupted; go on with: tbench resume")
+        child.expect("stopping: removing containers, keeping finished trials; press Ctrl-C again to exit at once")
+        child.expect("interrupted; resume with: tbench resume")
         child.expect(pexpect.EOF)
     finally:
         child.close()
@@ -301,12 +301,12 @@ def test_the_demo_scores_six_tasks_or_more_and_writes_its_report(run_dir: Path, 
 def test_what_was_kept_of_a_trial_is_said_and_can_be_entered(run_dir: Path, tools_volume: str, make_task: Any) -> None:
     done = tbench("run", str(make_task()), "--agent", "nop", "--keep", "failed", "-o", str(run_dir))
     trial = f"{run_dir}/small-task/0"
-    words = f"kept: 1 container; enter one with: tbench shell {trial}; remove with: tbench clean --kept"
+    words = f"kept: 1 container; enter one with: tbench shell {trial}; remove all with: tbench clean --kept"
     assert words in done.stderr.splitlines()
     try:
         child = pexpect.spawn(TBENCH, ["shell", trial], dimensions=(30, 120), timeout=120, encoding="utf-8")
         try:
-            child.expect("small-task seed 0: its container, as it was left")
+            child.expect("small-task seed 0: the kept container")
             child.expect(r"[#$] ")
             child.sendline("ls /logs && touch /app/done")
             child.expect("verifier")

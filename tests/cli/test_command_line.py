@@ -18,7 +18,7 @@ from harness.protocols import PROTOCOLS
 from tbench.cli import SETTINGS, app
 from tbench.cli.parsing.commands import LazyGroup
 from tbench.cli.parsing.configured import MOST_SHOWN, SHOWS_ALL
-from tbench.cli.parsing.mistakes import line_of
+from tbench.cli.parsing.usage_errors import error_line
 from tbench.cli.run import CommandWithRetryErrors, resume, run
 from tbench.config.layers import PRESETS
 from tbench.config.setting import settings_of
@@ -141,7 +141,7 @@ def test_options_of_a_model_are_refused_where_none_is_asked(agent: str, tmp_path
         return tbench("run", "bundled", "--agent", agent, "--dry-run", *more, **environ).stderr
 
     for option in ("--temperature=0.5", "--model=m", "--steps=3", "--protocol=bash-tool", "--preset=tmax", "--no-seed"):
-        assert f"{option.partition('=')[0]}: without effect, as --agent {agent} asks no model" in said(option)
+        assert f"{option.partition('=')[0]}: no effect with --agent {agent}, which uses no model" in said(option)
     # What serves other runs, too, may stand.
     (tmp_path / "mine.toml").write_text("[model]\ntemperature = 0.5\n")
     assert "without effect" not in said("-c", str(tmp_path / "mine.toml"), OPENAI_BASE_URL="http://127.0.0.1:1/v1")
@@ -192,8 +192,8 @@ def test_what_is_no_run_is_gone_on_with_by_the_command_that_began_it(
         done = tbench(*words)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == (
-            f"tbench: {tmp_path}: holds {what}, not a run; tbench {command} goes on with it: "
-            f"give its command again, with --output {tmp_path} --resume\n"
+            f"tbench: {tmp_path}: is {what}, not a run; to resume it, repeat its tbench {command} command "
+            f"with --output {tmp_path} --resume\n"
         )
 
 
@@ -214,12 +214,12 @@ def test_a_reader_that_goes_away_is_no_error(words: str) -> None:
         ("run --temprature=1", "tbench run: no such option --temprature; did you mean --temperature?"),
         ("run --temp 1", "tbench run: no such option --temp; did you mean --temperature?"),
         ("run --n-concurrent 4", "tbench run: no such option --n-concurrent; did you mean --concurrency?"),
-        ("run --xyzzy", "tbench run: no such option --xyzzy; tbench run --help-all lists what there is"),
+        ("run --xyzzy", "tbench run: no such option --xyzzy; see tbench run --help-all"),
         ("sumary x", "tbench: no such command sumary; did you mean summary?"),
-        ("xyzzy", "tbench: no such command xyzzy; tbench --help lists what there is"),
+        ("xyzzy", "tbench: no such command xyzzy; see tbench --help"),
         ("task chekc", "tbench task: no such command chekc; did you mean check?"),
-        ("summary", "tbench summary: missing argument RUN; tbench summary --help says what it is"),
-        ("correlate x", "tbench correlate: missing option --executed; tbench correlate --help says what it is"),
+        ("summary", "tbench summary: missing argument RUN; see tbench summary --help"),
+        ("correlate x", "tbench correlate: missing option --executed; see tbench correlate --help"),
         ("run --seeds two", "tbench: --seeds: Input should be a valid integer (got 'two')"),
         ("run -k 0", "tbench: --seeds: Input should be greater than or equal to 1 (got '0')"),
         ("run --temperature warm", "tbench: --temperature: Input should be a valid number (got 'warm')"),
@@ -298,7 +298,7 @@ def test_the_bundled_tasks_and_a_path_are_no_types(tmp_path: Path, monkeypatch: 
 def test_a_misspelled_type_is_named_with_its_nearest(words: str, said: str) -> None:
     with pytest.raises(click.UsageError) as refused:
         asked(resume, *words.split())
-    assert line_of(refused.value).startswith(f"command: --retry-errors {said}")
+    assert error_line(refused.value).startswith(f"command: --retry-errors {said}")
 
 
 # -- completion ------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_init_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("mine")
     done = tbench(tmp_path, "config", "init", "run.toml")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "tbench: run.toml: is there already; name a new file (nothing is overwritten)\n"
+    assert done.stderr == "tbench: run.toml: already exists; name a new file (nothing is overwritten)\n"
     assert (tmp_path / "run.toml").read_text() == "mine"
     assert tbench(tmp_path, "config", "init", "none/run.toml").returncode == 2
 
@@ -264,5 +264,5 @@ def test_a_run_goes_on_as_it_was_started_whatever_a_file_says(tmp_path: Path, se
     RunStore.create(tmp_path / "run", a_document()).close()
     done = tbench(tmp_path, "resume", "run", "-c", setting)
     path = setting.partition("=")[0]
-    words = f"-c {path}: {path}: is another than the run was started with; start a new run"
+    words = f"-c {path}: {path}: differs from the value the run was started with; start a new run"
     assert (done.returncode, done.stderr) == (2, f"tbench: {words}\n")

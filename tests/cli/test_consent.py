@@ -104,7 +104,7 @@ def test_a_dry_run_says_who_asks_for_what_and_who_gets_it(make_task: Any) -> Non
     command = ("run", str(tasks), "-a", "nop", "--dry-run", "--allow-env", "SURELY_UNSET")
     lines = in_process.tbench(*command, OPENAI_API_KEY=KEY, COLUMNS="200").stdout.splitlines()
     assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("variables")] == [
-        "OPENAI_API_KEY is not given; --allow-env OPENAI_API_KEY allows it: asks, demands",
+        "OPENAI_API_KEY is not allowed; --allow-env OPENAI_API_KEY allows it: asks, demands",
         "SURELY_UNSET (not set here) is allowed: asks",
     ]
 

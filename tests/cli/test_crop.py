@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tbench.cli.attach import crop, cut
+from tbench.cli.attach import crop, crop_line
 from tbench.control.wire import Screen
 
 
@@ -49,4 +49,4 @@ def test_the_cursor_is_always_within_the_window(size: tuple[int, int], cursor: t
     ],
 )
 def test_lines_are_cut_by_cells_and_keep_their_colours(line: str, left: int, columns: int, shown: str) -> None:
-    assert cut(line, left, columns) == shown
+    assert crop_line(line, left, columns) == shown

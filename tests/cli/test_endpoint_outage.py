@@ -17,7 +17,7 @@ import click
 import pytest
 from fault_server import FaultServer
 
-from tbench.cli.run import finish
+from tbench.cli.run import exit_with_outcome
 from tbench.demo.server import DemoEndpoint
 from tbench.runs.run import RunOutcome
 from tbench.sandbox.docker.engine import Engine
@@ -140,7 +140,7 @@ def test_an_outage_that_is_too_long_stops_the_run_with_one_clear_line(begin: Beg
     (line,) = [line for line in run.said.splitlines() if line.startswith("tbench: ")]
     assert line.startswith(f"tbench: stopped: {url}: the endpoint was away for ")
     assert "longer than --max-outage (cannot connect: Connection refused)" in line
-    assert line.endswith(f"; go on with: tbench resume {run.directory}")
+    assert line.endswith(f"; resume with: tbench resume {run.directory}")
     assert run.config["status"] == "stopped"
     assert run.config["stopped"] in line
     errors = [result["error"]["type"] for result in run.results if result["error"]]
@@ -165,5 +165,5 @@ def test_a_run_that_never_gets_an_answer_stops_with_one_clear_line(begin: Begin,
 @pytest.mark.parametrize(("interrupted", "code"), [(False, 4), (True, 130)])
 def test_a_run_that_stopped_by_itself_ends_with_4(interrupted: bool, code: int) -> None:
     with pytest.raises(click.exceptions.Exit) as caught:
-        finish(RunOutcome([], interrupted, stopped="the endpoint was away"), min_coverage=0)
+        exit_with_outcome(RunOutcome([], interrupted, stopped="the endpoint was away"), min_coverage=0)
     assert caught.value.exit_code == code

@@ -79,11 +79,11 @@ def test_the_runs_beside_one_tell_how_long_its_tasks_take(tmp_path: Path) -> Non
     assert expected_sec(config, tasks, tmp_path / "now", said.append) == {}
     config = config.with_values(schedule={"order": "longest"})
     assert expected_sec(config, tasks, tmp_path / "now", said.append) == {"a": 36.0}
-    assert said == [f"order: durations of 1 task are known from the runs in {tmp_path}"]
+    assert said == [f"order: durations of 1 task known from the runs in {tmp_path}"]
     assert expected_sec(config, tasks, tmp_path / "nowhere" / "now", said.append) == {}
     named = config.with_values(schedule={"order": "longest", "durations": (str(tmp_path / "earlier"),)})
     assert expected_sec(named, tasks, tmp_path / "nowhere" / "now", said.append) == {"a": 36.0}
-    with pytest.raises(UsageError, match="--durations: decides nothing here"):
+    with pytest.raises(UsageError, match="--durations: has no effect without"):
         named_durations(named.with_values(schedule={"order": "seeds"}), tasks)
 
 

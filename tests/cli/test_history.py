@@ -76,7 +76,7 @@ def test_one_task_is_followed_over_the_runs(history: Here, runs: Path) -> None:
         "earlier results are of another task",
     ]
     code, _, err = history(runs, "--task", "tidy-note")
-    assert (code, err) == (2, "tbench: tidy-note: no run has planned this task; near to it: tidy-notes\n")
+    assert (code, err) == (2, "tbench: tidy-note: not a task of any run; did you mean tidy-notes?\n")
 
 
 def test_all_of_it_is_json_for_programs(history: Here, runs: Path) -> None:
@@ -99,7 +99,7 @@ def test_of_many_remarks_the_newest_are_printed(history: Here, tmp_path: Path) -
         write_run(tmp_path / f"night-{number:02}", results, {"a": str(number)}, (0,), begun=begun)
     notes = [line for line in history(tmp_path)[1].splitlines() if line.startswith("note: ")]
     assert len(notes) == 11 and "tasks of night-12 " in notes[9]
-    assert notes[10] == "note: 2 more of earlier runs; --json has them all"
+    assert notes[10] == "note: 2 more for earlier runs; --json prints all of them"
 
 
 def test_what_cannot_be_read_is_noted_beside_the_list(history: Here, runs: Path) -> None:

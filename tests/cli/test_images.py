@@ -115,7 +115,7 @@ def test_a_run_gets_its_images_first_and_drops_them_at_the_end(
 def test_what_has_no_effect_is_refused(tbench: Tbench, make_task: MakeTask) -> None:
     done = tbench("run", str(make_task().parent), "--agent", "nop", "--build", "--pull", "always")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("tbench: --pull always: without effect, as --build pulls nothing; ")
+    assert done.stderr.startswith("tbench: --pull always: has no effect with --build, which pulls nothing; ")
     beside = {"TBENCH_SANDBOX_PULL": "always"}
     done = tbench("run", str(make_task().parent), "--agent", "nop", "--build", "--dry-run", **beside)
     assert done.returncode == 0, "of a file or the environment, the flag wins"

@@ -46,7 +46,7 @@ def test_a_fork_goes_on_in_a_persons_hands_without_an_endpoint(
     person: Any, trial: str, engine: Engine, tmp_path: Path
 ) -> None:
     before = termios.tcgetattr(person.child_fd)
-    person.expect("Ctrl-] has it judged")
+    person.expect("Ctrl-] verifies")
     person.expect("the terminal is yours")
     person.send("cat done\r")
     person.expect(r"(?<!\d)12(?!\d)")
@@ -76,6 +76,6 @@ def test_what_a_fork_by_hand_cannot_be_is_one_line(trial: str) -> None:
     assert tbench(*at, "--shell").stderr == (
         "tbench: --shell needs a terminal; --debug takes commands from stdin as well\n"
     )
-    assert tbench(*at, "--shell", "--k", "2").stderr == "tbench: --shell: cannot be together with --k\n"
-    assert tbench(*at, "--debug", "--shell").stderr == "tbench: --shell: cannot be together with --debug\n"
-    assert tbench(*at, "--debug", "--json").stderr == "tbench: --debug: cannot be together with --json\n"
+    assert tbench(*at, "--shell", "--k", "2").stderr == "tbench: --shell: cannot be combined with --k\n"
+    assert tbench(*at, "--debug", "--shell").stderr == "tbench: --shell: cannot be combined with --debug\n"
+    assert tbench(*at, "--debug", "--json").stderr == "tbench: --debug: cannot be combined with --json\n"

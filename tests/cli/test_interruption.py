@@ -121,8 +121,8 @@ def test_a_run_that_is_interrupted_before_its_first_trial_says_so(
     )
     assert done.returncode == 130, done
     assert "Traceback" not in done.stderr
-    assert "stopping: containers are being removed, finished trials are kept; Ctrl-C again ends at once" in done.stderr
-    assert done.stderr.endswith(f"tbench: interrupted; go on with: tbench resume {directory}\n")
+    assert "stopping: removing containers, keeping finished trials; press Ctrl-C again to exit at once" in done.stderr
+    assert done.stderr.endswith(f"tbench: interrupted; resume with: tbench resume {directory}\n")
     assert "coverage 0/1" in done.stdout
     assert json.loads((directory / "run.json").read_text())["status"] == "interrupted"
 

@@ -97,7 +97,7 @@ def test_trials_at_work_come_first_and_the_rest_is_counted() -> None:
 
 
 def test_an_endpoint_that_is_away_is_shouted() -> None:
-    assert "1 error, ENDPOINT AWAY, score" in lines(a_view(away=True), 100, 24)[0]
+    assert "1 error, ENDPOINT DOWN, score" in lines(a_view(away=True), 100, 24)[0]
 
 
 def test_names_are_cut_between_words() -> None:

@@ -21,7 +21,7 @@ def test_a_new_task_passes_the_check(tmp_path: Path) -> None:
     path = tmp_path / "first-task"
     assert tbench("new", "first-task", "--dir", str(tmp_path))[:2] == (
         0,
-        [f"{path}: a task that works; change its files, and try it with: tbench task check {path}"],
+        [f"{path}: created a working task; edit its files and try it with: tbench task check {path}"],
     )
     code, lines, _ = tbench("check", str(path))
     assert code == 0
@@ -40,7 +40,7 @@ def test_it_has_all_parts_and_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "Big", "a/b", "-x", "a b", "a\n", "x" * 65, "é"])
 def test_a_bad_name_is_refused(tmp_path: Path, name: str) -> None:
-    assert "no name of a task" in tbench("new", "--dir", str(tmp_path), "--", name)[2]
+    assert "not a task name" in tbench("new", "--dir", str(tmp_path), "--", name)[2]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -47,7 +47,7 @@ def test_a_first_file_has_every_setting_and_says_nothing_by_itself(tmp_path: Pat
         assert part is not None
         for name in part.model_fields:  # type: ignore[attr-defined]
             assert f"\n# {name} = " in text.partition(f"[{section}]")[2].partition("\n[")[0], name
-    assert "is there already" in str(invoke("--init", file).exception)
+    assert "already exists" in str(invoke("--init", file).exception)
     examples = re.findall(r"^# ((?:\[|\w+ = ).*)$", text.partition("\n# The run")[2], re.MULTILINE)
     file.write_text("\n".join(['[nightly]\ncheckpoints = ["m"]', *examples]))
     assert "proxy     replay (replay)\n" in invoke(file, "--check").output
@@ -83,11 +83,11 @@ def test_a_check_says_what_would_be_done_and_starts_nothing(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--check", "--init"], "--check, --init and --demo: give one of them"),
-        (["--nights", "3"], "--nights: belongs to --demo"),
-        (["--init", "--night", "x"], "--night: has no effect here"),
-        (["--night", "a/b", "--check"], "--night a/b: not a valid name; use letters, digits, dots and dashes"),
-        (["--night", "a/b"], "--night a/b: not a valid name; use letters, digits, dots and dashes"),
+        (["--check", "--init"], "--check, --init and --demo: give only one of them"),
+        (["--nights", "3"], "--nights: only works with --demo"),
+        (["--init", "--night", "x"], "--night: has no effect with --init or --demo"),
+        (["--night", "a/b", "--check"], "--night a/b: letters, digits, dots and dashes"),
+        (["--night", "a/b"], "--night a/b: letters, digits, dots and dashes"),
     ],
 )
 def test_options_that_make_no_sense_together_are_refused(bench: NightlyBench, words: list[str], message: str) -> None:
@@ -103,10 +103,10 @@ def test_a_directory_that_holds_something_else_is_no_demo(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("nope = 1", "nope: no script; there are broken-makefile"),
-        ("tidy-notes = 2", "tidy-notes: is no number from 0 to 1 (got 2)"),
-        ("tidy-notes = true", "tidy-notes: is no number from 0 to 1"),
-        ("x", "is no TOML"),
+        ("nope = 1", "nope: has no script; known tasks: broken-makefile"),
+        ("tidy-notes = 2", "tidy-notes: must be a number from 0 to 1 (got 2)"),
+        ("tidy-notes = true", "tidy-notes: must be a number from 0 to 1"),
+        ("x", "not valid TOML"),
         (None, "cannot be read: No such file"),
     ],
 )
@@ -125,7 +125,7 @@ def test_ctrl_c_ends_the_server_and_the_night_can_go_on(bench: NightlyBench) -> 
         wait_for(lambda: children.exists() and children.read_text().endswith("\n"), 30)
         night.send_signal(signal.SIGINT)
         _, said = night.communicate(timeout=30)
-    assert night.returncode == 130 and "stopping: what runs is being ended" in said
+    assert night.returncode == 130 and "stopping: ending what is running" in said
     wait_for(lambda: not is_alive(int(children.read_text())), 30)
     assert json.loads((bench.directory / "nights" / "n1" / "night.json").read_text())["status"] == "running"
 

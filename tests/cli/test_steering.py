@@ -83,7 +83,7 @@ def test_a_run_is_held_told_something_cut_and_goes_on(run: SpokenRun) -> None:
     held = run.until(lambda trials: all(trial["held"] for trial in trials.values()))
     assert held.keys() == {"web-log-digest/0", "tidy-notes/0"}
     shown = tbench("ps", cwd=run.folder)
-    assert "0 of 2 trials ended, 2 under way (concurrency 2); paused: holding all" in shown
+    assert "0 of 2 trials ended, 2 running (concurrency 2); paused: holding all" in shown
     assert "agent held" in shown
     told = tbench("say", "runs/spoken/web-log-digest/0", "Mind the dates.", cwd=run.folder)
     assert told == "web-log-digest/0: its model gets this with the next message; the trial does not count\n"
@@ -105,9 +105,9 @@ def test_a_run_is_held_told_something_cut_and_goes_on(run: SpokenRun) -> None:
     assert summary.score is None
     assert {error.type for error in summary.errors} == {"aborted", "human_touched"}
     assert not (run.directory / "control.sock").exists()
-    assert "no run is under way" in tbench("ps", cwd=run.folder)
+    assert "no run is in progress" in tbench("ps", cwd=run.folder)
 
 
 def test_what_is_no_run_under_way_is_one_line(tmp_path: Path) -> None:
-    assert "runs: no run is under way here; name its directory" in tbench("pause", cwd=tmp_path, ok=False)
-    assert "no run directory; give one, or RUN/TASK/SEED" in tbench("pause", str(tmp_path), cwd=tmp_path, ok=False)
+    assert "runs: no run is in progress here; give its directory" in tbench("pause", cwd=tmp_path, ok=False)
+    assert "not a run directory; give one, or RUN/TASK/SEED" in tbench("pause", str(tmp_path), cwd=tmp_path, ok=False)

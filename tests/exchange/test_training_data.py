@@ -72,7 +72,7 @@ async def test_llama_factory_finds_both_files_and_turns_that_it_accepts(endpoint
         trajectory, _ = await conversation(endpoint, name)
         runs.append(store_run(tmp_path / name, [StoredTrial(trajectory)], name=name))
     done = export(*runs, "-o", tmp_path / "out")
-    assert done.output.splitlines() == [f"2 trials, 2 rows with 5 replies to learn written to {tmp_path / 'out'}"]
+    assert done.output.splitlines() == [f"2 trials, 2 rows with 5 replies to train on written to {tmp_path / 'out'}"]
     info = json.loads((tmp_path / "out" / "dataset_info.json").read_text())
     assert {name: (entry["file_name"], entry["formatting"]) for name, entry in info.items()} == {
         "tbench-messages": ("messages.jsonl", "sharegpt"),
@@ -173,9 +173,9 @@ def test_what_is_left_out_is_said_with_the_reason(tmp_path: Path) -> None:
         "left out: 1 trial flagged for tampering",
         "left out: 1 trial in which a person intervened",
         "left out: 1 trial without a trajectory: tbench:keystrokes-json writes none, or never began",
-        "left out: 1 trial in which nothing can be learnt",
+        "left out: 1 trial without a reply to train on",
     ]
-    assert last == f"2 trials, 2 rows with 2 replies to learn written to {tmp_path / 'out'}"
+    assert last == f"2 trials, 2 rows with 2 replies to train on written to {tmp_path / 'out'}"
 
 
 def test_steps_of_a_task_are_rows_of_their_own(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def going_on(tmp_path: Path) -> Path:
 def test_of_a_run_that_goes_on_what_is_finished_is_taken(tmp_path: Path) -> None:
     run = going_on(tmp_path)
     done = export(run, "-o", tmp_path / "out")
-    assert done.output.splitlines()[0] == f"note: {run}: not finished: what has no result yet is not exported"
+    assert done.output.splitlines()[0] == f"note: {run}: not finished; trials without a result are not exported"
     assert len(rows(tmp_path / "out")) == 1
 
 
@@ -302,8 +302,8 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 def test_several_runs_need_an_output_and_names_of_their_own(tmp_path: Path) -> None:
     one = store_run(tmp_path / "one", [StoredTrial(talk("u", "a"))])
     two = store_run(tmp_path / "two", [StoredTrial(talk("u", "a"))])
-    assert "several runs: name a new directory" in str(export(one, two).exception)
-    assert "two: is called nightly, as is" in str(export(one, two, "-o", tmp_path / "out").exception)
+    assert "several runs need a new directory" in str(export(one, two).exception)
+    assert "two: has the same name as" in str(export(one, two, "-o", tmp_path / "out").exception)
 
 
 def test_without_an_output_the_files_go_beside_the_run(tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ def test_a_machine_without_ssh_says_what_to_install(source: Path, tmp_path: Path
 
 def test_what_engines_do_not_go_with_is_one_line(source: Path, tmp_path: Path) -> None:
     said = refused(source, tmp_path, "--engine", SHARED, "--max-load", "2")
-    assert said == "--max-load: machines that are named may be others, whose load cannot be seen; leave it out"
+    assert said == "--max-load: the named machines may be remote, so its load is not visible; leave it out"
     said = refused(source, tmp_path, "--engine", SHARED, "--ray", "auto")
     assert said.startswith("sandbox: engines and ray exclude each other")
 

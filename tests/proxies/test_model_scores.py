@@ -138,7 +138,7 @@ def test_proxies_of_different_revisions_are_ranked_together_only_on_request(tmp_
     proxy(tmp_path / "p" / "a", "a", 0.5, metric_revision="v1")
     proxy(tmp_path / "p" / "b", "b", 0.6, metric_revision="v2")
     right = table(tmp_path / "e.csv", ("org/a", 1), ("org/b", 2))
-    with pytest.raises(UsageError, match="metric_revision v1 and v2: not on one scale"):
+    with pytest.raises(UsageError, match="metric_revision v1 and v2: not on the same scale"):
         command(tmp_path / "p", "--executed", right)
     told = command(tmp_path / "p", "--executed", right, "--mixed").stdout
     assert "note: proxies differ in metric_revision v1 and v2" in told

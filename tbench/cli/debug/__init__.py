@@ -1,1 +1,1 @@
-"""`tbench debug`: one trial, step by step, on one screen or as lines for scripts."""
+"""`tbench debug`: run a trial step by step, on a full screen or as lines for scripts."""

@@ -1,4 +1,4 @@
-"""Keys of the debugger: how a raw terminal sends them, what each does, and the line that is edited with them."""
+"""Keys of the debugger: bindings, decoding of a raw terminal's input, and a text editor for prompts."""
 
 from __future__ import annotations
 
@@ -8,65 +8,74 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-TYPING_ENDS = "Ctrl-]"
+RELEASE_KEY = "Ctrl-]"
 
 
 class Binding(NamedTuple):
-    """A key and its command."""
+    """A key binding of the debugger."""
 
     presses: tuple[str, ...]
     """Names of the key presses."""
     name: str
-    """One word for it."""
-    does: str
-    """A line of help."""
-    words: str = ""
-    """The command in words, or its beginning where the answer to a question ends it."""
-    asks: str = ""
-    """The question, where there is one."""
+    """Short name, shown beside the key."""
+    help: str
+    """One line of help."""
+    command: str = ""
+    """The command, to which the answer to the question is appended."""
+    question: str = ""
+    """The prompt for an argument; empty if the command needs none."""
     default: str = ""
-    """What an empty answer means."""
-    is_daily: bool = True
-    """Whether it is among those that are always shown."""
+    """The answer used for empty input."""
+    is_common: bool = True
+    """Whether the key is shown in the bottom line."""
 
     @property
-    def shown(self) -> str:
-        """The key as the help has it."""
+    def label(self) -> str:
+        """The key as shown in the help."""
         return self.presses[0] if self.presses[0] != "tab" else "Tab"
 
 
 KEYS = (
-    Binding(("s", " "), "step", "do what waits, and stop at the next reply (also the space bar)", "step"),
-    Binding(("n",), "to step", "go on to the reply of a step", "run to", "go on to the reply of step"),
-    Binding(("u",), "until", "go on until a text is on the screen", "run until", "go on until the screen shows"),
-    Binding(("g",), "go on", "go on to the end", "run", is_daily=False),
-    Binding(("e",), "edit", "edit the reply that waits, in $EDITOR where it is set", "edit", "reply"),
-    Binding(("d",), "drop", "do nothing of it; the model reads why", "drop", "why it is not done"),
-    Binding(("r",), "resample", "ask once more with another seed; also: seed=7 temperature=1", "sample", "sample", "1"),
-    Binding(("k",), "samples", "ask for several replies and see them side by side", "sample", "how many more", "3"),
-    Binding(("1",), "choose", "1 to 9: choose this sample", "choose", is_daily=False),
-    Binding(("t",), "type", f"type into its terminal yourself; {TYPING_ENDS} gives it back"),
-    Binding(("m",), "message", "tell the model something with its next message", "say", "tell the model"),
-    Binding(("v",), "verify", "let the verifier judge a copy, now", "verify"),
-    Binding(("S",), "snapshot", "keep the container's files as an image", "snapshot", is_daily=False),
-    Binding(("b",), "rewind", "do it again up to a step, in a fresh container", "rewind", "back to the reply of step"),
-    Binding(("C",), "cassette", "save its model's replies, to be played back", "cassette", is_daily=False),
-    Binding(("p",), "pause", "hold it before its next model call, or let it go on"),
-    Binding((":",), "command", "a command in words, as scripts write them", "", ":", is_daily=False),
-    Binding(("tab",), "pane", "the terminal, the steps, the samples; arrows and page keys scroll the steps"),
-    Binding(("q",), "quit", "end the trial, and remove its container"),
-    Binding(("Q",), "quit, keep", "end the trial, and keep its container", is_daily=False),
+    Binding(("s", " "), "step", "execute the pending reply, and stop at the next one (also: space bar)", "step"),
+    Binding(("n",), "to step", "run up to the reply of a step", "run to", "run up to the reply of step"),
+    Binding(("u",), "until", "run until a text is on the screen", "run until", "run until the screen shows"),
+    Binding(("g",), "run", "run to the end", "run", is_common=False),
+    Binding(("e",), "edit", "edit the pending reply, in $EDITOR if set", "edit", "reply"),
+    Binding(("d",), "drop", "discard the pending reply and send the model a reason", "drop", "reason for discarding"),
+    Binding(
+        ("r",),
+        "resample",
+        "sample the reply again with another seed; also: seed=7 temperature=1",
+        "sample",
+        "sample",
+        "1",
+    ),
+    Binding(("k",), "samples", "sample several replies and compare them side by side", "sample", "how many more", "3"),
+    Binding(("1",), "choose", "1 to 9: choose a sample", "choose", is_common=False),
+    Binding(("t",), "type", f"type into the trial's terminal; {RELEASE_KEY} returns it"),
+    Binding(("m",), "message", "add a message to the model's next observation", "say", "message"),
+    Binding(("v",), "verify", "run the verifier now, in a copy of the container", "verify"),
+    Binding(("S",), "snapshot", "save the container's files as an image", "snapshot", is_common=False),
+    Binding(
+        ("b",), "rewind", "replay the trial up to a step, in a fresh container", "rewind", "back to the reply of step"
+    ),
+    Binding(("C",), "cassette", "save the model's replies as a cassette", "cassette", is_common=False),
+    Binding(("p",), "pause", "hold the trial before its next model call, or continue it"),
+    Binding((":",), "command", "enter a command, as in scripts", "", ":", is_common=False),
+    Binding(("tab",), "pane", "switch between terminal, steps and samples; arrow and page keys scroll the steps"),
+    Binding(("q",), "quit", "end the trial and remove its container"),
+    Binding(("Q",), "quit, keep", "end the trial and keep its container", is_common=False),
     Binding(("?",), "help", "this page"),
 )
-"""All of them, in the order of the help."""
+"""All key bindings, in the order of the help."""
 BY_PRESS = {press: binding for binding in KEYS for press in binding.presses}
 
 
-# What a terminal in raw mode sends, as key presses.
+# Decoding of input from a terminal in raw mode.
 
 
 class Press(NamedTuple):
-    """A key press: the character itself, the name of a key such as `enter` or `ctrl-]`, or `paste` with its text."""
+    """A key press, named by its character or key (`enter`, `ctrl-]`), or `paste` with the pasted text."""
 
     name: str
     text: str = ""
@@ -74,32 +83,32 @@ class Press(NamedTuple):
 
 _PASTE_BEGINS, _PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[ -~])")
-_TORN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
-"""An escape that may go on in what comes next."""
+_INCOMPLETE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
+"""An escape sequence that may continue in the next input."""
 _FINALS = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "end", "Z": "back-tab"}
 _NUMBERS = {"1": "home", "3": "delete", "4": "end", "5": "page-up", "6": "page-down", "7": "home", "8": "end"}
 _CONTROLS = {"\r": "enter", "\t": "tab", "\x7f": "backspace", "\b": "backspace", "\x1b": "escape"}
 
 
 class PressReader:
-    """Reads key presses out of bytes, which may be torn anywhere."""
+    """Decodes key presses from bytes, which may be split anywhere."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
 
     def presses(self, data: bytes) -> list[Press]:
-        """The presses that are complete with these bytes."""
+        """Return the key presses that these bytes complete."""
         self._rest += self._decoder.decode(data)
         return list(self._complete())
 
     @property
-    def is_torn(self) -> bool:
-        """Whether an escape has begun that may go on, unless nothing follows within a moment."""
+    def is_incomplete(self) -> bool:
+        """Whether an escape sequence is incomplete, so that a pause would end it."""
         return bool(self._rest) and not self._rest.startswith(_PASTE_BEGINS)
 
     def end_escape(self) -> list[Press]:
-        """What the torn escape is when nothing has followed: the key Escape, and whatever came after it."""
+        """Interpret an incomplete escape sequence as the Escape key and further keys."""
         rest, self._rest = self._rest, ""
         return [Press("escape"), *map(_pressed, rest[1:])] if rest else []
 
@@ -111,7 +120,7 @@ class PressReader:
                     return
                 self._rest = rest
                 yield Press("paste", pasted.replace("\r\n", "\n").replace("\r", "\n"))
-            elif _TORN.match(self._rest):
+            elif _INCOMPLETE.match(self._rest):
                 return
             elif (found := _SEQUENCE.match(self._rest)) is not None:
                 self._rest = self._rest[found.end() :]
@@ -133,44 +142,44 @@ def _pressed(char: str) -> Press:
 
 
 def _named(sequence: str) -> str:
-    """The key that sends a sequence; `unknown` for what no key here means anything by."""
+    """Return the name of the key that sends a sequence, or `unknown`."""
     numbers, final = sequence[2:-1], sequence[-1]
     if final == "~":
         return _NUMBERS.get(numbers.partition(";")[0], "unknown")
     return _FINALS.get(final, "unknown")
 
 
-# A text that a person writes, key by key.
+# Editing of a text in a prompt.
 
 
 @dataclass
 class LineEditor:
-    """A text with a cursor in it; Ctrl-J begins another line."""
+    """A text with a cursor; Ctrl-J starts a new line."""
 
     text: str = ""
-    at: int = 0
-    """Index of the character that the cursor stands on."""
+    cursor: int = 0
+    """Index of the character under the cursor."""
 
     @classmethod
     def holding(cls, text: str) -> LineEditor:
-        """An editor of this text, with the cursor at its end."""
+        """Return an editor for a text, with the cursor at its end."""
         return cls(text, len(text))
 
     def press(self, press: Press) -> bool:
-        """Do what a key means within a text; False where it means nothing here."""
+        """Apply a key press; return False if the key has no meaning here."""
         match press.name:
             case "paste":
                 self._insert(press.text)
             case "ctrl-j":
                 self._insert("\n")
             case "left" | "ctrl-b":
-                self.at = max(0, self.at - 1)
+                self.cursor = max(0, self.cursor - 1)
             case "right" | "ctrl-f":
-                self.at = min(len(self.text), self.at + 1)
+                self.cursor = min(len(self.text), self.cursor + 1)
             case "home" | "ctrl-a":
-                self.at = self._line_start()
+                self.cursor = self._line_start()
             case "end" | "ctrl-e":
-                self.at = self._line_end()
+                self.cursor = self._line_end()
             case "up" | "down":
                 self._to_line(-1 if press.name == "up" else 1)
             case _:
@@ -184,47 +193,47 @@ class LineEditor:
         return True
 
     def _erase(self, name: str) -> bool:
-        """Take away what an erasing key takes away; False for other keys."""
+        """Apply an erasing key; return False for other keys."""
         match name:
             case "backspace":
-                self._cut(self.at - 1, self.at)
+                self._cut(self.cursor - 1, self.cursor)
             case "delete" | "ctrl-d":
-                self._cut(self.at, self.at + 1)
+                self._cut(self.cursor, self.cursor + 1)
             case "ctrl-u":
-                self._cut(self._line_start(), self.at)
+                self._cut(self._line_start(), self.cursor)
             case "ctrl-k":
-                self._cut(self.at, self._line_end())
+                self._cut(self.cursor, self._line_end())
             case "ctrl-w" | "alt-backspace":
-                word = re.search(r"\S*\s*\Z", self.text[: self.at])
-                self._cut(word.start() if word else 0, self.at)
+                word = re.search(r"\S*\s*\Z", self.text[: self.cursor])
+                self._cut(word.start() if word else 0, self.cursor)
             case _:
                 return False
         return True
 
     def _insert(self, text: str) -> None:
-        self.text = self.text[: self.at] + text + self.text[self.at :]
-        self.at += len(text)
+        self.text = self.text[: self.cursor] + text + self.text[self.cursor :]
+        self.cursor += len(text)
 
     def _cut(self, start: int, end: int) -> None:
         start = max(0, start)
         self.text = self.text[:start] + self.text[end:]
-        self.at = start
+        self.cursor = start
 
     def _line_start(self) -> int:
-        return self.text.rfind("\n", 0, self.at) + 1
+        return self.text.rfind("\n", 0, self.cursor) + 1
 
     def _line_end(self) -> int:
-        end = self.text.find("\n", self.at)
+        end = self.text.find("\n", self.cursor)
         return len(self.text) if end < 0 else end
 
     def _to_line(self, by: int) -> None:
-        """Go to the line above or below, to the same column where it has one."""
-        column = self.at - self._line_start()
+        """Move to the line above or below, to the same column if possible."""
+        column = self.cursor - self._line_start()
         if by < 0 and self._line_start() > 0:
-            self.at = self._line_start() - 1
+            self.cursor = self._line_start() - 1
         elif by > 0 and self._line_end() < len(self.text):
-            self.at = self._line_end() + 1
+            self.cursor = self._line_end() + 1
         else:
             return
         start = self._line_start()
-        self.at = min(start + column, self._line_end())
+        self.cursor = min(start + column, self._line_end())

@@ -1,4 +1,4 @@
-"""The panes of the debugger as styled lines: the terminal, the steps, samples side by side, and what comes next."""
+"""Panes of the debugger as styled lines: the terminal, the steps, samples side by side, and the pending reply."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from tbench.cli.debug.keys import LineEditor
 from tbench.control.wire import DebugEnd, Debugged, DraftSeen, Screen, StepSeen, VerdictSeen
 from tbench.text import unseen_as, visible
 
-# Styled lines: those of a terminal, and texts of others, in a room of so many columns and rows.
-
 _TEXT_LINES = 400
-"""Most lines of one text that are wrapped: nobody reads more of a step here."""
+"""Maximum number of lines of one text to wrap."""
 _WRAPPING = Console(width=80, color_system=None)
-"""Rich wants one to wrap text; nothing is printed on it."""
+"""Console that rich needs for wrapping; nothing is printed on it."""
 
 
 class Size(NamedTuple):
@@ -38,7 +36,7 @@ class Corner(NamedTuple):
 
 
 def from_screen(line: str) -> Text:
-    """A line of a terminal's screen, whose colours are escapes; nothing else in it is obeyed."""
+    """Convert a line of a terminal's screen, keeping its colours and escaping all other controls."""
     text = Text.from_ansi(line)
     text.no_wrap = True
     text.plain = unseen_as(text.plain, "·")
@@ -46,7 +44,7 @@ def from_screen(line: str) -> Text:
 
 
 def wrapped(text: str, width: int, style: str) -> list[Text]:
-    """A text of others in lines of this width, as it is: no escape in it is obeyed."""
+    """Wrap an untrusted text to a width, escaping all controls."""
     lines = list[Text]()
     for line in visible(text).expandtabs(4).split("\n")[:_TEXT_LINES]:
         lines += Text(line, style=style).wrap(_WRAPPING, max(1, width), overflow="fold") or [Text()]
@@ -54,7 +52,7 @@ def wrapped(text: str, width: int, style: str) -> list[Text]:
 
 
 def filled(lines: Sequence[Text], room: Size) -> list[Text]:
-    """So many lines of so many columns."""
+    """Crop or pad lines to exactly this size."""
     shown = [line.copy() for line in lines[: room.rows]]
     shown += [Text() for _ in range(room.rows - len(shown))]
     for line in shown:
@@ -63,37 +61,35 @@ def filled(lines: Sequence[Text], room: Size) -> list[Text]:
     return shown
 
 
-# What the debugger shows: what is known of the trial, and what its user looks at and writes.
-
 Pane = Literal["terminal", "steps", "samples"]
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question whose answer ends a command: `words` with the answer behind it."""
+    """A prompt whose answer is appended to a command."""
 
-    asks: str
-    words: str
-    """The command; empty where the answer is a command by itself."""
+    question: str
+    prefix: str
+    """The command; empty if the answer itself is a command."""
     text: LineEditor = field(default_factory=LineEditor)
     default: str = ""
-    """What an empty answer means; without it, an empty answer is none."""
+    """The answer used for empty input; if empty, empty input cancels."""
 
     is_question: bool = False
-    """Whether only yes is an answer."""
+    """Whether the prompt is a yes/no question."""
 
     @property
     def command(self) -> str:
-        """The command in words; empty where nothing is to be done."""
+        """The complete command; empty if cancelled."""
         answer = self.text.text or self.default
         if self.is_question:
-            return self.words if answer.strip().lower() in ("", "y", "yes") else ""
-        return f"{self.words} {answer}".lstrip() if answer.strip() else ""
+            return self.prefix if answer.strip().lower() in ("", "y", "yes") else ""
+        return f"{self.prefix} {answer}".lstrip() if answer.strip() else ""
 
 
 @dataclass
-class Shown:
-    """The state of the screen."""
+class PaneState:
+    """State of the debugger's screen: the trial, the visible pane, the prompt and the message."""
 
     trial: str
     columns: int = 80
@@ -102,23 +98,23 @@ class Shown:
     steps: list[StepSeen] = field(default_factory=list)
     screen: Screen | None = None
     pane: Pane = "terminal"
-    back: int = 0
-    """Lines that the steps are scrolled back from the last one."""
+    scrolled: int = 0
+    """Number of lines by which the steps are scrolled back."""
     prompt: Question | None = None
-    types: bool = False
-    """Whether keys go to the trial's terminal."""
-    helps: bool = False
-    """Whether the keys are explained instead of everything else."""
+    is_typing: bool = False
+    """Whether key presses go to the trial's terminal."""
+    shows_help: bool = False
+    """Whether the help page is state."""
     message: str = ""
-    is_bad: bool = False
-    """Whether the message says that something went wrong."""
-    is_behind: bool = False
-    """Whether the steps of an attempt that has just begun are not known yet."""
+    is_error: bool = False
+    """Whether the message is an error."""
+    awaits_steps: bool = False
+    """Whether an attempt has just begun and its steps have not been received yet."""
 
-    def hears(self, debug: Debugged) -> None:
-        """Take over a newer state, and the steps that it brings."""
-        self.is_behind = debug.attempt != self.debug.attempt
-        if self.is_behind:
+    def update(self, debug: Debugged) -> None:
+        """Apply a newer state of the trial, and add its steps."""
+        self.awaits_steps = debug.attempt != self.debug.attempt
+        if self.awaits_steps:
             self.steps, debug = [], debug.model_copy(update={"steps": ()})
         kept = [step for step in self.steps if step.index < debug.steps[0].index] if debug.steps else self.steps
         self.steps = [step for step in (*kept, *debug.steps) if step.index <= max(debug.step, 0)]
@@ -126,28 +122,28 @@ class Shown:
             self.pane = "terminal"
         self.debug = debug.model_copy(update={"steps": ()})
 
-    def says(self, message: str, *, is_bad: bool = False) -> None:
+    def show_message(self, message: str, *, is_error: bool = False) -> None:
         """Show a message until the next one."""
-        self.message, self.is_bad = message, is_bad
+        self.message, self.is_error = message, is_error
 
     @property
     def version(self) -> int | None:
-        """What the next state is to be newer than; None where some of this one is missing."""
-        return None if self.is_behind else self.debug.version or None
+        """Version after which to request updates; None to request the full state."""
+        return None if self.awaits_steps else self.debug.version or None
 
     @property
     def known(self) -> int:
-        """The index of the last step that need not be told again."""
+        """Index of the last step already received."""
         return self.steps[-1].index if self.steps else 0
 
     @property
     def is_wide(self) -> bool:
-        """Whether there is room for the steps beside the terminal."""
+        """Whether the steps fit beside the terminal."""
         return self.columns >= WIDE_COLUMNS
 
     @property
     def panes(self) -> Sequence[Pane]:
-        """Those that one key shows one after the other."""
+        """The panes that one key cycles through, in order."""
         some: list[Pane] = ["terminal"]
         if not self.is_wide:
             some.append("steps")
@@ -159,34 +155,34 @@ class Shown:
         """Show the next pane."""
         panes = self.panes
         at = panes.index(self.pane) if self.pane in panes else -1
-        self.pane, self.back = panes[(at + 1) % len(panes)], 0
+        self.pane, self.scrolled = panes[(at + 1) % len(panes)], 0
 
 
 WIDE_COLUMNS = 120
 
 
 _SAMPLE_COLUMNS = 26
-"""Least width of a sample among others."""
+"""Minimum width of a sample in the samples pane."""
 
 
-def terminal_pane(shown: Shown, room: Size) -> tuple[list[Text], Corner | None]:
-    """The trial's terminal, or the part of it around its cursor; and where the cursor is in the pane."""
-    screen = shown.screen
+def terminal_pane(state: PaneState, room: Size) -> tuple[list[Text], Corner | None]:
+    """Return the trial's terminal, or the part around its cursor, and the cursor's position in the pane."""
+    screen = state.screen
     if screen is None:
-        words = "its terminal is gone" if shown.debug.ended else "no terminal yet: its container is being made"
+        words = "the terminal is gone" if state.debug.ended else "no terminal yet: the container is being created"
         return filled([Text(words, style="dim")], room), None
     found = crop(screen, room.columns, room.rows)
     lines = [from_screen(line) for line in found.lines]
     return filled(lines, room), Corner(*found.cursor) if screen.cursor_visible else None
 
 
-def steps_pane(shown: Shown, room: Size) -> list[Text]:
-    """The steps that were done, from which one can scroll back."""
-    lines = [line for step in shown.steps for line in _step(step, shown.debug.verdicts, room.columns)]
+def steps_pane(state: PaneState, room: Size) -> list[Text]:
+    """Return the finished steps, scrolled to the end or back from it."""
+    lines = [line for step in state.steps for line in _step(step, state.debug.verdicts, room.columns)]
     if not lines:
-        lines = [Text("no step was done yet", style="dim")]
-    shown.back = max(0, min(shown.back, len(lines) - room.rows))
-    end = len(lines) - shown.back
+        lines = [Text("no step done yet", style="dim")]
+    state.scrolled = max(0, min(state.scrolled, len(lines) - room.rows))
+    end = len(lines) - state.scrolled
     return filled(lines[max(0, end - room.rows) : end], room)
 
 
@@ -194,7 +190,7 @@ def _step(step: StepSeen, verdicts: Sequence[VerdictSeen], width: int) -> Iterat
     head = f"{step.index}  model {step.model_sec:.1f} s, commands {step.command_sec:.1f} s"
     code = "" if step.exit_code is None else f", exit {step.exit_code}"
     yield Text(f"{head}{code}", style="bold")
-    yield from _said(step.reasoning, step.format_error, width)
+    yield from _reply_text(step.reasoning, step.format_error, width)
     if step.format_error is None:
         yield from _actions(step.actions, width)
     for warning in step.warnings:
@@ -204,7 +200,7 @@ def _step(step: StepSeen, verdicts: Sequence[VerdictSeen], width: int) -> Iterat
             yield from wrapped(verdict_words(verdict), width, "magenta")
 
 
-def _said(reasoning: str | None, error: str | None, width: int) -> Iterator[Text]:
+def _reply_text(reasoning: str | None, error: str | None, width: int) -> Iterator[Text]:
     if reasoning:
         yield from wrapped(reasoning, width, "italic dim")
     if error:
@@ -217,9 +213,9 @@ def _actions(actions: Iterable[str], width: int) -> Iterator[Text]:
             yield Text.assemble(("> " if at == 0 else "  ", "green"), line)
 
 
-def samples_pane(shown: Shown, room: Size) -> list[Text]:
-    """The samples side by side, as many as fit, with the chosen one among them."""
-    samples = shown.debug.samples
+def samples_pane(state: PaneState, room: Size) -> list[Text]:
+    """Return the samples side by side, as many as fit, including the chosen one."""
+    samples = state.debug.samples
     fitting = max(1, min(len(samples), room.columns // _SAMPLE_COLUMNS))
     chosen = next((at for at, each in enumerate(samples) if each.chosen), 0)
     first = max(0, min(chosen - fitting // 2, len(samples) - fitting))
@@ -236,64 +232,64 @@ def _sample(at: int, sample: DraftSeen, width: int) -> Iterator[Text]:
     style = "bold reverse" if sample.chosen else "bold"
     yield Text(f"{at + 1}{seed}{' *' if sample.chosen else ''}", style=style)
     yield from _actions(sample.actions, width)
-    yield from _said(sample.reasoning or _beside(sample), sample.error, width)
+    yield from _reply_text(sample.reasoning or _side_by_side(sample), sample.error, width)
 
 
-def _beside(sample: DraftSeen) -> str:
-    """What a reply says where its reasoning is not apart from it; nothing where that is only its actions."""
+def _side_by_side(sample: DraftSeen) -> str:
+    """Return the content of a reply without separate reasoning; empty if it has actions."""
     return "" if sample.actions else sample.content
 
 
-# -- what comes next -------------------------------------------------------------------------------------
+# -- the pending reply -----------------------------------------------------------------------------------
 
 
-def draft_pane(shown: Shown, room: Size) -> list[Text]:
-    """A rule with a title, and under it what would be done."""
-    draft = shown.debug.draft
+def draft_pane(state: PaneState, room: Size) -> list[Text]:
+    """Return a titled rule, and below it the pending reply."""
+    draft = state.debug.draft
     if draft is None:
-        lines = [Text(_nothing_waits(shown), style="dim")]
+        lines = [Text(_idle_text(state), style="dim")]
         title = "next"
     else:
-        number = next((at + 1 for at, each in enumerate(shown.debug.samples) if each.chosen), 1)
-        many = f", sample {number} of {len(shown.debug.samples)}" if len(shown.debug.samples) > 1 else ""
-        asked = ", which has to be approved" if draft.needs_word else ""
+        number = next((at + 1 for at, each in enumerate(state.debug.samples) if each.chosen), 1)
+        many = f", sample {number} of {len(state.debug.samples)}" if len(state.debug.samples) > 1 else ""
+        asked = ", needs approval" if draft.needs_word else ""
         title = f"next: step {draft.step}{many}{asked}"
         actions = list(_actions(draft.actions, room.columns))
-        said = list(_said(draft.reasoning, draft.error, room.columns))
+        reply = list(_reply_text(draft.reasoning, draft.error, room.columns))
         if not actions and not draft.error:
-            said += wrapped(draft.content, room.columns, "")
-        lines = _cut(said, max(1, room.rows - 1 - max(1, len(actions)))) + actions
+            reply += wrapped(draft.content, room.columns, "")
+        lines = _cut(reply, max(1, room.rows - 1 - max(1, len(actions)))) + actions
     rule = Text(f"── {title} ", style="bold")
     rule.append("─" * (room.columns - cell_len(rule.plain)), style="not bold dim")
     return [rule, *filled(_cut(lines, room.rows - 1), Size(room.columns, room.rows - 1))]
 
 
-def _nothing_waits(shown: Shown) -> str:
-    if shown.debug.ended is not None:
+def _idle_text(state: PaneState) -> str:
+    if state.debug.ended is not None:
         return "nothing: the trial has ended; q leaves"
-    if shown.debug.rewinding is not None:
-        return f"done again up to step {shown.debug.rewinding}"
-    if shown.debug.waits_for == "person":
-        return "held before the next model call; p lets it go on"
+    if state.debug.rewinding is not None:
+        return f"replaying up to step {state.debug.rewinding}"
+    if state.debug.waits_for == "person":
+        return "held before the next model call; p continues"
     return "nothing waits for a decision"
 
 
 def _cut(lines: list[Text], room: int) -> list[Text]:
-    """The first lines; the last one says how many more there are."""
+    """Return the first lines; if some are cut off, the last line says how many."""
     if len(lines) <= room:
         return lines
     return [*lines[: max(0, room - 1)], Text(f"… {len(lines) - room + 1} more lines", style="dim")]
 
 
 def verdict_words(verdict: VerdictSeen) -> str:
-    """How a verification in a copy stands, in a few words."""
+    """Describe a verification in a copy."""
     reward = "no reward" if verdict.reward is None else f"reward {verdict.reward:g}"
-    what = {"running": "runs", "failed": f"failed: {verdict.words}"}.get(verdict.state, reward)
+    what = {"running": "running", "failed": f"failed: {verdict.words}"}.get(verdict.state, reward)
     return f"verify at {verdict.step}: {what}"
 
 
 def end_words(ended: DebugEnd) -> str:
-    """How a trial has ended, in one line."""
+    """Describe the end of a trial in one line."""
     reward = f", reward {ended.reward:g}" if ended.reward is not None else ""
     error = f", {ended.error}" if ended.error else ""
     return f"ended: {ended.outcome or 'without an outcome'}{reward}{error}"

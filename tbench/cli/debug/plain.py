@@ -1,4 +1,4 @@
-"""The debugger for scripts: commands in lines, and what happened in lines."""
+"""The debugger for scripts: reads commands and prints results, line by line."""
 
 from __future__ import annotations
 
@@ -6,48 +6,48 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Protocol
 
 from harness.terminal.plain_text import plain_text
-from tbench.cli.common import pieces_of_stdin
+from tbench.cli.common import stdin_chunks
+from tbench.cli.debug.commands import COMMANDS, parse_command
 from tbench.cli.debug.panes import end_words, verdict_words
-from tbench.cli.debug.words import MEANINGS, told
 from tbench.cli.printing import print_line
 from tbench.control.wire import Answer, Debug, Debugged, DraftSeen, ReadScreen, Request, StepSeen
 from tbench.errors import UsageError
 from tbench.text import one_line
 
 _SHOWN_LINES = 20
-"""Lines of an observation that are printed."""
+"""Maximum number of printed lines of an observation."""
 
 
-class Asks(Protocol):
-    """The run, as one can ask it: a Talk."""
+class SendsRequests(Protocol):
+    """Sends requests to a run."""
 
     async def ask(self, request: Request) -> Answer:
-        """The answer. Raises UsageError."""
+        """Send a request and return the answer. Raises UsageError."""
 
 
 class PlainDebugger:
-    """Does commands in words one after the other, and prints what comes of each."""
+    """Runs commands one after the other, and prints their results."""
 
-    def __init__(self, talk: Asks, trial: str) -> None:
+    def __init__(self, talk: SendsRequests, trial: str) -> None:
         self._talk, self._trial = talk, trial
         self._debug = Debugged(version=0)
         self._steps: list[StepSeen] = []
         self._draft: DraftSeen | None = None
 
     async def run(self, commands: AsyncIterator[str], *, stops_at_mistakes: bool = True) -> str:
-        """Do the commands; the one that left, empty where there was none.
+        """Run the commands; return the quit command, or an empty string if there was none.
 
-        Raises UsageError for a command that cannot be done, unless such are only told.
+        Raises UsageError for a failing command, or with `stops_at_mistakes` false only prints it.
         """
         await self._settle()
-        async for words in commands:
-            if not words.strip() or words.lstrip().startswith("#"):
+        async for text in commands:
+            if not text.strip() or text.lstrip().startswith("#"):
                 continue
-            if words.split()[0] == "quit":
-                told(words, self._trial)  # which knows what may stand behind it
-                return words.strip()
+            if text.split()[0] == "quit":
+                parse_command(text, self._trial)  # checks its argument
+                return text.strip()
             try:
-                await self._do(words)
+                await self._do(text)
             except UsageError as problem:
                 if stops_at_mistakes:
                     raise
@@ -56,15 +56,15 @@ class PlainDebugger:
                 break
         return ""
 
-    async def _do(self, words: str) -> None:
-        command = told(words, self._trial)
+    async def _do(self, text: str) -> None:
+        command = parse_command(text, self._trial)
         if command.request is not None:
             done = await self._talk.ask(command.request)
             if done.words:
                 print_line(done.words)
             await self._settle()
         elif command.name == "help":
-            for usage, _ in MEANINGS.values():
+            for usage, _ in COMMANDS.values():
                 print_line(usage)
         elif command.name == "steps":
             _print(line for step in self._steps for line in step_lines(step))
@@ -79,19 +79,19 @@ class PlainDebugger:
         _print(plain_text("\n".join(screen.lines).encode()).rstrip("\n").split("\n"))
 
     async def _settle(self) -> None:
-        """Wait until the trial does nothing without a word of the user's, and print what is new."""
+        """Wait until the trial needs the user to continue, and print what is new."""
         version: int | None = None
         while True:
             debug = (await self._talk.ask(Debug(trial=self._trial, after=self._known, version=version))).debug
             assert debug is not None
             version = debug.version
             if debug.attempt != self._debug.attempt:
-                # Its steps count anew: those that this answer brings are not all.
+                # Steps are numbered from 1 again, and this answer has only some of them.
                 self._steps, self._debug = [], debug.model_copy(update={"steps": (), "differs": "", "ended": None})
                 print_line(f"attempt {debug.attempt}")
                 version = None
                 continue
-            self._hear(debug)
+            self._print_news(debug)
             rests = debug.waits_for in ("decision", "person") or debug.ended is not None
             if rests and not debug.asking and not any(verdict.state == "running" for verdict in debug.verdicts):
                 break
@@ -103,8 +103,8 @@ class PlainDebugger:
     def _known(self) -> int:
         return self._steps[-1].index if self._steps else 0
 
-    def _hear(self, debug: Debugged) -> None:
-        """Print the steps, the verdicts and the end that are new."""
+    def _print_news(self, debug: Debugged) -> None:
+        """Print new steps, verdicts and the end of the trial."""
         for step in debug.steps:
             _print(step_lines(step))
         self._steps += debug.steps
@@ -120,7 +120,7 @@ class PlainDebugger:
 
 
 def step_lines(step: StepSeen) -> Iterator[str]:
-    """A step that was done, as lines."""
+    """Yield the lines of a finished step."""
     code = "" if step.exit_code is None else f", exit {step.exit_code}"
     yield f"step {step.index}: model {step.model_sec:.1f} s, commands {step.command_sec:.1f} s{code}"
     if step.reasoning:
@@ -134,13 +134,13 @@ def step_lines(step: StepSeen) -> Iterator[str]:
 
 
 def draft_lines(debug: Debugged) -> Iterator[str]:
-    """What waits for a decision, as lines."""
+    """Yield the lines of the reply that waits for a decision."""
     if debug.draft is None:
         yield "next: nothing waits for a decision"
         return
     chosen = next((at for at, each in enumerate(debug.samples, 1) if each.chosen), 1)
     many = f", sample {chosen} of {len(debug.samples)}" if len(debug.samples) > 1 else ""
-    asked = ", which has to be approved" if debug.draft.needs_word else ""
+    asked = ", needs approval" if debug.draft.needs_word else ""
     yield f"next: step {debug.draft.step}{many}{asked}"
     if debug.draft.error:
         yield f"  error: {debug.draft.error}"
@@ -160,15 +160,15 @@ def _print(lines: Iterator[str] | Sequence[str]) -> None:
 
 
 async def commands_in(text: str) -> AsyncIterator[str]:
-    """The commands of one line, between which semicolons stand."""
-    for words in text.split(";"):
-        yield words
+    """Yield the commands in a line, separated by semicolons."""
+    for command in text.split(";"):
+        yield command
 
 
 async def lines_of_stdin() -> AsyncIterator[str]:
-    """The lines of stdin, as they arrive."""
+    """Yield the lines of stdin as they arrive."""
     rest = b""
-    async for data in pieces_of_stdin():
+    async for data in stdin_chunks():
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             yield line.decode("utf-8", "replace")

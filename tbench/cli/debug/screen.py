@@ -1,4 +1,4 @@
-"""How the debugger looks on a screen of a given size: lines of styled text, and where the cursor is."""
+"""Layout of the debugger: renders its state as styled lines and a cursor position for a given size."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from tbench.cli.debug.keys import KEYS, TYPING_ENDS
+from tbench.cli.debug.keys import KEYS, RELEASE_KEY
 from tbench.cli.debug.panes import (
     Corner,
+    PaneState,
     Question,
-    Shown,
     Size,
     draft_pane,
     end_words,
@@ -27,42 +27,42 @@ from tbench.text import unseen_as, visible_line
 
 SMALLEST = Size(40, 10)
 _WAITS = {
-    "model": "asks the model",
-    "decision": "waits for you",
-    "person": "is held",
-    None: "goes on",
+    "model": "asking the model",
+    "decision": "waiting for you",
+    "person": "held",
+    None: "running",
 }
 
 
-class Picture(NamedTuple):
-    """What is to be on the screen: as many lines as it has rows, and the cursor where it is shown."""
+class Frame(NamedTuple):
+    """Content of the screen: one line per row, and the cursor unless hidden."""
 
     lines: list[Text]
     cursor: Corner | None
 
 
-def picture(shown: Shown) -> Picture:
-    """The whole screen."""
-    size = Size(shown.columns, shown.rows)
+def render_screen(state: PaneState) -> Frame:
+    """Render the whole screen."""
+    size = Size(state.columns, state.rows)
     if size.columns < SMALLEST.columns or size.rows < SMALLEST.rows:
-        words = f"this window is too small: {SMALLEST.columns} x {SMALLEST.rows} is the least"
-        return Picture(filled([Text(words)], size), None)
-    foot, cursor = _foot(shown)
-    lower = draft_pane(shown, Size(size.columns, max(3, min(14, size.rows // 4))))
+        words = f"this window is too small; the minimum is {SMALLEST.columns} x {SMALLEST.rows}"
+        return Frame(filled([Text(words)], size), None)
+    foot, cursor = _foot(state)
+    lower = draft_pane(state, Size(size.columns, max(3, min(14, size.rows // 4))))
     room = Size(size.columns, size.rows - 1 - len(lower) - len(foot))
-    upper, in_terminal = _upper(shown, room)
-    lines = filled([_head(shown, room)], Size(size.columns, 1)) + upper + lower + foot
+    upper, in_terminal = _upper(state, room)
+    lines = filled([_head(state, room)], Size(size.columns, 1)) + upper + lower + foot
     if cursor is not None:
-        return Picture(lines, Corner(cursor.column, size.rows - len(foot) + cursor.row))
-    return Picture(lines, in_terminal and Corner(in_terminal.column, in_terminal.row + 1))
+        return Frame(lines, Corner(cursor.column, size.rows - len(foot) + cursor.row))
+    return Frame(lines, in_terminal and Corner(in_terminal.column, in_terminal.row + 1))
 
 
 # -- the line at the top -------------------------------------------------------------------------------
 
 
-def _head(shown: Shown, room: Size) -> Text:
-    debug = shown.debug
-    pieces = [shown.trial]
+def _head(state: PaneState, room: Size) -> Text:
+    debug = state.debug
+    pieces = [state.trial]
     if debug.step:
         pieces.append(f"step {debug.step}")
     if debug.rewinding is not None:
@@ -72,64 +72,64 @@ def _head(shown: Shown, room: Size) -> Text:
         pieces.append(f"differs at {debug.differs}")
     if debug.verdicts:
         pieces.append(verdict_words(debug.verdicts[-1]))
-    if shown.types:
+    if state.is_typing:
         pieces.append("YOU TYPE")
     head = Text(f" {'  |  '.join(map(visible_line, pieces))} ", no_wrap=True)
     head.truncate(room.columns, overflow="ellipsis", pad=True)
-    head.stylize("reverse bold" if debug.waits_for == "decision" or shown.types else "reverse")
+    head.stylize("reverse bold" if debug.waits_for == "decision" or state.is_typing else "reverse")
     return head
 
 
-def _upper(shown: Shown, room: Size) -> tuple[list[Text], Corner | None]:
-    if shown.helps:
+def _upper(state: PaneState, room: Size) -> tuple[list[Text], Corner | None]:
+    if state.shows_help:
         return filled(_help(), room), None
-    if shown.pane == "samples" and len(shown.debug.samples) > 1:
-        return samples_pane(shown, room), None
-    if shown.pane == "steps" and not shown.is_wide:
-        return steps_pane(shown, room), None
-    if not shown.is_wide:
-        return terminal_pane(shown, room)
+    if state.pane == "samples" and len(state.debug.samples) > 1:
+        return samples_pane(state, room), None
+    if state.pane == "steps" and not state.is_wide:
+        return steps_pane(state, room), None
+    if not state.is_wide:
+        return terminal_pane(state, room)
     left = Size(room.columns * 3 // 5, room.rows)
     right = Size(room.columns - left.columns - 1, room.rows)
-    terminal, cursor = terminal_pane(shown, left)
+    terminal, cursor = terminal_pane(state, left)
     rule = Text("│", style="dim")
-    beside = zip(terminal, steps_pane(shown, right), strict=True)
+    beside = zip(terminal, steps_pane(state, right), strict=True)
     return [Text.assemble(one, rule, other, end="") for one, other in beside], cursor
 
 
 # -- the foot --------------------------------------------------------------------------------------------
 
 
-def _foot(shown: Shown) -> tuple[list[Text], Corner | None]:
-    """The keys and a message, or a question with what is written; where the cursor is in it."""
-    width = shown.columns
-    if shown.prompt is not None:
-        return _asking(shown.prompt, Size(width, max(2, shown.rows // 3)))
-    keys = _typing_line() if shown.types else _keys_line(width)
-    message = Text(visible_line(shown.message), style="red" if shown.is_bad else "", no_wrap=True)
+def _foot(state: PaneState) -> tuple[list[Text], Corner | None]:
+    """Return the keys and a message, or a prompt with its cursor."""
+    width = state.columns
+    if state.prompt is not None:
+        return _asking(state.prompt, Size(width, max(2, state.rows // 3)))
+    keys = _typing_line() if state.is_typing else _keys_line(width)
+    message = Text(visible_line(state.message), style="red" if state.is_error else "", no_wrap=True)
     message.truncate(width, overflow="ellipsis")
     return filled([keys, message], Size(width, 2)), None
 
 
 def _typing_line() -> Text:
-    return Text(f"keys go to its terminal; {TYPING_ENDS} gives it back", style="bold", no_wrap=True)
+    return Text(f"keys go to the trial's terminal; {RELEASE_KEY} returns it", style="bold", no_wrap=True)
 
 
 def _keys_line(width: int) -> Text:
-    """As many keys as fit; the last one explains all of them."""
-    shown = [Text.assemble((key.shown, "bold"), f" {key.name}") for key in KEYS if key.is_daily]
+    """Return as many keys as fit; the last one is help."""
+    shown = [Text.assemble((key.label, "bold"), f" {key.name}") for key in KEYS if key.is_common]
     while len(shown) > 1 and sum(cell_len(each.plain) + 2 for each in shown) - 2 > width:
         del shown[-2]
     return Text("  ", no_wrap=True).join(shown)
 
 
 def _asking(prompt: Question, room: Size) -> tuple[list[Text], Corner]:
-    """The question, and below it the text, of which the lines around the cursor are shown."""
-    help = "Enter does it, Esc leaves it; Ctrl-J begins a line"
+    """Return a prompt, and below it the lines of its text around the cursor."""
+    help = "Enter submits, Esc cancels, Ctrl-J starts a new line"
     default = f" [{prompt.default}]" if prompt.default else ""
-    asks = Text(f"{prompt.asks}{default}", style="bold", no_wrap=True).append(f"  {help}", style="not bold dim")
+    asks = Text(f"{prompt.question}{default}", style="bold", no_wrap=True).append(f"  {help}", style="not bold dim")
     editor, width = prompt.text, room.columns - 3
-    before, lines = editor.text[: editor.at], list[str]()
+    before, lines = editor.text[: editor.cursor], list[str]()
     for line in editor.text.split("\n"):
         lines += [line[at : at + width] for at in range(0, max(1, len(line) + 1), width)]
     row = sum((len(line) // width) + 1 for line in before.split("\n")[:-1])
@@ -144,14 +144,14 @@ def _asking(prompt: Question, room: Size) -> tuple[list[Text], Corner]:
 
 def _help() -> list[Text]:
     lines = [Text("Keys", style="bold")]
-    return lines + [Text.assemble((f"{key.shown:>8}  ", "bold"), f"{key.does}") for key in KEYS]
+    return lines + [Text.assemble((f"{key.label:>8}  ", "bold"), f"{key.help}") for key in KEYS]
 
 
 _CONSOLE = Console(file=io.StringIO(), force_terminal=True, highlight=False, markup=False, emoji=False)
 
 
-def drawn(line: Text) -> str:
-    """A line with the escapes of its styles."""
+def to_ansi(line: Text) -> str:
+    """Return a line with escape sequences for its styles."""
     with _CONSOLE.capture() as text:
         _CONSOLE.print(line, end="", soft_wrap=True)
     return text.get()

@@ -1,4 +1,4 @@
-"""A user and a trial: on one screen, or in lines."""
+"""Debugging sessions: connects a user, on a full screen or in lines, to a new or a running trial."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tbench.api.debugging import DebugSession, debug
 from tbench.cli.debug.interface import Interface
 from tbench.cli.debug.plain import PlainDebugger, commands_in, lines_of_stdin
 from tbench.cli.execute import tasks_of_run
+from tbench.cli.full_screen import FullScreen, supports_full_screen
 from tbench.cli.interruption import run_interruptibly
-from tbench.cli.own_terminal import FullScreen, fits_a_screen
-from tbench.cli.parsing.configured import Given
+from tbench.cli.parsing.configured import GivenSettings
 from tbench.cli.printing import print_line
-from tbench.cli.steering import a_trial
+from tbench.cli.steering import require_trial
 from tbench.config.settings import RunConfig
 from tbench.control.client import Talk, TalkOver
 from tbench.control.wire import Stepping
@@ -28,42 +28,42 @@ from tbench.runs.live.commands import came_to
 
 
 @dataclass(frozen=True)
-class Manner:
-    """How a user speaks to a trial."""
+class DebugMode:
+    """Choice between the full-screen debugger and commands."""
 
     commands: str | None
-    """Commands that were given beforehand."""
+    """Commands given with `--do`; None to read stdin."""
     has_screen: bool
 
     @classmethod
-    def chosen(cls, commands: str | None, *, plain: bool) -> Manner:
-        """A screen where there is a terminal for it and nobody wants lines. Raises UsageError."""
+    def chosen(cls, commands: str | None, *, plain: bool) -> DebugMode:
+        """Choose the full screen if there is a terminal and neither option is given. Raises UsageError for both."""
         if commands is not None and plain:
-            raise UsageError("--plain: without effect, as --do has the commands; leave out one or the other")
-        return cls(commands, commands is None and not plain and fits_a_screen())
+            raise UsageError("--plain: has no effect with --do; leave out one of them")
+        return cls(commands, commands is None and not plain and supports_full_screen())
 
     @property
-    def words(self) -> AsyncIterator[str]:
-        """The commands in lines."""
+    def lines(self) -> AsyncIterator[str]:
+        """The commands, one by one."""
         return lines_of_stdin() if self.commands is None else commands_in(self.commands)
 
 
-def debug_trial(where: str, given: Given[RunConfig], manner: Manner) -> None:
-    """Debug a trial under way, which goes on afterwards. Raises UsageError."""
+def debug_trial(where: str, given: GivenSettings[RunConfig], mode: DebugMode) -> None:
+    """Debug a running trial, which goes on afterwards. Raises UsageError."""
     if given.values:
         origins = ", ".join(sorted({value.origin for value in given.values if value.origin.startswith("-")}))
         if origins:
-            raise UsageError(f"{origins}: without effect, as {where} is under way already; leave it out")
-    run, trial = a_trial(where)
-    run_interruptibly(_as_guest(run, trial, manner))
+            raise UsageError(f"{origins}: no effect, because {where} is already running; leave it out")
+    run, trial = require_trial(where)
+    run_interruptibly(_debug_as_guest(run, trial, mode))
 
 
-async def _as_guest(run: Path, trial: str, manner: Manner) -> None:
+async def _debug_as_guest(run: Path, trial: str, mode: DebugMode) -> None:
     async with Talk(run) as talk:
         await talk.ask(Stepping(trial=trial, on=True))
         left: str | None = None
         try:
-            left = await speak(run, trial, manner, is_guest=True)
+            left = await run_debugger(run, trial, mode, is_guest=True)
         finally:
             if left != "stay":
                 try:
@@ -74,53 +74,53 @@ async def _as_guest(run: Path, trial: str, manner: Manner) -> None:
             raise click.exceptions.Exit(exit_codes.INTERRUPTED)
 
 
-async def speak(run: Path, trial: str, manner: Manner, *, is_guest: bool) -> str | None:
-    """Let the user speak to a trial until they leave it: the command with which they did, None after Ctrl-C."""
-    if not manner.has_screen:
+async def run_debugger(run: Path, trial: str, mode: DebugMode, *, is_guest: bool) -> str | None:
+    """Let the user debug a trial until they leave; return their last command, None after Ctrl-C."""
+    if not mode.has_screen:
         async with Talk(run) as talk:
-            return await PlainDebugger(talk, trial).run(manner.words)
-    with FullScreen(tells_pastes=True) as screen:
+            return await PlainDebugger(talk, trial).run(mode.lines)
+    with FullScreen(bracketed_paste=True) as screen:
         return await Interface(run, trial, screen, is_guest=is_guest).run()
 
 
-def debug_task(what: str, dataset: str, config: RunConfig, manner: Manner) -> None:
+def debug_task(what: str, dataset: str, config: RunConfig, mode: DebugMode) -> None:
     """Run one trial of a task and debug it. Raises UsageError."""
     names = {"source": what} if Path(what).is_dir() else {"source": dataset, "include": (what,)}
     config = config.with_values(tasks=names)
     chosen = tasks_of_run(config).tasks
     if len(chosen) != 1:
-        raise UsageError(f"{what}: these are {len(chosen)} tasks; name one of them")
+        raise UsageError(f"{what}: matches {len(chosen)} tasks; name one of them")
     task = chosen[0]
     directory = config.output.directory or Path("runs") / f"debug-{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
 
     def begin(say: Callable[[str], None]) -> AbstractAsyncContextManager[DebugSession]:
         return debug(task, config=config, seed=config.tasks.first_seed, directory=directory, say=say)
 
-    run_interruptibly(as_host(begin, manner))
+    run_interruptibly(debug_new_trial(begin, mode))
 
 
-async def as_host(
-    begin: Callable[[Callable[[str], None]], AbstractAsyncContextManager[DebugSession]], manner: Manner
+async def debug_new_trial(
+    begin: Callable[[Callable[[str], None]], AbstractAsyncContextManager[DebugSession]], mode: DebugMode
 ) -> None:
-    """Begin a trial, which is given what tells the user of builds and retries, and debug it."""
-    said: list[str] = []
-    is_shown = False
+    """Start a trial with a callback for progress messages, debug it, and print its outcome."""
+    messages: list[str] = []
+    on_screen = False
 
     def say(text: str) -> None:
-        said.append(text) if is_shown else print_line(text, err=True)
+        messages.append(text) if on_screen else print_line(text, err=True)
 
     async with begin(say) as session:
-        is_shown = manner.has_screen
+        on_screen = mode.has_screen
         try:
-            left = await speak(session.directory, session.trial, manner, is_guest=False)
+            left = await run_debugger(session.directory, session.trial, mode, is_guest=False)
         finally:
-            is_shown = False
-        for text in said:
+            on_screen = False
+        for text in messages:
             print_line(text, err=True)
         await session.quit(keep=left == "quit keep")
     if session.result is not None:
-        print_line(f"{session.trial}: {came_to(session.result)}; its files: {session.directory}")
+        print_line(f"{session.trial}: {came_to(session.result)}; files: {session.directory}")
     if left == "quit keep":
-        print_line(f"kept: its container; enter it with: tbench shell {session.directory}/{session.trial}", err=True)
+        print_line(f"kept: the container; enter it with: tbench shell {session.directory}/{session.trial}", err=True)
     if left is None:
         raise click.exceptions.Exit(exit_codes.INTERRUPTED)

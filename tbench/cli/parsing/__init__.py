@@ -1,1 +1,1 @@
-"""How the command line is read: commands loaded on demand, kinds of values, mistakes in one line."""
+"""Parsing of the command line: commands loaded on demand, types of values, one-line usage errors."""

@@ -1,4 +1,4 @@
-"""Commands and groups of commands with complete help, whose modules are imported only when they are asked for."""
+"""Commands whose help describes arguments, and groups that import a command's module only when it runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 SETTINGS: Mapping[str, Any] = {
     "help_option_names": ["-h", "--help"],
-    "max_content_width": sys.maxsize,  # then the terminal's own width, or COLUMNS, is all that counts
+    "max_content_width": sys.maxsize,  # limited only by the terminal or COLUMNS
     "show_default": True,
 }
-"""Settings of the outermost command, which those within it inherit."""
+"""Context settings of the outermost command; its subcommands inherit them."""
 
 
 class Argument(click.Argument):
-    """An argument that the help describes, as it does options."""
+    """An argument with a description in the help."""
 
     def __init__(self, param_decls: list[str], help: str, **attrs: Any) -> None:
         super().__init__(param_decls, **attrs)
@@ -32,16 +32,16 @@ class Argument(click.Argument):
         return name if self.required else f"[{name}]"
 
     def record(self, context: click.Context) -> tuple[str, str]:
-        """The argument's row in the help."""
-        default = self.to_info_dict()["default"]  # get_default() has a marker of click's where there is none
+        """Return the argument's row in the help."""
+        default = self.to_info_dict()["default"]  # get_default() returns click's internal marker for no default
         extra = "required" if self.required else f"default: {default}" if default is not None else ""
         return self.human_readable_name, f"{self.about}  [{extra}]" if extra else self.about
 
 
-def with_values(arguments: list[str], options: Mapping[str, Callable[[list[str]], str]]) -> list[str]:
-    """Copy of the arguments in which options that may stand alone have their values: `--name=VALUE`.
+def insert_optional_values(arguments: list[str], options: Mapping[str, Callable[[list[str]], str]]) -> list[str]:
+    """Return a copy of the arguments in which options with an optional value are written as `--name=VALUE`.
 
-    Each of `options` takes what is its own off the words behind it, and gives the value.
+    Each function in `options` removes the option's value from the remaining arguments and returns it.
     """
     words, rest = list[str](), list(arguments)
     while rest and rest[0] != "--":
@@ -51,13 +51,13 @@ def with_values(arguments: list[str], options: Mapping[str, Callable[[list[str]]
 
 
 class TbenchCommand(click.Command):
-    """A command whose help has its arguments, too."""
+    """A command whose help lists its arguments."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as mistake:
-            mistake.ctx = mistake.ctx or ctx  # click's parser leaves it out of some
+            mistake.ctx = mistake.ctx or ctx  # click's parser omits it in some errors
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -68,8 +68,8 @@ class TbenchCommand(click.Command):
         super().format_options(ctx, formatter)
 
 
-class Lazy(NamedTuple):
-    """Where a command is, and what it does in one sentence: that much is known of it without importing it."""
+class LazyCommand(NamedTuple):
+    """Location of a command and its one-sentence help, known without importing its module."""
 
     module: str
     attribute: str
@@ -77,9 +77,9 @@ class Lazy(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is run, and none to list them."""
+    """A group that imports a command's module when it runs, and none to list them."""
 
-    def __init__(self, *args: Any, table: Mapping[str, Lazy], **attrs: Any) -> None:
+    def __init__(self, *args: Any, table: Mapping[str, LazyCommand], **attrs: Any) -> None:
         super().__init__(*args, **attrs)
         self.table = table
 
@@ -98,9 +98,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] in self.table or args[0].startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        from tbench.cli.parsing.mistakes import nearest_or_all
+        from tbench.cli.parsing.usage_errors import suggestion
 
-        raise click.UsageError(f"no such command {args[0]}; {nearest_or_all(args[0], self.table, ctx)}", ctx)
+        raise click.UsageError(f"no such command {args[0]}; {suggestion(args[0], self.table, ctx)}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -112,5 +112,5 @@ class LazyGroup(click.Group):
         found = [
             CompletionItem(name, help=where.help) for name, where in self.table.items() if name.startswith(incomplete)
         ]
-        # Not those of click.Group: it would import every command.
+        # Bypasses click.Group, which would import every command.
         return found + click.Command.shell_complete(self, ctx, incomplete)

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from pydantic import BaseModel, ValidationError
 
-from tbench.cli.parsing.commands import Argument, TbenchCommand, with_values
+from tbench.cli.parsing.commands import Argument, TbenchCommand, insert_optional_values
 from tbench.cli.printing import print_text
 from tbench.config.layers import Layers, Resolved, Value
 from tbench.config.setting import Setting, panels_of, settings_of
@@ -25,7 +25,7 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 @dataclass(frozen=True)
-class Given(Generic[Config]):
+class GivenSettings(Generic[Config]):
     """The settings given to a command by environment variables, files and flags, lowest layer first."""
 
     layers: Layers[Config]
@@ -59,7 +59,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         bare = {each.flags[0]: partial(_take_value, each) for each in self._settings if each.option.bare is not None}
-        return super().parse_args(ctx, with_values(args, bare))
+        return super().parse_args(ctx, insert_optional_values(args, bare))
 
     def invoke(self, ctx: click.Context) -> Any:
         layers = Layers(self._configuration, beside=_all_configurations())
@@ -70,7 +70,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
             *_from_flags(layers, self._settings, ctx),
         ]
         own = {each.name: passed[each.name] for each in self._own if each.name in passed and each is not _CONFIG}
-        ctx.params = {**own, "given": Given(layers, values)}
+        ctx.params = {**own, "given": GivenSettings(layers, values)}
         return super().invoke(ctx)
 
     def panels(self, ctx: click.Context) -> Iterator[tuple[str, Sequence[Setting | click.Parameter]]]:
@@ -251,8 +251,8 @@ def metavar(setting: Setting) -> str:
     """Return the placeholder of the value in the help; empty for an option without a value."""
     if setting.off_flags:
         return ""
-    words = {int: "INT", float: "FLOAT", dict: "JSON"}
-    return setting.option.metavar or "|".join(setting.choices) or words.get(setting.kind, "TEXT")
+    names = {int: "INT", float: "FLOAT", dict: "JSON"}
+    return setting.option.metavar or "|".join(setting.choices) or names.get(setting.kind, "TEXT")
 
 
 def _shown_default(setting: Setting) -> str:

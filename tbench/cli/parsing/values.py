@@ -1,23 +1,20 @@
-"""Kinds of values that options take; a shell can complete those that are one of a few."""
+"""Types of option values; a shell can complete those with a fixed set of values."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    pass
-
-A_PATH = click.Path(path_type=Path)
-"""A path as pathlib has it."""
-A_NAME = click.Path(readable=False)
-"""A path that may also be something else, such as `bundled`: the shell completes paths, and nothing is checked."""
+PATH_TYPE = click.Path(path_type=Path)
+"""A path, passed as a pathlib.Path."""
+NAME_TYPE = click.Path(readable=False)
+"""A path or another name, such as `bundled`: the shell completes paths, and nothing is checked."""
 
 
 class Integer(click.IntRange):
-    """A whole number within bounds."""
+    """An integer within bounds."""
 
     name = "integer"
 
@@ -29,11 +26,11 @@ class Number(click.FloatRange):
 
 
 class UnknownValue(click.BadParameter):
-    """A value that is none of those that there are; the message begins with it."""
+    """Raised for a value outside the known ones; the message begins with the value."""
 
 
 class OneOf(click.Choice[str]):
-    """One of a few words; whatever else is refused."""
+    """One of a fixed set of words."""
 
     def __init__(self, *known: str) -> None:
         super().__init__(known)

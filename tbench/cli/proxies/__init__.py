@@ -1,1 +1,1 @@
-"""Commands that execute nothing in a sandbox."""
+"""Commands that score replies without executing them in a sandbox."""

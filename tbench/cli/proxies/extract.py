@@ -1,4 +1,4 @@
-"""`tbench extract` and `tbench replay run`: replies of a model that are read and scored, and never executed."""
+"""`tbench extract` and `tbench replay run`: request and score a model's replies, without executing them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from pathlib import Path
 import click
 
 from tbench import exit_codes
-from tbench.cli.parsing.configured import ConfiguredCommand, Given
-from tbench.cli.parsing.values import A_PATH
+from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
+from tbench.cli.parsing.values import PATH_TYPE
 from tbench.cli.printing import print_line, print_text
 from tbench.proxies.extraction.settings import ExtractConfig
 from tbench.proxies.replay.asking.settings import ReplayConfig
 
 
 @click.command(cls=ConfiguredCommand, configuration=ExtractConfig)
-@click.option("--resume", is_flag=True, help="Go on with the extraction in --output: what has no reply is asked again.")
-@click.option("--score", metavar="DIR", type=A_PATH, help="Only score the replies that are stored in DIR.")
+@click.option("--resume", is_flag=True, help="Continue the extraction in --output: request the missing replies.")
+@click.option("--score", metavar="DIR", type=PATH_TYPE, help="Only score the replies stored in DIR.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def extract(given: Given[ExtractConfig], resume: bool, score: Path | None, as_json: bool) -> None:
-    """Ask for one reply per task and seed, and print how many hold a command; nothing is executed."""
+def extract(given: GivenSettings[ExtractConfig], resume: bool, score: Path | None, as_json: bool) -> None:
+    """Ask for one reply per task and seed, and count those that contain a command; nothing is executed."""
     from tbench.proxies.extraction.score import render as as_text
     from tbench.proxies.extraction.score import rewards_named, score_directory
 
     resolved = given.resolve()
     config = resolved.config
     if score is None:
-        from tbench.cli.proxies.asking import ask_and_store
+        from tbench.cli.proxies.requesting import ask_and_store
 
         directory = ask_and_store(resolved, resume)
     else:
@@ -44,18 +44,16 @@ def extract(given: Given[ExtractConfig], resume: bool, score: Path | None, as_js
         raise click.exceptions.Exit(exit_codes.UNCOVERED)
 
 
-# `tbench replay run`: a reply of the model for every step of a dataset.
+# `tbench replay run`
 
 
 @click.command("run", cls=ConfiguredCommand, configuration=ReplayConfig)
-@click.option(
-    "--resume", is_flag=True, help="Go on with the replay in --output: steps without an answer are asked again."
-)
-@click.option("--skip-if-exists", is_flag=True, help="Do nothing where --output has a result.")
-def replay_run(given: Given[ReplayConfig], resume: bool, skip_if_exists: bool) -> None:
-    """Ask a model for its next action at every step of recorded conversations, and keep the raw replies."""
-    from tbench.cli.proxies.asking import execute, say
+@click.option("--resume", is_flag=True, help="Continue the replay in --output: request the missing replies.")
+@click.option("--skip-if-exists", is_flag=True, help="Do nothing if --output has a result.")
+def replay_run(given: GivenSettings[ReplayConfig], resume: bool, skip_if_exists: bool) -> None:
+    """Ask a model for its next action at every step of recorded conversations, and store and score its replies."""
     from tbench.cli.proxies.replay import score_and_show
+    from tbench.cli.proxies.requesting import execute, say
     from tbench.proxies.replay.asking.options import ReplayOptions
     from tbench.proxies.replay.directory import REPLAY, RESULT_NAME
 

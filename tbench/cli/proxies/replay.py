@@ -1,4 +1,4 @@
-"""`tbench replay`, `leaderboard`, `correlate`: datasets of recorded steps, scored replies, and ranks of models."""
+"""`tbench replay`, `leaderboard`, `correlate`: build datasets of recorded steps, score replies, rank models."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import click
 
 from tbench import exit_codes
 from tbench.cli.common import json_option, runs_argument
-from tbench.cli.parsing.commands import Argument, Lazy, LazyGroup, TbenchCommand
-from tbench.cli.parsing.values import A_PATH, Integer, OneOf
+from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
+from tbench.cli.parsing.values import PATH_TYPE, Integer, OneOf
 from tbench.cli.printing import print_line, print_text
 
 if TYPE_CHECKING:
@@ -25,25 +25,23 @@ if TYPE_CHECKING:
     from tbench.proxies.replay.scoring.result import Recomputed
 
 COMMANDS = {
-    "run": Lazy(
+    "run": LazyCommand(
         "tbench.cli.proxies.extract",
         "replay_run",
-        "Ask a model for its next action at every step of recorded conversations, and keep the raw replies.",
+        "Ask a model for its next action at every step of recorded conversations, and store and score its replies.",
     ),
-    "score": Lazy(
-        "tbench.cli.proxies.replay", "score", "Score replies, or recompute a result file from its own units."
-    ),
-    "merge": Lazy("tbench.cli.proxies.replay", "merge", "Put the shards of one run together, and score the whole."),
-    "build": Lazy("tbench.cli.proxies.replay", "build", "Make a replay dataset from recorded conversations."),
+    "score": LazyCommand("tbench.cli.proxies.replay", "score", "Score stored replies, or recompute a result file."),
+    "merge": LazyCommand("tbench.cli.proxies.replay", "merge", "Merge the shards of a replay and score the whole."),
+    "build": LazyCommand("tbench.cli.proxies.replay", "build", "Build a replay dataset from recorded conversations."),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def replay() -> None:
-    """Let a model continue recorded conversations, and score its next commands; nothing is executed."""
+    """Let a model continue recorded conversations and score its next commands; nothing is executed."""
 
 
-# `tbench replay build`: a dataset out of recorded conversations.
+# `tbench replay build`
 
 _SHOWN = 10
 
@@ -53,19 +51,28 @@ _SHOWN = 10
     "conversations",
     cls=Argument,
     metavar="CONVERSATIONS...",
-    type=A_PATH,
+    type=PATH_TYPE,
     nargs=-1,
     required=True,
-    help="Run directories, trajectory.json files (ours, ATIF), JSONL with one conversation per line.",
+    help="Run directories, trajectory.json files (tbench or ATIF), or JSONL with one conversation per line.",
 )
-@click.option("--output", "-o", metavar="DATASET.jsonl", type=A_PATH, required=True, help="The file to make.")
+@click.option("--output", "-o", metavar="DATASET.jsonl", type=PATH_TYPE, required=True, help="The dataset to write.")
 @click.option(
-    "--only", type=OneOf("passed", "all"), default="passed", help="Which trials, by the verdict in their result.json."
+    "--only",
+    type=OneOf("passed", "all"),
+    default="passed",
+    help="Which trials of a run, by the verdict in their result.json.",
 )
 @click.option("--include-invalid-refs", is_flag=True, help="Keep references without a JSON object.")
 @click.option("--include-empty-command-refs", is_flag=True, help="Keep references without a command.")
-@click.option("--dev", metavar="N", type=Integer(min=0), default=0, help="Also write the records of N tasks.")
-@click.option("--seed", type=int, default=42, help="Of the choice of those tasks.")
+@click.option(
+    "--dev",
+    metavar="N",
+    type=Integer(min=0),
+    default=0,
+    help="Also write a development set with the records of N tasks.",
+)
+@click.option("--seed", type=int, default=42, help="Random seed for choosing these tasks.")
 def build(
     conversations: tuple[Path, ...],
     output: Path,
@@ -75,7 +82,7 @@ def build(
     dev: int,
     seed: int,
 ) -> None:
-    """Make a replay dataset from recorded conversations."""
+    """Build a replay dataset from recorded conversations."""
     from tbench.proxies.datasets.build import build as build_dataset
     from tbench.proxies.datasets.records import Inclusion
 
@@ -105,20 +112,20 @@ def _print(built: Built) -> None:
     for reason, count in sorted(built.dropped.items()):
         print_line(f"{count} turns left out: {reason}")
     if built.rebuilt:
-        print_line(f"{built.rebuilt} replies put together from recorded actions; their wording is not the model's")
+        print_line(f"{built.rebuilt} replies reconstructed from recorded actions; their wording is not the model's")
     if built.repaired:
-        print_line(f"{built.repaired} records in which lone surrogates became U+FFFD")
+        print_line(f"{built.repaired} records with lone surrogates replaced by U+FFFD")
     if built.problems or built.filtered:
         print_line(f"{len(built.problems)} conversations unusable, {len(built.filtered)} left out by --only")
 
 
-# `tbench replay score`: score stored replies, again or for the first time, without the model.
+# `tbench replay score`
 
 dataset_option = click.option(
-    "--dataset", metavar="RECORDS.jsonl", type=A_PATH, help="The dataset; a run's manifest names its own."
+    "--dataset", metavar="RECORDS.jsonl", type=PATH_TYPE, help="The dataset; default: the one named in the manifest."
 )
 metric_revision_option = click.option(
-    "--metric-revision", type=OneOf("v0", "v1", "v2"), help="Revision of the metric; v2 by default."
+    "--metric-revision", type=OneOf("v0", "v1", "v2"), help="Revision of the metric; default: v2."
 )
 
 
@@ -127,19 +134,19 @@ metric_revision_option = click.option(
     "path",
     cls=Argument,
     metavar="PATH",
-    type=A_PATH,
-    help="A run of replay, its replies (responses.jsonl), or a result file.",
+    type=PATH_TYPE,
+    help="A replay directory, its responses.jsonl, or a result file.",
 )
 @dataset_option
 @metric_revision_option
 @click.option(
-    "--output", metavar="RESULT.json", type=A_PATH, help="Where the result goes; default: beside the replies."
+    "--output", metavar="RESULT.json", type=PATH_TYPE, help="Where to write the result; default: beside the replies."
 )
 @json_option
 def score(
     path: Path, dataset: Path | None, metric_revision: Revision | None, output: Path | None, as_json: bool
 ) -> None:
-    """Score replies, or recompute a result file from its own units."""
+    """Score stored replies, or recompute a result file."""
     if _is_result(path):
         _recompute(path, metric_revision, dataset, output, as_json=as_json)
     else:
@@ -154,7 +161,7 @@ def score_and_show(
     *,
     as_json: bool = False,
 ) -> None:
-    """Score stored replies, write the result and print what it says."""
+    """Score stored replies, write the result and print it."""
     from tbench.proxies.replay.directory import RESULT_NAME
     from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION
     from tbench.proxies.replay.scoring.result import replace_result
@@ -167,12 +174,12 @@ def score_and_show(
 
 
 def show(result: Mapping[str, Any], target: Path, *, as_json: bool) -> None:
-    """Print what a result says, and where it is."""
+    """Print a result and its path."""
     if as_json:
         import json
 
         short = {key: value for key, value in result.items() if key != "per_step"}
-        print_text(json.dumps({**short, "result": str(target)}, indent=2))  # ASCII: it fits into any terminal
+        print_text(json.dumps({**short, "result": str(target)}, indent=2))  # ASCII, for any terminal
         return
     from tbench.proxies.replay.scoring.result import lines_of_result
 
@@ -182,7 +189,7 @@ def show(result: Mapping[str, Any], target: Path, *, as_json: bool) -> None:
 
 
 def _is_result(path: Path) -> bool:
-    """Whether `path` is a JSON file, but no run's manifest."""
+    """Whether `path` is a JSON file other than a manifest."""
     return path.is_file() and path.suffix == ".json" and path.name != "replay.json"
 
 
@@ -193,7 +200,7 @@ def _recompute(
     from tbench.proxies.replay.scoring.result import lines_of_recomputed, read_result, recompute
 
     if dataset or output:
-        raise UsageError(f"{path}: is recomputed from its own units; leave out --dataset and --output")
+        raise UsageError(f"{path}: is recomputed from its own data; leave out --dataset and --output")
     document = read_result(path)
     found = recompute(path, document, revision)
     if as_json:
@@ -222,19 +229,21 @@ def _exit_unless_identical(found: Sequence[Recomputed]) -> None:
         raise click.exceptions.Exit(exit_codes.UNCOVERED)
 
 
-# `tbench replay merge`: the shards of a replay as one run.
+# `tbench replay merge`
 
 
 @click.command(cls=TbenchCommand)
-@runs_argument("The directories of all shards (--shard i/n).")
-@click.option("--output", "-o", metavar="DIR", type=A_PATH, required=True, help="A new directory for the whole run.")
+@runs_argument("The directories of all shards (--shard I/N).")
+@click.option(
+    "--output", "-o", metavar="DIR", type=PATH_TYPE, required=True, help="A new directory for the whole replay."
+)
 @dataset_option
 @metric_revision_option
 @json_option
 def merge(
     runs: tuple[Path, ...], output: Path, dataset: Path | None, metric_revision: Revision | None, as_json: bool
 ) -> None:
-    """Put the shards of one run together, and score the whole."""
+    """Merge the shards of a replay and score the whole."""
     from tbench.errors import UsageError
     from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION
     from tbench.proxies.replay.scoring.score_run import merge as put_together
@@ -246,7 +255,7 @@ def merge(
     show(result, output / "result.json", as_json=as_json)
 
 
-# `tbench leaderboard`: replay results side by side.
+# `tbench leaderboard`
 
 
 @click.command(cls=TbenchCommand)
@@ -254,15 +263,15 @@ def merge(
     "paths",
     cls=Argument,
     metavar="DIR...",
-    type=A_PATH,
+    type=PATH_TYPE,
     nargs=-1,
     required=True,
-    help="Runs of replay, directories of runs or of result files.",
+    help="Replay directories, or directories of them or of result files.",
 )
-@click.option("--format", "form", type=OneOf("markdown", "csv", "json"), default="markdown", help="How to print it.")
+@click.option("--format", "form", type=OneOf("markdown", "csv", "json"), default="markdown", help="Output format.")
 @click.option("--mixed", is_flag=True, help="Rank results of different datasets or metric revisions together.")
 def leaderboard(paths: tuple[Path, ...], form: str, mixed: bool) -> None:
-    """Rank results of replay: 100 x mean F1, one row per model, the newest result of each."""
+    """Rank replay results: 100 x mean F1, one row per model with its newest result."""
     from tbench.proxies.replay.scoring.leaderboard import as_csv, as_json, as_markdown
     from tbench.proxies.replay.scoring.leaderboard import leaderboard as rank
 
@@ -278,7 +287,7 @@ def leaderboard(paths: tuple[Path, ...], form: str, mixed: bool) -> None:
     print_text(write(board), nl=False)
 
 
-# `tbench correlate`: does a proxy order models as executed tasks do?
+# `tbench correlate`
 
 Side = Mapping[str, "ModelScore"]
 
@@ -288,28 +297,28 @@ Side = Mapping[str, "ModelScore"]
     "proxies",
     cls=Argument,
     metavar="PROXY...",
-    type=A_PATH,
+    type=PATH_TYPE,
     nargs=-1,
     required=True,
-    help="Results of a proxy, directories of them, CSV or JSONL.",
+    help="Results of a proxy: directories, CSV or JSONL.",
 )
 @click.option(
     "--executed",
     metavar="RUN",
-    type=A_PATH,
+    type=PATH_TYPE,
     multiple=True,
     required=True,
-    help="Run directory, or CSV or JSONL of scores (repeatable).",
+    help="A run directory, or CSV or JSONL of scores; repeatable.",
 )
 @click.option(
     "--by",
     type=OneOf("model", "name"),
     default="model",
-    help="What names a score: the model's id, or the run's or result's name.",
+    help="Match scores by the model's id, or by the name of the run or result.",
 )
-@click.option("--names", metavar="FILE", type=A_PATH, help="Other names: a JSON object or a CSV.")
-@click.option("--field", metavar="PATH", help="The proxy's score: a dotted path, or a table's column.")
-@click.option("--mixed", is_flag=True, help="Take proxies of different datasets or metric revisions together.")
+@click.option("--names", metavar="FILE", type=PATH_TYPE, help="Map names to other names: a JSON object or a CSV.")
+@click.option("--field", metavar="PATH", help="Field with the proxy's score: a dotted path, or a column of a table.")
+@click.option("--mixed", is_flag=True, help="Combine proxies of different datasets or metric revisions.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def correlate(
     proxies: tuple[Path, ...],
@@ -320,7 +329,7 @@ def correlate(
     mixed: bool,
     as_json: bool,
 ) -> None:
-    """Rank correlation of proxy scores with executed scores of the same models."""
+    """Compute the rank correlation of proxy scores and executed scores of the same models."""
     from tbench.errors import UsageError
     from tbench.proxies.correlation import correlate as correlation_of
     from tbench.proxies.model_scores import by_model, differences, executed_scores, proxy_scores, read_names
@@ -332,7 +341,7 @@ def correlate(
     not_one_scale = differences(left[model] for model in paired)
     if not_one_scale and not mixed:
         raise UsageError(
-            f"the proxies have {'; '.join(not_one_scale)}: not on one scale; score them alike, or say --mixed"
+            f"the proxies have {'; '.join(not_one_scale)}: not on the same scale; score them alike, or use --mixed"
         )
     result = correlation_of([left[model].score for model in paired], [right[model].score for model in paired])
     report = _report(paired, left, right, result, not_one_scale)

@@ -48,15 +48,15 @@ def test_one_step_is_shown_whole_with_the_screen_behind_it(tmp_path: Path) -> No
     assert lines[-2:] == ["red one", "two"]
     assert tbench("show", trial, "--step", "4").stderr.startswith("tbench: --step 4: ")
     without = tbench("show", write_trial(tmp_path / "other", steps), "--step", "1").stdout
-    assert "its recording does not tell what was on the screen behind it" in without
+    assert "the recording does not show the screen at its end" in without
 
 
 def test_only_the_steps_that_match_are_shown(tmp_path: Path) -> None:
     trial = write_trial(tmp_path / "run", [a_step(1), a_step(2, "cat notes\n"), a_step(3)])
     said = tbench("show", trial, "--grep", "not[e]s").stdout
     assert "step 2 of 3" in said and "step 1 of 3" not in said
-    assert "matches nothing in" in tbench("show", trial, "--grep", "zebra").stderr
-    assert "is no regular expression" in tbench("show", trial, "--grep", "(").stderr
+    assert "no match in" in tbench("show", trial, "--grep", "zebra").stderr
+    assert "invalid regular expression" in tbench("show", trial, "--grep", "(").stderr
 
 
 def test_a_trial_is_found_by_its_name_or_its_directory_and_others_are_proposed(tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_a_trial_that_was_cut_in_mid_line_is_shown_up_to_there(tmp_path: Path) -
     with (directory / "steps.jsonl").open("a") as file:
         file.write('{"index": 3, "rep')
     said = tbench("show", trial).stdout
-    assert "no result: it is under way, or was cut short" in said
+    assert "no result: the trial is still running, or was interrupted" in said
     assert "step 2 of 2" in said
-    assert "no result: it is under way" in tbench("why", trial).stdout
+    assert "no result: the trial is still running" in tbench("why", trial).stdout
 
 
 def test_why_tells_tests_limits_form_signs_and_the_last_steps_on_one_screen(tmp_path: Path) -> None:
@@ -90,12 +90,12 @@ def test_why_tells_tests_limits_form_signs_and_the_last_steps_on_one_screen(tmp_
     lines = tbench("why", trial).stdout.splitlines()
     assert lines[1] == "tests; failed, reward 0 (agent_timeout, 3 steps, 36 s)"
     assert lines[2:] == [
-        "limit: agent_timeout: its time was up",
-        "limit: a process was ended for want of memory",
+        "limit: agent_timeout: the agent's time was up",
+        "limit: a process was killed because memory ran out",
         "tests: 1 of 2 failed (stdout.txt)",
         "  ✗ test_sum",
         "      assert 3 == 4",
-        "form: no_json 1",
+        "format errors: no_json 1",
         "warnings: slow 1",
         "sign: hosts: something",
         "last steps",
@@ -123,12 +123,12 @@ def test_why_tells_an_error_and_what_a_verifier_without_tests_printed(tmp_path: 
 @pytest.mark.parametrize(
     ("second", "words"),
     [
-        ([a_step(1), a_step(2, "cat x\n"), a_step(3)], "they part at step 2: something else was typed"),
+        ([a_step(1), a_step(2, "cat x\n"), a_step(3)], "they differ at step 2: different input"),
         (
             [a_step(1), a_step(2, seen="other\n")],
-            "they part at step 2: the same was typed, and 'file' was seen in one, 'other' in the other",
+            "they differ at step 2: the same input, but 'file' was seen in one and 'other' in the other",
         ),
-        ([a_step(1), a_step(2)], "the same up to step 2, with which one of them ends"),
+        ([a_step(1), a_step(2)], "the same up to step 2, where one of them ends"),
         ([a_step(1), a_step(2), a_step(3)], "the same in all 3 steps"),
     ],
 )
@@ -167,5 +167,5 @@ def test_a_recording_is_played_in_the_terminal_which_is_sane_afterwards(tmp_path
 def test_why_names_the_parser_that_a_server_lacks(tmp_path: Path) -> None:
     steps = [a_step(1, format_error="reply_in_reasoning"), a_step(2, format_error="raw_tool_call")]
     said = tbench("why", write_trial(tmp_path / "run", steps)).stdout
-    assert "start the server with the --reasoning-parser of this model" in said
-    assert "start the server with the --tool-call-parser of this model" in said
+    assert "start the server with this model's --reasoning-parser" in said
+    assert "start the server with this model's --tool-call-parser" in said

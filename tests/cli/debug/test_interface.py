@@ -31,7 +31,7 @@ def test_each_key_is_a_command_of_the_socket(run: FakeRun) -> None:
     with User(f"{run.directory}/{TRIAL}") as user:
         user.sees("do .*reply 1")
         lines = user.sees("line 3 of the screen")  # it is painted in pieces
-        assert lines[0].startswith(f" {TRIAL}  |  step 1  |  waits for you")
+        assert lines[0].startswith(f" {TRIAL}  |  step 1  |  waiting for you")
         assert "line 3 of the screen" in lines[4]
         assert lines[22].startswith("s step  n to step")
         assert "\\u001b[31mreply 1" in "\n".join(lines)
@@ -48,17 +48,17 @@ def test_each_key_is_a_command_of_the_socket(run: FakeRun) -> None:
         user.press("mLook at the log.\r", "done")
         user.press("v", "verify at 4: reward 0.5")
         user.press("S", "done")
-        user.press("p", "is held")
-        user.press("p", "waits for you")
+        user.press("p", r"\|  held")
+        user.press("p", "waiting for you")
         user.press(":steps\r", "because it is so")
         user.press("C", "done")
-        user.press("b2\r", r"step 2  \|  waits for you  \|  differs at step 1")
+        user.press("b2\r", r"step 2  \|  waiting for you  \|  differs at step 1")
         assert [line for line in user.lines if "done 2" in line] == []
-        user.press("?", "let the verifier judge a copy")
+        user.press("?", "run the verifier now, in a copy")
         user.press("x", "because it is so")
         user.press("z", "no such key")
-        user.press("\x1b[200~s\x1b[201~", "pasted text goes")
-        user.press("d", "why it is not done")
+        user.press("\x1b[200~s\x1b[201~", "pasted text only goes")
+        user.press("d", "reason for discarding")
         user.press("\x1b", "^s step  n to step")
         user.press("q")
         assert user.ends() == 0

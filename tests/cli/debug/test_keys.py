@@ -58,7 +58,7 @@ def test_a_text_is_written_key_by_key(begins: str, keys: bytes, shown: str) -> N
     editor = LineEditor.holding(begins)
     for press in presses(keys):
         assert editor.press(press)
-    assert f"{editor.text[: editor.at]}|{editor.text[editor.at :]}" == shown
+    assert f"{editor.text[: editor.cursor]}|{editor.text[editor.cursor :]}" == shown
 
 
 @given(st.lists(st.sampled_from([b"a", b"\x7f", b"\x1b[A", b"\x1b[B", b"\x1b[C", b"\x1b[D", b"\n", b"\x17", b"\x15"])))
@@ -66,4 +66,4 @@ def test_the_cursor_never_leaves_the_text(keys: list[bytes]) -> None:
     editor = LineEditor()
     for press in presses(*keys):
         editor.press(press)
-        assert 0 <= editor.at <= len(editor.text)
+        assert 0 <= editor.cursor <= len(editor.text)

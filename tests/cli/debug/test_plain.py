@@ -73,7 +73,7 @@ def test_lines_of_stdin_are_commands_and_a_mistake_ends_them(run: FakeRun) -> No
     typed = "# look\nscreen\n\nsteps\nhelp\nchoose x\nstep\n"
     done = debug(f"{run.directory}/{TRIAL}", typed=typed)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "tbench: choose x: cannot be understood; write: choose N"
+    assert done.stderr.splitlines()[-1] == "tbench: choose x: not understood; usage: choose N"
     assert "line 39 of the screen" in done.stdout.splitlines()
     assert "sample [N] [seed=S] [temperature=T]" in done.stdout.splitlines()
     assert run.asks("step") == []
@@ -83,9 +83,9 @@ def test_lines_of_stdin_are_commands_and_a_mistake_ends_them(run: FakeRun) -> No
 def test_what_is_no_trial_and_what_has_no_effect_is_one_line(run: FakeRun, tmp_path: Path) -> None:
     trial = f"{run.directory}/{TRIAL}"
     for words, problem in [
-        ((f"{tmp_path}/none/task/0",), "no run directory; give one, or RUN/TASK/SEED"),
-        ((trial, "--temperature", "1"), f"--temperature: without effect, as {trial} is under way already"),
-        ((trial, "--do", "step", "--plain"), "--plain: without effect, as --do has the commands"),
+        ((f"{tmp_path}/none/task/0",), "not a run directory; give one, or RUN/TASK/SEED"),
+        ((trial, "--temperature", "1"), f"--temperature: no effect, because {trial} is already running"),
+        ((trial, "--do", "step", "--plain"), "--plain: has no effect with --do"),
     ]:
         done = debug(*words, cwd=tmp_path)
         assert done.returncode == 2

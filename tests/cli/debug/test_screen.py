@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tbench.cli.debug.keys import LineEditor
-from tbench.cli.debug.panes import Question, Shown
-from tbench.cli.debug.screen import picture
+from tbench.cli.debug.panes import PaneState, Question
+from tbench.cli.debug.screen import render_screen
 from tbench.control.wire import Debugged, DraftSeen, Screen, StepSeen, VerdictSeen
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J日本語\tend\r\n\x00‮"
@@ -30,16 +30,16 @@ def a_draft(step: int = 3, **more: object) -> DraftSeen:
     return DraftSeen.model_validate({"step": step, "content": "{}", "actions": ["make\n"], "chosen": True, **more})
 
 
-def shown(columns: int = 80, rows: int = 24, **more: object) -> Shown:
+def shown(columns: int = 80, rows: int = 24, **more: object) -> PaneState:
     steps = (StepSeen(index=1, reasoning="look first", actions=("ls\n",), exit_code=0, warnings=("odd: yes",)),)
-    state = Shown("task/0", columns, rows, screen=a_screen())
+    state = PaneState("task/0", columns, rows, screen=a_screen())
     values = {"version": 1, "waits_for": "decision", "step": 3, "steps": steps, "draft": a_draft(), **more}
-    state.hears(Debugged.model_validate(values))
+    state.update(Debugged.model_validate(values))
     return state
 
 
-def lines_of(state: Shown) -> list[str]:
-    return [line.plain for line in picture(state).lines]
+def lines_of(state: PaneState) -> list[str]:
+    return [line.plain for line in render_screen(state).lines]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 30), (200, 60), (40, 10), (39, 10), (1, 1)])
@@ -56,7 +56,7 @@ def test_every_line_has_the_width_of_the_screen(size: tuple[int, int], pane: str
 
 def test_80_by_24_is_enough() -> None:
     lines = lines_of(shown())
-    assert lines[0].startswith(" task/0  |  step 3  |  waits for you")
+    assert lines[0].startswith(" task/0  |  step 3  |  waiting for you")
     assert lines[1].startswith("row 0: xxx")
     assert lines[16].startswith("── next: step 3 ──")
     assert lines[17].startswith("> make")
@@ -74,7 +74,7 @@ def test_where_there_is_room_the_steps_stand_beside_the_terminal() -> None:
 def test_the_terminal_is_shown_around_its_cursor_in_its_colours() -> None:
     state = shown()
     state.screen = a_screen(cursor=(100, 39), line=f"{'x' * 100}\x1b[31my\x1b[m")
-    found = picture(state)
+    found = render_screen(state)
     assert found.cursor is not None
     line = found.lines[found.cursor.row]
     assert line.plain[found.cursor.column] == "y"
@@ -94,7 +94,7 @@ def test_samples_stand_side_by_side_with_the_chosen_one_among_them() -> None:
 def test_what_was_verified_how_it_ended_and_what_went_wrong_is_told() -> None:
     verdict = VerdictSeen(step=1, state="done", reward=0.25)
     state = shown(verdicts=[verdict], ended={"outcome": "submitted", "reward": 1.0}, draft=None)
-    state.says("cannot be done\nhere", is_bad=True)
+    state.show_message("cannot be done\nhere", is_error=True)
     lines = lines_of(state)
     assert "ended: submitted, reward 1" in lines[0]
     assert "verify at 1: reward 0.25" in lines[0]
@@ -105,7 +105,7 @@ def test_what_was_verified_how_it_ended_and_what_went_wrong_is_told() -> None:
 def test_the_cursor_of_what_is_written_is_on_the_screen(text: str, at: int) -> None:
     state = shown()
     state.prompt = Question("asked", "edit", LineEditor(text, min(at, len(text))))
-    found = picture(state)
+    found = render_screen(state)
     assert found.cursor is not None
     assert 0 <= found.cursor.column < 80
     assert 16 <= found.cursor.row < 24

@@ -79,7 +79,7 @@ def test_without_a_terminal_commands_are_read_in_lines(endpoint: str, run: Path)
     assert done.returncode == 0, done.stderr
     assert "step 1: model" in done.stdout
     trial = f"{run}/web-log-digest/0"
-    assert f"kept: its container; enter it with: tbench shell {trial}" in done.stderr
+    assert f"kept: the container; enter it with: tbench shell {trial}" in done.stderr
     kept = run / "trials" / "web-log-digest" / "seed-0" / "kept.json"
     container = json.loads(kept.read_text())["container"]
     subprocess.run(["docker", "rm", "-f", container], check=True, capture_output=True)
@@ -88,13 +88,13 @@ def test_without_a_terminal_commands_are_read_in_lines(endpoint: str, run: Path)
 def test_a_user_goes_back_to_a_step_and_saves_the_replies(endpoint: str, run: Path) -> None:
     with User(TASK, "--base-url", endpoint, "-o", str(run), size=(140, 40)) as user:
         user.sees("> ls -l logs")
-        user.press("s", "step 2  .*waits for you")
+        user.press("s", "step 2  .*waiting for you")
         user.press("tqqq", "the terminal is yours")
         user.press("echo by hand\r", "^by hand")
         user.press("\x1d", "the terminal is the model's again")
-        user.press("s", "step 3  .*waits for you")
-        user.press("b1\r", r"step 1  \|  waits for you")
-        user.press("s", "step 2  .*waits for you")
+        user.press("s", "step 3  .*waiting for you")
+        user.press("b1\r", r"step 1  \|  waiting for you")
+        user.press("s", "step 2  .*waiting for you")
         assert not any("by hand" in line for line in user.lines)
         user.press("C", "2 of its model's replies saved")
         user.press("b5\r", "is at step 2; choose that step or an earlier one")
@@ -113,11 +113,11 @@ def test_a_trial_waits_while_its_endpoint_is_started_again(run: Path) -> None:
     with User(TASK, "--base-url", first.base_url, "-o", str(run), "--max-outage", "0", "--retry-budget", "0") as user:
         user.sees("> ls -l logs")
         user.press("p", "will be held at its next model call")
-        user.press("s", r"\|  is held")
+        user.press("s", r"\|  held")
         first.stop()
         time.sleep(0.3)
         with DemoEndpoint(instructions, port=port):
-            user.press("p", "step 2  .*waits for you")
+            user.press("p", "step 2  .*waiting for you")
             user.press("g", "ended: submitted, reward 1")
             user.press("q")
             assert user.ends() == 0
@@ -130,7 +130,7 @@ def test_an_image_without_bash_has_a_terminal_to_type_into(endpoint: str, run: P
     bare = "FROM debian:bookworm-slim\nRUN rm -f /bin/bash /usr/bin/bash\nWORKDIR /app\n"
     task = make_task("without-bash", dockerfile=bare)
     with User(str(task), "--base-url", endpoint, "-o", str(run)) as user:
-        user.sees("waits for you")
+        user.sees("waiting for you")
         user.press("t", "the terminal is yours")
         user.press("ls /bin/bash; echo is $((6 * 7))\r", "^is 42")
         user.sees("cannot access '/bin/bash'")
@@ -148,12 +148,12 @@ def test_what_has_to_be_approved_waits_and_what_rules_allow_does_not(endpoint: s
     told = "web-log-digest/0: step 2 waits for approval: tbench approve web-log-digest/0, or tbench refuse"
     while told not in (line := process.stderr.readline()):
         assert line
-    assert "agent waits for you" in tbench("ps", str(run))
+    assert "agent waiting for you" in tbench("ps", str(run))
     with User(trial) as guest:
-        guest.sees("next: step 2, which has to be approved")
+        guest.sees("next: step 2, needs approval")
         guest.press("q")
         assert guest.ends() == 0
-    assert "agent waits for you" in tbench("ps", str(run))
+    assert "agent waiting for you" in tbench("ps", str(run))
     assert (
         tbench("refuse", trial, "Not like that.")
         == "web-log-digest/0: the reply of step 2 is discarded; its model gets your message instead\n"

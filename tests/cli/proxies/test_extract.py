@@ -65,7 +65,7 @@ def test_an_extraction_is_shown_stored_resumed_and_scored_again(demo: DemoEndpoi
     (output / "extraction.jsonl").write_text("\n".join(lines[:3]) + '\n{"task": "torn')
     resumed = inside(*base, "-k", "3", "--resume", "--json")
     assert resumed.exit_code == 0, resumed
-    assert resumed.stderr.splitlines()[-1] == "3/3 asked, 0 without a reply"
+    assert resumed.stderr.splitlines()[-1] == "3/3 requested, 0 without a reply"
     result = json.loads(resumed.stdout)
     assert (result["replies"], result["planned"], result["levels"]["extractable"]["mean"]) == (6, 6, 0.5)
 
@@ -96,7 +96,7 @@ def test_an_extraction_is_shown_stored_resumed_and_scored_again(demo: DemoEndpoi
             ["--base-url", "http://localhost:1", "--top-p", "7"],
             "--top-p: Input should be less than",
         ),
-        (["--base-url", "http://localhost:1", "--resume"], "--resume: which extraction?"),
+        (["--base-url", "http://localhost:1", "--resume"], "--resume: needs the extraction's directory as --output"),
         (["--base-url", "http://localhost:1", "--retry-budget", "0"], "localhost:1/v1/models: cannot connect"),
     ],
 )
@@ -135,12 +135,12 @@ def test_an_interrupted_extraction_keeps_its_replies_and_goes_on(endpoint: Fault
     finally:
         process.kill()
     assert (process.returncode, said.splitlines()[-1]) == (
-        130, f"interrupted; what was answered is kept, go on with --resume --output {output}",
+        130, f"interrupted; replies are kept; continue with --resume --output {output}",
     )  # fmt: skip
     assert len((output / "extraction.jsonl").read_text().splitlines()) == 1
     resumed = inside(*command, "-o", str(output), "--resume", "--json")
     assert resumed.exit_code == 0 and json.loads(resumed.stdout)["replies"] == 2
-    assert "1/1 asked" in resumed.stderr
+    assert "1/1 requested" in resumed.stderr
 
 
 # `tbench replay run` as it is typed: real HTTP, real processes that are killed and interrupted.
@@ -220,8 +220,8 @@ def test_what_failed_is_asked_again_and_nothing_else(server: FaultServer, datase
 def test_a_run_whose_first_steps_get_no_answer_stops(server: FaultServer, dataset: str, tmp_path: Path) -> None:
     server.answer_by(lambda seen: answer(503, {"error": "busy"}))
     stopped = run(dataset, server, tmp_path / "run", "-n", "1")
-    assert stopped.exit_code == 4 and "3 failed, 3 not asked" in stopped.output
-    assert "stopped: the first 3 steps got no answer; last error: unavailable: " in stopped.output
+    assert stopped.exit_code == 4 and "3 failed, 3 not requested" in stopped.output
+    assert "stopped: the first 3 steps got no answer; last: unavailable: " in stopped.output
     server.answer_by(echo)
     assert run(dataset, server, tmp_path / "run", "--resume").exit_code == 0
     assert len(by_key(tmp_path / "run")) == 6
@@ -421,7 +421,7 @@ def test_a_run_that_is_ended_goes_on_where_it_was(
     _, said = process.communicate(timeout=30)
     assert process.returncode == code and "Traceback" not in said
     if code == 130:
-        assert "what was answered is kept" in said
+        assert "replies are kept" in said
     with (tmp_path / "run" / "responses.jsonl").open("ab") as file:
         file.write(b'{"schema_version":1,"task_id":"task-001","step_idx":0,"cont')  # as a kill in mid-write leaves it
     server.answer_by(echo)

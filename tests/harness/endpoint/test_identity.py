@@ -260,7 +260,7 @@ def test_a_run_does_not_go_on_with_other_weights(chat: Connect, tmp_path: Path) 
     run_with(tmp_path / "run", "A")
     earlier = cast(EarlierRun, SimpleNamespace(directory=tmp_path / "run", document=document))
     with pytest.raises(
-        UsageError, match=r"cannot go on with other weights: tiny is now /b, before it was /a; .*--other"
+        UsageError, match=r"the model's weights have changed: tiny is now /b, before it was /a; .*--other"
     ):
         expect_same_weights(model, before.model_copy(update={"root": "/b"}), earlier)
     expect_same_weights(model, ServedModel(id="tiny"), earlier)

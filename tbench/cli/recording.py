@@ -1,4 +1,4 @@
-"""Screens of a stored trial, out of its recording."""
+"""Terminal screens of a stored trial, replayed from its recording."""
 
 from __future__ import annotations
 
@@ -10,32 +10,30 @@ from tbench.storage.run_files import RECORDING_NAME
 from tbench.text import unseen_as
 from tbench.view.screen import Line, TileScreen
 
-# What was on a trial's screen, out of its recording.
-
 _INK, _GROUND = (30, 90), (40, 100)
-"""The codes of the first of eight colours, and of the first bright one."""
+"""SGR codes of the first of eight normal colours, and of the first bright one."""
 
 
 class SessionRecording:
     """The recording of a trial's terminal."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises OSError where there is none."""
+        """Raises OSError if the recording is missing."""
         self._file = directory / RECORDING_NAME
         self.head = cast_head(self._file) or CastHead()
 
     def events(self) -> Iterator[CastEvent]:
-        """Its events; a line that is torn or none is left out."""
+        """Yield the events; incomplete or invalid lines are skipped."""
         with self._file.open(encoding="utf-8", errors="replace") as lines:
             next(lines, None)
             yield from cast_events(lines, "oim")
 
     def blank(self) -> TileScreen:
-        """A screen of its size on which nothing is yet."""
+        """Return an empty screen of the recording's size."""
         return TileScreen(self.head.columns, self.head.rows)
 
     def screen_after(self, step: int) -> list[str] | None:
-        """The lines of the screen when the step after that one began, or at the end; None where it never began."""
+        """Return the screen at the end of a step, as lines; None if the step never began."""
         screen, begun = self.blank(), False
         for event in self.events():
             if event.kind == "m" and event.text == f"step {step}":
@@ -44,11 +42,11 @@ class SessionRecording:
                 break
             elif event.kind == "o":
                 screen.feed(event.text)
-        return drawn(screen) if begun else None
+        return screen_lines(screen) if begun else None
 
 
-def drawn(screen: TileScreen) -> list[str]:
-    """The lines of a screen up to the last that holds something, in their colours."""
+def screen_lines(screen: TileScreen) -> list[str]:
+    """Return the lines of a screen with colours, without empty lines at the end."""
     lines = [ansi(line) for line in screen.last_lines(screen.rows, screen.columns)]
     while lines and not lines[-1].strip():
         lines.pop()
@@ -56,7 +54,7 @@ def drawn(screen: TileScreen) -> list[str]:
 
 
 def ansi(line: Line) -> str:
-    """A line with the escapes of its colours."""
+    """Return a line with escape sequences for its colours."""
     if isinstance(line, str):
         return unseen_as(line, "·")
     pieces = []

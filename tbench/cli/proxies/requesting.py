@@ -1,4 +1,4 @@
-"""Asks a model for `tbench extract` and `tbench replay run`: connects, says how it goes, ends in order on Ctrl-C."""
+"""Requests replies for `tbench extract` and `tbench replay run`, with progress and a clean end on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from tbench.proxies.replay.asking.plan import ContextCheck, ask_for_missing, mak
 from tbench.proxies.replay.asking.prompts import Tokenizer
 from tbench.tasks.sources import TaskSet
 
-# `tbench extract` while it asks: connects the endpoint, says on stderr how it goes, ends in order on Ctrl-C.
+# `tbench extract`
 
 _REPLIES_PER_LINE = 50
 _MOST_ERRORS = 3
-"""Most errors that are shown in full; the others are counted."""
+"""Maximum number of errors shown in full; the others are only counted."""
 
 
 def ask_and_store(resolved: Resolved[ExtractConfig], resume: bool) -> Path:
-    """Ask for all replies that are missing, and return the directory that holds them.
+    """Request all missing replies, and return the directory that holds them.
 
-    Raises UsageError, where possible before anything is asked.
+    Raises UsageError, if possible before the first request.
     """
     config = resolved.config
     rewards_named(config.score.relevance, config.score.conciseness)
     BashSyntax()
     if resume and config.output.directory is None:
-        raise UsageError("--resume: which extraction? Give its directory with --output")
+        raise UsageError("--resume: needs the extraction's directory as --output")
     tasks = chosen_tasks(config.tasks)
     if config.output.directory is not None and not resume:
         EXTRACTION.refuse_to_overwrite(Path(config.output.directory))
@@ -58,9 +58,9 @@ def ask_and_store(resolved: Resolved[ExtractConfig], resume: bool) -> Path:
 
 
 def _agent_and_model(resolved: Resolved[ExtractConfig]) -> tuple[AgentConfig, ModelConfig]:
-    """What a run with this model and protocol would have of them.
+    """Return the agent and model settings of a run with this protocol.
 
-    Where none are given, thinking-bash has the prompt and the rendering that it was trained with.
+    thinking-bash defaults to the prompt and the rendering that it was trained with.
     """
     config = resolved.config
     model, agent = config.model.model_dump(), config.agent.model_dump()
@@ -88,17 +88,17 @@ async def _ask_and_store(config: ExtractConfig, setup: AgentSetup, tasks: TaskSe
             try:
                 await ask_all(chat, setup.protocol, missing, keep, concurrency=config.schedule.concurrency)
             except asyncio.CancelledError:
-                print_line(f"interrupted; what was answered is kept, go on with --resume --output {path}", err=True)
+                print_line(f"interrupted; replies are kept; continue with --resume --output {path}", err=True)
                 raise click.exceptions.Exit(exit_codes.INTERRUPTED) from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}; make room, then --resume") from None
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}; fix this, then use --resume") from None
     finally:
         await chat.close()
     return path
 
 
 class ProgressLines:
-    """The first errors, and how many replies there are, on stderr."""
+    """Prints the first errors and the number of replies on stderr."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -110,19 +110,19 @@ class ProgressLines:
         if record.error is not None and self._errors <= _MOST_ERRORS:
             print_line(f"{record.task} seed {record.seed}: {record.error}", err=True)
         if self._done % _REPLIES_PER_LINE == 0 or self._done == self._total:
-            print_line(f"{self._done}/{self._total} asked, {self._errors} without a reply", err=True)
+            print_line(f"{self._done}/{self._total} requested, {self._errors} without a reply", err=True)
 
 
-# `tbench replay run` while it runs: asks, says on stderr how it goes, and ends with an exit code.
+# `tbench replay run`
 
 _MOST_LINES = 10
-"""Most lines of one kind that are shown; the rest is counted."""
+"""Maximum number of lines of one kind that are shown; the rest is counted."""
 
 
 def execute(options: ReplayOptions) -> int:
     """Run, and return the exit code: 0 all steps answered (or allowed not to fit), 3 not all, 4 stopped, 130 Ctrl-C.
 
-    Raises UsageError for whatever the user can mend, before anything is asked.
+    Raises UsageError for what the user can fix, before the first request.
     """
     if not options.base_urls:
         raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL")
@@ -139,41 +139,41 @@ async def _execute(options: ReplayOptions, dataset: Dataset, sampling: Sampling,
         progress = await ask_for_missing(options, plan, endpoints, say, ProgressLine())
         return _say_end(options, progress)
     except asyncio.CancelledError:
-        say(f"interrupted; what was answered is kept, go on with --resume --output {options.output}")
+        say(f"interrupted; replies are kept; continue with --resume --output {options.output}")
         return exit_codes.INTERRUPTED
     finally:
         await endpoints.close()
 
 
 def _say_check(check: ContextCheck, options: ReplayOptions) -> None:
-    """Say which prompts do not fit or could not be counted. Raises UsageError for an overflow that is not allowed."""
+    """Print which prompts do not fit or could not be counted. Raises UsageError for an overflow that is not allowed."""
     if check.problem:
-        say(f"not every prompt could be counted: {check.problem}")
-    _say_first("does not fit", [f"{key}: {words}" for key, words in check.overflow.items()])
+        say(f"some prompts could not be counted: {check.problem}")
+    _say_first("does not fit", [f"{key}: {problem}" for key, problem in check.overflow.items()])
     if not options.allow_overflow:
         check.require_room()
 
 
 def _say_end(options: ReplayOptions, progress: ReplayProgress) -> int:
-    """Say how the run ended, and return the exit code."""
+    """Print how the run ended, and return the exit code."""
     unanswered = progress.errors - progress.overflow
-    words = [f"{progress.answered_before + progress.answered} answered"]
-    words += [f"{unanswered} failed"] if unanswered else []
-    words += [f"{progress.overflow} do not fit the context"] if progress.overflow else []
-    words += [f"{left} not asked"] if (left := progress.planned - progress.done) else []
+    parts = [f"{progress.answered_before + progress.answered} answered"]
+    parts += [f"{unanswered} failed"] if unanswered else []
+    parts += [f"{progress.overflow} do not fit the context"] if progress.overflow else []
+    parts += [f"{left} not requested"] if (left := progress.planned - progress.done) else []
     rate = f"; {progress.answered / progress.seconds:.1f} per second" if progress.answered else ""
-    say(f"{', '.join(words)}{rate}")
+    say(f"{', '.join(parts)}{rate}")
     if progress.stopped is not None:
-        say(f"stopped: {progress.stopped}; go on with --resume")
+        say(f"stopped: {progress.stopped}; continue with --resume")
         return exit_codes.AWAY
     if unanswered or (progress.overflow and not options.allow_overflow):
-        say("--resume asks for the missing ones again")
+        say("--resume requests the missing replies again")
         return exit_codes.UNCOVERED
     return 0
 
 
 class ProgressLine:
-    """A line of progress every few seconds; on a terminal it replaces the one before."""
+    """Prints progress every few seconds; on a terminal, in place of the previous line."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
@@ -185,7 +185,7 @@ class ProgressLine:
             return
         self._last = now
         rate = progress.done / max(now - self._began, 1e-9)
-        words = f"{progress.done}/{progress.planned} asked, {progress.errors} errors, {rate:.1f} per second"
+        words = f"{progress.done}/{progress.planned} requested, {progress.errors} errors, {rate:.1f} per second"
         if self._is_terminal:
             click.echo(f"\r\x1b[Kreplay: {words}" + ("\n" if is_last else ""), nl=False, err=True)
         else:
@@ -199,7 +199,7 @@ def _say_first(what: str, lines: Sequence[str]) -> None:
         say(f"{what}: {len(lines) - _MOST_LINES} more")
 
 
-def say(words: str) -> None:
+def say(text: str) -> None:
     """Write a line to stderr."""
-    with contextlib.suppress(OSError):  # a reader that went away must not cost a run
-        print_line(f"replay: {words}", err=True)
+    with contextlib.suppress(OSError):  # a reader that has gone must not fail a run
+        print_line(f"replay: {text}", err=True)

@@ -1,4 +1,4 @@
-"""own_terminal: the user's terminal as a whole, what is drawn on it, and what is left of that."""
+"""full_screen: the user's terminal as a whole, what is drawn on it, and what is left of that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pexpect
 
 DRAWS = """
 import sys
-from tbench.cli.own_terminal import FullScreen
+from tbench.cli.full_screen import FullScreen
 
 with FullScreen() as own:
     assert own.size == (20, 4), own.size

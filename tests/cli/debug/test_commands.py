@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tbench.cli.debug.words import told
+from tbench.cli.debug.commands import parse_command
 from tbench.errors import UsageError
 
 
@@ -37,7 +37,7 @@ from tbench.errors import UsageError
     ],
 )
 def test_words_are_requests(words: str, asked: dict[str, Any] | None) -> None:
-    request = told(words, "t/0").request
+    request = parse_command(words, "t/0").request
     if asked is None:
         assert request is None
     else:
@@ -51,22 +51,22 @@ def test_words_are_requests(words: str, asked: dict[str, Any] | None) -> None:
     ("words", "problem"),
     [
         ("stp", "stp: no such command; did you mean step?"),
-        ("xyzzy", "xyzzy: no such command; there are step, run, edit"),
-        ("step two", "step two: cannot be understood; write: step [N]"),
-        ("run to", "run to: cannot be understood; write: run, run to N, or run until TEXT"),
-        ("edit", "edit: cannot be understood; write: edit TEXT"),
-        ("verify now", "verify now: cannot be understood; write: verify"),
-        ("sample colour=red", "sample colour=red: cannot be understood; write: sample"),
-        ("quit now", "quit now: cannot be understood; write: quit, or quit keep"),
-        ("{not json", "{not json: is no JSON: "),
-        ("rewind", "rewind: cannot be understood; write: rewind N"),
-        ("rewind 0", "rewind 0: step: Input should be greater than or equal to 1; write: rewind N"),
+        ("xyzzy", "xyzzy: no such command; commands: step, run, edit"),
+        ("step two", "step two: not understood; usage: step [N]"),
+        ("run to", "run to: not understood; usage: run, run to N, or run until TEXT"),
+        ("edit", "edit: not understood; usage: edit TEXT"),
+        ("verify now", "verify now: not understood; usage: verify"),
+        ("sample colour=red", "sample colour=red: not understood; usage: sample"),
+        ("quit now", "quit now: not understood; usage: quit, or quit keep"),
+        ("{not json", "{not json: invalid JSON: "),
+        ("rewind", "rewind: not understood; usage: rewind N"),
+        ("rewind 0", "rewind 0: step: Input should be greater than or equal to 1; usage: rewind N"),
         ('{"do": "fly"}', '{"do": "fly"}: Input tag'),
         ("[1]", "[1]: no such command; "),
     ],
 )
 def test_what_cannot_be_understood_is_one_line(words: str, problem: str) -> None:
     with pytest.raises(UsageError) as caught:
-        told(words, "t/0")
+        parse_command(words, "t/0")
     assert str(caught.value).startswith(problem)
     assert "\n" not in str(caught.value)

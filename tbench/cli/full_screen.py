@@ -1,4 +1,4 @@
-"""The terminal that the user sits at: taken as a whole, drawn on, and given back as it was."""
+"""The user's terminal: full-screen drawing, and restoring it afterwards."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from typing import Any, Self
 
 from tbench.errors import UsageError
 
-_BEGIN, _TELLS_PASTES = "\x1b[?1049h\x1b[?25l\x1b[0m\x1b[2J", "\x1b[?2004h"
+_BEGIN, _BRACKETED_PASTE = "\x1b[?1049h\x1b[?25l\x1b[0m\x1b[2J", "\x1b[?2004h"
 _END = "\x1b[0m\x1b[?1l\x1b[?2004l\x1b[?25h\x1b[?1049l"
 _FLUSH_SEC = 1.0
-"""Longest time that a terminal whose window does not read may keep the end waiting."""
+"""Maximum time to wait at the end for a terminal that does not accept output."""
 
 
-def fits_a_screen() -> bool:
-    """Whether there is a terminal at both ends that can show more than lines."""
+def supports_full_screen() -> bool:
+    """Whether stdin and stdout are a terminal with cursor movement."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
 def require_terminal(otherwise: str) -> None:
-    """Check that the user has a terminal. Raises UsageError with the words of what to do otherwise."""
+    """Raise UsageError with the given message unless stdin and stdout are a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(otherwise)
 
 
 class FullScreen:
-    """A context manager for the terminal at stdin and stdout: raw, on its alternate screen, and afterwards as it was.
+    """Context manager that puts the terminal into raw mode on its alternate screen, and restores it afterwards.
 
-    What is written never blocks: pictures are left out.
+    Writing never blocks: if the terminal is slow, frames are skipped.
     """
 
-    def __init__(self, *, tells_pastes: bool = False) -> None:
-        """With `tells_pastes` what is pasted comes between marks."""
-        self._beginning = _BEGIN + (_TELLS_PASTES if tells_pastes else "")
+    def __init__(self, *, bracketed_paste: bool = False) -> None:
+        """With `bracketed_paste`, the terminal marks pasted text (bracketed paste)."""
+        self._beginning = _BEGIN + (_BRACKETED_PASTE if bracketed_paste else "")
         self._before: list[Any] | None = None
         self._unsent = b""
         self._shown: Sequence[str] = ()
         self._tty = -1
 
     def __enter__(self) -> Self:
-        # Opened anew: the mode of not blocking is then its own, and not that of whoever else has this terminal.
+        # Opened again, so that non-blocking mode does not affect other processes on this terminal.
         self._tty = os.open(os.ttyname(1), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         self._begin()
         return self
@@ -59,7 +59,7 @@ class FullScreen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and rows of the window; COLUMNS and LINES may be those of another one."""
+        """Columns and rows of the terminal; COLUMNS and LINES may be outdated."""
         try:
             columns, rows = os.get_terminal_size(self._tty)
         except OSError:
@@ -67,7 +67,7 @@ class FullScreen:
         return columns or 80, rows or 24
 
     def restore(self) -> None:
-        """Give the terminal back as it was; once is enough."""
+        """Restore the terminal; further calls do nothing."""
         before, self._before = self._before, None
         if before is None:
             return
@@ -78,7 +78,7 @@ class FullScreen:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """The terminal as it was, for another program, during the block."""
+        """Restore the terminal for the block, for another program."""
         self.restore()
         try:
             yield
@@ -86,9 +86,9 @@ class FullScreen:
             self._begin()
 
     def show(self, lines: Sequence[str], cursor: tuple[int, int] | None, *, application_keys: bool = False) -> bool:
-        """Draw what differs from what is there, and the cursor at a column and row, where there is one.
+        """Draw the lines that have changed, and the cursor at a column and row unless it is None.
 
-        False where the window has not taken all of it yet: then it is to be called again.
+        Return False if the terminal has not accepted everything yet: then call it again.
         """
         if self._before is None:
             return True
@@ -96,7 +96,7 @@ class FullScreen:
             return False
         fresh = len(lines) != len(self._shown)
         parts = ["\x1b[?25l\x1b[0m\x1b[2J" if fresh else "\x1b[?25l"]
-        # Cleared before it is drawn: behind a full line, the end of the line is its last character.
+        # Clear before drawing: after a full line, clearing to its end would erase the last character.
         parts += [
             f"\x1b[{row};1H\x1b[0m\x1b[K{line}"
             for row, line in enumerate(lines, start=1)
@@ -108,20 +108,20 @@ class FullScreen:
         self._shown, self._unsent = lines, "".join(parts).encode("utf-8", "replace")
         return self.flush()
 
-    def forget(self) -> None:
-        """Draw all of the next picture: the window has another size, or somebody else has drawn on it."""
+    def invalidate(self) -> None:
+        """Draw the next frame completely, because the size has changed or another program has drawn."""
         self._shown = ()
 
     def _begin(self) -> None:
         before = termios.tcgetattr(0)
-        tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead stays
+        tty.setraw(0, termios.TCSADRAIN)  # keeps type-ahead
         self._before = before
-        self.forget()
+        self.invalidate()
         self._unsent += self._beginning.encode()
         self.flush()
 
     def flush(self, until: float = 0.0) -> bool:
-        """Write what the window takes, waiting for it no longer than `until`; whether all is written."""
+        """Write what the terminal accepts, waiting at most until `until`; return whether everything is written."""
         while self._unsent:
             try:
                 self._unsent = self._unsent[os.write(self._tty, self._unsent) :]

@@ -1,4 +1,4 @@
-"""Commands of the debugger in words, as scripts write them, and what each asks of the run."""
+"""Parser of the debugger's commands: turns a line into a request to the run."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ from tbench.errors import UsageError
 from tbench.text import one_line, plain
 
 
-class Told(NamedTuple):
-    """A command in words: its name, and what it asks of the run; nothing where it only shows something."""
+class ParsedCommand(NamedTuple):
+    """A parsed command: its name, and its request to the run, None for commands that only show something."""
 
     name: str
     request: Request | None
 
 
-Asked = Mapping[str, Any]
-"""A request but for its trial."""
+RequestFields = Mapping[str, Any]
+"""Fields of a request without its trial."""
 _NUMBER = re.compile(r"\d+\Z")
 _ESCAPE = re.compile(r"(\\(?:[\\'\"abefnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}))")
-SHOWN = ("screen", "steps", "draft", "help")
-"""Commands that ask nothing of the trial, and only show something."""
-_AS_THEY_ARE = ("edit", "type")
-"""Commands whose text keeps its blanks."""
+LOCAL_COMMANDS = ("screen", "steps", "draft", "help")
+"""Commands that only show something, and send no request."""
+_RAW_TEXT = ("edit", "type")
+"""Commands whose text keeps its whitespace."""
 
 
-def told(line: str, trial: str) -> Told:
-    """What a line of words, or of JSON, means for this trial. Raises UsageError."""
-    words = line.lstrip()
-    if words.startswith("{"):
-        return _as_json(words, trial)
-    name, _, rest = words.partition(" ")
+def parse_command(line: str, trial: str) -> ParsedCommand:
+    """Parse a line of words or JSON as a command for a trial. Raises UsageError."""
+    text = line.lstrip()
+    if text.startswith("{"):
+        return _as_json(text, trial)
+    name, _, rest = text.partition(" ")
     name = name.strip()
-    if name in SHOWN:
-        return Told(name, None)
-    if name not in MEANINGS:
-        near = difflib.get_close_matches(name, [*MEANINGS, *SHOWN], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join([*MEANINGS, *SHOWN])}"
+    if name in LOCAL_COMMANDS:
+        return ParsedCommand(name, None)
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, [*COMMANDS, *LOCAL_COMMANDS], n=1)
+        hint = f"did you mean {near[0]}?" if near else f"commands: {', '.join([*COMMANDS, *LOCAL_COMMANDS])}"
         raise UsageError(f"{plain(name)}: no such command; {hint}")
-    usage, meaning = MEANINGS[name]
+    usage, meaning = COMMANDS[name]
     try:
-        asked = {"do": name, "trial": trial, **meaning(rest if name in _AS_THEY_ARE else rest.strip())}
-        return Told(name, read_request(json.dumps(asked).encode()))
+        asked = {"do": name, "trial": trial, **meaning(rest if name in _RAW_TEXT else rest.strip())}
+        return ParsedCommand(name, read_request(json.dumps(asked).encode()))
     except ValidationError as error:
-        raise UsageError(f"{plain(words)}: {_first(error)}; write: {usage}") from None
+        raise UsageError(f"{plain(text)}: {_first(error)}; usage: {usage}") from None
     except ValueError:
-        raise UsageError(f"{plain(words)}: cannot be understood; write: {usage}") from None
+        raise UsageError(f"{plain(text)}: not understood; usage: {usage}") from None
 
 
-def _as_json(words: str, trial: str) -> Told:
+def _as_json(text: str, trial: str) -> ParsedCommand:
     try:
-        asked = json.loads(words)
+        asked = json.loads(text)
         request = read_request(json.dumps({"trial": trial, **asked}).encode())
     except ValidationError as error:
-        raise UsageError(f"{plain(words)}: {_first(error)}") from None
+        raise UsageError(f"{plain(text)}: {_first(error)}") from None
     except ValueError as error:
-        raise UsageError(f"{plain(words)}: is no JSON: {error}") from None
-    return Told(request.do, request)
+        raise UsageError(f"{plain(text)}: invalid JSON: {error}") from None
+    return ParsedCommand(request.do, request)
 
 
 def _first(error: ValidationError) -> str:
@@ -73,17 +73,17 @@ def _first(error: ValidationError) -> str:
     return one_line(f"{where}: {first['msg']}" if where else str(first["msg"]))
 
 
-# -- what each command's words mean ------------------------------------------------------------------
+# -- arguments of the commands -----------------------------------------------------------------------
 
 
-def _nothing(rest: str) -> Asked:
+def _nothing(rest: str) -> RequestFields:
     if rest:
         raise ValueError
     return {}
 
 
-def _text(key: str) -> Callable[[str], Asked]:
-    def meaning(rest: str) -> Asked:
+def _text(key: str) -> Callable[[str], RequestFields]:
+    def meaning(rest: str) -> RequestFields:
         if not rest:
             raise ValueError
         return {key: rest}
@@ -91,14 +91,14 @@ def _text(key: str) -> Callable[[str], Asked]:
     return meaning
 
 
-def _number(key: str, default: int | None = None) -> Callable[[str], Asked]:
-    def meaning(rest: str) -> Asked:
+def _number(key: str, default: int | None = None) -> Callable[[str], RequestFields]:
+    def meaning(rest: str) -> RequestFields:
         return {key: int(rest) if rest or default is None else default}
 
     return meaning
 
 
-def _run(rest: str) -> Asked:
+def _run(rest: str) -> RequestFields:
     kind, _, what = rest.partition(" ")
     if not rest:
         return {"to_step": None, "until_text": None}
@@ -109,7 +109,7 @@ def _run(rest: str) -> Asked:
     raise ValueError
 
 
-def _sample(rest: str) -> Asked:
+def _sample(rest: str) -> RequestFields:
     asked: dict[str, Any] = {}
     for word in rest.split():
         name, has_name, value = word.partition("=")
@@ -121,8 +121,8 @@ def _sample(rest: str) -> Asked:
     return asked
 
 
-def _keys(rest: str) -> Asked:
-    """Text with the escapes of Python and C: \\n is Enter, \\x03 is Ctrl-C."""
+def _keys(rest: str) -> RequestFields:
+    """Parse keys with escapes as in Python and C: \\n is Enter, \\x03 is Ctrl-C."""
     if not rest:
         raise ValueError
     pieces = _ESCAPE.split(rest)
@@ -133,13 +133,13 @@ def _unescaped(escape: str) -> str:
     return "\x1b" if escape == "\\e" else codecs.decode(escape, "unicode_escape")
 
 
-def _quit(rest: str) -> Asked:
+def _quit(rest: str) -> RequestFields:
     if rest not in ("", "keep"):
         raise ValueError
     return {"keep": rest == "keep"}
 
 
-MEANINGS: Mapping[str, tuple[str, Callable[[str], Asked]]] = {
+COMMANDS: Mapping[str, tuple[str, Callable[[str], RequestFields]]] = {
     "step": ("step [N]", _number("count", 1)),
     "run": ("run, run to N, or run until TEXT", _run),
     "edit": ("edit TEXT", _text("text")),
@@ -156,4 +156,4 @@ MEANINGS: Mapping[str, tuple[str, Callable[[str], Asked]]] = {
     "continue": ("continue", _nothing),
     "quit": ("quit, or quit keep", _quit),
 }
-"""By name: how it is written, and its request."""
+"""Usage and argument parser of each command, by name."""
