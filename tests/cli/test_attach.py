@@ -1,4 +1,4 @@
-"""attach: a trial's terminal in one's own, looked at by two, taken, given back."""
+"""`tbench attach`: watch a trial's terminal from two places, take it over, return it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SeenRun:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeenRun]:
-    """A run whose trial is held as soon as it has begun."""
+    """Run with a trial that is held as soon as it begins."""
     folder = tmp_path_factory.mktemp("seen")
     quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     server = subprocess.Popen(
@@ -77,7 +77,7 @@ def until(run: Path, condition: Callable[[TrialUnderWay], bool]) -> None:
 
 
 class Person:
-    """Somebody at a shell in a terminal of their own, who attaches from there: its settings outlive the command."""
+    """User who attaches from a shell in a real terminal, whose settings must survive the command."""
 
     def __init__(self, folder: Path, *words: str, size: tuple[int, int] = (30, 100)) -> None:
         environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
@@ -90,7 +90,7 @@ class Person:
         self.child.sendline(" ".join([*TBENCH, "attach", TRIAL, *words]))
 
     def has_left(self, words: str) -> None:
-        """The command has said this, and the terminal is as it was."""
+        """Assert that the command has printed this and restored the terminal."""
         self.child.expect_exact("\x1b[?1049l")
         self.child.expect(words)
         self.child.expect("at-shell ")
@@ -119,7 +119,7 @@ def test_two_look_on_one_takes_it_and_gives_it_back(seen: SeenRun) -> None:
     person.child.expect("by-hand")
     looking.child.expect("by-hand")
     assert "by-hand" in tbench("attach", TRIAL, "--once", cwd=tmp_path)
-    # Ctrl-C is a key like any other for who has it; the window may change meanwhile.
+    # With the terminal taken, Ctrl-C is passed on; the window may be resized meanwhile.
     person.child.setwinsize(12, 70)
     person.child.send("\x03")
     person.child.expect(r"\^C")
@@ -127,7 +127,7 @@ def test_two_look_on_one_takes_it_and_gives_it_back(seen: SeenRun) -> None:
     person.child.expect("40 160")
     person.child.send("\x1d")
     person.has_left("left; the model will see what you typed")
-    # Who only looks on leaves with Ctrl-C; a signal and the end of the trial give the terminal back as well.
+    # Without it, Ctrl-C leaves; a signal and the end of the trial restore the terminal, too.
     looking.child.send("\x03")
     looking.has_left("web-log-digest/0: left\r")
     signalled = Person(tmp_path)

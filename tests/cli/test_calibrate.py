@@ -1,4 +1,4 @@
-"""`tbench calibrate` in real containers: a line per task, what is known is not run again, and a page."""
+"""`tbench calibrate` in real containers: its table, its page, and no repeated measurements."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_bundled_tasks_are_healthy_and_known_afterwards(tmp_path: Path) -> None:
     assert code == 0, lines
     rows = {line.split()[0]: line for line in lines}
     assert " healthy " in rows["lab-permissions"] and "1 1  0 0  yes" in rows["lab-permissions"]
-    # It installs make, which comes along.
+    # The work includes the installed make.
     assert " healthy " in rows["broken-makefile"] and "1 1  0 0  yes" in rows["broken-makefile"]
     assert lines[-1] == "2 tasks, 0 not healthy here"
     assert "lab-permissions: oracle 1 1" in told and '<th scope="row">lab-permissions</th>' in page.read_text()

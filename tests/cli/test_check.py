@@ -1,4 +1,4 @@
-"""`tbench task list` and `check`: what is listed, what is said of tasks, and how they are tried."""
+"""`tbench task list` and `check`: the list, findings about tasks, and trials of oracle and nop."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_an_oracle_that_looks_like_a_cheat_is_told() -> None:
 
 
 def test_without_an_engine_the_way_without_one_is_named(make_task: MakeTask) -> None:
-    # In a process of its own: Docker's SDK leaves the socket open that it could not connect.
+    # In a separate process, because Docker's SDK leaks the socket of a failed connection.
     environment = {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"}
     argv = [sys.executable, "-m", "tbench", "task", "check", str(make_task())]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)

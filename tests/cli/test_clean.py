@@ -1,4 +1,4 @@
-"""`tbench clean` as a user meets it; only ever for a run of its own, for the engine is shared."""
+"""`tbench clean` as a command, limited to one run, because the engine is shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a user meets it: real processes, a real terminal, real containers, a real endpoint."""
+"""The command end to end: real processes, a real terminal, real containers, a real endpoint."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def demo() -> Iterator[DemoEndpoint]:
 
 @pytest.fixture
 def run_dir(engine: Engine, tmp_path: Path) -> Iterator[Path]:
-    """Where a run may go; afterwards none of its containers may be left."""
+    """Directory of a run; asserts at the end that none of its containers are left."""
     directory = tmp_path / f"cli-{uuid.uuid4().hex[:8]}"
     yield directory
     assert engine.api.containers(all=True, filters={"label": f"{LABEL_RUN}={directory.name}"}) == []
@@ -141,7 +141,7 @@ def test_a_malformed_task_among_others_costs_only_itself(make_task: Any, run_dir
 
 
 QUICK = {"keystrokes-json"}
-"""One of each family in `make test`; tests/harness/test_protocols_live.py has all of them in a container."""
+"""One protocol per family; tests/harness/test_protocols_live.py tests all of them in a container."""
 
 
 @pytest.mark.engine
@@ -261,7 +261,7 @@ def test_on_a_terminal_the_run_is_shown_live_and_ctrl_c_ends_it_in_order(run_dir
         dimensions=(30, 120),
         timeout=120,
         encoding="utf-8",
-        # Pytest's workers tell their children of 80 columns, whatever the terminal's own size.
+        # Pytest's workers set COLUMNS to 80, regardless of the terminal's size.
         env={key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")} | {"TERM": "xterm"},
     )  # fmt: skip
     try:

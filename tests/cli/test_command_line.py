@@ -1,4 +1,4 @@
-"""The command line itself: what is loaded for it, its help, its mistakes, what a shell completes."""
+"""The command line itself: imports, help, usage errors, shell completion."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_options_of_a_model_are_refused_where_none_is_asked(agent: str, tmp_path
 
     for option in ("--temperature=0.5", "--model=m", "--steps=3", "--protocol=bash-tool", "--preset=tmax", "--no-seed"):
         assert f"{option.partition('=')[0]}: no effect with --agent {agent}, which uses no model" in said(option)
-    # What serves other runs, too, may stand.
+    # Settings in files are ignored, because they serve other runs, too.
     (tmp_path / "mine.toml").write_text("[model]\ntemperature = 0.5\n")
     assert "without effect" not in said("-c", str(tmp_path / "mine.toml"), OPENAI_BASE_URL="http://127.0.0.1:1/v1")
 
@@ -241,7 +241,7 @@ def test_a_mistake_is_one_line(arguments: str, said: str) -> None:
 
 
 def asked(command: click.Command, *words: str) -> tuple[str | None, str]:
-    """The types, and the run or the tasks."""
+    """Return the types of error, and the run or tasks."""
     assert isinstance(command, CommandWithRetryErrors)
     with command.make_context("command", list(words)) as context:
         return context.params["retry_errors"], str(context.params["run" if command is resume else "tasks__source"])
@@ -305,7 +305,7 @@ def test_a_misspelled_type_is_named_with_its_nearest(words: str, said: str) -> N
 
 
 def completed(line: str) -> set[str]:
-    """What bash is told of for the last word of the line."""
+    """Return bash's completions of the last word of a line."""
     words = line.split(" ")
     done = tbench(_TBENCH_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1))
     assert done.stderr == ""

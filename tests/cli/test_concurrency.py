@@ -1,4 +1,4 @@
-"""`tbench run -n` as a user types it."""
+"""`tbench run -n` as a command."""
 
 from __future__ import annotations
 

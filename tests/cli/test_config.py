@@ -1,4 +1,4 @@
-"""`tbench config` and what every command says about settings that it cannot take, as a user meets them."""
+"""`tbench config`, and errors of all commands for invalid settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tbench.errors import UsageError
 from tbench.storage.run_store import RunStore
 
 URL = "http://127.0.0.1:9/v1"
-"""Nobody listens there; no test gets so far."""
+"""Address without a server; no test gets as far as connecting."""
 COMMANDS = {
     "run": ("run", "--base-url", URL),
     "extract": ("extract", "--base-url", URL),
@@ -36,7 +36,7 @@ def tbench(directory: Path, *arguments: str, **variables: str) -> subprocess.Com
 
 
 def shown(directory: Path, *arguments: str, **variables: str) -> dict[str, tuple[Any, str]]:
-    """What `config show` says: value and origin by path."""
+    """Return value and origin by path, as printed by `config show`."""
     done = tbench(directory, "config", "show", *arguments, **variables)
     assert (done.returncode, done.stderr) == (0, "")
     lines = (re.fullmatch(r"(\S+) = (.*?) +# (.*)", line) for line in done.stdout.splitlines())
@@ -118,7 +118,7 @@ def test_the_schema_describes_every_setting(tmp_path: Path) -> None:
     schema = json.loads(tbench(tmp_path, "config", "schema").stdout)
     for setting in settings_of(RunConfig):
         section = schema["properties"][setting.section]
-        # pydantic before 2.9 wraps it.
+        # pydantic before 2.9 wraps the error.
         reference = section.get("$ref") or section["allOf"][0]["$ref"]
         part = schema["$defs"][reference.rpartition("/")[2]]
         assert " ".join(part["properties"][setting.name]["description"].split()) == setting.help != "", setting.path
@@ -169,7 +169,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def mistake(directory: Path, *arguments: str, **variables: str) -> str:
-    """The line that a command ends with, without a process of its own."""
+    """Return the error of a command, run in this process."""
     environment = {name: None for name in os.environ if name.startswith(("TBENCH_", "OPENAI_"))}
     with contextlib.chdir(directory):
         done = CliRunner().invoke(app, list(arguments), env={**environment, **variables})
@@ -214,7 +214,7 @@ def test_two_files_that_contradict_each_other_are_named_in_one_line(command: str
     ],
 )
 def test_a_file_and_an_environment_serve_all_commands(command: str, next_mistake: str, files: Path) -> None:
-    """Each passes over what only another one has, and goes on until something else is wrong."""
+    """Each command ignores the settings of the others, and fails later for another reason."""
     variables = {"TBENCH_DATASET_LIMIT": "3", "TBENCH_SCORE_RELEVANCE": "literal", "TBENCH_SANDBOX_BUILD": "true"}
     check_one_line(mistake(files, *COMMANDS[command], "-c", "shared.toml", **variables), next_mistake)
 

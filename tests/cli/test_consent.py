@@ -1,4 +1,4 @@
-"""Consent at the command line: no task gets a variable of tbench's environment that was not allowed by name."""
+"""Consent: no task gets a variable of tbench's environment that was not allowed by name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tbench(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
 
 @pytest.fixture
 def run_dir(engine: Engine, tools_volume: str, tmp_path: Path) -> Iterator[Path]:
-    """Where a run may go; afterwards none of its containers may be left."""
+    """Directory of a run; asserts at the end that none of its containers are left."""
     directory = tmp_path / f"consent-{uuid.uuid4().hex[:8]}"
     yield directory
     assert engine.api.containers(all=True, filters={"label": f"{LABEL_RUN}={directory.name}"}) == []

@@ -1,4 +1,4 @@
-"""crop: what is shown of a trial's screen in a window of another size."""
+"""Cropping of a trial's screen to a window of another size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tbench dataset`, and tasks by name in other commands: no engine is needed."""
+"""`tbench dataset`, and datasets by name in other commands, without an engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fails(*arguments: str) -> str:
 
 @pytest.fixture(autouse=True)
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirror:
-    """A mirror, the registry of it in a variable, and a working directory of the test's own."""
+    """Start a mirror, set its registry in the environment, and change to a new directory."""
     made = Mirror(tmp_path / "mirrors")
     for name in ("alpha", "beta"):
         made.task(name)

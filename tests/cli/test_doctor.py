@@ -1,4 +1,4 @@
-"""`tbench doctor` as a user meets it."""
+"""`tbench doctor` as a command."""
 
 from __future__ import annotations
 

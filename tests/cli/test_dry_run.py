@@ -1,4 +1,4 @@
-"""`tbench run --dry-run`: says what a run would do, and does none of it."""
+"""`tbench run --dry-run`: prints the plan of a run, and starts nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def dry_run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def plan(directory: Path, *arguments: str) -> dict[str, list[str]]:
-    """What is printed, by the first word of its lines; nothing is left in the directory by it."""
+    """Return the printed rows by their labels; assert that no file was written."""
     before = sorted(directory.rglob("*"))
     done = dry_run(directory, *arguments)
     assert (done.returncode, done.stderr) == (0, ""), done

@@ -33,7 +33,7 @@ OVER = ("--cpu-overcommit", "8")
 
 
 class LiveRun:
-    """A `tbench run` as a process of its own, and the directory that it writes."""
+    """A `tbench run` process and its run directory."""
 
     def __init__(self, engine: Engine, directory: Path) -> None:
         self.directory = directory
@@ -66,7 +66,7 @@ class LiveRun:
 
     @property
     def containers(self) -> list[str]:
-        """Those of trials: an image's, with which passes are compared, belongs to none."""
+        """Containers of trials, without those that only read an image for comparison."""
         labelled = {"label": f"{LABEL_RUN}={self.directory.name}"}
         found = self._engine.api.containers(all=True, filters=labelled)
         return [container["Id"] for container in found if container["Labels"].get(LABEL_TRIAL)]
@@ -112,13 +112,13 @@ def test_a_killed_run_is_taken_up_where_it_ended(live: LiveRun, make_task: MakeT
     process = live.start("run", str(source), "--agent", "oracle", "-n", "3", *OVER, "-o", str(live.directory))
     eventually(lambda: len(live.finals) == 2 and len(live.containers) == 1, "two verdicts")
     orphans = set(live.containers)
-    # From here on whatever run starts next takes them, and that may be another worker's.
+    # From here on, the next run to start may take them over, even one of another test worker.
     process.kill()
     process.wait()
     assert (len(orphans), live.status) == (1, "running")
     with (live.directory / "results.jsonl").open("a") as file:
         file.write('{"schema_version": 2, "tor')
-    make_task("gamma")  # else it would sleep again; and a changed task is refused
+    make_task("gamma")  # otherwise it would sleep again; a changed task would be refused
     code, said = live.finish("resume", str(live.directory))
     assert (code, "these tasks have changed since: gamma" in said) == (2, True)
     slow_task(make_task, "gamma", 60)
@@ -286,7 +286,7 @@ def test_a_run_killed_at_twenty_moments_loses_nothing_and_measures_nothing_twice
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
 def test_a_full_disk_costs_results_and_not_the_run(live: LiveRun, make_task: MakeTask) -> None:
-    """Big logs fill the run directory's disk; once there is room, what could not be kept is measured again."""
+    """Big logs fill the disk of the run directory; after making room, a resume measures the lost trials again."""
     small = live.directory.parent / "disk"
     small.mkdir()
     live.directory = small / live.directory.name

@@ -1,4 +1,4 @@
-"""A run whose endpoint goes away: a real process, real containers, an endpoint that is stopped and started again."""
+"""Endpoint outages during a run: a real process, real containers, an endpoint that is stopped and restarted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Begin = Callable[..., "Started"]
 
 
 class Started:
-    """A `tbench run` under way."""
+    """A running `tbench run`."""
 
     def __init__(self, directory: Path, log: Path, arguments: list[str]) -> None:
         self.directory = directory
@@ -62,7 +62,7 @@ class Started:
 
     @property
     def presences(self) -> list[str]:
-        """What the journal tells of the endpoint."""
+        """Return the states of the endpoint in the journal."""
         events = [json.loads(line) for line in (self.directory / "journal.jsonl").read_text().splitlines()]
         return [event["presence"] for event in events if event["kind"] == "endpoint_presence"]
 
@@ -73,7 +73,7 @@ class Started:
 
 @pytest.fixture
 def begin(engine: Engine, tools_volume: str, tmp_path: Path) -> Iterator[Begin]:
-    """Starts runs; afterwards none of their containers may be left."""
+    """Start runs; assert at the end that none of their containers are left."""
     begun: list[Started] = []
 
     def start(*arguments: str) -> Started:
@@ -91,7 +91,7 @@ def begin(engine: Engine, tools_volume: str, tmp_path: Path) -> Iterator[Begin]:
 
 @pytest.fixture
 def demo() -> Iterator[DemoEndpoint]:
-    """Can be stopped, and started again on the same port."""
+    """Endpoint that can be stopped and restarted on the same port."""
     instructions = {task.name: task.instruction for task in read_tasks(BUNDLED).tasks}
     with DemoEndpoint(instructions) as first:
         port = urlsplit(first.base_url).port
@@ -107,7 +107,7 @@ def options(base_url: str, *more: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.engine
 def test_a_restart_of_the_endpoint_under_four_trials_costs_none_of_them(begin: Begin, demo: DemoEndpoint) -> None:
-    """A minute, with a budget of ten seconds for each request."""
+    """Outage of a minute, with a retry budget of ten seconds per request."""
     run = begin(*options(demo.base_url, "-k", "3", "-n", "4", "--cpu-overcommit", "4", "--retry-budget", "10", "-v"))
     run.wait_for(": step 2", times=4)
     demo.stop()
@@ -118,7 +118,7 @@ def test_a_restart_of_the_endpoint_under_four_trials_costs_none_of_them(begin: B
     run.wait_for("endpoint back after ")
     assert run.end() == 0, run.said
     assert "coverage 6/6" in run.said
-    assert agents <= 4, run.said  # none was started meanwhile
+    assert agents <= 4, run.said  # no trial was started meanwhile
     assert run.said.count("endpoint away: ") == 1
     assert run.presences == ["away", "back"]
     assert [result["error"] for result in run.results] == [None] * 6

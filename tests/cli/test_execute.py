@@ -1,4 +1,4 @@
-"""What the command line does around a run."""
+"""Execution of runs by the command line: imports, durations, garbage collection, exit codes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LATER = {
     *("tbench.control.wire", "tbench.datasets.resolve", "tbench.runs.trial", "tbench.scores.summary"),
     "tbench.verify.verifier",
 }
-"""What a run of the oracle does without, or needs only when it has begun."""
+"""Modules that an oracle run does not need, or only after it has started."""
 
 
 def test_what_a_run_needs_later_or_never_is_not_imported_before_its_first_event() -> None:
@@ -107,5 +107,5 @@ def test_the_oracle_tells_it_of_tasks_that_no_run_has(
         )
     assert expected_sec(config, tasks, tmp_path / "runs" / "now", list[str]().append) == {"both": 12.0, "alone": 4.0}
     write_run(tmp_path / "runs" / "earlier", [a_result("both", 0, 1.0)], {"both": None}, (0,))
-    # A model takes longer than the oracle, as where both are known.
+    # Scaled by the ratio of model to oracle for the tasks with both.
     assert expected_sec(config, tasks, tmp_path / "runs" / "now", list[str]().append) == {"both": 36.0, "alone": 12.0}

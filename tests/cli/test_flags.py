@@ -1,4 +1,4 @@
-"""Every command and option that was ever documented is still there."""
+"""Every command and option that was ever documented still exists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tbench.cli import app
 
 FLAGS = (Path(__file__).parents[1] / "data" / "flags.txt").read_text().splitlines()
-"""A command and the names of one of its options a line, as they were before the command line was first rewritten."""
+"""One line per option: its command and its names, as before the first rewrite of the command line."""
 
 
 def command_of(words: list[str]) -> click.Command:

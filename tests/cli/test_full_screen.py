@@ -1,4 +1,4 @@
-"""full_screen: the user's terminal as a whole, what is drawn on it, and what is left of that."""
+"""The user's terminal: drawing on the whole screen, and restoring it."""
 
 from __future__ import annotations
 

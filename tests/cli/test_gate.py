@@ -1,4 +1,4 @@
-"""`tbench gate`: stored runs as nights, the exit code of an alarm, and runs that are no nights."""
+"""`tbench gate`: stored runs as nights, the exit code of an alarm, and runs that cannot be nights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fails(*arguments: str | Path) -> str:
 
 
 def store(directory: Path, night: Night, number: int, *, status: str = "finished", **known: Any) -> Path:
-    """Write a night as a run directory of our own."""
+    """Write a night as a run directory."""
     run = directory / night.name
     run.mkdir(parents=True)
     begun = (BEGUN + timedelta(days=number)).isoformat()
@@ -61,7 +61,7 @@ def results(night: Night, number: int, **known: Any) -> str:
 
 @pytest.fixture
 def stored(tmp_path: Path) -> list[Path]:
-    """Eighteen nights, the last four of them with half of the score."""
+    """Write eighteen nights, the last four with half of the score."""
     return [store(tmp_path / "runs", night, n) for n, night in enumerate(nights(18, dropped_at=14))]
 
 

@@ -1,4 +1,4 @@
-"""`tbench history`: what it lists, and what it says of folders, tasks and files that are not what was meant."""
+"""`tbench history`: its lists, and errors for wrong folders, tasks and files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Here = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def history(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
-    """The command within this process: code, output, errors."""
+    """Run the command in this process; return exit code, stdout and stderr."""
 
     def call(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["tbench", "history", *map(str, arguments)])

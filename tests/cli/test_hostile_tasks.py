@@ -1,4 +1,4 @@
-"""Tasks of somebody who wants to steer the reader's terminal: whatever they say is shown, and nothing obeys it."""
+"""Hostile tasks that try to control the user's terminal: their text is shown escaped everywhere."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def assert_harmless(text: str, where: object) -> None:
 
 @pytest.fixture
 def hostile(make_task: MakeTask) -> Path:
-    """One good task, and one for each way to get a text to the reader."""
+    """Write a normal task, and one for each way of showing text to the user."""
     good = make_task("good", toml=f"{IN_TOML} = 1\n{TOML}", solve=None)
     for name in (f"name{STEERING}", "turned\u202etxt", "two\nlines"):
         make_task(name)
@@ -68,7 +68,7 @@ def tbench(directory: Path, *arguments: str) -> tuple[int, str]:
 
 
 def run_of(directory: Path, *arguments: str) -> None:
-    """A run in a process of its own."""
+    """Run tbench in a separate process."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TBENCH_", "OPENAI_"))}
     done = subprocess.run(
         [TBENCH, "run", *arguments], capture_output=True, timeout=600, check=False, cwd=directory, env=environment
@@ -134,5 +134,5 @@ def test_a_run_of_them_leaves_and_shows_nothing_that_steers(hostile: Path, tmp_p
     for path in run.rglob("*"):
         assert_harmless(str(path.relative_to(run)), "paths")
         assert "\n" not in path.name
-    # Logs of builds are what the builder said, for a pager.
+    # Build logs are stored raw, to be read with a pager.
     assert "\x1b[2J" in (run / "images" / "build.log").read_text()

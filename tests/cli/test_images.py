@@ -33,7 +33,7 @@ def front() -> Iterator[Front]:
 
 @pytest.fixture
 def image(front: Front, engine: Engine) -> Iterator[Pushed]:
-    """An image that the engine lacks."""
+    """Image that is missing on the engine."""
     pushed = front.registry.push(size=200_000)
     yield pushed
     if is_there(engine, pushed.at(front)):
@@ -45,7 +45,7 @@ def is_there(engine: Engine, name: str) -> bool:
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """Result of a command."""
 
     returncode: int
     stdout: str
@@ -57,7 +57,7 @@ Tbench = Callable[..., Done]
 
 @pytest.fixture
 def tbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
-    """Runs a command in this process, in a directory of the test's own."""
+    """Run a command in this process, in a new directory."""
     for name in [each for each in os.environ if each.startswith(("TBENCH_", "OPENAI_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "200")

@@ -1,4 +1,4 @@
-"""`tbench import`: what is printed, and that imported runs go through every command that reads runs."""
+"""`tbench import`: its output, and imported runs in every command that reads runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""by_hand: a trial done again up to a step, and then in somebody's hands."""
+"""`tbench fork --shell`: a trial is replayed up to a step, then handed to the user."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 async def trial(engine: Engine, tools_volume: str, make_task: MakeTask, tmp_path: Path) -> str:
-    """A trial whose endpoint is gone."""
+    """Stored trial whose endpoint is gone."""
     with closing(FaultServer()) as server:
         return await lost_trial(server, make_task, tmp_path / "failed")
 
 
 @pytest.fixture
 def person(trial: str, tmp_path: Path) -> Iterator[pexpect.spawn]:  # type: ignore[type-arg]
-    """Somebody who forks it at the step of its mistake, and goes on themselves."""
+    """User who forks the trial at the step of its mistake and continues it."""
     words = ["-m", "tbench", "fork", trial, "--at-step", str(MISTAKE), "--shell", "-o", str(tmp_path / "forked")]
     child = pexpect.spawn(sys.executable, words, encoding="utf-8", timeout=BOUND_SEC, dimensions=(30, 100))
     try:

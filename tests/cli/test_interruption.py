@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment, also before anything has begun: exit code 130, one line, and files that say so."""
+"""Ctrl-C at any moment: exit code 130, one line, and files in the state `interrupted`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENGINE = "/var/run/docker.sock"
 
 
 class Stalls:
-    """A socket between a client and a server, which hands nothing on from the moment on in which `marked` comes by."""
+    """Proxy socket that stops forwarding as soon as it sees `marked`."""
 
     def __init__(self, listening: socket.socket, behind: str | None, marked: bytes) -> None:
         self.reached = threading.Event()
@@ -67,7 +67,7 @@ class Stalls:
 
 @pytest.fixture
 def endpoint() -> Iterator[tuple[str, Stalls]]:
-    """Takes requests, and never answers."""
+    """Server that accepts requests and never answers."""
     listening = socket.create_server(("127.0.0.1", 0))
     stalls = Stalls(listening, None, b"/models")
     yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1", stalls
@@ -76,7 +76,7 @@ def endpoint() -> Iterator[tuple[str, Stalls]]:
 
 @pytest.fixture
 def engine_that_stalls() -> Iterator[tuple[str, Stalls]]:
-    """The engine, until its networks are asked for: then a run is about to begin."""
+    """Proxy to the engine that stalls when networks are requested, just before a run begins."""
     with tempfile.TemporaryDirectory(prefix="tbs-") as directory:
         path = f"{directory}/d.sock"
         listening = socket.socket(socket.AF_UNIX)
@@ -89,7 +89,7 @@ def engine_that_stalls() -> Iterator[tuple[str, Stalls]]:
 
 @pytest.fixture
 def interrupted() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Start a command, send a signal when a stall is reached, and wait for its end."""
+    """Start a command, send it a signal when it stalls, and wait for its end."""
 
     def run(stalls: Stalls, *arguments: str, number: int = signal.SIGINT, **variables: str) -> Any:
         environment = {name: value for name, value in os.environ.items() if name != "OPENAI_BASE_URL"} | variables

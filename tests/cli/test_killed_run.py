@@ -1,4 +1,4 @@
-"""A run directory that a kill cut short: it is read, reported and gone on with."""
+"""The run directory of a killed run can be read, reported and resumed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEPT = Path(__file__).parents[1] / "data" / "killed-run"
 
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
-    """A copy of it; its run.json says where its tasks are now."""
+    """Copy of the run, whose run.json names the current path of the tasks."""
     directory = shutil.copytree(KEPT, tmp_path / "killed")
     document = json.loads((directory / "run" / "run.json").read_text())
     document["config"]["tasks"]["source"] = str(directory / "tasks")
@@ -34,7 +34,7 @@ def killed(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def demo(killed: Path) -> Iterator[str]:
-    """The endpoint that it was run against."""
+    """Endpoint of the run."""
     with DemoEndpoint({task.name: task.instruction for task in read_tasks(str(killed / "tasks")).tasks}) as endpoint:
         yield endpoint.base_url
 

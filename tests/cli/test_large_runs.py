@@ -1,4 +1,4 @@
-"""A run of 100,000 results is summed up in bounded time and memory."""
+"""Summaries of 100,000 results take bounded time and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed beside the live view: a line per trial, each step where asked for, JSON for machines."""
+"""Progress without the live view: a line per trial, steps if verbose, or JSON."""
 
 from __future__ import annotations
 

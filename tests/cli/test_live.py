@@ -1,4 +1,4 @@
-"""The live view at any size: how the run stands is always there, and names are cut between their words."""
+"""The live view at any size: the status is always shown, and names are cut at word boundaries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def result(task: str, reward: float | None) -> TrialResult:
 
 
 class Now:
-    """A clock that stands until it is told."""
+    """Clock that only moves when set."""
 
     sec = 0.0
 
@@ -41,7 +41,7 @@ def a_view(running: int = 64, queued: int = 0, *, away: bool = False) -> LiveVie
     now = Now()
     view = LiveView(is_away=lambda: away, clock=now)
     view(RunStarted(run="r", trials=100))
-    # Those that wait came first.
+    # Waiting trials were added first.
     for number in range(queued + running):
         trial, phase = f"t{number}", "queued" if number < queued else "agent"
         view(TrialPhase(trial=trial, attempt=1, task=f"a-task-with-a-long-name-{number}", seed=3, phase=phase))  # type: ignore[arg-type]

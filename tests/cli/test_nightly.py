@@ -1,4 +1,4 @@
-"""`tbench nightly` as a user types it."""
+"""`tbench nightly` as a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overrides at the command line: containers have them, results say them, and a slow build is given more time later."""
+"""Overrides: they reach containers and results, and a resume can give a slow build more time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tbench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def run_dir(engine: Engine, tools_volume: str, tmp_path: Path) -> Iterator[Path]:
-    """Where a run may go; its containers are removed afterwards."""
+    """Directory of a run, whose containers are removed at the end."""
     directory = tmp_path / f"overrides-{uuid.uuid4().hex[:8]}"
     yield directory
     for left in engine.api.containers(all=True, filters={"label": f"{LABEL_RUN}={directory.name}"}):
@@ -73,7 +73,7 @@ def test_containers_have_what_is_overridden_and_it_stands_beside_the_score(
 def test_a_task_larger_than_the_machine_is_told_once_and_scored(make_task: MakeTask, run_dir: Path) -> None:
     path = make_task(toml="[environment]\ncpus = 9999\nmemory_mb = 1e9\nallow_internet = false\n")
     dry = in_process.tbench("run", str(path), "-a", "oracle", "--dry-run", COLUMNS="200").stdout
-    # Twice what it asks for: the copy that its verifier runs in has as much once more.
+    # Twice what the task requests, because the verifier runs in a copy of the container.
     assert "room" in dry and "small-task (9999 cpus, 1,953,125.0 GB)" in " ".join(dry.split())
     done = tbench("run", str(path), "-a", "oracle", "-k", "2", "-o", str(run_dir))
     assert done.stderr.count("larger than the machine, which has ") == 1

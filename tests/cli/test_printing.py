@@ -1,4 +1,4 @@
-"""The way to the terminal: one for all commands, on which nothing that is quoted can steer it."""
+"""All commands print through functions that escape terminal controls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_live_table_shows_what_it_quotes_and_obeys_nothing_of_it() -> None:
 
 
 def test_every_command_prints_that_way() -> None:
-    """Of tbench's own colours and cursors are rich's tables, a line that replaces itself, and showing the cursor."""
+    """Only tables of rich, progress lines, and cursor movements bypass these functions."""
     others = {
         path.relative_to(CLI).as_posix(): len(found)
         for path in CLI.rglob("*.py")
@@ -60,7 +60,7 @@ def test_every_command_prints_that_way() -> None:
     }
     assert others == {
         "__init__.py": 6,  # before anything else is imported
-        "play.py": 3,  # a screen of its own, and its cursor
+        "play.py": 3,  # full-screen drawing
         "compare.py": 1,
         "execute.py": 1,
         "interruption.py": 1,

@@ -1,4 +1,4 @@
-"""run.log: what goes into it and what does not, secrets, full disks, and what becomes of the global logging."""
+"""run.log: its records, secrets, full disks, and effects on global logging."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ INFO = [
 
 
 def records(directory: Path) -> list[str]:
-    """The lines without their times, each of which has to be there."""
+    """Return the lines without their times, and assert that each has one."""
     lines = (directory / "run.log").read_text().splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]", line) for line in lines), lines
     return [line.partition(" ")[2] for line in lines]
@@ -81,7 +81,7 @@ def test_it_is_appended_to_when_the_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_there_is_no_file_before_the_directory_is_the_runs(tmp_path: Path) -> None:
-    """A run that is still going on elsewhere: its directory is not ours, and neither is its log."""
+    """A run that is still running in another process keeps its directory and its log."""
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(UsageError), run_log(tmp_path, "info", str):
         raise UsageError("this run is still going on")

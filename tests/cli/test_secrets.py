@@ -1,4 +1,4 @@
-"""Plants secrets, makes everybody repeat them, and looks for them in all that a run writes, prints and starts."""
+"""Plant secrets that tasks and servers repeat, and search for them in all that a run writes, prints and starts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TASK_TOKEN = "${PLANTED_TOKEN}"
 VERIFIER_TOKEN = "${PLANTED_TOKEN}"
 """
 TEST = 'if [ "$VERIFIER_TOKEN" = "$TASK_TOKEN" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
-# What the terminal shows is recorded as it is; so the token is only proved to be there.
+# The terminal is recorded unchanged, so only a hash proves that the token was there.
 PROOF = 'printf %s "$TASK_TOKEN" | sha256sum'
 CRASHING = """
 import os
@@ -48,7 +48,7 @@ class Crasher:
 
 
 class Witness:
-    """Sees the arguments of every process on the machine, and the containers of a run, for as long as it watches."""
+    """Record the arguments of all processes on the machine, and the containers of a run, while watching."""
 
     def __init__(self, engine: Engine, run: str) -> None:
         self.arguments: set[bytes] = set()
@@ -77,7 +77,7 @@ class Witness:
 
     def _look_at_containers(self) -> None:
         while not self._ending.wait(0.1):
-            with contextlib.suppress(Exception):  # one may vanish meanwhile
+            with contextlib.suppress(Exception):  # a process may have ended
                 for found in self._engine.api.containers(all=True, filters=self._filters):
                     self.inspections[found["Id"]] = self._engine.api.inspect_container(found["Id"])
 
@@ -98,7 +98,7 @@ def tbench(*arguments: str, cwd: Path, **variables: str) -> subprocess.Completed
 
 
 def leaks(directory: Path, *printed: str) -> list[str]:
-    """Where a secret stands, whole or in its first half."""
+    """Return where a secret occurs, in whole or with its first half."""
     secrets = [part for secret in (KEY, PASSWORD, BASIC, TOKEN) for part in (secret, secret[: len(secret) // 2 + 4])]
     files = [path for path in directory.rglob("*") if path.is_file()]
     texts = {str(path.relative_to(directory)): path.read_bytes() for path in files}
@@ -108,7 +108,7 @@ def leaks(directory: Path, *printed: str) -> list[str]:
 
 
 def repeating_server() -> FaultServer:
-    """Lists a model, fails once, gets one command typed, and refuses the rest; every failure repeats key and URL."""
+    """Endpoint that fails once, replies with one command, then refuses; every failure repeats key and URL."""
     server = FaultServer()
     words = f"{'x' * 470} key {KEY} at http://me:{PASSWORD}@host/v1 {KEY}"
     server.always_list({"id": "tiny", "object": "model"})
@@ -137,9 +137,9 @@ def test_no_secret_is_stored_printed_labelled_or_on_a_command_line(
     first = json.loads((run_dir / "trials/small-task/seed-0/result.json").read_text())
     assert first["error"]["type"] == "endpoint_refused"
     assert "no access with [key] at http://[password]@host" in first["error"]["message"]
-    assert "x key [k" in done.stderr  # told while it waited
+    assert "x key [k" in done.stderr  # printed while waiting
     recording = (run_dir / "trials/small-task/seed-0/session.cast").read_text()
-    assert hashlib.sha256(TOKEN.encode()).hexdigest() in recording  # the task's own did reach its container
+    assert hashlib.sha256(TOKEN.encode()).hexdigest() in recording  # the task's own token did reach its container
     printed = [text for each in (done, report, summary) for text in (each.stdout, each.stderr)]
     assert leaks(run_dir, *printed) == []
 
@@ -154,7 +154,7 @@ def test_no_secret_is_stored_printed_labelled_or_on_a_command_line(
 def test_notes_and_the_lines_of_steps_are_stored_without_secrets(
     make_task: Any, run_dir: Path, endpoint: FaultServer, tools_volume: str
 ) -> None:
-    """What the terminal shows is recorded as it is; the journal and the log are not the recording."""
+    """The recording contains the terminal as it is; the journal and the log do not."""
     tasks = make_task(toml=TOML, test=TEST).parent
     endpoint.always_list({"id": "tiny", "object": "model"})
     commands = [{"keystrokes": 'printf "now: %s\\\\n" "$TASK_TOKEN"\n', "duration": 5}]

@@ -1,4 +1,4 @@
-"""`tbench run --shard` and `tbench merge` as a user types them, in real containers."""
+"""`tbench run --shard` and `tbench merge` as commands, in real containers."""
 
 from __future__ import annotations
 

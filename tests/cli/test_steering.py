@@ -1,4 +1,4 @@
-"""ps, pause, continue, say, abort, set: a real run is spoken to from beside it."""
+"""`tbench ps`, `pause`, `continue`, `say`, `abort` and `set` on a real run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tbench(*words: str, cwd: Path, ok: bool = True) -> str:
 
 
 class SpokenRun:
-    """A run of two tasks whose model takes its time."""
+    """Run of two tasks with a slow model."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         self.folder = folder

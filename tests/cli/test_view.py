@@ -1,4 +1,4 @@
-"""`tbench view` as a process: what it prints, and how it ends; with a real run beside it."""
+"""`tbench view` as a process, beside a real run: its output and its end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEADLINE_SEC = 120.0
 
 @contextmanager
 def viewer(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The address that is printed, and the process."""
+    """Yield the printed address, and the process."""
     command = [sys.executable, "-m", "tbench", "view", *arguments, "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

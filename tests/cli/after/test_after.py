@@ -1,4 +1,4 @@
-"""show, why, diff, play: what is read of a trial that has ended."""
+"""`tbench show`, `why`, `diff` and `play` on stored trials."""
 
 from __future__ import annotations
 

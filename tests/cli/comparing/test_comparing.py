@@ -1,4 +1,4 @@
-"""`tbench compare`, `flaky` and `power` on stored runs: what they print, and what they refuse in one line."""
+"""`tbench compare`, `flaky` and `power` on stored runs: their output, and their usage errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tbench(*arguments: object) -> str:
 
 
 def refused(*arguments: object) -> str:
-    """The one line with which a command ends; the command line exits with 2 for it."""
+    """Return the usage error of a command."""
     with pytest.raises(UsageError) as caught:
         tbench(*arguments)
     assert "\n" not in str(caught.value)

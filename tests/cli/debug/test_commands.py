@@ -1,4 +1,4 @@
-"""words: what commands in lines ask of the run."""
+"""Parsing of debugger commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""interface: a user at a real terminal speaks to a run by its socket."""
+"""The full-screen debugger on a real terminal, connected to a fake run."""
 
 from __future__ import annotations
 

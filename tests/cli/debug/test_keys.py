@@ -1,4 +1,4 @@
-"""presses and line_editor: bytes of a keyboard, and a text that is written with them."""
+"""Decoding of key presses, and editing of text with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""plain and session: the debugger in lines, and what is no trial."""
+"""The line debugger, and its usage errors."""
 
 from __future__ import annotations
 

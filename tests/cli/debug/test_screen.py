@@ -1,4 +1,4 @@
-"""layout, panes, styled: what the debugger shows on screens of any size."""
+"""Layout of the full-screen debugger at any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""session: a user at a real terminal debugs a real trial."""
+"""The debugger on a real terminal with real trials."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def run(engine: Engine, tools_volume: str, tmp_path: Path) -> Iterator[Path]:
-    """Where a run goes; afterwards none of its containers may be left."""
+    """Directory of a run; asserts at the end that none of its containers are left."""
     directory = tmp_path / f"debugged-{uuid.uuid4().hex[:8]}"
     yield directory
     assert engine.api.containers(all=True, filters={"label": f"{LABEL_RUN}={directory.name}"}) == []

@@ -1,4 +1,4 @@
-"""`tbench extract` as a user meets it, against the demo endpoint."""
+"""`tbench extract` and `tbench replay run` as commands, against the demo endpoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tbench(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
 
 
 def inside(*arguments: str) -> Any:
-    """The same without a process of its own."""
+    """Run the command in this process."""
     return CliRunner().invoke(app, list(arguments), env={"OPENAI_BASE_URL": None})
 
 
@@ -143,7 +143,7 @@ def test_an_interrupted_extraction_keeps_its_replies_and_goes_on(endpoint: Fault
     assert "1/1 requested" in resumed.stderr
 
 
-# `tbench replay run` as it is typed: real HTTP, real processes that are killed and interrupted.
+# `tbench replay run`: real HTTP, and real processes that are killed and interrupted.
 
 SHARED_SAMPLE = Path(__file__).parents[3] / "../shared/data/replay/record_sample.jsonl"
 
@@ -423,7 +423,9 @@ def test_a_run_that_is_ended_goes_on_where_it_was(
     if code == 130:
         assert "replies are kept" in said
     with (tmp_path / "run" / "responses.jsonl").open("ab") as file:
-        file.write(b'{"schema_version":1,"task_id":"task-001","step_idx":0,"cont')  # as a kill in mid-write leaves it
+        file.write(
+            b'{"schema_version":1,"task_id":"task-001","step_idx":0,"cont'
+        )  # as left by a kill in the middle of a write
     server.answer_by(echo)
     before = len(asked(server))
     assert run(dataset, server, tmp_path / "run", "--resume").exit_code == 0

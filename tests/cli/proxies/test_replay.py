@@ -1,4 +1,4 @@
-"""`tbench replay score`, `tbench replay merge` and `tbench leaderboard` as a user meets them."""
+"""`tbench replay score`, `tbench replay merge` and `tbench leaderboard` as commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tbench(*words: object, code: int = 0) -> str:
 
 
 def refused(*words: object) -> str:
-    """The one line that `tbench` prints before it exits with 2."""
+    """Return the usage error of a command."""
     done = CliRunner().invoke(app, list(map(str, words)), prog_name="tbench")
     assert isinstance(done.exception, UsageError), (done.output, done.exception)
     assert "\n" not in str(done.exception)

@@ -1,4 +1,4 @@
-"""hand: a task by hand, judged again and again, and its solution as it runs."""
+"""`tbench task shell`, `verify` and `solve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run shows: on a terminal, what is told before the first trial stays on the screen."""
+"""Progress of a run on a terminal: notes before the first trial stay on the screen."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def test_notes_from_before_the_first_trial_outlive_the_live_view(
         show(TrialPhase(trial="t", attempt=1, task="t", seed=0, phase="queued"))
         show(Note(text="task: building its image"))
     said = capsys.readouterr().err
-    # Behind what clears the line or hides the cursor: nothing clears these lines again.
+    # Printed after the last control sequence, so nothing clears these lines.
     assert re.findall(r"\x1b\[(?:2K|\?25l)(task-\d cannot run: oracle_missing)\n", said) == told
     assert "2Ktask: building" not in said
