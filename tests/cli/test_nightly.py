@@ -86,8 +86,8 @@ def test_a_check_says_what_would_be_done_and_starts_nothing(
         (["--check", "--init"], "--check, --init and --demo: give only one of them"),
         (["--nights", "3"], "--nights: only works with --demo"),
         (["--init", "--night", "x"], "--night: has no effect with --init or --demo"),
-        (["--night", "a/b", "--check"], "--night a/b: letters, digits, dots and dashes"),
-        (["--night", "a/b"], "--night a/b: letters, digits, dots and dashes"),
+        (["--night", "a/b", "--check"], "--night a/b: not a valid name; use letters, digits, dots and dashes"),
+        (["--night", "a/b"], "--night a/b: not a valid name; use letters, digits, dots and dashes"),
     ],
 )
 def test_options_that_make_no_sense_together_are_refused(bench: NightlyBench, words: list[str], message: str) -> None:

@@ -221,7 +221,7 @@ def test_a_run_whose_first_steps_get_no_answer_stops(server: FaultServer, datase
     server.answer_by(lambda seen: answer(503, {"error": "busy"}))
     stopped = run(dataset, server, tmp_path / "run", "-n", "1")
     assert stopped.exit_code == 4 and "3 failed, 3 not requested" in stopped.output
-    assert "stopped: the first 3 steps got no answer; last: unavailable: " in stopped.output
+    assert "stopped: the first 3 steps got no answer; last error: unavailable: " in stopped.output
     server.answer_by(echo)
     assert run(dataset, server, tmp_path / "run", "--resume").exit_code == 0
     assert len(by_key(tmp_path / "run")) == 6
