@@ -23,12 +23,13 @@ from tbench.sandbox.archive import sums_by_path
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verifier_logs import Logs
-from tbench.verify.control_tests import CONTROL
 from tbench.verify.tests_shown import NOT_FAILED, TEST_SUMS, Status, claimed_passes, tests_shown
 
 CalibratingAgent = Literal["oracle", "nop"]
 NOT_RUN: frozenset[Status] = frozenset({"skipped", "xfailed", "deselected"})
 """How tests end that were not run, or whose end decides nothing."""
+CONTROL = "control"
+"""Name, among the rewards of a verdict, of the reward of tests that must fail."""
 _MOST_BYTES = 64 << 20
 
 

@@ -15,12 +15,11 @@ from typing import Any
 
 from tbench.reward import is_solved
 from tbench.tasks.task import Task
+from tbench.verify.calibration import CONTROL
 from tbench.verify.tests_shown import NOT_FAILED, Status, tests_shown
 from tbench.verify.verifier import Verdict, VerifierFailed
 
 DISARMED = "tests-disarmed: with the work in place, tests pass that must fail"
-CONTROL = "control"
-"""Name, among the rewards of a verdict, of the reward that tests gave which must fail."""
 _PYTEST_FILE = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py")
 _CODE = re.compile(r".*\.(?:py|c|cc|cpp|h|hpp|rs|go|js|mjs|cjs|ts|java|rb|pl|pm|php|lua|jl|r|sh|bats)", re.IGNORECASE)
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n(.*?)\n\s*\2\b", re.DOTALL)
@@ -63,33 +62,37 @@ async def try_control(
 
 
 def with_other_expectations(task: Task) -> Task | None:
-    """Return the task with other values in the comparisons of its tests; None if none is found."""
+    """Return the task with other values in its tests' assertions, or in all their comparisons; None if there are none."""
+    return _altered_task(task, asserted=True) or _altered_task(task, asserted=False)
+
+
+def _altered_task(task: Task, *, asserted: bool) -> Task | None:
     tests = dict(task.tests)
     for path, entry in tests.items():
         if entry.data is None or not (path == "test.sh" or _CODE.fullmatch(path)):
             continue
         text = entry.data.decode("utf-8", "surrogateescape")
         if path == "test.sh":
-            changed = _altered_script(text)
+            changed = _altered_script(text, asserted)
         else:
-            changed = _altered_python(text) if path.endswith(".py") else _COMPARISON.sub(_altered_match, text)
+            changed = _altered_python(text, asserted) if path.endswith(".py") else _COMPARISON.sub(_altered_match, text)
         tests[path] = dataclasses.replace(entry, data=changed.encode("utf-8", "surrogateescape"))
     return task.with_tests(tests) if tests != task.tests else None
 
 
-def _altered_script(text: str) -> str:
+def _altered_script(text: str, asserted: bool) -> str:
     """Only here documents: what else test.sh compares may be how its reward comes about."""
-    return _HEREDOC.sub(lambda found: found[0].replace(found[3], _altered_document(found[3])), text)
+    return _HEREDOC.sub(lambda found: found[0].replace(found[3], _altered_document(found[3], asserted)), text)
 
 
-def _altered_document(text: str) -> str:
+def _altered_document(text: str, asserted: bool) -> str:
     if re.search(r"^@@ ", text, re.MULTILINE) is None:
-        return _altered_python(text)
+        return _altered_python(text, asserted)
     # Of a patch only what it adds: the rest has to be in the file as it is.
     return re.sub(r"^\+[^\n]*", lambda line: _COMPARISON.sub(_altered_match, line[0]), text, flags=re.MULTILINE)
 
 
-def _altered_python(text: str) -> str:
+def _altered_python(text: str, asserted: bool) -> str:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -98,19 +101,19 @@ def _altered_python(text: str) -> str:
     for line in text.encode("utf-8", "surrogateescape").splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     data = bytearray(text.encode("utf-8", "surrogateescape"))
-    for node in sorted(_expected(tree), key=lambda each: (each.lineno, each.col_offset), reverse=True):
+    for node in sorted(_expected(tree, asserted), key=lambda each: (each.lineno, each.col_offset), reverse=True):
         assert node.end_lineno is not None and node.end_col_offset is not None
         start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
         data[start:end] = repr(_altered(node.value)).encode("utf-8", "backslashreplace")
     return data.decode("utf-8", "surrogateescape")
 
 
-def _expected(tree: ast.Module) -> set[ast.Constant]:
+def _expected(tree: ast.Module, asserted: bool) -> set[ast.Constant]:
     """The constants that a test compares something with, also by a name that they are the value of."""
     sides: list[ast.expr] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assert):
-            for each in ast.walk(node.test):
+        if isinstance(node, ast.Assert) or (isinstance(node, ast.expr) and not asserted):
+            for each in ast.walk(node):
                 if isinstance(each, ast.Compare) and all(isinstance(op, ast.Eq) for op in each.ops):
                     sides += [each.left, *each.comparators]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ASSERTS:

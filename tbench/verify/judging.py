@@ -19,11 +19,12 @@ from tbench.reward import is_solved
 from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, copy_begun, removed_afterwards
 from tbench.tasks.task import Task
 from tbench.text import plain
+from tbench.verify.calibration import CONTROL
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen, listed, told
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.system import is_oracles, replaced
 from tbench.verify.changes.work import BY_CONTENT, STAYS_BEHIND, Work, comes_along, has_code, without_system, work_of
-from tbench.verify.control_tests import CONTROL, try_control
+from tbench.verify.control_tests import try_control
 from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify, verify_twice
 
 MOST_REPLACED = 100

@@ -320,7 +320,7 @@ def test_what_was_kept_of_a_trial_is_said_and_can_be_entered(run_dir: Path, tool
     finally:
         kept = json.loads((run_dir / "trials/small-task/seed-0/kept.json").read_text())["container"]
         subprocess.run(["docker", "rm", "-f", kept], check=True, capture_output=True)
-    assert "sandbox_lost: the kept container" in only_line(tbench("shell", trial).stderr)
+    assert "sandbox_lost: finding the kept container" in only_line(tbench("shell", trial).stderr)
 
 
 @pytest.mark.engine

@@ -80,7 +80,7 @@ def test_a_model_is_looked_up_at_its_endpoint_and_asked_nothing(demo: DemoEndpoi
     (words,) = said["prompts"]
     low, high = (int(word) for word in words.split() if word.isdecimal())
     assert 500 < low < high < 1500
-    assert said["output"][0].startswith(f"{tmp_path / 'new'}, which is new; ")
+    assert said["output"][0].startswith(f"{tmp_path / 'new'} (new); ")
 
 
 def test_images_that_are_there_are_counted_and_the_others_named(make_task: MakeTask, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_run_that_would_go_on_is_told_apart_by_what_is_left(engine: Engine, tm
     base = ("-a", "oracle", "-o", "r", "--resume")
     done = plan(tmp_path, "-t", "tidy-notes", *base)
     assert done["trials"] == ["1 task × 1 seed = 1 trial: 1 done, 0 to do; at most 4 at once"]
-    assert "images" not in done and done["output"][0].startswith(f"{tmp_path / 'r'}, which goes on; ")
+    assert "images" not in done and done["output"][0].startswith(f"{tmp_path / 'r'} (resumed); ")
     more = plan(tmp_path, *TWO, "-k", "2", *base)
     assert more["trials"] == ["2 tasks × 2 seeds = 4 trials: 1 done, 3 to do; at most 4 at once"]
     assert {each["Id"] for each in engine.api.containers(all=True, filters={"label": "tbench.run=r"})} == containers

@@ -120,7 +120,7 @@ def test_what_has_no_effect_is_refused(tbench: Tbench, make_task: MakeTask) -> N
     done = tbench("run", str(make_task().parent), "--agent", "nop", "--build", "--dry-run", **beside)
     assert done.returncode == 0, "of a file or the environment, the flag wins"
     done = tbench("dataset", "pull", "terminal-bench@2.1", "-t", "x", "--pull", "never")
-    assert done.returncode == 2 and done.stderr.startswith("tbench: --task, --pull: without effect")
+    assert done.returncode == 2 and done.stderr.startswith("tbench: --task, --pull: no effect")
 
 
 def test_the_images_of_a_dataset_are_got_without_a_run(

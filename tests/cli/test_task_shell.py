@@ -41,7 +41,7 @@ def test_a_task_is_tried_by_hand_and_judged_in_the_same_container_until_it_passe
         assert (judged.stdout, judged.returncode) == ("reward 0\n", 2)
         child.send("exit\r")
         child.expect("reward 0")
-        child.expect("Enter goes back")
+        child.expect("press Enter to go back")
         child.send("\r")
         child.expect(r"/app# ")
         child.send("ls; touch done\r")
@@ -52,7 +52,7 @@ def test_a_task_is_tried_by_hand_and_judged_in_the_same_container_until_it_passe
         assert (judged.stdout, judged.returncode) == ("reward 1\n", 0)
         child.send("exit\r")
         child.expect("reward 1")
-        child.expect("q removes it")
+        child.expect("q to remove it")
         child.send("q\r")
         child.expect(pexpect.EOF)
         assert termios.tcgetattr(child.child_fd) == before

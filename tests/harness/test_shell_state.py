@@ -215,7 +215,7 @@ ROWS: dict[str, list[Step]] = {
         step("pgrep -f 'sleep 4[1]'", failed(1)),
         step("echo next", "next\n"),
     ],
-    "what a command at its limit has put into the background": [
+    "background processes of a command that reached its limit": [
         step("nohup sleep 42 >/dev/null 2>&1 & setsid sleep 43 >/dev/null 2>&1 & sleep 44", stopped(), limit_sec=LIMIT),
         step("pgrep -af 'sleep 4[234]'", "… sleep 42\n… sleep 43\n", "… sleep 43\n"),
         step("pkill -f 'sleep 4[23]'; sleep 0.1", "…"),

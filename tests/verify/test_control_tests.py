@@ -9,8 +9,8 @@ import pytest
 
 from tbench.results import is_weak
 from tbench.tasks.task import Task
+from tbench.verify.calibration import CONTROL
 from tbench.verify.control_tests import (
-    CONTROL,
     did_not_fail,
     try_control,
     with_failing_test,
@@ -63,6 +63,8 @@ def altered(task: Task, name: str) -> str:
         ("if mode == 'json':\n    assert f() == 'ü'", "if mode == 'json':\n    assert f() == 'üx'"),
         ("self.assertEqual(f(1), 4)", "self.assertEqual(f(1), 5)"),
         ("assert f('ä') == b'a'; assert g() == ''", "assert f('ä') == b'b'; assert g() == 'x'"),
+        ("score = float(f('x y') == ['x', 'y'])", "score = float(f('x y') == ['a', 'a'])"),
+        ("assert f() == 1; g() == 1", "assert f() == 2; g() == 1"),
         ("return found != 4;", "return found != 5;"),
         ('if (strcmp(a, "b") != 0 || a == "b.") {', 'if (strcmp(a, "b") != 1 || a == "a.") {'),
         ("expect(f(2)).toBe(4);", "expect(f(2)).toBe(5);"),

@@ -36,6 +36,8 @@ class Room:
     entries: int
     shown_bytes: int
     """Bytes of files that are also written as files, for people."""
+    links: frozenset[str] = frozenset()
+    """Paths of the archive that are hard links."""
 
 
 class TooMany(Exception):
@@ -152,22 +154,29 @@ class _Source:
                 self._taken.leave(member.name, f"a link that leads out of it, to {member.linkname}")
         elif member.islnk() and self._types.get(first := _parts(member.linkname) or ()) == tarfile.REGTYPE:
             self._write(member, parts, tarfile.LNKTYPE, 0o644, self._path(first))
+            self._room.links |= {self._path(parts)}
         else:
             self._taken.leave(member.name, "no file, folder or link")
 
     def _add_file(self, member: tarfile.TarInfo, parts: Parts) -> None:
         # As tarfile's filter "data" has it: whoever owns it may read it, and nobody else write it.
-        self._write(member, parts, tarfile.REGTYPE, member.mode & (0o755 if member.mode & 0o100 else 0o644) | 0o600)
+        # Where an earlier artifact has a link, it is made last, and must find nothing there.
+        targets = [] if self._path(parts) in self._room.links else [self._target]
+        self._types[parts] = tarfile.REGTYPE
+        if targets:
+            mode = member.mode & (0o755 if member.mode & 0o100 else 0o644) | 0o600
+            self._write(member, parts, tarfile.REGTYPE, mode)
         self._taken.files += 1
         with contextlib.ExitStack() as files:
-            sinks = [self._target, *self._shown(member, parts, files)]
+            sinks = [*targets, *self._shown(member, parts, files)]
             left = member.size
             while left and (data := self._raw.read(min(left, _COPIED_AT_ONCE))):
                 for sink in sinks:
                     sink.write(data)
                 left -= len(data)
         # An archive that ends here is found out by whoever goes on to the next header.
-        self._target.write(bytes(left) + bytes(-member.size % tarfile.BLOCKSIZE))
+        for target in targets:
+            target.write(bytes(left) + bytes(-member.size % tarfile.BLOCKSIZE))
 
     def _shown(self, member: tarfile.TarInfo, parts: Parts, files: contextlib.ExitStack) -> list[IO[bytes]]:
         """A new file for people; none where it cannot be made: what people see is not what is judged."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import shlex
 import shutil
 import tempfile
@@ -174,7 +175,7 @@ class _Collecting:
         """What was taken over of the first artifacts, up to one whose archive is broken."""
         taken = []
         for each in artifacts:
-            began_at, room = archive.tell(), Room(self._room.entries, self._room.shown_bytes)
+            began_at, room = archive.tell(), dataclasses.replace(self._room)
             show_at = self.directory / FOLDER / each.place
             try:
                 taken.append(take_over(raw, archive, each.path, self._room, show_at))

@@ -58,7 +58,8 @@ async def test_there_is_no_engine_socket_and_no_mount_of_the_host(box: Container
     )
     mounts = [line.split() for line in (await said(box, "cat /proc/self/mounts")).splitlines()]
     of_disks = {mount[1] for mount in mounts if mount[0].startswith("/dev/")}
-    assert of_disks - {"/etc/resolv.conf", "/etc/hostname", "/etc/hosts"} == {"/opt/tbench"}
+    # An engine may have its data in memory.
+    assert of_disks - {"/etc/resolv.conf", "/etc/hostname", "/etc/hosts"} <= {"/opt/tbench"}
     others = {mount[1] for mount in mounts if not mount[1].startswith(("/proc", "/dev", "/sys"))}
     assert others - OURS - {"/etc/resolv.conf", "/etc/hostname", "/etc/hosts"} == {"/"}
 

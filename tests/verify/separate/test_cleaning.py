@@ -126,6 +126,20 @@ def test_files_folders_and_links_within_are_taken_over_for_root() -> None:
     assert {(each.uid, each.gid, each.uname) for each in entries.values()} == {(0, 0, "")}
 
 
+def test_a_file_in_the_place_of_an_earlier_artifacts_hard_link_is_left_to_the_link() -> None:
+    room, out = Room(1000, 0), io.BytesIO()
+    first = packed(ROOT, ("./a", b"one"), entry("./sub", tarfile.DIRTYPE), entry("./sub/b", tarfile.LNKTYPE, "./a"))
+    second = packed(ROOT, ("./b", b"one"), ("./c", b"two"))
+    for raw, path in ((first, "/app/out"), (second, "/app/out/sub")):
+        found = take_over(io.BytesIO(raw + END), out, path, room, None)
+    out.write(END)
+    out.seek(0)
+    with tarfile.open(fileobj=out) as archive:
+        entries = [(member.name, member.type) for member in archive]
+    assert entries[-2:] == [("app/out/sub", tarfile.DIRTYPE), ("app/out/sub/c", tarfile.REGTYPE)]
+    assert entries.count(("app/out/sub/b", tarfile.LNKTYPE)) == 1 and found.files == 2
+
+
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
