@@ -242,7 +242,7 @@ def the_task_is_tried(reader: Reader, folder: Path) -> None:
         done = subprocess.run(verify, cwd=folder, capture_output=True, text=True, timeout=BOUND_SEC)
         assert (done.returncode, done.stdout.splitlines()[-1]) == (2, "reward 0")
         terminal.send("exit\r")
-        terminal.expect("q removes it")
+        terminal.expect("q to remove it")
         terminal.send("q\r")
         terminal.expect(pexpect.EOF)
     finally:
@@ -275,7 +275,7 @@ def attaches(words: list[str], folder: Path, typed: str = "", leaves: str = "\x1
         if leaves:
             terminal.send(leaves)
         if then:
-            terminal.expect("q removes it")
+            terminal.expect("q to remove it")
             terminal.send(then)
         terminal.expect(pexpect.EOF)
     finally:

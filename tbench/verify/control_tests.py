@@ -62,7 +62,7 @@ async def try_control(
 
 
 def with_other_expectations(task: Task) -> Task | None:
-    """Return the task with other values in its tests' assertions, or in all their comparisons; None if there are none."""
+    """Return the task with other values in the assertions of its tests, or in all comparisons; None without any."""
     return _altered_task(task, asserted=True) or _altered_task(task, asserted=False)
 
 
