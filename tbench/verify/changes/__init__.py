@@ -1,1 +1,1 @@
-"""What an agent changed in its container, compared with the image, and which of it decides how tests run."""
+"""Finds what an agent changed in its container, and which changes can influence the tests."""

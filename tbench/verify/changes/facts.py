@@ -1,4 +1,4 @@
-"""The facts that the rules about changes rest on: what changed, what lies and lay there, what the tests use."""
+"""Facts for the rules about changes: the changed paths, their files now and in the image, what the tests use."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ from typing import Literal
 from tbench.sandbox.backend import GivenNames
 from tbench.text import plain
 
-# A sign: paths that an agent changed and that decide how tests run.
-
-_NAMED = 3
-"""Most paths of one kind that are named; of the others it is said how many there are."""
+_MAX_NAMED = 3
+"""Most paths listed by name; the others are only counted."""
 
 
 @dataclass(frozen=True)
 class Sign:
-    """A path that speaks against a verdict, and why."""
+    """A path that is a reason to distrust a verdict."""
 
     kind: str
     path: str
     why: str
-    """What is wrong with it, to be read behind the path."""
+    """The reason, worded to follow the path."""
 
 
 def told(signs: Iterable[Sign]) -> tuple[str, ...]:
-    """The signs as `kind: paths why`, one for each kind and reason, whatever their number."""
+    """Return the signs as lines `kind: paths why`, one for each kind and reason."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for sign in signs:
         grouped.setdefault((sign.kind, sign.why), []).append(sign.path)
@@ -40,45 +38,43 @@ def told(signs: Iterable[Sign]) -> tuple[str, ...]:
 
 
 def listed(paths: Sequence[str]) -> str:
-    """Some of the paths, and how many more there are."""
+    """Return the first paths, and the number of the others, as text."""
     paths = list(dict.fromkeys(paths))
-    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return ", ".join(plain(path, 120) for path in paths[:_NAMED]) + more
+    more = f" and {len(paths) - _MAX_NAMED} more" if len(paths) > _MAX_NAMED else ""
+    return ", ".join(plain(path, 120) for path in paths[:_MAX_NAMED]) + more
 
 
-# Walks through all files of a container: which there are, and which are others than in its image.
-#
-# A file of the image has the time at which the image came to the machine: whatever changed it in a container, later,
-# left the time of that as the change of its status, which nobody inside can date back.
+# A walk finds changed files by their ctime: processes in a container cannot set it back, and files of the image have
+# the time at which the image came to the machine.
 
 ChangeKind = Literal["added", "changed", "removed"]
-MOST_LOOKED_AT = 400
-"""Most changed paths that a walk looks at as well."""
+MAX_INSPECTED = 400
+"""Most changed paths that are inspected together with a walk."""
 MENTIONS = (
     r"/logs/verifier|reward\.(txt|json)|ctrf\.json|(import|from) +_pytest|pytest_runtest_|[\"']_pytest"
     r"|/proc/.*/mem[\"' ,)]|process_vm_writev|PTRACE_"
 )
-"""Words in the agent's files that speak of the verifier: a regular expression of Python's and of grep -E's."""
-LISTS = "/opt/tbench/bin/changed -a inf inf 0 /"
-"""A command that lists all paths, and takes none for changed."""
+"""Mentions of the verifier in the agent's files: a regular expression for both Python and grep -E."""
+LIST_ALL_PATHS = "/opt/tbench/bin/changed -a inf inf 0 /"
+"""A command that lists all paths, and reports none as changed."""
 
 
 @dataclass(frozen=True)
 class WalkedFiles:
-    """Paths of a container. What lies deeper than a path can be long is not among them."""
+    """Paths of a container, except for those longer than the system allows."""
 
     paths: frozenset[str]
-    """All of them, or all but those in directories that did not change since the time."""
+    """All paths, or only those in directories that changed since the reference time."""
     changed: frozenset[str]
-    """Those that were made or changed since a time, directories included."""
+    """Paths created or changed since the reference time, directories included."""
     later: frozenset[str]
-    """Those since a later time."""
+    """Paths changed since a second, later time."""
     mounts: frozenset[str]
-    """Directories where another file system begins, whose paths are not among them."""
+    """Mount points, whose contents are not walked."""
 
     @classmethod
     def read(cls, output: bytes) -> WalkedFiles:
-        """Read what the tool `changed -a` prints."""
+        """Parse the output of the tool `changed -a`."""
         by_flag: dict[str, set[str]] = {flag: set() for flag in "012m"}
         for entry in output.decode("utf-8", "surrogateescape").split("\0"):
             if entry:
@@ -86,35 +82,35 @@ class WalkedFiles:
         changed, later, mounts = by_flag["1"] | by_flag["2"], frozenset(by_flag["2"]), frozenset(by_flag["m"])
         return cls(frozenset(by_flag["0"] | changed | mounts), frozenset(changed), later, mounts)
 
-    def has_moved(self, image: Mapping[str, Collection[str]]) -> bool:
-        """Whether there are paths that are new and did not change: directories of the image, moved as a whole."""
+    def has_moved_directory(self, image: Mapping[str, Collection[str]]) -> bool:
+        """Whether new paths are unchanged: a directory of the image was moved as a whole."""
         unchanged = self.paths - self.changed - self.mounts
         return any(path not in image.get(dirname(path), ()) for path in unchanged)
 
     def beyond(self, image: Mapping[str, Collection[str]]) -> dict[str, ChangeKind]:
-        """How the container differs from the paths of its image, which are given by directory: by path, in order."""
+        """Compare with the image's paths, given by directory. Returns the differences, ordered by path."""
         found: dict[str, ChangeKind] = {}
         for path in self.paths:
             if path not in image.get(dirname(path), ()):
                 found[path] = "added"
             elif path in self.changed:
                 found[path] = "changed"
-        # What lay below a removed directory is removed with it; a directory whose entries changed has changed itself.
+        # A directory whose entries changed has changed itself.
         found |= {path: "removed" for place in self.changed for path in image.get(place, ()) if path not in self.paths}
         return dict(sorted(found.items()))
 
 
-def walk_of_look(since: float, later: float = math.inf, most: int = MOST_LOOKED_AT) -> str:
-    """A walk for look.sh: paths that changed `since`, and which of them `later`; seconds by the machine's clock.
+def walk_of_look(since: float, later: float = math.inf, most: int = MAX_INSPECTED) -> str:
+    """Return the argument of look.sh for paths changed since `since` and since `later`, in the machine's Unix seconds.
 
-    `most` of them are looked at; with 0 all directories are walked through, changed or not.
+    At most `most` of them are inspected; with 0 unchanged directories are walked, too.
     """
     return f"{since!r} {later!r} {most}"
 
 
 @cache
 def look_functions() -> str:
-    """The text of look.sh, functions for busybox's shell."""
+    """Return the text of look.sh: functions for busybox's shell."""
     return f"look_words={shlex.quote(MENTIONS)}\n{Path(__file__).with_name('look.sh').read_text()}"
 
 
@@ -124,39 +120,39 @@ _SOURCE = re.compile(
     r".*?/(?:include(?:-fixed)?(?:/[\w-]+-linux-\w+)?|(?:site_|vendor_)?perl(?:5|-base)?(?:/\d[\d.]*)?|(?:site|vendor)?_?ruby(?:/\d[\d.]*)?)"
     r"/(.+\.(?:h|hpp|pm|pl|rb))"
 )
-_ENTERS = re.compile(r"(?:^|[\s;&|(])(?:cd|pushd)\s+[\"']?([^\s;&|)\"']+)", re.MULTILINE)
+_ENTERED = re.compile(r"(?:^|[\s;&|(])(?:cd|pushd)\s+[\"']?([^\s;&|)\"']+)", re.MULTILINE)
 _BARE_GLOB = re.compile(r"(?:^|[\s(])\*", re.MULTILINE)
 _PYTEST_CALL = re.compile(r"\bpytest\b([^\n;&|]*)")
 _WORD = re.compile(r"[\w.+-]+")
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import|import[ \t]+([\w., \t]+))", re.MULTILINE)
 _ABSOLUTE = re.compile(r"/[\w.+@-]+(?:/[\w.+@-]+)*")
-_MOST_LINKS = 8
-_OURS = re.compile(r"/(?:tests|logs|opt|usr|root/\.|dev|tmp)\b")
+_MAX_LINKS = 8
+_NOT_WORK = re.compile(r"/(?:tests|logs|opt|usr|root/\.|dev|tmp)\b")
 
 
 @dataclass(frozen=True)
 class File:
-    """What lies at a path. Sum and content are those of the file that a link leads to; empty for all other things."""
+    """The file at a path. Of a link, checksum and content are its target's; other types have neither."""
 
     mode: int
-    """The mode of the path itself, with its type."""
+    """Mode of the path itself, including the file type."""
     sha256: str = ""
     content: bytes | None = None
-    """The content, where it was asked for and is not long."""
+    """The content, if it was requested and is not too large."""
 
 
 @dataclass(frozen=True)
 class ImageTree:
-    """The paths of an image, and where its programs are looked for."""
+    """The paths of an image, and its search path for programs."""
 
     paths: frozenset[str]
     search_path: tuple[str, ...]
-    """Directories in which programs are looked for, in order."""
+    """Directories that are searched for programs, in order."""
     home: str = "/root"
 
     @cached_property
     def by_directory(self) -> Mapping[str, frozenset[str]]:
-        """The paths by the directory that they lie in, the root by itself."""
+        """Paths by their directory; the root is in itself."""
         found: dict[str, set[str]] = {}
         for path in self.paths:
             found.setdefault(dirname(path), set()).add(path)
@@ -164,7 +160,7 @@ class ImageTree:
 
     @cached_property
     def environments(self) -> frozenset[str]:
-        """Virtual environments of Python's, wherever they lie."""
+        """Directories of all Python virtual environments."""
         return frozenset(dirname(path) for path in self.paths if path.endswith("/pyvenv.cfg"))
 
     @cached_property
@@ -179,36 +175,35 @@ class ImageTree:
 
     @cached_property
     def sources(self) -> frozenset[str]:
-        """Headers and modules of other languages than Python, as programs name them: `Test/More.pm`."""
+        """Headers and modules of languages other than Python, as programs name them: `Test/More.pm`."""
         return frozenset(name for path in self.paths if (name := source_name(path)))
 
     @cached_property
     def modules(self) -> frozenset[str]:
-        """Names of the modules and packages that Python finds without being told of other directories."""
+        """Names of the modules and packages in Python's standard directories."""
         found = (path for path in self.paths if _PYTHON_MODULES.search(dirname(path)))
         return frozenset(basename(path).partition(".")[0] for path in found)
 
 
 @dataclass(frozen=True)
 class Tests:
-    """The text of a task, as far as it tells what its tests use."""
+    """The texts of a task that show what its tests use."""
 
     script: str
-    """Text of test.sh."""
     texts: tuple[str, ...] = ()
-    """Texts of the other files of the tests."""
+    """Texts of the other test files."""
     instruction: str = ""
     workdir: str = "/"
     files: frozenset[str] = frozenset()
-    """Names of the files of the tests."""
+    """Names of the test files."""
     links: Mapping[str, str] = field(default_factory=dict)
-    """Where links lead that an agent has made: what the tests look for at one they find there."""
+    """Targets of the agent's links, which the tests follow."""
 
     def _followed(self, paths: Iterable[str]) -> frozenset[str]:
-        """Paths, and where links lead to from them."""
+        """Return the paths together with the targets of links in them."""
         found = set(paths)
         for path in found.copy():
-            for _ in range(_MOST_LINKS):
+            for _ in range(_MAX_LINKS):
                 above = map(str, (path, *PurePosixPath(path).parents))
                 if (link := next((each for each in above if self.links.get(each)), None)) is None:
                     break
@@ -218,22 +213,21 @@ class Tests:
 
     @cached_property
     def all_texts(self) -> tuple[str, ...]:
-        """Text of test.sh and of the other files."""
         return (self.script, *self.texts)
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Words of the tests: a program that they call is among them."""
+        """Words of the tests, which include the programs that they call."""
         return frozenset(_words(self.all_texts))
 
     @cached_property
     def asked_for(self) -> frozenset[str]:
-        """Words and absolute paths of the instruction: what they name is the agent's to make."""
+        """Words and absolute paths of the instruction, which may name what the agent has to make."""
         paths = (path.rstrip(".") for path in _ABSOLUTE.findall(self.instruction))
         return frozenset(_words([self.instruction])) | frozenset(paths)
 
     def asks_for(self, path: str) -> bool:
-        """Whether the instruction names a path, a folder of the work above it, or a file of that name."""
+        """Whether the instruction names a path, a parent directory below the working directory, or its file name."""
         name = basename(path)
         is_file = "." in name or f"`{name}`" in self.instruction
         above = map(str, PurePosixPath(path).parents)
@@ -244,14 +238,14 @@ class Tests:
         """Whether the instruction names a file, by its path or its name."""
         return path in self.asked_for or ("." in basename(path) and basename(path) in self.asked_for)
 
-    def wants_made(self, program: str) -> bool:
-        """Whether the instruction names a program to be made: one to be installed comes of a package."""
+    def asks_to_make(self, program: str) -> bool:
+        """Whether the instruction names a program without asking to install it from a package."""
         installs = rf"\binstall\w*\W+(?:\w+\W+){{0,8}}?{re.escape(program)}\b"
         return program in self.asked_for and re.search(installs, self.instruction, re.IGNORECASE) is None
 
     @cached_property
     def imports(self) -> frozenset[str]:
-        """Names of the modules that the tests import, and of those that test.sh installs for them."""
+        """Names of the modules that the test files import."""
         names: set[str] = set()
         for text in self.texts:
             for module, modules in _IMPORT.findall(text):
@@ -260,7 +254,7 @@ class Tests:
 
     @cached_property
     def provided(self) -> frozenset[str]:
-        """Words of test.sh, whose installers name what they provide: `-w requests==2.31`."""
+        """Words of test.sh, which include the packages that it installs: `-w requests==2.31`."""
         return frozenset(re.split(r"[=<>\[]", word)[0].replace("-", "_") for word in _words([self.script]))
 
     @cached_property
@@ -269,66 +263,66 @@ class Tests:
         return frozenset(found.rstrip("/.") for text in self.all_texts for found in _ABSOLUTE.findall(text))
 
     def asks_server(self, name: str) -> bool:
-        """Whether the tests may ask a server of this name: not where it is but a part of a path."""
+        """Whether the tests may contact a server of this name; a part of a path does not count."""
         host = re.compile(rf"(?:(?<![\w./-])|(?<=//)){re.escape(name)}(?![\w-]|\.\w|/)|//{re.escape(name)}\b")
         return any(map(host.search, self.all_texts))
 
     @cached_property
     def entered(self) -> frozenset[str]:
-        """Directories in which test.sh works: the container's, and those that it enters."""
+        """Directories in which test.sh runs: the working directory and those that it enters."""
         return self._followed(
-            [self.workdir, *(normpath(join(self.workdir, each)) for each in _ENTERS.findall(self.script))]
+            [self.workdir, *(normpath(join(self.workdir, each)) for each in _ENTERED.findall(self.script))]
         )
 
     @cached_property
     def globbed(self) -> frozenset[str]:
-        """Directories that test.sh enters, where it expands `*` without a folder before it."""
+        """Directories in which test.sh expands a `*` without a directory in front."""
         if _BARE_GLOB.search(self.script) is None:
             return frozenset()
         return self.entered - {self.workdir} or self.entered
 
     @cached_property
     def import_directories(self) -> frozenset[str]:
-        """Directories from which the tests may import: where test.sh works, the root, and those that they name."""
+        """Directories from which the tests may import: where test.sh runs, those that they name, and the root."""
         return self._followed(self.named_paths) | self.entered | {"/"}
 
     @cached_property
     def _pytest_calls(self) -> list[list[str]]:
-        """The paths in the arguments of each call of pytest."""
+        """Paths in the arguments of each call of pytest."""
         calls = _PYTEST_CALL.findall(script_without_installs(self.script))
         words = [[word.strip("\"'").partition("::")[0] for word in call.split()] for call in calls]
         return [[w for w in each if not w.startswith("-") and ("/" in w or w.endswith(".py"))] for each in words]
 
     @cached_property
     def pytest_roots(self) -> frozenset[str]:
-        """Where test.sh lets pytest look for tests in the work: what it names, or else where it works."""
+        """Paths of the work that test.sh passes to pytest, or the directories in which it runs pytest."""
         found = {
             normpath(join(at, path)) for call in self._pytest_calls for path in call or ["."] for at in self.entered
         }
-        return self._followed(path for path in found if path == self.workdir or not _OURS.match(path))
+        return self._followed(path for path in found if path == self.workdir or not _NOT_WORK.match(path))
 
     @cached_property
     def pytest_directories(self) -> frozenset[str]:
-        """Directories of the work whose settings pytest reads: of what it looks at, or where it is run, and above."""
+        """Directories of the work whose settings pytest reads: its roots, where it is run, and their parents."""
         is_elsewhere = any(not any(path.startswith("/tests") for path in call) for call in self._pytest_calls)
         found = self.pytest_roots | (self.entered if is_elsewhere else frozenset())
         return found | {str(above) for path in found for above in PurePosixPath(path).parents}
 
 
 def source_name(path: str) -> str:
-    """How programs name a header or a module of another language than Python; empty for other files."""
+    """Return the name of a header or non-Python module as programs use it; empty for other files."""
     found = _SOURCE.fullmatch(path)
     return found[1] if found else ""
 
 
 def script_without_installs(script: str) -> str:
-    """The lines of test.sh in which pytest may be called with arguments: not those that install it."""
+    """Return the lines of test.sh that may call pytest, without those that install it."""
     lines = script.replace("\\\n", " ").split("\n")
     return "\n".join(line for line in lines if not re.search(r"\binstall\b|^\s*#|-w pytest\s*\\?$", line))
 
 
 def names(text: str) -> frozenset[str]:
-    """The words of a text: a long set of names, written so that one can read it."""
+    """Return the words of a text as a set."""
     return frozenset(text.split())
 
 
@@ -341,14 +335,14 @@ def _words(texts: Iterable[str]) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class OracleSystem:
-    """What the oracle's passes have added to the system, which others may, too."""
+    """Files that the oracle's passes added to the system, and that agents may therefore add, too."""
 
     files: frozenset[tuple[str, str]] = frozenset()
-    """Paths with the begin of their sums, of which the names are looked for by programs or tests."""
+    """Path and start of the checksum of each added file that programs or tests look for by name."""
     is_own: bool = False
-    """Whether the container is the oracle's own: then all that was added may come."""
+    """Whether the container is the oracle's own: all its additions are allowed."""
     fails_control: bool = False
-    """Whether its work is known to fail the control tests."""
+    """Whether the oracle's work is known to fail the control tests."""
 
 
 NO_ORACLE = OracleSystem()
@@ -356,41 +350,41 @@ NO_ORACLE = OracleSystem()
 
 @dataclass(frozen=True)
 class Seen:
-    """All that the rules see of one container."""
+    """Facts about one container on which the rules decide."""
 
     changes: Mapping[str, ChangeKind]
     """Paths that differ from the image."""
     image: ImageTree
     tests: Tests
     now: Mapping[str, File] = field(default_factory=dict)
-    """What lies in the container, of the paths that were asked for."""
+    """Files in the container at the requested paths."""
     then: Mapping[str, File] = field(default_factory=dict)
-    """What lies in the image there."""
+    """Files in the image at the requested paths."""
     mentions: tuple[str, ...] = ()
-    """Files of the agent's work that speak of the verifier."""
+    """Files of the agent's work that mention the verifier."""
     given: GivenNames = field(default_factory=GivenNames)
-    """Name servers and hosts that nobody inside has chosen, besides those of the image's container."""
+    """Name servers and hosts that were set from outside of the container."""
     changed_by_tests: frozenset[str] = frozenset()
-    """Paths that were written while the tests ran: test.sh may install what it needs."""
+    """Paths written while the tests ran: test.sh may install packages."""
     oracle: OracleSystem = NO_ORACLE
     left_out: frozenset[str] = frozenset()
-    """Paths of the work that are brought nowhere, whatever lies below them."""
+    """Paths of the work that are not copied."""
 
     @cached_property
     def homes(self) -> frozenset[str]:
-        """Directories whose `lib` holds modules of a python on the search path, or of one that the tests name."""
+        """Prefixes whose `lib` holds modules of a Python that is on the search path or named by the tests."""
         named = {dirname(dirname(path)) for path in self.tests.named_paths if "/bin/" in path}
         return frozenset({"/usr", f"{self.image.home}/.local", *map(dirname, self.image.search_path), *named} - {"/"})
 
     @cached_property
     def interpreters(self) -> tuple[str, ...]:
-        """Directories of the image's own interpreters, such as /opt/venv/, but none in which an agent works."""
+        """Directories of the image's interpreters, such as /opt/venv/, without parents of the working directory."""
         homes = self.image.environments.union(map(dirname, self.image.search_path)) - {"/"}
         return tuple(f"{home}/" for home in homes if not f"{self.tests.workdir}/".startswith(f"{home}/"))
 
     @cached_property
-    def pth_places(self) -> frozenset[str]:
-        """Directories and archives that changed .pth files add to where python looks for modules."""
+    def pth_targets(self) -> frozenset[str]:
+        """Directories and archives that changed .pth files add to Python's module search path."""
         return frozenset(
             normpath(join(dirname(path), line.strip()))
             for path in self.changes
@@ -400,28 +394,28 @@ class Seen:
         )
 
     def differs(self, path: str) -> bool:
-        """Whether there is other content at a changed path than in the image: not its times, nor a link's target."""
+        """Whether a changed path differs from the image in content or type; times and link targets do not count."""
         now, then = self.now.get(path), self.then.get(path)
         if now is None or then is None:
             return True
         return now.sha256 != then.sha256 or (not now.sha256 and now.mode >> 12 != then.mode >> 12)
 
     def is_link(self, path: str) -> bool:
-        """Whether a changed path, which was asked for, is a link."""
+        """Whether a changed, requested path is a link."""
         return path in self.changes and path in self.now and self.now[path].mode >> 12 == 0o12
 
     def is_module(self, path: str) -> bool:
-        """Whether python may import what lies at a changed path by its name: a file, a package, a link to one."""
+        """Whether Python may import a changed path by its name: a file, a package, or a link to one."""
         if path.endswith((".py", ".pyc", ".so")) or ("." not in basename(path) and self.is_link(path)):
             return True
         return f"{path}/__init__.py" in self.changes or f"{path}/__init__.pyc" in self.changes
 
     def content(self, path: str) -> str | None:
-        """Text at the path now; None where there is none, or too much of it."""
+        """Return the text of a file in the container; None if it is missing or too large."""
         found = self.now.get(path)
         return None if found is None or found.content is None else found.content.decode("utf-8", "replace")
 
     def content_then(self, path: str) -> str:
-        """Text at the path in the image."""
+        """Return the text of a file in the image; empty if it is missing or too large."""
         found = self.then.get(path)
         return "" if found is None or found.content is None else found.content.decode("utf-8", "replace")

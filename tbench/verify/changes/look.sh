@@ -1,14 +1,14 @@
 # shellcheck shell=dash
-# look: tells which files of a container changed, and what lies at paths. For the tools volume's busybox ash as root.
+# look: lists the changed files of a container and reads paths. Runs as root in the tools volume's busybox ash.
 #
-# `look "SINCE LATER MOST"` walks through all files (images/tools/changed.c), and looks at those that changed, if they
-# are no more than MOST and small. `look ""` looks at the paths of standard input, a line each: what is wanted of it
-# (s: its sum, c: its content, g: whether $look_words, a regular expression, is in it, or it holds too much), tab, path.
+# `look "SINCE LATER MOST"` walks through all files (images/tools/changed.c) and inspects the small changed ones, if at
+# most MOST changed. `look ""` inspects the paths on standard input, one request a line: kind, tab, path. Kinds: s (its
+# checksum), c (its content), g (whether it matches the regular expression $look_words, or is 4 GB or larger).
 #
-# Prints the paths of the walk, and behind another zero byte modes, sums, the files with the words in them, those of 4 GB or more,
-# links, each with the path that it leads to in a line behind it, the most memory that was in use, and an archive of the
-# contents, with a zero byte between. Of a file whose content is there a walk has no sum and looks for no words. Fails where
-# the walk does.
+# Prints the paths of the walk, a further zero byte, and then, separated by zero bytes: modes, checksums, files that
+# match $look_words, files of 4 GB or more, links (each followed by a line with its target), the peak memory use, and an
+# archive of the contents. After a walk, files in the archive have no checksum and are not searched. Fails if the walk
+# fails.
 busybox=/opt/tbench/bin/busybox
 tab='	'
 newline='
@@ -17,9 +17,9 @@ newline='
 look() {
     local looked sum_blocks=1000000 text_blocks=512
     if [ -n "$1" ]; then
-        # Nobody has asked for them: what is larger is asked for by its path. Logs have an archive of their own.
+        # Larger files are read only when requested by path. Logs have a separate archive.
         sum_blocks=2049 text_blocks=33
-        # shellcheck disable=SC2086 # a word per number
+        # shellcheck disable=SC2086 # one word per number
         { looked=$(/opt/tbench/bin/changed -a $1 / 3>&1 >&4) || return 1; } 4>&1
         looked="$looked
 c$tab/etc/hosts
@@ -45,10 +45,10 @@ c$tab/etc/group"
     printf '\0'
     cd / || exit 1
     look_find cl -L "-type f -size -$text_blocks -exec $busybox tar -chf - {} +"
-    return 0  # what is not there is no failure
+    return 0  # a missing file is not a failure
 }
 
-# Prints the most memory that the container has had in use, where that is known.
+# Prints the container's peak memory use, if known.
 memory_peak() {
     local file number
     for file in /sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes; do
@@ -56,7 +56,7 @@ memory_peak() {
     done
 }
 
-# Runs the shell's command $2 with those paths of what is looked at that are of the kinds $1. Logs are none of them.
+# Runs the shell command $2 on the requested paths of kinds $1, without those in /logs.
 look_each() {
     case "$newline$looked" in *"$newline"["$1"]"$tab"*) ;; *) return ;; esac
     $busybox sed -n "\\,^.$tab/logs/,d;s/^[$1]$tab//p" <<END | $busybox tr '\n' '\0' |
@@ -65,7 +65,7 @@ END
         words=${look_words:?} $busybox xargs -0 -r $busybox sh -c "exec $2" - 2>/dev/null
 }
 
-# Runs find on those paths, with the option $2 and the expression $3.
+# Runs find on the requested paths of kinds $1, with the option $2 and the expression $3.
 look_find() {
     look_each "$1" "$busybox find $2 \"\$@\" -maxdepth 0 $3"
 }

@@ -1,4 +1,4 @@
-"""The agent's work: what of its changes is brought into a fresh container of the image."""
+"""The agent's work: the changes that are copied into a fresh container of the image."""
 
 from __future__ import annotations
 
@@ -7,54 +7,52 @@ from collections.abc import Collection
 from posixpath import dirname
 
 from tbench.verify.changes.facts import Seen, Sign
-from tbench.verify.changes.system import hides, is_as_oracle, is_system, may_come
+from tbench.verify.changes.system import is_system, matches_oracle, may_be_copied, may_shadow
 
-_NEVER = re.compile(
+_NEVER_COPIED = re.compile(
     r"/(?:proc|sys|dev|run|tests|logs|solution|boot|opt/tbench|\.tbench-[^/]*)(?:/.*)?|/\.dockerenv|.*/__pycache__(?:/.*)?"
 )
-_LONGEST, _DEEPEST = 3800, 256
-"""Characters and parts of a path."""
+_MAX_LENGTH, _MAX_DEPTH = 3800, 256
+"""Limits of a path: characters, and number of parts."""
 _HOME = re.compile(r"(?P<home>/root|/home/[^/]+)/\.(?P<entry>[^/]+)(?P<rest>/.*)?")
 _SETTINGS = frozenset({"config", "ssh", "pip", "local", "cache", "cargo", "npm"})
-"""Directories with a dot in a home that hold settings of programs."""
+"""Hidden directories of a home that hold settings of programs, without the dot."""
 _SETTING = re.compile(r"(?:rc|init|_?profile|_?config|_aliases|_logout|\..*)?$")
-"""What the name of a file of settings has besides the name of the program that reads it."""
+"""Suffix of a settings file's name, behind the name of the program that reads it."""
 _NODE = re.compile(r"(?P<above>.*?)/node_modules/.*")
 _DATA = re.compile(
     r".*\.(?:txt|md|rst|log|out|json|jsonl|ya?ml|toml|csv|tsv|xml|html?|css|svg|png|jpe?g|gif|pdf|npy|npz|parquet|db|sqlite3?|pem|key|crt|gz|zip|tar)",
     re.IGNORECASE,
 )
-"""Names of files that nothing runs."""
+"""Names of data files, which are never executed."""
 BY_CONTENT = frozenset({"module-patched", "mentions-verifier"})
-"""Kinds of signs about the text of a file, wherever it lies."""
+"""Kinds of signs about a file's text, regardless of its path."""
 STAYS_BEHIND = frozenset({"unread", "left-out"})
-"""Kinds of signs about what is brought nowhere, or not as a whole."""
+"""Kinds of signs about paths that are not copied, or only in part."""
 ALONG = frozenset({"hosts", "option-name"})
-"""Kinds of signs about what a fresh container has, too: names of servers, and files that are the agent's work."""
-_BROUGHT = STAYS_BEHIND | ALONG | {"git-hook-added"}
-"""Kinds of signs whose paths are the agent's work all the same."""
-
+"""Kinds of signs that hold in a fresh container, too: server names, and files of the agent's work."""
+_COPIED_ANYWAY = STAYS_BEHIND | ALONG | {"git-hook-added"}
+"""Kinds of signs whose paths are copied anyway."""
 
 Work = tuple[list[str], list[str]]
-"""Paths to bring, and paths to remove."""
+"""Paths to copy, and paths to remove."""
 
 
 def comes_along(sign: Sign, seen: Seen) -> bool:
-    """Whether a sign is about something that a fresh container has, too."""
+    """Whether a sign holds in a fresh container, too."""
     if sign.kind in ALONG or seen.tests.names_file(sign.path):
         return True
     return sign.kind in BY_CONTENT and seen.tests.asks_for(sign.path)
 
 
 def work_of(seen: Seen, signs: Collection[Sign]) -> Work:
-    """Paths to bring and paths to remove: all that no sign speaks against, where an agent works, and what it added to
-    the system.
+    """Return the paths to copy and to remove: changes without signs in the work area, and additions to the system.
 
-    What the instruction asks for is brought whatever its text says.
+    Files that the instruction asks for are copied regardless of their text.
     """
-    speaking = (sign for sign in signs if sign.kind not in _BROUGHT and not comes_along(sign, seen))
-    against = {sign.path for sign in speaking if not is_as_oracle(seen, sign.path)}
-    # Of what is a hook, all that lies below it stays behind.
+    speaking = (sign for sign in signs if sign.kind not in _COPIED_ANYWAY and not comes_along(sign, seen))
+    against = {sign.path for sign in speaking if not matches_oracle(seen, sign.path)}
+    # Everything below a path with a sign is left out, too.
     folders = tuple(f"{path}/" for path in against)
     left = against | seen.left_out
     paths: list[str] = []
@@ -68,7 +66,7 @@ def work_of(seen: Seen, signs: Collection[Sign]) -> Work:
 
 
 def has_code(seen: Seen, paths: Collection[str]) -> bool:
-    """Whether some of the paths may be run or read as code: all but directories, and files with the names of data."""
+    """Whether any of the paths may be code: neither a directory nor named like a data file."""
     above = {dirname(path) for path in paths} | seen.image.by_directory.keys()
     files = (
         path for path in paths if path not in above and not (path in seen.now and seen.now[path].mode >> 12 == 0o04)
@@ -77,12 +75,12 @@ def has_code(seen: Seen, paths: Collection[str]) -> bool:
 
 
 def is_too_deep(path: str) -> bool:
-    """Whether a path is longer or deeper than those that programs of a container can be asked about in time."""
-    return len(path) > _LONGEST or path.count("/") > _DEEPEST
+    """Whether a path is too long or too deeply nested to be inspected in reasonable time."""
+    return len(path) > _MAX_LENGTH or path.count("/") > _MAX_DEPTH
 
 
 def without_system(seen: Seen, work: Work) -> Work:
-    """The work without what was added to the system, but for what the instruction names."""
+    """Return the work without changes to the system, except for paths that the instruction names."""
 
     def is_own(path: str) -> bool:
         return path in seen.tests.asked_for or not is_system(seen, path)
@@ -91,18 +89,18 @@ def without_system(seen: Seen, work: Work) -> Work:
 
 
 def _is_work(seen: Seen, path: str, change: str) -> bool:
-    if _NEVER.fullmatch(path) or is_too_deep(path):
+    if _NEVER_COPIED.fullmatch(path) or is_too_deep(path):
         return False
     if path in seen.tests.asked_for:
         return True
     if is_system(seen, path):
-        return may_come(seen, path, change)
-    return is_place_of_work(seen, path) and not (dirname(path) in seen.image.search_path and hides(seen, path))
+        return may_be_copied(seen, path, change)
+    return is_in_work_area(seen, path) and not (dirname(path) in seen.image.search_path and may_shadow(seen, path))
 
 
-def is_place_of_work(seen: Seen, path: str) -> bool:
-    """Whether an agent works at a path: not in the system, a home's settings, or packages of the image's."""
-    if _NEVER.fullmatch(path) or is_system(seen, path):
+def is_in_work_area(seen: Seen, path: str) -> bool:
+    """Whether a path is the agent's to work in: not the system, settings in a home, or packages of the image."""
+    if _NEVER_COPIED.fullmatch(path) or is_system(seen, path):
         return False
     if (found := _HOME.fullmatch(path)) and not path.startswith(f"{seen.tests.workdir}/"):
         return False

@@ -72,8 +72,8 @@ def test_what_lies_where_another_file_system_begins_is_neither_there_nor_removed
 
 def test_a_directory_that_was_moved_as_a_whole_is_seen_though_nothing_in_it_changed() -> None:
     image = ImageTree(frozenset({"/", "/app", "/app/old", "/data"}), ()).by_directory
-    assert not WalkedFiles.read(b"1/\x001/app\x000/app/old\x002/app/new\x00m/data\x00").has_moved(image)
-    assert WalkedFiles.read(b"1/\x001/app\x000/app/moved\x00m/data\x00").has_moved(image)
+    assert not WalkedFiles.read(b"1/\x001/app\x000/app/old\x002/app/new\x00m/data\x00").has_moved_directory(image)
+    assert WalkedFiles.read(b"1/\x001/app\x000/app/moved\x00m/data\x00").has_moved_directory(image)
 
 
 @pytest.mark.engine

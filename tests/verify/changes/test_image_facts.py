@@ -133,7 +133,7 @@ def test_without_a_place_to_keep_it_all_is_asked(cache: Path) -> None:
 
 
 def test_what_was_used_least_lately_makes_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_IMAGES", 1)
+    monkeypatch.setattr(module, "_MAX_IMAGES", 1)
     for number in range(3):
         ask(Image(identity=f"sha256:{number}"))
         for file in cache.iterdir():
