@@ -16,7 +16,7 @@ from harness.errors import ContextLimitReached, FormatError, HarnessError, Never
 from harness.history import IMPOSSIBLE_USAGE, PROMPT_TRUNCATED, History, make_room
 from harness.limits import Limits, ReplyRoom
 from harness.model import Model, Seeds, SupportsTemperature
-from harness.oversight import Approval, Declined, HandedBack, Oversight, Query, Supervisor
+from harness.oversight import Approval, Declined, Oversight, Query, Supervisor, TerminalHandback
 from harness.protocols.base import (
     Action,
     ActionProtocol,
@@ -37,7 +37,7 @@ __all__ = ["Agent", "AgentTerminal", "Limits"]
 Tools = Sequence[Mapping[str, Any]]
 MESSAGE_HEADING = "[Message from a person who watches your terminal:]"
 """Heading above a person's message, which is appended to an observation."""
-TYPED_BY_A_PERSON = "[A person has typed into your terminal. Typed was:]"
+TYPED_HEADING = "[A person has typed into your terminal. Typed was:]"
 """Heading above the list of what a person typed."""
 _MOST_COMPACTIONS = 2
 """Most consecutive compactions without a usable reply in between."""
@@ -145,7 +145,7 @@ class Agent:
             command_sec=sum(step.command_sec for step in self._steps),
         )
 
-    def not_charged(self, seconds: float) -> None:
+    def exclude_time(self, seconds: float) -> None:
         """Exclude `seconds`, during which the terminal was out of reach, from the agent's time."""
         if self._clock is not None:
             self._clock.extend(seconds)
@@ -227,8 +227,8 @@ class Agent:
         """Wait until the model may be queried, and add the messages that people have for it."""
         assert self._clock is not None
         for each in await self._supervisor.before_query(index, self._clock):
-            text = self._gate.admit(each.text if isinstance(each, HandedBack) else each)
-            heading = TYPED_BY_A_PERSON if isinstance(each, HandedBack) else MESSAGE_HEADING
+            text = self._gate.admit(each.text if isinstance(each, TerminalHandback) else each)
+            heading = TYPED_HEADING if isinstance(each, TerminalHandback) else MESSAGE_HEADING
             self._history.add_to_last(Admitted(f"{heading}\n{text}"))
             self._supervisor.note_message(index, each, text)
 
@@ -415,7 +415,7 @@ class Agent:
             self._count_warnings(parsed.warnings)
             step = step.model_copy(
                 update={
-                    "actions": tuple(shown_action(action) for action in parsed.actions),
+                    "actions": tuple(action_text(action) for action in parsed.actions),
                     "warnings": step.warnings + parsed.warnings,
                     "exit_code": exit_code,
                     "command_sec": time.monotonic() - started,
@@ -466,7 +466,7 @@ def _length(reply: Reply) -> str:
     return f" after {tokens} tokens" if tokens else ""
 
 
-def shown_action(action: Action) -> str:
+def action_text(action: Action) -> str:
     """Return the text of a command, or the text or key name of keys."""
     if isinstance(action, Command):
         return action.command

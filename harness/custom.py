@@ -183,7 +183,7 @@ class CustomRun:
             command_sec=sum(step.command_sec for step in self._steps),
         )
 
-    def not_charged(self, seconds: float) -> None:
+    def exclude_time(self, seconds: float) -> None:
         """Exclude `seconds`, during which the terminal was out of reach, from the agent's time."""
         if self._clock is not None:
             self._clock.extend(seconds)

@@ -204,7 +204,7 @@ def bound(model: Model) -> AbstractContextManager[Model]:
 
 
 @runtime_checkable
-class OverHttp(Protocol):
+class HttpModel(Protocol):
     """A model that is queried over HTTP."""
 
     @property

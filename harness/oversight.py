@@ -71,12 +71,12 @@ class Approved:
     """The approver: a person or a rule."""
 
 
-Decided = Reply | Declined | Approved
+Decision = Reply | Declined | Approved
 """The decision on a reply: follow it or another one, or do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class HandedBack:
+class TerminalHandback:
     """Report that a person typed into the terminal and has given it back."""
 
     text: str
@@ -86,7 +86,7 @@ class HandedBack:
 class Oversight(Protocol):
     """Observer of one agent, who may hold it, send it messages and decide on its replies."""
 
-    async def before_query(self, step: int) -> Sequence[str | HandedBack]:
+    async def before_query(self, step: int) -> Sequence[str | TerminalHandback]:
         """Return when the model may be queried for this step; the messages returned are added to its observation.
 
         Raises the terminal's errors if a person has typed into it.
@@ -95,7 +95,7 @@ class Oversight(Protocol):
     async def reply(self, query: Query) -> Reply:
         """Return the model's reply to a query, or its recorded reply to the same query. Raises the model's errors."""
 
-    async def review(self, draft: Draft) -> Decided:
+    async def review(self, draft: Draft) -> Decision:
         """Decide which reply to follow: the draft, an edited one or another one; or decline."""
 
 
@@ -252,7 +252,7 @@ class Supervisor:
         self._oversight = oversight
         self._approver = None if approval is None else Approver(approval)
 
-    async def before_query(self, step: int, clock: Clock) -> Sequence[str | HandedBack]:
+    async def before_query(self, step: int, clock: Clock) -> Sequence[str | TerminalHandback]:
         """Return when the model may be queried, with the messages for it."""
         if self._oversight is None:
             return ()
@@ -303,9 +303,9 @@ class Supervisor:
             self._note(step, "approved", f"by rule: {' and '.join(rules)}")
         return reply
 
-    def note_message(self, step: int, message: str | HandedBack, text: str) -> None:
+    def note_message(self, step: int, message: str | TerminalHandback, text: str) -> None:
         """Record that `text` was sent to the model on behalf of a person."""
-        self._note(step, "typed" if isinstance(message, HandedBack) else "message", text)
+        self._note(step, "typed" if isinstance(message, TerminalHandback) else "message", text)
 
     def _note(self, step: int, kind: str, text: str) -> None:
         self.interventions.append(Intervention.model_validate({"step": step, "kind": kind, "text": text}))

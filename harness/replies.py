@@ -24,7 +24,7 @@ _EQUAL_SHARE = 0.9
 _NAMES_SHOWN = 4
 
 
-class RepliesSeen(Frozen):
+class ReplyStats(Frozen):
     """Counts of the metadata of a model's replies."""
 
     total: int = 0
@@ -41,12 +41,12 @@ class RepliesSeen(Frozen):
     """Digest of the first reply, to find trials that began alike; None for a short reply."""
 
     @classmethod
-    def of(cls, trajectory: Trajectory) -> RepliesSeen:
+    def of(cls, trajectory: Trajectory) -> ReplyStats:
         """Count the replies of a trajectory."""
         return cls.of_replies(list(trajectory.replies))
 
     @classmethod
-    def of_replies(cls, replies: Sequence[Reply]) -> RepliesSeen:
+    def of_replies(cls, replies: Sequence[Reply]) -> ReplyStats:
         """Count replies of one conversation, in order."""
         return cls(
             total=len(replies),
@@ -58,7 +58,7 @@ class RepliesSeen(Frozen):
         )
 
     @classmethod
-    def sum(cls, parts: Iterable[ReplyCounts]) -> RepliesSeen:
+    def sum(cls, parts: Iterable[ReplyCounts]) -> ReplyStats:
         """Add up parts of a trial, or trials; `first` is taken from the first part."""
         total, first = 0, None
         totals: dict[str, Counter[str]] = {name: Counter() for name in _COUNTED}
@@ -75,7 +75,7 @@ _COUNTED = ("models", "fingerprints", "weights", "signs")
 
 
 class ReplyCounts(Protocol):
-    """Any object with the counts of `RepliesSeen`."""
+    """Any object with the counts of `ReplyStats`."""
 
     @property
     def total(self) -> int: ...
@@ -157,7 +157,7 @@ def reply_notes(trials: Collection[ReplyCounts], asked: Collection[str] = ()) ->
 
     `asked` has the names of the requested model, if known.
     """
-    seen = RepliesSeen.sum(trials)
+    seen = ReplyStats.sum(trials)
     notes = []
     reported = next(iter(seen.models), "")
     if asked and len(seen.models) == 1 and not any(_is_name_of(reported, each) for each in asked):

@@ -47,7 +47,7 @@ async def take_turn() -> None:
     await _OF_LOOP.setdefault(asyncio.get_running_loop(), Turns()).take()
 
 
-async def wait_through(*tasks: asyncio.Future[Any]) -> None:
+async def wait_until_ended(*tasks: asyncio.Future[Any]) -> None:
     """Wait until all tasks have ended, successfully or not; a cancellation meanwhile is raised only then."""
     cancelled: asyncio.CancelledError | None = None
     is_over = not tasks
@@ -64,7 +64,7 @@ async def wait_through(*tasks: asyncio.Future[Any]) -> None:
 async def cancel(task: asyncio.Task[Any]) -> None:
     """Cancel a task and wait until it has ended. Raises its exception, or the caller's own cancellation."""
     task.cancel()
-    await wait_through(task)
+    await wait_until_ended(task)
     if not task.cancelled():
         task.result()
 
@@ -83,7 +83,7 @@ async def all_of(*works: Coroutine[Any, Any, object]) -> None:
         # Only once: a second cancellation would interrupt their cleanup.
         for task in tasks:
             task.cancel()
-        await wait_through(*tasks)
+        await wait_until_ended(*tasks)
     for task in tasks:
         if task in done:
             task.result()

@@ -32,14 +32,14 @@ def write_report(run_dir: Path, out_path: Path | None = None) -> Path:
     run = read_run(run_dir)
     out = out_path or run.path / REPORT_NAME
     if out_path is not None:
-        require_ours(out_path)
+        check_replaceable(out_path)
     out.parent.mkdir(parents=True, exist_ok=True)
     style, policy = page_style()
     write_atomically(out, render_alone(run, out, style=style, policy=policy).encode("utf-8", "replace"))
     return out
 
 
-def require_ours(path: Path) -> None:
+def check_replaceable(path: Path) -> None:
     """Check that `path` does not exist or is a page written by tbench. Raises UsageError."""
     if not _is_ours(path):
         words = "exists and was not written by tbench; name a new file (nothing is overwritten)"
@@ -80,7 +80,7 @@ def write_calibration(path: Path, heads: Sequence[str], rows: Sequence[Calibrati
 
     Raises UsageError if `path` is a file that tbench did not write.
     """
-    require_ours(path)
+    check_replaceable(path)
     style, policy = page_style()
     columns = [(head.removeprefix(">"), head.startswith(">")) for head in heads]
     ill = sum(not row.is_healthy for row in rows)

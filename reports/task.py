@@ -19,7 +19,7 @@ from reports.page_frame import MOST_CELLS, Crumb, data_script, page
 from reports.score_history import ScorePoint, score_history
 from reports.site.content import RunSeries, Site, SiteRun
 from tbench.history.rows import TaskPoint, TrialRow
-from tbench.scores.comparing.noise import TaskTries
+from tbench.scores.comparing.noise import TaskSolveRate
 from tbench.scores.statistics import mean_std
 from tbench.scores.summary import Status, percent
 from tbench.text import counted
@@ -55,7 +55,7 @@ class TaskSeries:
         return tuple(same[-RECENT:])
 
     @property
-    def tries(self) -> TaskTries:
+    def tries(self) -> TaskSolveRate:
         """Number of times the task was solved in the newest runs."""
         return tries_of(self.recent)
 
@@ -110,10 +110,10 @@ def _series(site: Site, runs: Sequence[TaskRun]) -> Iterator[TaskSeries]:
         yield TaskSeries(series, tuple(reversed(members)))
 
 
-def tries_of(runs: Iterable[TaskRun]) -> TaskTries:
+def tries_of(runs: Iterable[TaskRun]) -> TaskSolveRate:
     """Count how often the task was solved in runs that have the same content of it."""
     points = [each.point for each in runs]
-    return TaskTries(
+    return TaskSolveRate(
         task="",
         hash=points[-1].hash if points else None,
         solved=sum(point.solved for point in points),
@@ -122,7 +122,7 @@ def tries_of(runs: Iterable[TaskRun]) -> TaskTries:
     )
 
 
-def solved_how(tries: TaskTries) -> Solved:
+def solved_how(tries: TaskSolveRate) -> Solved:
     """Return whether a task is solved always, never or sometimes; unknown for fewer than two trials with a verdict."""
     if tries.scored < 2:
         return "unknown"
@@ -237,7 +237,7 @@ def _content(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> d
     }
 
 
-def _charts(record: TaskRecord) -> Iterator[tuple[str, Markup, TaskTries | None]]:
+def _charts(record: TaskRecord) -> Iterator[tuple[str, Markup, TaskSolveRate | None]]:
     """Yield name, chart and tries of each long series; without any, one chart of all runs together."""
     long = [each for each in record.series if len(each.runs) >= _LEAST_RUNS]
     for each in long[:_CHARTS]:
@@ -284,7 +284,7 @@ def _ends(trials: Iterable[TrialRow]) -> list[tuple[str, bool, int, int]]:
     return [(end[0].replace("_", " "), end[1], count, solved[end]) for end, count in counts.most_common()]
 
 
-def _versions(record: TaskRecord) -> Iterator[tuple[str, str | None, list[TaskRun], TaskTries]]:
+def _versions(record: TaskRecord) -> Iterator[tuple[str, str | None, list[TaskRun], TaskSolveRate]]:
     """Yield the versions of the task's content, newest first: name, hash, runs (oldest first), and tries."""
     for digest, name in reversed(record.versions.items()):
         runs = [each for each in reversed(record.runs) if each.point.hash == digest]

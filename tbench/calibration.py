@@ -45,7 +45,7 @@ class CalibratedTask:
 
 
 @dataclass(frozen=True)
-class Calibrating:
+class CalibrationRun:
     """A calibration of tasks: configuration, number of trials, and where results are stored."""
 
     config: RunConfig
@@ -62,7 +62,7 @@ class Calibrating:
     """Directory of the results; None for the cache."""
 
     @classmethod
-    def of(cls, config: RunConfig, repetitions: int, **more: Any) -> Calibrating:
+    def of(cls, config: RunConfig, repetitions: int, **more: Any) -> CalibrationRun:
         """Calibrate tasks as they are: with their own limits, and verified in a fresh container, too."""
         as_they_are = {
             "overrides": OverridesConfig(),
@@ -344,7 +344,7 @@ _SAME_CONTAINER = frozenset({"pin_cpus", "allow_env", "trust"})
 """Sandbox settings that do not change what a task's containers can do."""
 
 
-class CalibrationBeside:
+class BackgroundCalibration:
     """Measures a run's tasks that have an oracle and no calibration, and judges all of them.
 
     With `all`, they are measured again, and waited for. Nothing is measured with `off`, or with `missing` in a run of
@@ -368,7 +368,7 @@ class CalibrationBeside:
         if not self._measures or self._prevented_by:
             return
         self._wanted = [task for task in self._tasks if task.name in spare.tasks]
-        calibrating = Calibrating.of(self._config, REPETITIONS, again=self.is_waited_for, spare=spare)
+        calibrating = CalibrationRun.of(self._config, REPETITIONS, again=self.is_waited_for, spare=spare)
 
         async def one(task: Task) -> None:
             await spare.image(task.name)

@@ -43,12 +43,12 @@ def first_differing_lines(one: str, other: str) -> tuple[str, str] | None:
     mine, others = list(_lines(one)), list(_lines(other))
     for number in range(max(len(mine), len(others))):
         left, right = (lines[number] if number < len(lines) else None for lines in (mine, others))
-        if left is None or right is None or same_as(left) != same_as(right):
+        if left is None or right is None or normalised_line(left) != normalised_line(right):
             return _quoted(left), _quoted(right)
     return None
 
 
-def same_as(line: str) -> str:
+def normalised_line(line: str) -> str:
     """Normalise a line by replacing everything that varies: equivalent lines become equal."""
     return _VARYING.sub("…", " ".join(line.split()))
 

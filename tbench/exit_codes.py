@@ -3,9 +3,9 @@
 BUG = 1
 USAGE = 2
 """The user has to change something, or the machine lacks something."""
-UNCOVERED = 3
+TOO_FEW_VERDICTS = 3
 """Too few trials have a verdict, or none."""
-AWAY = 4
+ENDPOINT_DOWN = 4
 """The run stopped because the endpoint is down."""
 ALARM = 5
 """The nightly gate raised an alarm."""

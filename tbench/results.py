@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from harness.replies import RepliesSeen
+from harness.replies import ReplyStats
 from harness.trajectory import Frozen, Outcome, Usage
 from tbench.reward import is_solved
 
@@ -191,7 +191,7 @@ class TrialResult(Frozen):
     usage: Usage = Usage()
     replies_from: dict[str, int] = Field(default={})
     """Number of replies by URL of the server; empty if there is only one server."""
-    replies: RepliesSeen = RepliesSeen()
+    replies: ReplyStats = ReplyStats()
     """Counted metadata of the model's replies."""
     timings: Timings = Timings()
     started_at: datetime

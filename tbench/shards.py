@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tbench.config.document import Locked, PlannedShard, PlannedTask, RunDocument, about_replies
+from tbench.config.document import Locked, PlannedShard, PlannedTask, RunDocument, replies_fields
 from tbench.config.values import Shard
 from tbench.errors import UsageError
 from tbench.files import write_json
@@ -290,7 +290,7 @@ def _document(shards: Sequence[FinishedShard], name: str) -> RunDocument:
     first = documents[0]
     return first.model_copy(
         update={
-            **about_replies(first, [result for shard in shards for result in shard.results]),
+            **replies_fields(first, [result for shard in shards for result in shard.results]),
             "run": name,
             "config": first.config.with_values(schedule={"shard": None, "durations": ()}),
             "locked": _locked([document.locked for document in documents]),

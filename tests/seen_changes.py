@@ -36,7 +36,7 @@ SCRIPT = "python3 -m pytest -rA /tests/test_outputs.py && jq . x\n"
 
 async def changes_of(sandbox: Any) -> dict[str, ChangeKind]:
     """How a real container differs from its image."""
-    now = await walk(sandbox, (await sandbox.given_names()).began_at)
+    now = await walk(sandbox, (await sandbox.backend_facts()).began_at)
     return now.beyond(ImageTree((await walk(await sandbox.original())).paths, ()).by_directory)
 
 

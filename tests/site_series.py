@@ -11,7 +11,7 @@ from typing import Any
 
 from run_trees import FIRST_NIGHT, a_result, write_run
 
-from reports.site.content import Lane, Site, gather
+from reports.site.content import NightlySeries, Site, gather
 from tbench.history.index import RunHistory
 from tbench.results import Blame, ErrorInfo, Stage, TrialResult
 
@@ -57,7 +57,7 @@ def write_drop(folder: Path, usual_nights: int = 12, dropped_nights: int = 5, ba
 
 
 @contextlib.contextmanager
-def a_site(folder: Path, lanes: Sequence[Lane] = ()) -> Iterator[Site]:
+def a_site(folder: Path, lanes: Sequence[NightlySeries] = ()) -> Iterator[Site]:
     """Gather the site of the runs in a folder."""
     with RunHistory.open(folder / "index.sqlite") as history:
         changes = history.update(folder)

@@ -12,7 +12,7 @@ import pytest
 from run_plans import a_plan
 
 from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
-from tbench.calibration import CalibrationBeside
+from tbench.calibration import BackgroundCalibration
 from tbench.config.document import RunDocument, RunPlan
 from tbench.events import Events, Note, TrialSettled, TrialVerdict
 from tbench.runs.plan import sandbox_settings
@@ -41,10 +41,10 @@ class Worker(NopAgent):
         return await super().work(place)
 
 
-def beside(plan: RunPlan, tasks: TaskSet) -> CalibrationBeside:
+def beside(plan: RunPlan, tasks: TaskSet) -> BackgroundCalibration:
     """The calibration that is configured."""
     config = plan.config
-    return CalibrationBeside(tasks.tasks, config.tasks.source, config.agent.name, config.sandbox, config.schedule)
+    return BackgroundCalibration(tasks.tasks, config.tasks.source, config.agent.name, config.sandbox, config.schedule)
 
 
 class Runs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tbench.divergence import first_difference, same_as
+from tbench.divergence import first_difference, normalised_line
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_a_long_line_is_told_in_part() -> None:
 
 
 def test_what_varies_is_marked() -> None:
-    assert same_as("at  21:22:01 in 3 ms") == "at … in …"
+    assert normalised_line("at  21:22:01 in 3 ms") == "at … in …"

@@ -11,7 +11,7 @@ from pathlib import Path
 from reports.site.writing import write_site
 from tbench.view.address import ViewAddress
 from tbench.view.requests import ViewServer
-from tbench.view.viewing import Viewing
+from tbench.view.viewing import ViewerState
 
 DEADLINE_SEC = 30.0
 
@@ -22,7 +22,7 @@ def viewed(folder: Path, host: str = "127.0.0.1", token: str | None = None) -> I
     pages = folder / ".pages" / "all"
     pages.mkdir(parents=True)
     write = lambda: write_site([folder], pages, index=folder / ".pages" / "index.sqlite")  # noqa: E731
-    with ViewServer(Viewing(ViewAddress(host, 0, token), [folder], pages, write)) as server:
+    with ViewServer(ViewerState(ViewAddress(host, 0, token), [folder], pages, write)) as server:
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         serving.start()
         try:

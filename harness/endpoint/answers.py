@@ -334,7 +334,7 @@ def _json_text(arguments: object) -> str:
 
 def _error_within(data: object) -> str:
     """Return the message of an error in the body of a 200, as sent by some proxies; empty without one."""
-    return f": {server_words(data)}" if isinstance(data, dict) and data.get("error") else ""
+    return f": {server_message(data)}" if isinstance(data, dict) and data.get("error") else ""
 
 
 def read_models(data: object) -> list[ModelCard]:
@@ -345,7 +345,7 @@ def read_models(data: object) -> list[ModelCard]:
         raise TransientError(f"HTTP 200, but not a list of models: {quote(data)}") from None
 
 
-def server_words(body: object) -> str:
+def server_message(body: object) -> str:
     """Return the server's message in an error body.
 
     The formats are `{"error": {"message"}}`, `{"error": "…"}`, `{"detail": "…"}` and plain text; a client library may

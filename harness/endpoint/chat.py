@@ -23,7 +23,7 @@ from harness.endpoint.answers import (
     read_reasoning_field,
     read_token_count,
     retry_after_sec,
-    server_words,
+    server_message,
     shorten,
 )
 from harness.endpoint.bodies import RawAnswer
@@ -47,7 +47,7 @@ from harness.endpoint.server_state import (
     ServerLimits,
     TimeLimit,
     TooManyTokensError,
-    served_otherwise,
+    listing_difference,
 )
 from harness.endpoint.transport import StatusError, Transport, encoded
 from harness.errors import (
@@ -154,7 +154,7 @@ class ChatModel:
         self._on_notice = on_outage or (lambda _: None)
         self.outage = Outage(self._probe, max_outage or OutagePolicy(max_sec=0), self._on_notice)
         self._transport = Transport(url, self._key)
-        self.replier = ModelIdentity(self._on_notice)
+        self.model_identity = ModelIdentity(self._on_notice)
         self._served: ServedModel | None = None
         self.unlisted: str | None = None
         """Message about a model that replies although the endpoint does not list it; None for a listed model."""
@@ -238,7 +238,7 @@ class ChatModel:
     def expect(self, served: ServedModel) -> None:
         """Set the served model, which must stay the same from now on."""
         self.model, self.context_tokens, self._served = served.id, served.context_tokens, served
-        self.replier.names = served.all_names
+        self.model_identity.names = served.all_names
 
     async def query(
         self,
@@ -477,7 +477,7 @@ class ChatModel:
             cards = []
         if (words := self._other_weights(cards)) is not None:
             raise TransientError(words)
-        if self.replier.is_in_doubt:
+        if self.model_identity.is_in_doubt:
             with contextlib.suppress(EndpointError, ContextLimitReached):
                 await self._await_known_reply()
 
@@ -490,21 +490,21 @@ class ChatModel:
                 return
             except TransientError as failure:
                 other = failure
-            if not self.replier.may_be_fleet:
+            if not self.model_identity.may_be_fleet:
                 break
         raise other
 
     def _other_weights(self, cards: Sequence[ModelCard]) -> str | None:
         """Return a message if the model list shows another model than at the start; else None."""
         card = next((card for card in cards if card.id == self.model), None)
-        if card is None or self._served is None or not self.replier.is_strict:
+        if card is None or self._served is None or not self.model_identity.is_strict:
             return None
-        words = served_otherwise(self._served, _as_served(card, cards))
+        words = listing_difference(self._served, _as_served(card, cards))
         return self._redact(f"other weights under the same name: {words}; --other-weights take them") if words else None
 
     def _require_same(self, reply: Reply) -> None:
         """Raise TransientError for a reply of other weights than before."""
-        if (words := self.replier.difference(reply)) is not None:
+        if (words := self.model_identity.difference(reply)) is not None:
             raise TransientError(self._redact(f"other weights under the same name: {words}; --other-weights take them"))
 
     def _check_weights(self) -> None:
@@ -720,7 +720,7 @@ def _gave_up_error(error: StatusError, waited_sec: float) -> TransientError | No
     is_gateway = error.is_page or error.status != 408
     who = f"a gateway ({error.server.partition('/')[0]})" if error.server and is_gateway else "a gateway"
     who = who if is_gateway else "the server"
-    message = shorten(server_words(error.body)) or "no message"
+    message = shorten(server_message(error.body)) or "no message"
     words = f"HTTP {error.status} from {who} after {waited_sec:.0f} s: it gave up waiting for the reply ({message}); "
     remedy = "raise its own time limit (nginx: proxy_read_timeout; LiteLLM: request_timeout)"
     return TransientError(words + remedy, over_time=True)

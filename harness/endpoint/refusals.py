@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from harness.endpoint.answers import quote, server_words
+from harness.endpoint.answers import quote, server_message
 from harness.endpoint.quantities import (
     ADVICE,
     BREAK,
@@ -176,7 +176,7 @@ def _is_about_usage(text: str, status: int) -> bool:
 
 def _message_of(body: object) -> str:
     """Return the server's message on one line, without a page's markup."""
-    words = server_words(body)[:_LONGEST] if body else ""
+    words = server_message(body)[:_LONGEST] if body else ""
     if re.match(r"\s*<(?:!doctype|html)", words, re.IGNORECASE):
         words = re.sub(r"<(style|script)\b.*?</\1>|</?[a-z!][^>]*>", " ", words, flags=re.DOTALL | re.IGNORECASE)
     return quote(words)

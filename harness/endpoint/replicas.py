@@ -123,7 +123,7 @@ class Replicas:
         self.outage = Outages(self._replicas)
         versions: set[str] = set()
         for chat in chats:  # fingerprints differ with paths, and names with gateways
-            chat.replier.known["weights"] = versions
+            chat.model_identity.known["weights"] = versions
 
     @property
     def chats(self) -> list[ChatModel]:
@@ -164,7 +164,7 @@ class Replicas:
                 raise each
         if not served:
             raise next(each for each in found if isinstance(each, EndpointUnavailable))
-        _check_same(served, same_context, same_weights=all(chat.replier.is_strict for chat in self.chats))
+        _check_same(served, same_context, same_weights=all(chat.model_identity.is_strict for chat in self.chats))
         lengths = [each.context_tokens for each in served.values() if each.context_tokens is not None]
         first = next(iter(served.values())).model_copy(update={"context_tokens": min(lengths, default=None)})
         for replica, each in zip(self._replicas, found, strict=True):

@@ -305,7 +305,7 @@ MOST_IN_A_ROW = 8
 """Number of consecutive unknown replies that rules out a fleet: with two equal servers, it happens once in 256."""
 
 
-def served_otherwise(before: ServedModel, now: ServedModel) -> str | None:
+def listing_difference(before: ServedModel, now: ServedModel) -> str | None:
     """Return a message about how a listed model differs from an earlier listing; None if no difference is known.
 
     Other names of the same weights (`--served-model-name`) are no difference.

@@ -171,7 +171,7 @@ class Tap:
         self._follows = True
 
     @property
-    def has_lost_place(self) -> bool:
+    def needs_redraw(self) -> bool:
         """Whether the screen has to be drawn first."""
         return not self._follows
 

@@ -122,7 +122,7 @@ _RUNS_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class NightlySeries:
     """Runs that a nightly benchmark declares to be one series."""
 
     name: str
@@ -284,7 +284,9 @@ def _read(path: Path) -> StoredRun:
     return read_run(path)
 
 
-def gather(history: RunHistory, roots: Sequence[Path], lanes: Iterable[Lane] = (), notes: Sequence[str] = ()) -> Site:
+def gather(
+    history: RunHistory, roots: Sequence[Path], lanes: Iterable[NightlySeries] = (), notes: Sequence[str] = ()
+) -> Site:
     """Gather all runs below `roots` from the index; the runs of each of `lanes` form one series."""
     known = list(lanes)
     nights = {path.resolve(): night for lane in known for path, night in lane.nights.items()}
@@ -309,7 +311,7 @@ def _run_slug(row: RunRow, *, alone: bool) -> str:
     return slug(row.name if alone else f"{row.name} {row.path}")
 
 
-def _series(history: RunHistory, runs: Sequence[SiteRun], lanes: Sequence[Lane]) -> Iterable[RunSeries]:
+def _series(history: RunHistory, runs: Sequence[SiteRun], lanes: Sequence[NightlySeries]) -> Iterable[RunSeries]:
     """Yield the series, that of the newest run first."""
     lane_of = {path.resolve(): lane for lane in lanes for path in lane.nights}
     grouped: defaultdict[tuple[str, ...], list[SiteRun]] = defaultdict(list)
@@ -330,7 +332,7 @@ def _series_name(key: Sequence[str], runs: Sequence[SiteRun]) -> str:
 
 
 def _one_series(
-    history: RunHistory, runs: tuple[SiteRun, ...], lane: Lane | None, name: str, own_slug: str, key: str
+    history: RunHistory, runs: tuple[SiteRun, ...], lane: NightlySeries | None, name: str, own_slug: str, key: str
 ) -> RunSeries:
     names = _names_of(runs)
     rule = _rule_of(lane, runs, names) if lane is not None else GateRule()
@@ -352,7 +354,7 @@ def _one_series(
     )
 
 
-def _rule_of(lane: Lane, runs: Sequence[SiteRun], names: Mapping[str, str]) -> GateRule:
+def _rule_of(lane: NightlySeries, runs: Sequence[SiteRun], names: Mapping[str, str]) -> GateRule:
     """Return the gate's rule with the baseline's first night renamed: with many checkpoints it is `NIGHT NAME`."""
     begin = lane.rule.base_from
     if begin is None or begin in names.values():

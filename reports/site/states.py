@@ -38,12 +38,12 @@ ALARM = RunState("alarm", "▲", "alarm", "alarm")
 BROKEN = RunState("broken", "!", "no verdicts", "error")
 CUT = RunState("cut", "◐", "cut short", "partial")
 RUNNING = RunState("running", "▶", "running", "running")
-UNCOVERED = RunState("uncovered", "◌", "too few verdicts", "partial")
+TOO_FEW_VERDICTS = RunState("uncovered", "◌", "too few verdicts", "partial")
 OVER = RunState("over", "✓", "alarm over", "pass")
 LEARNING = RunState("learning", "…", "learning", "plain")
 QUIET = RunState("quiet", "✓", "quiet", "pass")
 SINGLE = RunState("single", "·", "first run", "plain")
-_WORST_FIRST = (ALARM, BROKEN, CUT, UNCOVERED, OVER, RUNNING, LEARNING, QUIET, SINGLE)
+_WORST_FIRST = (ALARM, BROKEN, CUT, TOO_FEW_VERDICTS, OVER, RUNNING, LEARNING, QUIET, SINGLE)
 
 
 def state_of(series: RunSeries, run: SiteRun) -> RunState:
@@ -64,7 +64,7 @@ def state_of(series: RunSeries, run: SiteRun) -> RunState:
 def _of_quiet(series: RunSeries, run: SiteRun) -> RunState:
     found = series.judged_at(run)
     if found is None or found.role == "uncovered":
-        return UNCOVERED
+        return TOO_FEW_VERDICTS
     if found.role == "judged":
         return QUIET
     return LEARNING if series.is_nightly or len(series.runs) > 1 else SINGLE
@@ -74,9 +74,9 @@ def gate_text(series: RunSeries, run: SiteRun) -> str:
     """Return the gate's message for a run without an alarm; empty if it has none."""
     found, rule = series.judged_at(run), series.rule
     state = state_of(series, run)
-    if found is None or state not in (QUIET, LEARNING, UNCOVERED):
+    if found is None or state not in (QUIET, LEARNING, TOO_FEW_VERDICTS):
         return ""
-    if state == UNCOVERED:
+    if state == TOO_FEW_VERDICTS:
         needed = f"a night counts from {100 * rule.min_coverage:.0f} %"
         return f"{100 * found.coverage:.0f} % of its trials have a verdict; {needed}"
     if state == LEARNING or found.c is None:

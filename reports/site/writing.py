@@ -27,7 +27,7 @@ from reports.names import (
 from reports.page_frame import HERE
 from reports.run import page as run
 from reports.site import night, overview, series
-from reports.site.content import Lane, Site, SiteRun, gather
+from reports.site.content import NightlySeries, Site, SiteRun, gather
 from reports.trial.page import trial_files
 from tbench.errors import UsageError
 from tbench.files import is_unused, write_atomically
@@ -65,7 +65,7 @@ def write_site(
     out: Path,
     *,
     index: Path | None = None,
-    lanes: Iterable[Lane] = (),
+    lanes: Iterable[NightlySeries] = (),
 ) -> WrittenSite:
     """Write the pages about all runs at or below `roots` into `out`, which may contain an earlier version of them.
 

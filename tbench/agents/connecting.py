@@ -43,7 +43,7 @@ def make_chat(
         max_outage=OutagePolicy(max_sec=model.max_outage_sec),
         on_outage=on_outage,
     )
-    chat.replier.is_strict = model.other_weights == "pause"
+    chat.model_identity.is_strict = model.other_weights == "pause"
     return chat
 
 

@@ -34,7 +34,7 @@ from tbench.agents.trial_agent import AgentReport, Workplace, agent_user, termin
 from tbench.errors import TrialError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, HidesSecrets
-from tbench.tasks.told import instruction_with_servers, skills_told
+from tbench.tasks.told import instruction_with_servers, skills_block
 
 # The agent's instruction: the task's, MCP servers, and the skills in the sandbox.
 
@@ -57,7 +57,7 @@ async def full_instruction(place: Workplace) -> str:
     """Return the whole instruction for an agent in its sandbox. Raises TrialError."""
     instruction = instruction_with_servers(place.task)
     if folder := place.task.file.environment.skills_dir:
-        instruction += skills_told(await _skills(place, folder))
+        instruction += skills_block(await _skills(place, folder))
     return instruction
 
 
@@ -99,7 +99,7 @@ class ModelAgent:
             return await self._work_with(model, place)
 
     async def _work_with(self, model: Model, place: Workplace) -> AgentReport:
-        terminal = _terminal(place, self._spec, self._settling, on_outage=lambda seconds: agent.not_charged(seconds))
+        terminal = _terminal(place, self._spec, self._settling, on_outage=lambda seconds: agent.exclude_time(seconds))
         agent = self._agent = Agent(
             model,
             terminal,
@@ -150,7 +150,7 @@ class UserAgent:
             return await self._work_with(agent, model, place)
 
     async def _work_with(self, agent: CustomAgent, model: Model | None, place: Workplace) -> AgentReport:
-        terminal = _terminal(place, self._spec, self._settling, on_outage=lambda seconds: run.not_charged(seconds))
+        terminal = _terminal(place, self._spec, self._settling, on_outage=lambda seconds: run.exclude_time(seconds))
         run = self._run = CustomRun(
             agent,
             self.name,

@@ -18,7 +18,7 @@ from harness.limits import Limits, ShellMode
 from harness.oversight import Approval, BadApproval
 from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
 from tbench.config.document import Locked
-from tbench.config.layers import OWN_LOOP, PRESETS
+from tbench.config.layers import AGENT_LOOP_SETTINGS, PRESETS
 from tbench.config.settings import AgentConfig, LimitsConfig, ModelConfig
 from tbench.errors import UsageError
 
@@ -198,7 +198,7 @@ def _model_agent(setup: AgentSetup) -> AgentSetup:
 
 def _user_agent(setup: AgentSetup) -> AgentSetup:
     name, defaults = setup.name, AgentSetup(AgentConfig(), ModelConfig(), LimitsConfig(), setup.name)
-    if unsupported := [path for path in OWN_LOOP if attrgetter(path)(setup) != attrgetter(path)(defaults)]:
+    if unsupported := [path for path in AGENT_LOOP_SETTINGS if attrgetter(path)(setup) != attrgetter(path)(defaults)]:
         raise UsageError(f"--agent {name}: {', '.join(unsupported)}: only for tbench's own agent; remove them")
     shell_state = setup.agent.shell_state or "persistent"
     return replace(setup, user_agent=load_agent_class(name), shell_state=shell_state)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.terminal.plain_text import without_escapes
-from harness.turns import wait_through
+from harness.turns import wait_until_ended
 from tbench.agents.connecting import unconnected
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.config.document import RunPlan
@@ -22,7 +22,7 @@ from tbench.control.wire import (
     Choose,
     Debug,
     DebugCommand,
-    Debugged,
+    DebugState,
     DraftSeen,
     Drop,
     Edit,
@@ -146,7 +146,7 @@ class DebugSession:
         self._task, self._seed = task, seed
         self._run = run
         self._ended = ended
-        self._shown: Debugged | None = None
+        self._shown: DebugState | None = None
 
     # -- state --------------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class DebugSession:
 
     # -- requests -----------------------------------------------------------------------------------
 
-    async def _until(self, condition: Callable[[Debugged], bool]) -> None:
+    async def _until(self, condition: Callable[[DebugState], bool]) -> None:
         """Poll until the condition holds, or the trial has ended. Raises the run's error."""
         version: int | None = None
         while not self.is_over:
@@ -406,4 +406,4 @@ async def debug_from(
                     await session.quit()
             finally:
                 run.cancel()
-                await wait_through(run)
+                await wait_until_ended(run)

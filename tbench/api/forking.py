@@ -88,7 +88,7 @@ async def fork(
 
 
 @contextlib.asynccontextmanager
-async def debugged_fork(
+async def debug_fork(
     trial: str | Path,
     at_step: int,
     *,

@@ -44,7 +44,7 @@ from tbench.sandbox.backend import MakeBackend
 from tbench.sandbox.container_proxy import container_proxy
 from tbench.storage.read_run import read_steps
 from tbench.storage.run_store import RunStore
-from tbench.tasks.consent import about_withheld
+from tbench.tasks.consent import withheld_variables_note
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
@@ -383,7 +383,7 @@ class Runner:
                 found = self._endpoints[key] = await self._connect(base_url, model, None, self._stack)
             if task.name not in self._tasks:
                 self._tasks[task.name] = self._as_configured(task)
-                if message := about_withheld(task.wishes, self.config.sandbox.allow_env):
+                if message := withheld_variables_note(task.wishes, self.config.sandbox.allow_env):
                     self._say(message)
                 self._write_document("running")
             return found
@@ -399,7 +399,7 @@ class Runner:
         if chat is not None:
             stack.push_async_callback(chat.close)
             for each in chat.chats:
-                each.replier.is_strict = False  # in training the weights change between steps
+                each.model_identity.is_strict = False  # in training the weights change between steps
         plan = self._plan(config, setup.locked(chat, served))
         for other in self._endpoints.values():
             if other.plan.locked.model != plan.locked.model:

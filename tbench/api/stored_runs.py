@@ -9,12 +9,12 @@ from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 
-from harness.replies import RepliesSeen, run_notes
+from harness.replies import ReplyStats, run_notes
 from tbench.errors import UsageError
 from tbench.results import UNKNOWN_TIME
 from tbench.scores.comparing.side import Side
 from tbench.scores.gate.nights import Night, run_identity
-from tbench.scores.summarise import MixedResults, refuse_mixed
+from tbench.scores.summarise import MixedResults, sole_model_and_agent
 from tbench.scores.summary import Summary
 from tbench.storage.comparable import differing_settings, fingerprint
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
@@ -43,7 +43,7 @@ _NOT_A_RUN = {
 
 def reward_side(run: StoredRun, name: str | None = None) -> Side:
     """Return a stored run as a side. Raises MixedResults for results of several models, agents or runs."""
-    refuse_mixed(run.results)
+    sole_model_and_agent(run.results)
     return Side(name or run.name, rewards_of(run), run.task_hashes)
 
 
@@ -142,7 +142,7 @@ def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
 def _other_weights(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
     """Yield a line for each two runs with the same model name whose servers reported different weights."""
     known = [
-        (path, run.model, root_of(run), RepliesSeen.sum(result.replies for result in run.results if result.final))
+        (path, run.model, root_of(run), ReplyStats.sum(result.replies for result in run.results if result.final))
         for path, run in zip(paths, runs, strict=True)
     ]
     for (path, model, root, seen), (other, other_model, other_root, other_seen) in combinations(known, 2):
@@ -219,7 +219,7 @@ def night_of(run: StoredRun) -> Night:
             f"{where}: is still running, or was killed; wait for its end, `tbench resume` it, or leave it out"
         )
     try:
-        refuse_mixed(run.results)
+        sole_model_and_agent(run.results)
     except MixedResults as error:
         raise RunUnreadable(f"{where}: {error}") from None
     if not run.planned_tasks or not run.planned_seeds:

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from harness.errors import ContextLimitReached
 from harness.trajectory import Reply, ToolCall
-from tbench.divergence import same_as
+from tbench.divergence import normalised_line
 
 CASSETTE_VERSION = 1
 
@@ -282,7 +282,7 @@ def _normal_message(message: Any) -> Any:
 @lru_cache(maxsize=4096)
 def _normal_text(text: str) -> str:
     """Replace volatile text by placeholders; cached, as each request repeats the whole conversation."""
-    return "\n".join(map(same_as, text.split("\n")))
+    return "\n".join(map(normalised_line, text.split("\n")))
 
 
 def _common_normalised(recorded: Sequence[Any], asked: Sequence[Any]) -> int:

@@ -88,7 +88,7 @@ _TEMPORARY_STATUSES = {401, 403, 404, 405, 408, 409, 429}
 """Statuses that do not depend on the request, which is repeated and gets another answer."""
 
 
-class EndpointSilent(Exception):
+class EndpointNotListing(Exception):
     """Raised if an endpoint does not list its models; the message has the reason."""
 
 
@@ -98,7 +98,7 @@ class CassetteRecorder(LocalServer):
     def __init__(
         self, file: Path, base_url: str, address: tuple[str, int], *, headers: Mapping[str, str] | None = None
     ) -> None:
-        """`headers` are sent with every request. Raises EndpointSilent, and OSError for the file and the port."""
+        """`headers` are sent with every request. Raises EndpointNotListing, and OSError for the file and the port."""
         self._endpoint = full_url(base_url)
         self.base = without_password(self._endpoint)
         self._headers = dict(headers or {})
@@ -124,7 +124,7 @@ class CassetteRecorder(LocalServer):
                 return list(models)
         except (ValueError, LookupError, TypeError):
             pass
-        raise EndpointSilent(f"{self.base}/models: HTTP {status}: {body[:200].decode('utf-8', 'replace')}")
+        raise EndpointNotListing(f"{self.base}/models: HTTP {status}: {body[:200].decode('utf-8', 'replace')}")
 
     def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         """Return the status and body of the endpoint's answer, and record it unless its status is temporary."""

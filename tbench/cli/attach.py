@@ -19,7 +19,7 @@ from tbench.cli.steering import require_trial, trial_argument
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from tbench.control.client import Attached
+    from tbench.control.client import AttachedTerminal
     from tbench.control.wire import Screen
 
 _CODES = re.compile(r"(\x1b\[[0-9;:]*m)")
@@ -149,7 +149,7 @@ async def watch_terminal(run: Path, trial: str, take: bool, *, leaving: str = "g
 class _TerminalViewer:
     """A view of a trial's terminal: draws incoming screens and sends keys."""
 
-    def __init__(self, own: FullScreen, connection: Attached, title: str, leaving: str | None) -> None:
+    def __init__(self, own: FullScreen, connection: AttachedTerminal, title: str, leaving: str | None) -> None:
         """`leaving` describes what Ctrl-] does to a terminal that was taken over; None if it was not."""
         self._own, self._connection, self._title, self._leaving = own, connection, title, leaving
         self._take = leaving is not None

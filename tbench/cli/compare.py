@@ -19,7 +19,7 @@ from tbench.cli.printing import print_line, print_text
 if TYPE_CHECKING:
     from tbench.api.stored_runs import Repeats
     from tbench.scores.comparing.compare import Comparison
-    from tbench.scores.comparing.noise import PowerPlan, TaskTries
+    from tbench.scores.comparing.noise import PowerPlan, TaskSolveRate
     from tbench.scores.comparing.side import Side
     from tbench.scores.tables import Sheet
     from tbench.storage.read_run import StoredRun
@@ -160,11 +160,11 @@ def flaky(runs: tuple[Path, ...], form: OutputFormat, as_json: bool) -> None:
     """List tasks solved only sometimes, with Wilson intervals; runs with the same configuration are pooled."""
     from tbench.api.stored_runs import read_runs, repeats, sides_of
     from tbench.errors import UsageError
-    from tbench.scores.comparing.noise import task_tries
+    from tbench.scores.comparing.noise import task_solve_rates
 
     stored = read_runs(runs)
     groups = repeats(stored, sides_of(runs, stored))
-    tries = [task_tries(group.sides) for group in groups]
+    tries = [task_solve_rates(group.sides) for group in groups]
     if all(task.scored < 2 for tasks in tries for task in tasks):
         raise UsageError(
             f"{runs[0]}: has only one trial per task; give runs with several seeds, or several runs of the same model "
@@ -177,22 +177,22 @@ def flaky(runs: tuple[Path, ...], form: OutputFormat, as_json: bool) -> None:
         for note in run.notes:
             print_line(f"note: {path}: {note}", err=True)
     if form == "csv":
-        from tbench.scores.comparing.noise import tries_sheet
+        from tbench.scores.comparing.noise import flaky_task_sheet
 
-        print_text(tries_sheet(list(zip((group.name for group in groups), tries, strict=True))).as_csv(), nl=False)
+        print_text(flaky_task_sheet(list(zip((group.name for group in groups), tries, strict=True))).as_csv(), nl=False)
     else:
         print_blocks(form, _flaky_blocks(groups, tries))
 
 
-def _flaky_blocks(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskTries]]) -> Iterator[Block]:
-    from tbench.scores.comparing.noise import tries_lines, tries_sheet
+def _flaky_blocks(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskSolveRate]]) -> Iterator[Block]:
+    from tbench.scores.comparing.noise import flaky_task_sheet, solve_rate_lines
 
     for group, tasks in zip(groups, tries, strict=True):
-        yield list(tries_lines(group.name, tasks))
-        yield tries_sheet([(group.name, tasks)])
+        yield list(solve_rate_lines(group.name, tasks))
+        yield flaky_task_sheet([(group.name, tasks)])
 
 
-def _flaky_as_json(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskTries]]) -> str:
+def _flaky_as_json(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskSolveRate]]) -> str:
     found = [
         {
             "runs": [side.name for side in group.sides],
@@ -269,11 +269,11 @@ def _plans(groups: Sequence[Repeats]) -> Iterator[tuple[str, PowerPlan]]:
     """Yield a plan per pair of configurations, or for the only one. Raises UsageError if the data are too few."""
     from tbench.errors import UsageError
     from tbench.scores.comparing.compare import compare
-    from tbench.scores.comparing.noise import PowerPlan, plan_of_one, pooled
+    from tbench.scores.comparing.noise import PowerPlan, plan_from_one_run, pooled
 
     sides = [pooled(group.sides) for group in groups]
     if len(sides) == 1:
-        yield sides[0].name, plan_of_one(sides[0].table)
+        yield sides[0].name, plan_from_one_run(sides[0].table)
     for first, second in combinations(sides, 2):
         parts = compare(first, second).variance
         if parts is None:
@@ -288,11 +288,11 @@ def _power_as_json(plan: PowerPlan, difference: float, power: float) -> dict[str
     seeds = plan.parts.seeds
     here = {
         "seeds_for": plan.seeds_for(difference, power, "these tasks"),
-        "seen_now": plan.seen_with(seeds, power, "these tasks"),
+        "seen_now": plan.detectable_difference(seeds, power, "these tasks"),
     }
     elsewhere = {
         "seeds_for": plan.seeds_for(difference, power, "other tasks"),
-        "seen_now": plan.seen_with(seeds, power, "other tasks"),
+        "seen_now": plan.detectable_difference(seeds, power, "other tasks"),
         "tasks_for": plan.tasks_for(difference, power, seeds),
     }
     return {

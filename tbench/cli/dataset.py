@@ -144,7 +144,7 @@ def _prefetch(name: str, config: RunConfig, entry: CachedDataset) -> bool:
 
 async def _images(engine: Engine, environments: Sequence[Environment], config: RunConfig) -> bool:
     from tbench.errors import TrialError
-    from tbench.runs.preflight import tell_prefetched
+    from tbench.runs.preflight import report_prefetched
     from tbench.sandbox.container_proxy import container_proxy
     from tbench.sandbox.docker.image import Images
     from tbench.sandbox.docker.manifest import about_pulls
@@ -161,7 +161,7 @@ async def _images(engine: Engine, environments: Sequence[Environment], config: R
         say(line)
     found = await images.get_all(environments)
     failed = {name: image for name, image in found.items() if isinstance(image, TrialError)}
-    tell_prefetched(environments, failed, say)
+    report_prefetched(environments, failed, say)
     return not failed
 
 

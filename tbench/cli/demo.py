@@ -115,7 +115,7 @@ def record(file: Path, base_url: str, host: str, port: int) -> None:
     """Record the requests to an endpoint and its replies. Give clients the printed address as --base-url."""
     import os
 
-    from tbench.cassettes.endpoints import CassetteRecorder, EndpointSilent
+    from tbench.cassettes.endpoints import CassetteRecorder, EndpointNotListing
     from tbench.errors import UsageError
 
     if file.exists():
@@ -124,7 +124,7 @@ def record(file: Path, base_url: str, host: str, port: int) -> None:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         recorder = CassetteRecorder(file, base_url, (host, port), headers=headers)
-    except EndpointSilent as error:
+    except EndpointNotListing as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(f"{error.filename or f'{host}:{port}'}: {error.strerror or error}") from None

@@ -15,15 +15,15 @@ from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.execute import check_engines, plan_run, tasks_of_run
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import PlannedTask, RunDocument, RunPlan
-from tbench.config.rules import broken_rules, override_words
+from tbench.config.rules import broken_rules, describe_overrides
 from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.fleet.engines import Engines
 from tbench.runs.plan import plan_trials
-from tbench.runs.preflight import environments_of, refusals, words_about_size
-from tbench.runs.resume import EarlierRun, left_to_do
+from tbench.runs.preflight import environments_of, refusals, size_warning
+from tbench.runs.resume import EarlierRun, remaining_trials
 from tbench.runs.run import demand_of_task
 from tbench.sandbox.backend import Capacity
-from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
+from tbench.sandbox.docker.dockerfile import network_bypass, read_dockerfile
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, ImageState
 from tbench.sandbox.docker.manifest import about_pulls
@@ -73,13 +73,13 @@ async def _plan(
         await chat.close()
     plan = plan_run(config, tasks, earlier, "dry-run", setup.locked(chat, served))
     trials = plan_trials(tasks, plan)
-    left = trials if earlier is None else left_to_do(earlier.directory, trials, earlier.retry_errors)
+    left = trials if earlier is None else remaining_trials(earlier.directory, trials, earlier.retry_errors)
     started = {trial.task_name for trial in left}
     refused = refusals(tasks, config.agent.name, None if any(info.has_gpus for info in infos) else 0)
     startable = [task for task in tasks.tasks if task.name in started and task.name not in refused]
     demands = [(task.name, demand_of_task(task, config.verify.mode)) for task in startable]
     machines = [Capacity(info.cpus, info.memory_mb) for info in infos]
-    size = words_about_size(demands, machines, config.schedule.cpu_overcommit)
+    size = size_warning(demands, machines, config.schedule.cpu_overcommit)
     return [
         ("tasks", f"{len(tasks.names)}: {', '.join(tasks.names)}"),
         *_dataset(plan, tasks),
@@ -94,7 +94,7 @@ async def _plan(
         ),
         *_variables(config, tasks),
         ("agent", plan.locked.agent),
-        *([("overrides", ", ".join(words))] if (words := override_words(config)) else []),
+        *([("overrides", ", ".join(words))] if (words := describe_overrides(config)) else []),
         *_endpoint(served, plan),
         *_prompts(setup, startable),
         *await _images(engines.all[0], startable, config),
@@ -175,7 +175,7 @@ def _builds(tasks: Sequence[Task], sandbox: SandboxConfig) -> Iterator[Row]:
     if tasks and sandbox.network == "none":
         yield "builds", "have network access despite --network none, so that they can fetch packages"
     for task in tasks if sandbox.block_host else ():
-        if (why := why_not_closed(read_dockerfile(task.dockerfile))) is not None:
+        if (why := network_bypass(read_dockerfile(task.dockerfile))) is not None:
             yield "refused", f"{task.name}: cannot be built with --block-host: {why}"
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from harness.replies import RepliesSeen
+from harness.replies import ReplyStats
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.interruption import print_notice, run_interruptibly
 from tbench.cli.printing import print_line, print_text
@@ -25,19 +25,19 @@ from tbench.cli.progress import progress
 from tbench.cli.run_log import run_log
 from tbench.cli.tasks import chosen_tasks
 from tbench.config.document import Locked, RunDocument, RunPlan
-from tbench.config.settings import AUTO_MOST, AUTO_OTHERWISE, RunConfig, SandboxConfig
+from tbench.config.settings import AUTO_FALLBACK, AUTO_MAX, RunConfig, SandboxConfig
 from tbench.errors import UsageError
 from tbench.events import EndpointPresence, Event, Events, Note
-from tbench.fleet.engines import Engines, leave_removing_on
+from tbench.fleet.engines import Engines, remove_on_machines_in_child
 from tbench.fleet.fleet import require_one_architecture
 from tbench.pacing import Pace
 from tbench.runs.admission import RetryErrors, why_no_machine
 from tbench.runs.plan import as_configured, check_same_run, own_shard, sandbox_settings, stored_config
-from tbench.runs.preflight import require_a_task_that_can_run
+from tbench.runs.preflight import require_runnable_task
 from tbench.runs.redaction import hiding
 from tbench.runs.run import RunOutcome, demand_of_task, execute_run
 from tbench.runs.stopping import ENDPOINT_ERRORS
-from tbench.sandbox.docker.cleaning import leave_removing_to_a_child
+from tbench.sandbox.docker.cleaning import remove_in_child
 from tbench.storage.read_run import read_run
 from tbench.tasks.sources import TaskSet
 from tbench.text import counted
@@ -47,7 +47,7 @@ from tbench.verify.calibration import usual_sec
 if TYPE_CHECKING:
     from harness.endpoint.replicas import Endpoint
     from harness.model import ServedModel
-    from tbench.calibration import CalibrationBeside
+    from tbench.calibration import BackgroundCalibration
     from tbench.runs.resume import EarlierRun
 
 _SUMMARY_MODULES = ("tbench.storage.summaries", "tbench.scores.tables")
@@ -65,7 +65,7 @@ def execute(config: RunConfig, earlier: EarlierRun | None = None) -> RunOutcome:
     engines = Engines.connect(config.sandbox, config.schedule.most_at_once)
     try:
         check_engines(config, engines)
-        with few_full_collections():
+        with tuned_gc():
             return run_interruptibly(
                 _execute(config, setup, tasks, engines, earlier),
                 stopping="stopping: removing containers, keeping finished trials; press Ctrl-C again to exit at once",
@@ -91,7 +91,7 @@ def tasks_of_run(config: RunConfig, earlier: RunDocument | None = None) -> TaskS
     A resumed run (`earlier`) gets the same version of its dataset.
     """
     tasks = tasks_as_configured(chosen_tasks(config.tasks, earlier), config)
-    require_a_task_that_can_run(tasks, config.agent.name)
+    require_runnable_task(tasks, config.agent.name)
     return tasks
 
 
@@ -109,7 +109,7 @@ async def _execute(
         chat.outage.on_change = lambda presence: events.emit(EndpointPresence(presence=presence))
     try:
         if chat is not None and served is not None and earlier is not None and config.model.other_weights == "pause":
-            expect_same_weights(chat, served, earlier)
+            require_same_weights(chat, served, earlier)
         directory = Path(config.output.directory or _default_directory(config, served))
         plan = plan_run(config, tasks, earlier, directory.name, setup.locked(chat, served))
         settings = sandbox_settings(plan, directory / "images")
@@ -154,13 +154,13 @@ async def _execute(
     return ended[0]
 
 
-def _calibration(plan: RunPlan, tasks: TaskSet) -> CalibrationBeside:
+def _calibration(plan: RunPlan, tasks: TaskSet) -> BackgroundCalibration:
     """Return the calibration of the tasks of a run, or of its shard."""
-    from tbench.calibration import CalibrationBeside
+    from tbench.calibration import BackgroundCalibration
 
     own = set(tasks.names) if plan.shard is None else {task for task, _ in plan.shard.trials}
     config, own_tasks = plan.config, [task for task in tasks.tasks if task.name in own]
-    return CalibrationBeside(own_tasks, config.tasks.source, config.agent.name, config.sandbox, config.schedule)
+    return BackgroundCalibration(own_tasks, config.tasks.source, config.agent.name, config.sandbox, config.schedule)
 
 
 async def start_pace(config: RunConfig, chat: Endpoint | None, events: Events) -> Pace | None:
@@ -169,8 +169,8 @@ async def start_pace(config: RunConfig, chat: Endpoint | None, events: Events) -
         return None
     pace = Pace(
         () if chat is None else chat.chats,
-        most=AUTO_MOST,
-        otherwise=AUTO_OTHERWISE,
+        most=AUTO_MAX,
+        otherwise=AUTO_FALLBACK,
         say=lambda text: events.emit(Note(text=text)),
     )
     await pace.begin(config.limits.context_tokens)
@@ -257,9 +257,9 @@ def _print_end(directory: Path, outcome: RunOutcome, whose: str) -> None:
 
 def _print_kept(directory: Path, outcome: RunOutcome) -> None:
     """Print which sandboxes were kept, and how to enter and to remove them."""
-    from tbench.runs.regrade import kept_of
+    from tbench.runs.regrade import find_kept
 
-    found = [kept for result in outcome.results if (kept := kept_of(directory, result)) is not None]
+    found = [kept for result in outcome.results if (kept := find_kept(directory, result)) is not None]
     what = {"container": [each for each in found if each.container], "snapshot": [each for each in found if each.image]}
     counts = [counted(len(each), noun) for noun, each in what.items() if each]
     if counts:
@@ -285,12 +285,12 @@ def plan_run(config: RunConfig, tasks: TaskSet, earlier: EarlierRun | None, name
     return plan
 
 
-def expect_same_weights(chat: Endpoint, served: ServedModel, earlier: EarlierRun) -> None:
+def require_same_weights(chat: Endpoint, served: ServedModel, earlier: EarlierRun) -> None:
     """Check that the model is the one the run began with, now and in every reply. Raises UsageError."""
-    from harness.endpoint.server_state import served_otherwise
+    from harness.endpoint.server_state import listing_difference
 
     before = earlier.document.locked.served
-    difference = served_otherwise(before, served) if before is not None else None
+    difference = listing_difference(before, served) if before is not None else None
     if difference is not None:
         raise UsageError(
             f"{earlier.directory}: the model's weights have changed: {difference}; serve the original ones, start "
@@ -299,9 +299,9 @@ def expect_same_weights(chat: Endpoint, served: ServedModel, earlier: EarlierRun
     seen = earlier.document.replies
     if seen is None:  # the run was killed
         results = read_run(earlier.directory).results
-        seen = RepliesSeen.sum(result.replies for result in results if result.final)
+        seen = ReplyStats.sum(result.replies for result in results if result.final)
     for each in chat.chats:
-        each.replier.expect({"model": seen.models, "weights": seen.weights, "fingerprint": seen.fingerprints})
+        each.model_identity.expect({"model": seen.models, "weights": seen.weights, "fingerprint": seen.fingerprints})
 
 
 def print_early_note(event: Event) -> None:
@@ -321,13 +321,13 @@ def _default_directory(config: RunConfig, served: ServedModel | None) -> str:
 def _exit_immediately(sandbox: SandboxConfig) -> None:
     print_notice("exiting at once; a child process removes what is left")
     if sandbox.engines:
-        leave_removing_on(sandbox.engines)
+        remove_on_machines_in_child(sandbox.engines)
     elif sandbox.ray is None:  # the actors on a cluster's nodes wait for the end of this process
-        leave_removing_to_a_child()
+        remove_in_child()
 
 
 @contextlib.contextmanager
-def few_full_collections() -> Iterator[None]:
+def tuned_gc() -> Iterator[None]:
     """Make full garbage collections rare for the block, because each one stalls hundreds of trials.
 
     Objects that exist at the start of the block are never collected. This affects the whole process, so only the

@@ -9,7 +9,7 @@ from typing import Literal
 
 from tbench.compose.project import COMPOSE_FILE
 from tbench.reward import canonical, is_solved
-from tbench.sandbox.docker.dockerfile import read_dockerfile, why_not_closed
+from tbench.sandbox.docker.dockerfile import network_bypass, read_dockerfile
 from tbench.tasks.format import nearest_key
 from tbench.tasks.lint import hints_about
 from tbench.tasks.task import Task
@@ -59,7 +59,7 @@ def static_findings(task: Task) -> Iterator[TaskFinding]:
             yield TaskFinding("hint", "looks wrong", f"{hint.where}: {hint.words}")
     except OSError as error:
         yield TaskFinding("hint", "looks wrong", f"{error.filename or task.path}: {error.strerror or error}")
-    if task.dockerfile.is_file() and (why := why_not_closed(read_dockerfile(task.dockerfile))) is not None:
+    if task.dockerfile.is_file() and (why := network_bypass(read_dockerfile(task.dockerfile))) is not None:
         yield TaskFinding("note", "not built with --block-host", f"{task.dockerfile}: {why}")
 
 

@@ -78,13 +78,13 @@ def _reject_combinations(by_hand: bool, debugs: bool, samples: int, as_json: boo
 
 
 def _fork_interactively(trial: str, at_step: int, config: RunConfig, directory: str | None, *, debugs: bool) -> None:
-    from tbench.api.forking import debugged_fork
+    from tbench.api.forking import debug_fork
     from tbench.cli.debug.session import DebugMode, debug_new_trial
     from tbench.cli.interactive import fork_at_terminal
     from tbench.cli.interruption import run_interruptibly
 
     def begin(say: Callable[[str], None]) -> AbstractAsyncContextManager[DebugSession]:
-        return debugged_fork(trial, at_step, asks_model=debugs, config=config, directory=directory, say=say)
+        return debug_fork(trial, at_step, asks_model=debugs, config=config, directory=directory, say=say)
 
     if debugs:
         run_interruptibly(debug_new_trial(begin, DebugMode.chosen(None, plain=False)))

@@ -27,10 +27,10 @@ from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig
 from tbench.datasets.reading import read_again, read_tasks
 from tbench.errors import TrialError, UsageError
-from tbench.fleet.engines import MachinesOfRun
+from tbench.fleet.engines import MachineConnector
 from tbench.runs.live.commands import came_to
 from tbench.runs.plan import as_configured, sandbox_settings
-from tbench.runs.regrade import Kept, kept_of, kept_sandbox
+from tbench.runs.regrade import Kept, find_kept, kept_sandbox
 from tbench.runs.task_steps import prepare_step
 from tbench.sandbox.archive import tree_at
 from tbench.sandbox.backend import (
@@ -49,7 +49,7 @@ from tbench.sandbox.backend import (
 from tbench.sandbox.container_proxy import container_proxy
 from tbench.storage.read_run import read_run
 from tbench.storage.run_files import RUN
-from tbench.tasks.consent import about_withheld
+from tbench.tasks.consent import withheld_variables_note
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.sources import BUNDLED, tasks_dir
 from tbench.tasks.task import Task
@@ -86,7 +86,7 @@ def _find_kept_trial(name: str) -> tuple[Path, Kept, RunDocument] | None:
         return None
     stored, seed = read_run(run.parent), int(found[3])
     trials = [result for result in stored.results if (result.task, result.seed, result.final) == (found[2], seed, True)]
-    kept = kept_of(run.parent, trials[-1]) if trials else None
+    kept = find_kept(run.parent, trials[-1]) if trials else None
     if kept is None or stored.document is None:
         raise UsageError(f"{name}: nothing was kept of this trial; run with --keep or --snapshot")
     return run.parent, kept, stored.document
@@ -138,7 +138,7 @@ async def _open_backend(
 ) -> AsyncIterator[tuple[Backend, Task]]:
     """Yield an open backend and the named task. Raises UsageError, also for errors of the sandbox in the block."""
     task = _task(name).allowing(sandbox.allow_env, host=sandbox.trust)
-    if words := about_withheld(task.wishes, sandbox.allow_env):
+    if words := withheld_variables_note(task.wishes, sandbox.allow_env):
         _say(words)
     proxy = container_proxy(sandbox.container_proxy)
     backend = make_backend(SandboxSettings(f"shell-{os.getpid()}", SandboxConfig(cap_add=sandbox.cap_add), proxy))
@@ -157,7 +157,7 @@ async def _enter_kept(make_backend: MakeBackend, run: Path, kept: Kept, document
     tasks = {task.name: task for task in again.tasks}
     if (task := tasks.get(result.task)) is None:
         raise UsageError(f"{config.tasks.source}: {result.task} is missing; restore the task to enter its sandbox")
-    make = make_backend if result.machine is None else MachinesOfRun(config.sandbox)(result.machine)
+    make = make_backend if result.machine is None else MachineConnector(config.sandbox)(result.machine)
     backend = make(sandbox_settings(document))
     require(backend, HasTty, "tbench shell")
     if not isinstance(backend, Reopens):

@@ -15,7 +15,7 @@ from tbench.cli.printing import print_line, print_text
 
 if TYPE_CHECKING:
     from tbench.doctor import Finding
-    from tbench.doctor.connection import Surroundings
+    from tbench.doctor.connection import ProcessContext
     from tbench.doctor.endpoint import Feature
 
 # `tbench setup`
@@ -95,15 +95,15 @@ def doctor(base_url: str | None, model: str | None, engine: str | None, as_json:
 
 
 @contextlib.contextmanager
-def _process_context(engine: str | None) -> Iterator[Surroundings]:
+def _process_context(engine: str | None) -> Iterator[ProcessContext]:
     """Yield this process and its engine, connected for the block. Raises UsageError if the connection fails."""
     from dataclasses import replace
 
-    from tbench.doctor.connection import Surroundings
+    from tbench.doctor.connection import ProcessContext
     from tbench.fleet.forward import SshForward
     from tbench.fleet.machine import EngineAddress
 
-    here = Surroundings.of_this_process()
+    here = ProcessContext.of_this_process()
     address = EngineAddress.parse(engine) if engine is not None else None
     if address is None or address.scheme != "ssh":
         yield here if address is None else replace(here, host=address.text)
@@ -114,10 +114,10 @@ def _process_context(engine: str | None) -> Iterator[Surroundings]:
 
 
 async def _features(base_url: str, model: str | None, key: str | None) -> list[Feature]:
-    from tbench.doctor.endpoint import features_of, served_model
+    from tbench.doctor.endpoint import probe_features, served_model
 
     name = await served_model(base_url, model, key)
-    return [] if name is None else await features_of(base_url, name, key)
+    return [] if name is None else await probe_features(base_url, name, key)
 
 
 def _print_json(findings: list[Finding], features: list[Feature]) -> None:
@@ -136,9 +136,9 @@ def _print_json(findings: list[Finding], features: list[Feature]) -> None:
 def _fits(features: list[Feature]) -> dict[str, dict[str, str]]:
     """Return every protocol and preset with the reason why it does not fit, empty if it does."""
     from tbench.config.layers import PRESETS, preset
-    from tbench.doctor.endpoint import fitting_protocols
+    from tbench.doctor.endpoint import usable_protocols
 
-    protocols = fitting_protocols(features)
+    protocols = usable_protocols(features)
     completions = next((each.can for each in features if each.name == "completions"), "yes")
     presets = {}
     for name in PRESETS:

@@ -45,9 +45,9 @@ def nightly(file: Path, night: str | None, check: bool, init: bool, demo: bool, 
     if night is not None and (init or demo):
         raise UsageError("--night: has no effect with --init or --demo; leave it out")
     if init:
-        from tbench.nightly.words import first_file
+        from tbench.nightly.words import config_template
 
-        write_new(file, first_file())
+        write_new(file, config_template())
         print_line(f"written: {file}")
         return
     if demo:
@@ -57,9 +57,9 @@ def nightly(file: Path, night: str | None, check: bool, init: bool, demo: bool, 
         return
     benchmark = _read(file)
     if check:
-        from tbench.nightly.words import what_would_be_done
+        from tbench.nightly.words import dry_run_lines
 
-        for line in what_would_be_done(benchmark, night or today()):
+        for line in dry_run_lines(benchmark, night or today()):
             print_line(line)
         return
     _end(_run(benchmark, night or today()))

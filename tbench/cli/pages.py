@@ -84,7 +84,7 @@ def view(folder: Path, host: str, port: int) -> None:
     from tbench.nightly.pages import write_pages
     from tbench.view.address import ViewAddress
     from tbench.view.requests import ViewServer
-    from tbench.view.viewing import Viewing
+    from tbench.view.viewing import ViewerState
 
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such directory; give a folder of runs, or start one with `tbench run`")
@@ -92,7 +92,7 @@ def view(folder: Path, host: str, port: int) -> None:
         pages = cache / "pages"
         pages.mkdir(exist_ok=True)
         index = cache / "index.sqlite"
-        viewing = Viewing(ViewAddress.of(host, port), [folder], pages, lambda: write_pages([folder], pages, index))
+        viewing = ViewerState(ViewAddress.of(host, port), [folder], pages, lambda: write_pages([folder], pages, index))
         try:
             server = ViewServer(viewing)
         except OSError as error:

@@ -15,7 +15,7 @@ from tbench.cli.parsing.commands import Argument, TbenchCommand, insert_optional
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, UnknownValue
 from tbench.cli.printing import print_line
-from tbench.config.layers import OWN_LOOP
+from tbench.config.layers import AGENT_LOOP_SETTINGS
 from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
@@ -62,7 +62,7 @@ def regrade(run: str, task: tuple[str, ...], seed: int | None) -> None:
     """Verify stored trials again: those run with --keep or --snapshot, or with a separate verifier container."""
     from tbench.cli.execute import print_summary
     from tbench.cli.interruption import run_interruptibly
-    from tbench.fleet.engines import MachinesOfRun
+    from tbench.fleet.engines import MachineConnector
     from tbench.runs.regrade import regrade as verify_again
     from tbench.sandbox.docker.backend import DockerBackend
 
@@ -70,7 +70,7 @@ def regrade(run: str, task: tuple[str, ...], seed: int | None) -> None:
         print_line(text, err=True)
 
     changes = run_interruptibly(
-        verify_again(DockerBackend.connect, Path(run), tuple(task or ()), seed, say, MachinesOfRun)
+        verify_again(DockerBackend.connect, Path(run), tuple(task or ()), seed, say, MachineConnector)
     )
     for change in changes:
         became = _verdict_text(change.after) if change.after else f"unchanged: {change.why_not}"
@@ -208,7 +208,7 @@ def _reject_unused_options(resolved: Resolved[RunConfig]) -> None:
     given = [
         origin
         for path, origin in resolved.origins.items()
-        if path in of_a_model | {*OWN_LOOP, "agent.preset"} and origin.startswith("--")
+        if path in of_a_model | {*AGENT_LOOP_SETTINGS, "agent.preset"} and origin.startswith("--")
     ]
     if given:
         raise UsageError(
@@ -266,10 +266,10 @@ def exit_with_outcome(outcome: RunOutcome, min_coverage: float) -> None:
     if any(result.error is not None and result.error.type == "internal" for result in outcome.results):
         raise click.exceptions.Exit(exit_codes.BUG)
     if outcome.stopped is not None:
-        raise click.exceptions.Exit(exit_codes.AWAY)
+        raise click.exceptions.Exit(exit_codes.ENDPOINT_DOWN)
     scored = sum(result.reward is not None for result in outcome.results)
     if outcome.results and (not scored or scored / len(outcome.results) < min_coverage):
-        raise click.exceptions.Exit(exit_codes.UNCOVERED)
+        raise click.exceptions.Exit(exit_codes.TOO_FEW_VERDICTS)
 
 
 # `tbench resume`

@@ -214,11 +214,11 @@ def _step(step: Step) -> list[str]:
 
 
 def _side_by_side(left: list[str], right: list[str], width: int) -> Iterator[str]:
-    from tbench.divergence import same_as
+    from tbench.divergence import normalised_line
 
     for number in range(max(len(left), len(right))):
         mine, other = (lines[number] if number < len(lines) else "" for lines in (left, right))
-        mark = " " if same_as(mine) == same_as(other) else click.style("│", fg="red")
+        mark = " " if normalised_line(mine) == normalised_line(other) else click.style("│", fg="red")
         cells = [unseen_as(text.replace("\t", "    "), "·")[:width] for text in (mine, other)]
         yield f"{cells[0]:<{width}} {mark} {cells[1]}".rstrip()
 

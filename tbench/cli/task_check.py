@@ -66,14 +66,14 @@ def _is_one_task(source: str) -> bool:
 
 def _tried(tasks: Sequence[Task], config: RunConfig) -> Mapping[str, Sequence[MeasuredTrial]]:
     """Run one trial each of oracle and nop on every task; return them by the task's name."""
-    from tbench.calibration import Calibrating
+    from tbench.calibration import CalibrationRun
     from tbench.cli.interruption import run_interruptibly
     from tbench.errors import EngineUnavailable, UsageError
 
     if not tasks:
         return {}
     print_line(f"trying oracle and nop in {counted(len(tasks), 'task')} (--static skips this)", err=True)
-    trying = Calibrating(config, 1, say=lambda text: print_line(text, err=True)).once(tasks)
+    trying = CalibrationRun(config, 1, say=lambda text: print_line(text, err=True)).once(tasks)
     try:
         return run_interruptibly(trying, stopping="stopping: containers are being removed")
     except EngineUnavailable as error:
@@ -162,9 +162,9 @@ def calibrate(
 
     config = given.resolve().config
     if page is not None:
-        from reports.report import require_ours
+        from reports.report import check_replaceable
 
-        require_ours(page)  # before hours of measuring
+        check_replaceable(page)  # before hours of measuring
     chosen = chosen_tasks(config.tasks)
     done = _calibrated(chosen.tasks, config, repetitions, offline=offline, again=again)
     found = {each.task.name: conditions(each) for each in done}
@@ -188,12 +188,12 @@ def calibrate(
 def _calibrated(
     tasks: Sequence[Task], config: RunConfig, repetitions: int | None, **more: bool
 ) -> list[CalibratedTask]:
-    from tbench.calibration import REPETITIONS, Calibrating
+    from tbench.calibration import REPETITIONS, CalibrationRun
     from tbench.cli.interruption import run_interruptibly
 
     if not tasks:
         return []
-    trying = Calibrating.of(config, repetitions or REPETITIONS, say=lambda text: print_line(text, err=True), **more)
+    trying = CalibrationRun.of(config, repetitions or REPETITIONS, say=lambda text: print_line(text, err=True), **more)
     return run_interruptibly(trying.tasks(tasks), stopping="stopping: containers are being removed")
 
 

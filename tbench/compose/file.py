@@ -11,8 +11,8 @@ from tbench.compose import keys
 from tbench.compose.keys import Notices
 from tbench.compose.project import (
     DEFAULT_NETWORK,
-    LOGS_OF_MAIN,
     MAIN,
+    MAIN_LOGS_PLACEHOLDER,
     SHARED_LOGS,
     Project,
     Service,
@@ -52,7 +52,7 @@ def sort_by_needs(services: Mapping[str, Service], nodes: Mapping[str, YamlNode]
     return done
 
 
-_LOGS = {f"{LOGS_OF_MAIN}-{below}": below for below in SHARED_LOGS}
+_LOGS = {f"{MAIN_LOGS_PLACEHOLDER}-{below}": below for below in SHARED_LOGS}
 """Folders of logs by the names of their volumes."""
 
 

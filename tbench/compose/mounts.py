@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tbench.compose.keys import Notices, size_bytes
-from tbench.compose.project import LOGS_OF_MAIN, MAIN, SHARED_LOGS, ServiceMount
+from tbench.compose.project import MAIN, MAIN_LOGS_PLACEHOLDER, SHARED_LOGS, ServiceMount
 from tbench.compose.yaml_tree import YamlNode
 
 _OPTIONS = {"ro", "rw", "z", "Z", "nocopy", "cached", "delegated", "consistent"}
@@ -60,7 +60,7 @@ def _read_short(node: YamlNode, service: str, folder: Path, notices: Notices) ->
     if unknown := sorted(options - _OPTIONS):
         node.fail(f"unknown option {unknown[0]!r}; known options: {', '.join(sorted(_OPTIONS))}")
     target = _target(node, parts[1])
-    if not parts[0].startswith((".", "/", "~", f"{LOGS_OF_MAIN}/")):
+    if not parts[0].startswith((".", "/", "~", f"{MAIN_LOGS_PLACEHOLDER}/")):
         return ServiceMount("volume", parts[0], target, "ro" in options, "nocopy" in options)
     return _path_mount(node, parts[0], target, service, folder, notices, read_only="ro" in options)
 
@@ -117,14 +117,14 @@ def _path_mount(
 ) -> ServiceMount | None:
     """Return the mount of a path: a copy if it is below the compose file's folder, otherwise a path of the host."""
     top, _, below = source.partition("/")
-    if top == LOGS_OF_MAIN:
+    if top == MAIN_LOGS_PLACEHOLDER:
         if service == MAIN:
             notices.ignored[node.key] = "tbench collects the logs of main itself"
             return None
         if below not in SHARED_LOGS:
             notices.add_unsupported(node, f"only the folders {' and '.join(SHARED_LOGS)} of logs can be shared")
             return None
-        return ServiceMount("volume", f"{LOGS_OF_MAIN}-{below}", target, read_only)
+        return ServiceMount("volume", f"{MAIN_LOGS_PLACEHOLDER}-{below}", target, read_only)
     if source.startswith("~"):
         notices.add_host_access(node, source)
         return ServiceMount("host", str(Path(source).expanduser()), target, read_only)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from harness.model import ServedModel
-from harness.replies import RepliesSeen, run_notes
+from harness.replies import ReplyStats, run_notes
 from harness.trajectory import Frozen
 from tbench.config.settings import RunConfig
 from tbench.config.values import Shard
@@ -109,7 +109,7 @@ class RunDocument(RunPlan):
     engine: dict[str, Any] = Field(default={})
     paced: PacedConcurrency | None = None
     """The concurrency that `--concurrency auto` chose since the run was last started or resumed."""
-    replies: RepliesSeen | None = None
+    replies: ReplyStats | None = None
     """Metadata of the model's replies, summed over all trials; None until the run has ended."""
     reply_notes: tuple[str, ...] = ()
     """Suspicious observations about the replies, one per line."""
@@ -121,27 +121,27 @@ class RunDocument(RunPlan):
     tasks: tuple[PlannedTask, ...]
 
 
-def about_replies(plan: RunPlan, results: Sequence[TrialResult]) -> dict[str, Any]:
+def replies_fields(plan: RunPlan, results: Sequence[TrialResult]) -> dict[str, Any]:
     """Return the fields of run.json that summarise the replies of all trials."""
     served, trials = plan.locked.served, [(each.task, each.replies) for each in results if each.final]
     asked = served.all_names if served is not None else ()
     return {
-        "replies": RepliesSeen.sum(seen for _, seen in trials).model_copy(update={"first": None}),
+        "replies": ReplyStats.sum(seen for _, seen in trials).model_copy(update={"first": None}),
         "reply_notes": run_notes(trials, asked, is_sampled=plan.config.model.temperature > 0),
     }
 
 
-class NotOurs(ValueError):
+class ForeignRunDocument(ValueError):
     """A run.json that tbench did not write, such as the plan of imported results."""
 
 
 def read_document(content: Mapping[str, Any]) -> RunDocument:
     """Validate the content of run.json.
 
-    Raises NotOurs for a plan without a configuration, and ValueError with a one-line message for invalid content.
+    Raises ForeignRunDocument for a plan without a configuration, and ValueError with a one-line message for invalid content.
     """
     if "schema_version" not in content:
-        raise NotOurs("no schema_version")
+        raise ForeignRunDocument("no schema_version")
     refuse_other_version(content, RUN_SCHEMA_VERSION)
     try:
         return RunDocument.model_validate(content)

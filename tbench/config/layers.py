@@ -298,7 +298,7 @@ def _json_or_text(text: str) -> Any:
 
 _DIRECTORY = Path(__file__).parent / "presets"
 PRESETS = ("terminus-2", "tmax", "mini-swe-agent", "thinking-bash")
-OWN_LOOP = (
+AGENT_LOOP_SETTINGS = (
     *("agent.protocol", "agent.prompt", "agent.observation_bytes", "agent.neutralise_special_tokens"),
     *("agent.approve", "limits.on_overflow"),
 )
@@ -336,7 +336,7 @@ def from_preset(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _applies(path: str, agent: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     if ":" in str(agent.get("name")):
-        return path not in OWN_LOOP
+        return path not in AGENT_LOOP_SETTINGS
     if path == "agent.shell_state":
         from harness.protocols import PROTOCOLS, load_protocol  # slow: loads all prompts
 

@@ -21,7 +21,7 @@ class LimitState(StrEnum):
     """The container cannot see its own cgroup."""
 
 
-def limit_words(limits: Mapping[str, str], *, disk: bool = False) -> str:
+def describe_limits(limits: Mapping[str, str], *, disk: bool = False) -> str:
     """Describe the limits that are not enforced on one machine; empty if all are. `disk` includes the disk limit."""
     parts = []
     for state in (LimitState.NOT_IN_FORCE, LimitState.UNSEEN):
@@ -36,7 +36,7 @@ def lacking_limits(engine: Mapping[str, Any], *, disk: bool = False) -> tuple[st
 
 
 def _lacking(engine: Mapping[str, Any], disk: bool) -> Iterator[str]:
-    if words := limit_words(engine.get("limits", {}), disk=disk):
+    if words := describe_limits(engine.get("limits", {}), disk=disk):
         yield f"{engine['name']}: {words}" if "name" in engine else words
     for part in (*engine.get("machines", ()), *engine.get("shards", ())):
         yield from _lacking(part, disk)

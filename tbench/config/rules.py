@@ -18,7 +18,7 @@ def timeout_factors(overrides: OverridesConfig) -> dict[str, float]:
     return {kind: overrides.timeout_multiplier if factor is None else factor for kind, factor in own.items()}
 
 
-def override_words(config: RunConfig) -> tuple[str, ...]:
+def describe_overrides(config: RunConfig) -> tuple[str, ...]:
     """Describe each override of task settings; empty for a run that changes nothing."""
     overrides = config.overrides
     factors = timeout_factors(overrides)
@@ -64,7 +64,7 @@ def _other_tasks(document: RunDocument, dataset: DatasetOrigin) -> Iterator[str]
 
 def _overridden(config: RunConfig) -> Iterator[str]:
     """Describe settings that change a trial's conditions. Every such setting must be listed here."""
-    yield from override_words(config)
+    yield from describe_overrides(config)
     sandbox = config.sandbox
     given = {
         f"--network {sandbox.network}": sandbox.network != "task",

@@ -48,7 +48,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 Verbosity = Literal["quiet", "normal", "verbose"]
 
 
-PAST_CLOSED_ADDRESSES = {"NET_ADMIN", "NET_RAW"}
+BLOCK_BYPASSING_CAPABILITIES = {"NET_ADMIN", "NET_RAW"}
 """Capabilities that get past blocked addresses: they change routes, or send frames that bypass routing."""
 _MULTIPLIER = Option(metavar="X", measured=False)
 _NOT_MEASURED = Option(measured=False)
@@ -56,7 +56,7 @@ _SMALLEST_POOL = 24
 """Longest prefix length of an address pool."""
 
 
-AUTO_OTHERWISE, AUTO_MOST = 16, 512
+AUTO_FALLBACK, AUTO_MAX = 16, 512
 """Trials at once with concurrency `auto`: if no server reports its load, and at most."""
 
 
@@ -350,7 +350,7 @@ class SandboxConfig(Frozen):
 
     @model_validator(mode="after")
     def _nothing_undoes_what_is_closed(self) -> SandboxConfig:
-        if self.block_host and (undoing := sorted(PAST_CLOSED_ADDRESSES & set(self.cap_add))):
+        if self.block_host and (undoing := sorted(BLOCK_BYPASSING_CAPABILITIES & set(self.cap_add))):
             raise ValueError(f"cap_add {undoing[0]} would bypass block_host; leave one of them out")
         return self
 
@@ -446,12 +446,12 @@ class ScheduleConfig(Frozen):
     @property
     def at_once(self) -> int:
         """Initial number of trials at once."""
-        return self.concurrency or AUTO_OTHERWISE
+        return self.concurrency or AUTO_FALLBACK
 
     @property
     def most_at_once(self) -> int:
         """Maximum number of trials at once."""
-        return self.concurrency or AUTO_MOST
+        return self.concurrency or AUTO_MAX
 
 
 class RequestsConfig(Frozen):

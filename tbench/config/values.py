@@ -96,7 +96,7 @@ class RetryChoice:
         return error.type not in self.never and (not self.only or error.type in self.only)
 
 
-ALL_THAT_MAY_HEAL = RetryChoice()
+RETRY_ALL = RetryChoice()
 
 
 def known_types(given: tuple[str, ...]) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def as_usage_errors(directory: Path) -> Iterator[None]:
         raise UsageError(f"{where}: cannot be reached: {error.strerror or error}") from None
 
 
-class Attached:
+class AttachedTerminal:
     """Connection to a trial's terminal, which sends the screen whenever it changes."""
 
     def __init__(self, first: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,7 +74,7 @@ class Attached:
 
 
 @contextlib.asynccontextmanager
-async def attached(directory: Path, request: Attach) -> AsyncIterator[Attached]:
+async def attached(directory: Path, request: Attach) -> AsyncIterator[AttachedTerminal]:
     """Attach to a terminal during the block; `request` asks for drawn screens. Raises UsageError as `ask` does."""
     with as_usage_errors(directory):
         with short_path(directory) as path:
@@ -87,7 +87,7 @@ async def attached(directory: Path, request: Attach) -> AsyncIterator[Attached]:
             writer.close()
             raise
     try:
-        yield Attached(_answer(line, directory / SOCKET_NAME), reader, writer)
+        yield AttachedTerminal(_answer(line, directory / SOCKET_NAME), reader, writer)
     finally:
         writer.close()
 
@@ -129,11 +129,11 @@ _TALK_ANSWER_SEC = 1200.0
 _CONNECT_SEC = 10.0
 
 
-class TalkOver(UsageError):
+class ControlConnectionClosed(UsageError):
     """The run has ended, or has closed the connection."""
 
 
-class Talk:
+class ControlConnection:
     """A client's connection to a run, an asynchronous context manager; requests are answered in order."""
 
     def __init__(self, directory: Path) -> None:
@@ -153,7 +153,7 @@ class Talk:
             await self._writer.wait_closed()
 
     async def ask(self, request: Request) -> Answer:
-        """Send a request and wait for its answer. Raises UsageError if the run refuses, TalkOver if it has ended.
+        """Send a request and wait for its answer. Raises UsageError if the run refuses, ControlConnectionClosed if it has ended.
 
         After a cancelled request, the connection must not be used again.
         """
@@ -183,5 +183,5 @@ class Talk:
             raise UsageError(answer.words)
         return answer
 
-    def _closed(self, why: str) -> TalkOver:
-        return TalkOver(f"{self._directory}: {why}")
+    def _closed(self, why: str) -> ControlConnectionClosed:
+        return ControlConnectionClosed(f"{self._directory}: {why}")

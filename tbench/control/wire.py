@@ -190,7 +190,7 @@ class DebugEnd(Frozen):
     """Type of the error."""
 
 
-class Debugged(Frozen):
+class DebugState(Frozen):
     """The state of a trial, as clients see it."""
 
     version: int
@@ -367,7 +367,7 @@ class Answer(Frozen):
     """For `list`."""
     screen: Screen | None = None
     """For `screen` and `attach`."""
-    debug: Debugged | None = None
+    debug: DebugState | None = None
     """For `debug`."""
     yours: bool = False
     """For `attach` with `take`: whether keys are typed now; keys sent while this is false are discarded."""
@@ -402,7 +402,7 @@ class ControlHandler(Protocol):
 
     async def type(self, trial: str, keys: str) -> str: ...
 
-    async def debug(self, trial: str, *, after: int, version: int | None) -> Debugged: ...
+    async def debug(self, trial: str, *, after: int, version: int | None) -> DebugState: ...
 
     async def decide(self, request: DebugCommand) -> str: ...
 

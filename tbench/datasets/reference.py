@@ -94,7 +94,7 @@ def stored_source(source: str) -> str:
     return _GIT + without_login(source.removeprefix(_GIT)) if isinstance(reference, GitSource) else source
 
 
-def stored_place(registry: str) -> str:
+def stored_registry(registry: str) -> str:
     """Return a registry's file or URL for storage: absolute, or without user name and password."""
     return without_login(registry) if "://" in registry else str(Path(registry).resolve())
 

@@ -30,7 +30,7 @@ class ScriptedReply(NamedTuple):
     command: str | None = None
 
 
-def reply_doing(step: ScriptStep | None, messages: ChatTurns, functions: Collection[str] = ()) -> ScriptedReply:
+def reply_for_step(step: ScriptStep | None, messages: ChatTurns, functions: Collection[str] = ()) -> ScriptedReply:
     """Return the reply that executes `step`; None claims that the task is complete."""
     if BASH_TOOL in functions:
         return ScriptedReply(_sentence(step), _shell_commands(step))

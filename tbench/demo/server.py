@@ -22,7 +22,7 @@ from tbench.demo.replies import (
     chunk_bodies,
     error_body,
     models_body,
-    reply_doing,
+    reply_for_step,
     text_body,
 )
 from tbench.demo.requests import (
@@ -150,7 +150,7 @@ class _Handler(JsonHandler):
             return
         messages = request.conversation
         step = self.demo.scripts.step(messages, request.seed or 0)
-        reply = cut_to_limit(request, reply_doing(step, messages, request.functions))
+        reply = cut_to_limit(request, reply_for_step(step, messages, request.functions))
         if request.stream:
             options = request.stream_options
             self._stream(reply, include_usage=options is not None and options.include_usage)

@@ -23,7 +23,7 @@ _NESTED = (
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ProcessContext:
     """Environment of this process, and the engine that it should use."""
 
     host: str
@@ -38,7 +38,7 @@ class Surroundings:
     """Address of an engine on another machine to which `host` is a forward; empty if it is not."""
 
     @classmethod
-    def of_this_process(cls, root: Path = Path("/")) -> Surroundings:
+    def of_this_process(cls, root: Path = Path("/")) -> ProcessContext:
         return cls(
             host=os.environ.get("DOCKER_HOST") or DEFAULT,
             is_container=any((root / mark).exists() for mark in (".dockerenv", "run/.containerenv")),
@@ -61,7 +61,7 @@ def _has_capability(status: Path) -> bool:
     return bool(int(lines.get("CapEff", "0"), 16) >> _CAP_SYS_ADMIN & 1)
 
 
-def check_address(here: Surroundings) -> CheckResult:
+def check_address(here: ProcessContext) -> CheckResult:
     """Check that an engine answers at its address. Blocks for a few seconds at most."""
     parts = urlsplit(here.host)
     if parts.scheme == "unix" or (not parts.scheme and here.host.startswith("/")):
@@ -73,7 +73,7 @@ def check_address(here: Surroundings) -> CheckResult:
     return fail(f"DOCKER_HOST={here.host} is not an address", "set it to unix:///PATH or tcp://HOST:PORT, or unset it")
 
 
-def cannot_start(message: str, here: Surroundings) -> CheckResult:
+def cannot_start(message: str, here: ProcessContext) -> CheckResult:
     """Return the result for an engine that answers but starts no container, with the engine's message."""
     denials = ("operation not permitted", "permission denied", "mount", "cgroup")
     if here.is_container and any(text in message.lower() for text in denials):
@@ -81,7 +81,7 @@ def cannot_start(message: str, here: Surroundings) -> CheckResult:
     return fail(f"no container starts: {message}", "read the engine's message and its log (journalctl -u docker)")
 
 
-def _unix(path: Path, here: Surroundings) -> CheckResult:
+def _unix(path: Path, here: ProcessContext) -> CheckResult:
     try:
         kind = path.stat().st_mode
     except PermissionError:
@@ -109,7 +109,7 @@ def _unix(path: Path, here: Surroundings) -> CheckResult:
         return _ping(connection, str(path))
 
 
-def _tcp(host: str, port: int | None, here: Surroundings) -> CheckResult:
+def _tcp(host: str, port: int | None, here: ProcessContext) -> CheckResult:
     port = port or (2376 if here.verifies_tls else 2375)
     where = f"DOCKER_HOST={here.host}"
     advice = "correct DOCKER_HOST, or unset it for the engine of this machine"
@@ -163,7 +163,7 @@ def _no_permission(path: Path) -> CheckResult:
     )
 
 
-def _how_to_start(here: Surroundings) -> str:
+def _how_to_start(here: ProcessContext) -> str:
     if here.host != DEFAULT:
         return "start that engine, or unset DOCKER_HOST for the default one"
     return "start Docker ('sudo systemctl start docker'), or run 'tbench setup' as root, which can do it on Debian"

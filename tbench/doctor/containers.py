@@ -12,7 +12,7 @@ from typing import Any
 
 from tbench.config.limits_in_force import LimitState
 from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
-from tbench.doctor.connection import Surroundings, cannot_start
+from tbench.doctor.connection import ProcessContext, cannot_start
 from tbench.sandbox.backend import TOOLS
 from tbench.sandbox.docker.create import ContainerLimits, host_config_of
 from tbench.sandbox.docker.engine import Engine, EngineError
@@ -116,7 +116,7 @@ def checks(engine: Engine) -> list[Check]:
     ]
 
 
-async def check_start(engine: Engine, here: Surroundings) -> CheckResult:
+async def check_start(engine: Engine, here: ProcessContext) -> CheckResult:
     try:
         output = await run_probe(engine, "echo started")
     except EngineError as error:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from harness.endpoint.address import full_url, usable_key
-from harness.endpoint.answers import read_completion, server_words
+from harness.endpoint.answers import read_completion, server_message
 from harness.endpoint.bodies import RawAnswer
 from harness.endpoint.chat import ChatModel, RetryPolicy
 from harness.endpoint.completion import spoken
@@ -22,7 +22,7 @@ from harness.endpoint.transport import Transport
 from harness.errors import ContextLimitReached, EndpointError, RequestRefused
 from harness.model import Sampling
 from harness.protocols import PROTOCOLS, load_protocol
-from harness.replies import RepliesSeen, equal_replies_note, reply_notes
+from harness.replies import ReplyStats, equal_replies_note, reply_notes
 from harness.trajectory import Message
 from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
 from tbench.text import one_line
@@ -172,7 +172,7 @@ class HttpAnswer(NamedTuple):
     @property
     def refusal(self) -> str:
         """Status and message of a refusal in one line."""
-        return one_line(f"HTTP {self.status}: {server_words(self.body) or self.text or 'no message'}", 160)
+        return one_line(f"HTTP {self.status}: {server_message(self.body) or self.text or 'no message'}", 160)
 
 
 Ask = Callable[[str, Mapping[str, Any]], HttpAnswer]
@@ -364,8 +364,8 @@ def _replies(ask: Ask) -> Feature:
     except TransientError as failure:
         why = next((each.refusal for each in answers if each.status != 200), one_line(str(failure), 160))
         return Feature("replies", "no", why)
-    firsts = {"": [RepliesSeen.of_replies([reply]).first for reply in replies]}
-    notes = (*reply_notes([RepliesSeen.of_replies(replies)]), equal_replies_note(firsts))
+    firsts = {"": [ReplyStats.of_replies([reply]).first for reply in replies]}
+    notes = (*reply_notes([ReplyStats.of_replies(replies)]), equal_replies_note(firsts))
     odd = "; ".join(filter(None, notes))
     return Feature("replies", "unclear" if odd else "yes", odd or f"{len(replies)}, all consistent")
 
@@ -389,7 +389,7 @@ PROBES: Sequence[Callable[[Ask], Feature]] = (
 )
 
 
-async def features_of(base_url: str, model: str, api_key: str | None) -> list[Feature]:
+async def probe_features(base_url: str, model: str, api_key: str | None) -> list[Feature]:
     """Test the endpoint's features for a model, one after the other."""
     transport = Transport(full_url(base_url), usable_key(api_key))
     try:
@@ -399,7 +399,7 @@ async def features_of(base_url: str, model: str, api_key: str | None) -> list[Fe
         await transport.close()
 
 
-def fitting_protocols(features: Sequence[Feature]) -> dict[str, str]:
+def usable_protocols(features: Sequence[Feature]) -> dict[str, str]:
     """Return by protocol why it cannot be used, or an empty text."""
     can = {each.name: each.can for each in features}
     found = {}

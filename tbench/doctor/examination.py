@@ -22,7 +22,7 @@ from tbench.doctor import (
     ok,
     skip_all,
 )
-from tbench.doctor.connection import Surroundings
+from tbench.doctor.connection import ProcessContext
 from tbench.errors import UsageError
 from tbench.sandbox.docker.engine import Engine
 from tbench.threads import in_thread
@@ -41,9 +41,9 @@ class Subject:
     api_key: str | None = None
 
 
-async def examination(subject: Subject, here: Surroundings | None = None) -> list[Finding]:
+async def examination(subject: Subject, here: ProcessContext | None = None) -> list[Finding]:
     """Run all checks."""
-    here = here or Surroundings.of_this_process()
+    here = here or ProcessContext.of_this_process()
     engine, first = await _reach_engine(here)
     try:
         return [*first, *await _other_findings(engine, subject, here)]
@@ -52,7 +52,7 @@ async def examination(subject: Subject, here: Surroundings | None = None) -> lis
             engine.close()
 
 
-async def _reach_engine(here: Surroundings) -> tuple[Engine | None, list[Finding]]:
+async def _reach_engine(here: ProcessContext) -> tuple[Engine | None, list[Finding]]:
     """Connect to the engine, or return None. The address is checked first: the SDK's errors are late and vague."""
     address = await examine(Check("engine", lambda: in_thread(connection.check_address, here), _CONNECT_SEC))
     if address.status is not CheckStatus.OK:
@@ -76,7 +76,7 @@ async def _reach_engine(here: Surroundings) -> tuple[Engine | None, list[Finding
     return met[0], [found, await examine(Check("storage", partial(containers.check_storage, met[0])))]
 
 
-async def _other_findings(engine: Engine | None, subject: Subject, here: Surroundings) -> list[Finding]:
+async def _other_findings(engine: Engine | None, subject: Subject, here: ProcessContext) -> list[Finding]:
     starts = Finding("containers", CheckStatus.SKIPPED, "no engine")
     if engine is not None:
         starts = await examine(Check("containers", partial(containers.check_start, engine, here), 30))

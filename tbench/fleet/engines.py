@@ -16,7 +16,7 @@ from tbench.fleet.forward import SshForward
 from tbench.fleet.machine import EngineAddress, Forward, NamedEngine
 from tbench.sandbox.backend import Backend, MakeBackend, SandboxSettings
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.cleaning import leave_removing_to_a_child, remove_containers_of
+from tbench.sandbox.docker.cleaning import remove_containers_of, remove_in_child
 from tbench.sandbox.docker.engine import Engine
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def connect_backend(sandbox: SandboxConfig, concurrency: int) -> MakeBackend:
     return make
 
 
-class MachinesOfRun:
+class MachineConnector:
     """Connects the machines of a run that has ended, by their names in its results."""
 
     def __init__(self, sandbox: SandboxConfig) -> None:
@@ -196,9 +196,9 @@ class _ClosingBackend(DockerBackend):
 # that did not wait for it.
 
 
-def leave_removing_on(addresses: Sequence[str]) -> None:
+def remove_on_machines_in_child(addresses: Sequence[str]) -> None:
     """Start a child process that removes this process's containers on these machines, so that this one can end."""
-    leave_removing_to_a_child("tbench.fleet.engines", *addresses)
+    remove_in_child("tbench.fleet.engines", *addresses)
 
 
 async def _remove_on(whose: str, address: str) -> None:

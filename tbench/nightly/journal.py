@@ -65,7 +65,7 @@ class CheckpointRecord(Frozen):
     def has_run(self) -> bool:
         """Whether the run finished, possibly with too few verdicts."""
         run = self.stages.get("run")
-        return run is not None and (run.state == "done" or run.code == exit_codes.UNCOVERED)
+        return run is not None and (run.state == "done" or run.code == exit_codes.TOO_FEW_VERDICTS)
 
 
 class NightRecord(Frozen):

@@ -152,8 +152,8 @@ _CODES = (
     0,
     exit_codes.BUG,
     exit_codes.USAGE,
-    exit_codes.UNCOVERED,
-    exit_codes.AWAY,
+    exit_codes.TOO_FEW_VERDICTS,
+    exit_codes.ENDPOINT_DOWN,
     exit_codes.INTERRUPTED,
 )
 """Exit codes of `tbench run`; with any other code, the process was killed."""
@@ -292,7 +292,7 @@ class _Runs:
     async def _run_and_proxies(self, record: CheckpointRecord, server: ModelServer | None) -> None:
         if not record.is_done("run"):
             stage = await self._night.stage("run", lambda: self._run(record, server), record)
-            if stage.code == exit_codes.AWAY:
+            if stage.code == exit_codes.ENDPOINT_DOWN:
                 return
         if self._benchmark.proxies:
             await self._night.stage("proxies", lambda: self._proxies(record, server), record)
@@ -310,7 +310,7 @@ class _Runs:
         night.note(f"$ tbench {' '.join(command)}")
         env = run_variables(self._benchmark)
         ended = await run_child([*self._tbench, *command], night.log, night.lock, server, night.say, env)
-        if ended.code not in (0, exit_codes.UNCOVERED):
+        if ended.code not in (0, exit_codes.TOO_FEW_VERDICTS):
             code = ended.code if ended.code in _CODES else exit_codes.USAGE
             return StageEnd(f"{ended.message} (exit code {ended.code}; log: {night.log})", code, "failed")
         _, summary = read_summary(directory, intervals=False)

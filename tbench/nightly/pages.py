@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports.site.content import Lane
+from reports.site.content import NightlySeries
 from reports.site.writing import WrittenSite, write_site
 from tbench.history.index import RunHistory
 from tbench.nightly.journal import CheckpointRecord, NightRecord, Nights
@@ -51,13 +51,13 @@ def write_pages(folders: Sequence[Path], out: Path, index: Path | None = None) -
     return write_site(roots, out, index=index, lanes=lanes)
 
 
-def _series_of(nights: Nights) -> Iterator[Lane]:
+def _series_of(nights: Nights) -> Iterator[NightlySeries]:
     """Yield the series of a nightly benchmark, with the rule by which each was last judged."""
     records = nights.all()
     for name in dict.fromkeys(each.lane for record in records for each in record.checkpoints):
         runs = {nights.runs / run.checkpoint.run: run.night.name for run in runs_of_series(records, name)}
         if runs:
-            yield Lane(name, runs, _rule(records, name))
+            yield NightlySeries(name, runs, _rule(records, name))
 
 
 def _rule(records: Sequence[NightRecord], lane: str) -> GateRule:

@@ -15,7 +15,7 @@ from tbench.nightly.journal import LOG_NAME, CheckpointRecord, NightRecord, Nigh
 from tbench.nightly.server import ServerFailed
 from tbench.text import one_line, visible
 
-_WORST_FIRST = (exit_codes.ALARM, exit_codes.BUG, exit_codes.USAGE, exit_codes.AWAY)
+_WORST_FIRST = (exit_codes.ALARM, exit_codes.BUG, exit_codes.USAGE, exit_codes.ENDPOINT_DOWN)
 """Exit codes in order of precedence, before all others. An alarm is about the model, whatever else went wrong."""
 
 
@@ -55,7 +55,7 @@ class RunningNight:
         try:
             end = await work()
         except ServerFailed as failure:
-            end = StageEnd(str(failure), exit_codes.AWAY, "failed")
+            end = StageEnd(str(failure), exit_codes.ENDPOINT_DOWN, "failed")
         except (TbenchError, OSError) as failure:
             end = StageEnd(one_line(str(failure), 1000), exit_codes.USAGE, "failed")
         except Exception as bug:  # noqa: BLE001 - a bug in one stage must not lose the others

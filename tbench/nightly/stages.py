@@ -279,7 +279,7 @@ class _Stages:
                 if verdict.alarm:
                     code = exit_codes.ALARM
                 elif verdict.state == "uncovered":
-                    code = code or exit_codes.UNCOVERED
+                    code = code or exit_codes.TOO_FEW_VERDICTS
         self._night.change(gates=gates)
         return StageEnd("; ".join(messages), code)
 

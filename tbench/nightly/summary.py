@@ -19,8 +19,8 @@ NOTIFICATION_VERSION = 1
 _STATES = {
     0: "quiet",
     exit_codes.BUG: "a bug",
-    exit_codes.UNCOVERED: "too few verdicts",
-    exit_codes.AWAY: "endpoint away",
+    exit_codes.TOO_FEW_VERDICTS: "too few verdicts",
+    exit_codes.ENDPOINT_DOWN: "endpoint away",
     exit_codes.ALARM: "alarm",
 }
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|#])")

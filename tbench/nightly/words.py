@@ -39,12 +39,12 @@ _RUN_AND_PROXIES = """
 """
 
 
-def first_file() -> str:
+def config_template() -> str:
     """Return a TOML file with all settings of a nightly benchmark, with help and default, commented out."""
     return commented_file(NightlyConfig, _HEADING) + _RUN_AND_PROXIES
 
 
-def what_would_be_done(benchmark: Benchmark, name: str) -> Iterator[str]:
+def dry_run_lines(benchmark: Benchmark, name: str) -> Iterator[str]:
     """Yield lines on the night that would be started or continued now. Raises UsageError."""
     nights = Nights(Path(benchmark.config.nightly.directory))
     exists = nights.read(name) is not None

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from tbench.config.settings import ScheduleConfig
-from tbench.config.values import ALL_THAT_MAY_HEAL, RetryChoice
+from tbench.config.values import RETRY_ALL, RetryChoice
 from tbench.errors import KINDS, UsageError
 from tbench.results import ErrorInfo
 from tbench.runs.host import load_per_cpu
 from tbench.sandbox.backend import Backend
-from tbench.sandbox.node import HasNodes, Node, is_of_machine, nodes_of
+from tbench.sandbox.node import HasMachines, Node, is_machine_fault, machines_of
 
 CHECK_EVERY_SEC = 5.0
 
@@ -260,7 +260,7 @@ def admission_to(backend: Backend, schedule: ScheduleConfig, say: Callable[[str]
     admission, known = Admission((), max_load=schedule.max_load, say=say), dict[Node, MachineBudget]()
 
     def follow() -> None:
-        for node in nodes_of(backend):
+        for node in machines_of(backend):
             if node in known:
                 known[node].measure(schedule.cpu_overcommit)
             else:
@@ -272,17 +272,17 @@ def admission_to(backend: Backend, schedule: ScheduleConfig, say: Callable[[str]
             admission.close()
 
     follow()
-    if isinstance(backend, HasNodes):
+    if isinstance(backend, HasMachines):
         backend.on_change(follow)
     return admission
 
 
 def why_no_machine(backend: Backend) -> str | None:
     """Return why a backend has no machine left for trials; None if it has, or may get, one."""
-    return backend.gave_up if isinstance(backend, HasNodes) else None
+    return backend.gave_up if isinstance(backend, HasMachines) else None
 
 
-MOST_LOSSES = 3
+MAX_LOST_MACHINES = 3
 """Number of lost machines that do not count as attempts at a trial."""
 _OTHER_MACHINE, _ITS_IMAGE = 2.0, 0.2
 """Preference for another machine than the last one's, and for one that has the image."""
@@ -294,11 +294,11 @@ class RetryErrors:
 
     types: frozenset[str] = frozenset()
     everything: bool = False
-    choice: RetryChoice = ALL_THAT_MAY_HEAL
+    choice: RetryChoice = RETRY_ALL
     """The run's choice among the errors that a retry may heal."""
 
     @classmethod
-    def parse(cls, text: str | None, choice: RetryChoice = ALL_THAT_MAY_HEAL) -> RetryErrors:
+    def parse(cls, text: str | None, choice: RetryChoice = RETRY_ALL) -> RetryErrors:
         """Parse `all`, or types separated by commas. Raises UsageError for an unknown or excluded type."""
         if text is None:
             return cls(choice=choice)
@@ -318,7 +318,7 @@ class RetryErrors:
 class RetryBudget:
     """Counts the attempts at one trial, and decides whether and where the next one runs."""
 
-    def __init__(self, limit: int, choice: RetryChoice = ALL_THAT_MAY_HEAL) -> None:
+    def __init__(self, limit: int, choice: RetryChoice = RETRY_ALL) -> None:
         """`choice` has the errors that are retried at all."""
         self._choice = choice
         self.limit = limit
@@ -356,11 +356,11 @@ class RetryBudget:
         # One of several engines that does not answer is soon marked as lost, or is available again.
         if not self.node.is_up or (self.node.name and error.type == "engine_unreachable"):
             self._lost.add(self._made)
-        return not self._choice.wants(error) or self._made >= self.limit + min(len(self._lost), MOST_LOSSES)
+        return not self._choice.wants(error) or self._made >= self.limit + min(len(self._lost), MAX_LOST_MACHINES)
 
     def record(self, error: ErrorInfo | None) -> None:
         """Record how the latest attempt ended."""
         assert self.node is not None
         self.node.attempted(error)
-        if error is not None and is_of_machine(error):
+        if error is not None and is_machine_fault(error):
             self.avoided = self.node

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from harness.oversight import Decided, Draft, HandedBack, Query
+from harness.oversight import Decision, Draft, Query, TerminalHandback
 from harness.trajectory import Reply, Step, Trajectory
 from tbench.errors import REWOUND, TrialError
 from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialSettled, TrialStep, TrialVerdict
@@ -98,7 +98,7 @@ class TrialDebugger(Protocol):
     async def before_query(self, now: ReplayStep, earlier: ReplayStep | None) -> None:
         """Act before a query; `earlier` is the replayed step, if any. Raises the terminal's errors."""
 
-    async def review(self, draft: Draft, now: ReplayStep, earlier: ReplayStep | None) -> Decided:
+    async def review(self, draft: Draft, now: ReplayStep, earlier: ReplayStep | None) -> Decision:
         """Return the decision about a reply, once it is made. Raises the terminal's errors."""
 
     async def ended(self, agent: ActiveAgent) -> None:
@@ -147,7 +147,7 @@ class TrialControl:
     """All steps of a debugged trial, once its agent has ended."""
     differs: str = ""
     """First difference between the replayed terminal output and the original, in one line; empty for none."""
-    messages: list[str | HandedBack] = field(default_factory=list)
+    messages: list[str | TerminalHandback] = field(default_factory=list)
     """Messages for the model, sent with its next query."""
     rewind_to: RewindPoint | None = None
     """Where the next attempt goes on, if the trial was ended in order to rewind it."""
@@ -164,7 +164,7 @@ class TrialControl:
 
     # -- harness.oversight.Oversight -----------------------------------------------------------------
 
-    async def before_query(self, step: int) -> Sequence[str | HandedBack]:
+    async def before_query(self, step: int) -> Sequence[str | TerminalHandback]:
         """Hold the agent while a gate is closed, then return the messages for its model."""
         self.is_pausable = True
         now, earlier = self.replay_log.begin(step), self.replay_log.earlier
@@ -192,7 +192,7 @@ class TrialControl:
         """Return the replayed reply, or ask the model."""
         return await self.replay_log.reply(query)
 
-    async def review(self, draft: Draft) -> Decided:
+    async def review(self, draft: Draft) -> Decision:
         """Return the decision about a reply; without a debugger, follow it."""
         now, earlier = self.replay_log.now, self.replay_log.earlier
         now.reviewed_after = len(now.queries)

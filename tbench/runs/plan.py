@@ -16,7 +16,7 @@ from tbench.config.document import PlannedShard, RunPlan
 from tbench.config.rules import timeout_factors
 from tbench.config.settings import OverridesConfig, RunConfig
 from tbench.config.values import Shard
-from tbench.datasets.reference import stored_place, stored_source
+from tbench.datasets.reference import stored_registry, stored_source
 from tbench.errors import UsageError
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import SandboxSettings
@@ -126,7 +126,7 @@ def stored_config(config: RunConfig) -> RunConfig:
     return config.with_values(
         tasks={
             "source": stored_source(tasks.source),
-            "registry": stored_place(tasks.registry) if tasks.registry else None,
+            "registry": stored_registry(tasks.registry) if tasks.registry else None,
             "refresh": False,
         },
         agent={"prompt": str(Path(prompt).resolve()) if prompt else None},

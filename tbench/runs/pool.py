@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from asyncio_pool import AioPool
 
-from harness.turns import Turns, wait_through
+from harness.turns import Turns, wait_until_ended
 
 
 class Slots:
@@ -104,7 +104,7 @@ async def run_all(
     except asyncio.CancelledError:
         stop()
         # Cleaning up is bounded; another cancellation must not orphan it.
-        await wait_through(asyncio.ensure_future(pool.join()))
+        await wait_until_ended(asyncio.ensure_future(pool.join()))
         raise
     if failures:
         raise failures[0]

@@ -60,7 +60,7 @@ def refusals(tasks: TaskSet, agent: str, gpus: int | None = None) -> dict[str, T
     return {name: error for name, error in sorted(known.items()) if error is not None}
 
 
-def require_a_task_that_can_run(tasks: TaskSet, agent: str) -> None:
+def require_runnable_task(tasks: TaskSet, agent: str) -> None:
     """Check that at least one task can run. Raises UsageError with the first refusal."""
     refused = refusals(tasks, agent)
     if len(refused) < len(tasks.names):
@@ -79,7 +79,7 @@ def refusal_words(name: str, error: TrialError) -> str:
     return f"{name} cannot run: {error.type}: {error}"
 
 
-def words_about_size(
+def size_warning(
     demands: Iterable[tuple[str, Demand]], machines: Sequence[Capacity], cpu_overcommit: float
 ) -> str | None:
     """Return a line about the tasks that are larger than every machine; None if there are none.
@@ -131,10 +131,10 @@ async def get_ready(backend: Backend, tasks: Iterable[Task], say: Say, *, offlin
     for line in await backend.about_pulls(environments, ask=not offline):
         say(line)
     if prefetch:
-        tell_prefetched(environments, await backend.prefetch(environments), say)
+        report_prefetched(environments, await backend.prefetch(environments), say)
 
 
-def tell_prefetched(environments: Sequence[Environment], failed: Mapping[str, TrialError], say: Say) -> None:
+def report_prefetched(environments: Sequence[Environment], failed: Mapping[str, TrialError], say: Say) -> None:
     """Report the result of prefetching images."""
     for name, error in failed.items():
         say(f"{name} has no image: {error.type}: {one_line(str(error), 300)}")

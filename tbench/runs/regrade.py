@@ -84,7 +84,7 @@ async def regrade(
             if result.final
             and (not patterns or any(fnmatchcase(result.task, pattern) for pattern in patterns))
             and seed in (None, result.seed)
-            and (found := kept_of(run_dir, result) or _find_handover(run_dir, result)) is not None
+            and (found := find_kept(run_dir, result) or _find_handover(run_dir, result)) is not None
         ]
         if not kept:
             raise UsageError(f"{run_dir}: none of these trials were kept; run with --keep or --snapshot")
@@ -124,7 +124,7 @@ def _machine_of(kept: Kept) -> str:
     return (kept.result.machine or "") if kept.container or kept.image else ""
 
 
-def kept_of(run: Path, result: TrialResult) -> Kept | None:
+def find_kept(run: Path, result: TrialResult) -> Kept | None:
     """Find what was kept of a trial on the engine; None if nothing was."""
     directory = trial_directory(run, result.task, result.seed, result.attempt)
     try:

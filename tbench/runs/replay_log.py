@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.errors import ContextLimitReached
 from harness.model import Model
-from harness.oversight import Approved, Decided, Declined, Query
+from harness.oversight import Approved, Decision, Declined, Query
 from harness.trajectory import Intervention, Message, Reply, Step, Trajectory
 from tbench.divergence import first_difference
 from tbench.errors import UsageError
@@ -44,7 +44,7 @@ class ReplayStep:
     queries: list[Exchange] = field(default_factory=list)
     reviewed_after: int | None = None
     """Number of queries before the decision; None without a decision."""
-    decided: Decided | None = None
+    decided: Decision | None = None
     observation: str | None = None
     """Observation after the step; None if unknown."""
 

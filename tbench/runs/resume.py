@@ -90,7 +90,7 @@ def resume(
     return remaining, standing
 
 
-def left_to_do(directory: Path, plans: Sequence[TrialPlan], retry_errors: RetryErrors) -> list[TrialPlan]:
+def remaining_trials(directory: Path, plans: Sequence[TrialPlan], retry_errors: RetryErrors) -> list[TrialPlan]:
     """Return the trials that `resume` would run, without writing anything. Raises UsageError."""
     known = _by_task_and_seed(directory / RESULTS_NAME)
     remaining = []

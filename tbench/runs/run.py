@@ -15,10 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from harness.turns import wait_through
+from harness.turns import wait_until_ended
 from tbench import __version__
 from tbench.agents.trial_agent import TrialAgent
-from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status, about_replies
+from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status, replies_fields
 from tbench.config.limits_in_force import EARLIER, lacking_limits
 from tbench.config.settings import SandboxConfig, Verify, VerifyConfig
 from tbench.control.listening import listening
@@ -30,16 +30,16 @@ from tbench.runs.admission import Demand, NoMachine, RetryBudget, admission_to, 
 from tbench.runs.host import HostWatch
 from tbench.runs.plan import plan_trials
 from tbench.runs.pool import add_failure, run_all
-from tbench.runs.preflight import ImageRemover, get_ready, refusal, refusal_words, refusals, words_about_size
+from tbench.runs.preflight import ImageRemover, get_ready, refusal, refusal_words, refusals, size_warning
 from tbench.runs.redaction import hiding
 from tbench.runs.spare_capacity import Calibrator, SpareCapacity, calibrating
 from tbench.runs.stopping import EndpointGate, StopPolicy
 from tbench.runs.trial_progress import TrialPlan, phase_event
 from tbench.sandbox.backend import Backend, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
 from tbench.sandbox.container_proxy import container_proxy
-from tbench.sandbox.node import nodes_of
+from tbench.sandbox.node import machines_of
 from tbench.storage.run_store import RunStore
-from tbench.tasks.consent import about_withheld
+from tbench.tasks.consent import withheld_variables_note
 from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
@@ -179,7 +179,7 @@ class Run:
                 self.outcome = replace(self.outcome, interrupted=False)
         finally:
             # Removals are bounded; an interruption must not abandon them.
-            await wait_through(*self._teardowns)
+            await wait_until_ended(*self._teardowns)
 
     def _at_once(self) -> int:
         """Return the most trials that may run at once, also later under a `pace`."""
@@ -400,9 +400,9 @@ async def execute_run(
         async with opened(backend, say):
             with contextlib.suppress(OSError):  # it is written again at the end, unless this process is killed
                 store.write_document(document.model_copy(update={"engine": _described(backend, before)}))
-            machines = [node.backend.capacity() for node in nodes_of(backend)]
+            machines = [node.backend.capacity() for node in machines_of(backend)]
             demands = ((task.name, demand_of_task(task, config.verify.mode)) for task in runnable)
-            if message := words_about_size(demands, machines, config.schedule.cpu_overcommit):
+            if message := size_warning(demands, machines, config.schedule.cpu_overcommit):
                 say(message)
             names_left = {plan.task_name for plan in plans}
             wanted = [task for task in runnable if task.name in names_left]
@@ -429,7 +429,7 @@ async def execute_run(
     finally:
         outcome = replace(calibrated.outcome, results=[*calibrated.standing, *calibrated.outcome.results])
         ending = {
-            **about_replies(plan, outcome.results),
+            **replies_fields(plan, outcome.results),
             "status": status,
             "stopped": outcome.stopped,
             "engine": _described(backend, before),
@@ -460,7 +460,7 @@ def _runnable_tasks(
     for name, error in refused.items():
         say(refusal_words(name, error))
     runnable = [task for task in tasks.tasks if task.name not in refused]
-    if message := about_withheld((wish for task in runnable for wish in task.wishes), allow_env):
+    if message := withheld_variables_note((wish for task in runnable for wish in task.wishes), allow_env):
         say(message)
     if lacking := [task.name for task in runnable if task.left_out]:
         say(f".gitignore keeps files of {names_shown(lacking)} out of containers: 'tbench task check' lists them")

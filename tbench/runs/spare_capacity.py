@@ -15,7 +15,7 @@ from tbench.events import Event, TrialFinished, TrialPhase
 from tbench.runs.admission import Admission, Demand, MachineBudget, NoMachine, Preference
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Backend
-from tbench.sandbox.node import HasNodes, Node
+from tbench.sandbox.node import HasMachines, Node
 from tbench.verify.calibration import Calibration
 
 Say = Callable[[str], None]
@@ -95,7 +95,7 @@ class SpareCapacity:
             self._admission.release(budget, demand)
 
     def _taken(self, demand: Demand, preference: Preference, avoided: Node | None) -> MachineBudget | None:
-        if len(self._held) >= self._at_once() or (isinstance(self.backend, HasNodes) and self._to_begin):
+        if len(self._held) >= self._at_once() or (isinstance(self.backend, HasMachines) and self._to_begin):
             return None
         return self._admission.try_admit(demand, preference, avoided, lambda budget: self._leaves_room(budget, demand))
 
@@ -105,7 +105,7 @@ class SpareCapacity:
             return True
         # CPUs beyond the real ones (--cpu-overcommit) are not spare.
         cpus = budget.cpus if budget.node is None else min(budget.cpus, budget.node.backend.capacity().cpus)
-        if isinstance(self.backend, HasNodes):
+        if isinstance(self.backend, HasMachines):
             return budget.used_cpus + demand.cpus <= cpus + 1e-9
         taken = [self._largest(), *self._held, demand]
         return (

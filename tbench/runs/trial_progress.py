@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from harness.replies import RepliesSeen
+from harness.replies import ReplyStats
 from harness.trajectory import Usage
 from tbench.events import Phase, TrialPhase
 from tbench.results import ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult
@@ -104,7 +104,7 @@ class TrialProgress:
             steps=sum(len(each.steps) for each in found),
             usage=sum((each.usage for each in found[1:]), found[0].usage) if found else Usage(),
             replies_from=sum((each.replies_from for each in found), Counter()),
-            replies=RepliesSeen.sum(map(RepliesSeen.of, found)),
+            replies=ReplyStats.sum(map(ReplyStats.of, found)),
             timings=Timings(
                 queue_sec=round(queue_sec, 4),
                 sandbox_sec=round(self.sandbox_sec + sum(part.prepare_sec for part in parts), 4),

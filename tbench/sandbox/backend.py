@@ -93,7 +93,7 @@ class Sandbox(Protocol):
 
 
 @dataclass(frozen=True)
-class GivenNames:
+class BackendFacts:
     """Parts of a sandbox that come from its backend instead of its image: name servers, host names, mounts."""
 
     servers: frozenset[str] = frozenset()
@@ -113,7 +113,7 @@ class Compares(Protocol):
     def image_id(self) -> str:
         """Return an id of its image's content that is unique at all times; empty if unknown."""
 
-    async def given_names(self) -> GivenNames:
+    async def backend_facts(self) -> BackendFacts:
         """Return what the backend adds to this sandbox but not to `original`, without asking processes inside."""
 
     async def original(self) -> Sandbox:
@@ -431,7 +431,7 @@ Fill = Callable[[Collection[str], Collection[str]], Awaitable[Sandbox]]
 
 
 @contextlib.asynccontextmanager
-async def copy_begun(sandbox: Copies) -> AsyncIterator[Fill]:
+async def background_copy(sandbox: Copies) -> AsyncIterator[Fill]:
     """Start a copy of `sandbox` in the background, to be filled by the first call of the yielded function.
 
     A copy that was not filled is removed at the end of the block.

@@ -12,7 +12,7 @@ from tbench.errors import TrialError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.archive import FileEntry, pack
-from tbench.sandbox.backend import Capacity, ExecResult, GivenNames, Sandbox, Say, copy_begun
+from tbench.sandbox.backend import BackendFacts, Capacity, ExecResult, Sandbox, Say, background_copy
 from tbench.tasks.environment import Environment
 from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.task import Task
@@ -78,8 +78,8 @@ class FakeSandbox:
     def image_id(self) -> str:
         return ""
 
-    async def given_names(self) -> GivenNames:
-        return GivenNames()
+    async def backend_facts(self) -> BackendFacts:
+        return BackendFacts()
 
     async def shell(
         self,
@@ -147,7 +147,7 @@ class FakeSandbox:
         return self
 
     async def copy(self, paths: Collection[str], removed: Collection[str]) -> Sandbox:
-        async with copy_begun(self) as fill:
+        async with background_copy(self) as fill:
             return await fill(paths, removed)
 
     async def start_copy(self) -> FakeSandbox:

@@ -15,7 +15,7 @@ _MACHINE_STAGES = (Stage.IMAGE, Stage.SANDBOX)
 """Stages before the agent starts, whose infrastructure errors are the machine's fault."""
 
 
-def is_of_machine(error: ErrorInfo) -> bool:
+def is_machine_fault(error: ErrorInfo) -> bool:
     """Whether an attempt failed because of its machine, so that another machine may succeed."""
     return error.blame is Blame.INFRA and error.stage in _MACHINE_STAGES
 
@@ -99,13 +99,13 @@ class Node:
             self.backend.request_recheck()
         if error is None or error.stage not in (Stage.PLAN, *_MACHINE_STAGES):
             self.failures = 0
-        elif is_of_machine(error) and self.is_up:
+        elif is_machine_fault(error) and self.is_up:
             self.failures += 1
             self.on_failure(f"{error.type}: {error.message}")
 
 
 @runtime_checkable
-class HasNodes(Protocol):
+class HasMachines(Protocol):
     """A backend whose sandboxes are on several machines."""
 
     @property
@@ -120,6 +120,6 @@ class HasNodes(Protocol):
         """Call `listener` whenever a machine joins, is lost, or comes back."""
 
 
-def nodes_of(backend: Backend) -> Sequence[Node]:
+def machines_of(backend: Backend) -> Sequence[Node]:
     """Return the machines of a backend; a backend without `nodes` counts as one machine."""
-    return backend.nodes if isinstance(backend, HasNodes) else (Node("", backend),)
+    return backend.nodes if isinstance(backend, HasMachines) else (Node("", backend),)

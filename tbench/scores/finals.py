@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
-from harness.replies import RepliesSeen
+from harness.replies import ReplyStats
 from harness.trajectory import Frozen, Outcome
 from tbench.results import (
     NOTHING_SEEN,
@@ -35,7 +35,7 @@ def _interned(counts: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
 
 
 class CompactReplies(NamedTuple):
-    """The fields of `RepliesSeen` in a third of the memory."""
+    """The fields of `ReplyStats` in a third of the memory."""
 
     total: int
     models: Mapping[str, int]
@@ -45,7 +45,7 @@ class CompactReplies(NamedTuple):
     first: str | None
 
     @classmethod
-    def of(cls, seen: RepliesSeen) -> CompactReplies:
+    def of(cls, seen: ReplyStats) -> CompactReplies:
         if not seen.total:
             return _NO_REPLIES
         return cls(
@@ -133,7 +133,7 @@ class FinalResult:
         )
 
 
-class Finals:
+class FinalResults:
     """Collects a run's results one by one, and keeps only the final result of each trial."""
 
     def __init__(self, results: Iterable[TrialResult] = ()) -> None:

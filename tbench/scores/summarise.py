@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import NamedTuple
 
-from harness.replies import RepliesSeen, run_notes
+from harness.replies import ReplyStats, run_notes
 from harness.trajectory import Usage
 from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
@@ -25,7 +25,7 @@ from tbench.results import (
     is_weak,
 )
 from tbench.reward import canonical, exact_sum
-from tbench.scores.finals import FinalResult, Finals, exclude_human_touched, pressure_of
+from tbench.scores.finals import FinalResult, FinalResults, exclude_human_touched, pressure_of
 from tbench.scores.intervals import Interval, interval_95
 from tbench.scores.statistics import (
     MeanStd,
@@ -81,7 +81,7 @@ class MixedResults(UsageError, ValueError):
 
 
 def summarise(
-    results: Iterable[TrialResult] | Finals,
+    results: Iterable[TrialResult] | FinalResults,
     planned_tasks: Sequence[str],
     planned_seeds: Sequence[int],
     *,
@@ -107,7 +107,7 @@ def summarise(
     verdicts to the reason. With a `shard` only its trials are planned, and there is no score.
     Raises MixedResults, and ValueError for a plan that has a task or a seed twice.
     """
-    collected = results if isinstance(results, Finals) else Finals(results)
+    collected = results if isinstance(results, FinalResults) else FinalResults(results)
     _, model, agent = (_sole_name(field, found) for field, found in collected.names.items())
     finals = collected.by_trial
     planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
@@ -135,7 +135,7 @@ def summarise(
         outcomes=_outcomes(ended),
         usage=_usage(ended),
         replies_from=dict(sorted(sum((Counter(result.replies_from) for result in ended), Counter()).items())),
-        replies=RepliesSeen.sum(result.replies for result in ended).model_copy(update={"first": None}),
+        replies=ReplyStats.sum(result.replies for result in ended).model_copy(update={"first": None}),
         reply_notes=run_notes(
             ((each.task, each.replies) for each in ended if not each.human_touched), names, is_sampled=is_sampled
         ),
@@ -166,7 +166,7 @@ def reward_table(
     return RewardTable.of(verdicts, planned_tasks, planned_seeds, is_bounded=is_bounded)
 
 
-def refuse_mixed(results: Sequence[TrialResult]) -> tuple[str | None, str | None]:
+def sole_model_and_agent(results: Sequence[TrialResult]) -> tuple[str | None, str | None]:
     """Return the model and the agent of all results, None if not recorded. Raises MixedResults for several."""
     names = ({getattr(result, field) for result in results} for field in ("run", "model", "agent"))
     _, model, agent = map(_sole_name, ("run", "model", "agent"), names)

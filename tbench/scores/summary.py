@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from harness.replies import RepliesSeen
+from harness.replies import ReplyStats
 from harness.trajectory import Frozen, Usage
 from tbench.origin import DatasetOrigin
 from tbench.results import Blame, Stage, TaskStepResult
@@ -240,7 +240,7 @@ class Summary(Frozen):
     usage: Usage
     replies_from: dict[str, int] = Field(default={})
     """Number of model replies by URL of the server; empty if there was only one server."""
-    replies: RepliesSeen = RepliesSeen()
+    replies: ReplyStats = ReplyStats()
     """Models, fingerprints and other facts that replies report, over all trials that count."""
     reply_notes: tuple[str, ...] = ()
     """Anomalies of the replies, one line each; the server may be their cause rather than the model."""

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from harness.trajectory import Frozen, Step, Trajectory
-from tbench.config.document import RUN_SCHEMA_VERSION, NotOurs, PlannedShard, RunDocument, read_document
+from tbench.config.document import RUN_SCHEMA_VERSION, ForeignRunDocument, PlannedShard, RunDocument, read_document
 from tbench.config.limits_in_force import lacking_limits
-from tbench.config.rules import broken_rules, override_words
+from tbench.config.rules import broken_rules, describe_overrides
 from tbench.errors import UsageError
 from tbench.files import refuse_other_version
 from tbench.origin import DatasetOrigin
@@ -91,7 +91,7 @@ class StoredRun(Frozen):
         """Descriptions of overridden task settings; empty if unknown."""
         if self.plan is not None:
             return self.plan.overrides
-        return () if self.document is None else override_words(self.document.config)
+        return () if self.document is None else describe_overrides(self.document.config)
 
     @property
     def lacking_limits(self) -> tuple[str, ...]:
@@ -320,7 +320,7 @@ def _document(file: Path, plan: dict[str, Any]) -> RunDocument | None:
     """Validate a run.json of tbench; None for a plan of another program."""
     try:
         return read_document(plan)
-    except NotOurs:
+    except ForeignRunDocument:
         return None
     except ValueError as error:
         raise RunUnreadable(f"{file}: {one_line(str(error))}; restore it or delete the run") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tbench.scores.finals import Finals
+from tbench.scores.finals import FinalResults
 from tbench.scores.statistics import RewardTable
 from tbench.scores.summarise import ShardTrials, reward_table, summarise
 from tbench.scores.summary import Summary
@@ -13,13 +13,13 @@ from tbench.storage.read_run import StoredRun, read_run
 
 def read_summary(run_dir: Path, *, population: bool = False, intervals: bool = True) -> tuple[StoredRun, Summary]:
     """Read a run and its summary, without keeping the results. Raises RunUnreadable and MixedResults."""
-    finals = Finals()
+    finals = FinalResults()
     run = read_run(run_dir, finals.add)
     return run, summary_of(run, finals, population=population, intervals=intervals)
 
 
 def summary_of(
-    run: StoredRun, finals: Finals | None = None, *, population: bool = False, intervals: bool = True
+    run: StoredRun, finals: FinalResults | None = None, *, population: bool = False, intervals: bool = True
 ) -> Summary:
     """Summarise a stored run; `population` uses the population std for +-, `intervals` can be switched off.
 

@@ -51,7 +51,7 @@ def wishes(file: TaskFile) -> Iterator[VariableRequest]:
                 )
 
 
-def about_withheld(
+def withheld_variables_note(
     requested: Iterable[VariableRequest], allowed: Collection[str], host: Mapping[str, str] | None = None
 ) -> str | None:
     """Return a line about requested variables that are set in the host's environment but not allowed.

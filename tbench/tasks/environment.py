@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from tbench.compose.project import COMPOSE_FILE, IMAGE_OF_MAIN, MAIN, ImageBuild, Project, Service
+from tbench.compose.project import COMPOSE_FILE, MAIN, MAIN_IMAGE_PLACEHOLDER, ImageBuild, Project, Service
 from tbench.errors import TrialError
 from tbench.tasks.format import EnvironmentSection, TaskFile
 from tbench.tasks.network import Networks
@@ -112,7 +112,7 @@ class Environment:
             given = {"docker_image": self._image_of_main(service), **service.limits}
             settings = self.settings.model_copy(update=given)
             return replace(self, settings=settings, build=service.build or self.build)
-        is_as_main = service.build is None and service.image == IMAGE_OF_MAIN
+        is_as_main = service.build is None and service.image == MAIN_IMAGE_PLACEHOLDER
         main = self.for_service(self.project.main) if is_as_main and self.project is not None else None
         published = service.image if service.build is None else None
         # A service without limits has the default limits of tasks.
@@ -125,7 +125,7 @@ class Environment:
 
     def _image_of_main(self, service: Service) -> str | None:
         """Return the image of `main` if it is not built."""
-        own = None if service.build or service.image == IMAGE_OF_MAIN else service.image
+        own = None if service.build or service.image == MAIN_IMAGE_PLACEHOLDER else service.image
         # If it is built, `image` is only the name that the built image gets.
         return own if own and (self.settings.docker_image or not self.can_be_built) else self.settings.docker_image
 

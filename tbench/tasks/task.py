@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from tbench.compose.project import COMPOSE_FILE, IMAGE_OF_MAIN, LOGS_OF_MAIN
+from tbench.compose.project import COMPOSE_FILE, MAIN_IMAGE_PLACEHOLDER, MAIN_LOGS_PLACEHOLDER
 from tbench.errors import TaskInvalid, TrialError
 from tbench.tasks.consent import VariableRequest, missing_variables, resolve_env, wishes
 from tbench.tasks.files import TaskFiles, TreeEntry, read_bounded, require_bounded
@@ -69,7 +69,7 @@ def _variables_of_harbor(folder: Path, settings: EnvironmentSection) -> dict[str
     """Return the variables that Harbor defines for compose files; log and test folders are for older tasks."""
     found = {
         "CONTEXT_DIR": str(folder),
-        "MAIN_IMAGE_NAME": IMAGE_OF_MAIN,
+        "MAIN_IMAGE_NAME": MAIN_IMAGE_PLACEHOLDER,
         "CPUS": f"{settings.cpus:g}",
         "MEMORY": f"{settings.memory_mb:.0f}M",
         "TEST_DIR": "/tests",
@@ -77,7 +77,7 @@ def _variables_of_harbor(folder: Path, settings: EnvironmentSection) -> dict[str
     if settings.docker_image:
         found["PREBUILT_IMAGE_NAME"] = settings.docker_image
     for name, below in _LOGS.items():
-        found |= {f"HOST_{name}_PATH": f"{LOGS_OF_MAIN}/{below}", f"ENV_{name}_PATH": f"/logs/{below}"}
+        found |= {f"HOST_{name}_PATH": f"{MAIN_LOGS_PLACEHOLDER}/{below}", f"ENV_{name}_PATH": f"/logs/{below}"}
     return found
 
 

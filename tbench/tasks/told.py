@@ -24,7 +24,7 @@ def _server_line(server: McpServer) -> str:
     return f"- {server.name}: {server.transport} transport, url: {server.url}\n"
 
 
-def skills_told(files: Mapping[str, str]) -> str:
+def skills_block(files: Mapping[str, str]) -> str:
     """Return a block that lists skills, given their SKILL.md by path; empty if none has name and description."""
     known = [(path, front) for path, text in files.items() if (front := _front_matter(text)) is not None]
     if not known:

@@ -16,14 +16,22 @@ from functools import partial
 from tbench.errors import TrialError
 from tbench.results import UNCONFIRMED, is_weak
 from tbench.reward import is_solved
-from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, copy_begun, removed_afterwards
+from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, background_copy, removed_afterwards
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.calibration import CONTROL
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen, listed, told
 from tbench.verify.changes.looking import look
-from tbench.verify.changes.system import is_oracles, replaced
-from tbench.verify.changes.work import BY_CONTENT, STAYS_BEHIND, Work, comes_along, has_code, without_system, work_of
+from tbench.verify.changes.system import is_oracle_file, replaced
+from tbench.verify.changes.work import (
+    KINDS_ABOUT_TEXT,
+    KINDS_NOT_COPIED,
+    Work,
+    has_code,
+    holds_in_fresh,
+    without_system,
+    work_of,
+)
 from tbench.verify.control_tests import try_control
 from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify, verify_twice
 
@@ -64,7 +72,7 @@ class Judging:
     # -- one attempt -----------------------------------------------------------------------------
 
     async def _own(self, again: bool) -> Verdict:
-        given = await self.sandbox.given_names() if isinstance(self.sandbox, Compares) else None
+        given = await self.sandbox.backend_facts() if isinstance(self.sandbox, Compares) else None
         began_at = given.began_at if given is not None else None
 
         async def run(again: bool) -> Verdict:
@@ -84,7 +92,7 @@ class Judging:
                 raise VerifierFailed(failure.type, str(failure), own.files, own.integrity, own.facts) from failure
             words = f"{UNCONFIRMED} it could not be looked at what changed: {failure.type}: {plain(str(failure), 200)}"
             return own.with_integrity(tamper=(*own.integrity.tamper, words))
-        oracles = [sign for sign in looked.signs if is_oracles(looked.seen, sign.path)]
+        oracles = [sign for sign in looked.signs if is_oracle_file(looked.seen, sign.path)]
         signs = told(sign for sign in looked.signs if sign not in oracles)
         cleared = (f"{CLEARED}{sign}{ADDED_BY_ORACLE}" for sign in told(oracles))
         return own.with_integrity(tamper=(*own.integrity.tamper, *signs, *cleared), replaced=_replaced(looked.seen))
@@ -93,7 +101,7 @@ class Judging:
         """The verdict of a fresh container, to which it makes no difference whether a verifier runs `again`."""
         if not isinstance(self.sandbox, Copies):
             raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
-        async with copy_begun(self.sandbox) as fill:
+        async with background_copy(self.sandbox) as fill:
             looked = await look(self.task, self.sandbox, oracle=self.oracle)
             work = work_of(looked.seen, looked.signs)
             try:
@@ -110,11 +118,11 @@ class Judging:
                 )
             verdict = verdict.with_integrity(replaced=_replaced(looked.seen))
         # What stayed behind may be why work does not pass, and says nothing against a pass; the others do.
-        shown = [sign for sign in looked.signs if (sign.kind in STAYS_BEHIND) is (verdict.reward <= 0)]
+        shown = [sign for sign in looked.signs if (sign.kind in KINDS_NOT_COPIED) is (verdict.reward <= 0)]
         is_controlled = not is_solved(verdict.integrity.rewards.get(CONTROL, 1.0))
-        along = [sign for sign in shown if comes_along(sign, looked.seen)]
+        along = [sign for sign in shown if holds_in_fresh(sign, looked.seen)]
         if is_controlled and not self.oracle.is_own:
-            along = [sign for sign in along if sign.kind not in BY_CONTENT]
+            along = [sign for sign in along if sign.kind not in KINDS_ABOUT_TEXT]
         left = told(sign for sign in shown if sign not in along)
         signs = (*told(along), *(sign if is_weak(sign) else f"{CLEARED}{sign}" for sign in left))
         # What lies there behind an earlier verifier is our own.

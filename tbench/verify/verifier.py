@@ -26,7 +26,7 @@ from tbench.sandbox.archive import FileEntry, pack, tree_at
 from tbench.sandbox.backend import BUSYBOX, NOT_STAGED, Sandbox
 from tbench.tasks.task import Task
 from tbench.verifier_logs import Logs
-from tbench.verify.changes.facts import Tests, look_functions, walk_of_look
+from tbench.verify.changes.facts import Tests, look_functions, walk_argument
 from tbench.verify.proof import calls_pytest, prove, reward_lines, starts_no_subshell, writes_alone
 from tbench.verify.report import NO_FACTS, Facts, PartOutput, moment, read_report
 from tbench.verify.reward import read_metrics, read_reward, remarks
@@ -91,7 +91,7 @@ class VerifierScript:
             "LOOK": "",
         }
         if self.look_since is not None:
-            values["LOOK"] = walk_of_look(self.look_since, moment(known.get("staged_at", "")))
+            values["LOOK"] = walk_argument(self.look_since, moment(known.get("staged_at", "")))
         return {f"TBENCH_VERIFIER_{name}": value for name, value in values.items()}
 
 

@@ -28,7 +28,7 @@ from tbench.view.run_state import MARKS, PHASES, WatchedRun
 from tbench.view.run_watch import POLL_SEC
 from tbench.view.screen import Line
 from tbench.view.trials import RunningTrial
-from tbench.view.viewing import Viewing
+from tbench.view.viewing import ViewerState
 
 # Pages that exist only on a server: the live page, and messages in place of missing pages.
 
@@ -98,7 +98,7 @@ _BUFFER_BYTES = 1 << 18
 _AGAIN_MS = 1500
 
 
-def stream_state(handler: LocalHandler, view: Viewing) -> None:
+def stream_state(handler: LocalHandler, view: ViewerState) -> None:
     """Send the state and its changes to a browser until it disconnects, is too slow, or the server ends."""
     handler.close_connection = True
     with view.stream_slot() as has_slot:
@@ -115,7 +115,7 @@ def stream_state(handler: LocalHandler, view: Viewing) -> None:
         _send_changes(handler.connection, view, view.state.last_seen(handler.headers.get("Last-Event-ID")))
 
 
-def _send_changes(connection: socket.socket, view: Viewing, known: int) -> None:
+def _send_changes(connection: socket.socket, view: ViewerState, known: int) -> None:
     state = view.state
     connection.sendall(b"retry: %d\n\n" % _AGAIN_MS)
     is_first = True
@@ -227,7 +227,7 @@ class ViewHandler(LocalHandler):
     server: ViewServer
 
     @property
-    def view(self) -> Viewing:
+    def view(self) -> ViewerState:
         return self.server.viewing
 
     def do_GET(self) -> None:  # noqa: N802 - a name of the standard library
@@ -367,7 +367,7 @@ def _json(value: Mapping[str, Any]) -> bytes:
 class ViewServer(LocalServer):
     """Serves the pages of a folder, and live runs. A context manager that ends all threads."""
 
-    def __init__(self, viewing: Viewing) -> None:
+    def __init__(self, viewing: ViewerState) -> None:
         """Raises OSError if the port is taken."""
         self.viewing = viewing
         self.address_family = viewing.address.family

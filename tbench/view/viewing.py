@@ -84,7 +84,7 @@ MOST_STREAMS = 64
 """Most live pages that are open at once."""
 
 
-class Viewing:
+class ViewerState:
     """Everything that a viewer needs except its socket."""
 
     def __init__(

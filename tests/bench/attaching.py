@@ -21,7 +21,7 @@ from steps import STEPS, bare_stream, opened, step_ms
 from harness.stream import ByteStream
 from harness.terminal import Terminal
 from harness.terminal.control_mode import type_bytes
-from tbench.control.client import Attached, attached
+from tbench.control.client import AttachedTerminal, attached
 from tbench.control.listening import listening
 from tbench.control.server import serve
 from tbench.control.wire import Attach
@@ -66,7 +66,7 @@ async def keys_ms(run: Path) -> list[float]:
     return times
 
 
-async def next_lines(way: Attached) -> str:
+async def next_lines(way: AttachedTerminal) -> str:
     answer = await way.next()
     assert answer is not None and answer.screen is not None
     return "\n".join(answer.screen.lines)
@@ -120,7 +120,7 @@ async def looked_on_ms(run: Path, terminal: Terminal) -> list[float]:
     ask = Attach(trial="bench-task", drawn=True)
     async with attached(run, ask) as first, attached(run, ask) as second, attached(run, ask):
 
-        async def read(way: Attached) -> None:
+        async def read(way: AttachedTerminal) -> None:
             while True:
                 await next_lines(way)
 

@@ -36,7 +36,7 @@ from harness.protocols import load_protocol
 from harness.stream import ByteStream
 from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, NopAgent, OracleAgent, TrialAgent, Workplace
-from tbench.cli.execute import few_full_collections
+from tbench.cli.execute import tuned_gc
 from tbench.config.settings import SandboxConfig
 from tbench.events import Events
 from tbench.fleet.engines import Engines
@@ -200,7 +200,7 @@ async def ray_simulated(place: Place | None, figures: Figures, scratch: Path) ->
                 protocol, lag = load_protocol("keystrokes-json"), Lag()
                 before = time.process_time(), cpu_sec(cluster.process_id)
                 async with lag.watched():
-                    with few_full_collections():
+                    with tuned_gc():
                         wall_sec, outcome = await run_over(
                             lambda _: fleet,
                             make_task(scratch / "task"),

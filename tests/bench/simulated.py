@@ -28,7 +28,7 @@ from harness.model import Model, Sampling
 from harness.protocols import load_protocol
 from harness.trajectory import Message, Reply, Usage
 from tbench.agents.model_agent import ModelAgent
-from tbench.cli.execute import few_full_collections
+from tbench.cli.execute import tuned_gc
 from tbench.events import Events
 from tbench.runs.run import Run
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
@@ -113,7 +113,7 @@ async def simulate(task: Task, model: Model, directory: Path, trials: int) -> Si
         )
         started, started_cpu = time.perf_counter(), time.process_time()
         async with lag.watched():
-            with few_full_collections():  # as the command line does
+            with tuned_gc():  # as the command line does
                 outcome = await run.execute()
         elapsed, cpu_sec = time.perf_counter() - started, time.process_time() - started_cpu
     assert len(outcome.results) == trials

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from typing import Any, NamedTuple, Self, cast
 
-from tbench.demo.replies import chat_body, models_body, reply_doing
+from tbench.demo.replies import chat_body, models_body, reply_for_step
 from tbench.demo.requests import cut_to_limit, read_chat_request
 from tbench.demo.scripts import ScriptedKeystrokes, ScriptStep
 
@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         done = sum(role == "assistant" for role, _ in messages)
         server = cast(_Server, self.server)
         step = server.steps[done] if done < len(server.steps) else None
-        self._send(chat_body(cut_to_limit(request, reply_doing(step, messages))))
+        self._send(chat_body(cut_to_limit(request, reply_for_step(step, messages))))
         # Noted first: what was written is sent when this returns, and the next request may come at once.
         server.exchanges.append(Exchange(done, arrived, time.perf_counter()))
 

@@ -20,7 +20,7 @@ from harness.errors import ContextLimitReached
 from harness.model import Sampling
 from harness.trajectory import Message, Reply
 from tbench.cassettes.cassette import AnswerLookup, Cassette, NotRecorded, RecordedAnswer
-from tbench.cassettes.endpoints import CassettePlayer, CassetteRecorder, EndpointSilent
+from tbench.cassettes.endpoints import CassettePlayer, CassetteRecorder, EndpointNotListing
 
 CHAT = "/chat/completions"
 MODELS = [{"id": "m", "object": "model", "max_model_len": 100}]
@@ -225,6 +225,6 @@ def test_a_recording_that_was_cut_short_is_read_up_to_there(server: FaultServer,
 
 def test_an_endpoint_that_is_none_is_told(server: FaultServer, tmp_path: Path) -> None:
     server.go_away()
-    with pytest.raises(EndpointSilent, match=r"/v1/models: HTTP 502: "):
+    with pytest.raises(EndpointNotListing, match=r"/v1/models: HTTP 502: "):
         CassetteRecorder(tmp_path / "c.jsonl", server.base_url, ("127.0.0.1", 0))
     assert list(tmp_path.iterdir()) == []

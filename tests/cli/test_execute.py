@@ -14,7 +14,7 @@ from conftest import ROOT, MakeTask
 from run_trees import a_result, write_run
 
 from tbench.cli import app
-from tbench.cli.execute import expected_sec, few_full_collections, named_durations
+from tbench.cli.execute import expected_sec, named_durations, tuned_gc
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.tasks.sources import TaskSet
@@ -24,7 +24,7 @@ from tbench.verify.calibration import Calibration, MeasuredTrial, keep
 
 def test_the_collector_is_as_before_when_the_trials_are_over() -> None:
     before = gc.get_threshold()
-    with pytest.raises(KeyError), few_full_collections():
+    with pytest.raises(KeyError), tuned_gc():
         assert gc.get_freeze_count() > 0
         assert gc.get_threshold()[2] > before[2]
         raise KeyError

@@ -9,7 +9,7 @@ import pytest
 
 from tbench.compose.file import ComposeFile, read_compose
 from tbench.compose.project import (
-    LOGS_OF_MAIN,
+    MAIN_LOGS_PLACEHOLDER,
     ImageBuild,
     Service,
     ServiceCheck,
@@ -36,8 +36,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path, text: str, **given: str) -> ComposeFile:
-    own = {"CONTEXT_DIR": str(folder), "HOST_AGENT_LOGS_PATH": f"{LOGS_OF_MAIN}/agent"}
-    own["HOST_VERIFIER_LOGS_PATH"] = f"{LOGS_OF_MAIN}/verifier"
+    own = {"CONTEXT_DIR": str(folder), "HOST_AGENT_LOGS_PATH": f"{MAIN_LOGS_PLACEHOLDER}/agent"}
+    own["HOST_VERIFIER_LOGS_PATH"] = f"{MAIN_LOGS_PLACEHOLDER}/verifier"
     return read_compose(folder / "docker-compose.yaml", textwrap.dedent(text).encode(), Variables(own, given))
 
 

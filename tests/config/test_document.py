@@ -12,8 +12,8 @@ import pytest
 from run_plans import A_MODEL, a_config, a_plan
 
 from harness.model import ServedModel
-from harness.replies import RepliesSeen
-from tbench.config.document import NotOurs, PlannedTask, RunDocument, about_replies, read_document
+from harness.replies import ReplyStats
+from tbench.config.document import ForeignRunDocument, PlannedTask, RunDocument, read_document, replies_fields
 from tbench.config.setting import Setting, settings_of
 from tbench.config.settings import RunConfig
 from tbench.results import TrialResult
@@ -127,7 +127,7 @@ def test_a_damaged_run_json_is_named_in_one_line_with_what_to_do(change: Change,
 
 def test_a_plan_beside_imported_results_is_no_document(tmp_path: Path) -> None:
     plan = {"seeds": [0], "tasks": [{"name": "a"}], "model": "theirs"}
-    with pytest.raises(NotOurs):
+    with pytest.raises(ForeignRunDocument):
         read_document(plan)
     (tmp_path / "run.json").write_text(json.dumps(plan))
     (tmp_path / "results.jsonl").write_text('{"task": "a", "seed": 0, "reward": 1}\n')
@@ -138,7 +138,7 @@ def test_a_plan_beside_imported_results_is_no_document(tmp_path: Path) -> None:
 
 
 def test_a_run_says_at_its_end_what_its_replies_say_of_themselves() -> None:
-    seen = RepliesSeen(total=4, models={"other": 4}, signs={"prompt_truncated": 1}, first="0" * 16)
+    seen = ReplyStats(total=4, models={"other": 4}, signs={"prompt_truncated": 1}, first="0" * 16)
     results = [
         TrialResult(
             run="r", trial=f"t{seed}", task="t", seed=seed, agent="a", replies=seen,
@@ -146,7 +146,7 @@ def test_a_run_says_at_its_end_what_its_replies_say_of_themselves() -> None:
         )
         for seed in range(3)
     ]  # fmt: skip
-    about = about_replies(a_plan(**A_MODEL, served=ServedModel(id="m")), results)
+    about = replies_fields(a_plan(**A_MODEL, served=ServedModel(id="m")), results)
     assert (about["replies"].total, about["replies"].models, about["replies"].first) == (12, {"other": 12}, None)
     kinds = ("name the model other, but m was requested", "silently truncated", "the same reply as another seed")
     assert [kind in note for kind, note in zip(kinds, about["reply_notes"], strict=True)] == [True] * 3

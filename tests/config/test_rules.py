@@ -8,7 +8,7 @@ import pytest
 from run_plans import a_plan
 
 from tbench.config.document import PlannedTask, RunDocument
-from tbench.config.rules import broken_rules, override_words, timeout_factors
+from tbench.config.rules import broken_rules, describe_overrides, timeout_factors
 from tbench.config.settings import RunConfig
 from tbench.origin import DatasetOrigin
 
@@ -53,7 +53,7 @@ def test_each_rule_that_is_broken_has_its_words(known: dict[str, Any], words: st
 
 
 def words(**overrides: Any) -> tuple[str, ...]:
-    return override_words(RunConfig.model_validate({"overrides": overrides}))
+    return describe_overrides(RunConfig.model_validate({"overrides": overrides}))
 
 
 def test_a_run_that_takes_tasks_as_they_are_has_nothing_to_say() -> None:

@@ -17,7 +17,7 @@ from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefu
 from harness.model import Template
 from harness.rendering import render_prompt
 from harness.trajectory import Message
-from tbench.demo.replies import reply_doing
+from tbench.demo.replies import reply_for_step
 from tbench.demo.requests import read_prompt
 from tbench.demo.scripts import SCRIPTS, Scripts
 from tbench.demo.server import DemoEndpoint, serve
@@ -104,7 +104,7 @@ def passing_seed(scripts: Path, passing: bool = True) -> int:
     known = Scripts(INSTRUCTIONS, scripts)
     opening = [("user", INSTRUCTIONS["write"])]
     return next(
-        seed for seed in range(99) if ("echo hi" in reply_doing(known.step(opening, seed), opening).text) is passing
+        seed for seed in range(99) if ("echo hi" in reply_for_step(known.step(opening, seed), opening).text) is passing
     )
 
 
@@ -183,9 +183,9 @@ class TestScripts:
         steps = [step for seed in range(20) for length in range(20) if (step := known.step(talk(length), seed))]
         assert steps
         for step in steps:
-            as_xml = reply_doing(step, [("user", AS_XML)]).text
+            as_xml = reply_for_step(step, [("user", AS_XML)]).text
             assert as_xml.count("</keystrokes>") == len(step.commands)
-            assert reply_doing(step, []).text.count("```") == 2
+            assert reply_for_step(step, []).text.count("```") == 2
 
 
 class TestProtocols:

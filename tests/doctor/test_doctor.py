@@ -24,7 +24,7 @@ from small_context import SmallContext, Style
 
 from tbench.demo.server import DemoEndpoint
 from tbench.doctor import Check, CheckResult, CheckStatus, endpoint, examine, examine_all, ok
-from tbench.doctor.connection import DEFAULT, Surroundings, cannot_start, check_address
+from tbench.doctor.connection import DEFAULT, ProcessContext, cannot_start, check_address
 from tbench.doctor.containers import (
     LIMITS_SCRIPT,
     check_dns,
@@ -47,13 +47,13 @@ from tbench.doctor.machine import (
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_SHARED
 
-FREE = Surroundings(host=DEFAULT, is_container=False, may_administrate=True, patience_sec=1.0)
+FREE = ProcessContext(host=DEFAULT, is_container=False, may_administrate=True, patience_sec=1.0)
 CONFINED = replace(FREE, is_container=True, may_administrate=False)
 PONG = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
 NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
 
-def at(host: str, here: Surroundings = FREE, **more: Any) -> CheckResult:
+def at(host: str, here: ProcessContext = FREE, **more: Any) -> CheckResult:
     return check_address(replace(here, host=host, **more))
 
 
@@ -165,9 +165,9 @@ def test_a_container_and_its_privileges_are_read_from_the_system(tmp_path: Path,
     """The second is what Docker gives a container by default."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/status").write_text(f"Name:\tx\nCapEff:\t{capabilities}\n")
-    assert Surroundings.of_this_process(tmp_path).is_container is False
+    assert ProcessContext.of_this_process(tmp_path).is_container is False
     (tmp_path / ".dockerenv").touch()
-    here = Surroundings.of_this_process(tmp_path)
+    here = ProcessContext.of_this_process(tmp_path)
     assert (here.is_container, here.may_administrate, here.is_confined) == (True, may, not may)
 
 

@@ -12,7 +12,7 @@ from fault_server import FaultServer, Seen, answer, completion
 from small_context import SmallContext
 
 from tbench.demo.server import DemoEndpoint
-from tbench.doctor.endpoint import Feature, features_of, fitting_protocols
+from tbench.doctor.endpoint import Feature, probe_features, usable_protocols
 
 Answers = Callable[[dict[str, Any]], bytes]
 CALL = [{"id": "c", "type": "function", "function": {"name": "bash", "arguments": "{}"}}]
@@ -72,7 +72,7 @@ async def found(server: FaultServer, answers: Answers) -> dict[str, Feature]:
         return answers(json.loads(seen.body))
 
     server.answer_by(choose)
-    return {each.name: each for each in await features_of(server.base_url, "m", "k")}
+    return {each.name: each for each in await probe_features(server.base_url, "m", "k")}
 
 
 async def test_a_server_that_can_do_everything_is_seen_to(server: FaultServer) -> None:
@@ -81,7 +81,7 @@ async def test_a_server_that_can_do_everything_is_seen_to(server: FaultServer) -
     assert features["reasoning"].seen == "separate from the reply, as message.reasoning"
     assert features["usage"].seen == "5 + 2 tokens"
     assert features["token ids"].seen == "of the reply and of the prompt"
-    assert set(fitting_protocols(list(features.values())).values()) == {""}
+    assert set(usable_protocols(list(features.values())).values()) == {""}
 
 
 async def test_a_server_that_ignores_or_refuses_what_it_does_not_know_is_told_apart(server: FaultServer) -> None:
@@ -101,7 +101,7 @@ async def test_a_server_that_ignores_or_refuses_what_it_does_not_know_is_told_ap
         "replies": "unclear",
     }
     assert features["tools"].seen == "HTTP 400: tools are not supported"
-    fits = fitting_protocols(list(features.values()))
+    fits = usable_protocols(list(features.values()))
     assert [name for name, why in fits.items() if why] == ["bash-tool"]
 
 
@@ -139,20 +139,20 @@ async def test_replies_that_do_not_differ_from_seed_to_seed_are_odd(server: Faul
 
 async def test_a_server_that_is_gone_can_do_nothing(server: FaultServer) -> None:
     server.go_away()
-    features = await features_of(server.base_url, "m", None)
+    features = await probe_features(server.base_url, "m", None)
     assert {each.can for each in features} == {"no"}
     assert "HTTP 0: " in features[0].seen
 
 
 async def test_a_context_in_which_the_default_does_not_fit_is_told(server: FaultServer) -> None:
     server.answer_by(SmallContext("vllm", "text"))
-    (feature,) = [each for each in await features_of(server.base_url, "tiny", None) if each.name == "context error"]
+    (feature,) = [each for each in await probe_features(server.base_url, "tiny", None) if each.name == "context error"]
     assert feature.can == "yes"
     assert feature.seen.endswith("; the default --max-tokens 16,384 does not fit 8,192")
 
 
 async def test_the_demo_endpoint_takes_tools_and_refuses_what_is_too_long() -> None:
     with DemoEndpoint({}) as demo:
-        features = {each.name: each.can for each in await features_of(demo.base_url, "scripted-demo", None)}
+        features = {each.name: each.can for each in await probe_features(demo.base_url, "scripted-demo", None)}
     assert (features["tools"], features["context error"], features["streaming"]) == ("yes", "yes", "yes")
     assert features["seed"] == "unclear"

@@ -33,7 +33,7 @@ from tbench.agents.trial_agent import AgentReport, NopAgent, TrialAgent, Workpla
 from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.errors import UsageError
 from tbench.events import Event, Events, Note
-from tbench.fleet.engines import MachinesOfRun, connect
+from tbench.fleet.engines import MachineConnector, connect
 from tbench.fleet.fleet import Fleet
 from tbench.fleet.machine import EngineAddress
 from tbench.rewards.executed import Live, agent_reward
@@ -187,7 +187,7 @@ async def test_the_engine_that_a_result_names_is_connected_by_its_name_and_let_g
 ) -> None:
     monkeypatch.setenv("PATH", second.path)
     before = children()
-    async with opened(MachinesOfRun(SandboxConfig())(second.over_ssh)(SandboxSettings("tests"))) as backend:
+    async with opened(MachineConnector(SandboxConfig())(second.over_ssh)(SandboxSettings("tests"))) as backend:
         assert backend.describe()["version"] == second.engine.info.version
         assert len(children() - before) == 1
     assert children() == before

@@ -14,7 +14,7 @@ from tbench.config.settings import RunConfig
 from tbench.errors import EngineUnavailable, TrialError, UsageError
 from tbench.fleet.fleet import MAX_FAILURES, Fleet
 from tbench.rewards.executed import Live, agent_reward
-from tbench.runs.admission import MOST_LOSSES
+from tbench.runs.admission import MAX_LOST_MACHINES
 from tbench.sandbox.backend import opened
 from tbench.tasks.sources import TaskSet, read_tasks
 
@@ -87,14 +87,14 @@ async def test_a_loss_costs_no_retry_until_there_were_too_many(make_task: MakeTa
     tasks = read_tasks(str(make_task("alpha").parent))
     run = FleetRun(tasks, tmp_path / "run", [a], retries=0)
     running = run.begin()
-    for number in range(1, MOST_LOSSES + 2):
+    for number in range(1, MAX_LOST_MACHINES + 2):
         await until(lambda number=number: len(a.begun) == number)
         a.wrong = "unplugged"
         await until(lambda number=number: a.done.count("given up") == number)
         a.wrong = ""
     await running
     await run.end()
-    assert [line["final"] for line in run.lines] == [False] * MOST_LOSSES + [True]
+    assert [line["final"] for line in run.lines] == [False] * MAX_LOST_MACHINES + [True]
     assert (run.lines[-1]["reward"], run.lines[-1]["error"]["type"]) == (None, "engine_unreachable")
 
 

@@ -486,9 +486,9 @@ class CutOffTerminal(FakeTerminal):
     agent: Agent
 
     async def send(self, keys: Keys) -> Settled:
-        self.agent.not_charged(60)
+        self.agent.exclude_time(60)
         await asyncio.sleep(0.1)
-        self.agent.not_charged(0.1 - 60)
+        self.agent.exclude_time(0.1 - 60)
         return await super().send(keys)
 
 

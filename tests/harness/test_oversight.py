@@ -18,7 +18,7 @@ from harness.oversight import (
     Approved,
     Approver,
     BadApproval,
-    Decided,
+    Decision,
     Declined,
     Draft,
     Query,
@@ -41,7 +41,7 @@ class Watcher:
     def __init__(
         self,
         said: dict[int, Sequence[str]] | None = None,
-        decide: Callable[[Draft], Awaitable[Decided]] | None = None,
+        decide: Callable[[Draft], Awaitable[Decision]] | None = None,
         hold_sec: float = 0.0,
     ) -> None:
         self._said, self._decide, self._hold_sec = said or {}, decide, hold_sec
@@ -56,7 +56,7 @@ class Watcher:
     async def reply(self, query: Query) -> Reply:
         return self.known.pop(0) if self.known else await query.ask()
 
-    async def review(self, draft: Draft) -> Decided:
+    async def review(self, draft: Draft) -> Decision:
         self.drafts.append(draft)
         return draft.reply if self._decide is None else await self._decide(draft)
 
@@ -192,7 +192,7 @@ async def test_a_reply_that_is_known_is_followed_without_the_model_being_asked()
 
 
 async def test_a_refused_reply_of_bad_form_is_answered_with_the_refusal() -> None:
-    async def decide(draft: Draft) -> Decided:
+    async def decide(draft: Draft) -> Decision:
         return Declined("Enough of that.") if draft.step == 1 else draft.reply
 
     trajectory, _, _ = await watched(["nonsense", CLAIM, CLAIM], Watcher(decide=decide))
@@ -220,7 +220,7 @@ async def test_what_a_rule_allows_is_done_and_the_rest_is_refused_without_anybod
 
 
 async def test_what_no_rule_allows_is_done_once_somebody_says_so() -> None:
-    async def decide(draft: Draft) -> Decided:
+    async def decide(draft: Draft) -> Decision:
         return Approved(draft.reply, "by a person") if draft.needs_word else draft.reply
 
     trajectory, _, terminal = await watched([LS, CLAIM, CLAIM], Watcher(decide=decide), approval=rules(asks=True))
@@ -229,7 +229,7 @@ async def test_what_no_rule_allows_is_done_once_somebody_says_so() -> None:
 
 
 async def test_a_reply_that_a_person_has_put_in_its_place_needs_no_rule() -> None:
-    async def decide(draft: Draft) -> Decided:
+    async def decide(draft: Draft) -> Decision:
         return Reply(content=PWD) if draft.step == 1 else draft.reply
 
     trajectory, _, terminal = await watched([LS, CLAIM, CLAIM], Watcher(decide=decide), approval=rules("ls"))

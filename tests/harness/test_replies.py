@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.replies import RepliesSeen, equal_replies_note, reply_notes
+from harness.replies import ReplyStats, equal_replies_note, reply_notes
 from harness.trajectory import Compaction, Reply, Step, Trajectory
 
 LONG = "a reply that is long enough to be telling, " * 10
 
 
-def seen(*replies: Reply) -> RepliesSeen:
-    return RepliesSeen.of_replies(replies)
+def seen(*replies: Reply) -> ReplyStats:
+    return ReplyStats.of_replies(replies)
 
 
 def test_all_replies_of_a_conversation_are_counted_by_what_they_say():
@@ -25,7 +25,7 @@ def test_all_replies_of_a_conversation_are_counted_by_what_they_say():
         step=2, policy="summarize", messages_before=5, messages_after=2, tokens_before=9, tokens_after=3,
         summary=Reply(content="c", model="b"),
     )  # fmt: skip
-    counted = RepliesSeen.of(Trajectory(protocol="p", steps=tuple(steps), compactions=(summary,)))
+    counted = ReplyStats.of(Trajectory(protocol="p", steps=tuple(steps), compactions=(summary,)))
     assert counted.model_dump(exclude={"first"}) == {
         "total": 3,
         "models": {"a": 2, "b": 1},
@@ -34,7 +34,7 @@ def test_all_replies_of_a_conversation_are_counted_by_what_they_say():
         "signs": {"cut": 1, "odd": 1},
     }
     assert counted.first == seen(Reply(content=LONG)).first
-    twice = RepliesSeen.sum([counted, counted])
+    twice = ReplyStats.sum([counted, counted])
     assert (twice.total, twice.models, twice.first) == (6, {"a": 4, "b": 2}, counted.first)
 
 

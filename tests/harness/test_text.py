@@ -15,7 +15,7 @@ from harness.agent import Agent
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.history import History, make_room, notes_in
 from harness.limits import Limits
-from harness.oversight import Decided, Declined, Draft, HandedBack, Query
+from harness.oversight import Decision, Declined, Draft, Query, TerminalHandback
 from harness.protocols import PROTOCOLS, load_protocol
 from harness.protocols.base import CommandResult, Gap, ScreenView, View
 from harness.protocols.bash import BashBlock
@@ -189,13 +189,13 @@ class Watching:
     def __init__(self, said: str) -> None:
         self._said = said
 
-    async def before_query(self, step: int) -> Sequence[str | HandedBack]:
-        return (self._said, HandedBack(self._said))
+    async def before_query(self, step: int) -> Sequence[str | TerminalHandback]:
+        return (self._said, TerminalHandback(self._said))
 
     async def reply(self, query: Query) -> Reply:
         return await query.ask()
 
-    async def review(self, draft: Draft) -> Decided:
+    async def review(self, draft: Draft) -> Decision:
         return Declined(self._said) if draft.step == 2 else draft.reply
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from lost_cancellations import moments_lost
 
-from harness.turns import Turns, all_of, cancel, wait_through
+from harness.turns import Turns, all_of, cancel, wait_until_ended
 
 
 async def count_turns(turns: list[int]) -> None:
@@ -75,7 +75,7 @@ async def test_no_cancellation_is_lost_while_a_task_is_ended_and_the_task_comes_
 async def test_what_others_make_is_waited_for_however_often_the_waiter_is_cancelled() -> None:
     may_end = asyncio.Event()
     making = asyncio.create_task(may_end.wait())
-    waiting = asyncio.create_task(wait_through(making))
+    waiting = asyncio.create_task(wait_until_ended(making))
     for _ in range(3):
         await asyncio.sleep(0)
         waiting.cancel()

@@ -7,10 +7,10 @@ from pathlib import Path
 from site_series import HOSTILE, ReadPage, a_site, usual, write_drop, write_night
 
 from reports.site import overview
-from reports.site.content import Lane
+from reports.site.content import NightlySeries
 
 
-def read(folder: Path, *lanes: Lane) -> ReadPage:
+def read(folder: Path, *lanes: NightlySeries) -> ReadPage:
     with a_site(folder, lanes) as site:
         return ReadPage(overview.render(site))
 
@@ -80,7 +80,7 @@ def test_series_of_one_name_say_what_sets_them_apart(tmp_path: Path) -> None:
 
 def test_a_lane_is_a_series_of_its_name_and_of_its_nights(tmp_path: Path) -> None:
     runs = [write_night(tmp_path, number, usual(number), model=f"step-{number}") for number in range(3)]
-    page = read(tmp_path, Lane("checkpoints/*", {run: f"night {at}" for at, run in enumerate(runs)}))
+    page = read(tmp_path, NightlySeries("checkpoints/*", {run: f"night {at}" for at, run in enumerate(runs)}))
     assert "checkpoints/* … learning step-2, tests" in page.words
     assert "night 2 2026-01-03 … learning" in page.words
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tbench.config.values import RetryChoice
 from tbench.errors import TrialError
 from tbench.results import ErrorInfo
-from tbench.runs.admission import MOST_LOSSES, Admission, Demand, MachineBudget, NoMachine, RetryBudget
+from tbench.runs.admission import MAX_LOST_MACHINES, Admission, Demand, MachineBudget, NoMachine, RetryBudget
 from tbench.sandbox.fake import FakeBackend
 from tbench.sandbox.node import Node
 
@@ -420,12 +420,12 @@ def test_without_a_loss_there_are_as_many_attempts_as_were_allowed() -> None:
 
 def test_a_machine_that_was_lost_costs_nothing_for_a_while() -> None:
     retries, seen = RetryBudget(1), []
-    for number in range(MOST_LOSSES + 1):
+    for number in range(MAX_LOST_MACHINES + 1):
         node = a_node(str(number))
         retries.start_on(node)
         node.lose("unplugged")
         seen.append(retries.is_last(an_error("engine_unreachable")))
-    assert seen == [False] * MOST_LOSSES + [True]
+    assert seen == [False] * MAX_LOST_MACHINES + [True]
 
 
 @pytest.mark.parametrize(("name", "is_last"), [("one of several", False), ("", True)])

@@ -16,7 +16,7 @@ import pytest
 from fake_tmux import FakeTmux, scripted
 from run_plans import a_document, a_plan
 
-from harness.agent import TYPED_BY_A_PERSON, Agent, Limits
+from harness.agent import TYPED_HEADING, Agent, Limits
 from harness.fakes import ScriptedModel
 from harness.protocols.keystrokes_json import KeystrokesJson
 from harness.terminal import Terminal
@@ -320,8 +320,7 @@ async def test_a_terminal_is_seen_taken_typed_into_and_given_back(tasks: TaskSet
         assert control.state().trials == () or control.state().trials[0].task != trial.task
     content = agent.model.requests[0].messages[-1].content
     assert content.endswith(
-        f"{TYPED_BY_A_PERSON}\necho by hand\n\n[The screen now:]\n"
-        "root@fake:/app# echo by hand\nby hand\nroot@fake:/app#"
+        f"{TYPED_HEADING}\necho by hand\n\n[The screen now:]\nroot@fake:/app# echo by hand\nby hand\nroot@fake:/app#"
     )
     assert agent.tmux.typed[:2] == ["echo by hand", "ls"]
     assert "by hand" not in agent.model.requests[1].messages[-1].content

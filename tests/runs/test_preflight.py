@@ -18,7 +18,7 @@ from tbench.events import Event, Events, Note, TrialPhase, TrialVerdict
 from tbench.results import Stage
 from tbench.runs.admission import Demand
 from tbench.runs.plan import as_configured, plan_trials
-from tbench.runs.preflight import ImageRemover, refusal, refusals, require_a_task_that_can_run, words_about_size
+from tbench.runs.preflight import ImageRemover, refusal, refusals, require_runnable_task, size_warning
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
@@ -103,13 +103,13 @@ def test_tasks_that_cannot_run_are_found_by_name_in_a_set(make_task: MakeTask) -
 def test_a_run_of_nothing_that_can_run_is_refused_in_one_line(make_task: MakeTask) -> None:
     directory = make_task("a", solve=None).parent
     with pytest.raises(UsageError, match=r"^a cannot run: oracle_missing: .*solve\.sh: missing"):
-        require_a_task_that_can_run(read_tasks(str(directory)), "oracle")
+        require_runnable_task(read_tasks(str(directory)), "oracle")
     make_task("b", solve=None)
     make_task("c", toml=TPU)
     said = r"^none of 3 tasks can run \(oracle_missing 2, task_unsupported 1\); the first: a cannot run: oracle_missing"
     with pytest.raises(UsageError, match=said):
-        require_a_task_that_can_run(read_tasks(str(directory)), "oracle")
-    require_a_task_that_can_run(read_tasks(str(directory)), "model")
+        require_runnable_task(read_tasks(str(directory)), "oracle")
+    require_runnable_task(read_tasks(str(directory)), "model")
 
 
 class Counting(NopAgent):
@@ -195,12 +195,12 @@ LAPTOP = Capacity(2, 8192)
 def test_a_task_larger_than_the_machine_is_reported_in_one_line(
     demands: list[tuple[str, Demand]], overcommit: float, said: str | None
 ) -> None:
-    assert words_about_size(demands, [LAPTOP], overcommit) == said
+    assert size_warning(demands, [LAPTOP], overcommit) == said
 
 
 def test_of_many_large_tasks_a_few_are_named() -> None:
     demands = [(f"t{number}", Demand(3, 1024)) for number in range(7)]
-    assert re.search(r": t0 \(.*, t4 \(3 cpus, 1.0 GB\) and 2 more; each", words_about_size(demands, [LAPTOP], 1) or "")
+    assert re.search(r": t0 \(.*, t4 \(3 cpus, 1.0 GB\) and 2 more; each", size_warning(demands, [LAPTOP], 1) or "")
 
 
 @pytest.mark.parametrize(("overrides", "reported"), [({}, 1), ({"cpus": 1, "memory_mb": 512}, 0)])

@@ -182,7 +182,7 @@ async def test_a_sandbox_made_anew_has_nothing_of_the_first(sandbox: Sandbox) ->
 async def test_what_differs_from_the_image_is_known_from_outside(sandbox: Sandbox) -> None:
     assert isinstance(sandbox, Compares)
     await sandbox.put({"/note": FileEntry(b"here"), "/etc/hostname-of-ours": FileEntry(b"x")})
-    now = await walk(sandbox, (await sandbox.given_names()).began_at)
+    now = await walk(sandbox, (await sandbox.backend_facts()).began_at)
     original = await sandbox.original()
     will_say(original, ExecResult(0, b"0/\0"))
     changes = now.beyond(ImageTree((await walk(original)).paths, ()).by_directory)

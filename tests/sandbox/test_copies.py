@@ -9,7 +9,7 @@ import pytest
 
 from tbench.errors import TrialError
 from tbench.sandbox.archive import FileEntry
-from tbench.sandbox.backend import Sandbox, copy_begun
+from tbench.sandbox.backend import Sandbox, background_copy
 from tbench.sandbox.fake import FakeSandbox
 
 
@@ -45,7 +45,7 @@ class Slow(FakeSandbox):
 
 async def test_a_copy_starts_meanwhile_and_belongs_to_whoever_fills_it() -> None:
     sandbox = Slow()
-    async with copy_begun(sandbox) as fill:
+    async with background_copy(sandbox) as fill:
         await asyncio.sleep(0)
         assert len(sandbox.copies) == 1
         sandbox.let_start.set()
@@ -58,7 +58,7 @@ async def test_a_copy_starts_meanwhile_and_belongs_to_whoever_fills_it() -> None
 @pytest.mark.parametrize("starts", [True, False])
 async def test_a_copy_that_nobody_fills_is_removed(starts: bool) -> None:
     sandbox = Slow()
-    async with copy_begun(sandbox):
+    async with background_copy(sandbox):
         await asyncio.sleep(0)
         if starts:
             sandbox.let_start.set()
@@ -70,10 +70,10 @@ async def test_a_copy_that_nobody_fills_is_removed(starts: bool) -> None:
 async def test_what_fails_is_told_where_the_copy_is_wanted_and_leaves_nothing(fails: str) -> None:
     sandbox = Slow(fails)
     sandbox.let_start.set()
-    async with copy_begun(sandbox) as fill:
+    async with background_copy(sandbox) as fill:
         with pytest.raises(TrialError):
             await fill([], [])
-    async with copy_begun(sandbox):  # not wanted
+    async with background_copy(sandbox):  # not wanted
         await asyncio.sleep(0)
     assert (len(sandbox.copies), sandbox.left) == (2, [])
 
@@ -85,7 +85,7 @@ async def test_whoever_is_cancelled_leaves_no_copy(starts: bool) -> None:
         sandbox.let_start.set()
 
     async def judging() -> None:
-        async with copy_begun(sandbox) as fill:
+        async with background_copy(sandbox) as fill:
             if not starts:
                 await fill([], [])
             await asyncio.Event().wait()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tbench.scores.comparing.compare import Comparison, compare
 from tbench.scores.comparing.exact import sign_flip_test, sign_test
-from tbench.scores.comparing.noise import task_tries
+from tbench.scores.comparing.noise import task_solve_rates
 from tbench.scores.comparing.side import Side
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
@@ -79,7 +79,7 @@ def test_the_figures_of_a_run_are_those_of_its_fractions(rows: Rows, noise: int)
             float(exact_mean(at)),
             float(exact_mean(hat)),
         )
-    (first, *_) = task_tries([Side("a", found, {})])
+    (first, *_) = task_solve_rates([Side("a", found, {})])
     assert sum(number >= 1 for number in rows[int(first.task[1:])]) == first.solved
 
 

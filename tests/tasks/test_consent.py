@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tbench.errors import TrialError
-from tbench.tasks.consent import VariableRequest, about_withheld, resolve_env, wishes
+from tbench.tasks.consent import VariableRequest, resolve_env, wishes, withheld_variables_note
 from tbench.tasks.format import TaskFile
 
 HOST = {"HOST_A": "a", "OPENAI_API_KEY": "the-real-key", "EMPTY": ""}
@@ -68,10 +68,10 @@ def test_one_line_names_what_is_set_asked_for_and_not_allowed() -> None:
         a_file(environment={"A": "${HOST_A}", "K": "${OPENAI_API_KEY}"}),
     ]
     wished = [wish for file in files for wish in wishes(file)]
-    assert about_withheld(wished, (), HOST) == (
+    assert withheld_variables_note(wished, (), HOST) == (
         "requested by tasks and set here, but not allowed: HOST_A, OPENAI_API_KEY; allow with "
         "--allow-env HOST_A --allow-env OPENAI_API_KEY"
     )
-    assert "HOST_A" not in (about_withheld(wished, {"HOST_A"}, HOST) or "")
-    assert about_withheld(wished, {"HOST_A", "OPENAI_API_KEY"}, HOST) is None
-    assert about_withheld(wished, (), {}) is about_withheld([], (), HOST) is None
+    assert "HOST_A" not in (withheld_variables_note(wished, {"HOST_A"}, HOST) or "")
+    assert withheld_variables_note(wished, {"HOST_A", "OPENAI_API_KEY"}, HOST) is None
+    assert withheld_variables_note(wished, (), {}) is withheld_variables_note([], (), HOST) is None

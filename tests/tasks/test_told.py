@@ -9,7 +9,7 @@ from conftest import MakeTask
 
 from tbench.errors import TaskInvalid
 from tbench.tasks.task import Task
-from tbench.tasks.told import instruction_with_servers, skills_told
+from tbench.tasks.told import instruction_with_servers, skills_block
 
 SERVERS = """[[environment.mcp_servers]]
 name = "files"
@@ -56,7 +56,7 @@ def test_a_server_that_cannot_be_reached_is_malformed(make_task: MakeTask, serve
 
 
 def test_skills_are_told_by_name_description_and_place() -> None:
-    assert skills_told({"/skills/greet/SKILL.md": GREETS}) == (
+    assert skills_block({"/skills/greet/SKILL.md": GREETS}) == (
         "\n<available_skills>\n  <skill>\n    <name>greet</name>\n"
         "    <description>Says &lt;hello&gt; &amp; more</description>\n"
         "    <location>/skills/greet/SKILL.md</location>\n  </skill>\n</available_skills>"
@@ -72,6 +72,6 @@ def test_skills_are_told_by_name_description_and_place() -> None:
     ],
 )
 def test_what_does_not_tell_both_is_no_skill(text: str) -> None:
-    assert skills_told({"/skills/x/SKILL.md": text}) == ""
-    both = skills_told({"/skills/x/SKILL.md": text, "/skills/y/SKILL.md": GREETS})
+    assert skills_block({"/skills/x/SKILL.md": text}) == ""
+    both = skills_block({"/skills/x/SKILL.md": text, "/skills/y/SKILL.md": GREETS})
     assert both.count("<skill>") == 1 and "/skills/y/" in both

@@ -29,7 +29,7 @@ from typing import Any, Literal, get_args
 from unittest.mock import patch
 
 from tbench import RunConfig, Runner, TrialFailed
-from tbench.calibration import Calibrating
+from tbench.calibration import CalibrationRun
 from tbench.demo.server import DemoEndpoint
 from tbench.errors import TrialError
 from tbench.results import Blame, TrialResult, is_weak
@@ -336,7 +336,7 @@ async def _calibrate(cheats: Sequence[Cheat], written: Sequence[Mapping[str, Pat
     tasks = [
         _with_oracle(cheat, written[0][cheat.name], directory / f"kind-{n}") for n, cheat in enumerate(likes.values())
     ]
-    found = await Calibrating.of(RunConfig(), 1).tasks(tasks)
+    found = await CalibrationRun.of(RunConfig(), 1).tasks(tasks)
     for kind, each in zip(likes, found, strict=True):
         assert each.calibration is not None, (kind, each.error)
         for path in (paths[cheat.name] for paths in written for cheat in cheats if cheat.kind == kind):

@@ -11,7 +11,7 @@ import pytest
 from tbench.errors import Origin, TrialError
 from tbench.results import Integrity, is_weak
 from tbench.sandbox.archive import FileEntry
-from tbench.sandbox.backend import ExecResult, GivenNames
+from tbench.sandbox.backend import BackendFacts, ExecResult
 from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.environment import verifier_environment
 from tbench.tasks.task import Task
@@ -64,9 +64,9 @@ class OnIt(FakeSandbox):
         self._asks()
         return await super().fetch(directory, limit_bytes)
 
-    async def given_names(self) -> GivenNames:
+    async def backend_facts(self) -> BackendFacts:
         self._asks()
-        return await super().given_names()
+        return await super().backend_facts()
 
     async def make_room(self) -> tuple[str, ...]:
         self._asks()

@@ -18,18 +18,18 @@ from seen_changes import IMAGE, container
 from tbench.errors import Origin, TrialError
 from tbench.results import UNCONFIRMED, Integrity, is_weak
 from tbench.sandbox.archive import FileEntry
-from tbench.sandbox.backend import Compares, Copies, ExecResult, GivenNames, MakesRoom, Sandbox
+from tbench.sandbox.backend import BackendFacts, Compares, Copies, ExecResult, MakesRoom, Sandbox
 from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.task import Task
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen, Sign
-from tbench.verify.changes.looking import Looked
+from tbench.verify.changes.looking import Inspection
 from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, SYSTEM_ADDED, Judging, uncleared
 from tbench.verify.report import Facts
 from tbench.verify.verifier import Verdict, VerifierFailed
 
 DONE, TOOL = "/app/done.py", "/usr/bin/newtool"
 HOOK = Sign("python-startup", "/usr/lib/python3/dist-packages/a.pth", "runs code in every python")
-GIVEN = GivenNames(began_at=12.5)
+GIVEN = BackendFacts(began_at=12.5)
 FACTS = Facts(staged_at=17.5, memory_peak_bytes=30)
 ROOM = ("memory: let go",)
 AGENTS, FRESHS = Origin("exec", is_fresh=False, ran=True), Origin("exec", is_fresh=True, ran=True)
@@ -60,7 +60,7 @@ class Container(FakeSandbox):
         self.fails: TrialError | None = None
         """What the next copy, or container beside it, fails with."""
 
-    async def given_names(self) -> GivenNames:
+    async def backend_facts(self) -> BackendFacts:
         return GIVEN
 
     def _made(self, name: str) -> FakeSandbox:
@@ -122,13 +122,15 @@ class Scene:
     def __post_init__(self) -> None:
         self.sandbox = self.kind(self.done, repairs=self.repairs)
 
-    async def look(self, task: Task, sandbox: Any, facts: Any = None, oracle: Any = NO_ORACLE, **told: Any) -> Looked:
+    async def look(
+        self, task: Task, sandbox: Any, facts: Any = None, oracle: Any = NO_ORACLE, **told: Any
+    ) -> Inspection:
         assert (task, sandbox, oracle) == (self.task, self.sandbox, self.oracle)
         self.done.append("looked")
         self.asked |= {"facts": facts, **told}
         if self.look_fails is not None:
             raise self.look_fails
-        return Looked(dataclasses.replace(self.seen, oracle=oracle), self.signs, self.logs, self.peak)
+        return Inspection(dataclasses.replace(self.seen, oracle=oracle), self.signs, self.logs, self.peak)
 
     async def verify(self, task: Task, sandbox: Any, *, again: bool = False, **told: Any) -> Verdict:
         assert task.path == self.task.path

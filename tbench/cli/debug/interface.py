@@ -17,7 +17,7 @@ from tbench.cli.debug.keys import BY_PRESS, Binding, LineEditor, Press, PressRea
 from tbench.cli.debug.panes import PaneState, Question
 from tbench.cli.debug.screen import render_screen, to_ansi
 from tbench.cli.full_screen import FullScreen
-from tbench.control.client import Attached, Talk, TalkOver, attached
+from tbench.control.client import AttachedTerminal, ControlConnection, ControlConnectionClosed, attached
 from tbench.control.wire import Answer, Attach, Debug, Sample
 from tbench.errors import UsageError
 
@@ -136,7 +136,7 @@ class Interface:
         self._changed, self._debug_changed = asyncio.Event(), asyncio.Event()
         self._bytes: asyncio.Queue[bytes] = asyncio.Queue()
         self._commands: asyncio.Queue[ParsedCommand] = asyncio.Queue()
-        self._taken: Attached | None = None
+        self._taken: AttachedTerminal | None = None
         """The connection through which the user types into the trial's terminal."""
         self._wants_terminal = False
         """Whether the user has requested the terminal."""
@@ -161,7 +161,7 @@ class Interface:
         except* UserLeft as left:
             (end, *_) = left.exceptions
             last = end.command if isinstance(end, UserLeft) else None
-        except* TalkOver:
+        except* ControlConnectionClosed:
             pass
         finally:
             loop.remove_signal_handler(signal.SIGWINCH)
@@ -177,7 +177,7 @@ class Interface:
     async def _follow(self) -> None:
         """Apply each change of the trial's state."""
         state = self._state
-        async with Talk(self._directory) as talk:
+        async with ControlConnection(self._directory) as talk:
             while state.debug.ended is None:
                 answer = await talk.ask(Debug(trial=self._trial, after=state.known, version=state.version))
                 assert answer.debug is not None
@@ -284,21 +284,21 @@ class Interface:
 
     async def _run_commands(self) -> None:
         """Run commands in order."""
-        async with Talk(self._directory) as talk:
+        async with ControlConnection(self._directory) as talk:
             while True:
                 await self._do(talk, await self._commands.get())
 
     async def _run_slow_command(self, command: ParsedCommand) -> None:
-        async with Talk(self._directory) as talk:
+        async with ControlConnection(self._directory) as talk:
             await self._do(talk, command)
 
-    async def _do(self, talk: Talk, command: ParsedCommand) -> None:
+    async def _do(self, talk: ControlConnection, command: ParsedCommand) -> None:
         if command.request is None:
             return
         self.say(f"{command.name} …")
         try:
             self.say((await talk.ask(command.request)).words)
-        except TalkOver:
+        except ControlConnectionClosed:
             raise
         except UsageError as problem:
             self.say(str(problem), is_error=True)
@@ -350,7 +350,7 @@ class Interface:
             self._taken, self._state.is_typing, self._wants_terminal = None, False, False
             self._changed.set()
 
-    def _pass_on(self, terminal: Attached, data: bytes) -> None:
+    def _pass_on(self, terminal: AttachedTerminal, data: bytes) -> None:
         """Forward input to the trial's terminal; Ctrl-] returns it."""
         typed, ends, _ = data.partition(_RELEASE_KEY)
         if typed:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tbench.cli.attach import crop
 from tbench.cli.debug.keys import LineEditor
-from tbench.control.wire import DebugEnd, Debugged, DraftSeen, Screen, StepSeen, VerdictSeen
+from tbench.control.wire import DebugEnd, DebugState, DraftSeen, Screen, StepSeen, VerdictSeen
 from tbench.text import unseen_as, visible
 
 _TEXT_LINES = 400
@@ -94,7 +94,7 @@ class PaneState:
     trial: str
     columns: int = 80
     rows: int = 24
-    debug: Debugged = field(default_factory=lambda: Debugged(version=0))
+    debug: DebugState = field(default_factory=lambda: DebugState(version=0))
     steps: list[StepSeen] = field(default_factory=list)
     screen: Screen | None = None
     pane: Pane = "terminal"
@@ -111,7 +111,7 @@ class PaneState:
     awaits_steps: bool = False
     """Whether an attempt has just begun and its steps have not been received yet."""
 
-    def update(self, debug: Debugged) -> None:
+    def update(self, debug: DebugState) -> None:
         """Apply a newer state of the trial, and add its steps."""
         self.awaits_steps = debug.attempt != self.debug.attempt
         if self.awaits_steps:

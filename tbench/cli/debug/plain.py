@@ -10,7 +10,7 @@ from tbench.cli.common import stdin_chunks
 from tbench.cli.debug.commands import COMMANDS, parse_command
 from tbench.cli.debug.panes import end_words, verdict_words
 from tbench.cli.printing import print_line
-from tbench.control.wire import Answer, Debug, Debugged, DraftSeen, ReadScreen, Request, StepSeen
+from tbench.control.wire import Answer, Debug, DebugState, DraftSeen, ReadScreen, Request, StepSeen
 from tbench.errors import UsageError
 from tbench.text import one_line
 
@@ -30,7 +30,7 @@ class PlainDebugger:
 
     def __init__(self, talk: SendsRequests, trial: str) -> None:
         self._talk, self._trial = talk, trial
-        self._debug = Debugged(version=0)
+        self._debug = DebugState(version=0)
         self._steps: list[StepSeen] = []
         self._draft: DraftSeen | None = None
 
@@ -103,7 +103,7 @@ class PlainDebugger:
     def _known(self) -> int:
         return self._steps[-1].index if self._steps else 0
 
-    def _print_news(self, debug: Debugged) -> None:
+    def _print_news(self, debug: DebugState) -> None:
         """Print new steps, verdicts and the end of the trial."""
         for step in debug.steps:
             _print(step_lines(step))
@@ -133,7 +133,7 @@ def step_lines(step: StepSeen) -> Iterator[str]:
     yield from (f"  | {line}".rstrip() for line in lines[-_SHOWN_LINES:])
 
 
-def draft_lines(debug: Debugged) -> Iterator[str]:
+def draft_lines(debug: DebugState) -> Iterator[str]:
     """Yield the lines of the reply that waits for a decision."""
     if debug.draft is None:
         yield "next: nothing waits for a decision"

@@ -21,7 +21,7 @@ from tbench.cli.parsing.configured import GivenSettings
 from tbench.cli.printing import print_line
 from tbench.cli.steering import require_trial
 from tbench.config.settings import RunConfig
-from tbench.control.client import Talk, TalkOver
+from tbench.control.client import ControlConnection, ControlConnectionClosed
 from tbench.control.wire import Stepping
 from tbench.errors import UsageError
 from tbench.runs.live.commands import came_to
@@ -59,7 +59,7 @@ def debug_trial(where: str, given: GivenSettings[RunConfig], mode: DebugMode) ->
 
 
 async def _debug_as_guest(run: Path, trial: str, mode: DebugMode) -> None:
-    async with Talk(run) as talk:
+    async with ControlConnection(run) as talk:
         await talk.ask(Stepping(trial=trial, on=True))
         left: str | None = None
         try:
@@ -68,7 +68,7 @@ async def _debug_as_guest(run: Path, trial: str, mode: DebugMode) -> None:
             if left != "stay":
                 try:
                     print_line((await talk.ask(Stepping(trial=trial, on=False))).words, err=True)
-                except TalkOver as end:
+                except ControlConnectionClosed as end:
                     print_line(str(end), err=True)
         if left is None:
             raise click.exceptions.Exit(exit_codes.INTERRUPTED)
@@ -77,7 +77,7 @@ async def _debug_as_guest(run: Path, trial: str, mode: DebugMode) -> None:
 async def run_debugger(run: Path, trial: str, mode: DebugMode, *, is_guest: bool) -> str | None:
     """Let the user debug a trial until they leave; return their last command, None after Ctrl-C."""
     if not mode.has_screen:
-        async with Talk(run) as talk:
+        async with ControlConnection(run) as talk:
             return await PlainDebugger(talk, trial).run(mode.lines)
     with FullScreen(bracketed_paste=True) as screen:
         return await Interface(run, trial, screen, is_guest=is_guest).run()

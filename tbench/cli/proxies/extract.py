@@ -20,8 +20,8 @@ from tbench.proxies.replay.asking.settings import ReplayConfig
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def extract(given: GivenSettings[ExtractConfig], resume: bool, score: Path | None, as_json: bool) -> None:
     """Ask for one reply per task and seed, and count those that contain a command; nothing is executed."""
+    from tbench.proxies.extraction.score import make_rewards, score_directory
     from tbench.proxies.extraction.score import render as as_text
-    from tbench.proxies.extraction.score import rewards_named, score_directory
 
     resolved = given.resolve()
     config = resolved.config
@@ -31,7 +31,7 @@ def extract(given: GivenSettings[ExtractConfig], resume: bool, score: Path | Non
         directory = ask_and_store(resolved, resume)
     else:
         directory = score
-    result, problems = score_directory(directory, rewards_named(config.score.relevance, config.score.conciseness))
+    result, problems = score_directory(directory, make_rewards(config.score.relevance, config.score.conciseness))
     for problem in problems:
         print_line(f"note: left out: {problem}", err=True)
     if as_json:
@@ -41,7 +41,7 @@ def extract(given: GivenSettings[ExtractConfig], resume: bool, score: Path | Non
             print_text(line)
         print_line(f"extraction directory: {directory}")
     if result.replies / result.planned < config.output.min_coverage:
-        raise click.exceptions.Exit(exit_codes.UNCOVERED)
+        raise click.exceptions.Exit(exit_codes.TOO_FEW_VERDICTS)
 
 
 # `tbench replay run`

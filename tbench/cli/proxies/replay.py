@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tbench.proxies.correlation import Correlation, Estimate
-    from tbench.proxies.datasets.build import Built
+    from tbench.proxies.datasets.build import BuildReport
     from tbench.proxies.datasets.conversations import Only
     from tbench.proxies.model_scores import By, ModelScore
     from tbench.proxies.replay.scoring.parser import Revision
@@ -97,7 +97,7 @@ def build(
     _print(built)
 
 
-def _print(built: Built) -> None:
+def _print(built: BuildReport) -> None:
     from harness.text import without_lone_surrogates
 
     for title, lines in (("problem", built.problems), ("note", built.notes)):
@@ -226,7 +226,7 @@ def _as_json(each: Recomputed) -> dict[str, Any]:
 
 def _exit_unless_identical(found: Sequence[Recomputed]) -> None:
     if not any(each.identical for each in found):
-        raise click.exceptions.Exit(exit_codes.UNCOVERED)
+        raise click.exceptions.Exit(exit_codes.TOO_FEW_VERDICTS)
 
 
 # `tbench replay merge`

@@ -23,9 +23,9 @@ from tbench.config.layers import Resolved, preset
 from tbench.config.settings import AgentConfig, LimitsConfig, ModelConfig
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, read_dataset
-from tbench.proxies.extraction.asking import ask_all, default_directory, default_prompt, make_manifest, still_open
+from tbench.proxies.extraction.asking import ask_all, default_directory, default_prompt, make_manifest, missing_replies
 from tbench.proxies.extraction.records import EXTRACTION, ExtractionDirectory, ReplyRecord
-from tbench.proxies.extraction.score import BashSyntax, rewards_named
+from tbench.proxies.extraction.score import BashSyntax, make_rewards
 from tbench.proxies.extraction.settings import ExtractConfig
 from tbench.proxies.replay.asking.client import ReplayProgress
 from tbench.proxies.replay.asking.options import ReplayOptions, make_endpoints, make_sampling, make_tokenizer
@@ -46,7 +46,7 @@ def ask_and_store(resolved: Resolved[ExtractConfig], resume: bool) -> Path:
     Raises UsageError, if possible before the first request.
     """
     config = resolved.config
-    rewards_named(config.score.relevance, config.score.conciseness)
+    make_rewards(config.score.relevance, config.score.conciseness)
     BashSyntax()
     if resume and config.output.directory is None:
         raise UsageError("--resume: needs the extraction's directory as --output")
@@ -78,7 +78,7 @@ async def _ask_and_store(config: ExtractConfig, setup: AgentSetup, tasks: TaskSe
     try:
         manifest = make_manifest(config.tasks.source, tasks, config.tasks.planned_seeds, setup.protocol, chat, served)
         with contextlib.closing(ExtractionDirectory.open(path, manifest)) as directory:
-            missing = still_open(manifest, directory.answered)
+            missing = missing_replies(manifest, directory.answered)
             progress = ProgressLines(len(missing))
 
             def keep(record: ReplyRecord) -> None:
@@ -165,10 +165,10 @@ def _say_end(options: ReplayOptions, progress: ReplayProgress) -> int:
     say(f"{', '.join(parts)}{rate}")
     if progress.stopped is not None:
         say(f"stopped: {progress.stopped}; continue with --resume")
-        return exit_codes.AWAY
+        return exit_codes.ENDPOINT_DOWN
     if unanswered or (progress.overflow and not options.allow_overflow):
         say("--resume requests the missing replies again")
-        return exit_codes.UNCOVERED
+        return exit_codes.TOO_FEW_VERDICTS
     return 0
 
 

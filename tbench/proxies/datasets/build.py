@@ -28,7 +28,7 @@ _MAX_PROBLEMS = 1000
 
 
 @dataclass
-class Built:
+class BuildReport:
     """The files written, and what was left out and why."""
 
     path: Path
@@ -64,7 +64,7 @@ def build(
     include: Inclusion = DEFAULT_INCLUSION,
     dev: int = 0,
     seed: int = 42,
-) -> Built:
+) -> BuildReport:
     """Write a dataset to `output`, its manifest, and with `dev` > 0 a file with the records of that many tasks.
 
     Raises UsageError for a file that exists or cannot be written, and if there are no records.
@@ -107,8 +107,8 @@ def select_dev_tasks(tasks: Iterable[tuple[str, str]], count: int, seed: int) ->
     return sorted(chosen)
 
 
-def _new_dataset(output: Path, dev: int) -> Built:
-    built = Built(output, output.with_name(f"{output.stem}.manifest.json"))
+def _new_dataset(output: Path, dev: int) -> BuildReport:
+    built = BuildReport(output, output.with_name(f"{output.stem}.manifest.json"))
     if dev:
         built.dev_path = output.with_name(f"{output.stem}_dev_{dev}{output.suffix}")
     for path in (built.path, built.manifest_path, built.dev_path):
@@ -119,7 +119,7 @@ def _new_dataset(output: Path, dev: int) -> Built:
     return built
 
 
-def _write_records(path: Path, candidates: Iterable[Candidate], include: Inclusion, built: Built) -> None:
+def _write_records(path: Path, candidates: Iterable[Candidate], include: Inclusion, built: BuildReport) -> None:
     digest = hashlib.sha256()
     with path.open("wb") as file:
         for sample_idx, each in enumerate(candidates):
@@ -139,7 +139,7 @@ def _write_records(path: Path, candidates: Iterable[Candidate], include: Inclusi
 
 
 def _lines(
-    conversation: RecordedConversation, sample_idx: int, where: str, include: Inclusion, built: Built
+    conversation: RecordedConversation, sample_idx: int, where: str, include: Inclusion, built: BuildReport
 ) -> Iterable[bytes]:
     before = built.records
     built.tasks.append((f"task-{sample_idx:03d}", conversation.source_group))
@@ -155,7 +155,7 @@ def _lines(
         built.notes.append(f"{where}: none of its steps can be replayed")
 
 
-def _write_dev(records_path: Path, built: Built, dev: int, seed: int) -> None:
+def _write_dev(records_path: Path, built: BuildReport, dev: int, seed: int) -> None:
     if built.dev_path is None:
         return
     built.dev_task_ids = select_dev_tasks(built.tasks, dev, seed)
@@ -176,7 +176,7 @@ def _write_dev(records_path: Path, built: Built, dev: int, seed: int) -> None:
     built.dev_sha256 = digest.hexdigest()
 
 
-def _no_records_message(built: Built) -> str:
+def _no_records_message(built: BuildReport) -> str:
     reasons = [*built.problems, *built.filtered, *built.notes]
     first = f"; first: {without_lone_surrogates(reasons[0])}" if reasons else ""
     hint = "; --only all also takes trials that did not pass" if built.filtered and not built.tasks else ""
@@ -188,7 +188,7 @@ def _no_records_message(built: Built) -> str:
 
 
 def _manifest(
-    built: Built, inputs: Sequence[Path], only: Only, include: Inclusion, dev: int, seed: int
+    built: BuildReport, inputs: Sequence[Path], only: Only, include: Inclusion, dev: int, seed: int
 ) -> dict[str, Any]:
     """Return the manifest: the keys of LLM-OS-Models' task_manifest.json, then additional ones."""
     return {

@@ -36,7 +36,7 @@ def entries(tasks: TaskSet) -> tuple[TaskEntry, ...]:
     return tuple(both[name] for name in tasks.names)
 
 
-def still_open(manifest: ExtractionManifest, answered: Iterable[tuple[str, int]]) -> list[tuple[TaskEntry, int]]:
+def missing_replies(manifest: ExtractionManifest, answered: Iterable[tuple[str, int]]) -> list[tuple[TaskEntry, int]]:
     """Return tasks and seeds without a reply, seed by seed, so that interrupted extractions have complete seeds."""
     done = set(answered)
     return [

@@ -180,7 +180,7 @@ class Rewards:
         return {function.__name__: function for function in (*functions, combine(*functions))}
 
 
-def rewards_named(relevance: str, conciseness: str) -> Rewards:
+def make_rewards(relevance: str, conciseness: str) -> Rewards:
     """Return the rewards in the named variants. Raises UsageError."""
     try:
         return Rewards(make_execution_relevance(cast(Any, relevance)), make_conciseness(cast(Any, conciseness)))

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from tbench.control.wire import (
     DebugCommand,
     DebugEnd,
-    Debugged,
+    DebugState,
     Paused,
     Quit,
     Rewind,
@@ -112,10 +112,10 @@ class LiveControl:
                 raise UsageError("is at work; pause it (tbench pause TRIAL) and wait until tbench ps shows it as held")
         return f"{found.name}: typed; its model will be shown it, and the trial does not count"
 
-    async def debug(self, trial: str, *, after: int, version: int | None) -> Debugged:
+    async def debug(self, trial: str, *, after: int, version: int | None) -> DebugState:
         if (over := self._result_of(trial)) is None:
             if (rewind := await self._pending_rewind(trial)) is not None:
-                return Debugged(
+                return DebugState(
                     version=rewind.version,
                     attempt=rewind.attempt,
                     phase="queued",
@@ -129,7 +129,7 @@ class LiveControl:
             ended = DebugEnd(outcome=over.outcome, reward=over.reward, error=error)
             steps = self._run.debugged_steps.get(f"{over.task}/{over.seed}", ())
             seen = shown_after(after, steps)
-            return Debugged(
+            return DebugState(
                 version=(version or 0) + 1,
                 attempt=over.attempt,
                 phase="done",

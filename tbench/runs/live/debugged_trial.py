@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Iterable
 
-from harness.oversight import Decided, Draft
+from harness.oversight import Decision, Draft
 from harness.terminal.plain_text import plain_text
 from harness.trajectory import Step
 from tbench.control.wire import (
     Choose,
     DebugCommand,
-    Debugged,
+    DebugState,
     Drop,
     Edit,
     RunOn,
@@ -79,7 +79,7 @@ class DebuggedTrial:
             await self._type_again(earlier.typed[0])
         now.typed[0] = await self._take_back()
 
-    async def review(self, draft: Draft, now: ReplayStep, earlier: ReplayStep | None) -> Decided:
+    async def review(self, draft: Draft, now: ReplayStep, earlier: ReplayStep | None) -> Decision:
         """Decide, then wait until no client holds the terminal: their keys come before the reply's."""
         if earlier is None or earlier.decided is None:
             decided = await self.decisions.decide(draft)
@@ -146,13 +146,13 @@ class DebuggedTrial:
             self._judging.cancel()
             await asyncio.gather(self._judging, return_exceptions=True)
 
-    def shown(self, state: TrialUnderWay, after: int) -> Debugged:
+    def shown(self, state: TrialUnderWay, after: int) -> DebugState:
         """Return the trial's state, with its steps after number `after`."""
         trial = self._trial
         trajectory = trial.agent.trajectory() if trial.agent is not None else None
         steps = trajectory.steps if trajectory is not None else trial.steps
         samples = self.decisions.samples
-        return Debugged(
+        return DebugState(
             version=self.version,
             attempt=state.attempt,
             phase=state.phase,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.errors import RequestRefused
-from harness.model import OverHttp
+from harness.model import HttpModel
 from tbench.cassettes.cassette import Cassette, RecordedAnswer, answer_body
 from tbench.errors import UsageError
 from tbench.runs.replay_log import ReplayLog
@@ -30,7 +30,7 @@ def cassette_of(replay_log: ReplayLog) -> Cassette:
     models: dict[str, dict[str, object]] = {}
     exchanges: list[RecordedAnswer] = []
     for each, messages, reply in replay_log.exchanges():
-        if not isinstance(each.model, OverHttp):
+        if not isinstance(each.model, HttpModel):
             raise UsageError("its model is not queried over HTTP, so there is no cassette to record")
         try:
             path, body = each.model.request(messages, seed=each.seed, max_tokens=each.max_tokens, tools=each.tools)

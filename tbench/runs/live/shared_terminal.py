@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from harness.errors import TerminalLost, TerminalUnreachable
-from harness.oversight import HandedBack
+from harness.oversight import TerminalHandback
 from harness.terminal import DrawnScreen, Tap
 from tbench.control.wire import Answer, Screen, as_line
 from tbench.errors import UsageError
@@ -49,7 +49,7 @@ class SharedTerminal:
         """Bytes that people have typed since the terminal was last handed back."""
         return bytes(self._typed)
 
-    async def handed_back(self) -> HandedBack | None:
+    async def handed_back(self) -> TerminalHandback | None:
         """Return the message to the model about what was typed; None for nothing. Raises the terminal's errors."""
         if not self._typed:
             return None
@@ -60,7 +60,7 @@ class SharedTerminal:
             screen = await terminal.handed_back()
             terminal.remark("a person has given the terminal back")
         now = "It cannot be told what is on the screen." if screen is None else f"[The screen now:]\n{screen.text}"
-        return HandedBack(f"{_shortened(visible(typed.replace(chr(13), chr(10))))}\n{now}")
+        return TerminalHandback(f"{_shortened(visible(typed.replace(chr(13), chr(10))))}\n{now}")
 
     async def screen(self) -> Screen:
         """Return the screen. Raises UsageError if it cannot be read."""
@@ -141,7 +141,7 @@ class AttachedViewer:
 
     async def _bytes(self) -> bytes:
         """Return what the pane has printed since the last drawing of the screen. Raises ConnectionError."""
-        if not self._tap.has_lost_place:
+        if not self._tap.needs_redraw:
             return self._tap.take()
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._drawn_at + _BETWEEN_SCREENS_SEC - loop.time())

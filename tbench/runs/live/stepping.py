@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from harness.agent import shown_action
+from harness.agent import action_text
 from harness.errors import ContextLimitReached, EndpointError, FormatError
-from harness.oversight import Approved, Decided, Declined, Draft
+from harness.oversight import Approved, Decision, Declined, Draft
 from harness.protocols.base import Parsed
 from harness.trajectory import Reply
 from tbench.control.wire import MOST_SAMPLES, DraftSeen
@@ -41,7 +41,7 @@ class WaitingReply:
             step=step,
             reasoning=self.reply.reasoning and self.reply.reasoning[:_LONGEST_TEXT],
             content=editable(self.reply)[:_LONGEST_TEXT],
-            actions=() if isinstance(parsed, FormatError) else tuple(map(shown_action, parsed.actions)),
+            actions=() if isinstance(parsed, FormatError) else tuple(map(action_text, parsed.actions)),
             error=str(parsed) if isinstance(parsed, FormatError) else None,
             seed=self.seed,
             temperature=self.temperature,
@@ -66,7 +66,7 @@ class _OpenDecision:
 
     draft: Draft
     samples: list[WaitingReply]
-    decision: asyncio.Future[Decided]
+    decision: asyncio.Future[Decision]
     chosen: int = 0
     asking: int = 0
     trouble: str = ""
@@ -107,13 +107,13 @@ class ReplyDecisions:
         self._target: RunUntil | None = None
         self._waiting: _OpenDecision | None = None
 
-    async def decide(self, draft: Draft) -> Decided:
+    async def decide(self, draft: Draft) -> Decision:
         """Return the decision about a reply; at once if it does not have to wait."""
         is_asked = self.asks_approval and draft.needs_word
         if not is_asked and (not self.is_stepping or await self._runs_past(draft)):
             return draft.reply
         self._target = None
-        decision: asyncio.Future[Decided] = asyncio.get_running_loop().create_future()
+        decision: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         waiting = self._waiting = _OpenDecision(draft, [WaitingReply(draft.reply, draft.parsed)], decision)
         self._on_change()
         if is_asked:
@@ -256,7 +256,7 @@ class ReplyDecisions:
         else:
             self._decide(reply, is_as_planned=reply is waiting.draft.reply)
 
-    def _decide(self, decided: Decided, *, is_as_planned: bool = False) -> None:
+    def _decide(self, decided: Decision, *, is_as_planned: bool = False) -> None:
         waiting = self._now()
         if not is_as_planned:
             self._on_touch()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.turns import cancel
 from tbench.compose.project import MAIN, Project, Service
-from tbench.config.limits_in_force import DISK, LimitState, limit_words
-from tbench.config.settings import PAST_CLOSED_ADDRESSES
+from tbench.config.limits_in_force import DISK, LimitState, describe_limits
+from tbench.config.settings import BLOCK_BYPASSING_CAPABILITIES
 from tbench.errors import TrialError, UsageError
 from tbench.events import Phase
 from tbench.results import ImageOrigin
@@ -141,10 +141,10 @@ class DockerBackend:
 
         A limit that was once not enforced stays recorded as such, since trials have run without it.
         """
-        before = limit_words(self._limits)
+        before = describe_limits(self._limits)
         held = {name for name, state in self._limits.items() if state == LimitState.IN_FORCE}
         self._limits |= {name: state for name, state in seen.items() if name not in self._limits or name in held}
-        if (words := limit_words(self._limits)) and self._settings.config.require_limits:
+        if (words := describe_limits(self._limits)) and self._settings.config.require_limits:
             raise UsageError(f"--require-limits: {self.name}'s containers have {words}; see 'tbench doctor'")
         if words != before:
             self._say(f"limits: {words}: trials may exceed their tasks' limits (--require-limits forbids that)")
@@ -264,7 +264,7 @@ class DockerBackend:
         from tbench.sandbox.docker.compose.starting import ComposeContainer, ServiceStarter
 
         for service in project.services.values() if self._settings.config.block_host else ():
-            if service.privileged or PAST_CLOSED_ADDRESSES & set(service.cap_add):
+            if service.privileged or BLOCK_BYPASSING_CAPABILITIES & set(service.cap_add):
                 why = f"the service {service.name} has capabilities that bypass --block-host"
                 raise TrialError("task_unsupported", f"{environment.name}: {why}; remove one of the two")
         if environment.name not in self._unchanged:

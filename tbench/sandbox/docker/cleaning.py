@@ -263,7 +263,7 @@ def _short(name: str) -> str:
     return f"without a name, {name[7:19]}" if name.startswith("sha256:") else name
 
 
-def leave_removing_to_a_child(program: str = "tbench.sandbox.docker.cleaning", *where: str) -> None:
+def remove_in_child(program: str = "tbench.sandbox.docker.cleaning", *where: str) -> None:
     """Start a child process that removes this process's containers, so that this one can end at once.
 
     `program` is a module to run with the owner and `where` as arguments.

@@ -20,11 +20,11 @@ from tbench.sandbox.archive import ChunkReader, FileEntry, LooseFiles, pack, unp
 from tbench.sandbox.backend import (
     BUSYBOX,
     LOG_DIRECTORIES,
+    BackendFacts,
     ExecResult,
-    GivenNames,
     Sandbox,
     TtyStream,
-    copy_begun,
+    background_copy,
 )
 from tbench.sandbox.docker.commands import OUTPUT_BYTES, Commands, EndOfOutput
 from tbench.sandbox.docker.compose.preparing import prepare
@@ -43,7 +43,7 @@ from tbench.sandbox.docker.create import (
 )
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.limits import MemoryWatch
-from tbench.sandbox.docker.networks import closing_script, given_names
+from tbench.sandbox.docker.networks import backend_facts, closing_script
 from tbench.sandbox.docker.owner import (
     KEPT_PREFIX,
     LABEL_BEGAN,
@@ -324,9 +324,9 @@ class Container:
     def image_id(self) -> str:
         return self._original_recipe.image.id
 
-    async def given_names(self) -> GivenNames:
+    async def backend_facts(self) -> BackendFacts:
         with with_origin("inspect", self.is_fresh, "reading the container's name servers and mounts"):
-            given = await given_names(self._engine, self.container_id)
+            given = await backend_facts(self._engine, self.container_id)
         if self._recipe.network is not None:
             return dataclasses.replace(given, servers=frozenset({ROUTER}))
         own = () if self._recipe.options is None else (_EMBEDDED_DNS,)
@@ -336,7 +336,7 @@ class Container:
         return await self._originals.get(self._original_recipe, partial(Container.start, self._engine), _is_running)
 
     async def copy(self, paths: Collection[str], removed: Collection[str]) -> Sandbox:
-        async with copy_begun(self) as fill:
+        async with background_copy(self) as fill:
             return await fill(paths, removed)
 
     async def start_copy(self) -> Container:
@@ -382,7 +382,7 @@ class Container:
         # Processes are paused meanwhile, so that files are consistent. The image gets the container's labels (run,
         # trial, owner) and its time of creation, since earlier changes still count as changes of the original image.
         with with_origin("inspect", self.is_fresh, "reading its time of creation"):
-            began_at = (await given_names(self._engine, self.container_id)).began_at
+            began_at = (await backend_facts(self._engine, self.container_id)).began_at
         variables = self._recipe.proxy_variables() if self._recipe.has_proxy_variables else ()
         committing = asyncio.ensure_future(
             self._engine.call(

@@ -103,7 +103,7 @@ def platform_args(dockerfile: str) -> set[str]:
     return {word for found in declared if found for word in found[1].split() if _PLATFORM.fullmatch(word)}
 
 
-def why_not_closed(dockerfile: str, args: Mapping[str, str] = NO_ARGS) -> str | None:
+def network_bypass(dockerfile: str, args: Mapping[str, str] = NO_ARGS) -> str | None:
     """Explain why the build could reach the engine's host despite a closed network; None if it cannot.
 
     Base images may add such instructions: check `base_images` with `find_remote_add`.

@@ -33,9 +33,9 @@ from tbench.sandbox.docker.dockerfile import (
     find_remote_add,
     heredoc_around,
     needs_buildkit,
+    network_bypass,
     platform_args,
     read_dockerfile,
-    why_not_closed,
 )
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, is_disk_full
 from tbench.sandbox.docker.login import ImageName, find_login
@@ -213,7 +213,7 @@ class Images:
     async def _require_closable(self, environment: Environment) -> None:
         """Check that the task's build cannot bypass its network. Raises TrialError."""
         dockerfile, args = _dockerfile(environment), environment.build.args if environment.build else {}
-        why = why_not_closed(dockerfile, args)
+        why = network_bypass(dockerfile, args)
         for name in sorted(filter(None, base_images(dockerfile, args))) if why is None else ():
             if (base := await self.find(name)) is None:
                 await self._pull_base(name, environment)

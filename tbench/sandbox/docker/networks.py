@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from tbench.config.settings import NetworkChoice
 from tbench.errors import UsageError
 from tbench.results import Stage
-from tbench.sandbox.backend import BUSYBOX, TOOLS, GivenNames
+from tbench.sandbox.backend import BUSYBOX, TOOLS, BackendFacts
 from tbench.sandbox.docker.create import create, engine_errors, ensure_scratch_image, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.owner import LABEL_BEGAN, LABEL_SHARED, NETWORK
@@ -243,7 +243,7 @@ _MAX_SHARED = 8
 """Limit for following shared networks: a copy has that of `main`, which may have that of a holder container."""
 
 
-async def given_names(engine: Engine, container_id: str) -> GivenNames:
+async def backend_facts(engine: Engine, container_id: str) -> BackendFacts:
     """Read from the engine what it adds to a container; processes inside cannot change the answer. Raises EngineError.
 
     Name servers and hosts are those of the container whose network it shares, if it does.
@@ -260,7 +260,7 @@ async def given_names(engine: Engine, container_id: str) -> GivenNames:
     pairs = (entry.partition(":") for entry in config.get("ExtraHosts") or ())
     hosts = frozenset((address, name) for name, _, address in pairs)
     volumes = frozenset(each["Destination"] for each in mounts or () if not each["Destination"].startswith(TOOLS))
-    return GivenNames(servers=frozenset(config.get("Dns") or ()), hosts=hosts, volumes=volumes, began_at=began_at)
+    return BackendFacts(servers=frozenset(config.get("Dns") or ()), hosts=hosts, volumes=volumes, began_at=began_at)
 
 
 def _began_at(inspected: Mapping[str, Any]) -> float:

@@ -21,7 +21,7 @@ from tbench.text import counted, names_shown
 _NORMAL_975 = 1.959963984540054
 
 
-class TaskTries(Frozen):
+class TaskSolveRate(Frozen):
     """Number of trials of a task that were solved (reward >= 1), scored and unscored."""
 
     task: str
@@ -46,7 +46,7 @@ class TaskTries(Frozen):
         return wilson_95(self.solved, self.scored) if self.scored else None
 
 
-def task_tries(sides: Iterable[Side]) -> tuple[TaskTries, ...]:
+def task_solve_rates(sides: Iterable[Side]) -> tuple[TaskSolveRate, ...]:
     """Count the trials of runs of one configuration by task; tasks with a solve rate closest to one half come first."""
     counts: dict[tuple[str, str | None], list[int]] = {}
     for side in sides:
@@ -57,13 +57,13 @@ def task_tries(sides: Iterable[Side]) -> tuple[TaskTries, ...]:
             count[1] += len(scored)
             count[2] += len(row) - len(scored)
     found = (
-        TaskTries(task=task, hash=digest, solved=solved, scored=scored, unscored=unscored)
+        TaskSolveRate(task=task, hash=digest, solved=solved, scored=scored, unscored=unscored)
         for (task, digest), (solved, scored, unscored) in counts.items()
     )
     return tuple(sorted(found, key=lambda each: (_decidedness(each), -each.scored, each.task)))
 
 
-def _decidedness(tries: TaskTries) -> float:
+def _decidedness(tries: TaskSolveRate) -> float:
     """Return the distance of the solve rate from one half, scaled to 0 to 1."""
     return abs(2 * tries.solved - tries.scored) / tries.scored if tries.scored else 1.0
 
@@ -120,7 +120,7 @@ class PowerPlan(Frozen):
         """Return the smallest number of tasks on which `seeds` seeds detect a difference; None if a million do not."""
         return _smallest(lambda tasks: self.detects(difference, power, seeds, "other tasks", tasks), 1_000_000)
 
-    def seen_with(self, seeds: float, power: float, scope: TaskScope) -> float | None:
+    def detectable_difference(self, seeds: float, power: float, scope: TaskScope) -> float | None:
         """Return the smallest mean difference that `seeds` seeds detect; None if they do not even detect 1."""
         if not self.detects(1.0, power, seeds, scope):
             return None
@@ -141,7 +141,7 @@ class PowerPlan(Frozen):
         )
 
 
-def plan_of_one(table: RewardTable) -> PowerPlan:
+def plan_from_one_run(table: RewardTable) -> PowerPlan:
     """Plan from one run, assuming a second, independent one with the same noise.
 
     W is twice the mean variance of a task's rewards; for a single seed its upper bound 2 p (1 - p) with the score p,
@@ -195,7 +195,7 @@ _SEEDS = (1, 2, 3, 5, 10, 20, 50)
 _HASH_SHOWN = 12
 
 
-def tries_lines(name: str, tasks: Sequence[TaskTries]) -> Iterator[str]:
+def solve_rate_lines(name: str, tasks: Sequence[TaskSolveRate]) -> Iterator[str]:
     """Yield lines on how many tasks are solved always, sometimes and never."""
     kinds = Counter(_kind(task) for task in tasks)
     parts = ", ".join(f"{kinds[kind]} {kind}" for kind in ("always", "sometimes", "never") if kinds[kind])
@@ -207,13 +207,13 @@ def tries_lines(name: str, tasks: Sequence[TaskTries]) -> Iterator[str]:
         yield f"  only one verdict: {counted(len(single), 'task')} ({names_shown(single)})"
 
 
-def _kind(task: TaskTries) -> str:
+def _kind(task: TaskSolveRate) -> str:
     if not task.scored:
         return "unknown"
     return "sometimes" if task.is_flaky else "always" if task.solved else "never"
 
 
-def tries_sheet(groups: Sequence[tuple[str, Sequence[TaskTries]]]) -> Sheet:
+def flaky_task_sheet(groups: Sequence[tuple[str, Sequence[TaskSolveRate]]]) -> Sheet:
     """Return a sheet of the flaky tasks, in the order given."""
     columns = (
         Column("runs", None),
@@ -299,9 +299,9 @@ def power_sheet(plans: Sequence[tuple[str, PowerPlan]], power: float) -> Sheet:
                     "runs": name,
                     "seeds": seeds,
                     "se_these": plan.parts.se(seeds, between=False),
-                    "seen_these": plan.seen_with(seeds, power, "these tasks"),
+                    "seen_these": plan.detectable_difference(seeds, power, "these tasks"),
                     "se_other": plan.parts.se(seeds) if other else None,
-                    "seen_other": plan.seen_with(seeds, power, "other tasks") if other else None,
+                    "seen_other": plan.detectable_difference(seeds, power, "other tasks") if other else None,
                 }
             )
     return Sheet(columns, rows)

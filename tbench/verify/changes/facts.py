@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from posixpath import basename, dirname, join, normpath
 from typing import Literal
 
-from tbench.sandbox.backend import GivenNames
+from tbench.sandbox.backend import BackendFacts
 from tbench.text import plain
 
 _MAX_NAMED = 3
@@ -100,7 +100,7 @@ class WalkedFiles:
         return dict(sorted(found.items()))
 
 
-def walk_of_look(since: float, later: float = math.inf, most: int = MAX_INSPECTED) -> str:
+def walk_argument(since: float, later: float = math.inf, most: int = MAX_INSPECTED) -> str:
     """Return the argument of look.sh for paths changed since `since` and since `later`, in the machine's Unix seconds.
 
     At most `most` of them are inspected; with 0 unchanged directories are walked, too.
@@ -362,7 +362,7 @@ class Seen:
     """Files in the image at the requested paths."""
     mentions: tuple[str, ...] = ()
     """Files of the agent's work that mention the verifier."""
-    given: GivenNames = field(default_factory=GivenNames)
+    given: BackendFacts = field(default_factory=BackendFacts)
     """Name servers and hosts that were set from outside of the container."""
     changed_by_tests: frozenset[str] = frozenset()
     """Paths written while the tests ran: test.sh may install packages."""

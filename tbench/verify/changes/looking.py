@@ -16,7 +16,7 @@ from posixpath import basename, dirname
 
 from tbench.errors import TrialError
 from tbench.sandbox.archive import sums_by_path, unpack
-from tbench.sandbox.backend import Compares, GivenNames, Sandbox, output_of
+from tbench.sandbox.backend import BackendFacts, Compares, Sandbox, output_of
 from tbench.tasks.task import Task
 from tbench.verify.changes.facts import (
     MAX_INSPECTED,
@@ -30,7 +30,7 @@ from tbench.verify.changes.facts import (
     Tests,
     WalkedFiles,
     look_functions,
-    walk_of_look,
+    walk_argument,
 )
 from tbench.verify.changes.image_facts import image_facts
 from tbench.verify.changes.system import host_signs, is_code, may_replace
@@ -83,7 +83,7 @@ _LOGS = (
 
 
 @dataclass(frozen=True)
-class Looked:
+class Inspection:
     """The result of inspecting a container."""
 
     seen: Seen
@@ -101,9 +101,9 @@ async def look(
     facts: Facts | None = None,
     oracle: OracleSystem = NO_ORACLE,
     *,
-    given: GivenNames | None = None,
+    given: BackendFacts | None = None,
     printed: bytes = b"",
-) -> Looked:
+) -> Inspection:
     """Return the changes in a sandbox and the signs against a verdict from it. Raises TrialError.
 
     `facts` of a verifier that has run there exclude changes made during its run: test.sh may install packages.
@@ -111,7 +111,7 @@ async def look(
     """
     if not isinstance(sandbox, Compares):
         raise TrialError("verifier_failed", "this sandbox cannot be compared with its image")
-    given = given or await sandbox.given_names()
+    given = given or await sandbox.backend_facts()
     image = await image_facts(sandbox, _contents)
     times = given.began_at, facts.staged_at if facts is not None else math.inf
     walked, found, is_complete = await _walk(sandbox, times, image.tree, printed)
@@ -143,7 +143,7 @@ async def look(
     signs = [*host_signs(seen), *tampering_signs(seen), *_unread(seen, sums | contents), *left]
     if facts is not None:
         signs += planted_programs(facts, seen.image.paths, seen.tests)
-    return Looked(seen, tuple(dict.fromkeys(signs)), found.logs, found.memory_peak_bytes)
+    return Inspection(seen, tuple(dict.fromkeys(signs)), found.logs, found.memory_peak_bytes)
 
 
 async def _walk(
@@ -151,10 +151,10 @@ async def _walk(
 ) -> tuple[WalkedFiles, _LookOutput, bool]:
     """Return a walk, the paths inspected with it, and whether they are all that changed. Raises TrialError."""
     if not printed.endswith(_END):
-        printed = await _run_look(sandbox, walk_of_look(*times), stop_others=True)
+        printed = await _run_look(sandbox, walk_argument(*times), stop_others=True)
     walked, found = await asyncio.to_thread(_LookOutput.read_walk, printed)
     if walked.has_moved_directory(image.by_directory):
-        printed = await _run_look(sandbox, walk_of_look(*times, most=0), stop_others=True)
+        printed = await _run_look(sandbox, walk_argument(*times, most=0), stop_others=True)
         return *await asyncio.to_thread(_LookOutput.read_walk, printed), False
     return walked, found, len(walked.changed) <= MAX_INSPECTED
 

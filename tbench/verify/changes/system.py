@@ -82,7 +82,7 @@ def sum_of(seen: Seen, path: str) -> str:
     return seen.now[path].sha256[:12] if path in seen.now else ""
 
 
-def is_oracles(seen: Seen, path: str) -> bool:
+def is_oracle_file(seen: Seen, path: str) -> bool:
     """Whether a new file was added by the oracle, or equals one in the oracle's passes."""
     is_same = seen.oracle.is_own or (path, sum_of(seen, path)) in seen.oracle.files
     return is_same and path not in seen.image.paths
@@ -93,7 +93,7 @@ def matches_oracle(seen: Seen, path: str) -> bool:
 
     Files that are run because of their directory, such as .pth files, are not compared by name.
     """
-    if is_oracles(seen, path) or path in seen.image.paths:
+    if is_oracle_file(seen, path) or path in seen.image.paths:
         return path not in seen.image.paths
     name = _name(path, seen.image.search_path)
     return name != "" and name in _names(seen.oracle.files, seen.image.search_path)

@@ -25,24 +25,24 @@ _DATA = re.compile(
     re.IGNORECASE,
 )
 """Names of data files, which are never executed."""
-BY_CONTENT = frozenset({"module-patched", "mentions-verifier"})
+KINDS_ABOUT_TEXT = frozenset({"module-patched", "mentions-verifier"})
 """Kinds of signs about a file's text, regardless of its path."""
-STAYS_BEHIND = frozenset({"unread", "left-out"})
+KINDS_NOT_COPIED = frozenset({"unread", "left-out"})
 """Kinds of signs about paths that are not copied, or only in part."""
-ALONG = frozenset({"hosts", "option-name"})
+KINDS_IN_FRESH = frozenset({"hosts", "option-name"})
 """Kinds of signs that hold in a fresh container, too: server names, and files of the agent's work."""
-_COPIED_ANYWAY = STAYS_BEHIND | ALONG | {"git-hook-added"}
+_COPIED_ANYWAY = KINDS_NOT_COPIED | KINDS_IN_FRESH | {"git-hook-added"}
 """Kinds of signs whose paths are copied anyway."""
 
 Work = tuple[list[str], list[str]]
 """Paths to copy, and paths to remove."""
 
 
-def comes_along(sign: Sign, seen: Seen) -> bool:
+def holds_in_fresh(sign: Sign, seen: Seen) -> bool:
     """Whether a sign holds in a fresh container, too."""
-    if sign.kind in ALONG or seen.tests.names_file(sign.path):
+    if sign.kind in KINDS_IN_FRESH or seen.tests.names_file(sign.path):
         return True
-    return sign.kind in BY_CONTENT and seen.tests.asks_for(sign.path)
+    return sign.kind in KINDS_ABOUT_TEXT and seen.tests.asks_for(sign.path)
 
 
 def work_of(seen: Seen, signs: Collection[Sign]) -> Work:
@@ -50,7 +50,7 @@ def work_of(seen: Seen, signs: Collection[Sign]) -> Work:
 
     Files that the instruction asks for are copied regardless of their text.
     """
-    speaking = (sign for sign in signs if sign.kind not in _COPIED_ANYWAY and not comes_along(sign, seen))
+    speaking = (sign for sign in signs if sign.kind not in _COPIED_ANYWAY and not holds_in_fresh(sign, seen))
     against = {sign.path for sign in speaking if not matches_oracle(seen, sign.path)}
     # Everything below a path with a sign is left out, too.
     folders = tuple(f"{path}/" for path in against)

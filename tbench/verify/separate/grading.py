@@ -21,7 +21,7 @@ from tbench.verify.changes.facts import Sign, told
 from tbench.verify.changes.looking import look
 from tbench.verify.changes.system import replaced
 from tbench.verify.changes.turning import imported_work
-from tbench.verify.changes.work import ALONG
+from tbench.verify.changes.work import KINDS_IN_FRESH
 from tbench.verify.control_tests import try_control
 from tbench.verify.judging import CLEARED
 from tbench.verify.separate.handover import ArtifactEntry, HandedOver
@@ -40,7 +40,9 @@ def turning_paths(
         dict.fromkeys(
             sign.path
             for sign in signs
-            if not is_weak(sign.kind) and sign.kind not in ALONG and not (sign.path in asked_for or asks_for(sign.path))
+            if not is_weak(sign.kind)
+            and sign.kind not in KINDS_IN_FRESH
+            and not (sign.path in asked_for or asks_for(sign.path))
         )
     )
 

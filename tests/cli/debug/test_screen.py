@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from tbench.cli.debug.keys import LineEditor
 from tbench.cli.debug.panes import PaneState, Question
 from tbench.cli.debug.screen import render_screen
-from tbench.control.wire import Debugged, DraftSeen, Screen, StepSeen, VerdictSeen
+from tbench.control.wire import DebugState, DraftSeen, Screen, StepSeen, VerdictSeen
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J日本語\tend\r\n\x00‮"
 
@@ -34,7 +34,7 @@ def shown(columns: int = 80, rows: int = 24, **more: object) -> PaneState:
     steps = (StepSeen(index=1, reasoning="look first", actions=("ls\n",), exit_code=0, warnings=("odd: yes",)),)
     state = PaneState("task/0", columns, rows, screen=a_screen())
     values = {"version": 1, "waits_for": "decision", "step": 3, "steps": steps, "draft": a_draft(), **more}
-    state.update(Debugged.model_validate(values))
+    state.update(DebugState.model_validate(values))
     return state
 
 

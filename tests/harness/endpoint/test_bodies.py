@@ -26,7 +26,7 @@ from harness.endpoint.retry import RetryPolicy
 from harness.errors import EndpointError
 from harness.model import Sampling
 from harness.trajectory import Message
-from tbench.doctor.endpoint import features_of
+from tbench.doctor.endpoint import probe_features
 
 url, path = sys.argv[1:]
 def peak():
@@ -41,7 +41,7 @@ async def main():
             "models": lambda: chat.connect(budget_sec=0),
             "tokenize": lambda: chat.count_tokens({"prompt": "x"}),
             "metrics": chat.metrics,
-            "doctor": lambda: features_of(url, "m", None),
+            "doctor": lambda: probe_features(url, "m", None),
         }
         before = peak()
         try:

@@ -18,13 +18,13 @@ from run_trees import a_result, write_run
 from harness.endpoint.answers import ModelCard, read_completion
 from harness.endpoint.chat import ChatModel, Sampling
 from harness.endpoint.replicas import Replicas
-from harness.endpoint.server_state import served_otherwise
+from harness.endpoint.server_state import listing_difference
 from harness.errors import EndpointError, RequestRefused
 from harness.model import ServedModel
-from harness.replies import RepliesSeen
+from harness.replies import ReplyStats
 from harness.trajectory import Message
 from tbench.api.stored_runs import remarks
-from tbench.cli.execute import expect_same_weights
+from tbench.cli.execute import require_same_weights
 from tbench.doctor.endpoint import check_listing
 from tbench.errors import UsageError
 from tbench.results import TrialResult
@@ -181,7 +181,7 @@ class TestReplies:
         assert await ask(model, 2) == ["first", "again"]
         assert notices[0].startswith("away: other weights under the same name: its reply says that")
         assert notices[1].startswith("back after") and len(notices) == 2
-        assert "B" not in model.replier.known["fingerprint"]
+        assert "B" not in model.model_identity.known["fingerprint"]
 
     async def test_other_weights_that_stay_end_in_words(self, endpoint, chat, notices):
         endpoint.always_list(CARD)
@@ -233,15 +233,15 @@ class TestReplies:
 
 def test_what_is_not_known_does_not_differ() -> None:
     known = ServedModel(id="tiny", context_tokens=8192, root="/a")
-    assert served_otherwise(ServedModel(id="tiny"), known) is None
-    assert served_otherwise(known, ServedModel(id="alias", root="/a")) is None
-    assert served_otherwise(known, known.model_copy(update={"root": "/b"})) == "tiny is now /b, before it was /a"
-    assert "8,192" in (served_otherwise(known, ServedModel(id="tiny", context_tokens=4096)) or "")
+    assert listing_difference(ServedModel(id="tiny"), known) is None
+    assert listing_difference(known, ServedModel(id="alias", root="/a")) is None
+    assert listing_difference(known, known.model_copy(update={"root": "/b"})) == "tiny is now /b, before it was /a"
+    assert "8,192" in (listing_difference(known, ServedModel(id="tiny", context_tokens=4096)) or "")
 
 
 def run_with(path: Path, fingerprint: str) -> Path:
     """A stored run whose replies have this fingerprint."""
-    replies = RepliesSeen(total=2, fingerprints={fingerprint: 2})
+    replies = ReplyStats(total=2, fingerprints={fingerprint: 2})
     write_run(path, [a_result("one", 0, 1.0, replies=replies)], {"one": "0" * 64}, (0,))
     return path
 
@@ -262,9 +262,9 @@ def test_a_run_does_not_go_on_with_other_weights(chat: Connect, tmp_path: Path) 
     with pytest.raises(
         UsageError, match=r"the model's weights have changed: tiny is now /b, before it was /a; .*--other"
     ):
-        expect_same_weights(model, before.model_copy(update={"root": "/b"}), earlier)
-    expect_same_weights(model, ServedModel(id="tiny"), earlier)
-    assert model.replier.known["fingerprint"] == {"A"}
+        require_same_weights(model, before.model_copy(update={"root": "/b"}), earlier)
+    require_same_weights(model, ServedModel(id="tiny"), earlier)
+    assert model.model_identity.known["fingerprint"] == {"A"}
 
 
 @pytest.fixture

@@ -68,13 +68,13 @@ def test_a_cursor_behind_the_last_column_is_in_it() -> None:
 
 async def test_who_takes_nothing_is_shown_the_screen_anew() -> None:
     tap = Tap()
-    assert tap.has_lost_place
+    assert tap.needs_redraw
     tap.drawn()
     tap.output(b"abc")
-    assert (tap.take(), tap.has_lost_place) == (b"abc", False)
+    assert (tap.take(), tap.needs_redraw) == (b"abc", False)
     for _ in range(300):
         tap.output(b"x" * 1024)
-    assert (tap.take(), tap.has_lost_place) == (b"", True)
+    assert (tap.take(), tap.needs_redraw) == (b"", True)
 
 
 @pytest.mark.parametrize("switch", [b"\x1b[?1049h", b"\x1b[?47l"])
@@ -84,7 +84,7 @@ async def test_a_switch_between_two_screens_is_drawn_instead(switch: bytes, at: 
     tap.drawn()
     tap.output(b"before" + switch[:at])
     tap.output(switch[at:] + b"after")
-    assert tap.has_lost_place
+    assert tap.needs_redraw
     assert tap.take() == b""
 
 

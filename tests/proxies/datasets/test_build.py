@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tbench.cli.proxies.replay import build as build_command
 from tbench.errors import UsageError
-from tbench.proxies.datasets.build import Built, build, select_dev_tasks
+from tbench.proxies.datasets.build import BuildReport, build, select_dev_tasks
 from tbench.proxies.datasets.conversations import read_all
 from tbench.proxies.datasets.records import (
     Inclusion,
@@ -54,7 +54,7 @@ def write(path: Path, *lines: Any) -> Path:
     return path
 
 
-def made(tmp_path: Path, *lines: Any, **options: Any) -> tuple[Built, list[dict[str, Any]]]:
+def made(tmp_path: Path, *lines: Any, **options: Any) -> tuple[BuildReport, list[dict[str, Any]]]:
     built = build([write(tmp_path / "in.jsonl", *lines)], tmp_path / "out.jsonl", **options)
     return built, [json.loads(line) for line in built.path.read_text(encoding="utf-8").splitlines()]
 

@@ -14,7 +14,7 @@ from harness.fakes import FakeTerminal, ScriptedModel
 from harness.protocols import PROTOCOLS
 from harness.trajectory import Compaction, Trajectory
 from tbench.errors import UsageError
-from tbench.proxies.datasets.build import Built, build
+from tbench.proxies.datasets.build import BuildReport, build
 from tbench.results import Integrity, TrialResult
 from tbench.storage.run_files import trial_directory
 from tbench.storage.run_store import write_files, write_trial
@@ -44,7 +44,7 @@ def store(tmp_path: Path, result: TrialResult, recorded: Trajectory | None) -> N
     write_trial(directory, result, recorded, {})
 
 
-def made(tmp_path: Path, *inputs: Path, **options: Any) -> tuple[Built, list[dict[str, Any]]]:
+def made(tmp_path: Path, *inputs: Path, **options: Any) -> tuple[BuildReport, list[dict[str, Any]]]:
     built = build(inputs or [tmp_path / "nightly"], tmp_path / "out.jsonl", **options)
     return built, [json.loads(line) for line in built.path.read_text(encoding="utf-8").splitlines()]
 
@@ -178,7 +178,7 @@ def raw(text: str, shown: str = "$ ", **more: Any) -> dict[str, Any]:
     return acted(text=text, shown=shown, **more)
 
 
-def from_atif(tmp_path: Path, root: dict[str, Any], **options: Any) -> tuple[Built, list[dict[str, Any]]]:
+def from_atif(tmp_path: Path, root: dict[str, Any], **options: Any) -> tuple[BuildReport, list[dict[str, Any]]]:
     directory = tmp_path / "job" / "fix-git__aB3" / "agent"
     directory.mkdir(parents=True)
     (directory / "trajectory.json").write_text(json.dumps(root))

@@ -13,7 +13,7 @@ from harness.endpoint.chat import ChatModel, RetryPolicy
 from harness.model import Rendering, Sampling, Seeds
 from harness.protocols import load_protocol
 from tbench.errors import UsageError
-from tbench.proxies.extraction.asking import ask_all, default_prompt, entries, still_open
+from tbench.proxies.extraction.asking import ask_all, default_prompt, entries, missing_replies
 from tbench.proxies.extraction.records import (
     ExtractionDirectory,
     ExtractionManifest,
@@ -182,7 +182,7 @@ async def test_the_request_is_the_bare_instruction_in_the_contract_with_the_lock
     endpoint.will_complete(GOOD)
     records: list[ReplyRecord] = []
     async with chat(endpoint) as model:
-        await ask_all(model, PROTOCOL, still_open(plan, ()), records.append, concurrency=2)
+        await ask_all(model, PROTOCOL, missing_replies(plan, ()), records.append, concurrency=2)
     (seen,) = endpoint.seen
     sent = seen.json
     assert seen.path.endswith("/completions") and "chat" not in seen.path
@@ -208,14 +208,14 @@ async def test_one_failed_request_costs_one_reply_and_is_asked_again_on_resuming
     endpoint.will_answer(500, {"message": "oops"})
     endpoint.will_reply("half \ud800 of it")
     async with chat(endpoint, "server") as model:
-        await ask_all(model, PROTOCOL, still_open(plan, directory.answered), directory.append, concurrency=1)
+        await ask_all(model, PROTOCOL, missing_replies(plan, directory.answered), directory.append, concurrency=1)
         directory.close()
         replies, problems = read_replies(tmp_path / "x")
         kinds = [record.error and record.error.partition(":")[0] for record in replies.values()]
         assert (kinds, problems) == ([None, "refused", "unavailable", None], [])
         assert replies["d", 0].content == "half \ufffd of it"
         again = ExtractionDirectory.open(tmp_path / "x", plan)
-        left = still_open(plan, again.answered)
+        left = missing_replies(plan, again.answered)
         assert [task.name for task, _ in left] == ["b", "c"]
         endpoint.will_reply(LOOSE)
         await ask_all(model, PROTOCOL, left, again.append, concurrency=2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from site_series import TASKS, Rewards, a_site, dropped, usual, write_drop, write_night
 
-from reports.site.content import AlarmSpan, JudgedSeries, Lane, Site, judge_series
+from reports.site.content import AlarmSpan, JudgedSeries, NightlySeries, Site, judge_series
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.statistics import RewardTable
@@ -55,7 +55,7 @@ def test_a_night_of_several_checkpoints_calls_them_by_their_runs(tmp_path: Path)
     for number in range(6):
         run = write_night(tmp_path, number, usual(number), model=f"m{number}", name=f"n{number // 2}_m{number}")
         nights[run] = f"n{number // 2}"
-    lane = Lane("checkpoints/*", nights, GateRule(base_nights=2, base_from="n1 m2"))
+    lane = NightlySeries("checkpoints/*", nights, GateRule(base_nights=2, base_from="n1 m2"))
     with a_site(tmp_path, [lane]) as site:
         (series,) = site.series
     assert [night.name for night in series.judged.nights] == [f"n{number // 2}_m{number}" for number in range(6)]

@@ -10,8 +10,8 @@ from tbench.sandbox.docker.dockerfile import (
     find_remote_add,
     heredoc_around,
     needs_buildkit,
+    network_bypass,
     platform_args,
-    why_not_closed,
     without_syntax,
 )
 
@@ -36,7 +36,7 @@ BASE = "FROM debian\n"
 )
 def test_heredocs_mounts_and_modes_need_buildkit(steps: str) -> None:
     assert needs_buildkit(BASE + steps)
-    assert "BuildKit" in str(why_not_closed(BASE + steps))
+    assert "BuildKit" in str(network_bypass(BASE + steps))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_build_may_give_the_image_that_it_begins_from() -> None:
     ],
 )
 def test_what_only_steps_fetch_can_be_closed(steps: str) -> None:
-    assert why_not_closed(BASE + steps) is None
+    assert network_bypass(BASE + steps) is None
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_what_only_steps_fetch_can_be_closed(steps: str) -> None:
     ],
 )
 def test_what_may_be_a_url_to_the_engine_is_found_in_any_disguise(steps: str) -> None:
-    assert "the engine itself" in str(why_not_closed(BASE + steps))
+    assert "the engine itself" in str(network_bypass(BASE + steps))
 
 
 def test_another_escape_character_is_not_read() -> None:
-    assert "escape" in str(why_not_closed("# Escape = `\nFROM debian\nA`\nDD http://host/x /y\n"))
+    assert "escape" in str(network_bypass("# Escape = `\nFROM debian\nA`\nDD http://host/x /y\n"))
 
 
 def test_the_first_instruction_that_fetches_is_named() -> None:
@@ -160,4 +160,4 @@ def test_the_images_that_stages_begin_from_are_told_or_said_to_be_unknown(
     dockerfile: str, names: set[str | None]
 ) -> None:
     assert base_images(dockerfile) == names
-    assert (why_not_closed(dockerfile) is None) == (None not in names)
+    assert (network_bypass(dockerfile) is None) == (None not in names)

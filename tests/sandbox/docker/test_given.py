@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tbench.sandbox.backend import GivenNames
+from tbench.sandbox.backend import BackendFacts
 from tbench.sandbox.docker.create import ensure_scratch_image
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.networks import given_names
+from tbench.sandbox.docker.networks import backend_facts
 from tbench.sandbox.docker.owner import LABEL_RUN
 
 pytestmark = pytest.mark.engine
@@ -41,13 +41,13 @@ async def test_the_names_are_those_of_whose_network_a_container_has(engine: Engi
     holder = make(network_mode="none", dns=["192.0.0.1"], extra_hosts=hosts)
     main = make(network_mode=f"container:{holder}")
     copy = make(network_mode=f"container:{main}")
-    expected = GivenNames(frozenset({"192.0.0.1"}), frozenset((address, name) for name, address in hosts.items()))
-    found = [await given_names(engine, each) for each in (holder, main, copy)]
+    expected = BackendFacts(frozenset({"192.0.0.1"}), frozenset((address, name) for name, address in hosts.items()))
+    found = [await backend_facts(engine, each) for each in (holder, main, copy)]
     assert [dataclasses.replace(each, began_at=0.0) for each in found] == [expected] * 3
     # Each was made by itself, after the one before.
     assert 0 < time.time() - 60 < found[0].began_at < found[1].began_at < found[2].began_at < time.time() + 60
 
 
 async def test_a_container_of_which_nothing_is_said_has_none(engine: Engine, make: Callable[..., str]) -> None:
-    found = await given_names(engine, make(network_mode="none"))
-    assert found == GivenNames(began_at=found.began_at)
+    found = await backend_facts(engine, make(network_mode="none"))
+    assert found == BackendFacts(began_at=found.began_at)

@@ -12,13 +12,23 @@ from compared_runs import a_side, drawn, published
 
 from tbench.scores.comparing.compare import VarianceParts, compare, variance_parts
 from tbench.scores.comparing.exact import sign_flip_test
-from tbench.scores.comparing.noise import MAX_SEEDS, PowerPlan, TaskScope, plan_of_one, pooled, task_tries, wilson_95
+from tbench.scores.comparing.noise import (
+    MAX_SEEDS,
+    PowerPlan,
+    TaskScope,
+    plan_from_one_run,
+    pooled,
+    task_solve_rates,
+    wilson_95,
+)
 
 # Tasks that are solved sometimes.
 
 
 def test_a_task_is_flaky_where_some_of_its_verdicts_are_solved_and_some_are_not() -> None:
-    found = task_tries([a_side({"a": (1.0, 0.0, 0.0), "b": (1.0, 1.0, None), "c": (None,) * 3, "d": (0.5, 1.0, 1.0)})])
+    found = task_solve_rates(
+        [a_side({"a": (1.0, 0.0, 0.0), "b": (1.0, 1.0, None), "c": (None,) * 3, "d": (0.5, 1.0, 1.0)})]
+    )
     assert {each.task: each.is_flaky for each in found} == {"a": True, "b": False, "c": False, "d": True}
     by_task = {each.task: each for each in found}
     assert (by_task["b"].solved, by_task["b"].scored, by_task["b"].unscored) == (2, 2, 1)
@@ -28,14 +38,14 @@ def test_a_task_is_flaky_where_some_of_its_verdicts_are_solved_and_some_are_not(
 def test_runs_are_pooled_task_by_task_and_other_content_is_counted_apart() -> None:
     one = a_side({"a": (1.0, 1.0), "b": (0.0, 0.0)}, hashes={"b": "1"})
     two = a_side({"a": (0.0, 0.0), "b": (1.0, 1.0)}, "b", hashes={"b": "2"})
-    found = task_tries([one, two])
+    found = task_solve_rates([one, two])
     assert [(each.task, each.hash, each.solved, each.scored) for each in found if each.is_flaky] == [("a", None, 2, 4)]
     assert len(found) == 3
 
 
 def test_the_published_flaky_tasks_are_those_between_none_and_all() -> None:
     """The histogram of the published file: 12, 1, 1 and 6 tasks at 1 to 4 of 5."""
-    found = [each for each in task_tries([published("tmax-9b")]) if each.rate is not None]
+    found = [each for each in task_solve_rates([published("tmax-9b")]) if each.rate is not None]
     assert sum(0 < each.solved < 5 for each in found) == 20
     assert found[0].rate in (0.4, 0.6)
 
@@ -72,7 +82,7 @@ def test_no_number_of_seeds_helps_where_tasks_differ_too_much_but_more_tasks_do(
 @pytest.mark.parametrize("where", ["these tasks", "other tasks"])
 def test_more_seeds_see_smaller_differences(where: TaskScope) -> None:
     found = plan(0.1, 0.01)
-    seen = [found.seen_with(seeds, 0.8, where) or math.inf for seeds in (1, 2, 5, 50)]
+    seen = [found.detectable_difference(seeds, 0.8, where) or math.inf for seeds in (1, 2, 5, 50)]
     assert seen == sorted(seen, reverse=True)
     assert found.seeds_for(seen[2] + 1e-9, 0.8, where) == 5
 
@@ -100,9 +110,9 @@ def test_variance_parts_are_estimated_without_bias() -> None:
 
 def test_one_run_predicts_the_noise_of_two_like_it() -> None:
     run = a_side({"x": (1.0, 0.0), "y": (1.0, 1.0), "z": (None, 0.0)})
-    found = plan_of_one(run.table)
+    found = plan_from_one_run(run.table)
     assert (found.parts.within, found.is_pair, found.is_bound) == (pytest.approx(2 * 0.5 / 3), False, False)
-    single = plan_of_one(a_side({"x": (1.0,), "y": (0.0,)}).table)
+    single = plan_from_one_run(a_side({"x": (1.0,), "y": (0.0,)}).table)
     assert (single.parts.within, single.is_bound) == (0.5, True)
 
 

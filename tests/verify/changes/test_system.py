@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from seen_changes import IMAGE, container, strong
 
-from tbench.sandbox.backend import GivenNames
+from tbench.sandbox.backend import BackendFacts
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Sign
 from tbench.verify.changes.system import host_signs, replaced
 from tbench.verify.changes.work import work_of
@@ -112,7 +112,7 @@ def test_names_of_this_machine_that_the_instruction_asks_for_are_no_sign(
 def test_a_name_server_that_the_engine_gives_is_nobodys_choice() -> None:
     image = {**IMAGE, "/etc/resolv.conf": b"nameserver 192.0.2.53\n"}
     now = {"/etc/resolv.conf": b"nameserver 127.0.0.11\n"}
-    own = container(now, image=image, given=GivenNames(servers=frozenset({"127.0.0.11"})))
+    own = container(now, image=image, given=BackendFacts(servers=frozenset({"127.0.0.11"})))
     assert [sign.kind for sign in host_signs(container(now, image=image))] == ["hosts"]
     assert list(host_signs(own)) == []
 
@@ -129,7 +129,7 @@ def test_a_name_server_that_the_engine_gives_is_nobodys_choice() -> None:
     ],
 )
 def test_only_the_very_names_that_the_engine_gives_are_nobodys_choice(hosts: bytes, kinds: set[str]) -> None:
-    given = GivenNames(hosts=frozenset({("192.0.0.2", "server"), ("127.0.0.1", "db"), ("127.0.0.1", "db-1")}))
+    given = BackendFacts(hosts=frozenset({("192.0.0.2", "server"), ("127.0.0.1", "db"), ("127.0.0.1", "db-1")}))
     text = "ask server; ask db; ask db-1; ask other"
     assert strong(host_signs(container({"/etc/hosts": hosts}, texts=(text,), given=given))) == kinds
 

@@ -186,7 +186,7 @@ async def reached(sandbox: Any) -> list[str]:
 async def given_here(sandbox: Sandbox) -> set[str]:
     """Names that the sandbox says were given; exactly those are in its files."""
     assert isinstance(sandbox, Compares)
-    given = await sandbox.given_names()
+    given = await sandbox.backend_facts()
     lines = [line.split() for line in (await said(sandbox, "cat /etc/hosts")).splitlines()]
     written = {(address, name) for address, *names in lines for name in names}
     assert given.hosts <= written
