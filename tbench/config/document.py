@@ -138,7 +138,7 @@ class ForeignRunDocument(ValueError):
 def read_document(content: Mapping[str, Any]) -> RunDocument:
     """Validate the content of run.json.
 
-    Raises ForeignRunDocument for a plan without a configuration, and ValueError with a one-line message for invalid content.
+    Raises ForeignRunDocument for a plan without a configuration, and ValueError, in one line, for invalid content.
     """
     if "schema_version" not in content:
         raise ForeignRunDocument("no schema_version")
