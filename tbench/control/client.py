@@ -153,7 +153,9 @@ class ControlConnection:
             await self._writer.wait_closed()
 
     async def ask(self, request: Request) -> Answer:
-        """Send a request and return its answer. Raises UsageError if the run refuses, ControlConnectionClosed if it ended.
+        """Send a request and return its answer.
+
+        Raises UsageError if the run refuses, and ControlConnectionClosed if it has ended.
 
         After a cancelled request, the connection must not be used again.
         """
