@@ -1,6 +1,6 @@
-"""Runs a task's verifier in its sandbox: a verdict, or the error that says why there is none.
+"""Runs a task's verifier in a sandbox and returns its verdict, or raises the error that prevented one.
 
-No reward, or a 0 where pytest was to run and no test did, is an error and never a score.
+A missing reward, or a 0 although pytest should have run and no test did, is an error and never a score.
 """
 
 from __future__ import annotations
@@ -28,17 +28,15 @@ from tbench.tasks.task import Task
 from tbench.verifier_logs import Logs
 from tbench.verify.changes.facts import Tests, look_functions, walk_argument
 from tbench.verify.proof import calls_pytest, prove, reward_lines, starts_no_subshell, writes_alone
-from tbench.verify.report import NO_FACTS, Facts, PartOutput, moment, read_report
+from tbench.verify.report import NO_FACTS, Facts, PartOutput, parse_time, read_report
 from tbench.verify.reward import read_metrics, read_reward, remarks
 from tbench.verify.tests_shown import TEST_SUMS, test_files_shown
 
-# The script around a task's verifier, verifier.sh, and the variables that tell it what to do.
-
 Part = Literal["whole", "prepare", "run", "collect"]
-"""Part of the script: `whole` prepares and runs the tests, for root. For another user root runs `prepare`, and the user
-`run`. When they have ended, root runs `collect`."""
+"""Part of verifier.sh. As root, `whole` prepares and runs the tests; for another user, root runs `prepare` and the user
+`run`. Afterwards root runs `collect`."""
 _MEND_SEC = 200.0
-"""Time limit of mending."""
+"""Time limit of repairs before the tests."""
 
 
 @dataclass(frozen=True)
@@ -46,33 +44,33 @@ class VerifierScript:
     """One run of verifier.sh. Units: seconds."""
 
     stage: str
-    """Path of a new directory in the container, where the tests arrive."""
+    """Path of a new directory in the container that receives the tests."""
     tests: Mapping[str, FileEntry] | None
-    """Entries of the tests by path, all below the directory `tests` of `stage`; None where the image has them."""
+    """Entries of the tests by path, all below `stage`/tests; None if the image has the tests."""
     workdir: str
     timeout_sec: float
     reward_lines: Sequence[int] = ()
     """Numbers of the lines of test.sh that write a reward."""
     again: bool = False
-    """Whether a verifier ran there before, so that the files at /tests and /logs/verifier are our own."""
+    """Whether a verifier ran in the container before, so that /tests and /logs/verifier are its files."""
     uses_apt: bool = False
     kept: Sequence[str] = ("verifier", "agent", "artifacts")
-    """Folders of /logs that come out of the container."""
+    """Folders of /logs that are copied out of the container."""
     look_since: float | None = None
-    """Where a pass is looked at: when the container began, in seconds of its machine's clock."""
+    """Start of the container in seconds of its machine's clock, if a pass is to be inspected."""
 
     @property
     def limit_sec(self) -> float:
-        """Time limit of all parts together, mending included."""
+        """Time limit of all parts together, repairs included."""
         return self.timeout_sec + 60.0 + (_MEND_SEC if self.again or self.uses_apt else 0.0)
 
     @property
     def text(self) -> str:
-        """Text of the script for busybox's shell: the same for every task and every part."""
+        """Text of the script for busybox's shell, identical for all tasks and parts."""
         return _script_text()
 
     def environment(self, part: Part, known: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-        """Variables that the script reads. `collect` needs the facts that are `known` of the parts before."""
+        """Return the script's environment variables. `collect` needs the facts `known` from earlier parts."""
         values = {
             "PART": part,
             "STAGE": self.stage,
@@ -91,7 +89,7 @@ class VerifierScript:
             "LOOK": "",
         }
         if self.look_since is not None:
-            values["LOOK"] = walk_argument(self.look_since, moment(known.get("staged_at", "")))
+            values["LOOK"] = walk_argument(self.look_since, parse_time(known.get("staged_at", "")))
         return {f"TBENCH_VERIFIER_{name}": value for name, value in values.items()}
 
 
@@ -101,18 +99,18 @@ def _script_text() -> str:
 
 
 def _digest(tests: Mapping[str, FileEntry], stage: str) -> str:
-    """sha256 of the sorted sums that the files below /tests have when they are those that were sent."""
+    """Return the sha256 of the sorted checksum lines that sum_up() in verifier.sh prints for unchanged tests."""
     lines = b"\n".join(
         hashlib.sha256(entry.data).hexdigest().encode() + b"  " + os.fsencode(path.removeprefix(stage))
         for path, entry in tests.items()
         if entry.data is not None
     )
-    # A name may have line breaks in it, and is then sorted in pieces there.
+    # busybox sort splits a name that contains line breaks.
     return hashlib.sha256(b"\n".join(sorted(lines.split(b"\n")))).hexdigest()
 
 
 _KEPT = ("verifier", "agent", "artifacts")
-"""Folders below /logs that are kept. Any other file could pass for one of ours, as they end up side by side."""
+"""Folders below /logs that are kept. Files elsewhere could be mistaken for tbench's own in the trial's directory."""
 _EVIDENCE = "evidence"
 _KEPT_BYTES = 32 << 20
 _MARGIN_SEC = 60.0
@@ -122,24 +120,24 @@ _CONTINUE_SEC = 20.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """The reward, and the files below /logs: verifier/{stdout.txt,reward.txt,ctrf.json,…}, agent/…, artifacts/…
+    """Reward and evidence of one verifier run.
 
-    Files that the agent left where tests and reward belong are below evidence/.
+    Files below /logs: verifier/{stdout.txt,reward.txt,ctrf.json,…}, agent/…, artifacts/…; files that the agent left at
+    the paths of tests and rewards are below evidence/.
     """
 
     reward: float
     files: Mapping[str, bytes]
     integrity: Integrity = NOTHING_SEEN
     facts: Facts = NO_FACTS
-    """What the verifier's script saw."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """All numbers that it wrote, by name, where they are more than the reward."""
+    """Numbers in the reward file by name, if it has more than the reward."""
     looked: bytes = b""
-    """What a look printed that was made when the tests had ended; empty where there was none."""
+    """Output of the container's inspection after the tests; empty if there was no inspection."""
 
     @property
     def stdout(self) -> bytes:
-        """What its script printed."""
+        """Output of test.sh."""
         return self.files.get("verifier/stdout.txt", b"")
 
     @property
@@ -148,11 +146,11 @@ class Verdict:
         return _verifier_logs(self.files)
 
     def remarked(self, remarks: Sequence[str]) -> Verdict:
-        """This verdict with what was seen before the verifier began."""
+        """Return this verdict with earlier remarks put before its own."""
         return self.with_integrity(remarks=(*remarks, *self.integrity.remarks))
 
     def with_integrity(self, *, tamper: Iterable[str] | None = None, **update: object) -> Verdict:
-        """This verdict with other fields of its integrity, and with each sign of `tamper` once."""
+        """Return this verdict with updated fields of its integrity; duplicate signs in `tamper` are dropped."""
         if tamper is not None:
             update["tamper"] = tuple(dict.fromkeys(tamper))
         return dataclasses.replace(self, integrity=self.integrity.model_copy(update=update))
@@ -163,17 +161,17 @@ def _verifier_logs(files: Mapping[str, bytes]) -> Logs:
 
 
 @dataclass(frozen=True)
-class BroughtTests:
-    """The tests of an image that has them at /tests, as far as a verdict rests on them."""
+class ImageTests:
+    """Facts about the tests of an image that has them at /tests."""
 
     script: bytes
     """Content of test.sh."""
-    speak_elsewhere: bool
-    """Whether other files of them speak of a reward, too."""
+    others_mention_reward: bool
+    """Whether a test file other than test.sh contains the word reward."""
 
 
 class VerifierFailed(TrialError):
-    """A verifier ran without a verdict. Carries the files below /logs, and what a verdict would rest on."""
+    """A verifier ran without reaching a verdict. Carries the files below /logs, the integrity and the facts."""
 
     def __init__(
         self,
@@ -189,13 +187,13 @@ class VerifierFailed(TrialError):
 
     @property
     def agent_can_cause(self) -> bool:
-        # Wherever it ran, it ran about the agent's work.
+        # In any container, the verifier ran on the agent's work.
         return True
 
 
 @contextlib.contextmanager
-def _once_staged() -> Iterator[None]:
-    """Once the tests lie in its container, an error that the agent may be the cause of is that of a verifier."""
+def _blaming_verifier() -> Iterator[None]:
+    """Turn errors that the agent may have caused after the tests were staged into VerifierFailed."""
     try:
         yield
     except TrialError as error:
@@ -205,13 +203,13 @@ def _once_staged() -> Iterator[None]:
 
 
 def unjudged(error: TrialError) -> VerifierFailed:
-    """The error of a verifier that comes to no verdict beside what the agent left, though it does without that.
+    """Return the error of a verifier that fails on the agent's work but reaches a verdict without it.
 
-    The difference proves nothing: the work may be too heavy for it. No other attempt can change it, either.
+    This proves no tampering, as the work may be too large for the verifier. A retry would not change it.
     """
     integrity = error.integrity if isinstance(error, VerifierFailed) else NOTHING_SEEN
-    words = f"fails-with-work: {error.type}, but without the agent's work the verifier runs"
-    integrity = integrity.model_copy(update={"tamper": (*integrity.tamper, words)})
+    sign = f"fails-with-work: {error.type}, but without the agent's work the verifier runs"
+    integrity = integrity.model_copy(update={"tamper": (*integrity.tamper, sign)})
     type_ = "verifier_no_reward" if error.kind.retryable else error.type
     return VerifierFailed(type_, str(error), error.files, integrity)
 
@@ -221,23 +219,23 @@ async def verify(
     sandbox: Sandbox,
     *,
     again: bool = False,
-    brought: BroughtTests | None = None,
+    brought: ImageTests | None = None,
     kept: Sequence[str] = _KEPT,
     look_since: float | None = None,
 ) -> Verdict:
-    """Stage tests/, run tests/test.sh under its timeout, read the reward. Raises TrialError.
+    """Stage tests/, run tests/test.sh under its timeout, and read the reward. Raises TrialError.
 
-    `again`: a verifier has run in the sandbox before; whatever keeps tests from running is then repaired first.
-    Nothing is staged if the image has `brought` the tests. `kept` are the folders of /logs that are kept.
-    After a pass, the changes in the container since `look_since` (seconds of its machine's clock) are listed.
+    `again`: a verifier ran in the sandbox before; damage that prevents tests from running is repaired first.
+    `brought`: the tests in the image; none are staged then. `kept`: folders of /logs to keep.
+    After a pass, changes in the container since `look_since` (seconds of its machine's clock) are listed.
     """
-    return await _Attempt(task, sandbox, brought, tuple(kept), look_since).verify(again=again)
+    return await _VerifierRun(task, sandbox, brought, tuple(kept), look_since).verify(again=again)
 
 
 async def verify_twice(run: Callable[[bool], Awaitable[Verdict]], *, again: bool = False) -> Verdict:
     """Return the verdict of `run(again)` or, if no test ran, of `run(True)`, with the files of both. Raises TrialError.
 
-    The first run may have executed the agent's work as root, so what it left must not decide the second one.
+    The first run may have executed the agent's work as root, so its leftovers must not decide the second one.
     """
     try:
         return await run(again)
@@ -250,16 +248,16 @@ async def verify_twice(run: Callable[[bool], Awaitable[Verdict]], *, again: bool
     try:
         second = await run(True)
     except VerifierFailed as failure:
-        words = f"{failure}; so it was when it was run a first time" if failure.type == first.type else str(failure)
+        message = f"{failure}; the first run failed in the same way" if failure.type == first.type else str(failure)
         files = {**files_before, **failure.files}
         integrity = with_earlier(before, failure.integrity)
-        raise VerifierFailed(failure.type, words, files, integrity, failure.facts) from None
+        raise VerifierFailed(failure.type, message, files, integrity, failure.facts) from None
     integrity = with_earlier(before, second.integrity)
     return dataclasses.replace(second, files={**files_before, **second.files}, integrity=integrity)
 
 
 def with_earlier(before: Integrity, after: Integrity) -> Integrity:
-    """The integrity `after` of a verdict, with what an earlier run of the verifier saw, `before`."""
+    """Return the integrity `after`, merged with the integrity `before` of an earlier run of the verifier."""
     return after.model_copy(
         update={
             "tamper": tuple(dict.fromkeys(before.tamper + after.tamper)),
@@ -271,12 +269,10 @@ def with_earlier(before: Integrity, after: Integrity) -> Integrity:
 
 
 @dataclass(frozen=True)
-class _Attempt:
-    """One run of a verifier."""
-
+class _VerifierRun:
     task: Task
     sandbox: Sandbox
-    brought: BroughtTests | None
+    brought: ImageTests | None
     kept: tuple[str, ...]
     look_since: float | None
 
@@ -290,7 +286,7 @@ class _Attempt:
         facts = dataclasses.replace(facts, took_sec=time.monotonic() - started)
         if not facts.is_complete:
             facts = dataclasses.replace(facts, out_of_memory=self.sandbox.ran_out_of_memory)
-        if facts.others_spoke and not starts_no_subshell(self._test_script, facts.told):
+        if facts.others_wrote_trace and not starts_no_subshell(self._test_script, facts.told):
             facts = dataclasses.replace(facts, wrote_last=False)
         logs = _verifier_logs(files)
         writes = len(facts.told) if facts.has_watcher else None
@@ -308,12 +304,12 @@ class _Attempt:
         files.pop(f"verifier/{TEST_SUMS}", None)
         if proven.reward > 0 and (sums := await self._test_sums(logs)):
             files[f"verifier/{TEST_SUMS}"] = sums
-        # Where something else contradicts the reward, the numbers beside it are worth no more.
+        # If the reward is contradicted, the numbers beside it are not trusted either.
         metrics = read_metrics(logs) if proven.reward == reward else {}
         return Verdict(proven.reward, files, seen.model_copy(update=update), facts, metrics, looked)
 
     async def _test_sums(self, logs: Logs) -> bytes:
-        """Lines of sha256sum about the test files in the work that a pass shows: those in /tests are known."""
+        """Return sha256sum's lines for the test files outside /tests that the output of a pass names."""
         own = {basename(name) for name in self.task.tests} if self.brought is None else set()
         shown = [name for name in test_files_shown(logs) if basename(name) not in own]
         if self.brought is not None or not shown:
@@ -326,7 +322,7 @@ class _Attempt:
 
     @property
     def _other_scripts(self) -> dict[str, str]:
-        """Shell scripts beside test.sh, by path below tests/; none of an image that brings its tests."""
+        """Shell scripts beside test.sh, by path below tests/; empty if the image has the tests."""
         entries = self.task.tests if self.brought is None else {}
         found = {name: entry.data for name, entry in entries.items() if name.endswith(".sh") and name != "test.sh"}
         return {name: data.decode("utf-8", "replace") for name, data in found.items() if data is not None}
@@ -335,55 +331,55 @@ class _Attempt:
     def _has_witness(self) -> bool:
         """Whether test.sh itself writes each reward."""
         if self.brought is not None:
-            return not self.brought.speak_elsewhere and writes_alone(self._test_script, ())
+            return not self.brought.others_mention_reward and writes_alone(self._test_script, ())
         entries = self.task.tests.items()
         others = (entry.data for name, entry in entries if name != "test.sh" and entry.data is not None)
         return writes_alone(self._test_script, others)
 
     async def _run(self, again: bool) -> tuple[Facts, dict[str, bytes], bytes]:
-        """Run the verifier's script; returns what it saw, the files that are kept, and what a look printed.
+        """Run verifier.sh; return its facts, the files that are kept, and the inspection's output.
 
-        As root it is two execs: tests go in through the first one's stdin and the logs come out of the second one's
-        stdout, because the engine's own copying costs more than everything else together. What the first saw before
-        the tests is handed to the second from here, where nobody in the container can change it.
+        As root these are two execs: tests go in through stdin of the first, and logs come out through stdout of the
+        second, because the engine's own copying costs more than everything else together. Facts from before the
+        tests are passed to the second exec from here, where no process in the container can change them.
         """
         script = self._script(again)
-        messages = await self._tested(script)
-        with _once_staged():
-            if messages is None:
-                # Its output broke off.
-                return Facts(timed_out=True), await self._fetched(), b""
-            known = {kind: values[0] for message in messages for kind, values in message.facts.items()}
-            sums = messages[0].handed if "began_at" in known else b""
-            collected = await self._part("collect", script, _COLLECT_SEC, known=known, stdin=sums)
+        outputs = await self._run_tests(script)
+        with _blaming_verifier():
+            if outputs is None:
+                # The part exceeded its time limit.
+                return Facts(timed_out=True), await self._fetch_logs(), b""
+            known = {kind: values[0] for output in outputs for kind, values in output.facts.items()}
+            sums = outputs[0].payload if "began_at" in known else b""
+            collected = await self._run_part("collect", script, _COLLECT_SEC, known=known, stdin=sums)
             if collected is None:
-                # It was ended while all others in the container stood still.
+                # It was ended while all other processes were stopped.
                 await self.sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
-                return Facts(timed_out=True), await self._fetched(), b""
-            seen, files = read_report([*messages, collected], _KEPT_BYTES)
+                return Facts(timed_out=True), await self._fetch_logs(), b""
+            seen, files = read_report([*outputs, collected], _KEPT_BYTES)
             folders = (*self.kept, _EVIDENCE)
             files = {name: data for name, data in files.items() if name.partition("/")[0] in folders}
-            return seen, files, collected.looked
+            return seen, files, collected.inspection
 
-    async def _tested(self, script: VerifierScript) -> list[PartOutput] | None:
-        """Stage the tests and run them; what was printed until then, None where that took too long."""
+    async def _run_tests(self, script: VerifierScript) -> list[PartOutput] | None:
+        """Stage and run the tests; return the output of each part, None if one exceeded its time limit."""
         settings = self.task.file.verifier
         user = str(settings.user) if settings.user is not None else None
         as_root = self.sandbox.runs_as_root if user is None else user in ("root", "0")
         variables = self.task.resolve_env(settings.env)
         tests = b"" if script.tests is None else pack(script.tests)
         if as_root:
-            whole = await self._part("whole", script, script.limit_sec, variables=variables, stdin=tests)
+            whole = await self._run_part("whole", script, script.limit_sec, variables=variables, stdin=tests)
             return None if whole is None else [whole]
-        # For another user than root: root stages, with a call of its own.
-        prepared = await self._part("prepare", script, script.limit_sec - script.timeout_sec, stdin=tests)
+        # Only root can stage the tests.
+        prepared = await self._run_part("prepare", script, script.limit_sec - script.timeout_sec, stdin=tests)
         if prepared is None or not prepared.is_whole or "forged" in prepared.facts:
             return None if prepared is None else [prepared]
-        with _once_staged():
-            ran = await self._part("run", script, script.timeout_sec + _MARGIN_SEC, variables=variables, user=user)
+        with _blaming_verifier():
+            ran = await self._run_part("run", script, script.timeout_sec + _MARGIN_SEC, variables=variables, user=user)
         return None if ran is None else [prepared, ran]
 
-    async def _part(
+    async def _run_part(
         self,
         part: Part,
         script: VerifierScript,
@@ -394,7 +390,7 @@ class _Attempt:
         known: Mapping[str, str] = MappingProxyType({}),
         stdin: bytes = b"",
     ) -> PartOutput | None:
-        """Run a part of the script; what it printed, None where it took too long. Raises TrialError."""
+        """Run a part of the script; return its output, None if it exceeded its limit. Raises TrialError."""
         environment = {**variables, **script.environment(part, known)}
         ended = await self.sandbox.shell(
             script.text,
@@ -406,11 +402,11 @@ class _Attempt:
         if ended.timed_out:
             return None
         if ended.exit_code == NOT_STAGED:
-            words = "the tests could not be put into the container, or what lies there not moved aside"
-            raise TrialError("verifier_failed", words, origin=Origin("exec", self.sandbox.is_fresh, ran=True))
-        return PartOutput.read(ended.output, looks=part == "collect" and self.look_since is not None)
+            message = "the tests could not be copied into the container, or existing files not moved out of their way"
+            raise TrialError("verifier_failed", message, origin=Origin("exec", self.sandbox.is_fresh, ran=True))
+        return PartOutput.read(ended.output, inspects=part == "collect" and self.look_since is not None)
 
-    async def _fetched(self) -> dict[str, bytes]:
+    async def _fetch_logs(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         for folder in self.kept:
             files = await self.sandbox.fetch(f"/logs/{folder}", _KEPT_BYTES)
@@ -439,14 +435,14 @@ class _Attempt:
 
 def _reward(task: Task, facts: Facts, logs: Logs, wants_pytest: bool) -> float:
     if facts.forged:
-        raise TrialError("verifier_tampered", f"{facts.forged[0]}, so no test counts")
+        raise TrialError("verifier_tampered", f"{facts.forged[0]}, so the tests do not count")
     if facts.timed_out:
         limit_sec = task.file.verifier.timeout_sec
         raise TrialError("verifier_timeout", f"tests/test.sh took longer than {limit_sec:.0f} s")
     if facts.out_of_memory and (facts.was_killed or not facts.is_complete):
-        raise TrialError("verifier_no_reward", "tests/test.sh was ended before its end, as memory was used up")
+        raise TrialError("verifier_no_reward", "tests/test.sh was killed because memory ran out")
     if not facts.is_complete:
-        raise TrialError("verifier_tampered", "the shell that runs the tests was ended from within")
+        raise TrialError("verifier_tampered", "the shell that runs the tests was killed by a process in the container")
     if facts.odd:
         raise TrialError("verifier_no_reward", f"{facts.odd[0]}, so there is no reward")
     asked = task.file.verifier

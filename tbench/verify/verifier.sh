@@ -1,26 +1,26 @@
 # shellcheck shell=dash
-# Runs a task's verifier in its container: the tests are staged and summed up, what keeps them from running is mended,
-# test.sh runs, and what it left goes back with a report. For the tools volume's busybox ash, as root in two goes: the second
-# begins when the first has ended, and all that was there meanwhile stands still.
+# Runs a task's verifier in its container: stages the tests and sums their files, repairs damage that prevents them from
+# running, runs test.sh, and prints the logs and a report. For the tools volume's busybox ash, as root in two execs: the
+# second begins when the first has ended, and stops all other processes.
 #
-# Each prints one message and nothing else, so that whatever somebody adds shows: a mark of its own, what it hands over, the
-# mark, its report, the mark again with the word end. The report has a line per fact: kind, tab, value (report.py reads it).
-# Utilities are busybox's own, by its whole path: nothing of the image's is run but bash, dpkg and update-ca-certificates.
+# Each exec prints one message and nothing else, so that output of any other process shows: a random mark, the payload,
+# the mark, the report, the mark and the word end. The report has a line per fact: kind, tab, value (report.py parses
+# it). Utilities are busybox's, by full path: of the image's programs only bash, dpkg and update-ca-certificates run.
 
-# What is to be done (script.py says it), taken out of the environment of whatever is started here.
+# Parameters (set by verifier.py), removed from the environment of all programs that are started here.
 part=$TBENCH_VERIFIER_PART           # whole, prepare, run or collect
-stage=$TBENCH_VERIFIER_STAGE         # a directory of our own, where the tests arrive
-digest=$TBENCH_VERIFIER_DIGEST       # sha256 of the sorted sums of the tests' files
-lines=$TBENCH_VERIFIER_LINES         # numbers of test.sh's lines that write the reward, each between blanks
+stage=$TBENCH_VERIFIER_STAGE         # a new directory that receives the tests
+digest=$TBENCH_VERIFIER_DIGEST       # sha256 of the sorted checksums of the tests' files
+lines=$TBENCH_VERIFIER_LINES         # numbers of test.sh's lines that write the reward, each between spaces
 workdir=$TBENCH_VERIFIER_WORKDIR
-limit_sec=$TBENCH_VERIFIER_LIMIT_SEC # test.sh's
+limit_sec=$TBENCH_VERIFIER_LIMIT_SEC # time limit of test.sh
 again=$TBENCH_VERIFIER_AGAIN         # not empty: a verifier ran here before
 uses_apt=$TBENCH_VERIFIER_USES_APT   # not empty: test.sh mentions apt or dpkg
-brought=$TBENCH_VERIFIER_BROUGHT     # not empty: the image has the tests, and none arrive
-kept=$TBENCH_VERIFIER_KEPT           # folders of /logs that are printed, a line each
-began_at=$TBENCH_VERIFIER_BEGAN_AT   # collect: when test.sh began, in seconds; empty where it did not
-began_ticks=$TBENCH_VERIFIER_TICKS   # collect: when test.sh began, in ticks of the machine's clock; empty where it did not
-look=$TBENCH_VERIFIER_LOOK           # collect: the walk of a look behind what is no 0 (look.sh); empty for none
+brought=$TBENCH_VERIFIER_BROUGHT     # not empty: the image has the tests, and none are sent
+kept=$TBENCH_VERIFIER_KEPT           # folders of /logs that are printed, one per line
+began_at=$TBENCH_VERIFIER_BEGAN_AT   # collect: start of test.sh in seconds, if it ran
+began_ticks=$TBENCH_VERIFIER_TICKS   # collect: start of test.sh in ticks of the machine's clock, if it ran
+look=$TBENCH_VERIFIER_LOOK           # collect: argument of look() (look.sh) if the reward is not 0; empty: none
 unset TBENCH_VERIFIER_PART TBENCH_VERIFIER_STAGE TBENCH_VERIFIER_DIGEST TBENCH_VERIFIER_LINES TBENCH_VERIFIER_WORKDIR \
     TBENCH_VERIFIER_LIMIT_SEC TBENCH_VERIFIER_AGAIN TBENCH_VERIFIER_USES_APT TBENCH_VERIFIER_TICKS \
     TBENCH_VERIFIER_BEGAN_AT TBENCH_VERIFIER_BROUGHT TBENCH_VERIFIER_KEPT TBENCH_VERIFIER_LOOK
@@ -43,12 +43,12 @@ terminal=
 stopped=
 mark=
 
-# Adds a fact to the report. A value ends with its line: names of files may hold newlines.
+# Adds a fact to the report. A value is cut at its first newline, as file names may contain some.
 note() {
     report="$report$1$tab${2%%"$newline"*}$newline"
 }
 
-# Passes on the first $1 lines, each a fact of the kind $2, and how many more there are.
+# Prints the first $1 lines, each a fact of kind $2, and the number of further lines.
 first() {
     # shellcheck disable=SC2016 # awk's variables
     $busybox awk -v most="$1" -v kind="$2" '
@@ -58,8 +58,8 @@ first() {
 
 # -- staging -------------------------------------------------------------------------------------
 
-# Moves what the agent left at path $1 into our own directory, under the name $2. It is never followed or deleted, and a
-# rename within one file system takes no room on it.
+# Moves the file or directory that the agent left at $1 into the stage, under the name $2. It is never followed or
+# deleted, and a rename within one file system needs no disk space.
 set_aside() {
     [ -d "$stage/evidence" ] || $busybox mkdir -p -m 700 "$stage/evidence" || exit $exit_not_staged
     $busybox mv "$1" "$stage/evidence/$2" || exit $exit_not_staged
@@ -68,11 +68,11 @@ set_aside() {
         $busybox sed "s,^$stage/evidence/$2,evidence$tab$1," | first 40 evidence)$newline"
 }
 
-# Puts the tests at /tests and an empty directory at /logs/verifier. The tests arrive as an archive on standard input.
+# Puts the tests at /tests and an empty directory at /logs/verifier. Standard input is an archive of the tests.
 stage_tests() {
     umask 022
     if [ -n "$brought" ]; then $busybox mkdir -p "$stage"; else $busybox tar -xf - -C /; fi || exit $exit_not_staged
-    # What lies there is our own.
+    # These files are from the earlier run of the verifier.
     [ -z "$again" ] || $busybox rm -rf $logs
     [ -z "$again" ] || [ -n "$brought" ] || $busybox rm -rf /tests
     if [ -L /logs ] || { [ -e /logs ] && [ ! -d /logs ]; }; then set_aside /logs logs; fi
@@ -84,13 +84,13 @@ stage_tests() {
     $busybox mv "$stage/tests" /tests || exit $exit_not_staged
 }
 
-# Prints the sums of the files at /tests, in order. Only what is a plain file is opened: a pipe would
-# keep who opens it, and a device or a file with holes has no end.
+# Prints the sorted checksums of the files at /tests. Only regular files are opened: opening a pipe would block, and a
+# device may be endless, as is nearly a huge sparse file.
 sum_up() {
     $busybox find /tests -type f -size -8388608 -print0 | $busybox xargs -0 -r $busybox sha256sum | $busybox sort
 }
 
-# Checks that the tests are what was sent.
+# Checks that the tests are the ones that were sent.
 check_tests() {
     sums=$(sum_up)
     if [ -z "$brought" ] && [ "$(printf %s "$sums" | $busybox sha256sum)" != "$digest  -" ]; then
@@ -99,9 +99,9 @@ check_tests() {
     fi
 }
 
-# -- mending -------------------------------------------------------------------------------------
+# -- repairs -------------------------------------------------------------------------------------
 
-# Processes that have one of dpkg's locks open; a file is the same one by whatever name.
+# Prints the processes that have one of dpkg's locks open, under any name.
 lock_holders() {
     local file lock
     for file in /proc/[0-9]*/fd/*; do
@@ -127,7 +127,7 @@ mend_lock() {
     note repair "dpkg-lock: a process that held it was ended"
 }
 
-# By its whole path: busybox has a dpkg of its own.
+# By full path, because busybox has a dpkg applet.
 mend_dpkg() {
     set -- /var/lib/dpkg/updates/[0-9]*
     [ -e "$1" ] || $busybox grep -qsE '^Status: .* (half-installed|unpacked|half-configured|triggers-[a-z]*)$' \
@@ -152,7 +152,7 @@ mend_disk() {
     note repair "disk: it was full; apt's downloads were removed"
 }
 
-# Puts back what every new container has in /dev: nobody compares that file system, and bash opens files there by name.
+# Restores the standard entries of /dev: that file system is not compared, and bash opens files there by name.
 mend_devices() {
     local name target known
     for name in fd stdin/0 stdout/1 stderr/2; do
@@ -178,8 +178,8 @@ mend() {
 
 # -- examining -----------------------------------------------------------------------------------
 
-# Sets name, state, parent, session and ticks (when it began) from a process's stat file. Forks nothing. One whose first
-# thread has ended is over only when its other threads are.
+# Sets name, state, parent, session and ticks (start time) from a process's stat file, without a fork. A process whose
+# first thread has ended is alive as long as it has other threads.
 read_stat() {
     local line
     read -r line 2>/dev/null <"$1" || return 1
@@ -190,10 +190,10 @@ read_stat() {
     [ "$state" != Z ] || [ "${18}" -le 1 ] || state=S
 }
 
-# Counts the processes that the agent left: all but ours (one session) and the terminal's own, which are tmux, then what
-# starts its shell (a script of ours, run by our busybox; one for each step of a task), then the shells of that, which takes
-# one that stood still for lost. They stand still from then on, in this order, as each would start the next one anew: a
-# shell can wait for the tests, too, and tmux run commands.
+# Counts the processes that the agent left: all but this script's session and the terminal's own. Those are tmux, the
+# wrapper that starts its shell (share/shell, run by tbench's busybox; one per task step), and the wrapper's shells.
+# They are stopped in this order, because each would restart the next (the wrapper takes a stopped shell for lost), and
+# because a shell can wait for the tests and tmux can run commands.
 count_left() {
     local process words ours wrappers=' '
     left=0
@@ -226,18 +226,18 @@ count_left() {
     note left $left
 }
 
-# When this container began, by its clock, less a second: change times of files are whole seconds here.
+# Sets begun to the start of this container by its clock, less a second, as change times are whole seconds here.
 read_begin() {
     local up now
     read_stat /proc/1/stat
     read -r up _ </proc/uptime
     # shellcheck disable=SC3028 # busybox has it
     now=${EPOCHREALTIME%????}
-    # In hundredths of a second.
+    # Hundredths of a second.
     begun=$(((${now%.*}${now#*.} - ${up%.*}${up#*.} + ticks) / 100 - 1))
 }
 
-# Notes how many processes of this container the kernel has ended as memory was used up, its own limit's or the machine's.
+# Notes how many processes of this container the kernel has killed because its limit or the machine's memory ran out.
 note_killed() {
     local file name number
     for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
@@ -246,8 +246,8 @@ note_killed() {
     done
 }
 
-# Counts the processes that began with the tests and are still there, besides this one and what limits its time, and ends
-# those that no process from before has started: a server goes on with its workers.
+# Counts the processes that started during the tests and still run, besides this script's session, and kills them unless
+# their parent is older than the tests: a server from before keeps its workers.
 end_outlived() {
     local process ours outlived=0 ended=''
     read_stat /proc/self/stat
@@ -271,13 +271,13 @@ end_outlived() {
 prepare() {
     mend_devices
     [ -z "$again" ] || mend
-    # Whoever waits for the tests is there before them.
+    # A process that waits for the tests exists before they are staged.
     count_left
     # shellcheck disable=SC3028 # busybox has it
     note staged_at "$EPOCHREALTIME"
     stage_tests
     if [ -n "$uses_apt" ] && [ -z "$again" ]; then
-        # Nobody can hold its lock where nobody is left, or have left it half configured who did not use it.
+        # Without leftover processes and changes to dpkg's status, its lock is free and it is fully configured.
         read_begin
         if [ "$left" != 0 ] || [ "$($busybox stat -c %Z /var/lib/dpkg/status 2>/dev/null || echo 0)" -ge $begun ]; then
             mend
@@ -287,7 +287,7 @@ prepare() {
     note_killed
 }
 
-# Begins and ends a message; what is handed over is printed between.
+# Begin and end a message; the payload is printed between them.
 begin_message() {
     read -r mark </proc/sys/kernel/random/uuid
     printf '%s\n' "$mark"
@@ -303,9 +303,9 @@ tell_sums() {
     end_message
 }
 
-# Runs test.sh, as the last that this does: in its place comes who hears bash tell what it runs, ends this message with what
-# was seen, and stops all others. Nobody can hold the place of test.sh's parent, or change what was seen before, when the
-# others go on. Its output goes to a file: a server that test.sh leaves behind would hold a pipe open for ever.
+# Replaces this shell by the witness, which runs test.sh, reads bash's trace, ends this message with its facts, and
+# stops all other processes. So no process can pose as test.sh's parent or change earlier facts once the others
+# continue. The output of test.sh goes to a file: a server that it leaves behind would hold a pipe open for ever.
 run() {
     cd "$workdir" 2>/dev/null || {
         $busybox mkdir -p "$workdir"
@@ -322,8 +322,7 @@ $report
 END
 }
 
-# Notes what the reward that counts is where it is no plain file of its own, and files of tests that are other than what was
-# sent, or new.
+# Notes a reward file that is not a regular file with a single name, and files of the tests that changed or are new.
 note_oddities() {
     local name kind now IFS="$newline"
     if [ -L /logs ] || [ -L $logs ] || [ ! -d $logs ]; then
@@ -341,16 +340,16 @@ note_oddities() {
         break
     done
     [ -n "$sums" ] || return
-    # What was written and put back. Change times cannot be set from inside.
+    # Files that were written and restored. Change times cannot be set from inside the container.
     [ -z "$began_at" ] || report="$report$({
         printf '%s\n' "$sums" | $busybox sed 's/^[^/]*//'
         /opt/tbench/bin/changed "$began_at" /tests | $busybox grep -v /__pycache__/
     } | $busybox sort | $busybox uniq -d | $busybox sed "s/^/touched$tab/" | first 20 touched)$newline"
-    # Python itself brings bytecode up to date.
+    # Python itself updates bytecode.
     sums=$(printf '%s\n' "$sums" | $busybox grep -v /__pycache__/)
     now=$(sum_up | $busybox grep -v /__pycache__/)
     [ "$now" != "$sums" ] || return
-    # Sums that are gone or are others now; those that are new too come twice.
+    # Checksums that are gone or changed: those of unchanged and new files occur at least twice here.
     report="$report$({ printf '%s\n' "$sums"; printf '%s\n%s\n' "$now" "$now"; } | $busybox sort | $busybox uniq -u |
         $busybox sed -n "s,^[^/]*/,changed$tab/,p" | first 20 changed)$newline"
     report="$report$({
@@ -360,14 +359,14 @@ note_oddities() {
         $busybox grep -E '\.(py|pyc|so|pth|sh|bash|ini|cfg|toml|js|mjs|rb|pl|pm)$' | first 20 new)$newline"
 }
 
-# Prints what a look finds, behind a mark of its own, where one is wanted and the reward is not a plain 0.
+# Prints the mark and an inspection of the container, if one is wanted and the reward is not 0.
 tell_look() {
     if [ -z "$look" ] || { [ -f $logs/reward.txt ] && [ "$($busybox head -c 8 $logs/reward.txt)" = 0 ]; }; then return; fi
     printf '%s\n' "$mark"
     { look "$look" && printf '\0end'; } | $busybox head -c "$look_bytes"
 }
 
-# Prints an archive and the report. The verdict's files come first: whatever else is there, a limit must not cut them off.
+# Prints an archive and the report. The verdict's files come first, so that the size limit never cuts them off.
 tell_logs() {
     local name
     begin_message
@@ -386,8 +385,8 @@ tell_logs() {
     end_message
 }
 
-# Everything else in the container stands still meanwhile: nobody can write a reward after the verifier has ended. What
-# limits the time of this goes on.
+# Stops all other processes, so that none can write a reward after the verifier has ended. The parent, which enforces
+# this script's time limit, continues.
 stop_others() {
     { kill -STOP -1; kill -CONT $PPID; } 2>/dev/null
 }
@@ -402,7 +401,7 @@ case "$part" in
         stop_others
         run " $terminal $stopped "
         ;;
-    # For another user than root: root prepares, the user runs the tests.
+    # If the tests run as another user, root prepares.
     prepare)
         prepare
         $busybox chmod 700 "$stage"

@@ -56,7 +56,7 @@ def test_every_kind_of_line_is_a_fact() -> None:
         has_ended=True,
         told=("+/tests/test.sh:3 echo 1",),
         wrote_last=True,
-        others_spoke=True,
+        others_wrote_trace=True,
         called=("+/tests/test.sh:2 pytest",),
         programs=("/x/y", "/x/pytest"),
         runners=("/x/pytest",),
@@ -68,7 +68,7 @@ def test_every_kind_of_line_is_a_fact() -> None:
     assert files == {"verifier/stdout": b"words"}
 
 
-def test_output_that_broke_off_is_not_complete_and_says_nothing() -> None:
+def test_output_that_is_cut_off_is_incomplete_and_yields_no_facts() -> None:
     whole = printed("code\t0", verifier__a=b"1")
     for output in (b"", whole[:-1], whole[:-60], whole[:10]):
         assert read(printed("left\t1"), output) == (Facts(leftovers=1), {})
@@ -86,18 +86,21 @@ def test_output_that_broke_off_is_not_complete_and_says_nothing() -> None:
     ],
     ids=["two", "before", "behind", "two marks", "its own mark within", "end alone"],
 )
-def test_of_a_part_that_somebody_else_wrote_beside_nothing_is_believed(output: bytes) -> None:
+def test_output_that_another_process_wrote_into_is_ignored(output: bytes) -> None:
     facts, files = read(printed("code\t1"), output)
     assert (facts.exit_code, facts.is_complete, files) == (1, False, {})
-    assert facts.forged == ("somebody else wrote into the verifier's output",)
+    assert facts.forged == ("another process wrote into the verifier's output",)
 
 
-def test_a_look_stands_between_marks_and_only_where_one_may_be() -> None:
+def test_an_inspection_is_read_between_marks_only_if_one_may_be_there() -> None:
     output = printed("code\t1").replace(b"code", b"\0looked\0end%b\ncode" % MARK.encode())
-    found = PartOutput.read(output, looks=True)
-    assert (found.looked, found.facts["code"], found.is_whole) == (b"\0looked\0end", ["1"], True)
-    assert PartOutput.read(printed("code\t1"), looks=True).looked == b""
-    assert PartOutput.read(output).is_foreign and PartOutput.read(output + output, looks=True).is_foreign
+    found = PartOutput.read(output, inspects=True)
+    assert (found.inspection, found.facts["code"], found.is_whole) == (b"\0looked\0end", ["1"], True)
+    assert PartOutput.read(printed("code\t1"), inspects=True).inspection == b""
+    assert (
+        PartOutput.read(output).has_foreign_output
+        and PartOutput.read(output + output, inspects=True).has_foreign_output
+    )
 
 
 def test_files_are_cut_at_the_limit() -> None:
@@ -114,14 +117,14 @@ def test_a_script_was_killed_where_a_signal_ended_it_before_its_end() -> None:
     assert not Facts().was_killed
 
 
-def test_what_a_subshell_told_counts_where_bash_itself_wrote_nothing_and_nobody_else_speaks() -> None:
+def test_the_trace_of_a_single_subshell_counts_if_bash_itself_traced_nothing() -> None:
     line = "+/tests/test.sh:3 echo"
     assert read(printed(f"told_by\t7 {line} 0", f"told_by\t7 {line} 1"))[0].told == (f"{line} 0", f"{line} 1")
     assert read(printed(f"told_by\t7 {line} 0", f"told_by\t8 {line} 1"))[0].told == ()
     assert read(printed(f"told_by\t7 {line} 1", f"told\t{line} 0"))[0].told == (f"{line} 0",)
 
 
-def test_nothing_that_is_not_well_formed_is_taken_for_a_number_or_a_time() -> None:
+def test_malformed_numbers_and_times_are_ignored() -> None:
     facts, _ = read(printed("left\tx", "peak\t-1", "staged_at\t1.5x", "code\t", "killed\t1", "killed\t1"))
     assert (facts.leftovers, facts.memory_peak_bytes, facts.staged_at, facts.exit_code) == (0, 0, math.inf, None)
     assert not facts.out_of_memory

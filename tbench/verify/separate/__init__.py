@@ -1,1 +1,1 @@
-"""A verifier in a container of its own: what the agent hands over, and the verdict about it."""
+"""Verification in a fresh container: collects the agent's artifacts, restores them there, and runs the verifier."""

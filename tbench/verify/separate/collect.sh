@@ -1,15 +1,16 @@
 # shellcheck shell=dash
-# Packs what a task hands over: for each source one archive or several, and an empty one behind them. For the tools
-# volume's busybox ash, as root. What is to be packed is called for below these functions (collecting.py writes it).
+# Packs a task's artifacts: for each source one or more archives, followed by an empty one. For the tools volume's
+# busybox ash, as root. collecting.py appends the calls of these functions.
 
 busybox=/opt/tbench/bin/busybox
 exit_large=98
 exit_broken=3
-follow=  # not empty: whoever made the links could read everything here
+follow=  # not empty: the agent, who may have made the links, could read every file
 sum=0
 real=
 
-# Sets real to where path $1 leads; fails at a link that is not root's, as it may lead to what its owner cannot read.
+# Sets real to the real path of $1; fails at a link that is not root's, as it may lead to a file that its owner cannot
+# read.
 find_real() {
     local rest=$1 at='' part target hops=0
     while [ -n "$rest" ]; do
@@ -20,7 +21,7 @@ find_real() {
             ..) at=${at%/*} && continue ;;
         esac
         if [ -L "$at/$part" ]; then
-            # A file that is a link is none of its own.
+            # A link to a file is not an artifact itself.
             [ -n "$rest" ] || [ -d "$at/$part" ] || return 1
             hops=$((hops + 1))
             [ $hops -le 40 ] || return 1
@@ -35,8 +36,8 @@ find_real() {
     real=${at:-/}
 }
 
-# Prints how many bytes lie in the files at $real, and how many files and folders there are. The words are find's, for
-# what does not count.
+# Prints the bytes of the files at $real, and the number of files and folders. The arguments are those of find that
+# exclude files.
 measure() {
     # shellcheck disable=SC2016 # awk's variables
     {
@@ -50,7 +51,7 @@ measure() {
         END { printf "%.0f %d\n", sum, NR }'
 }
 
-# Ends everything where source $3, with all before it, holds more than $1 bytes or $2 entries: nothing is read then.
+# Exits before anything is read if the sources up to $3 hold more than $1 bytes, or $3 more than $2 entries.
 weigh() {
     local size count most_bytes=$1 most_entries=$2 source=$3
     shift 3
@@ -81,7 +82,7 @@ pack_file() {
     cd "${real%/*}/" && $busybox tar -cf - "./${real##*/}"
 }
 
-# Packs source $1; the other words are find's, for what is left out.
+# Packs source $1; the other arguments are those of find that exclude files.
 pack() {
     if find_real "$1"; then
         shift
@@ -94,7 +95,7 @@ pack() {
     nothing
 }
 
-# Packs source $2 where it holds at most $1 bytes.
+# Packs source $2 if it holds at most $1 bytes.
 pack_small() {
     local size=0
     ! find_real "$2" || [ ! -d "$real" ] || read -r size _ <<-END
@@ -103,7 +104,7 @@ pack_small() {
     if [ "$size" -le "$1" ]; then pack "$2"; else nothing; fi
 }
 
-# Everything else stands still meanwhile, so that nothing changes while it is read.
+# Stops all other processes, so that no file changes while it is read.
 stop_others() {
     { kill -STOP -1; kill -CONT $PPID; } 2>/dev/null
 }

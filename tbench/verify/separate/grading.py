@@ -1,4 +1,4 @@
-"""The verdict of a verifier in a container of its own: only what was handed over is restored there, and judged."""
+"""Verifies the agent's artifacts in a fresh container, which contains nothing else of the agent's work."""
 
 from __future__ import annotations
 
@@ -25,47 +25,45 @@ from tbench.verify.changes.work import KINDS_IN_FRESH
 from tbench.verify.control_tests import try_control
 from tbench.verify.judging import CLEARED
 from tbench.verify.separate.handover import ArtifactEntry, HandedOver
-from tbench.verify.verifier import BroughtTests, Verdict, VerifierFailed, unjudged, verify, verify_twice
-
-# Whether a pass was earned by what was handed over, or by what of it turns the tests: rules about two verdicts.
+from tbench.verify.verifier import ImageTests, Verdict, VerifierFailed, unjudged, verify, verify_twice
 
 
-def turning_paths(
+def tampering_paths(
     signs: Iterable[Sign], artifacts: Iterable[Artifact], asks_for: Callable[[str], bool]
 ) -> tuple[str, ...]:
-    """Paths that strong signs are about. Where a task asks for a file, as an artifact or in its instruction, it may
-    lie there."""
-    asked_for = {each.path for each in artifacts}
+    """Return the paths of strong signs, except files that the task asks for as artifacts or in its instruction."""
+    requested = {each.path for each in artifacts}
     return tuple(
         dict.fromkeys(
             sign.path
             for sign in signs
             if not is_weak(sign.kind)
             and sign.kind not in KINDS_IN_FRESH
-            and not (sign.path in asked_for or asks_for(sign.path))
+            and not (sign.path in requested or asks_for(sign.path))
         )
     )
 
 
-def joined(first: Verdict, without: Verdict) -> Verdict:
-    """What a pass comes to beside what the tests say `without` all that turns them: the lower reward counts."""
+def combine(first: Verdict, without: Verdict) -> Verdict:
+    """Combine the verdict of a pass with the verdict `without` the files that tamper with the tests.
+
+    The lower reward counts.
+    """
     signs = first.integrity.tamper
-    beside = {f"without/{name}": data for name, data in without.files.items() if name.startswith("verifier/")}
-    both = dataclasses.replace(first, files={**first.files, **beside}, facts=without.facts)
+    other_files = {f"without/{name}": data for name, data in without.files.items() if name.startswith("verifier/")}
+    both = dataclasses.replace(first, files={**first.files, **other_files}, facts=without.facts)
     rewards = {"separate": first.reward, "without": without.reward}
     if canonical(without.reward) >= canonical(first.reward):
         seen = (sign if is_weak(sign) else f"{CLEARED}{sign}" for sign in signs)
         return both.with_integrity(tamper=(*without.integrity.tamper, *seen), rewards=rewards)
-    words = f"{without.reward:g} without what turns the tests, {first.reward:g} with it"
+    rewards_text = f"{without.reward:g} without the files that tamper with the tests, {first.reward:g} with them"
     lower = dataclasses.replace(both, reward=without.reward, metrics=without.metrics)
-    tamper = (*signs, *without.integrity.tamper, f"disagreement: {words}")
+    tamper = (*signs, *without.integrity.tamper, f"disagreement: {rewards_text}")
     return lower.with_integrity(tamper=tamper, rewards=rewards)
 
 
-# Restores what an agent handed over in the verifier's own container, and looks at the tests that are there.
-
 _NO_TESTS = 95
-"""Exit code of restore.sh where the image lacks the tests."""
+"""Exit code of restore.sh if the image lacks the tests."""
 _RESTORE_SEC = 900.0
 _ASIDE = "/.tbench-aside"
 _SET_ASIDE = f"""{BUSYBOX} mkdir -m 700 {_ASIDE} || exit 1
@@ -85,66 +83,70 @@ while IFS= read -r path; do
 done
 {BUSYBOX} rm -rf {_ASIDE}
 """
-"""What the image has at the paths on standard input, a line each, is kept, and takes its place again."""
+"""Scripts that save and restore the image's files at the paths on standard input, one per line."""
 
 
 async def restore(
-    environment: Environment, sandbox: Sandbox, handed: HandedOver, without: Collection[str] = ()
-) -> BroughtTests | None:
-    """Put the artifacts where they were collected; returns the tests of an image that has them. Raises TrialError.
+    environment: Environment, sandbox: Sandbox, handover: HandedOver, without: Collection[str] = ()
+) -> ImageTests | None:
+    """Restore the artifacts at their original paths; return the tests if the image has them. Raises TrialError.
 
-    At the paths of `without` stays what the image has there.
+    The paths in `without` keep the image's content.
     """
-    entries = handed.to_restore
+    entries = handover.to_restore
     if not entries and not environment.brings_tests:
         return None
     if not isinstance(sandbox, Streams):
-        raise TrialError("verifier_failed", "this sandbox cannot take files, so there is nothing to verify in it")
+        raise TrialError("verifier_failed", "this sandbox cannot receive files, so no artifacts can be verified")
     if without:
-        await _swap(sandbox, _SET_ASIDE, without)
-    tests = await _restore(environment, sandbox, handed, entries)
+        await _run_on_paths(sandbox, _SET_ASIDE, without)
+    tests = await _restore(environment, sandbox, handover, entries)
     if without:
-        await _swap(sandbox, _PUT_BACK, without)
+        await _run_on_paths(sandbox, _PUT_BACK, without)
     return tests
 
 
-async def _swap(sandbox: Sandbox, script: str, paths: Collection[str]) -> None:
-    listed = "".join(f"{path}\n" for path in sorted(paths) if "\n" not in path)
+async def _run_on_paths(sandbox: Sandbox, script: str, paths: Collection[str]) -> None:
+    lines = "".join(f"{path}\n" for path in sorted(paths) if "\n" not in path)
     ended = await sandbox.shell(
-        script, timeout_sec=_RESTORE_SEC, user="root", stdin=listed.encode("utf-8", "surrogateescape")
+        script, timeout_sec=_RESTORE_SEC, user="root", stdin=lines.encode("utf-8", "surrogateescape")
     )
     if ended.exit_code != 0:
-        raise TrialError("verifier_failed", "what turns the tests could not be left out of what was handed over")
+        raise TrialError("verifier_failed", "files that tamper with the tests could not be excluded from the artifacts")
 
 
 async def _restore(
-    environment: Environment, sandbox: Streams, handed: HandedOver, entries: Sequence[ArtifactEntry]
-) -> BroughtTests | None:
-    with handed.archive.open("rb") as archive:
+    environment: Environment, sandbox: Streams, handover: HandedOver, entries: Sequence[ArtifactEntry]
+) -> ImageTests | None:
+    with handover.archive.open("rb") as archive:
         script = _script(entries, environment.brings_tests)
         ended = await sandbox.stream(script, timeout_sec=_RESTORE_SEC, user="root", source=archive)
     if ended.exit_code == _NO_TESTS:
         image = environment.settings.docker_image or f"built of {environment.folder}/"
         raise TrialError("tests_missing", f"the verifier's image ({image}) has no /tests/test.sh")
     if ended.exit_code != 0:
-        why = "it took too long" if ended.timed_out else "no room, or no folder where one is needed"
+        why = "timed out" if ended.timed_out else "the disk is full, or a path needs a folder where there is none"
         code = "" if ended.exit_code in (None, NOT_STAGED) else f" ({ended.exit_code})"
-        words = f"the artifacts could not be put into the verifier's container: {why}{code}"
-        # It may be what was handed over that has no place there.
-        raise TrialError("verifier_failed", words) if ended.timed_out else VerifierFailed("verifier_failed", words, {})
+        message = f"the artifacts could not be copied into the verifier's container: {why}{code}"
+        # Unless it timed out, the artifacts themselves may be the cause.
+        raise (
+            TrialError("verifier_failed", message)
+            if ended.timed_out
+            else VerifierFailed("verifier_failed", message, {})
+        )
     if not environment.brings_tests:
         return None
     others, _, script_text = ended.output.partition(b"\n")
-    return BroughtTests(script_text, speak_elsewhere=others.strip() != b"0")
+    return ImageTests(script_text, others_mention_reward=others.strip() != b"0")
 
 
 @cache
-def _functions() -> str:
+def _shell_functions() -> str:
     return Path(__file__).with_name("restore.sh").read_text()
 
 
 def _script(entries: Sequence[ArtifactEntry], brings_tests: bool) -> str:
-    lines = [_functions()]
+    lines = [_shell_functions()]
     for entry in entries:
         lines.append(f"{'empty' if entry.type == 'directory' else 'beside'} {shlex.quote(entry.path)}")
     if entries:
@@ -158,25 +160,25 @@ def _script(entries: Sequence[ArtifactEntry], brings_tests: bool) -> str:
 
 
 _KEPT = ("verifier",)
-"""Folders of /logs that are kept: everything else there is known already."""
+"""Folders of /logs that are kept; the others came with the artifacts."""
 
 
 @dataclass(frozen=True)
 class _Graded:
-    """A verdict, and what was seen of a pass."""
+    """Verdict and, for a pass, what the inspection found."""
 
     verdict: Verdict
-    turning: tuple[str, ...] = ()
-    """Paths that turn the tests."""
+    tampering: tuple[str, ...] = ()
+    """Paths of files that tamper with the tests."""
     imports_work: bool = False
-    """Whether the tests import modules that were handed over."""
+    """Whether the tests import modules from the artifacts."""
 
 
 class SeparateVerifier:
-    """A verifier's own sandbox for one trial: started to verify, and there until it is removed."""
+    """Verifies one trial in a fresh sandbox, which exists from `verify` until `remove`."""
 
     def __init__(self, environment: Environment, start: Callable[[], Awaitable[Sandbox]]) -> None:
-        """`start` starts a sandbox of the environment."""
+        """`start` starts a new sandbox of the environment."""
         self._environment = environment
         self._start = start
         self._sandbox: Sandbox | None = None
@@ -184,93 +186,95 @@ class SeparateVerifier:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel has ended one of its processes because it was out of memory."""
+        """Whether the kernel killed a process of a sandbox because memory ran out."""
         return self._ran_out_of_memory or (self._sandbox is not None and self._sandbox.ran_out_of_memory)
 
-    async def verify(self, handed: HandedOver) -> Verdict:
-        """The verdict about what was handed over. Raises TrialError; VerifierFailed has the integrity."""
+    async def verify(self, handover: HandedOver) -> Verdict:
+        """Return the verdict about the artifacts. Raises TrialError; VerifierFailed carries the integrity."""
         self._sandbox = sandbox = await self._start()
         graded: list[_Graded] = []
 
         async def run(again: bool) -> Verdict:
-            graded.append(await (self._in_another(handed) if again else self._graded(sandbox, handed)))
+            graded.append(await (self._grade_in_new(handover) if again else self._grade(sandbox, handover)))
             return graded[-1].verdict
 
         try:
             verdict = await verify_twice(run)
-            verdict = await self._earned(verdict, graded[-1], handed)
+            verdict = await self._check_pass(verdict, graded[-1], handover)
         except VerifierFailed as error:
-            if error.type != "verifier_timeout" and await self._has_verdict_about_nothing(handed):
+            if error.type != "verifier_timeout" and await self._works_without_artifacts(handover):
                 error = unjudged(error)
-            error.integrity = _seen(error.integrity, handed)
+            error.integrity = _as_separate(error.integrity, handover)
             raise error from None
-        return dataclasses.replace(verdict, integrity=_seen(verdict.integrity, handed))
+        return dataclasses.replace(verdict, integrity=_as_separate(verdict.integrity, handover))
 
-    async def _graded(
-        self, sandbox: Sandbox, handed: HandedOver, without: Sequence[str] = (), task: Task | None = None
+    async def _grade(
+        self, sandbox: Sandbox, handover: HandedOver, without: Sequence[str] = (), task: Task | None = None
     ) -> _Graded:
-        """Verify in a sandbox, with the tests of another task where one is given. Raises TrialError."""
-        tests = await restore(self._environment, sandbox, handed, without)
+        """Verify in a sandbox, with the tests of `task` instead if given. Raises TrialError."""
+        tests = await restore(self._environment, sandbox, handover, without)
         await use_network(sandbox, self._environment, "verifier")
         verdict = await verify(task or self._environment.task, sandbox, brought=tests, kept=_KEPT)
         if task is not None or verdict.reward <= 0 or not isinstance(sandbox, Compares):
             return _Graded(verdict)
         task = self._environment.task
         try:
-            # Tests that run what was handed over may be turned by it, here as anywhere.
+            # Artifacts can tamper with the tests that run them, even in a fresh container.
             looked = await look(task, sandbox, verdict.facts)
         except TrialError as error:
-            # The tests of an image need not be in the task's directory.
+            # If the image has the tests, they may be missing from the task's directory.
             if error.origin is not None or not self._environment.brings_tests:
                 raise
             return _Graded(verdict)
-        why = "comes before the image's own, or in its place"
+        why = "shadows or replaces the image's own"
         signs = looked.signs + tuple(Sign("system-replaced", path, why) for path in replaced(looked.seen))
-        turning = turning_paths(signs, task.file.artifacts, looked.seen.tests.asks_for)
+        tampering = tampering_paths(signs, task.file.artifacts, looked.seen.tests.asks_for)
         verdict = verdict.with_integrity(tamper=(*verdict.integrity.tamper, *told(signs)))
-        return _Graded(verdict, turning, any(imported_work(looked.seen)))
+        return _Graded(verdict, tampering, any(imported_work(looked.seen)))
 
-    async def _earned(self, verdict: Verdict, graded: _Graded, handed: HandedOver) -> Verdict:
-        """A pass that strong signs speak against counts as it does without what turns the tests. Raises TrialError."""
-        without = graded.turning
+    async def _check_pass(self, verdict: Verdict, graded: _Graded, handover: HandedOver) -> Verdict:
+        """Verify a suspicious pass again without the files that tamper with the tests. Raises TrialError."""
+        without = graded.tampering
         if without:
             try:
-                verdict = joined(verdict, (await self._in_another(handed, without)).verdict)
+                verdict = combine(verdict, (await self._grade_in_new(handover, without)).verdict)
             except VerifierFailed as failure:
-                words = f"disagreement: no verdict without what turns the tests, {verdict.reward:g} with it"
-                tamper = (*verdict.integrity.tamper, *failure.integrity.tamper, words)
+                rewards = f"no verdict without the files that tamper with the tests, {verdict.reward:g} with them"
+                tamper = (*verdict.integrity.tamper, *failure.integrity.tamper, f"disagreement: {rewards}")
                 failure.integrity = failure.integrity.model_copy(update={"tamper": tamper})
                 raise
         if graded.imports_work and not self._environment.brings_tests:
 
             async def run(task: Task) -> Verdict:
-                return (await self._in_another(handed, without, task)).verdict
+                return (await self._grade_in_new(handover, without, task)).verdict
 
             verdict = await try_control(verdict, self._environment.task, run, is_oracle=False, fails=False)
         return verdict
 
-    async def _has_verdict_about_nothing(self, handed: HandedOver) -> bool:
-        """Whether the verifier comes to a verdict where nothing is handed over. Raises TrialError if it cannot run."""
+    async def _works_without_artifacts(self, handover: HandedOver) -> bool:
+        """Whether the verifier reaches a verdict without any artifacts. Raises TrialError if it cannot run."""
         try:
-            await self._in_another(HandedOver(handed.archive, ()))
+            await self._grade_in_new(HandedOver(handover.archive, ()))
         except VerifierFailed:
             return False
         return True
 
-    async def _in_another(self, handed: HandedOver, without: Sequence[str] = (), task: Task | None = None) -> _Graded:
-        """The same in a new sandbox, in place of the one before. Raises TrialError."""
+    async def _grade_in_new(
+        self, handover: HandedOver, without: Sequence[str] = (), task: Task | None = None
+    ) -> _Graded:
+        """Verify in a new sandbox that replaces the current one. Raises TrialError."""
         self._ran_out_of_memory = self.ran_out_of_memory
         await self.remove()
-        async with removed_afterwards(await self._start()) as another:
-            return await self._graded(another, handed, without, task)
+        async with removed_afterwards(await self._start()) as new_sandbox:
+            return await self._grade(new_sandbox, handover, without, task)
 
     async def remove(self) -> None:
         """Remove the sandbox, if it was started. Never raises."""
         sandbox, self._sandbox = self._sandbox, None
         if sandbox is not None:
-            # Shielded: a cancelled trial still leaves no container behind.
+            # A cancelled trial must not leave its container behind.
             await asyncio.shield(sandbox.remove())
 
 
-def _seen(integrity: Integrity, handed: HandedOver) -> Integrity:
-    return integrity.model_copy(update={"verify": "separate", "remarks": (*handed.remarks, *integrity.remarks)})
+def _as_separate(integrity: Integrity, handover: HandedOver) -> Integrity:
+    return integrity.model_copy(update={"verify": "separate", "remarks": (*handover.remarks, *integrity.remarks)})

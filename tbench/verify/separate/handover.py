@@ -1,4 +1,4 @@
-"""What an agent handed over, as it is stored in the trial's directory: an archive, its list, and files to look at."""
+"""Artifacts of an agent as stored in the trial's directory: an archive, its manifest, and files for people to read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER = "artifacts"
 
 
 class ArtifactEntry(BaseModel):
-    """What became of one artifact: a line of artifacts/manifest.json, with Harbor's keys."""
+    """Outcome of collecting one artifact: an entry of artifacts/manifest.json, with Harbor's keys."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -45,35 +45,35 @@ class HandedOver:
     """The artifacts of one trial."""
 
     archive: Path
-    """An archive whose entries lie where they were collected, and belong to root."""
+    """Archive whose entries belong to root and have the paths at which they were collected."""
     entries: tuple[ArtifactEntry, ...]
     remarks: tuple[str, ...] = ()
-    """What did not go as it should, `kind: what was seen` each."""
+    """Problems, each as `kind: description`."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Files of /logs/agent, by path below the trial's directory."""
 
     @property
     def to_restore(self) -> tuple[ArtifactEntry, ...]:
-        """The entries that are in the archive."""
+        """Entries that are in the archive."""
         return tuple(entry for entry in self.entries if entry.status in ("ok", "empty"))
 
 
 def write_manifest(directory: Path, entries: tuple[ArtifactEntry, ...]) -> None:
-    """Write the list of a trial's artifacts. Raises OSError."""
+    """Write the manifest of a trial's artifacts. Raises OSError."""
     write_json(directory / FOLDER / MANIFEST, _ENTRIES.dump_python(entries, mode="json"))
 
 
 def is_stored(directory: Path) -> bool:
-    """Whether the directory of a trial has what a verifier's own container needs."""
+    """Whether a trial's directory has the archive and the manifest that a fresh container needs."""
     return (directory / ARCHIVE_NAME).is_file() and (directory / FOLDER / MANIFEST).is_file()
 
 
 def read_handover(directory: Path) -> HandedOver:
-    """What the trial in `directory` handed over. Raises TrialError (verifier_failed) where it cannot be read."""
+    """Read the artifacts of the trial in `directory`. Raises TrialError (verifier_failed) if they cannot be read."""
     manifest = directory / FOLDER / MANIFEST
     try:
         entries = _ENTRIES.validate_python(json.loads(manifest.read_bytes()))
     except (OSError, ValueError, ValidationError) as error:
-        words = str(error).splitlines()[0]
-        raise TrialError("verifier_failed", f"{manifest}: cannot be read: {words}") from None
+        reason = str(error).splitlines()[0]
+        raise TrialError("verifier_failed", f"{manifest}: cannot be read: {reason}") from None
     return HandedOver(directory / ARCHIVE_NAME, entries)

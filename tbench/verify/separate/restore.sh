@@ -1,13 +1,13 @@
 # shellcheck shell=dash
-# Puts what was handed over into the verifier's container, at the paths where it was collected. For the tools volume's
-# busybox ash, as root. What is to be done is called for below these functions (restoring.py writes it); the archive
-# comes on standard input.
+# Restores artifacts in the verifier's container, at the paths where they were collected. For the tools volume's busybox
+# ash, as root. grading.py appends the calls of these functions; the archive comes on standard input.
 
 busybox=/opt/tbench/bin/busybox
 exit_not_staged=97
 exit_no_tests=95
 
-# An empty directory at $1, which stays the same one if there is one: somebody may work in it.
+# Makes an empty directory at $1. An existing one is emptied, not replaced, as a process may have it as working
+# directory.
 empty() {
     if [ -L "$1" ] || { [ -e "$1" ] && [ ! -d "$1" ]; }; then $busybox rm -rf "$1"; fi
     $busybox mkdir -p "$1" || exit $exit_not_staged
@@ -15,7 +15,7 @@ empty() {
     $busybox chmod 777 "$1"
 }
 
-# Room for a file at $1.
+# Prepares the parent directory of a file at $1.
 beside() {
     [ ! -L "$1" ] || $busybox rm -f "$1"
     $busybox mkdir -p "${1%/*}/" && $busybox chmod 777 "${1%/*}/" || exit $exit_not_staged
@@ -25,12 +25,12 @@ unpack() {
     EXTRACT_UNSAFE_SYMLINKS=1 $busybox tar -xf - -C / || exit $exit_not_staged
 }
 
-# Removes python's caches below $1. Python writes them anew of the source; what lies there may be of another one.
+# Removes Python's caches below $1, which may belong to another source. Python writes new ones.
 drop_caches() {
     $busybox find "$1" -name __pycache__ -prune -exec $busybox rm -rf -- {} +
 }
 
-# Prints 1 where other files of the tests speak of a reward, else 0; then a line break and test.sh.
+# Prints the number of test files other than test.sh that contain the word reward, a newline, and test.sh.
 show_tests() {
     [ -f /tests/test.sh ] || exit $exit_no_tests
     $busybox find /tests -type f ! -path /tests/test.sh -exec $busybox grep -ls reward {} + | $busybox grep -c . |

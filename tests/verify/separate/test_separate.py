@@ -288,7 +288,7 @@ async def test_too_much_is_an_error_of_the_agents_and_never_a_zero(
     _, result = await run_trial(make_task(toml=DONE + SEPARATE + LIMITS), leaves, artifacts_mb=1)
     assert result.error is not None and result.reward is None
     assert (result.error.type, result.error.blame, result.error.retryable) == ("artifacts_too_large", "agent", False)
-    assert "up to /app/done; at most 1 MB are taken over (--artifacts-mb)" in result.error.message
+    assert "up to /app/done; the limit is 1 MB (--artifacts-mb)" in result.error.message
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
-"""Takes over from an archive what is plain: files, folders, and links that stay within. Whoever made it is not trusted.
+"""Copies the safe entries of an untrusted archive: files, folders, and links that stay within it.
 
-What a name says decides nothing outside of the archive: no entry leads above its root, or through a link, or is put in
-the place of another. Owners, devices, setuid bits and what others may write are left behind.
+No entry leads above the root or through a link, or replaces another one. Owners, devices, setuid bits and write
+permissions for others are dropped.
 """
 
 from __future__ import annotations
@@ -16,65 +16,65 @@ from typing import IO, Literal
 from tbench.files import safe_relative
 
 END = bytes(2 * tarfile.BLOCKSIZE)
-"""What an archive ends with."""
+"""End mark of an archive."""
 _COPIED_AT_ONCE = 1 << 20
-_LONGEST_HEADER = 1 << 17
-"""Most bytes of a header; a longer one has a name that no file system has."""
-_MOST_NOTES = 20
+_MAX_HEADER_BYTES = 1 << 17
+"""Limit of one extended header; a longer one holds a name that no file system supports."""
+_MAX_SKIPPED = 20
 _FILES = frozenset({tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE})
 Parts = tuple[str, ...]
 
 
 class BrokenArchive(Exception):
-    """The archive is cut off, or no archive."""
+    """The archive is cut off or malformed."""
 
 
 @dataclass
-class Room:
-    """What may still be taken over."""
+class CopyBudget:
+    """Remaining limits of what is copied from archives."""
 
     entries: int
     shown_bytes: int
-    """Bytes of files that are also written as files, for people."""
+    """Bytes of files that are also written as files, for people to read."""
     links: frozenset[str] = frozenset()
-    """Paths of the archive that are hard links."""
+    """Paths of hard links that were copied."""
 
 
-class TooMany(Exception):
-    """There are more entries than are taken over."""
+class TooManyEntries(Exception):
+    """The archive has more entries than the budget allows."""
 
 
 @dataclass
-class Taken:
-    """What was taken over of one source."""
+class Copied:
+    """Entries copied from one source."""
 
     kind: Literal["file", "directory", "nothing"] = "nothing"
     files: int = 0
-    left_out: list[str] = field(default_factory=list)
-    """Entries that were not taken over, `path: why` each."""
+    skipped: list[str] = field(default_factory=list)
+    """Entries that were not copied, each as `path: reason`."""
 
-    def leave(self, name: str, why: str) -> None:
-        if len(self.left_out) < _MOST_NOTES:
-            self.left_out.append(f"{name.removeprefix('./').rstrip('/')}: {why}")
+    def skip(self, name: str, reason: str) -> None:
+        if len(self.skipped) < _MAX_SKIPPED:
+            self.skipped.append(f"{name.removeprefix('./').rstrip('/')}: {reason}")
 
 
-class _Headers:
-    """An archive as tarfile reads it: a header that asks for much memory is broken, whatever it says."""
+class _BoundedReader:
+    """File for tarfile that refuses headers which would take much memory. Raises BrokenArchive."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
         self.tell, self.seek = raw.tell, raw.seek
 
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _LONGEST_HEADER:
+        if not 0 <= size <= _MAX_HEADER_BYTES:
             raise BrokenArchive(f"a header of {size} bytes")
         return self._raw.read(size)
 
 
 def members(archives: IO[bytes]) -> Iterator[tarfile.TarInfo]:
-    """The members of all archives up to an empty one, behind which `archives` stands then. Raises BrokenArchive.
+    """Yield the members of all archives up to an empty one, and skip `archives` behind it. Raises BrokenArchive.
 
-    The content of a member stands behind its header while it is the current one.
+    `archives` is positioned at the content of the current member.
     """
     is_empty = False
     while not is_empty:
@@ -86,59 +86,59 @@ def members(archives: IO[bytes]) -> Iterator[tarfile.TarInfo]:
 
 def _members(raw: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     try:
-        archive = tarfile.TarFile(fileobj=_Headers(raw), encoding="utf-8", errors="surrogateescape")  # type: ignore[arg-type]
+        archive = tarfile.TarFile(fileobj=_BoundedReader(raw), encoding="utf-8", errors="surrogateescape")  # type: ignore[arg-type]
         while (member := archive.next()) is not None:
             if member.size < 0:
-                raise BrokenArchive("a file of less than nothing")
-            archive.members.clear()  # type: ignore[attr-defined] # it would keep them all
+                raise BrokenArchive("a file with a negative size")
+            archive.members.clear()  # type: ignore[attr-defined] # otherwise it keeps all members in memory
             raw.seek(member.offset_data)
             yield member
     except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
         raise BrokenArchive(str(error)) from None
-    # What is no header ends it for tarfile.
+    # tarfile takes anything that is no header for the end.
     raw.seek(archive.offset)
     if raw.read(len(END)) != END:
-        raise BrokenArchive("it ends before its end")
+        raise BrokenArchive("it has no end mark")
 
 
-def take_over(raw: IO[bytes], target: IO[bytes], path: str, room: Room, show_at: Path | None) -> Taken:
-    """Take over the archives at which `raw` stands, up to an empty one. In `target` its entries lie at the path `path`.
+def copy_safe_entries(raw: IO[bytes], target: IO[bytes], path: str, budget: CopyBudget, show_at: Path | None) -> Copied:
+    """Copy the safe entries of the archives in `raw`, up to an empty one, into `target` below `path`.
 
-    Plain files are written below the directory `show_at` as well, as long as there is room. Raises BrokenArchive,
-    TooMany, and OSError where the disk is full.
+    Regular files are also written below the directory `show_at`, within the budget. Raises BrokenArchive,
+    TooManyEntries, and OSError if the disk is full.
     """
-    return _Source(raw, target, path.lstrip("/"), room, show_at).take_over()
+    return _Copier(raw, target, path.lstrip("/"), budget, show_at).copy()
 
 
-class _Source:
-    def __init__(self, raw: IO[bytes], target: IO[bytes], root: str, room: Room, show_at: Path | None) -> None:
+class _Copier:
+    def __init__(self, raw: IO[bytes], target: IO[bytes], root: str, budget: CopyBudget, show_at: Path | None) -> None:
         self._raw = raw
         self._target = target
         self._root = root
-        self._room = room
+        self._budget = budget
         self._show_at = show_at
         self._types: dict[Parts, bytes] = {}
-        self._taken = Taken()
+        self._copied = Copied()
 
-    def take_over(self) -> Taken:
+    def copy(self) -> Copied:
         for member in members(self._raw):
-            if self._taken.kind == "directory":
+            if self._copied.kind == "directory":
                 self._add(member)
-            elif self._taken.kind == "nothing" and is_file(member):
-                self._taken.kind = "file"
+            elif self._copied.kind == "nothing" and is_file(member):
+                self._copied.kind = "file"
                 self._add_file(member, ())
-            elif self._taken.kind == "nothing" and member.isdir():
-                self._taken.kind = "directory"
+            elif self._copied.kind == "nothing" and member.isdir():
+                self._copied.kind = "directory"
                 self._write(member, (), tarfile.DIRTYPE, 0o777)
-        return self._taken
+        return self._copied
 
     def _add(self, member: tarfile.TarInfo) -> None:
         parts = _parts(member.name)
         if parts is None:
-            self._taken.leave(member.name, "a name that leads out of it")
+            self._copied.skip(member.name, "its name leads out of the artifact")
         elif parts and parts not in self._types:
             if any(self._types.get(parts[:depth]) not in (None, tarfile.DIRTYPE) for depth in range(1, len(parts))):
-                self._taken.leave(member.name, "lies in what is no folder")
+                self._copied.skip(member.name, "its parent is not a folder")
             else:
                 self._add_new(member, parts)
 
@@ -151,22 +151,22 @@ class _Source:
             if _stays_within(parts, member.linkname):
                 self._write(member, parts, tarfile.SYMTYPE, 0o777, member.linkname)
             else:
-                self._taken.leave(member.name, f"a link that leads out of it, to {member.linkname}")
+                self._copied.skip(member.name, f"a link that leads out of the artifact, to {member.linkname}")
         elif member.islnk() and self._types.get(first := _parts(member.linkname) or ()) == tarfile.REGTYPE:
             self._write(member, parts, tarfile.LNKTYPE, 0o644, self._path(first))
-            self._room.links |= {self._path(parts)}
+            self._budget.links |= {self._path(parts)}
         else:
-            self._taken.leave(member.name, "no file, folder or link")
+            self._copied.skip(member.name, "not a file, folder or valid link")
 
     def _add_file(self, member: tarfile.TarInfo, parts: Parts) -> None:
-        # As tarfile's filter "data" has it: whoever owns it may read it, and nobody else write it.
-        # Where an earlier artifact has a link, it is made last, and must find nothing there.
-        targets = [] if self._path(parts) in self._room.links else [self._target]
+        # As in tarfile's filter "data": readable by the owner, not writable by others.
+        # A hard link of an earlier artifact at this path is unpacked last, and must find no file there.
+        targets = [] if self._path(parts) in self._budget.links else [self._target]
         self._types[parts] = tarfile.REGTYPE
         if targets:
             mode = member.mode & (0o755 if member.mode & 0o100 else 0o644) | 0o600
             self._write(member, parts, tarfile.REGTYPE, mode)
-        self._taken.files += 1
+        self._copied.files += 1
         with contextlib.ExitStack() as files:
             sinks = [*targets, *self._shown(member, parts, files)]
             left = member.size
@@ -174,15 +174,15 @@ class _Source:
                 for sink in sinks:
                     sink.write(data)
                 left -= len(data)
-        # An archive that ends here is found out by whoever goes on to the next header.
+        # If the archive is cut off here, reading the next header fails.
         for target in targets:
             target.write(bytes(left) + bytes(-member.size % tarfile.BLOCKSIZE))
 
     def _shown(self, member: tarfile.TarInfo, parts: Parts, files: contextlib.ExitStack) -> list[IO[bytes]]:
-        """A new file for people; none where it cannot be made: what people see is not what is judged."""
-        if self._show_at is None or member.size > self._room.shown_bytes:
+        """Return a new file for people to read; none if it cannot be created, as it is not what is verified."""
+        if self._show_at is None or member.size > self._budget.shown_bytes:
             return []
-        self._room.shown_bytes -= member.size
+        self._budget.shown_bytes -= member.size
         path = self._show_at / safe_relative("/".join(parts)) if parts else self._show_at
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -190,10 +190,10 @@ class _Source:
         return []
 
     def _write(self, member: tarfile.TarInfo, parts: Parts, kind: bytes, mode: int, target: str = "") -> None:
-        """Write a header that belongs to root."""
-        self._room.entries -= 1
-        if self._room.entries < 0:
-            raise TooMany
+        """Write a header with root as the owner."""
+        self._budget.entries -= 1
+        if self._budget.entries < 0:
+            raise TooManyEntries
         self._types[parts] = kind
         info = tarfile.TarInfo(self._path(parts))
         info.type, info.mode, info.mtime, info.linkname = kind, mode, max(0, member.mtime), target
@@ -205,18 +205,18 @@ class _Source:
 
 
 def is_file(member: tarfile.TarInfo) -> bool:
-    """Whether a member is a plain file. Of one with holes the archive has less than its size."""
+    """Whether a member is a regular file. Sparse files are not: the archive holds less than their size."""
     return member.type in _FILES and not member.issparse()
 
 
 def _parts(name: str) -> Parts | None:
-    """The parts of a relative path; None for one that leads out."""
+    """Return the parts of a relative path; None if it leads out of its root."""
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     return None if name.startswith("/") or ".." in parts else parts
 
 
 def _stays_within(parts: Parts, target: str) -> bool:
-    """Whether a link at `parts` leads to a place below the root. Nothing on the way is a link to elsewhere."""
+    """Whether a link at `parts` stays below the root. Links on its way do so already."""
     depth = len(parts) - 1
     if target.startswith("/") or not target:
         return False

@@ -1,4 +1,4 @@
-"""Archives that nobody vouches for: what ordinary programs write is read, and anything else is refused, in bounds."""
+"""Untrusted archives: those of ordinary programs are read, anything else is refused, within limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.verify.separate.cleaning import END, BrokenArchive, Room, Taken, TooMany, members, take_over
+from tbench.verify.separate.untrusted_tar import (
+    END,
+    BrokenArchive,
+    Copied,
+    CopyBudget,
+    TooManyEntries,
+    copy_safe_entries,
+    members,
+)
 
 LONG = "a" * 90 + "/" + "b" * 90 + "/" + "c" * 200
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=120)
@@ -34,12 +42,12 @@ def entry(name: str, kind: bytes, target: str = "", mode: int = 0o644) -> tarfil
     return info
 
 
-def taken(
-    raw: bytes, show_at: Path | None = None, room: Room | None = None
-) -> tuple[Taken, dict[str, tarfile.TarInfo]]:
-    """What is taken over of an archive at /app/out, and the entries of what is written."""
+def copied(
+    raw: bytes, show_at: Path | None = None, budget: CopyBudget | None = None
+) -> tuple[Copied, dict[str, tarfile.TarInfo]]:
+    """Copy an archive to /app/out; return the result and the entries that were written."""
     out = io.BytesIO()
-    found = take_over(io.BytesIO(raw + END), out, "/app/out", room or Room(1000, 1 << 20), show_at)
+    found = copy_safe_entries(io.BytesIO(raw + END), out, "/app/out", budget or CopyBudget(1000, 1 << 20), show_at)
     out.write(END)
     out.seek(0)
     with tarfile.open(fileobj=out) as archive:
@@ -83,7 +91,7 @@ def test_a_damaged_archive_is_read_in_part_or_broken(data: st.DataObject) -> Non
     cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
     out = io.BytesIO()
     try:
-        take_over(io.BytesIO(cut + 2 * END), out, "/app/out", Room(1000, 0), None)
+        copy_safe_entries(io.BytesIO(cut + 2 * END), out, "/app/out", CopyBudget(1000, 0), None)
     except BrokenArchive:
         return
     out.write(END)
@@ -107,10 +115,10 @@ def test_no_header_leads_back_or_asks_for_itself_again() -> None:
             list(members(io.BytesIO(raw + END)))
 
 
-# -- what is taken over --------------------------------------------------------------------------
+# -- what is copied --------------------------------------------------------------------------
 
 
-def test_files_folders_and_links_within_are_taken_over_for_root() -> None:
+def test_files_folders_and_links_within_are_copied_for_root() -> None:
     raw = packed(
         ROOT,
         entry("./d", tarfile.DIRTYPE, mode=0o700),
@@ -118,8 +126,8 @@ def test_files_folders_and_links_within_are_taken_over_for_root() -> None:
         entry("./link", tarfile.SYMTYPE, "d/../d/f"),
         entry("./same", tarfile.LNKTYPE, "./d/f"),
     )
-    found, entries = taken(raw)
-    assert (found.kind, found.files, found.left_out) == ("directory", 1, [])
+    found, entries = copied(raw)
+    assert (found.kind, found.files, found.skipped) == ("directory", 1, [])
     assert list(entries) == ["app/out", "app/out/d", "app/out/d/f", "app/out/link", "app/out/same"]
     assert (entries["app/out"].mode, entries["app/out/d"].mode) == (0o777, 0o755)
     assert entries["app/out/same"].linkname == "app/out/d/f"
@@ -127,11 +135,11 @@ def test_files_folders_and_links_within_are_taken_over_for_root() -> None:
 
 
 def test_a_file_in_the_place_of_an_earlier_artifacts_hard_link_is_left_to_the_link() -> None:
-    room, out = Room(1000, 0), io.BytesIO()
+    budget, out = CopyBudget(1000, 0), io.BytesIO()
     first = packed(ROOT, ("./a", b"one"), entry("./sub", tarfile.DIRTYPE), entry("./sub/b", tarfile.LNKTYPE, "./a"))
     second = packed(ROOT, ("./b", b"one"), ("./c", b"two"))
     for raw, path in ((first, "/app/out"), (second, "/app/out/sub")):
-        found = take_over(io.BytesIO(raw + END), out, path, room, None)
+        found = copy_safe_entries(io.BytesIO(raw + END), out, path, budget, None)
     out.write(END)
     out.seek(0)
     with tarfile.open(fileobj=out) as archive:
@@ -143,23 +151,23 @@ def test_a_file_in_the_place_of_an_earlier_artifacts_hard_link_is_left_to_the_li
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        (entry("./x", tarfile.SYMTYPE, "/logs/verifier"), "a link that leads out of it, to /logs/verifier"),
-        (entry("./x", tarfile.SYMTYPE, "../../tests"), "a link that leads out of it, to ../../tests"),
-        (entry("./x", tarfile.SYMTYPE, ""), "a link that leads out of it, to "),
-        (entry("./x", tarfile.LNKTYPE, "../../tests/test.sh"), "no file, folder or link"),
-        (entry("./x", tarfile.LNKTYPE, "gone"), "no file, folder or link"),
-        (entry("./x", tarfile.CHRTYPE), "no file, folder or link"),
-        (entry("./x", tarfile.FIFOTYPE), "no file, folder or link"),
-        (entry("./x", tarfile.GNUTYPE_SPARSE), "no file, folder or link"),
-        (entry("../x", tarfile.REGTYPE), "a name that leads out of it"),
-        (entry("/x", tarfile.REGTYPE), "a name that leads out of it"),
-        (entry("a/../../x", tarfile.DIRTYPE), "a name that leads out of it"),
+        (entry("./x", tarfile.SYMTYPE, "/logs/verifier"), "a link that leads out of the artifact, to /logs/verifier"),
+        (entry("./x", tarfile.SYMTYPE, "../../tests"), "a link that leads out of the artifact, to ../../tests"),
+        (entry("./x", tarfile.SYMTYPE, ""), "a link that leads out of the artifact, to "),
+        (entry("./x", tarfile.LNKTYPE, "../../tests/test.sh"), "not a file, folder or valid link"),
+        (entry("./x", tarfile.LNKTYPE, "gone"), "not a file, folder or valid link"),
+        (entry("./x", tarfile.CHRTYPE), "not a file, folder or valid link"),
+        (entry("./x", tarfile.FIFOTYPE), "not a file, folder or valid link"),
+        (entry("./x", tarfile.GNUTYPE_SPARSE), "not a file, folder or valid link"),
+        (entry("../x", tarfile.REGTYPE), "its name leads out of the artifact"),
+        (entry("/x", tarfile.REGTYPE), "its name leads out of the artifact"),
+        (entry("a/../../x", tarfile.DIRTYPE), "its name leads out of the artifact"),
     ],
 )
-def test_what_leads_out_or_is_no_file_stays_behind_and_is_noted(bad: tarfile.TarInfo, why: str) -> None:
-    found, entries = taken(packed(ROOT, bad, ("./after", b"x")))
+def test_entries_that_lead_out_or_are_no_files_are_skipped_and_listed(bad: tarfile.TarInfo, why: str) -> None:
+    found, entries = copied(packed(ROOT, bad, ("./after", b"x")))
     assert list(entries) == ["app/out", "app/out/after"]
-    assert found.left_out == [f"{bad.name.removeprefix('./')}: {why}"]
+    assert found.skipped == [f"{bad.name.removeprefix('./')}: {why}"]
 
 
 def test_nothing_is_written_through_a_link_or_over_another_entry(tmp_path: Path) -> None:
@@ -173,10 +181,10 @@ def test_nothing_is_written_through_a_link_or_over_another_entry(tmp_path: Path)
         ("./f/x", b"below a file"),
         entry("./d", tarfile.SYMTYPE, "f"),
     )
-    found, entries = taken(raw, tmp_path / "shown")
+    found, entries = copied(raw, tmp_path / "shown")
     assert sorted(entries) == ["app/out", "app/out/d", "app/out/f", "app/out/l"]
     assert entries["app/out/d"].isdir()
-    assert [words.partition(":")[0] for words in found.left_out] == ["l/x", "f/x"]
+    assert [words.partition(":")[0] for words in found.skipped] == ["l/x", "f/x"]
     assert (tmp_path / "shown" / "f").read_bytes() == b"first"
 
 
@@ -185,31 +193,31 @@ def test_nothing_is_written_through_a_link_or_over_another_entry(tmp_path: Path)
 )
 def test_no_file_is_setuid_or_written_by_others_and_its_owner_reads_it(mode: int, kept: int) -> None:
     file = entry("./f", tarfile.REGTYPE, mode=mode)
-    assert taken(packed(ROOT, file))[1]["app/out/f"].mode == kept
+    assert copied(packed(ROOT, file))[1]["app/out/f"].mode == kept
 
 
 def test_a_single_file_is_at_its_path(tmp_path: Path) -> None:
-    found, entries = taken(packed(("./out", b"42")), tmp_path / "out")
+    found, entries = copied(packed(("./out", b"42")), tmp_path / "out")
     assert (found.kind, list(entries), (tmp_path / "out").read_bytes()) == ("file", ["app/out"], b"42")
 
 
 def test_a_link_in_place_of_a_file_is_nothing() -> None:
-    assert taken(packed(entry("./out", tarfile.SYMTYPE, "other")))[0].kind == "nothing"
+    assert copied(packed(entry("./out", tarfile.SYMTYPE, "other")))[0].kind == "nothing"
 
 
-def test_files_are_shown_as_long_as_there_is_room(tmp_path: Path) -> None:
+def test_files_are_shown_within_the_budget(tmp_path: Path) -> None:
     raw = packed(ROOT, ("./a", b"x" * 600), ("./b", b"x" * 600), ("./c", b"x" * 300))
-    taken(raw, tmp_path, Room(1000, 1000))
+    copied(raw, tmp_path, CopyBudget(1000, 1000))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c"]
 
 
 def test_names_that_the_host_cannot_have_are_in_the_archive_alone(tmp_path: Path) -> None:
     name = "./" + "/".join(["n" * 250] * 20)
-    found, entries = taken(packed(ROOT, (name, b"x"), ("./\x1b[2J", b"y")), tmp_path)
+    found, entries = copied(packed(ROOT, (name, b"x"), ("./\x1b[2J", b"y")), tmp_path)
     assert found.files == 2 and len(entries) == 3
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"?[2J"}
 
 
 def test_too_many_entries_are_refused() -> None:
-    with pytest.raises(TooMany):
-        taken(packed(ROOT, *((f"./{number}", b"") for number in range(20))), room=Room(10, 0))
+    with pytest.raises(TooManyEntries):
+        copied(packed(ROOT, *((f"./{number}", b"") for number in range(20))), budget=CopyBudget(10, 0))
