@@ -23,7 +23,7 @@ from tbench.sandbox.archive import sums_by_path
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verifier_logs import Logs
-from tbench.verify.tests_shown import NOT_FAILED, TEST_SUMS, Status, claimed_passes, tests_shown
+from tbench.verify.tests_shown import NOT_FAILED, TEST_SUMS, Status, claimed_passes
 
 CalibratingAgent = Literal["oracle", "nop"]
 NOT_RUN: frozenset[Status] = frozenset({"skipped", "xfailed", "deselected"})
@@ -175,13 +175,14 @@ def unlike_oracle(shown: Mapping[str, Status], calibration: Calibration, step: s
     return words and f"of {expected} tests that the oracle passes {words}"
 
 
-def unlike_oracles_files(logs: Logs, calibration: Calibration, step: str = "") -> str:
+def unlike_oracles_files(logs: Logs, shown: Mapping[str, Status], calibration: Calibration, step: str = "") -> str:
     """Say which test files in the work differ from those beside the oracle's passes, and which failed tests the output
     calls passed all the same; empty for none."""
     own, usual = sums_by_path(logs.get(TEST_SUMS, b"").decode("utf-8", "replace")), calibration.test_files(step)
     others = [path for path, digest in own.items() if usual.get(path, digest) != digest]
-    shown, expected = tests_shown(logs), calibration.passed_by_oracle(step)
-    failed = [name for name in sorted(expected) if shown.get(name, "passed") not in NOT_FAILED]
+    failed = [
+        name for name in sorted(calibration.passed_by_oracle(step)) if shown.get(name, "passed") not in NOT_FAILED
+    ]
     forged = sorted(claimed_passes(logs).intersection(failed)) if failed else []
     found = [(others, "differ from the oracle's"), (forged, "failed, though the output calls them passed")]
     return ", ".join(f"{len(names)} ({_listed(names)}) {how}" for names, how in found if names)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -39,15 +40,15 @@ async def try_control(
     """
     if not is_solved(verdict.reward):
         return verdict
-    altered, controlled = with_other_expectations(task), with_failing_test(task)
-    control = altered if altered is not None and (fails or is_oracle) else controlled and controlled[0]
+    is_known, controlled = fails or is_oracle, with_failing_test(task)
+    control = (with_other_expectations(task) if is_known else None) or (controlled and controlled[0])
     if control is None:
         return verdict
     try:
         tried = await run(control)
     except VerifierFailed:
         tried = Verdict(0.0, {})
-    if fails or is_oracle:
+    if is_known:
         verdict = verdict.with_integrity(rewards={**verdict.integrity.rewards, CONTROL: tried.reward})
         is_disarmed = not is_oracle
     else:
@@ -97,10 +98,8 @@ def _altered_python(text: str, asserted: bool) -> str:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return _COMPARISON.sub(_altered_match, text)
-    starts = [0]
-    for line in text.encode("utf-8", "surrogateescape").splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
     data = bytearray(text.encode("utf-8", "surrogateescape"))
+    starts = [0, *itertools.accumulate(map(len, data.splitlines(keepends=True)))]
     for node in sorted(_expected(tree, asserted), key=lambda each: (each.lineno, each.col_offset), reverse=True):
         assert node.end_lineno is not None and node.end_col_offset is not None
         start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
@@ -111,12 +110,12 @@ def _altered_python(text: str, asserted: bool) -> str:
 def _expected(tree: ast.Module, asserted: bool) -> set[ast.Constant]:
     """The constants that a test compares something with, also by a name that they are the value of."""
     sides: list[ast.expr] = []
+    searched = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)] if asserted else [tree]
+    for node in itertools.chain.from_iterable(map(ast.walk, searched)):
+        if isinstance(node, ast.Compare) and all(isinstance(op, ast.Eq) for op in node.ops):
+            sides += [node.left, *node.comparators]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assert) or (isinstance(node, ast.expr) and not asserted):
-            for each in ast.walk(node):
-                if isinstance(each, ast.Compare) and all(isinstance(op, ast.Eq) for op in each.ops):
-                    sides += [each.left, *each.comparators]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ASSERTS:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ASSERTS:
             sides += node.args[:2]
     names = {side.id for side in sides if isinstance(side, ast.Name)}
     for node in ast.walk(tree):

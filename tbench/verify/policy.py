@@ -16,7 +16,7 @@ from tbench.verify.calibration import Calibration, unlike_oracle, unlike_oracles
 from tbench.verify.changes.facts import OracleSystem, listed
 from tbench.verify.judging import CLEARED, MOST_REPLACED, Judging
 from tbench.verify.tests_shown import tests_shown
-from tbench.verify.verifier import Verdict, VerifierFailed
+from tbench.verify.verifier import Verdict, VerifierFailed, logs_among
 
 UNLIKE_ORACLE, NEEDS_SYSTEM, DISAGREEMENT = "unlike-oracle:", "needs-system:", "disagreement:"
 SYSTEM_REPLACED = "system-replaced:"
@@ -73,11 +73,10 @@ def like_oracle(verdict: Verdict, oracle: Calibration | None, task: Task) -> Ver
     usual = oracle.usual_signs(task.step_name, shared=verdict.integrity.verify == "shared")
     signs = [f"{CLEARED}{sign}{AS_THE_ORACLE}" if sign in usual else sign for sign in verdict.integrity.tamper]
     for place in ("", "isolated/"):
-        prefix = f"{place}verifier/"
-        logs = {name.removeprefix(prefix): data for name, data in verdict.files.items() if name.startswith(prefix)}
-        if logs:
-            found = unlike_oracle(tests_shown(logs), oracle, task.step_name)
-            also = unlike_oracles_files(logs, oracle, task.step_name)
+        if logs := logs_among(verdict.files, f"{place}verifier/"):
+            shown = tests_shown(logs)
+            found = unlike_oracle(shown, oracle, task.step_name)
+            also = unlike_oracles_files(logs, shown, oracle, task.step_name)
             signs += [f"{UNLIKE_ORACLE} {words}" for words in (found, also) if words]
     if oracle.passes_fresh:
         found = f"{DISAGREEMENT}{_NOT_FRESH.removeprefix(UNCONFIRMED)}{WORKS_FRESH}"

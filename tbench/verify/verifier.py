@@ -143,7 +143,7 @@ class Verdict:
     @property
     def logs(self) -> Logs:
         """The files of /logs/verifier."""
-        return _verifier_logs(self.files)
+        return logs_among(self.files)
 
     def remarked(self, remarks: Sequence[str]) -> Verdict:
         """Return this verdict with earlier remarks put before its own."""
@@ -156,8 +156,9 @@ class Verdict:
         return dataclasses.replace(self, integrity=self.integrity.model_copy(update=update))
 
 
-def _verifier_logs(files: Mapping[str, bytes]) -> Logs:
-    return {name.removeprefix("verifier/"): data for name, data in files.items() if name.startswith("verifier/")}
+def logs_among(files: Mapping[str, bytes], prefix: str = "verifier/") -> Logs:
+    """Return the files of /logs/verifier among those of a verdict, which are below `prefix`."""
+    return {name.removeprefix(prefix): data for name, data in files.items() if name.startswith(prefix)}
 
 
 @dataclass(frozen=True)
@@ -288,7 +289,7 @@ class _VerifierRun:
             facts = dataclasses.replace(facts, out_of_memory=self.sandbox.ran_out_of_memory)
         if facts.others_wrote_trace and not starts_no_subshell(self._test_script, facts.told):
             facts = dataclasses.replace(facts, wrote_last=False)
-        logs = _verifier_logs(files)
+        logs = logs_among(files)
         writes = len(facts.told) if facts.has_watcher else None
         seen = Integrity(evidence=facts.evidence, repairs=facts.repairs, reward_writes=writes)
         wants_pytest = calls_pytest(self._test_script.decode("utf-8", "replace"), self._other_scripts, facts.called)

@@ -11,6 +11,7 @@ import pytest
 from tbench.errors import TrialError, UsageError
 from tbench.results import ImageOrigin
 from tbench.tasks.task import Task
+from tbench.verify import tests_shown as showing
 from tbench.verify.calibration import (
     Calibration,
     MeasuredTrial,
@@ -221,7 +222,7 @@ def test_a_pass_of_other_test_files_or_with_forged_lines_is_said_in_words(output
         update={"trials": tuple(each.model_copy(update={"tests": {"": {"t::a": "passed"}}}) for each in known.trials)}
     )
     logs = {"stdout.txt": output.encode(), TEST_SUMS: f"{sums}  /app/t.py\n".encode() if sums else b""}
-    assert bool(unlike_oracles_files(logs, known)) is said
+    assert bool(unlike_oracles_files(logs, showing.tests_shown(logs), known)) is said
 
 
 def test_test_files_that_differ_between_passes_of_the_oracle_are_no_yardstick() -> None:
