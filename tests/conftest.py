@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Images, build_tag
 from tbench.sandbox.docker.networks import ensure_network
 from tbench.sandbox.docker.tools import ensure_tools
@@ -238,7 +239,20 @@ async def fresh(engine: Engine, make_task: Any) -> AsyncIterator[Callable[..., T
             await engine.call(engine.api.remove_image, build_tag(agent_environment(task)), force=True)
     # Builds that failed leave their layers.
     for index in range(len(made)):
-        await engine.call(engine.api.prune_images, filters={"label": f"tbench.test={mark}.{index}"})
+        await _prune_images(engine, f"tbench.test={mark}.{index}")
+
+
+async def _prune_images(engine: Engine, label: str) -> None:
+    """Remove untagged images with this label; an engine prunes for one caller at a time and refuses all others."""
+    async with asyncio.timeout(120):
+        while True:
+            try:
+                await engine.call(engine.api.prune_images, filters={"label": label})
+                return
+            except EngineError as error:
+                if error.status != HTTPStatus.CONFLICT:
+                    raise
+            await asyncio.sleep(0.1)
 
 
 class _Answers(http.server.BaseHTTPRequestHandler):
