@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Self
 
+from harness.concurrency import take_turn
 from harness.errors import ContextLimitReached, EndpointError
 from harness.trajectory import Reply
-from harness.turns import take_turn
 
 
 class Clock:

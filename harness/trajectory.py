@@ -92,7 +92,7 @@ class Reply(Frozen):
     weights: str | None = None
     """Version of the weights reported by the server (vLLM's `weight_versions`)."""
     signs: tuple[str, ...] = ()
-    """Kinds of oddities seen in this reply (harness.replies)."""
+    """Kinds of oddities seen in this reply (harness.reply_stats)."""
     base_url: str | None = None
     """Server that answered, if there are several."""
     latency_sec: float = 0.0

@@ -11,14 +11,14 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.charts import BarPart, stacked_bar
-from reports.names import COMPARE, compare_page, relative_url, slug
 from reports.page_frame import MOST_CELLS, Crumb, data_script, page, symbol_of
+from reports.page_paths import COMPARE, compare_page, relative_url, slug
 from reports.site.content import Site, SiteRun
 from tbench.history.rows import TrialRow
 from tbench.reward import mean
 from tbench.scores.comparing import text
 from tbench.scores.comparing.compare import Comparison, compare
-from tbench.scores.comparing.side import NothingInCommon, Side
+from tbench.scores.comparing.compared_run import NothingInCommon, Side
 from tbench.storage.comparable import differing_settings
 from tbench.storage.read_run import RunUnreadable
 

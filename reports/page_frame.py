@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from reports.names import compare_page, night_page, relative_url, run_page, task_page, trial_page
+from reports.page_paths import compare_page, night_page, relative_url, run_page, task_page, trial_page
 from tbench.history.rows import TrialRow
 from tbench.results import UNKNOWN_TIME
 from tbench.reward import canonical, mean_text, reward_text

@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 from markupsafe import Markup
 
 from reports.charts import BarPart, duration_dots, sparkline, stacked_bar
-from reports.names import TASKS, relative_url, task_page, trial_data, trial_page
 from reports.page_frame import MOST_CELLS, Crumb, data_script, page
+from reports.page_paths import TASKS, relative_url, task_page, trial_data, trial_page
 from reports.score_history import ScorePoint, score_history
 from reports.site.content import RunSeries, Site, SiteRun
 from tbench.history.rows import TaskPoint, TrialRow

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tbench.api.runner import Runner, TrialFailed, TrialRecord
     from tbench.api.stored_runs import summarise
     from tbench.config.settings import RunConfig
-    from tbench.datasets.reading import read_tasks
+    from tbench.datasets.read_tasks import read_tasks
     from tbench.errors import TbenchError, UsageError
     from tbench.results import TrialResult
     from tbench.scores.summary import Summary
@@ -66,7 +66,7 @@ _MODULES = {
     "UsageError": "tbench.errors",
     "debug": "tbench.api.debugging",
     "read_run": "tbench.storage.read_run",
-    "read_tasks": "tbench.datasets.reading",
+    "read_tasks": "tbench.datasets.read_tasks",
     "summarise": "tbench.api.stored_runs",
 }
 """Module by public name. They are imported on first use, so that the command line starts fast."""

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from harness.concurrency import cancel
 from harness.errors import EndpointError
-from harness.turns import cancel
 from tbench.config.document import PacedConcurrency
 
 # vLLM's load in its `/metrics`, in Prometheus' text format.

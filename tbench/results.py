@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from harness.replies import ReplyStats
+from harness.reply_stats import ReplyStats
 from harness.trajectory import Frozen, Outcome, Usage
 from tbench.reward import is_solved
 

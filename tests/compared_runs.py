@@ -14,7 +14,7 @@ from run_plans import A_MODEL, a_plan
 
 from tbench.config.document import PlannedTask, RunDocument
 from tbench.results import TrialResult
-from tbench.scores.comparing.side import Side
+from tbench.scores.comparing.compared_run import Side
 from tbench.scores.statistics import RewardTable
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 

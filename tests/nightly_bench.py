@@ -11,11 +11,11 @@ from typing import Any
 import fake_tbench
 from run_trees import a_result, write_run
 
+from tbench.nightly.configuration import Benchmark, read_benchmark
 from tbench.nightly.journal import NightRecord
 from tbench.nightly.night import run_night
-from tbench.nightly.reading import Benchmark, read_benchmark
 from tbench.proxies.extraction.settings import ExtractConfig
-from tbench.proxies.replay.asking.settings import ReplayConfig
+from tbench.proxies.replay.generation.settings import ReplayConfig
 
 TASKS = ("alpha", "beta", "gamma", "delta")
 PROXIES = {"replay": ReplayConfig, "extract": ExtractConfig}

@@ -10,7 +10,7 @@ from pathlib import Path
 from tbench.config.setting import Setting, panels_of
 from tbench.config.settings import RunConfig
 from tbench.config.text import as_toml
-from tbench.nightly.reading import NightlyConfig
+from tbench.nightly.configuration import NightlyConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 NIGHTLY = PAGE.with_name("nightly.md")

@@ -15,7 +15,7 @@ from site_pages import PageText
 from written_trials import WrittenTrial, write_files_of
 
 from harness.trajectory import Step
-from reports.site.writing import write_site
+from reports.site.writer import write_site
 from tbench.results import TrialResult
 from tbench.storage.run_files import trial_directory
 

@@ -32,11 +32,11 @@ from tbench.config.settings import RunConfig
 from tbench.errors import KINDS
 from tbench.events import EndpointPresence, RunEnded, RunStarted, TrialFinished, TrialPhase, TrialTaskStep, TrialVerdict
 from tbench.history.database import make_tables
-from tbench.nightly.reading import read_benchmark
+from tbench.nightly.configuration import read_benchmark
 from tbench.origin import DatasetOrigin
 from tbench.results import WEAK_SIGNALS, ErrorInfo, HostSample, Integrity, TaskStepResult, Timings, TrialResult
 from tbench.sandbox.docker import owner
-from tbench.scores.finals import Pressure
+from tbench.scores.final_results import Pressure
 from tbench.scores.summary import Cell, Counts, ErrorGroup, Score, Summary, TaskRow, TimeSplit, UnreachedSteps
 from tbench.tasks.sources import read_tasks
 

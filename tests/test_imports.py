@@ -147,8 +147,8 @@ def test_rooms_that_need_little_of_the_harness_take_only_that() -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("tbench.proxies.replay.asking", "tbench.proxies.replay.scoring"),
-        ("tbench.proxies.replay.scoring", "tbench.proxies.replay.asking"),
+        ("tbench.proxies.replay.generation", "tbench.proxies.replay.scoring"),
+        ("tbench.proxies.replay.scoring", "tbench.proxies.replay.generation"),
         ("tbench.proxies.datasets", "tbench.proxies.replay"),
         ("tbench.proxies.extraction", "tbench.proxies.replay"),
         ("tbench.proxies.replay", "tbench.proxies.extraction"),

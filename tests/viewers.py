@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from reports.site.writing import write_site
+from reports.site.writer import write_site
 from tbench.view.address import ViewAddress
-from tbench.view.requests import ViewServer
-from tbench.view.viewing import ViewerState
+from tbench.view.server import ViewServer
+from tbench.view.viewer_state import ViewerState
 
 DEADLINE_SEC = 30.0
 

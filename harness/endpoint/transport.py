@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from harness.concurrency import take_turn
 from harness.endpoint.address import bypasses_proxies, proxy_of
 from harness.endpoint.answers import LONGEST_QUOTE, quote, shorten
 from harness.endpoint.bodies import ENCODINGS, BodyReader, OutOfBoundsError, RawAnswer, rejected_body_error
 from harness.endpoint.retry import TransientError
 from harness.errors import EndpointError
-from harness.turns import take_turn
 
 # Certificates for https.
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from harness.concurrency import cancel
 from harness.errors import TerminalLost
 from harness.stream import ByteStream, Connect
-from harness.turns import cancel
 
 
 class Output(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
-from reports.names import relative_url, run_page, task_page, trial_page
+from reports.page_paths import relative_url, run_page, task_page, trial_page
 from tbench.scores.summary import Cell, Status, Summary
 from tbench.storage.read_run import StoredRun
 from tbench.storage.run_files import (

@@ -13,8 +13,8 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.charts import seed_strip
-from reports.names import compare_page, night_page, run_page
 from reports.page_frame import Crumb, page, when
+from reports.page_paths import compare_page, night_page, run_page
 from reports.run.effort import effort_of
 from reports.run.grid import grid_of, status_bar
 from reports.run.links import FileLinks, RunLinks, SiteLinks

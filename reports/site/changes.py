@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from reports.site.content import Site, SiteRun
 from tbench.history.rows import task_changes
 from tbench.reward import exact_mean, is_solved, mean
-from tbench.scores.comparing.side import NothingInCommon, Pairing, pair
+from tbench.scores.comparing.compared_run import NothingInCommon, Pairing, pair
 from tbench.scores.statistics import Row, mean_std
 from tbench.storage.comparable import TASK_PREFIX, each_difference, score_keys
 from tbench.storage.read_run import RunUnreadable, read_run_document

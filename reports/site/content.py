@@ -10,11 +10,11 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from reports.names import night_page, run_page, series_page, slug
+from reports.page_paths import night_page, run_page, series_page, slug
 from tbench.errors import UsageError
 from tbench.history.index import RunHistory
 from tbench.history.rows import RunRow
-from tbench.scores.comparing.side import Side
+from tbench.scores.comparing.compared_run import Side
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.verdict import GateVerdict, JudgedNight

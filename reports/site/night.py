@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from reports.names import NIGHTS, night_page
 from reports.page_frame import Crumb, page, points
+from reports.page_paths import NIGHTS, night_page
 from reports.site.changes import RewardChange, RunChange, known_differences, run_change
 from reports.site.content import AlarmSpan, RunSeries, Site, SiteRun
 from reports.site.states import (

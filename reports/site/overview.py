@@ -10,8 +10,8 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.charts import sparkline
-from reports.names import OVERVIEW, SERIES
 from reports.page_frame import Crumb, page
+from reports.page_paths import OVERVIEW, SERIES
 from reports.site.changes import ScoreChange, known_differences, score_change
 from reports.site.content import RunSeries, Site, SiteRun
 from reports.site.night import night_lines

@@ -9,8 +9,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from reports.names import FEED, SERIES, relative_url
 from reports.page_frame import Crumb, page, when
+from reports.page_paths import FEED, SERIES, relative_url
 from reports.score_history import ScorePoint, score_history
 from reports.site.content import AlarmSpan, RunSeries, Site, SiteRun
 from reports.site.night import score_of

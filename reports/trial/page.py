@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from harness.replies import reply_notes
+from harness.reply_stats import reply_notes
 from harness.trajectory import Step
 from reports.charts import BarPart, stacked_bar
-from reports.names import task_data, task_page, trial_data, trial_page
 from reports.page_frame import Crumb, data_script, page, seconds
+from reports.page_paths import task_data, task_page, trial_data, trial_page
 from reports.site.content import SiteRun
 from reports.trial.section import StepTimes, TrialSection, sections_of
 from reports.trial.steps import ReplyTexts, cards_of, left_out_of, timeline

@@ -34,7 +34,7 @@ from tbench.agents.trial_agent import AgentReport, Workplace, agent_user, termin
 from tbench.errors import TrialError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, HidesSecrets
-from tbench.tasks.told import instruction_with_servers, skills_block
+from tbench.tasks.prompt_parts import instruction_with_servers, skills_block
 
 # The agent's instruction: the task's, MCP servers, and the skills in the sandbox.
 

@@ -230,6 +230,6 @@ async def connect_if_used(
     """Connect to the endpoint if the agent uses one. Raises UsageError."""
     if not setup.may_use_model:
         return None, None
-    from tbench.agents.connecting import connect  # imports the clients, which an oracle does not need
+    from tbench.agents.endpoints import connect  # imports the clients, which an oracle does not need
 
     return await connect(setup.model, say, api_key)

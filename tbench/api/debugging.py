@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from pathlib import Path
 from typing import Protocol
 
+from harness.concurrency import wait_until_ended
 from harness.terminal.plain_text import without_escapes
-from harness.turns import wait_until_ended
-from tbench.agents.connecting import unconnected
+from tbench.agents.endpoints import unconnected
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
 from tbench.control.client import ask
-from tbench.control.listening import SOCKET_NAME
+from tbench.control.listener import SOCKET_NAME
 from tbench.control.wire import (
     Answer,
     Choose,
@@ -46,8 +46,8 @@ from tbench.events import Event, Events, Note, TrialFinished
 from tbench.fleet.engines import connect_backend
 from tbench.results import TrialResult
 from tbench.runs.control import HoldPoint
+from tbench.runs.live.cassette import CASSETTE_NAME
 from tbench.runs.live.debugged_trial import step_shown
-from tbench.runs.live.saving import CASSETTE_NAME
 from tbench.runs.plan import as_configured, sandbox_settings, stored_config
 from tbench.runs.replay_log import ReplaySteps
 from tbench.runs.run import RunOutcome, execute_run

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tbench.api.debugging import DebugSession, debug_from, prepare_run
 from tbench.config.settings import RunConfig
-from tbench.datasets.reading import read_again
+from tbench.datasets.read_tasks import read_again
 from tbench.errors import UsageError
 from tbench.results import TrialResult
 from tbench.runs.replay_log import ReplaySteps, replay_up_to

@@ -9,10 +9,10 @@ from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 
-from harness.replies import ReplyStats, run_notes
+from harness.reply_stats import ReplyStats, run_notes
 from tbench.errors import UsageError
 from tbench.results import UNKNOWN_TIME
-from tbench.scores.comparing.side import Side
+from tbench.scores.comparing.compared_run import Side
 from tbench.scores.gate.nights import Night, run_identity
 from tbench.scores.summarise import MixedResults, sole_model_and_agent
 from tbench.scores.summary import Summary

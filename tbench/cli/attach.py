@@ -106,7 +106,7 @@ def attach(where: str, take: bool, once: bool, as_json: bool) -> None:
 
 def _reject_ended_trial(run: Path, trial: str) -> None:
     """Raise UsageError with the outcome of a trial, if its run is over."""
-    from tbench.control.listening import SOCKET_NAME
+    from tbench.control.listener import SOCKET_NAME
     from tbench.storage.read_run import read_run
 
     if (run / SOCKET_NAME).is_socket():

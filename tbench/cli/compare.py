@@ -19,8 +19,8 @@ from tbench.cli.printing import print_line, print_text
 if TYPE_CHECKING:
     from tbench.api.stored_runs import Repeats
     from tbench.scores.comparing.compare import Comparison
+    from tbench.scores.comparing.compared_run import Side
     from tbench.scores.comparing.noise import PowerPlan, TaskSolveRate
-    from tbench.scores.comparing.side import Side
     from tbench.scores.tables import Sheet
     from tbench.storage.read_run import StoredRun
 

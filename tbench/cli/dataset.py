@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tbench.datasets.cache import CachedDataset
-    from tbench.datasets.known import Access, KnownDataset
+    from tbench.datasets.known_dataset import Access, KnownDataset
     from tbench.sandbox.docker.engine import Engine
     from tbench.tasks.environment import Environment
 
@@ -188,7 +188,7 @@ def verify(tasks: str, given: GivenSettings[RunConfig], against: Path | None) ->
 
 
 def _access(given: GivenSettings[RunConfig]) -> Access:
-    from tbench.datasets.known import Access
+    from tbench.datasets.known_dataset import Access
 
     chosen = given.resolve().config.tasks
     return Access(chosen.registry, chosen.refresh, chosen.offline, lambda text: print_line(text, err=True))

@@ -27,9 +27,9 @@ from tbench.sandbox.docker.dockerfile import network_bypass, read_dockerfile
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, ImageState
 from tbench.sandbox.docker.manifest import about_pulls
+from tbench.tasks.prompt_parts import instruction_with_servers
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.tasks.told import instruction_with_servers
 from tbench.text import counted
 
 _BYTES_PER_TOKEN = 4

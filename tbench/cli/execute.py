@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from harness.replies import ReplyStats
+from harness.reply_stats import ReplyStats
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.interruption import print_notice, run_interruptibly
 from tbench.cli.printing import print_line, print_text
@@ -36,7 +36,7 @@ from tbench.runs.plan import as_configured, check_same_run, own_shard, sandbox_s
 from tbench.runs.preflight import require_runnable_task
 from tbench.runs.redaction import hiding
 from tbench.runs.run import RunOutcome, demand_of_task, execute_run
-from tbench.runs.stopping import ENDPOINT_ERRORS
+from tbench.runs.stop_policy import ENDPOINT_ERRORS
 from tbench.sandbox.docker.cleaning import remove_in_child
 from tbench.storage.read_run import read_run
 from tbench.tasks.sources import TaskSet

@@ -16,7 +16,7 @@ from tbench.errors import UsageError
 from tbench.text import counted
 
 if TYPE_CHECKING:
-    from tbench.exchange.chosen import LeftOutTrials, Only
+    from tbench.exchange.selection import LeftOutTrials, Only
     from tbench.exchange.sft import Thinking
     from tbench.storage.read_run import StoredRun
 
@@ -132,7 +132,7 @@ def atif(
 ) -> None:
     """Write trajectories as ATIF 1.8 documents, one per trial."""
     from tbench.exchange.atif import write_atif
-    from tbench.exchange.chosen import LeftOutTrials, TrialChoice, require_trials
+    from tbench.exchange.selection import LeftOutTrials, TrialChoice, require_trials
     from tbench.storage.record_directory import new_directory
 
     target = output_directory(runs, output, "atif")
@@ -171,7 +171,7 @@ def sft(
     with_human: bool,
 ) -> None:
     """Write conversations as training data: OpenAI messages, with a flag on each one to train on."""
-    from tbench.exchange.chosen import LeftOutTrials, TrialChoice, exported_trials, require_trials
+    from tbench.exchange.selection import LeftOutTrials, TrialChoice, exported_trials, require_trials
     from tbench.exchange.sft import TrainingData
     from tbench.storage.record_directory import new_directory
 
@@ -202,8 +202,8 @@ def harbor(
     runs: tuple[Path, ...], output: Path | None, only: Only, min_reward: float | None, tasks: tuple[str, ...]
 ) -> None:
     """Write runs as Harbor jobs that its viewer and other commands can read."""
-    from tbench.exchange.chosen import LeftOutTrials, TrialChoice, require_trials
     from tbench.exchange.harbor import write_harbor_job
+    from tbench.exchange.selection import LeftOutTrials, TrialChoice, require_trials
     from tbench.storage.record_directory import new_directory
 
     target = output_directory(runs, output, "harbor")
@@ -227,7 +227,7 @@ def harbor(
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 def sqlite(runs: tuple[Path, ...], output: Path, overwrite: bool) -> None:
     """Write runs, tasks and trials as tables of a SQLite file."""
-    from tbench.history.updating import export_sqlite
+    from tbench.history.update import export_sqlite
 
     count, notes = export_sqlite(runs, output, overwrite=overwrite)
     for note in notes:

@@ -15,7 +15,7 @@ from tbench.cli.printing import print_line
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tbench.exchange.importing.writing import Imported
+    from tbench.exchange.importing.common import Imported
 
 COMMANDS = {
     "harbor": LazyCommand("tbench.cli.import_", "harbor", "Import jobs or trials of Harbor (0.6 to 0.25) as runs."),
@@ -85,8 +85,8 @@ def harbor(
     metric: str | None,
 ) -> None:
     """Import jobs or trials of Harbor (0.6 to 0.25) as runs."""
+    from tbench.exchange.importing.common import ImportChoice
     from tbench.exchange.importing.harbor.job import import_harbor
-    from tbench.exchange.importing.writing import ImportChoice
 
     print_imported(import_harbor(directories, output, ImportChoice(model, agent, split), metric))
 
@@ -114,6 +114,6 @@ def results(
 ) -> None:
     """Import plain results (task, seed, reward; JSONL or CSV) as a run."""
     from tbench.exchange.importing.bare_results import import_results
-    from tbench.exchange.importing.writing import ImportChoice
+    from tbench.exchange.importing.common import ImportChoice
 
     print_imported(import_results(file, output, ImportChoice(model, agent, split), number_seeds=number_seeds))

@@ -25,7 +25,7 @@ from tbench.cli.full_screen import require_terminal
 from tbench.cli.printing import print_line, print_text
 from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig
-from tbench.datasets.reading import read_again, read_tasks
+from tbench.datasets.read_tasks import read_again, read_tasks
 from tbench.errors import TrialError, UsageError
 from tbench.fleet.engines import MachineConnector
 from tbench.runs.live.commands import came_to
@@ -51,9 +51,9 @@ from tbench.storage.read_run import read_run
 from tbench.storage.run_files import RUN
 from tbench.tasks.consent import withheld_variables_note
 from tbench.tasks.environment import agent_environment
+from tbench.tasks.prompt_parts import instruction_with_servers
 from tbench.tasks.sources import BUNDLED, tasks_dir
 from tbench.tasks.task import Task
-from tbench.tasks.told import instruction_with_servers
 from tbench.verify.policy import verify_by
 from tbench.verify.verifier import Verdict, verify, verify_twice
 

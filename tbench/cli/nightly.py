@@ -19,8 +19,8 @@ from tbench.errors import UsageError
 
 if TYPE_CHECKING:
     from tbench.api.stored_runs import StoredNight
+    from tbench.nightly.configuration import Benchmark
     from tbench.nightly.journal import NightRecord
-    from tbench.nightly.reading import Benchmark
 
 # `tbench nightly`
 
@@ -45,7 +45,7 @@ def nightly(file: Path, night: str | None, check: bool, init: bool, demo: bool, 
     if night is not None and (init or demo):
         raise UsageError("--night: has no effect with --init or --demo; leave it out")
     if init:
-        from tbench.nightly.words import config_template
+        from tbench.nightly.dry_run import config_template
 
         write_new(file, config_template())
         print_line(f"written: {file}")
@@ -57,7 +57,7 @@ def nightly(file: Path, night: str | None, check: bool, init: bool, demo: bool, 
         return
     benchmark = _read(file)
     if check:
-        from tbench.nightly.words import dry_run_lines
+        from tbench.nightly.dry_run import dry_run_lines
 
         for line in dry_run_lines(benchmark, night or today()):
             print_line(line)
@@ -73,9 +73,9 @@ def today() -> str:
 
 
 def _read(file: Path) -> Benchmark:
-    from tbench.nightly.reading import read_benchmark
+    from tbench.nightly.configuration import read_benchmark
     from tbench.proxies.extraction.settings import ExtractConfig
-    from tbench.proxies.replay.asking.settings import ReplayConfig
+    from tbench.proxies.replay.generation.settings import ReplayConfig
 
     return read_benchmark(file, os.environ, {"replay": ReplayConfig, "extract": ExtractConfig})
 

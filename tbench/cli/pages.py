@@ -83,8 +83,8 @@ def view(folder: Path, host: str, port: int) -> None:
     from tbench.errors import UsageError
     from tbench.nightly.pages import write_pages
     from tbench.view.address import ViewAddress
-    from tbench.view.requests import ViewServer
-    from tbench.view.viewing import ViewerState
+    from tbench.view.server import ViewServer
+    from tbench.view.viewer_state import ViewerState
 
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such directory; give a folder of runs, or start one with `tbench run`")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tbench.cli.printing import print_line
 from tbench.config.document import RunDocument
 from tbench.config.settings import TasksConfig
-from tbench.datasets.known import Access
-from tbench.datasets.reading import read_chosen
+from tbench.datasets.known_dataset import Access
+from tbench.datasets.read_tasks import read_chosen
 from tbench.datasets.reference import stored_source
 from tbench.tasks.sources import TaskChoice, TaskSet
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from harness.model import ServedModel
-from harness.replies import ReplyStats, run_notes
+from harness.reply_stats import ReplyStats, run_notes
 from harness.trajectory import Frozen
 from tbench.config.settings import RunConfig
 from tbench.config.values import Shard

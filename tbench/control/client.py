@@ -11,7 +11,7 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from tbench.control.listening import LINE_LIMIT_BYTES, SOCKET_NAME, short_path
+from tbench.control.listener import LINE_LIMIT_BYTES, SOCKET_NAME, short_path
 from tbench.control.wire import Answer, Attach, Request, as_line
 from tbench.errors import UsageError
 

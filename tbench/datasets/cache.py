@@ -20,7 +20,7 @@ from typing import IO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tbench.datasets.known import KnownDataset
+from tbench.datasets.known_dataset import KnownDataset
 from tbench.datasets.reference import GitSource, without_login
 from tbench.errors import TaskInvalid, UsageError
 from tbench.files import cache_home, is_unused, write_json

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from tbench.datasets.cache import CachedDataset, DatasetCache, convert_in_place, entry_name, writable
 from tbench.datasets.digests import MANIFEST, Publication, read_publication_in
 from tbench.datasets.git import GitFailed, Repository, find_commit, has_lfs, is_external, pointers_in
-from tbench.datasets.known import TASKS_FOLDER, KnownDataset
+from tbench.datasets.known_dataset import TASKS_FOLDER, KnownDataset
 from tbench.datasets.reference import GitSource, without_login
 from tbench.errors import TaskInvalid, UsageError
 from tbench.tasks.task import Task

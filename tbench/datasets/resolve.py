@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from harness.endpoint.address import proxy_of
 from tbench.datasets.digests import MANIFEST, Publication, is_digest, read_publication
-from tbench.datasets.known import Access, KnownDataset, choose, nearest_titles, versions_of
+from tbench.datasets.known_dataset import Access, KnownDataset, choose, nearest_titles, versions_of
 from tbench.datasets.reference import DatasetName, GitSource, tag, usable_folder, usable_url, without_login
 from tbench.errors import UsageError
 from tbench.text import one_line

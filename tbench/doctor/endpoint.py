@@ -22,7 +22,7 @@ from harness.endpoint.transport import Transport
 from harness.errors import ContextLimitReached, EndpointError, RequestRefused
 from harness.model import Sampling
 from harness.protocols import PROTOCOLS, load_protocol
-from harness.replies import ReplyStats, equal_replies_note, reply_notes
+from harness.reply_stats import ReplyStats, equal_replies_note, reply_notes
 from harness.trajectory import Message
 from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
 from tbench.text import one_line

@@ -12,7 +12,6 @@ from typing import Any
 from harness.protocols.base import Action, Command
 from harness.rendering import without_thinking
 from harness.trajectory import Compaction, Message, Reply, Step, ToolCall, Trajectory, Usage
-from tbench.exchange.chosen import ExportedPart, ExportedTrial, LeftOutTrials, TrialChoice, exported_trials
 from tbench.exchange.contexts import (
     ContextTurn,
     RunProtocol,
@@ -22,6 +21,7 @@ from tbench.exchange.contexts import (
     opening_of,
     protocol_of,
 )
+from tbench.exchange.selection import ExportedPart, ExportedTrial, LeftOutTrials, TrialChoice, exported_trials
 from tbench.files import safe_relative, write_json
 from tbench.storage.read_run import StoredRun
 from tbench.storage.recording import cast_events, head_of, typed_at

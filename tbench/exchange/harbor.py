@@ -14,7 +14,7 @@ from typing import Any
 from harness.trajectory import Outcome, Usage
 from tbench.errors import UsageError
 from tbench.exchange.atif import agent_version, atif_document
-from tbench.exchange.chosen import ExportedTrial, LeftOutTrials, TrialChoice, exported_trials
+from tbench.exchange.selection import ExportedTrial, LeftOutTrials, TrialChoice, exported_trials
 from tbench.files import safe_relative, write_json
 from tbench.results import ErrorInfo, TaskStepResult, TrialResult
 from tbench.storage.read_run import StoredRun

@@ -12,8 +12,8 @@ from harness.model import Rendering
 from harness.rendering import wire_messages, without_thinking
 from harness.text import without_lone_surrogates
 from harness.trajectory import Message
-from tbench.exchange.chosen import ExportedPart, ExportedTrial
 from tbench.exchange.contexts import ContextTurn, RunProtocol, contexts_of, json_object, protocol_of
+from tbench.exchange.selection import ExportedPart, ExportedTrial
 from tbench.files import write_json
 from tbench.text import counted, visible
 

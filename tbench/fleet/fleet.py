@@ -14,7 +14,7 @@ from tbench.events import Phase
 from tbench.fleet.machine import FleetMachine
 from tbench.results import ImageOrigin
 from tbench.sandbox.backend import Backend, Capacity, HoldsImages, Sandbox, Say
-from tbench.sandbox.node import Node
+from tbench.sandbox.run_machine import Node
 from tbench.tasks.environment import Environment
 from tbench.text import counted, one_line
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 from tbench.errors import UsageError
 from tbench.history.database import DamagedIndex, connect, make_tables, replace_damaged, sqlite_errors, transaction
 from tbench.history.rows import Changes, DayRow, ModelRow, ProxyRow, RunRow, TaskPoint, TrialRow
-from tbench.history.updating import IndexPaths, IndexUpdate, Progress
+from tbench.history.update import IndexPaths, IndexUpdate, Progress
 from tbench.scores.gate.nights import Night, run_identity
 from tbench.scores.statistics import RewardTable
 from tbench.scores.summary import ErrorGroup

@@ -20,7 +20,7 @@ from tbench import exit_codes
 from tbench.errors import UsageError
 from tbench.files import write_json
 from tbench.locks import NO_LOCKS, FileLock, Held
-from tbench.nightly.reading import natural_key
+from tbench.nightly.configuration import natural_key
 from tbench.storage.record_directory import first_problem
 
 JOURNAL_VERSION = 1

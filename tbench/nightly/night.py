@@ -13,6 +13,15 @@ from types import MappingProxyType
 from tbench import exit_codes
 from tbench.errors import UsageError
 from tbench.files import write_atomically
+from tbench.nightly.configuration import (
+    Benchmark,
+    Checkpoint,
+    ProxySettings,
+    as_settings_file,
+    due_checkpoints,
+    is_glob,
+    unique_slugs,
+)
 from tbench.nightly.journal import (
     NIGHT_STAGES,
     CheckpointRecord,
@@ -21,15 +30,6 @@ from tbench.nightly.journal import (
     Status,
     now,
     wait_for_earlier_processes,
-)
-from tbench.nightly.reading import (
-    Benchmark,
-    Checkpoint,
-    ProxySettings,
-    as_settings_file,
-    due_checkpoints,
-    is_glob,
-    unique_slugs,
 )
 from tbench.nightly.running_night import RunningNight, StageEnd, exit_code
 from tbench.nightly.server import PYTHON, ModelServer, SupervisedProcess, serving

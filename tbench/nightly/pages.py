@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reports.site.content import NightlySeries
-from reports.site.writing import WrittenSite, write_site
+from reports.site.writer import WrittenSite, write_site
 from tbench.history.index import RunHistory
+from tbench.nightly.configuration import is_glob
 from tbench.nightly.journal import CheckpointRecord, NightRecord, Nights
-from tbench.nightly.reading import is_glob
 from tbench.scores.gate.nights import GateRule, Night
 
 

@@ -19,7 +19,7 @@ from harness.endpoint.chat import ChatModel, Sampling
 from harness.endpoint.retry import TransientError
 from harness.errors import EndpointError
 from tbench.errors import TbenchError, UsageError
-from tbench.nightly.reading import PLACEHOLDERS, Checkpoint, ServeSection
+from tbench.nightly.configuration import PLACEHOLDERS, Checkpoint, ServeSection
 from tbench.text import one_line
 from tbench.threads import in_thread
 from tbench.web import Unanswered, WebRequest

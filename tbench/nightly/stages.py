@@ -20,13 +20,13 @@ from tbench.files import write_atomically
 from tbench.history.index import RunHistory
 from tbench.history.rows import ProxyRow
 from tbench.locks import FileLock
+from tbench.nightly.configuration import Benchmark
 from tbench.nightly.journal import SUMMARY_NAME, NightRecord, Nights, StageName
 from tbench.nightly.pages import SeriesRun, gate_nights, runs_of_series, write_pages
-from tbench.nightly.reading import Benchmark
 from tbench.nightly.running_night import RunningNight, StageEnd, exit_code
 from tbench.nightly.summary import as_markdown, notification
 from tbench.scores.comparing.compare import Comparison, TaskChange, compare
-from tbench.scores.comparing.side import Side
+from tbench.scores.comparing.compared_run import Side
 from tbench.scores.gate.judge import judge
 from tbench.scores.summary import percent
 from tbench.storage.comparable import differing_keys

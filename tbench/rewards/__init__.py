@@ -5,7 +5,7 @@ Importing this is cheap. `tbench.rewards.executed`, which runs live trials, must
 
 from __future__ import annotations
 
-from tbench.rewards.texts import (
+from tbench.rewards.reward_functions import (
     VERBS,
     RewardFunction,
     combine,

@@ -31,7 +31,7 @@ from tbench.events import Events, RunStarted
 from tbench.fleet.engines import connect_backend
 from tbench.results import TrialResult, is_weak
 from tbench.reward import canonical
-from tbench.rewards.texts import text_of
+from tbench.rewards.reward_functions import text_of
 from tbench.runs.plan import as_configured, sandbox_settings, trial_id
 from tbench.runs.redaction import hiding
 from tbench.runs.run import Run

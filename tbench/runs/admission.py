@@ -14,7 +14,7 @@ from tbench.errors import KINDS, UsageError
 from tbench.results import ErrorInfo
 from tbench.runs.host import load_per_cpu
 from tbench.sandbox.backend import Backend
-from tbench.sandbox.node import HasMachines, Node, is_machine_fault, machines_of
+from tbench.sandbox.run_machine import HasMachines, Node, is_machine_fault, machines_of
 
 CHECK_EVERY_SEC = 5.0
 

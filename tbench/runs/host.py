@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Protocol, Self
 from weakref import WeakSet
 
-from harness.turns import cancel
+from harness.concurrency import cancel
 from tbench.results import HostSample
 
 EVERY_SEC = 5.0

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from asyncio_pool import AioPool
 
-from harness.turns import Turns, wait_until_ended
+from harness.concurrency import Turns, wait_until_ended
 
 
 class Slots:

@@ -18,7 +18,7 @@ from typing import Any
 
 from tbench.config.document import RunDocument
 from tbench.config.settings import SandboxConfig, Verify
-from tbench.datasets.reading import read_again
+from tbench.datasets.read_tasks import read_again
 from tbench.errors import TrialError, UsageError
 from tbench.results import ImageOrigin, Integrity, TrialResult
 from tbench.runs.plan import as_configured, sandbox_settings

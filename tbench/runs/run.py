@@ -15,13 +15,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from harness.turns import wait_until_ended
+from harness.concurrency import wait_until_ended
 from tbench import __version__
 from tbench.agents.trial_agent import TrialAgent
 from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status, replies_fields
 from tbench.config.limits_in_force import EARLIER, lacking_limits
 from tbench.config.settings import SandboxConfig, Verify, VerifyConfig
-from tbench.control.listening import listening
+from tbench.control.listener import listening
 from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialSettled
 from tbench.pacing import Pace
@@ -33,11 +33,11 @@ from tbench.runs.pool import add_failure, run_all
 from tbench.runs.preflight import ImageRemover, get_ready, refusal, refusal_words, refusals, size_warning
 from tbench.runs.redaction import hiding
 from tbench.runs.spare_capacity import Calibrator, SpareCapacity, calibrating
-from tbench.runs.stopping import EndpointGate, StopPolicy
+from tbench.runs.stop_policy import EndpointGate, StopPolicy
 from tbench.runs.trial_progress import TrialPlan, phase_event
 from tbench.sandbox.backend import Backend, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
 from tbench.sandbox.container_proxy import container_proxy
-from tbench.sandbox.node import machines_of
+from tbench.sandbox.run_machine import machines_of
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import withheld_variables_note
 from tbench.tasks.environment import agent_environment, verifier_environment

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from harness.turns import cancel
+from harness.concurrency import cancel
 from tbench.errors import TbenchError
 from tbench.events import Event, TrialFinished, TrialPhase
 from tbench.runs.admission import Admission, Demand, MachineBudget, NoMachine, Preference
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Backend
-from tbench.sandbox.node import HasMachines, Node
+from tbench.sandbox.run_machine import HasMachines, Node
 from tbench.verify.calibration import Calibration
 
 Say = Callable[[str], None]

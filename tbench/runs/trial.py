@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from harness.turns import all_of
+from harness.concurrency import all_of
 from tbench.agents.trial_agent import TrialAgent, Workplace
 from tbench.config.settings import SandboxConfig, VerifyConfig
 from tbench.errors import TrialError
@@ -28,7 +28,7 @@ from tbench.runs.redaction import hiding
 from tbench.runs.task_steps import TrialPart, prepare_step, why_stopped
 from tbench.runs.trial_progress import TrialPlan, TrialProgress, phase_event
 from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, use_network
-from tbench.sandbox.node import Node
+from tbench.sandbox.run_machine import Node
 from tbench.storage.run_files import REPLAYED_NAME, step_directory
 from tbench.storage.run_store import RunStore, write_files, write_trial
 from tbench.tasks.environment import agent_environment, verifier_environment

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from harness.replies import ReplyStats
+from harness.reply_stats import ReplyStats
 from harness.trajectory import Usage
 from tbench.events import Phase, TrialPhase
 from tbench.results import ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import NamedTuple
 
-from harness.replies import ReplyStats, run_notes
+from harness.reply_stats import ReplyStats, run_notes
 from harness.trajectory import Usage
 from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
@@ -25,7 +25,7 @@ from tbench.results import (
     is_weak,
 )
 from tbench.reward import canonical, exact_sum
-from tbench.scores.finals import FinalResult, FinalResults, exclude_human_touched, pressure_of
+from tbench.scores.final_results import FinalResult, FinalResults, exclude_human_touched, pressure_of
 from tbench.scores.intervals import Interval, interval_95
 from tbench.scores.statistics import (
     MeanStd,

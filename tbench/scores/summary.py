@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from harness.replies import ReplyStats
+from harness.reply_stats import ReplyStats
 from harness.trajectory import Frozen, Usage
 from tbench.origin import DatasetOrigin
 from tbench.results import Blame, Stage, TaskStepResult
-from tbench.scores.finals import Pressure
+from tbench.scores.final_results import Pressure
 from tbench.scores.intervals import IntervalMethod
 from tbench.text import counted, names_shown
 

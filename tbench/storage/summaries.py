@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tbench.scores.finals import FinalResults
+from tbench.scores.final_results import FinalResults
 from tbench.scores.statistics import RewardTable
 from tbench.scores.summarise import ShardTrials, reward_table, summarise
 from tbench.scores.summary import Summary

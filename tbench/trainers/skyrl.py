@@ -13,7 +13,7 @@ from skyrl.train.generators.base import GeneratorInput, GeneratorInterface, Gene
 from tbench.api.rollouts import Rollout, TokenSequence
 from tbench.api.runner import TrialFailed
 from tbench.config.settings import RunConfig
-from tbench.trainers.shared import SharedRunner, sampling_of
+from tbench.trainers.shared_runner import SharedRunner, sampling_of
 
 
 class TbenchGenerator(GeneratorInterface):

@@ -10,7 +10,7 @@ from tbench.api.rollouts import Rollout
 from tbench.api.runner import TrialFailed
 from tbench.config.settings import RunConfig
 from tbench.tasks.task import Task
-from tbench.trainers.shared import LoopThread, SharedRunner
+from tbench.trainers.shared_runner import LoopThread, SharedRunner
 
 _ROW = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "tbench_reward", "tbench_stop")
 

@@ -14,8 +14,8 @@ from verifiers.v1.trace import Trace
 
 from tbench.api.runner import TrialFailed
 from tbench.config.settings import RunConfig
-from tbench.datasets.reading import read_tasks
-from tbench.trainers.shared import SharedRunner, sampling_of
+from tbench.datasets.read_tasks import read_tasks
+from tbench.trainers.shared_runner import SharedRunner, sampling_of
 
 _REWARD = "tbench_reward"
 

@@ -8,7 +8,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from tbench.api.rollouts import TokenSequence
 from tbench.config.settings import RunConfig
-from tbench.trainers.shared import SharedRunner, sampling_of
+from tbench.trainers.shared_runner import SharedRunner, sampling_of
 
 _RUNNERS: dict[str, SharedRunner] = {}
 """Runners by configuration: a worker makes a loop object for each sample."""

@@ -22,7 +22,7 @@ from harness.stream import ByteStream
 from harness.terminal import Terminal
 from harness.terminal.control_mode import type_bytes
 from tbench.control.client import AttachedTerminal, attached
-from tbench.control.listening import listening
+from tbench.control.listener import listening
 from tbench.control.server import serve
 from tbench.control.wire import Attach
 from tbench.runs.control import RunControl

@@ -14,7 +14,7 @@ from git_mirrors import Mirror
 from lives import TBENCH, wall_sec
 from small_task import Place
 
-from tbench.datasets.reading import read_chosen
+from tbench.datasets.read_tasks import read_chosen
 from tbench.tasks.sources import ALL_TASKS, TaskSet, read_tasks
 
 TASKS, FILES, FILE_BYTES, ROUNDS = 100, 5, 25_000, 5

@@ -12,7 +12,7 @@ from run_trees import FIRST_NIGHT, a_result, write_nights, write_run
 from small_task import Place
 from written_trials import GREEN, PLAIN, Exchange, WrittenTrial, write_files_of
 
-from reports.site.writing import write_site
+from reports.site.writer import write_site
 
 TASKS, SEEDS, STEPS = 89, 5, 20
 NIGHTS = 300

@@ -19,9 +19,9 @@ from harness.endpoint.chat import ChatModel
 from harness.endpoint.replicas import Replicas
 from harness.model import Sampling
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.asking.client import PromptedStep, ask
-from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions
 from tbench.proxies.replay.directory import ReplayDirectory, ReplayManifest
+from tbench.proxies.replay.generation.client import PromptedStep, ask
+from tbench.proxies.replay.generation.prompts import PromptBuilder, PromptOptions
 
 SEATS, LATENCY_SEC = 32, 0.16
 """Their quotient is the endpoint's 200 per second."""

@@ -24,7 +24,7 @@ from tbench.config.layers import PRESETS
 from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
 from tbench.errors import KINDS
-from tbench.rewards.texts import Counting, Shape
+from tbench.rewards.reward_functions import Counting, Shape
 
 KILLED_RUN = Path(__file__).parents[1] / "data" / "killed-run" / "run"
 MODULE = [sys.executable, "-m", "tbench"]

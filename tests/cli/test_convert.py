@@ -12,7 +12,7 @@ from tb1_tasks import write_tb1_task
 from tbench.api.runner import Runner
 from tbench.cli import app
 from tbench.config.settings import RunConfig
-from tbench.datasets.reading import read_tasks
+from tbench.datasets.read_tasks import read_tasks
 
 
 def tbench(*arguments: str) -> tuple[int, list[str]]:

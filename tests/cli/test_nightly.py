@@ -20,7 +20,7 @@ from nightly_bench import ENDPOINT, NightlyBench
 from page_pictures import PICTURES, photograph_pages
 
 from tbench.cli import app
-from tbench.nightly.reading import NightlyConfig
+from tbench.nightly.configuration import NightlyConfig
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.owner import LABEL_RUN
 

@@ -65,7 +65,7 @@ def test_every_command_prints_that_way() -> None:
         "execute.py": 1,
         "interruption.py": 1,
         "printing.py": 3,
-        "proxies/requesting.py": 1,
+        "proxies/generation.py": 1,
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 from run_plans import A_MODEL, a_config, a_plan
 
 from harness.model import ServedModel
-from harness.replies import ReplyStats
+from harness.reply_stats import ReplyStats
 from tbench.config.document import ForeignRunDocument, PlannedTask, RunDocument, read_document, replies_fields
 from tbench.config.setting import Setting, settings_of
 from tbench.config.settings import RunConfig

@@ -13,7 +13,7 @@ from tbench.config.layers import PRESETS, Layers, Resolved, Value, preset
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.proxies.extraction.settings import ExtractConfig
-from tbench.proxies.replay.asking.settings import ReplayConfig
+from tbench.proxies.replay.generation.settings import ReplayConfig
 
 LAYERS = Layers(RunConfig)
 Write = Callable[[str], Path]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tbench.control.client import ask, attached, runs_under_way
-from tbench.control.listening import LINE_LIMIT_BYTES, SOCKET_NAME, listening
+from tbench.control.listener import LINE_LIMIT_BYTES, SOCKET_NAME, listening
 from tbench.control.server import serve
 from tbench.control.wire import (
     Abort,

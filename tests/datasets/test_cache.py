@@ -9,8 +9,8 @@ import pytest
 from tb1_tasks import write_tb1_task
 
 from tbench.datasets.cache import Conversions, DatasetCache
-from tbench.datasets.known import Access
-from tbench.datasets.reading import read_chosen
+from tbench.datasets.known_dataset import Access
+from tbench.datasets.read_tasks import read_chosen
 from tbench.errors import TaskInvalid, UsageError
 from tbench.tasks.sources import ALL_TASKS, TaskChoice
 

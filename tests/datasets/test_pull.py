@@ -18,9 +18,9 @@ from git_mirrors import Mirror, git, registry, row
 from tb1_tasks import write_tb1_task
 
 from tbench.datasets.cache import RECORD, CachedDataset, DatasetCache
-from tbench.datasets.known import Access, KnownDataset, discard_message
+from tbench.datasets.known_dataset import Access, KnownDataset, discard_message
 from tbench.datasets.pull import pull
-from tbench.datasets.reading import read_chosen
+from tbench.datasets.read_tasks import read_chosen
 from tbench.datasets.reference import DatasetName, GitSource
 from tbench.datasets.resolve import find_dataset
 from tbench.errors import UsageError
@@ -33,7 +33,7 @@ from pathlib import Path
 from tbench.datasets.cache import DatasetCache, cache_directory
 from tbench.datasets.pull import pull
 from tbench.datasets.reference import parse_reference
-from tbench.datasets.known import Access
+from tbench.datasets.known_dataset import Access
 from tbench.datasets.resolve import find_dataset
 known = find_dataset(parse_reference(sys.argv[1]), Access())
 print(pull(known, DatasetCache(cache_directory()), lambda text: print(text, flush=True)).path)

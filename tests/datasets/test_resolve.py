@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tbench.datasets.known import Access
-from tbench.datasets.reading import read_chosen
+from tbench.datasets.known_dataset import Access
+from tbench.datasets.read_tasks import read_chosen
 from tbench.datasets.reference import DatasetName, GitSource
 from tbench.datasets.resolve import downloaded, find_dataset, read_registry
 from tbench.errors import UsageError

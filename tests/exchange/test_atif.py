@@ -21,7 +21,7 @@ from harness.protocols import PROTOCOLS
 from harness.trajectory import Compaction, Message, Reply, Step, ToolCall, Trajectory, Usage
 from tbench.cli import app
 from tbench.exchange.atif import atif_document, cast_times, linear_documents
-from tbench.exchange.chosen import ExportedPart, ExportedTrial
+from tbench.exchange.selection import ExportedPart, ExportedTrial
 from tbench.results import TaskStepResult, TrialResult
 from tbench.storage.read_run import StoredRun, read_run
 

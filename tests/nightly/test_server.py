@@ -14,7 +14,7 @@ import pytest
 from nightly_bench import NightlyBench
 
 from tbench.errors import UsageError
-from tbench.nightly.reading import Checkpoint, ServeSection
+from tbench.nightly.configuration import Checkpoint, ServeSection
 from tbench.nightly.server import ServerFailed, SupervisedProcess, server_command, serving
 
 CHECKPOINT = Checkpoint("/c/step-*", "/c/step-5")

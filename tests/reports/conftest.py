@@ -11,7 +11,7 @@ from hostile_runs import write_hostile_runs
 from playwright.sync_api import Browser, Page
 from written_history import write_history
 
-from reports.site.writing import WrittenSite, write_site
+from reports.site.writer import WrittenSite, write_site
 
 
 @pytest.fixture(scope="module")

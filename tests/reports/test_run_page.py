@@ -9,10 +9,10 @@ import pytest
 from run_plans import a_document, a_plan
 from shown_runs import Page, failure, mixed, read, store, trial
 
-from reports.names import trial_page
+from reports.page_paths import trial_page
 from reports.report import write_report
 from reports.run.page import ERRORS_SHOWN, MOST_CHARACTERS, MOST_RESAMPLED, readable
-from reports.site.writing import write_site
+from reports.site.writer import write_site
 from tbench.config.document import PlannedTask, Status
 from tbench.origin import DatasetOrigin
 from tbench.results import HostSample, Integrity, TrialResult

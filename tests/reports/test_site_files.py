@@ -13,7 +13,7 @@ from site_pages import KINDS, PageText, broken_links, by_kind, pages
 from written_history import DROP, DROPPED, NIGHTS, STEADY
 
 from reports.page_frame import POLICY
-from reports.site.writing import WrittenSite
+from reports.site.writer import WrittenSite
 
 ATOM = "{http://www.w3.org/2005/Atom}"
 

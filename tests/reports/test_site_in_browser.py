@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from site_pages import KINDS, by_kind
 from written_history import DROPPED, NIGHTS, STEADY
 
-from reports.names import slug
+from reports.page_paths import slug
 
 QUICK = {"overview", "night", "run", "trial", "comparison"}
 """Kinds of pages that `make test` checks one by one; the others are made of the same parts."""

@@ -14,7 +14,7 @@ from tbench.errors import TrialError
 from tbench.results import ErrorInfo
 from tbench.runs.admission import MAX_LOST_MACHINES, Admission, Demand, MachineBudget, NoMachine, RetryBudget
 from tbench.sandbox.fake import FakeBackend
-from tbench.sandbox.node import Node
+from tbench.sandbox.run_machine import Node
 
 SMALL = Demand(1, 100)
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tbench.scores.comparing.compare import Comparison, compare
-from tbench.scores.comparing.exact import sign_flip_test, sign_test
+from tbench.scores.comparing.compared_run import Side
+from tbench.scores.comparing.exact_tests import sign_flip_test, sign_test
 from tbench.scores.comparing.noise import task_solve_rates
-from tbench.scores.comparing.side import Side
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.verdict import moved_tasks

@@ -18,7 +18,7 @@ from fault_server import FaultServer, answer, completion
 
 import tbench
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
-from tbench.trainers.shared import LoopThread, SharedRunner, sampling_of
+from tbench.trainers.shared_runner import LoopThread, SharedRunner, sampling_of
 from tbench.trainers.trl import TrlRollouts
 
 CLAIM = '{"analysis": "a", "plan": "p", "commands": [], "task_complete": true}'

@@ -15,7 +15,7 @@ from run_trees import a_result, write_run
 from viewers import until, viewed
 
 from tbench.events import EndpointPresence
-from tbench.view.requests import ViewServer
+from tbench.view.server import ViewServer
 
 playwright = pytest.importorskip("playwright.sync_api")
 DEADLINE_MS = 30_000

@@ -130,7 +130,7 @@ class _Text(click.types.StringParamType):
 def _all_configurations() -> Sequence[type[BaseModel]]:
     # Imported late, because --help needs only one of them.
     from tbench.proxies.extraction.settings import ExtractConfig
-    from tbench.proxies.replay.asking.settings import ReplayConfig
+    from tbench.proxies.replay.generation.settings import ReplayConfig
 
     return RunConfig, ExtractConfig, ReplayConfig
 

@@ -11,7 +11,7 @@ from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import PATH_TYPE
 from tbench.cli.printing import print_line, print_text
 from tbench.proxies.extraction.settings import ExtractConfig
-from tbench.proxies.replay.asking.settings import ReplayConfig
+from tbench.proxies.replay.generation.settings import ReplayConfig
 
 
 @click.command(cls=ConfiguredCommand, configuration=ExtractConfig)
@@ -26,7 +26,7 @@ def extract(given: GivenSettings[ExtractConfig], resume: bool, score: Path | Non
     resolved = given.resolve()
     config = resolved.config
     if score is None:
-        from tbench.cli.proxies.requesting import ask_and_store
+        from tbench.cli.proxies.generation import ask_and_store
 
         directory = ask_and_store(resolved, resume)
     else:
@@ -52,10 +52,10 @@ def extract(given: GivenSettings[ExtractConfig], resume: bool, score: Path | Non
 @click.option("--skip-if-exists", is_flag=True, help="Do nothing if --output has a result.")
 def replay_run(given: GivenSettings[ReplayConfig], resume: bool, skip_if_exists: bool) -> None:
     """Ask a model for its next action at every step of recorded conversations, and store and score its replies."""
+    from tbench.cli.proxies.generation import execute, say
     from tbench.cli.proxies.replay import score_and_show
-    from tbench.cli.proxies.requesting import execute, say
-    from tbench.proxies.replay.asking.options import ReplayOptions
     from tbench.proxies.replay.directory import REPLAY, RESULT_NAME
+    from tbench.proxies.replay.generation.options import ReplayOptions
 
     config = given.resolve().config
     options = ReplayOptions.of(config)

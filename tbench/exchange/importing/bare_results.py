@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tbench.errors import KINDS, UsageError
-from tbench.exchange.importing.writing import (
+from tbench.exchange.importing.common import (
     ImportChoice,
     Imported,
     NewRun,

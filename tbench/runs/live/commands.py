@@ -25,8 +25,8 @@ from tbench.errors import UsageError
 from tbench.events import Phase
 from tbench.results import TrialResult
 from tbench.runs.control import RewindPoint, RunControl, TrialControl
+from tbench.runs.live.cassette import save_cassette
 from tbench.runs.live.debugged_trial import DebuggedTrial, shown_after
-from tbench.runs.live.saving import save_cassette
 from tbench.text import counted, names_shown, plain
 
 _REWIND_POLL_SEC, _REWIND_POLLS = 0.02, 250

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from harness.turns import cancel
+from harness.concurrency import cancel
 from tbench.compose.project import MAIN, Project, Service
 from tbench.config.limits_in_force import DISK, LimitState, describe_limits
 from tbench.config.settings import BLOCK_BYPASSING_CAPABILITIES
@@ -42,7 +42,7 @@ from tbench.tasks.environment import Environment
 
 if TYPE_CHECKING:
     # Only loaded for tasks with services.
-    from tbench.sandbox.docker.compose.starting import ComposeContainer
+    from tbench.sandbox.docker.compose.service_starter import ComposeContainer
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _REAP_FIRST_SEC = 10.0
@@ -261,7 +261,7 @@ class DockerBackend:
         snapshot: Image | None = None,
     ) -> ComposeContainer:
         """Start all services of a compose file, `main` from a snapshot if one is given. Raises TrialError."""
-        from tbench.sandbox.docker.compose.starting import ComposeContainer, ServiceStarter
+        from tbench.sandbox.docker.compose.service_starter import ComposeContainer, ServiceStarter
 
         for service in project.services.values() if self._settings.config.block_host else ():
             if service.privileged or BLOCK_BYPASSING_CAPABILITIES & set(service.cap_add):
@@ -458,7 +458,7 @@ class DockerBackend:
 
     async def _with_services(self, main: Container, recipe: Recipe, project: str) -> ComposeContainer:
         """Find the services that were kept with a container. Raises TrialError."""
-        from tbench.sandbox.docker.compose.starting import ComposeContainer, find_kept_services
+        from tbench.sandbox.docker.compose.service_starter import ComposeContainer, find_kept_services
 
         with engine_errors("finding the kept services", "sandbox_lost"):
             resources, images = await find_kept_services(self._engine, project)

@@ -27,7 +27,7 @@ from tbench.sandbox.backend import (
     background_copy,
 )
 from tbench.sandbox.docker.commands import OUTPUT_BYTES, Commands, EndOfOutput
-from tbench.sandbox.docker.compose.preparing import prepare
+from tbench.sandbox.docker.compose.service_setup import prepare
 from tbench.sandbox.docker.create import (
     ROUTER,
     ContainerLimits,

@@ -9,7 +9,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from typing import IO, Any
 
-from harness.turns import cancel
+from harness.concurrency import cancel
 from tbench.sandbox.container_proxy import Masks
 from tbench.sandbox.docker import sdk
 

@@ -17,8 +17,8 @@ from typing import Literal
 
 from harness.trajectory import Frozen
 from tbench.reward import as_fraction, is_solved
-from tbench.scores.comparing.exact import PMethod, holm, sign_flip_test, sign_test
-from tbench.scores.comparing.side import PairedBy, Pairing, Side, pair
+from tbench.scores.comparing.compared_run import PairedBy, Pairing, Side, pair
+from tbench.scores.comparing.exact_tests import PMethod, holm, sign_flip_test, sign_test
 from tbench.scores.intervals import bootstrap, can_be_resampled, student_t_975
 from tbench.scores.statistics import Row, mean_std
 

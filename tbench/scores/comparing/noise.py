@@ -11,7 +11,7 @@ from typing import Literal
 from harness.trajectory import Frozen
 from tbench.reward import is_solved
 from tbench.scores.comparing.compare import VarianceParts
-from tbench.scores.comparing.side import Side
+from tbench.scores.comparing.compared_run import Side
 from tbench.scores.comparing.text import size
 from tbench.scores.statistics import RewardTable, score, task_means
 from tbench.scores.summary import percent

@@ -7,7 +7,7 @@ from typing import Any
 
 from tbench.reward import mean, reward_text
 from tbench.scores.comparing.compare import Comparison, LeftOut, PairedDifference
-from tbench.scores.comparing.side import Side
+from tbench.scores.comparing.compared_run import Side
 from tbench.scores.statistics import Row, coverage, mean_std, per_seed_scores
 from tbench.scores.summary import percent
 from tbench.scores.tables import Column, Sheet

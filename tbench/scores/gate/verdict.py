@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any, Literal
 
 from tbench.reward import as_fraction, exact_mean, is_solved, mean_text
-from tbench.scores.comparing.exact import holm
+from tbench.scores.comparing.exact_tests import holm
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.text import counted, plain
 

@@ -11,7 +11,7 @@ from harbor_jobs import write
 from tbench.api.stored_runs import summarise
 from tbench.errors import UsageError
 from tbench.exchange.importing.bare_results import import_results
-from tbench.exchange.importing.writing import ImportChoice
+from tbench.exchange.importing.common import ImportChoice
 from tbench.results import Blame, Stage, TrialResult
 from tbench.storage.read_run import StoredRun, read_run
 

@@ -13,8 +13,8 @@ from harbor_jobs import PYTEST_NEVER_BEGAN, atif, context, did, finish, raised, 
 from tbench.api.stored_runs import summarise
 from tbench.errors import UsageError
 from tbench.exchange.importing import foreign_files
+from tbench.exchange.importing.common import ImportChoice, Imported
 from tbench.exchange.importing.harbor.job import import_harbor
-from tbench.exchange.importing.writing import ImportChoice, Imported
 from tbench.results import Blame, Stage, TrialResult
 from tbench.storage.read_run import StoredRun, read_run, read_steps
 from tbench.storage.run_files import trial_directory

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from harbor_jobs import atif, did, finish, result, said, trial, write
 
 from tbench.cli import app
+from tbench.exchange.importing.common import ImportChoice
 from tbench.exchange.importing.harbor.job import import_harbor
-from tbench.exchange.importing.writing import ImportChoice
 from tbench.history.index import RunHistory
 from tbench.storage.comparable import differing_keys, score_keys
 from tbench.storage.read_run import StoredRun, read_run

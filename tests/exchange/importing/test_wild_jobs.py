@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tbench.api.stored_runs import summarise
 from tbench.errors import UsageError
+from tbench.exchange.importing.common import ImportChoice
 from tbench.exchange.importing.harbor.job import import_harbor
-from tbench.exchange.importing.writing import ImportChoice
 from tbench.storage.read_run import read_run
 
 WILD = st.sampled_from(

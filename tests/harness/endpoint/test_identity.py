@@ -21,7 +21,7 @@ from harness.endpoint.replicas import Replicas
 from harness.endpoint.server_state import listing_difference
 from harness.errors import EndpointError, RequestRefused
 from harness.model import ServedModel
-from harness.replies import ReplyStats
+from harness.reply_stats import ReplyStats
 from harness.trajectory import Message
 from tbench.api.stored_runs import remarks
 from tbench.cli.execute import require_same_weights

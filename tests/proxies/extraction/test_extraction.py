@@ -13,7 +13,7 @@ from harness.endpoint.chat import ChatModel, RetryPolicy
 from harness.model import Rendering, Sampling, Seeds
 from harness.protocols import load_protocol
 from tbench.errors import UsageError
-from tbench.proxies.extraction.asking import ask_all, default_prompt, entries, missing_replies
+from tbench.proxies.extraction.generation import ask_all, default_prompt, entries, missing_replies
 from tbench.proxies.extraction.records import (
     ExtractionDirectory,
     ExtractionManifest,

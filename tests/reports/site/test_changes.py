@@ -12,7 +12,7 @@ from site_series import Rewards, a_site, write_night
 from reports.site.changes import RunChange, known_differences, run_change, score_change
 from reports.site.content import Site
 from tbench.scores.comparing.compare import compare
-from tbench.scores.comparing.side import Side
+from tbench.scores.comparing.compared_run import Side
 
 BEFORE: Rewards = {"a": (1.0, 1.0), "b": (1.0, 0.0), "c": (0.0, 0.0), "d": (0.5, 0.5), "e": (None, 1.0)}
 NOW: Rewards = {"a": (0.0, 0.0), "b": (0.0, 1.0), "c": (1.0, 0.0), "d": (0.25, 0.5), "e": (None, None)}

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from run_trees import a_result, write_run
 from written_trials import LOOKS_AND_MENDS, Exchange, WrittenTrial, write_files_of
 
-from reports.site.writing import write_site
+from reports.site.writer import write_site
 
 FLOOD = "".join(f"line {number}\n" for number in range(3000))
 OTHER = (LOOKS_AND_MENDS[0], Exchange("Give up.", "exit\n", "bye\n"), Exchange("Flood.", "seq 3000\n", FLOOD))

@@ -14,7 +14,7 @@ from shown_trials import page_of, write_steps, written_page
 from written_trials import CAST_NAME, Exchange, WrittenTrial, recording, tear, write_files_of
 
 from harness.trajectory import Outcome, Reply, Step
-from reports.site.writing import write_site
+from reports.site.writer import write_site
 from reports.trial.steps import FIRST_STEPS, LAST_STEPS
 from tbench.results import Blame, ErrorInfo, Integrity, Stage, TaskStepResult
 

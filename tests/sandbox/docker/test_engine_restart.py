@@ -27,7 +27,7 @@ from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineUnreachable
 from tbench.sandbox.docker.image import Images
 from tbench.sandbox.docker.tools import ensure_tools, recipe_hash
-from tbench.sandbox.node import Node
+from tbench.sandbox.run_machine import Node
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.sources import images_dir
 from tbench.tasks.task import Task

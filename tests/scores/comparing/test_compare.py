@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tbench.scores.comparing.compare import Comparison, bonett_price_95, compare, compare_all, difference_interval_95
-from tbench.scores.comparing.side import NothingInCommon, Side
+from tbench.scores.comparing.compared_run import NothingInCommon, Side
 
 rewards = st.none() | st.sampled_from([0.0, 0.25, 1 / 3, 1.0])
 

@@ -11,7 +11,7 @@ import pytest
 from compared_runs import a_side, drawn, published
 
 from tbench.scores.comparing.compare import VarianceParts, compare, variance_parts
-from tbench.scores.comparing.exact import sign_flip_test
+from tbench.scores.comparing.exact_tests import sign_flip_test
 from tbench.scores.comparing.noise import (
     MAX_SEEDS,
     PowerPlan,

@@ -10,6 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from tbench.errors import UsageError
+from tbench.exchange.importing.common import (
+    ImportChoice,
+    Imported,
+    NewRun,
+    chosen,
+    directories,
+    mean_lines,
+    now,
+    size_line,
+    write_runs,
+)
 from tbench.exchange.importing.foreign_files import UnusableFile, object_or_none, read_object
 from tbench.exchange.importing.harbor.plan import (
     Job,
@@ -31,17 +42,6 @@ from tbench.exchange.importing.harbor.records import (
 )
 from tbench.exchange.importing.harbor.trial import FoundTrial, TrialWriter, read_trial
 from tbench.exchange.importing.harbor.verdict import name_that_counts
-from tbench.exchange.importing.writing import (
-    ImportChoice,
-    Imported,
-    NewRun,
-    chosen,
-    directories,
-    mean_lines,
-    now,
-    size_line,
-    write_runs,
-)
 from tbench.results import TrialResult
 from tbench.storage.imported_plan import ImportedPlan, ImportOrigin, Scalar
 from tbench.text import counted, names_shown, visible_line

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.trajectory import Outcome, Trajectory, Usage
+from tbench.exchange.importing.common import trial_dir
 from tbench.exchange.importing.foreign_files import (
     LARGEST_BYTES,
     UnusableFile,
@@ -27,7 +28,6 @@ from tbench.exchange.importing.foreign_files import (
 from tbench.exchange.importing.harbor.records import CONFIG, LOCK, RESULT, Context, HarborTrial, Span, StepRecord
 from tbench.exchange.importing.harbor.trajectory import is_submission, read_trajectory
 from tbench.exchange.importing.harbor.verdict import HarborVerdict, judge, numbers
-from tbench.exchange.importing.writing import trial_dir
 from tbench.files import safe_relative
 from tbench.results import UNKNOWN_TIME, Integrity, TaskStepResult, Timings, TrialResult
 from tbench.storage.record_directory import first_problem

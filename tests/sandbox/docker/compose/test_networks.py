@@ -25,7 +25,7 @@ from tbench.sandbox.docker.compose.networks import (
     needed_networks,
     offline_namespace,
 )
-from tbench.sandbox.docker.compose.starting import ComposeContainer
+from tbench.sandbox.docker.compose.service_starter import ComposeContainer
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.owner import LABEL_RUN
 from tbench.tasks.environment import agent_environment

@@ -30,7 +30,7 @@ from tbench.sandbox.backend import (
     opened,
 )
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.compose.starting import ComposeContainer
+from tbench.sandbox.docker.compose.service_starter import ComposeContainer
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.owner import LABEL_RUN
 from tbench.tasks.environment import agent_environment

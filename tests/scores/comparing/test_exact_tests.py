@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tbench.reward import as_fraction
-from tbench.scores.comparing.exact import DRAWS, holm, sign_flip_test, sign_test
+from tbench.scores.comparing.exact_tests import DRAWS, holm, sign_flip_test, sign_test
 
 differences = st.lists(st.fractions(-1, 1, max_denominator=30), max_size=7)
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from reports.names import NIGHTS, TASKS, night_page, relative_url, slug, task_page
+from reports.page_paths import NIGHTS, TASKS, night_page, relative_url, slug, task_page
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tbench.cli.export import export
 from tbench.errors import UsageError
 from tbench.history.database import INDEX_NAME
 from tbench.history.index import RunHistory
-from tbench.history.updating import export_sqlite
+from tbench.history.update import export_sqlite
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.replies import ReplyStats, equal_replies_note, reply_notes
+from harness.reply_stats import ReplyStats, equal_replies_note, reply_notes
 from harness.trajectory import Compaction, Reply, Step, Trajectory
 
 LONG = "a reply that is long enough to be telling, " * 10

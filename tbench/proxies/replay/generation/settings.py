@@ -10,7 +10,7 @@ from harness.trajectory import Frozen
 from tbench.config.setting import Option
 from tbench.config.settings import EndpointConfig, RequestsConfig
 from tbench.config.values import checked_shard
-from tbench.proxies.replay.asking.prompts import Switch
+from tbench.proxies.replay.generation.prompts import Switch
 
 
 def _as_urls(value: Any) -> Any:

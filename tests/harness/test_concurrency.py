@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from lost_cancellations import moments_lost
 
-from harness.turns import Turns, all_of, cancel, wait_until_ended
+from harness.concurrency import Turns, all_of, cancel, wait_until_ended
 
 
 async def count_turns(turns: list[int]) -> None:

@@ -8,8 +8,8 @@ import pytest
 from conftest import MakeTask
 
 from tbench.errors import TaskInvalid
+from tbench.tasks.prompt_parts import instruction_with_servers, skills_block
 from tbench.tasks.task import Task
-from tbench.tasks.told import instruction_with_servers, skills_block
 
 SERVERS = """[[environment.mcp_servers]]
 name = "files"

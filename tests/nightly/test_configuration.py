@@ -13,8 +13,7 @@ from nightly_bench import ENDPOINT, PROXIES, NightlyBench
 from tbench.config.layers import Layers
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
-from tbench.nightly.night import run_variables, write_settings
-from tbench.nightly.reading import (
+from tbench.nightly.configuration import (
     Checkpoint,
     GateSection,
     as_settings_file,
@@ -23,6 +22,7 @@ from tbench.nightly.reading import (
     read_benchmark,
     unique_slugs,
 )
+from tbench.nightly.night import run_variables, write_settings
 from tbench.scores.gate.nights import GateRule
 
 

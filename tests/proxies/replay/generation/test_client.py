@@ -19,10 +19,10 @@ from harness.errors import RequestRefused
 from harness.model import Sampling
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.asking.client import PromptedStep, ReplayProgress, ask
-from tbench.proxies.replay.asking.plan import ContextCheck, check_context
-from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions
 from tbench.proxies.replay.directory import ReplayResponse
+from tbench.proxies.replay.generation.client import PromptedStep, ReplayProgress, ask
+from tbench.proxies.replay.generation.plan import ContextCheck, check_context
+from tbench.proxies.replay.generation.prompts import PromptBuilder, PromptOptions
 
 SAMPLING = Sampling(temperature=0, top_p=1, max_tokens=64, extra_body={"repetition_penalty": 1.0})
 Connect = Callable[..., Any]

@@ -10,7 +10,7 @@ import pytest
 from replay_steps import by_key, invoke, record, write_dataset
 
 from tbench.demo.server import DemoEndpoint
-from tbench.proxies.replay.asking.prompts import load_tokenizer
+from tbench.proxies.replay.generation.prompts import load_tokenizer
 
 TEMPLATE = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }} {% endfor %}[assistant] {{ mood }}"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from harness.endpoint.address import without_password
 from tbench.config.text import commented_file
+from tbench.nightly.configuration import Benchmark, Checkpoint, NightlyConfig, is_glob
 from tbench.nightly.journal import NightRecord, Nights
 from tbench.nightly.night import plan_night
-from tbench.nightly.reading import Benchmark, Checkpoint, NightlyConfig, is_glob
 from tbench.nightly.server import server_command
 from tbench.text import counted, names_shown
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from reports.site.writing import WrittenSite, write_site
+from reports.site.writer import WrittenSite, write_site
 from tbench.errors import UsageError
-from tbench.view.viewing import SiteRefresher
+from tbench.view.viewer_state import SiteRefresher
 
 
 class Time:

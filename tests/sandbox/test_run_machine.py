@@ -9,7 +9,7 @@ import pytest
 
 from tbench.errors import TrialError
 from tbench.sandbox.fake import FakeBackend
-from tbench.sandbox.node import Node
+from tbench.sandbox.run_machine import Node
 
 Work = Callable[[], Awaitable[object]]
 

@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from reports import comparison, task
-from reports.names import (
+from reports.page_frame import HERE
+from reports.page_paths import (
     COMPARE,
     FEED,
     NIGHTS,
@@ -24,7 +25,6 @@ from reports.names import (
     task_data,
     task_page,
 )
-from reports.page_frame import HERE
 from reports.run import page as run
 from reports.site import night, overview, series
 from reports.site.content import NightlySeries, Site, SiteRun, gather

@@ -11,7 +11,7 @@ import pytest
 from tbench.errors import TrialError
 from tbench.events import TrialStep, TrialVerdict
 from tbench.results import TrialResult
-from tbench.runs.stopping import FIRST_TRIALS, StopPolicy
+from tbench.runs.stop_policy import FIRST_TRIALS, StopPolicy
 
 
 class FakeGate:

@@ -10,7 +10,7 @@ import pytest
 from run_trees import FIRST_NIGHT, a_result, write_run
 from written_trials import WrittenTrial, write_files_of
 
-from reports.site.writing import MARKER_NAME, write_site
+from reports.site.writer import MARKER_NAME, write_site
 from tbench.errors import UsageError
 from tbench.nightly.pages import write_pages
 

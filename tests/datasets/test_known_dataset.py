@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tbench.datasets.known import Access, KnownDataset, choose
+from tbench.datasets.known_dataset import Access, KnownDataset, choose
 from tbench.datasets.reference import DatasetName, GitSource, is_commit, usable_folder, usable_url
 from tbench.datasets.resolve import find_dataset, known_datasets
 from tbench.errors import UsageError

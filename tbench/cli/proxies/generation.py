@@ -14,7 +14,7 @@ import click
 from harness.model import Sampling
 from harness.protocols.thinking_bash import ThinkingBash
 from tbench import exit_codes
-from tbench.agents.connecting import connect
+from tbench.agents.endpoints import connect
 from tbench.agents.setup import AgentSetup
 from tbench.cli.interruption import run_interruptibly
 from tbench.cli.printing import print_line
@@ -23,14 +23,20 @@ from tbench.config.layers import Resolved, preset
 from tbench.config.settings import AgentConfig, LimitsConfig, ModelConfig
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, read_dataset
-from tbench.proxies.extraction.asking import ask_all, default_directory, default_prompt, make_manifest, missing_replies
+from tbench.proxies.extraction.generation import (
+    ask_all,
+    default_directory,
+    default_prompt,
+    make_manifest,
+    missing_replies,
+)
 from tbench.proxies.extraction.records import EXTRACTION, ExtractionDirectory, ReplyRecord
 from tbench.proxies.extraction.score import BashSyntax, make_rewards
 from tbench.proxies.extraction.settings import ExtractConfig
-from tbench.proxies.replay.asking.client import ReplayProgress
-from tbench.proxies.replay.asking.options import ReplayOptions, make_endpoints, make_sampling, make_tokenizer
-from tbench.proxies.replay.asking.plan import ContextCheck, ask_for_missing, make_plan
-from tbench.proxies.replay.asking.prompts import Tokenizer
+from tbench.proxies.replay.generation.client import ReplayProgress
+from tbench.proxies.replay.generation.options import ReplayOptions, make_endpoints, make_sampling, make_tokenizer
+from tbench.proxies.replay.generation.plan import ContextCheck, ask_for_missing, make_plan
+from tbench.proxies.replay.generation.prompts import Tokenizer
 from tbench.tasks.sources import TaskSet
 
 # `tbench extract`

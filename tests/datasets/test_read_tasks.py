@@ -10,8 +10,8 @@ import pytest
 from git_mirrors import Mirror, registry, row
 
 from tbench.datasets.cache import cache_directory
-from tbench.datasets.known import Access
-from tbench.datasets.reading import read_again, read_chosen, read_tasks
+from tbench.datasets.known_dataset import Access
+from tbench.datasets.read_tasks import read_again, read_chosen, read_tasks
 from tbench.errors import UsageError
 from tbench.tasks.sources import ALL_TASKS, TaskChoice
 

@@ -20,8 +20,8 @@ from live_runs import RunBeingWritten
 from run_trees import a_result, write_run
 from viewers import DEADLINE_SEC, until, viewed
 
-from tbench.view.requests import ENTRIES_PER_MESSAGE, ViewServer
-from tbench.view.viewing import MOST_STREAMS
+from tbench.view.server import ENTRIES_PER_MESSAGE, ViewServer
+from tbench.view.viewer_state import MOST_STREAMS
 
 
 @pytest.fixture

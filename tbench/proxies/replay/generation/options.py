@@ -16,8 +16,8 @@ from harness.errors import EndpointError
 from harness.model import Sampling
 from tbench.config.values import Shard
 from tbench.errors import UsageError
-from tbench.proxies.replay.asking.prompts import PromptOptions, Tokenizer, load_tokenizer
-from tbench.proxies.replay.asking.settings import ReplayConfig, ReplayModelConfig
+from tbench.proxies.replay.generation.prompts import PromptOptions, Tokenizer, load_tokenizer
+from tbench.proxies.replay.generation.settings import ReplayConfig, ReplayModelConfig
 from tbench.text import one_line
 
 _WHOLE = Shard(0, 1)

@@ -11,8 +11,8 @@ from harness.endpoint.answers import quote, shorten
 from harness.endpoint.chat import RawReply
 from harness.errors import ContextLimitReached, EndpointError, EndpointUnavailable, ReplyTimeout
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.asking.prompts import Prompt
 from tbench.proxies.replay.directory import ReplayResponse
+from tbench.proxies.replay.generation.prompts import Prompt
 from tbench.proxies.workers import for_each
 
 STOP_AFTER_UNAVAILABLE = 3

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
-from harness.replies import ReplyStats
+from harness.reply_stats import ReplyStats
 from harness.trajectory import Frozen, Outcome
 from tbench.results import (
     NOTHING_SEEN,

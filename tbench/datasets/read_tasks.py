@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tbench.datasets.cache import CachedDataset, Conversions, DatasetCache, cache_directory
-from tbench.datasets.known import Access, KnownDataset
+from tbench.datasets.known_dataset import Access, KnownDataset
 from tbench.datasets.reference import parse_reference
 from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin

@@ -28,7 +28,7 @@ from tbench.view.run_state import MARKS, PHASES, WatchedRun
 from tbench.view.run_watch import POLL_SEC
 from tbench.view.screen import Line
 from tbench.view.trials import RunningTrial
-from tbench.view.viewing import ViewerState
+from tbench.view.viewer_state import ViewerState
 
 # Pages that exist only on a server: the live page, and messages in place of missing pages.
 

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Record
-from tbench.proxies.replay.asking.prompts import PromptBuilder, PromptOptions, load_tokenizer, without_thinking_blocks
+from tbench.proxies.replay.generation.prompts import (
+    PromptBuilder,
+    PromptOptions,
+    load_tokenizer,
+    without_thinking_blocks,
+)
 
 HISTORY = [
     {"role": "system", "content": "be brief"},

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.turns import all_of
+from harness.concurrency import all_of
 from tbench.compose.project import MAIN, Condition, Project, Service
 from tbench.errors import TrialError
 from tbench.sandbox.docker.cleaning import is_kept
@@ -27,7 +27,7 @@ from tbench.sandbox.docker.compose.networks import (
     offline_namespace,
 )
 from tbench.sandbox.docker.compose.options import ServiceEndpoint, ServiceOptions, service_options
-from tbench.sandbox.docker.compose.preparing import create_volume, fill, prepare, single_files, volumes_wanted
+from tbench.sandbox.docker.compose.service_setup import create_volume, fill, prepare, single_files, volumes_wanted
 from tbench.sandbox.docker.container import Container
 from tbench.sandbox.docker.create import (
     Recipe,

@@ -18,10 +18,10 @@ from harness.model import Seeds, ServedModel
 from tbench import __version__
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Dataset, Record
-from tbench.proxies.replay.asking.client import PromptedStep, ReplayProgress, ask
-from tbench.proxies.replay.asking.options import ReplayOptions
-from tbench.proxies.replay.asking.prompts import Prompt, PromptBuilder, Tokenizer
 from tbench.proxies.replay.directory import PromptReport, ReplayDirectory, ReplayManifest
+from tbench.proxies.replay.generation.client import PromptedStep, ReplayProgress, ask
+from tbench.proxies.replay.generation.options import ReplayOptions
+from tbench.proxies.replay.generation.prompts import Prompt, PromptBuilder, Tokenizer
 from tbench.proxies.workers import for_each
 
 TOO_LONG_TO_COUNT = "the prompt is too long for the server to count"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from reports.names import run_page, trial_page
-from reports.site.writing import WrittenSite
+from reports.page_paths import run_page, trial_page
+from reports.site.writer import WrittenSite
 from tbench.errors import TbenchError
 from tbench.view.address import ViewAddress
 from tbench.view.files import ServedFolder
