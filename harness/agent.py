@@ -301,7 +301,7 @@ class Agent:
         self, messages: Sequence[Message], max_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Reply:
         assert self._clock is not None
-        seed = None if self._seeds is None else self._seeds.at(len(self._steps) + 1)
+        seed = None if self._seeds is None else self._seeds.for_step(len(self._steps) + 1)
         query = Query(self._model, messages, seed, max_tokens, tools)
         reply = await self._clock.ask(lambda: self._supervisor.reply(query), self._model.patience_sec)
         self._usage += reply.usage
@@ -331,7 +331,7 @@ class Agent:
             step=index,
             # If something between here and the model refused the size, the context's length says nothing.
             context_tokens=None if isinstance(self._refusal, RequestTooLarge) else self._room.context_tokens,
-            max_tokens=self._room.wanted(self._usage),
+            max_tokens=self._room.max_tokens(self._usage),
             ask=self._ask,
         )
         if done is not None:

@@ -76,7 +76,7 @@ class Clock:
             await take_turn()
 
     async def _ask(self, query: Callable[[], Awaitable[Reply]], patience_sec: float) -> Reply:
-        began, before = _now(), self._waited()
+        began, before = _now(), self._uncounted_sec()
         self._postpone(patience_sec)
         try:
             reply = await query()
@@ -86,7 +86,7 @@ class Clock:
             raise
         except EndpointError:
             # The limit stays extended: only the endpoint's error shall end this agent.
-            self.waited_sec += max(0.0, _now() - began - (self._waited() - before))
+            self.waited_sec += max(0.0, _now() - began - (self._uncounted_sec() - before))
             raise
         except asyncio.CancelledError:
             self._exclude_overtime(patience_sec)
@@ -104,7 +104,7 @@ class Clock:
         if self._ends_at is not None and not self._stops:
             self.waited_sec += max(0.0, _now() - (self._ends_at - patience_sec))
 
-    def _waited(self) -> float:
+    def _uncounted_sec(self) -> float:
         """Return the uncounted seconds so far, including a stop in progress."""
         return self.waited_sec + (_now() - self._stopped_at if self._stops else 0.0)
 

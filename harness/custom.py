@@ -92,7 +92,7 @@ class _TerminalCall:
     exit_code: int | None
     command_sec: float
 
-    def added_to(self, step: Step) -> Step:
+    def add_to(self, step: Step) -> Step:
         return step.model_copy(
             update={
                 "actions": step.actions if self.action is None else (*step.actions, self.action),
@@ -219,7 +219,7 @@ class CustomRun:
         self._has_queried = True
         try:
             reply = await clock.ask(
-                lambda: model.query(messages, seed=self._seeds.at(index), max_tokens=max_tokens, tools=tools),
+                lambda: model.query(messages, seed=self._seeds.for_step(index), max_tokens=max_tokens, tools=tools),
                 model.patience_sec,
             )
         except EndpointError as error:
@@ -234,7 +234,7 @@ class CustomRun:
         self._usage += reply.usage
         step = Step(index=index, reply=reply, model_sec=time.monotonic() - started)
         early_calls, self._early_calls = self._early_calls, []
-        self._steps.append(reduce(lambda so_far, call: call.added_to(so_far), early_calls, step))
+        self._steps.append(reduce(lambda so_far, call: call.add_to(so_far), early_calls, step))
         limit = self._limits.completion_tokens
         if limit is not None and self._usage.completion_tokens >= limit:
             return await self._end(Outcome.TOKEN_LIMIT)
@@ -263,7 +263,7 @@ class CustomRun:
         typed = None if action is None else without_lone_surrogates(action)
         call = _TerminalCall(typed, text, exit_code, time.monotonic() - started)
         if self._steps_done < len(self._steps):
-            self._steps[-1] = call.added_to(self._steps[-1])
+            self._steps[-1] = call.add_to(self._steps[-1])
         elif self._steps:
             self._early_calls.append(call)
 
@@ -317,7 +317,7 @@ def _outcome(work: asyncio.Task[object], terminal_errors: Sequence[Exception]) -
         assert error is not None
         raise error
     if error is not None:
-        raise crashed(error)
+        raise crash_error(error)
     result = work.result()
     if result is None:
         return Outcome.FINISHED
@@ -326,7 +326,7 @@ def _outcome(work: asyncio.Task[object], terminal_errors: Sequence[Exception]) -
     return result
 
 
-def crashed(error: BaseException) -> AgentCrashed:
+def crash_error(error: BaseException) -> AgentCrashed:
     """Return the error for an exception in a user's code, with the innermost file and line."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

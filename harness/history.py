@@ -130,7 +130,7 @@ class History:
         """Estimate the tokens of another version of this history, at the rate of the server's count of this one."""
         return math.ceil(_bytes(messages) * self._tokens_per_byte)
 
-    def bytes_of(self, tokens: int) -> int:
+    def estimate_bytes(self, tokens: int) -> int:
         """Estimate the number of bytes of this history that make up `tokens`."""
         return math.ceil(tokens / self._tokens_per_byte)
 
@@ -254,8 +254,8 @@ async def make_room(
     if policy == "summarize":
         summary = await _ask_for_summary(history, context, min(max_tokens, SUMMARY_TOKENS, context // 4), ask)
     model_sec = time.monotonic() - started
-    summary = summary and _gated(summary, history)
-    notes = notes_in(summary)
+    summary = summary and _gate_notes(summary, history)
+    notes = extract_notes(summary)
     done: OnOverflow = "summarize" if notes else "drop-oldest-outputs"
     longer = history.messages
     shorter = with_notes(history.opening, longer, notes) if notes else _drop_to(history, int(context * KEPT_SHARE))
@@ -285,7 +285,7 @@ def drop_oldest_outputs(messages: Sequence[Message], keep_first: int, bytes_to_s
     for index, saved in _outputs(messages, keep_first):
         if bytes_to_save <= 0:
             break
-        shorter[index] = _dropped(messages[index])
+        shorter[index] = _without_output(messages[index])
         bytes_to_save -= saved
     return shorter
 
@@ -294,7 +294,7 @@ def drop_number_of_outputs(messages: Sequence[Message], keep_first: int, number:
     """Return `messages` with the `number` oldest outputs replaced, in the order of `drop_oldest_outputs`."""
     shorter = list(messages)
     for index, _ in islice(_outputs(messages, keep_first), number):
-        shorter[index] = _dropped(messages[index])
+        shorter[index] = _without_output(messages[index])
     return shorter
 
 
@@ -307,7 +307,7 @@ def _outputs(messages: Sequence[Message], keep_first: int) -> Iterator[tuple[int
             yield index, saved
 
 
-def _dropped(message: Message) -> Message:
+def _without_output(message: Message) -> Message:
     return message.model_copy(update={"content": DROPPED})
 
 
@@ -324,7 +324,7 @@ def drop_oldest_turns(messages: Sequence[Message], keep_first: int, bytes_to_sav
 
 
 def _drop_to(history: History, tokens: int) -> list[Message]:
-    excess = history.bytes_of(history.tokens - tokens)
+    excess = history.estimate_bytes(history.tokens - tokens)
     return drop_oldest_outputs(history.messages, len(history.opening), excess)
 
 
@@ -343,16 +343,16 @@ async def _ask_for_summary(history: History, context_tokens: int, max_tokens: in
 
 def _summary_request(history: History, tokens: int) -> list[Message]:
     """Return the history with the summary request, in about `tokens`: drops the oldest outputs first, then turns."""
-    asking = _appended(history.messages, _SUMMARY_REQUEST)
+    asking = _append_to_last(history.messages, _SUMMARY_REQUEST)
     keep_first = len(history.opening)
     estimated = history.tokens + history.estimate([Message(role="user", content=_SUMMARY_REQUEST)])
-    shorter = drop_oldest_outputs(asking, keep_first, history.bytes_of(estimated - tokens))
+    shorter = drop_oldest_outputs(asking, keep_first, history.estimate_bytes(estimated - tokens))
     if (rest := history.estimate(shorter) - tokens) > 0:
-        shorter = drop_oldest_turns(shorter, keep_first, history.bytes_of(rest))
+        shorter = drop_oldest_turns(shorter, keep_first, history.estimate_bytes(rest))
     return shorter
 
 
-def _appended(messages: Sequence[Message], text: str) -> list[Message]:
+def _append_to_last(messages: Sequence[Message], text: str) -> list[Message]:
     """Append `text` to the last of `messages`: several models' templates refuse two user messages in a row."""
     last = messages[-1]
     if last.role == "assistant":
@@ -368,7 +368,7 @@ def with_notes(opening: Sequence[Message], messages: Sequence[Message], notes: s
     """Return the opening of `messages` with the summary and the last output appended to its last message."""
     answers = [message for message in messages[len(opening) :] if message.role in ("user", "tool")]
     output = answers[-1].content if answers else "(none)"
-    return _appended(opening, _NOTES.format(notes=notes, output=output))
+    return _append_to_last(opening, _NOTES.format(notes=notes, output=output))
 
 
 def without_notes(opening: Sequence[Message], notes: str) -> tuple[Message, ...]:
@@ -378,13 +378,13 @@ def without_notes(opening: Sequence[Message], notes: str) -> tuple[Message, ...]
     return (*opening[:-1], last.model_copy(update={"content": last.content.partition(before)[0]}))
 
 
-def _gated(summary: Reply, history: History) -> Reply:
+def _gate_notes(summary: Reply, history: History) -> Reply:
     """Pass the summary's notes through the gate, because they are sent back in a user message."""
-    notes = notes_in(summary)
+    notes = extract_notes(summary)
     admitted = history.gate.admit(notes)
     return summary.model_copy(update={"content": summary.content.replace(notes, admitted)}) if notes else summary
 
 
-def notes_in(summary: Reply | None) -> str:
+def extract_notes(summary: Reply | None) -> str:
     """Return the notes in a summary; empty if there are none."""
     return strip_thinking(summary.content).strip() if summary else ""

@@ -57,7 +57,7 @@ class ReplyRoom:
         known = [tokens for tokens in (self._model.context_tokens, self._limits.context_tokens) if tokens is not None]
         return min(known, default=None)
 
-    def wanted(self, used: Usage) -> int:
+    def max_tokens(self, used: Usage) -> int:
         """Return the max_tokens of a query, if the context has room enough."""
         wanted = self._model.sampling.max_tokens
         if isinstance(self._model, ReportsMaxTokens) and self._model.most_tokens is not None:
@@ -70,18 +70,18 @@ class ReplyRoom:
         """Return the max_tokens of the next query, limited by the context's room. Raises ContextLimitReached."""
         context = self.context_tokens
         if context is None:
-            return self.wanted(used)
+            return self.max_tokens(used)
         left = context - history.tokens
         if left < SMALLEST_REPLY_TOKENS:
             if self._limits.on_overflow != "stop":
                 raise ContextLimitReached("no room is left for a reply", history.tokens)
             # The estimate errs on the high side: let the server decide, which can count.
             left = SMALLEST_REPLY_TOKENS
-        return min(self.wanted(used), left)
+        return min(self.max_tokens(used), left)
 
     def is_cramped(self, reply: Reply, asked: int, used: Usage) -> bool:
         """Whether the context left the reply less room than wanted; `asked` is the max_tokens of its query."""
-        return min(asked, reply.max_tokens or asked) < self.wanted(used)
+        return min(asked, reply.max_tokens or asked) < self.max_tokens(used)
 
     def is_plausible(self, usage: Usage) -> bool:
         """Whether a reply's counts are plausible: no server answers a prompt that exceeds its context."""

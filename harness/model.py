@@ -100,7 +100,7 @@ class Seeds:
     scheme: SeedScheme = "hashed"
     """`hashed`: a different seed for each task, seed and step; `bare`: the trial's seed for all requests."""
 
-    def at(self, step: int) -> int:
+    def for_step(self, step: int) -> int:
         """Return the seed for a request of this step, counted from 1."""
         return self.seed if self.scheme == "bare" else hashed_seed(self.seed, self.task, step)
 
@@ -193,14 +193,14 @@ class ReportsMaxTokens(Protocol):
 class MultiServer(Protocol):
     """A model behind several servers, one of which is assigned to a trial."""
 
-    def bound(self) -> AbstractContextManager[Model]:
+    def bind_trial(self) -> AbstractContextManager[Model]:
         """Assign a server to one trial for the block, and return its model."""
         ...
 
 
-def bound(model: Model) -> AbstractContextManager[Model]:
+def bind_trial(model: Model) -> AbstractContextManager[Model]:
     """Return a context manager for the model of one trial, bound to one server if there are several."""
-    return model.bound() if isinstance(model, MultiServer) else contextlib.nullcontext(model)
+    return model.bind_trial() if isinstance(model, MultiServer) else contextlib.nullcontext(model)
 
 
 @runtime_checkable

@@ -191,7 +191,7 @@ class Approver:
     _unfinished: str = field(default="", init=False)
     """Text on the terminal's line that has not been followed by Enter."""
 
-    def refused(self, parsed: Parsed) -> tuple[str, ...]:
+    def find_refused(self, parsed: Parsed) -> tuple[str, ...]:
         """Return the commands, lines and keys of a reply that no rule allows; empty if it may be executed."""
         return tuple(unit for unit in _units(parsed, self._unfinished) if self._rule(unit) is None)
 
@@ -222,7 +222,7 @@ def _units(parsed: Parsed, unfinished: str) -> Iterator[str]:
             yield action.key
             unfinished = ""
         else:
-            *lines, unfinished = _typed(unfinished, action.keystrokes)
+            *lines, unfinished = _typed_lines(unfinished, action.keystrokes)
             yield from (line or "Enter" for line in lines)
     if unfinished != before and unfinished:
         yield unfinished
@@ -231,11 +231,11 @@ def _units(parsed: Parsed, unfinished: str) -> Iterator[str]:
 def _left_unfinished(actions: Iterable[Action], unfinished: str) -> str:
     for action in actions:
         if not isinstance(action, Command):
-            unfinished = "" if action.key is not None else _typed(unfinished, action.keystrokes)[-1]
+            unfinished = "" if action.key is not None else _typed_lines(unfinished, action.keystrokes)[-1]
     return unfinished
 
 
-def _typed(unfinished: str, keystrokes: str) -> list[str]:
+def _typed_lines(unfinished: str, keystrokes: str) -> list[str]:
     return re.split(r"\r\n|[\r\n]", unfinished + keystrokes)
 
 
@@ -267,7 +267,7 @@ class Supervisor:
         self, step: int, reply: Reply, parsed: Parsed | FormatError, sample: Sample, read: Read, clock: Clock
     ) -> Reply | Declined:
         """Return the reply to follow, or its refusal."""
-        refused = self._refused(parsed)
+        refused = self._find_refused(parsed)
         decided: Reply | Declined | Approved = reply
         if self._oversight is not None:
             with clock.stopped():
@@ -286,10 +286,10 @@ class Supervisor:
             self._approver.note_followed(followed)
         return decided
 
-    def _refused(self, parsed: Parsed | FormatError) -> tuple[str, ...]:
+    def _find_refused(self, parsed: Parsed | FormatError) -> tuple[str, ...]:
         if self._approver is None or isinstance(parsed, FormatError):
             return ()
-        return self._approver.refused(parsed)
+        return self._approver.find_refused(parsed)
 
     def _by_rule(
         self, step: int, reply: Reply, parsed: Parsed | FormatError, refused: tuple[str, ...]

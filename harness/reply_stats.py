@@ -41,19 +41,19 @@ class ReplyStats(Frozen):
     """Digest of the first reply, to find trials that began alike; None for a short reply."""
 
     @classmethod
-    def of(cls, trajectory: Trajectory) -> ReplyStats:
+    def from_trajectory(cls, trajectory: Trajectory) -> ReplyStats:
         """Count the replies of a trajectory."""
-        return cls.of_replies(list(trajectory.replies))
+        return cls.from_replies(list(trajectory.replies))
 
     @classmethod
-    def of_replies(cls, replies: Sequence[Reply]) -> ReplyStats:
+    def from_replies(cls, replies: Sequence[Reply]) -> ReplyStats:
         """Count replies of one conversation, in order."""
         return cls(
             total=len(replies),
-            models=_counted(reply.model for reply in replies),
-            fingerprints=_counted(reply.fingerprint for reply in replies),
-            weights=_counted(reply.weights for reply in replies),
-            signs=_counted(sign for reply in replies for sign in _signs(reply)),
+            models=_count_values(reply.model for reply in replies),
+            fingerprints=_count_values(reply.fingerprint for reply in replies),
+            weights=_count_values(reply.weights for reply in replies),
+            signs=_count_values(sign for reply in replies for sign in _signs(reply)),
             first=_digest(replies[0]) if replies else None,
         )
 
@@ -97,7 +97,7 @@ def _signs(reply: Reply) -> Iterator[str]:
         yield "cut"
 
 
-def _counted(values: Iterable[str | None]) -> dict[str, int]:
+def _count_values(values: Iterable[str | None]) -> dict[str, int]:
     return dict(sorted(Counter(value for value in values if value is not None).items()))
 
 

@@ -51,19 +51,19 @@ _OFF = {22: {"bold": False, "faint": False}, 23: {"italic": False}, 24: {"underl
 
 
 @lru_cache(maxsize=_MOST_STYLES)
-def restyled(style: CellStyle, codes: tuple[int, ...]) -> CellStyle:
+def apply_codes(style: CellStyle, codes: tuple[int, ...]) -> CellStyle:
     """Return the style after applying the codes of one `ESC [ … m`."""
     pending = iter(codes or (0,))
     for code in pending:
-        style = PLAIN if code == 0 else _after(style, code, pending)
+        style = PLAIN if code == 0 else _apply_code(style, code, pending)
     return style
 
 
-def _after(style: CellStyle, code: int, rest: Iterator[int]) -> CellStyle:
+def _apply_code(style: CellStyle, code: int, rest: Iterator[int]) -> CellStyle:
     if (switch := _ON.get(code) or _OFF.get(code)) is not None:
         return style._replace(**switch)
     if code in (38, 48):
-        colour = _extended(rest)
+        colour = _parse_extended_colour(rest)
         return style._replace(ink=colour) if code == 38 else style._replace(ground=colour)
     if 30 <= code <= 37 or code == 39:
         return style._replace(ink=None if code == 39 else code - 30)
@@ -76,17 +76,17 @@ def _after(style: CellStyle, code: int, rest: Iterator[int]) -> CellStyle:
     return style
 
 
-def _extended(rest: Iterator[int]) -> int | None:
+def _parse_extended_colour(rest: Iterator[int]) -> int | None:
     """Return the colour given by `5;N` or `2;R;G;B`, as the nearest of the sixteen."""
     kind = next(rest, None)
     if kind == 5:
-        return _of_256(next(rest, 0))
+        return _nearest_of_256(next(rest, 0))
     if kind == 2:
         return _nearest([next(rest, 0), next(rest, 0), next(rest, 0)])
     return None
 
 
-def _of_256(number: int) -> int:
+def _nearest_of_256(number: int) -> int:
     if number < 16:
         return number
     if number >= 232:

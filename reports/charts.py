@@ -19,7 +19,7 @@ from tbench.text import unseen_as
 # SVG elements with escaped attributes and texts, positioned in percent of the width.
 #
 # Wide charts have no viewBox: with positions in percent, letters keep their size and dots stay round on a phone as on
-# a large screen. Only lines are stretched, in a `stretched` plot inside.
+# a large screen. Only lines are stretched, in a `stretched_plot` inside.
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -47,7 +47,7 @@ def title(words: str) -> Markup:
     return element("title", words)
 
 
-def stretched(height: float, *children: str) -> Markup:
+def stretched_plot(height: float, *children: str) -> Markup:
     """Return a plot that is 100 units wide, however wide the chart is."""
     box = {"viewBox": f"0 0 100 {number(height)}", "preserveAspectRatio": "none"}
     return element("svg", *children, width="100%", height=number(height), **box)
@@ -125,7 +125,7 @@ class ChartScale:
         return next(unit * size for size in (1, 2, 5, 10) if unit * size >= raw * (1 - 1e-9))
 
 
-def scale_of(values: Iterable[float], *, least: float) -> ChartScale:
+def fit_scale(values: Iterable[float], *, least: float) -> ChartScale:
     """Return a scale that fits the values with a margin and is at least `least` wide.
 
     If all values lie between 0 and 1, as scores mostly do, the scale does not extend beyond.
@@ -159,7 +159,7 @@ _PLACES = 160
 """Number of positions of dots side by side."""
 
 
-def stacked(shares: Iterable[float], most: int) -> Iterator[tuple[float, int, int]]:
+def stack_dots(shares: Iterable[float], most: int) -> Iterator[tuple[float, int, int]]:
     """Yield for each dot its position in the width, its height in the stack there, and its index.
 
     A stack has at most `most` dots; further ones are left out.
@@ -236,7 +236,7 @@ def _seconds_words(sec: float) -> str:
 def _lane(lane: Sequence[float], status: str, y: float, low: float, high: float) -> Iterator[Markup]:
     symbol = STATUS_SYMBOLS.get(status, "")
     yield text(f"{symbol} {status}".strip()[:12], "0", y + 4, "end", "label lane")
-    dots = stacked([_share(sec, low, high) for sec in lane], _MOST)
+    dots = stack_dots([_share(sec, low, high) for sec in lane], _MOST)
     for share, height, index in dots:
         words = title(f"{status}: {_seconds_words(lane[index])}")
         yield dot(f"grain s-{class_name(status)}", 100 * share, y + _OFFSETS[height], 3.5, words)
@@ -260,7 +260,7 @@ def seed_strip(per_seed: Sequence[float], mean: float, std: float | None, *, lab
     ends = [] if middle is None else [middle - spread, middle + spread]
     if scores and min(scores) >= 0 and max(scores) <= 1:
         ends = [min(1.0, max(0.0, end)) for end in ends]
-    scale = scale_of([*scores, *ends], least=_LEAST)
+    scale = fit_scale([*scores, *ends], least=_LEAST)
     pieces = [*_seed_strip_axis(scale), *_spread(scale, middle, ends), *_dots(scale, scores)]
     return picture("wide strip", label, *pieces, height=number(_HEIGHT))
 
@@ -290,7 +290,7 @@ def _spread(scale: ChartScale, mean: float | None, ends: Sequence[float]) -> lis
 def _dots(scale: ChartScale, scores: Sequence[float]) -> list[Markup]:
     return [
         dot("dot", 100 * share, _AXIS - 7 - _RISE * height, 4.5, title(f"{percent(scores[index])} %"))
-        for share, height, index in stacked([scale.share(score) for score in scores], _SEED_STRIP_MOST)
+        for share, height, index in stack_dots([scale.share(score) for score in scores], _SEED_STRIP_MOST)
     ]
 
 
@@ -308,7 +308,7 @@ def sparkline(
     """
     known = [finite(score) for score in scores]
     ends = [0.0, 1.0] if whole else []
-    scale = scale_of([*ends, *(score for score in known if score is not None)], least=_LEAST)
+    scale = fit_scale([*ends, *(score for score in known if score is not None)], least=_LEAST)
     places = [_place(at, score, len(known), scale) for at, score in enumerate(known)]
     marks = [_triangle(place) for at, place in enumerate(places) if at in alarms and place is not None]
     shown = [place for place in places if place is not None]

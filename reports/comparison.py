@@ -18,7 +18,7 @@ from tbench.history.rows import TrialRow
 from tbench.reward import mean
 from tbench.scores.comparing import text
 from tbench.scores.comparing.compare import Comparison, compare
-from tbench.scores.comparing.compared_run import NothingInCommon, Side
+from tbench.scores.comparing.compared_run import ComparedRun, NothingInCommon
 from tbench.storage.comparable import differing_settings
 from tbench.storage.read_run import RunUnreadable
 
@@ -94,7 +94,7 @@ class ComparedTask:
 
 def render(site: Site, old: SiteRun, new: SiteRun) -> str:
     """Render the page of two runs, the second of which is the newer one."""
-    first, second = site.side(old), site.side(new)
+    first, second = site.compared_run(old), site.compared_run(new)
     comparison, problem, written = None, "", ""
     try:
         comparison = compare(first, second)
@@ -137,7 +137,7 @@ def _settings(site: Site, old: SiteRun, new: SiteRun) -> tuple[tuple[str, ...], 
     if old.row.fingerprint == new.row.fingerprint:
         return (), ()
     try:
-        return differing_settings(site.stored(old), site.stored(new)), ()
+        return differing_settings(site.read_run(old), site.read_run(new)), ()
     except RunUnreadable as error:
         return (), (f"The settings could not be compared: {error}",)
 
@@ -157,14 +157,14 @@ def _by_task_and_seed(site: Site, run: SiteRun) -> dict[str, dict[int, TrialRow]
     return found
 
 
-def _seeds(comparison: Comparison, first: Side, second: Side) -> list[tuple[int, ...]]:
+def _seeds(comparison: Comparison, first: ComparedRun, second: ComparedRun) -> list[tuple[int, ...]]:
     """Return the compared seeds of each run, in the order in which they are paired."""
     count = len(comparison.seeds)
     by_position = comparison.paired_by == "position"
     return [tuple(side.table.seeds[:count] if by_position else comparison.seeds) for side in (first, second)]
 
 
-def _tasks(comparison: Comparison, first: Side, second: Side) -> Iterator[ComparedTask]:
+def _tasks(comparison: Comparison, first: ComparedRun, second: ComparedRun) -> Iterator[ComparedTask]:
     """Yield the compared tasks in the order of the first run, each with its group and rewards."""
     changes = {each.task: each for each in comparison.changes}
     failed, solved = ({each.task for each in some} for some in (comparison.newly_failed, comparison.newly_solved))
@@ -194,7 +194,9 @@ def _groups(tasks: Iterator[ComparedTask]) -> Iterator[tuple[str, str, str, list
             yield name, heading, hint, sorted(found, key=lambda each: direction * each.difference)
 
 
-def _left_out(first: Side, second: Side, comparison: Comparison | None) -> Iterator[tuple[str, list[str]]]:
+def _left_out(
+    first: ComparedRun, second: ComparedRun, comparison: Comparison | None
+) -> Iterator[tuple[str, list[str]]]:
     """Yield tasks that only one run has, or whose content differs between the runs."""
     old, new = first.table.tasks, second.table.tasks
     changed = comparison.left_out.changed if comparison is not None else [task for task in old if task in new]

@@ -75,7 +75,7 @@ def points(fraction: float) -> str:
     return f"{100 * fraction:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
-def when(time: datetime | str | None) -> str:
+def time_text(time: datetime | str | None) -> str:
     """Return a time as date, hour and minute in UTC; a dash if it is unknown."""
     if isinstance(time, datetime):
         time = "" if time == UNKNOWN_TIME else time.astimezone(UTC).isoformat()
@@ -110,7 +110,7 @@ def _environment() -> Environment:
         "thousands": lambda number: f"{number:,}",
         "seconds": seconds,
         "points": points,
-        "when": when,
+        "when": time_text,
         "breakable": breakable,
         "counted": counted,
         "size": size_shown,

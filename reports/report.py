@@ -12,7 +12,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from reports.page_frame import HERE, page
-from reports.run.page import render_alone
+from reports.run.page import render_standalone
 from tbench.errors import UsageError
 from tbench.files import write_atomically
 from tbench.storage.read_run import read_run
@@ -35,7 +35,7 @@ def write_report(run_dir: Path, out_path: Path | None = None) -> Path:
         check_replaceable(out_path)
     out.parent.mkdir(parents=True, exist_ok=True)
     style, policy = page_style()
-    write_atomically(out, render_alone(run, out, style=style, policy=policy).encode("utf-8", "replace"))
+    write_atomically(out, render_standalone(run, out, style=style, policy=policy).encode("utf-8", "replace"))
     return out
 
 

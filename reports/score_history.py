@@ -13,13 +13,13 @@ from reports.charts import (
     dot,
     element,
     finite,
+    fit_scale,
     line,
     linked_picture,
     number,
     percents,
     picture,
-    scale_of,
-    stretched,
+    stretched_plot,
     text,
     title,
 )
@@ -65,7 +65,7 @@ def score_history(
     `base_sd` is how much a run differs from `base_mean` by chance, `change_at` the index of the first point after a
     change. The scale fits the points; with `whole` it runs from 0 to 1, so that several charts can be compared.
     """
-    return _HistoryDrawing(points, finite(base_mean), abs(finite(base_sd) or 0.0), change_at, whole=whole).drawn(label)
+    return _HistoryDrawing(points, finite(base_mean), abs(finite(base_sd) or 0.0), change_at, whole=whole).draw(label)
 
 
 class _HistoryDrawing:
@@ -86,7 +86,7 @@ class _HistoryDrawing:
         self._scores = [finite(point.score) for point in points]
         self._scale = self._fitting_scale([0.0, 1.0] if whole else [])
 
-    def drawn(self, label: str) -> Markup:
+    def draw(self, label: str) -> Markup:
         parts = [self._axes, self._baseline, self._change, self._plot, self._dots, self._marks, self._links]
         pieces = [piece for part in parts for piece in part()]
         has_links = any(point.href is not None for point in self._points)
@@ -101,7 +101,7 @@ class _HistoryDrawing:
         known = [*ends, *scores, *base]
         if known and min(known) >= 0 and max(known) <= 1:
             low_high = [min(1.0, max(0.0, end)) for end in low_high]
-        return scale_of([*known, *low_high], least=_LEAST)
+        return fit_scale([*known, *low_high], least=_LEAST)
 
     def _interval(self, at: int) -> tuple[float, float] | None:
         score, se = self._scores[at], abs(finite(self._points[at].se) or 0.0)
@@ -156,7 +156,7 @@ class _HistoryDrawing:
         left = x > 75
         words = "changed here →" if left else "← changed here"
         inside = element("svg", text(words, "-6" if left else "6", 8, "end" if left else "start", "label halo"))
-        yield _at(x, 0, inside)
+        yield _group_at(x, 0, inside)
 
     def _plot(self) -> Iterator[Markup]:
         """Draw the line with its band, stretched to the width of the chart."""
@@ -167,7 +167,7 @@ class _HistoryDrawing:
             for run in stretches
             if len(run) > 1
         ]
-        yield stretched(_HEIGHT, *bands, *lines)
+        yield stretched_plot(_HEIGHT, *bands, *lines)
         if self._count <= _WHISKERS:
             yield from self._whiskers()
 
@@ -197,7 +197,7 @@ class _HistoryDrawing:
             left, right = (100 * edge / self._count for edge in (columns[0], columns[-1] + 1))
             yield line("mark wide-mark", percents(left), _HEIGHT, percents(right), _HEIGHT)
             for at in columns if self._count <= _WHISKERS else columns[:1]:
-                yield _at(self._x(at), self._mark_y(at), element("path", class_="mark", d="M0,0 L-5.5,-9 h11 z"))
+                yield _group_at(self._x(at), self._mark_y(at), element("path", class_="mark", d="M0,0 L-5.5,-9 h11 z"))
 
     def _mark_y(self, at: int) -> float:
         """Return the height of a triangle: above the point and its whisker, or above the axis if there is no score."""
@@ -232,7 +232,7 @@ class _HistoryDrawing:
                 yield element("a", column, href=point.href, aria_label=point.title, tabindex=stop)
 
 
-def _at(x: float, y: float, *children: str) -> Markup:
+def _group_at(x: float, y: float, *children: str) -> Markup:
     """Group elements around a point; `x` is in percent."""
     return element("svg", *children, x=percents(x), y=number(y), class_="around")
 

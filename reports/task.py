@@ -57,7 +57,7 @@ class TaskSeries:
     @property
     def tries(self) -> TaskSolveRate:
         """Number of times the task was solved in the newest runs."""
-        return tries_of(self.recent)
+        return count_solves(self.recent)
 
     @property
     def change_at(self) -> int | None:
@@ -110,7 +110,7 @@ def _series(site: Site, runs: Sequence[TaskRun]) -> Iterator[TaskSeries]:
         yield TaskSeries(series, tuple(reversed(members)))
 
 
-def tries_of(runs: Iterable[TaskRun]) -> TaskSolveRate:
+def count_solves(runs: Iterable[TaskRun]) -> TaskSolveRate:
     """Count how often the task was solved in runs that have the same content of it."""
     points = [each.point for each in runs]
     return TaskSolveRate(
@@ -122,7 +122,7 @@ def tries_of(runs: Iterable[TaskRun]) -> TaskSolveRate:
     )
 
 
-def solved_how(tries: TaskSolveRate) -> Solved:
+def classify_solved(tries: TaskSolveRate) -> Solved:
     """Return whether a task is solved always, never or sometimes; unknown for fewer than two trials with a verdict."""
     if tries.scored < 2:
         return "unknown"
@@ -167,7 +167,7 @@ def _line(record: TaskRecord, columns: Sequence[tuple[str, int]]) -> dict[str, A
     main = by_series.get(columns[0][1], record.main)
     return {
         "task": record.task,
-        "solved": solved_how(main.tries),
+        "solved": classify_solved(main.tries),
         "tries": main.tries,
         # How often other series solve the task; None for a series without the task.
         "others": [by_series[key].tries if key in by_series else None for _, key in columns[1:]],
@@ -217,7 +217,7 @@ def _content(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> d
     statuses = Counter(trial.status for trial in ended)
     shown = record.runs[:_MOST_RUNS]
     return {
-        "solved": solved_how(record.main.tries),
+        "solved": classify_solved(record.main.tries),
         "tries": record.main.tries,
         "charts": list(_charts(record)),
         "rows": shown[:_OPEN_RUNS],
@@ -288,7 +288,7 @@ def _versions(record: TaskRecord) -> Iterator[tuple[str, str | None, list[TaskRu
     """Yield the versions of the task's content, newest first: name, hash, runs (oldest first), and tries."""
     for digest, name in reversed(record.versions.items()):
         runs = [each for each in reversed(record.runs) if each.point.hash == digest]
-        yield name, digest, runs, tries_of(runs)
+        yield name, digest, runs, count_solves(runs)
 
 
 # The tasks of a site, and the script that lists a task's trials.

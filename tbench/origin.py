@@ -42,7 +42,7 @@ class DatasetOrigin(Frozen):
         return f"{self.name}@{self.version}" if self.version else self.name
 
     @property
-    def said(self) -> str:
+    def spec(self) -> str:
         """The dataset as given on the command line."""
         if self.source != "git":
             return self.title

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from harness.endpoint.address import is_loopback as is_loopback
-from harness.endpoint.address import proxy_of
+from harness.endpoint.address import proxy_for
 from tbench.threads import THREADS
 
 MOST_BYTES = 64 << 20
@@ -128,7 +128,7 @@ def _certificates() -> ssl.SSLContext:
 
 def _proxy(url: str) -> str | None:
     """Return the proxy for a URL, including its password."""
-    if (named := proxy_of(url)) is None:
+    if (named := proxy_for(url)) is None:
         return None
     proxy = os.environ.get(named.variable, named.url)
     return proxy if "://" in proxy else f"http://{proxy}"

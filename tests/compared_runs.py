@@ -14,7 +14,7 @@ from run_plans import A_MODEL, a_plan
 
 from tbench.config.document import PlannedTask, RunDocument
 from tbench.results import TrialResult
-from tbench.scores.comparing.compared_run import Side
+from tbench.scores.comparing.compared_run import ComparedRun
 from tbench.scores.statistics import RewardTable
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 
@@ -25,27 +25,29 @@ MISSING = object()
 Rewards = Mapping[str, Sequence[float | None]]
 
 
-def a_side(rewards: Rewards, name: str = "a", *, first_seed: int = 0, hashes: Mapping[str, str] | None = None) -> Side:
+def a_side(
+    rewards: Rewards, name: str = "a", *, first_seed: int = 0, hashes: Mapping[str, str] | None = None
+) -> ComparedRun:
     """A run with these rewards, task by task, seed by seed."""
     (count,) = {len(row) for row in rewards.values()}
     seeds = range(first_seed, first_seed + count)
     verdicts = [(task, seed, r) for task, row in rewards.items() for seed, r in zip(seeds, row, strict=True)]
-    return Side(name, RewardTable.of(verdicts, list(rewards), seeds), hashes or {})
+    return ComparedRun(name, RewardTable.of(verdicts, list(rewards), seeds), hashes or {})
 
 
-def single(rewards: Sequence[float | None], name: str = "a") -> Side:
+def single(rewards: Sequence[float | None], name: str = "a") -> ComparedRun:
     """A run of one seed with these rewards of its tasks."""
     return a_side({f"t{number}": (reward,) for number, reward in enumerate(rewards)}, name)
 
 
-def drawn(chances: Sequence[float], seeds: int, rng: random.Random, name: str = "a") -> Side:
+def drawn(chances: Sequence[float], seeds: int, rng: random.Random, name: str = "a") -> ComparedRun:
     """A run over tasks with these chances to be solved."""
     return a_side(
         {f"t{number}": tuple(float(rng.random() < p) for _ in range(seeds)) for number, p in enumerate(chances)}, name
     )
 
 
-def published(model: str) -> Side:
+def published(model: str) -> ComparedRun:
     """The published trials of a model; the test is skipped where they are not there."""
     if not (PUBLISHED / "trials.jsonl").exists():
         pytest.skip(f"published trials are not at {PUBLISHED}")
@@ -53,7 +55,7 @@ def published(model: str) -> Side:
     mine = [line for line in lines if line["model"] == model]
     tasks = sorted({line["task"] for line in mine})
     verdicts = [(line["task"], line["seed"], line["reward"]) for line in mine]
-    return Side(model, RewardTable.of(verdicts, tasks, sorted({line["seed"] for line in mine})), {})
+    return ComparedRun(model, RewardTable.of(verdicts, tasks, sorted({line["seed"] for line in mine})), {})
 
 
 def store_run(

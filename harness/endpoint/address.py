@@ -44,7 +44,7 @@ class Proxy:
         return f"the proxy {self.url} ({self.variable})"
 
 
-def proxy_of(url: str) -> Proxy | None:
+def proxy_for(url: str) -> Proxy | None:
     """Return the proxy for requests to a URL according to the environment; None for a direct connection.
 
     Connections to this machine are always direct: a proxy would look for the server on its own machine.

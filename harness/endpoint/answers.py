@@ -24,7 +24,14 @@ from pydantic import (
     model_validator,
 )
 
-from harness.endpoint.completion import ParsedMessage, check_usage, ending, reasons, split_channels, spoken
+from harness.endpoint.completion import (
+    ParsedMessage,
+    check_usage,
+    classify_finish_reason,
+    finish_reasons,
+    parse_message,
+    split_channels,
+)
 from harness.endpoint.retry import TransientError
 from harness.protocols.text import holds_raw_call
 from harness.text import without_lone_surrogates
@@ -77,14 +84,14 @@ class _Choice(BaseModel, extra="allow"):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_completions(cls, choice: Any) -> Any:
+    def _use_completion_text(cls, choice: Any) -> Any:
         """Use the `text` of a choice from `/v1/completions` as its message."""
         if isinstance(choice, dict) and isinstance(choice.get("text"), str):
             return {"message": {"content": choice["text"]}, **choice}
         return choice
 
     @property
-    def named(self) -> dict[str, Any]:
+    def all_fields(self) -> dict[str, Any]:
         """All fields, including unknown ones."""
         return {**self.__dict__, **(self.model_extra or {})}
 
@@ -108,7 +115,7 @@ class ModelCard(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_other_servers(cls, card: Any) -> Any:
+    def _read_other_length_fields(cls, card: Any) -> Any:
         """Read the context's length from other servers' fields as well."""
         if not isinstance(card, dict) or card.get("max_model_len") is not None:
             return card
@@ -214,16 +221,16 @@ def _complete_reply(data: object) -> _CompleteReply:
         raise TransientError(f"HTTP 200 without choices{_error_within(data)}")
     choice = next((each for each in completion.choices if each.index == 0), completion.choices[0])
     failed = _error_within(data) or _error_within({"error": choice.error})
-    named = list(reasons(choice.named))
-    unfit = [reason for reason in named if ending(reason) == "failed"]
+    named = list(finish_reasons(choice.all_fields))
+    unfit = [reason for reason in named if classify_finish_reason(reason) == "failed"]
     if failed or unfit:
         # abort, error, content_filter, missing or unknown: half a command must not be run.
         reason = shorten(quote((unfit or named)[0]))
         raise TransientError(f"the server ended the reply with finish_reason {reason}, so it may not be whole{failed}")
-    message = spoken(choice.message)
+    message = parse_message(choice.message)
     if message is None:
         raise TransientError(f"HTTP 200, but the reply's content is not text: {shorten(quote(choice.message))}")
-    return _CompleteReply(completion, choice, message, any(ending(reason) == "cut" for reason in named))
+    return _CompleteReply(completion, choice, message, any(classify_finish_reason(reason) == "cut" for reason in named))
 
 
 def _reply(whole: _CompleteReply) -> Reply:
@@ -237,7 +244,7 @@ def _reply(whole: _CompleteReply) -> Reply:
         usage=_usage(completion.usage or _WireUsage(), message),
         model=completion.model and _short_text(completion.model),
         fingerprint=_short_text(completion.system_fingerprint),
-        weights=_short_text(", ".join(dict.fromkeys(_versions(_weights(choice.named))))),
+        weights=_short_text(", ".join(dict.fromkeys(_versions(_weights(choice.all_fields))))),
         signs=message.signs,
         tokens=_tokens(completion, choice),
     )

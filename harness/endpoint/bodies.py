@@ -90,7 +90,7 @@ class BodyReader:
         self._one_large = asyncio.Lock()
 
     @contextlib.asynccontextmanager
-    async def received(self, response: Any) -> AsyncIterator[RawAnswer]:
+    async def read(self, response: Any) -> AsyncIterator[RawAnswer]:
         """Read the body of an httpx response for a block. Raises TransientError.
 
         Within the block no other large body is in memory.

@@ -29,7 +29,7 @@ from harness.endpoint.answers import (
 from harness.endpoint.bodies import RawAnswer
 from harness.endpoint.completion import is_empty
 from harness.endpoint.outage import Outage, OutagePolicy, OutageTooLongError
-from harness.endpoint.refusals import BODY_REMEDY, Reason, Refusal, judge
+from harness.endpoint.refusals import BODY_REMEDY, Reason, Refusal, classify_refusal
 from harness.endpoint.retry import (
     BudgetSpentError,
     OnWait,
@@ -49,7 +49,7 @@ from harness.endpoint.server_state import (
     TooManyTokensError,
     listing_difference,
 )
-from harness.endpoint.transport import StatusError, Transport, encoded
+from harness.endpoint.transport import StatusError, Transport, encode
 from harness.errors import (
     ContextLimitReached,
     EndpointError,
@@ -228,7 +228,7 @@ class ChatModel:
         several.
         """
         policy = self._retry if budget_sec is None else self._retry.model_copy(update={"total_sec": budget_sec})
-        cards = (await self._retry_request("/models", self._listed, policy)).value
+        cards = (await self._retry_request("/models", self._get_listed_models, policy)).value
         served = _as_served(await self._choose_model(cards), cards)
         others = (card.id for card in cards if served.root and card.root == served.root and card.id != served.id)
         served = served.model_copy(update={"names": tuple(dict.fromkeys(others))})
@@ -261,7 +261,7 @@ class ChatModel:
         while True:
             asked = lowering.max_tokens
             path, body = self.request(messages, seed=seed, max_tokens=asked, tools=tools)
-            content = encoded(body)
+            content = encode(body)
             tried.append(self._reasoning.sent)
             read = partial(self._read, max_tokens=asked, takes_calls=bool(tools))
             absence = self.outage.request(waits=not has_alternative)
@@ -285,14 +285,14 @@ class ChatModel:
                     raise full from None
                 learned = words or learned
             attempts, refused_sec = attempts + 1, time.monotonic() - began
-        lowering.accepted()
+        lowering.record_accepted()
         if learned:
             self._on_notice(learned)
         reply = done.value
         if is_empty(reply):
             raise ContextLimitReached(_NOTHING, reply.usage.prompt_tokens or None)
-        self.limits.answered(reply.usage, len(content))
-        is_near = done.latency_sec > 0.8 * self._limit.of(asked)
+        self.limits.record_answer(reply.usage, len(content))
+        is_near = done.latency_sec > 0.8 * self._limit.seconds_for(asked)
         self._limit.record(reply.usage.completion_tokens, done.latency_sec)
         return reply.model_copy(
             update={
@@ -355,7 +355,7 @@ class ChatModel:
         """
         path = "/chat/completions" if "messages" in fields else "/completions"
         max_tokens = self.sampling.max_tokens
-        body = encoded(self.sampling.wire_fields({**fields, **self._parameters(seed, max_tokens)}))
+        body = encode(self.sampling.wire_fields({**fields, **self._parameters(seed, max_tokens)}))
         absence = self.outage.request(waits=not has_alternative)
         read = partial(self._read_raw, max_tokens=max_tokens)
         done = await self._ask(path, body, read, absence, has_alternative=has_alternative, max_tokens=max_tokens)
@@ -382,7 +382,7 @@ class ChatModel:
         if not self._tokenizes:
             return None
         policy = self._retry.model_copy(update={"total_sec": min(self._retry.total_sec, LISTING_TIMEOUT_SEC)})
-        body = encoded({"model": self.model, **fields})
+        body = encode({"model": self.model, **fields})
         try:
             done = await self._ask(TOKENIZE, body, read_token_count, None, policy)
         except RequestRefused as refused:
@@ -409,7 +409,7 @@ class ChatModel:
 
         async def attempt() -> T:
             nonlocal times_cut
-            limit_sec = self._limit.of(max_tokens, times_cut) if max_tokens else self._limit.least_sec
+            limit_sec = self._limit.seconds_for(max_tokens, times_cut) if max_tokens else self._limit.least_sec
             try:
                 answer = self._transport.post(url, content)
                 return read(await self._send(answer, limit_sec, error_for, has_alternative=has_alternative))
@@ -424,7 +424,7 @@ class ChatModel:
         self._check_weights()
         return done
 
-    def _where(self, path: str) -> str:
+    def _place_text(self, path: str) -> str:
         through = "" if self.proxy is None else f" through {self.proxy}"
         return f"{without_password(self._root) if path == TOKENIZE else self.url}{path}{through}"
 
@@ -538,7 +538,7 @@ class ChatModel:
     async def _accepts(self, message: Message) -> bool:
         """Whether the server replies to a message."""
         try:
-            await self._short_reply(message, self._limit.of(_SHORT_TOKENS))
+            await self._short_reply(message, self._limit.seconds_for(_SHORT_TOKENS))
         except (TransientError, EndpointError, ContextLimitReached):
             return False
         return True
@@ -546,12 +546,12 @@ class ChatModel:
     async def _short_reply(self, message: Message = _SAY_OK, limit_sec: float = LISTING_TIMEOUT_SEC) -> Reply:
         """Query a reply of a few tokens in one attempt. Raises TransientError, RequestRefused and the like."""
         path, body = self.request([message], seed=None, max_tokens=_SHORT_TOKENS)
-        content = encoded(body)
+        content = encode(body)
         error_for = partial(self._error_for, path, content, _SHORT_TOKENS)
         answer = await self._send(self._transport.post(path, content), limit_sec, error_for)
         return read_completion(answer, max_tokens=_SHORT_TOKENS, context_tokens=None, takes_calls=False)
 
-    async def _listed(self) -> list[ModelCard]:
+    async def _get_listed_models(self) -> list[ModelCard]:
         """Return the listed models; none if the list fails but the named model replies."""
         try:
             return await self.list_models()
@@ -613,12 +613,12 @@ class ChatModel:
         except BudgetSpentError as error:
             times = "1 attempt" if error.attempts == 1 else f"{error.attempts} attempts"
             words = f"{self._redact(error.failure.reason)} (gave up after {times})"
-            if error.failure.over_time and await self.outage.is_there():
+            if error.failure.over_time and await self.outage.is_reachable():
                 kind = ReplyTimeout
                 words += _MORE_TIME
         except OutageTooLongError as error:
             words = str(error)
-        raise kind(f"{self._where(path)}: {words}")
+        raise kind(f"{self._place_text(path)}: {words}")
 
     def _report_wait(self, reason: str, seconds: float) -> None:
         if self._on_wait is not None:
@@ -650,12 +650,12 @@ class ChatModel:
     def _error_for(self, path: str, content: bytes, max_tokens: int | None, error: StatusError) -> Exception:
         """Return the exception for an answer that refuses a request."""
         size = len(content)
-        refusal = judge(error.status, error.body, sent=content, max_tokens=max_tokens)
+        refusal = classify_refusal(error.status, error.body, sent=content, max_tokens=max_tokens)
         words = f"HTTP {error.status}: {refusal.words or 'no message'}"
         if refusal.reason in {Reason.RATE, Reason.TROUBLE}:
             asked = retry_after_sec(error.retry_after)
             return TransientError(words, retry_after_sec=asked, answered=error.status in _SERVER_IS_UP)
-        where = f"{self._where(path)}: {self._redact(words)}"
+        where = f"{self._place_text(path)}: {self._redact(words)}"
         if content and refusal.reason is Reason.BODY:
             return RequestTooLarge(f"{where} (the request has {_size_text(size)}; {BODY_REMEDY})")
         refused = RequestRefused(f"{where}{_advice(error.status, words, refusal, size)}", error.status)

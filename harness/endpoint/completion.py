@@ -46,7 +46,7 @@ class ParsedMessage(NamedTuple):
     signs: tuple[str, ...] = ()
 
 
-def spoken(message: Mapping[str, Any]) -> ParsedMessage | None:
+def parse_message(message: Mapping[str, Any]) -> ParsedMessage | None:
     """Parse a message; None if its content has an unknown format."""
     content = message.get("content")
     if not isinstance(content, str | list | None):
@@ -179,7 +179,7 @@ _FILLER = re.compile(
 _NATIVE = re.compile(r"(native|original|raw|upstream|provider)_?(finish|stop)_?reason|finish_?reason", re.IGNORECASE)
 
 
-def ending(reason: object) -> Ending:
+def classify_finish_reason(reason: object) -> Ending:
     """Classify one finish reason."""
     if isinstance(reason, Mapping):  # SGLang's own form: {"type": "length", "length": 64}
         reason = reason.get("type")
@@ -192,7 +192,7 @@ def ending(reason: object) -> Ending:
     return "whole" if meant and all(map(_WHOLE.fullmatch, meant)) else "failed"
 
 
-def reasons(choice: Mapping[str, object]) -> Iterator[object]:
+def finish_reasons(choice: Mapping[str, object]) -> Iterator[object]:
     """Yield all finish reasons of a choice: its own, then those of the server behind a gateway."""
     yield choice.get("finish_reason")
     message = choice.get("message")

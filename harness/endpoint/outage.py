@@ -89,9 +89,9 @@ class Outage:
 
     async def wait(self) -> None:
         """Wait until the endpoint is back or given up; returns at once if it is not known to be away."""
-        await self.wait_over(None)
+        await self.wait_for_end(None)
 
-    async def wait_over(self, timeout_sec: float | None) -> bool:
+    async def wait_for_end(self, timeout_sec: float | None) -> bool:
         """Whether the current outage, if any, ends or is given up within `timeout_sec`."""
         watch = self._watch
         if watch is None:
@@ -151,10 +151,10 @@ class Outage:
         if failure is None:
             return False
         if self.gave_up is None:
-            self._watch = asyncio.create_task(self._until_back(failure), name="wait for the endpoint")
+            self._watch = asyncio.create_task(self._wait_until_back(failure), name="wait for the endpoint")
         return True
 
-    async def is_there(self) -> bool:
+    async def is_reachable(self) -> bool:
         """Whether the endpoint answers now."""
         return not self.is_away and await self._probe_failure() is None
 
@@ -169,7 +169,7 @@ class Outage:
             return TransientError(f"no answer within {self.policy.probe_timeout_sec:g} s")
         return None
 
-    async def _until_back(self, failure: TransientError) -> None:
+    async def _wait_until_back(self, failure: TransientError) -> None:
         policy, since, pause_sec, closed = self.policy, time.monotonic(), self.policy.first_pause_sec, False
         self._answered.clear()
         self._report("away", f"away: {failure.reason.rstrip('.')}; pausing")
@@ -250,7 +250,7 @@ class RequestOutages:
         if self._times > policy.most:
             raise OutageTooLongError(f"the endpoint went away {self._times} times during this request")
         began = time.monotonic()
-        is_over = await outage.wait_over(policy.max_sec + policy.probe_timeout_sec - self._waited_sec)
+        is_over = await outage.wait_for_end(policy.max_sec + policy.probe_timeout_sec - self._waited_sec)
         self._waited_sec += time.monotonic() - began
         if outage.gave_up is not None:
             raise OutageTooLongError(outage.gave_up)

@@ -103,7 +103,7 @@ _RATE = {400, 413, 422, 503, 529}
 """Statuses other than 429 that report a limit of requests or tokens per time."""
 
 
-def judge(
+def classify_refusal(
     status: int,
     body: object,
     *,

@@ -213,7 +213,7 @@ class Replicas:
         self, messages: Sequence[Message], *, seed: int | None, max_tokens: int, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Reply:
         """Return one reply of the least loaded server. Raises like ChatModel.query."""
-        with self.bound() as one:
+        with self.bind_trial() as one:
             return await one.query(messages, seed=seed, max_tokens=max_tokens, tools=tools)
 
     def at_temperature(self, temperature: float) -> Model:
@@ -229,7 +229,7 @@ class Replicas:
         ).value
 
     @contextlib.contextmanager
-    def bound(self) -> Iterator[Model]:
+    def bind_trial(self) -> Iterator[Model]:
         """Bind one trial to the server with the fewest trials for its weight, as long as that answers.
 
         The server has the beginnings of the trial's requests in its prefix cache.
@@ -293,7 +293,7 @@ class Replicas:
                 routed.last_began = time.monotonic()
                 return choose(available)
             if left:
-                await _until_one_is_back(left)
+                await _wait_until_one_is_back(left)
                 continue
             last = routed.failed[-1][1] if routed.failed else EndpointUnavailable(self.gave_up or "no server is left")
             in_time = time.monotonic() - routed.began < self._retry_budget_sec
@@ -350,7 +350,7 @@ class Outages:
     async def wait(self) -> None:
         """Wait until a server is available, or all have been given up."""
         while self.is_away and self.gave_up is None:
-            await _until_one_is_back([each for each in self._replicas if not each.is_excluded])
+            await _wait_until_one_is_back([each for each in self._replicas if not each.is_excluded])
 
     def _changed(self, state: EndpointState) -> None:
         available = sum(each.is_available for each in self._replicas)
@@ -429,7 +429,7 @@ class _TrialModel:
             self.home = replica
 
 
-async def _until_one_is_back(replicas: Sequence[Replica]) -> None:
+async def _wait_until_one_is_back(replicas: Sequence[Replica]) -> None:
     waiting = [asyncio.create_task(each.chat.outage.wait()) for each in replicas]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -68,7 +68,7 @@ class ServerLimits:
         known = [each for each in (self.listed_tokens, self.learned_tokens) if each is not None]
         return min(known, default=None)
 
-    def answered(self, usage: Usage, sent_bytes: int) -> None:
+    def record_answer(self, usage: Usage, sent_bytes: int) -> None:
         """Record the length of an answered prompt and its reply, and the size of the request."""
         self.longest_tokens = max(self.longest_tokens, usage.prompt_tokens + usage.completion_tokens)
         self.longest_bytes = max(self.longest_bytes, sent_bytes)
@@ -169,7 +169,7 @@ class MaxTokensReduction:
         """Whether more was accepted with another prompt, so that the room decides and not a limit of max_tokens."""
         return self.max_tokens < self._limits.accepted_tokens
 
-    def accepted(self) -> None:
+    def record_accepted(self) -> None:
         """Record the max_tokens that the server finally accepted."""
         is_room = self._is_room_limited
         self._limits.accepted_tokens = max(self._limits.accepted_tokens, self.max_tokens)
@@ -212,7 +212,7 @@ class TimeLimit:
         if tokens >= _SHORTEST_TOKENS:
             self._sec_per_token.append(seconds / tokens)
 
-    def of(self, max_tokens: int, times_cut: int = 0) -> float:
+    def seconds_for(self, max_tokens: int, times_cut: int = 0) -> float:
         """Return the seconds for a request, doubled each time that it was cut off before."""
         if self.is_fixed:
             return self.longest_sec

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from harness.concurrency import take_turn
-from harness.endpoint.address import bypasses_proxies, proxy_of
+from harness.endpoint.address import bypasses_proxies, proxy_for
 from harness.endpoint.answers import LONGEST_QUOTE, quote, shorten
 from harness.endpoint.bodies import ENCODINGS, BodyReader, OutOfBoundsError, RawAnswer, rejected_body_error
 from harness.endpoint.retry import TransientError
@@ -126,7 +126,7 @@ class Transport:
         http = _library_of(openai.DefaultAsyncHttpxClient)
         self._failures = (http.HTTPError, http.StreamError, aiohttp.ClientError, OSError, anyio.EndOfStream)
         self._bodies = BodyReader()
-        self.proxy = proxy_of(url)
+        self.proxy = proxy_for(url)
         self._idle_since: deque[float] = deque()
         """Times at which possibly kept connections became idle: the client does not report which one a request uses."""
         # aiohttp costs half of httpx per request, but supports neither SOCKS nor a password in a URL besides a key.
@@ -155,7 +155,7 @@ class Transport:
 
     async def get(self, path: str) -> object:
         """Return the decoded body of the answer. Raises like `post`."""
-        return await self._exchange("GET", path, None, _decoded)
+        return await self._exchange("GET", path, None, _decode)
 
     async def get_text(self, path: str) -> str:
         """Return the body of the answer as text. Raises StatusError or TransientError."""
@@ -166,11 +166,11 @@ class Transport:
 
         Raises StatusError for an answer other than 2xx, TransientError without an answer or if it is not JSON.
         """
-        return await self._exchange("POST", path, content, _decoded)
+        return await self._exchange("POST", path, content, _decode)
 
     async def post_for_answer(self, path: str, body: object) -> RawAnswer:
         """Return the answer to a JSON body, whatever its status. Raises TransientError if there is none."""
-        return await self._exchange("POST", path, encoded(body), lambda answer: answer, refuses=False)
+        return await self._exchange("POST", path, encode(body), lambda answer: answer, refuses=False)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -183,11 +183,11 @@ class Transport:
         request = self._client.build_request(method, path, content=content, headers=headers)
         is_kept = self._may_reuse_connection()
         try:
-            return await self._answer_to(request, read, refuses)
+            return await self._read_answer(request, read, refuses)
         except TransientError as failure:
             if not (is_kept and failure.broke):
                 raise
-        return await self._answer_to(request, read, refuses)
+        return await self._read_answer(request, read, refuses)
 
     def _may_reuse_connection(self) -> bool:
         """Whether the next request may use a connection of an earlier one."""
@@ -199,12 +199,12 @@ class Transport:
         kept.pop()
         return True
 
-    async def _answer_to(self, request: Any, read: Callable[[RawAnswer], T], refuses: bool) -> T:
+    async def _read_answer(self, request: Any, read: Callable[[RawAnswer], T], refuses: bool) -> T:
         failure: Exception
         try:
             response = await self._send_request(request)
             try:
-                async with self._bodies.received(response) as answer:
+                async with self._bodies.read(response) as answer:
                     if refuses and not 200 <= answer.status < 300:
                         raise StatusError(answer)
                     value = read(answer)
@@ -237,12 +237,12 @@ def _library_of(client: type) -> Any:
     return sys.modules[base.__module__.partition(".")[0]]
 
 
-def encoded(body: object) -> bytes:
+def encode(body: object) -> bytes:
     """Encode a JSON body."""
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _decoded(answer: RawAnswer) -> object:
+def _decode(answer: RawAnswer) -> object:
     """Return the decoded body. Raises TransientError."""
     try:
         return answer.json()

@@ -53,9 +53,9 @@ def _find_reply(text: str, warnings: list[str]) -> Fields:
     if "{" not in text:
         raise _without_object(text)
     try:
-        return _as_it_stands(text, warnings)
+        return _parse_unrepaired(text, warnings)
     except FormatError:
-        repaired = _with_closers(text, warnings) or _nested(text, warnings)
+        repaired = _with_closers(text, warnings) or _find_nested_reply(text, warnings)
         if repaired is None:
             raise
         return repaired
@@ -76,16 +76,16 @@ def _is_json(text: str) -> bool:
         return False
 
 
-def _as_it_stands(text: str, warnings: list[str]) -> Fields:
+def _parse_unrepaired(text: str, warnings: list[str]) -> Fields:
     span = first_balanced_object(text)
     if span is None:
         raise FormatError("invalid_json", "Invalid JSON: the object is never closed.")
-    reply = _reply_at(text[span[0] : span[1]])
+    reply = _decode_reply(text[span[0] : span[1]])
     warnings += _extra_text(text, *span)
     return reply
 
 
-def _reply_at(text: str, start: int = 0) -> Fields:
+def _decode_reply(text: str, start: int = 0) -> Fields:
     """Decode the object at `start`, with all required fields. Raises FormatError."""
     reply, _ = decode(text, start)
     missing = [name for name in REQUIRED if name not in reply]
@@ -105,7 +105,7 @@ def _with_closers(text: str, warnings: list[str]) -> Fields | None:
     if closed is None:
         return None
     try:
-        reply = _reply_at(closed)
+        reply = _decode_reply(closed)
     except FormatError:
         return None
     warnings.append("auto_corrected: The JSON was completed by adding missing closing braces or brackets.")
@@ -135,12 +135,12 @@ def _close(text: str) -> str | None:
     return "".join((*parts, text[copied:], *reversed(open_closers)))
 
 
-def _nested(text: str, warnings: list[str]) -> Fields | None:
+def _find_nested_reply(text: str, warnings: list[str]) -> Fields | None:
     for tries, match in enumerate(_MAYBE_REPLY.finditer(text)):
         if tries == _MOST_NESTED_TRIES:
             break
         try:
-            reply = _reply_at(text, match.start())
+            reply = _decode_reply(text, match.start())
         except FormatError:
             continue
         warnings.append("auto_corrected: The JSON object was taken out of text that is not a valid response.")

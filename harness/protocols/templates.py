@@ -59,13 +59,13 @@ class Prompts:
     def render(self, block: str, **values: object) -> str:
         """Render `block` with `values` to a message, always encodable. Raises BrokenPrompt."""
         path, template = self._blocks[block]
-        admitted = {name: self._admitted(value) for name, value in values.items()}
+        admitted = {name: self._admit(value) for name, value in values.items()}
         return Admitted(without_lone_surrogates(_render(path, template, block, admitted)).strip("\n"))
 
-    def _admitted(self, value: object) -> object:
+    def _admit(self, value: object) -> object:
         if isinstance(value, str):
             return self._gate.admit(value)
-        return list(map(self._admitted, value)) if isinstance(value, list) else value
+        return list(map(self._admit, value)) if isinstance(value, list) else value
 
 
 def _read(path: Path) -> str:
@@ -82,14 +82,14 @@ def _environment() -> SandboxedEnvironment:
 
 
 def _load(path: Path, source: str, samples: Samples) -> Template:
-    template = _compiled(path, source, tuple((block, tuple(values)) for block, values in samples.items()))
+    template = _compile(path, source, tuple((block, tuple(values)) for block, values in samples.items()))
     for block in template.blocks:
         _render(path, template, block, samples[block])
     return template
 
 
 @lru_cache(maxsize=32)
-def _compiled(path: Path, source: str, names: tuple[tuple[str, tuple[str, ...]], ...]) -> Template:
+def _compile(path: Path, source: str, names: tuple[tuple[str, tuple[str, ...]], ...]) -> Template:
     """Compile a file's template, whose blocks may only use their given names. Raises BrokenPrompt."""
     environment = _environment()
     try:

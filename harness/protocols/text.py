@@ -35,11 +35,11 @@ _NO_CONTROL_KEY = frozenset('"$%&*{|}~')
 
 def cut_middle(text: str, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> str:
     """Keep the first and last half of `limit_bytes` of UTF-8, around a line with the number of bytes left out."""
-    gap = shortened(text, limit_bytes)
+    gap = shorten(text, limit_bytes)
     return gap.text if gap else text
 
 
-def shortened(text: str, limit_bytes: int) -> Gap | None:
+def shorten(text: str, limit_bytes: int) -> Gap | None:
     """Return the first and last half of `limit_bytes` of a text, in whole characters; None if it is not longer."""
     if _size(text) <= limit_bytes:
         return None
@@ -118,7 +118,7 @@ def render_view(view: View, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> tuple[str,
 def shown_gap(result: CommandResult, limit_bytes: int) -> Gap | None:
     """Return the shown ends of a too long output, counting everything that is missing; None if shown in full."""
     if result.gap is None:
-        return shortened(result.output, limit_bytes)
+        return shorten(result.output, limit_bytes)
     return shorten_gap(result.gap, limit_bytes)
 
 

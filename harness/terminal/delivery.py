@@ -145,7 +145,7 @@ class Delivery:
                 await self._stop(started_at)
             result = self._result(end)
             await self._apply_marks()
-            await self._after(end)
+            await self._wait_until_ready(end)
             if end is _CommandEnd.ABANDONED and result.exit_code is None and not self._missed_output:
                 result = await self._with_last_code(result)
         except ConnectionError as error:
@@ -191,7 +191,7 @@ class Delivery:
             background=capture.background,
         )
 
-    async def _after(self, end: _CommandEnd) -> None:
+    async def _wait_until_ready(self, end: _CommandEnd) -> None:
         """Wait until the shell, or a new one, is ready for the next command."""
         if end is _CommandEnd.LIMIT:
             if self._pane.capture.shell_ended is not None:
@@ -200,7 +200,7 @@ class Delivery:
         elif end is _CommandEnd.SHELL_ENDED:
             await self._new_shell(_SHELL_ENDED)
         else:
-            await self._settled(_AFTER_END_SEC)
+            await self._wait_until_settled(_AFTER_END_SEC)
 
     def _exit_code(self, end: _CommandEnd) -> int | None:
         capture = self._pane.capture
@@ -222,8 +222,8 @@ class Delivery:
             await self._request(() if asked else files, asked)
             if self._link.reattached != reattached:
                 await self._catch_up()
-            if await self._until_begun(ends_at) or _now() >= ends_at:
-                return await self._until_end(ends_at)
+            if await self._wait_until_begun(ends_at) or _now() >= ends_at:
+                return await self._wait_for_end(ends_at)
         return _CommandEnd.REFUSED
 
     def _mode_for(self, command: str) -> str:
@@ -249,9 +249,9 @@ class Delivery:
         if asked > 1:
             # Another program may have read the typed line.
             await self._probe.clear(math.inf)
-        shell.typed("\n")
-        self._waiter.typed(entered=False)
-        self._pane.capture.requested(line.strip("\x15\n").encode() + b"\r\n")
+        shell.note_typed("\n")
+        self._waiter.note_typed(entered=False)
+        self._pane.capture.note_requested(line.strip("\x15\n").encode() + b"\r\n")
         await self._link.type(control_mode.type_bytes("main", line.encode()), before=files)
 
     def _script(self, command: str, how: str) -> bytes:
@@ -260,12 +260,12 @@ class Delivery:
         in_hook = _IN_HOOK.replace("PATH", self._at)
         return f"{in_hook}{_PRELUDE} {assignments}\n{_SCRIPT};; esac\n".encode("utf-8", "replace")
 
-    async def _until_begun(self, ends_at: float) -> bool:
+    async def _wait_until_begun(self, ends_at: float) -> bool:
         """Wait until the command begins; False if the shell is back at its prompt without having started it."""
         capture, pause_sec = self._pane.capture, _FIRST_CHECK_SEC
         while _now() < ends_at:
             wait_sec = min(pause_sec, ends_at - _now())
-            await self._settled(wait_sec, or_when=lambda: capture.begun or capture.is_over)
+            await self._wait_until_settled(wait_sec, or_when=lambda: capture.begun or capture.is_over)
             if capture.begun or capture.is_over:
                 return True
             if await self._is_idle() and not capture.begun:
@@ -295,11 +295,11 @@ class Delivery:
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    async def _until_end(self, ends_at: float) -> _CommandEnd:
+    async def _wait_for_end(self, ends_at: float) -> _CommandEnd:
         capture, before = self._pane.capture, tuple[bytes, ...]()
         while not (capture.is_over or self._waiter.at_prompt) and _now() < ends_at + self._uncharged_sec:
             wait_sec = min(ends_at + self._uncharged_sec - _now(), self._idle_sec)
-            await self._settled(wait_sec, or_when=lambda: capture.is_over)
+            await self._wait_until_settled(wait_sec, or_when=lambda: capture.is_over)
             if wait_sec < self._idle_sec or _now() < self._pane.last_news_at + self._idle_sec or capture.is_over:
                 continue
             now = await self._probe.waits_for_keys()
@@ -313,10 +313,10 @@ class Delivery:
             return _CommandEnd.SHELL_ENDED
         return _CommandEnd.ABANDONED if self._waiter.at_prompt else _CommandEnd.LIMIT
 
-    async def _settled(self, duration_sec: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
+    async def _wait_until_settled(self, duration_sec: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
         """Wait like `PromptWaiter.until_settled`, but reattach if the stream is lost. Raises KeysLost."""
         try:
-            await self._waiter.until_settled(duration_sec, or_when=or_when)
+            await self._waiter.wait_until_settled(duration_sec, or_when=or_when)
         except ConnectionError as error:
             cut_at = _now()
             if await self._link.reattach():
@@ -345,7 +345,7 @@ class Delivery:
         if not await self._is_over_after_keys():
             self._remark("the command does not react: killing it")
             await self._probe.kill_foreground()
-            await self._settled(_KILLED_SEC)
+            await self._wait_until_settled(_KILLED_SEC)
         if killed := await self._probe.clear(_now() - started_at):
             self._remark(f"killed, because they kept the terminal open: {', '.join(killed)}")
             self._note(f"terminal_cleared: Left over, and killed: {', '.join(killed)}.")
@@ -358,7 +358,7 @@ class Delivery:
     async def _is_usable(self, probe: str = _PROBE) -> bool:
         """Whether the shell runs a command to its end."""
         end = await self._request_and_wait(probe, _now() + _PROBE_SEC, "line")
-        await self._settled(_AFTER_END_SEC)
+        await self._wait_until_settled(_AFTER_END_SEC)
         return end is _CommandEnd.REPORTED
 
     async def _restart_shell(self, why: str) -> None:
@@ -371,11 +371,11 @@ class Delivery:
         # Interrupt the shell as well: after a command that handles C-c and exits, it would run the next line.
         await self._probe.interrupt_shell()
         for key, echo, wait_sec in _ESCALATION:
-            self._pane.shell.pressed(key)
-            self._waiter.typed(entered=False)
-            self._pane.capture.pressed(echo)
+            self._pane.shell.note_pressed(key)
+            self._waiter.note_typed(entered=False)
+            self._pane.capture.note_pressed(echo)
             await self._link.type([control_mode.press_key("main", key)])
-            await self._settled(wait_sec)
+            await self._wait_until_settled(wait_sec)
             if await self._has_shell_back():
                 return True
         return False
@@ -386,7 +386,7 @@ class Delivery:
 
     async def _new_shell(self, why: str) -> None:
         """Wait until a new shell is ready, and note which state it has kept."""
-        await self._settled(_NEW_SHELL_SEC)
+        await self._wait_until_settled(_NEW_SHELL_SEC)
         (reply,) = await self._link.commands(_DIRECTORY)
         self._note(
             f"{why} A new shell was started in {reply_text(reply.lines)}, with the exported variables as the command "

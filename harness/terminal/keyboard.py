@@ -80,15 +80,15 @@ class Keyboard:
 
     async def press(self, key: str) -> None:
         """Press one key by its tmux name."""
-        await self._until_taken()
+        await self._wait_until_line_taken()
         self._show(key)
-        self._pane.shell.pressed(key)
-        self._waiter.typed(entered=True)
+        self._pane.shell.note_pressed(key)
+        self._waiter.note_typed(entered=True)
         await self._link.type([control_mode.press_key("main", key)])
 
     async def type(self, text: str, ends_at: float) -> None:
         """Type text, in which each newline is Enter, by `ends_at` (event loop time)."""
-        await self._until_taken()
+        await self._wait_until_line_taken()
         self._show(text)
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         self._typed_to = None
@@ -110,19 +110,19 @@ class Keyboard:
         """Type a person's keys byte by byte, unchanged."""
         text = data.decode("utf-8", "replace").replace("\r", "\n")
         self._show(text)
-        self._pane.shell.typed(text)
-        self._waiter.typed(entered="\n" in text or _CONTROLS.search(text) is not None)
+        self._pane.shell.note_typed(text)
+        self._waiter.note_typed(entered="\n" in text or _CONTROLS.search(text) is not None)
         await self._link.type(control_mode.type_bytes("main", data))
 
     async def _type_piece(self, text: str, line_end: bytes) -> None:
-        self._pane.shell.typed(text)
-        self._waiter.typed(entered="\n" in text or _CONTROLS.search(text) is not None)
+        self._pane.shell.note_typed(text)
+        self._waiter.note_typed(entered="\n" in text or _CONTROLS.search(text) is not None)
         if _CONTROLS.search(text):
             self._typed_to = None  # perhaps a signal, which does not wake a program that ignores it
         data = text.encode("utf-8", "replace").replace(b"\n", line_end)
         await self._link.type(control_mode.type_bytes("main", data))
 
-    async def _until_taken(self) -> None:
+    async def _wait_until_line_taken(self) -> None:
         """Wait until the line editor has passed on a line that was entered before."""
         ends_at, pane = _now() + _TAKEN_SEC, self._pane
         while pane.shell.awaits_answer and not self._link.is_cut and _now() < ends_at:
@@ -148,7 +148,7 @@ class Keyboard:
         try:
             while True:
                 wait_sec = min(pause_sec, (ends_at if _now() < ends_at else taken_at) - _now())
-                await self._waiter.until_settled(wait_sec, or_when=lambda: shell.answer == "P")
+                await self._waiter.wait_until_settled(wait_sec, or_when=lambda: shell.answer == "P")
                 if self._waiter.at_prompt or shell.answer == "P":
                     return _InputReader.EDITOR
                 now = await self._probe.inspect()

@@ -96,7 +96,7 @@ class Link:
     def why_cut(self) -> str:
         return self._client.why_lost
 
-    async def until_cut(self) -> None:
+    async def wait_until_cut(self) -> None:
         await self._client.lost.wait()
 
     async def open(self) -> bool:
@@ -137,7 +137,7 @@ class Link:
         first = self._typed + 1
         self._typed += len(commands)
         lines: list[_NumberedLine] = [(None, command) for command in before]
-        lines += [(number, _counted(command, number)) for number, command in enumerate(commands, first)]
+        lines += [(number, _with_count(command, number)) for number, command in enumerate(commands, first)]
         self._unconfirmed += lines
         try:
             await self._send(lines)
@@ -237,7 +237,7 @@ class Link:
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
 
 
-def _counted(command: bytes, number: int) -> bytes:
+def _with_count(command: bytes, number: int) -> bytes:
     return command.rstrip(b"\n") + b" ; set-option -t main @tbench_typed %d\n" % number
 
 

@@ -63,20 +63,20 @@ class Capture:
         self._output, self._prompt = PlainText(), None
         self._echoes.clear()
 
-    def pressed(self, echo: bytes) -> None:
+    def note_pressed(self, echo: bytes) -> None:
         """Note that a key was pressed to end the command, which the terminal may echo as `echo`."""
         self._echoes.append(echo)
 
-    def requested(self, echo: bytes) -> None:
+    def note_requested(self, echo: bytes) -> None:
         """Note that the command was requested, which the shell's line editor echoes as `echo`."""
-        self._between.requested(echo)
+        self._between.note_requested(echo)
         if echo.strip():
             # At a repeated request, the command may have begun: then its output contains the terminal's echo.
             self._echoes.append(echo)
 
     def output(self) -> Captured:
         """Return the command's output, without the prompt drawn after it was abandoned."""
-        return self._output.captured()
+        return self._output.finish()
 
     def release(self) -> None:
         """Stop attributing output to the command."""
@@ -201,7 +201,7 @@ class BackgroundOutput:
             self._prompt, kept = drawn, b""
         self._held[begins_at if editor_at < 0 else editor_at :] = kept
 
-    def requested(self, echo: bytes) -> None:
+    def note_requested(self, echo: bytes) -> None:
         """Note that the next command was requested, which the line editor echoes as `echo`."""
         if self._prompt_at is not None:
             # A prompt without its mark is the last, unfinished line.
@@ -214,7 +214,7 @@ class BackgroundOutput:
     def take_text(self) -> str:
         """Return all of the text and start over; empty if it is only white space."""
         self._flush()
-        text, self._text = self._text.captured().text, PlainText()
+        text, self._text = self._text.finish().text, PlainText()
         self._echo, self._prompt_at = b"", None
         return text if text.strip() else ""
 

@@ -246,10 +246,10 @@ class PlainText:
         for start in range(0, len(data), _BYTES_AT_ONCE):
             self._ends.add(self._reader.read(data[start : start + _BYTES_AT_ONCE]))
 
-    def captured(self) -> Captured:
+    def finish(self) -> Captured:
         """End the output and return its text; nothing may be appended afterwards."""
         self._ends.add(self._reader.end())
-        return self._ends.captured()
+        return self._ends.finish()
 
 
 def plain_text(data: bytes) -> str:
@@ -287,7 +287,7 @@ class _HeadAndTail:
         if len(self._tail) > 2 * self._limit:
             del self._tail[: len(self._tail) - self._limit]
 
-    def captured(self) -> Captured:
+    def finish(self) -> Captured:
         if self._bytes <= self._limit:
             return Captured((self._head + self._tail).decode())
         # Characters that are cut by a limit belong to the gap.

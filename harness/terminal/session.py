@@ -46,7 +46,7 @@ class Settled:
 
 
 class Terminal:
-    """One tmux session over one stream. Not safe for concurrent use, except `last_line`, `drawn` and `tapped`.
+    """One tmux session over one stream. Not safe for concurrent use, except `last_line`, `draw_screen` and `open_tap`.
 
     A lost connection is retried for `unreachable_sec`; `on_outage` receives these seconds when an outage begins, and
     the unused ones as a negative number when it ends.
@@ -69,13 +69,13 @@ class Terminal:
         self._screen = ScreenReader()
         self._pane = PaneMonitor(self._screen, recording)
         self._link = Link(
-            connect, spec, self._pane, unreachable_sec=unreachable_sec, on_outage=on_outage, remark=self._remark
+            connect, spec, self._pane, unreachable_sec=unreachable_sec, on_outage=on_outage, remark=self._record_marker
         )
         probe = ForegroundProbe(self._link, spec)
         self._waiter = PromptWaiter(self._pane, self._link, probe)
         self._keyboard = Keyboard(self._link, self._pane, self._waiter, probe, self._show)
         self._delivery = Delivery(
-            self._link, self._pane, self._waiter, probe, spec, show=self._show, remark=self._remark
+            self._link, self._pane, self._waiter, probe, spec, show=self._show, remark=self._record_marker
         )
 
     # -- opening, closing, reattaching -----------------------------------------------------------
@@ -84,7 +84,7 @@ class Terminal:
         """Start the session and wait for its first prompt. Raises TerminalLost."""
         try:
             await self._link.open()
-            await self._waiter.until_settled(_SHELL_SEC)
+            await self._waiter.wait_until_settled(_SHELL_SEC)
             await self._screen.mark_read(self._link)
         except OSError as error:
             raise TerminalLost(f"tmux did not start: {error}") from error
@@ -108,10 +108,10 @@ class Terminal:
     async def _first_prompt(self) -> None:
         self._notes.append(REOPENED)
         with contextlib.suppress(ConnectionError):
-            await self._waiter.until_settled(_SHELL_SEC)
+            await self._waiter.wait_until_settled(_SHELL_SEC)
             await self._screen.mark_read(self._link)
 
-    def _remark(self, label: str) -> None:
+    def _record_marker(self, label: str) -> None:
         if self._recording is not None:
             self._recording.marker(label)
 
@@ -155,14 +155,14 @@ class Terminal:
             try:
                 if self._settling == "strict" or (keys.key is None and not keys.keystrokes):
                     await self._sleep_until(ends_at)
-                return await self._waiter.until_settled(ends_at - _now())
+                return await self._waiter.wait_until_settled(ends_at - _now())
             except ConnectionError:
                 await self._ensure_attached()
 
     async def _sleep_until(self, ends_at: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(ends_at):
-                await self._link.until_cut()
+                await self._link.wait_until_cut()
 
     async def run(self, command: str, limit_sec: float) -> CommandResult:
         """Run shell text to its end and return its exact output.
@@ -186,12 +186,12 @@ class Terminal:
 
     # -- for others ------------------------------------------------------------------------------
 
-    async def drawn(self, tap: Tap | None = None) -> DrawnScreen:
+    async def draw_screen(self, tap: Tap | None = None) -> DrawnScreen:
         """Return the current screen, which `tap` continues. Raises ConnectionError while the connection is lost."""
-        return DrawnScreen.read(await self._link.commands(*DRAW, on_end=None if tap is None else tap.drawn))
+        return DrawnScreen.read(await self._link.commands(*DRAW, on_end=None if tap is None else tap.note_drawn))
 
     @contextlib.contextmanager
-    def tapped(self) -> Iterator[Tap]:
+    def open_tap(self) -> Iterator[Tap]:
         """Provide a tap of the pane's output during the block."""
         tap = Tap()
         self._pane.taps += (tap,)
@@ -200,9 +200,9 @@ class Terminal:
         finally:
             self._pane.taps = tuple(each for each in self._pane.taps if each is not tap)
 
-    def remark(self, label: str) -> None:
+    def add_remark(self, label: str) -> None:
         """Add a remark to the recording."""
-        self._remark(label)
+        self._record_marker(label)
 
     async def pass_on(self, data: bytes) -> None:
         """Type a person's keys, while the agent is paused. Raises like `send`."""
@@ -216,16 +216,16 @@ class Terminal:
         """Mark everything that a person did as read, and return the screen; None if unknown. Raises like `send`."""
         await self._ensure_attached()
         try:
-            await self._waiter.until_settled(_HANDED_BACK_SEC)
+            await self._waiter.wait_until_settled(_HANDED_BACK_SEC)
             self._pane.capture.discard_background()
             await self._screen.mark_read(self._link)
-            return await self.drawn()
+            return await self.draw_screen()
         except ConnectionError:
             return None
 
     def mark_step(self, number: int) -> None:
         """Mark the beginning of a step in the recording, before the model is queried."""
-        self._remark(f"step {number}")
+        self._record_marker(f"step {number}")
 
     def flush_recording(self) -> None:
         """Write everything recorded so far to the file."""

@@ -66,7 +66,7 @@ class MarkScanner:
             pieces.append(_mark(match))
             position = match.end()
         rest = data[position:]
-        cut = _unfinished(rest)
+        cut = _unfinished_mark_start(rest)
         if cut is not None:
             rest, self._tail = rest[:cut], rest[cut:]
         if rest:
@@ -88,7 +88,7 @@ def _mark(match: re.Match[bytes]) -> Mark:
     )
 
 
-def _unfinished(data: bytes) -> int | None:
+def _unfinished_mark_start(data: bytes) -> int | None:
     """Return the index of a mark that may have begun and will be completed by the next read."""
     start = data.rfind(_OPENING, max(0, len(data) - _LONGEST_MARK))
     if start >= 0:
@@ -166,7 +166,7 @@ class ShellState:
         """Whether the shell's line editor reads the next keys, and no key has changed the meaning of a line end."""
         return self.at_prompt or self.answer == "P" or self._in_line
 
-    def typed(self, text: str) -> None:
+    def note_typed(self, text: str) -> None:
         """Note that `text` is on its way to the terminal; each newline in it ends a line."""
         in_line = self.edits and "\n" not in text and not _CONTROLS.search(text)
         self._begin()
@@ -176,10 +176,10 @@ class ShellState:
         if _INTERRUPTS.search(text):
             self._saw_control_key = True
 
-    def pressed(self, key: str) -> None:
+    def note_pressed(self, key: str) -> None:
         """Note that a key is on its way. Control keys make the line count unreliable: C-c discards typed lines."""
         if key.lower() in _LINE_KEYS:
-            self.typed("\n")
+            self.note_typed("\n")
             return
         self._begin()
         if key.lower().startswith(_CONTROL):

@@ -162,7 +162,7 @@ class Tap:
         self.is_over = True
         self._news.set()
 
-    def drawn(self) -> None:
+    def note_drawn(self) -> None:
         """Note that the screen was drawn at this position in the stream."""
         self._held.clear()
         cut = _UNFINISHED.search(self._before)

@@ -185,7 +185,7 @@ class PromptWaiter:
         """Whether the shell waits for a command."""
         return self._pane.shell.at_prompt or self.recognised
 
-    def typed(self, *, entered: bool) -> None:
+    def note_typed(self, *, entered: bool) -> None:
         """Note that keys are about to be typed; `entered`: they trigger an action, like a line end."""
         self._entered = entered or (self._entered and not self.at_prompt)
         self._was_recognised = self.recognised or (self._was_recognised and not self.at_prompt)
@@ -194,7 +194,7 @@ class PromptWaiter:
         self._pause_sec = _FIRST_CHECK_SEC
         self._pane.line.begin()
 
-    async def until_settled(self, duration_sec: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
+    async def wait_until_settled(self, duration_sec: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
         """Wait until the shell settles, `or_when` is true or the time is over. Raises ConnectionError at stream end."""
         pane, started_at = self._pane, _now()
         ends_at = started_at + duration_sec

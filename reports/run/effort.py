@@ -15,7 +15,7 @@ MOST_BARS = 300
 """Number of tasks above which rows have no bars."""
 
 
-def effort_of(summary: Summary) -> dict[str, Any]:
+def effort_data(summary: Summary) -> dict[str, Any]:
     """Return bars of time and tokens (None if nothing was recorded) and their parts."""
     spent = [(name, name, sec, seconds(sec)) for name, sec in summary.time.parts().items() if sec > 0]
     tokens = [(name, kind, amount, f"{amount:,.0f}") for name, kind, amount in _tokens(summary)]

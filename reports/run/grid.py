@@ -22,7 +22,7 @@ _MOST_BESIDE_BARS = 12
 """Number of seeds above which the cells leave no room for bars of time."""
 
 
-def grid_of(summary: Summary) -> dict[str, Any]:
+def grid_data(summary: Summary) -> dict[str, Any]:
     """Return the data of the grid and of the list of trials."""
     rows, seeds = sorted(summary.tasks, key=_worst_first), summary.seeds
     is_narrow = len(seeds) <= _MOST_SEEDS and all(0 <= seed <= 99 for seed in seeds)

@@ -13,12 +13,12 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.charts import seed_strip
-from reports.page_frame import Crumb, page, when
+from reports.page_frame import Crumb, page, time_text
 from reports.page_paths import compare_page, night_page, run_page
-from reports.run.effort import effort_of
-from reports.run.grid import grid_of, status_bar
+from reports.run.effort import effort_data
+from reports.run.grid import grid_data, status_bar
 from reports.run.links import FileLinks, RunLinks, SiteLinks
-from reports.run.validity import checks_of
+from reports.run.validity import validity_checks
 from reports.site.changes import score_change
 from reports.site.content import Site, SiteRun
 from reports.site.states import state_of
@@ -64,7 +64,7 @@ class RunHeadline:
         return " ".join(filter(None, [self.label, self.figure, self.spread, self.rest]))
 
 
-def headline_of(run: StoredRun, summary: Summary) -> RunHeadline:
+def make_headline(run: StoredRun, summary: Summary) -> RunHeadline:
     """Return the headline of a run."""
     if (state := _state(run, summary)) is not None:
         figure = f"{summary.counts.scored:,} of {summary.counts.planned:,}"
@@ -102,12 +102,12 @@ _TASKS_SHOWN = 200
 _SEEDS_SHOWN = 12
 
 
-def facts_of(run: StoredRun, model: object) -> dict[str, str]:
+def run_facts(run: StoredRun, model: object) -> dict[str, str]:
     """Return the known facts about a run, by label."""
     facts = {
         "Model": model,
         **_settings(run),
-        "Dataset": run.dataset.said if run.dataset is not None else None,
+        "Dataset": run.dataset.spec if run.dataset is not None else None,
         "Tasks": len(run.planned_tasks),
         "Seeds": _seeds(run.planned_seeds),
         "Status": run.status,
@@ -166,8 +166,8 @@ def _times(run: StoredRun) -> dict[str, Any]:
     if about is None:
         return {}
     return {
-        "Created": when(about.created_at) if about.created_at else None,
-        "Ended": when(about.ended_at) if about.ended_at else None,
+        "Created": time_text(about.created_at) if about.created_at else None,
+        "Ended": time_text(about.ended_at) if about.ended_at else None,
         "tbench": run.document.tbench_version if run.document is not None else None,
     }
 
@@ -235,14 +235,14 @@ def render(site: Site, run: SiteRun, stored: StoredRun, summary: Summary) -> str
     return page("run.html.j2", run_page(run.slug), crumbs=[Crumb(run.row.name)], place=place, **content)
 
 
-def render_alone(run: StoredRun, place: Path, *, style: Markup, policy: str) -> str:
+def render_standalone(run: StoredRun, place: Path, *, style: Markup, policy: str) -> str:
     """Render the self-contained page of a run, with links to files of trials."""
     summary = page_summary(run)
     content = _content(run, summary, FileLinks(run.path, place.parent, summary))
     return page("report.html.j2", place.name, policy=policy, style=style, place=None, **content)
 
 
-def surroundings(site: Site, run: SiteRun) -> str:
+def data_from_other_runs(site: Site, run: SiteRun) -> str:
     """Return everything on the page of a run that comes from other runs: if it changes, the page is written again."""
     series, before = site.series_of(run), site.last_good_before(run)
     place = (series.name, series.page, run.night, state_of(series, run).kind)
@@ -256,22 +256,22 @@ def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any
     trial_links = _trial_links(summary, links)
     return {
         "name": run.name,
-        "headline": headline_of(run, summary),
+        "headline": make_headline(run, summary),
         "summary": summary,
         "is_demo": SCRIPTED_DEMO in {model, summary.model},
         "counts": counts,
         "status_bar": status_bar(counts, "Trials: "),
         "seed_strip": _seed_strip(summary),
-        "checks": checks_of(run, summary),
+        "checks": validity_checks(run, summary),
         "trial_links": trial_links,
         "links": links,
         "numbers": {row.task: number for number, row in enumerate(summary.tasks)},
-        "grid": grid_of(summary),
+        "grid": grid_data(summary),
         "errors": summary.errors[:ERRORS_SHOWN],
         "errors_left_out": max(0, len(summary.errors) - ERRORS_SHOWN),
         "readable": readable,
-        "effort": effort_of(summary),
-        "facts": facts_of(run, model),
+        "effort": effort_data(summary),
+        "facts": run_facts(run, model),
         "config": config_text(run),
     }
 

@@ -43,7 +43,7 @@ class ValidityCheck:
         return _SYMBOLS[self.standing]
 
 
-def checks_of(run: StoredRun, summary: Summary) -> tuple[ValidityCheck, ...]:
+def validity_checks(run: StoredRun, summary: Summary) -> tuple[ValidityCheck, ...]:
     """Return all checks of a run."""
     return (
         _coverage(summary),
@@ -55,7 +55,7 @@ def checks_of(run: StoredRun, summary: Summary) -> tuple[ValidityCheck, ...]:
         _pressure(run, summary),
         *_replies(summary),
         *_humans(summary),
-        *_repeated(summary),
+        *_repeated_results(summary),
         *_remarks(summary),
         *_other_results(summary),
         *(ValidityCheck(Standing.DOUBT, "While reading", note) for note in run.notes),
@@ -82,13 +82,13 @@ def _tampering(summary: Summary) -> ValidityCheck:
     strong = f"signs in {counted(counts.flagged, 'trial')}" if counts.flagged else "no strong sign"
     weak = f"weak signs in {counted(counts.weakly_flagged, 'trial')}, often left by honest work"
     words = "; ".join([strong, weak] if counts.weakly_flagged else [strong])
-    shown = tuple((flag.trial, _flagged(flag)) for flag in summary.flags[:FLAGS_SHOWN])
+    shown = tuple((flag.trial, _flag_text(flag)) for flag in summary.flags[:FLAGS_SHOWN])
     more = len(summary.flags) - len(shown)
     details = (f"and {counted(more, 'more trial')}",) if more else ()
     return ValidityCheck(Standing.BAD if counts.flagged else Standing.DOUBT, "Tampering", words, shown, details)
 
 
-def _flagged(flag: Flag) -> str:
+def _flag_text(flag: Flag) -> str:
     reward = "no verdict" if flag.reward is None else f"reward {flag.reward:g}"
     weak = "weak: " if flag.is_weak else ""
     return f"{reward}; {weak}{'; '.join(flag.tamper)}"
@@ -157,7 +157,7 @@ def _humans(summary: Summary) -> Iterator[ValidityCheck]:
         yield ValidityCheck(Standing.BAD, "Human input", words)
 
 
-def _repeated(summary: Summary) -> Iterator[ValidityCheck]:
+def _repeated_results(summary: Summary) -> Iterator[ValidityCheck]:
     if repeated := summary.repeated:
         words = f"{counted(len(repeated), 'trial')} with more than one final result; the last one counts"
         yield ValidityCheck(Standing.DOUBT, "Repeated results", words, details=repeated[:_REPEATS_SHOWN])

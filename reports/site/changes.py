@@ -89,19 +89,19 @@ def run_change(site: Site, old: SiteRun, new: SiteRun) -> RunChange | None:
 
 def _pairing(site: Site, old: SiteRun, new: SiteRun) -> Pairing | None:
     try:
-        return pair(site.side(old), site.side(new))
+        return pair(site.compared_run(old), site.compared_run(new))
     except NothingInCommon:
         return None
 
 
 def _score_change(pairing: Pairing) -> ScoreChange:
     rows = zip(pairing.first, pairing.second, strict=True)
-    changes = [exact_mean(_filled(now)) - exact_mean(_filled(before)) for before, now in rows]
+    changes = [exact_mean(_with_zeros(now)) - exact_mean(_with_zeros(before)) for before, now in rows]
     se = mean_std([float(change) for change in changes]).sem
     return ScoreChange(float(sum(changes) / len(changes)), se, len(changes))
 
 
-def _filled(row: Row) -> list[float]:
+def _with_zeros(row: Row) -> list[float]:
     return [0.0 if reward is None else reward for reward in row]
 
 
@@ -162,12 +162,12 @@ def known_differences(site: Site, old: SiteRun, new: SiteRun) -> list[tuple[str,
 def _settings_of(site: Site, run: SiteRun) -> _KnownSettings | None:
     """Return the settings of a run; None if they cannot be read. Results are only read for imported runs."""
     try:
-        return _of_import(site, run) if run.row.imported else _of_own(run)
+        return _imported_settings(site, run) if run.row.imported else _own_settings(run)
     except RunUnreadable:
         return None
 
 
-def _of_own(run: SiteRun) -> _KnownSettings:
+def _own_settings(run: SiteRun) -> _KnownSettings:
     document = read_run_document(run.row.path / CONFIG_NAME)
     locked, config = document.locked, document.config.model_dump(mode="json")
     settings = {section: values for section, values in config.items() if section not in _NOT_ABOUT_TRIALS}
@@ -192,8 +192,8 @@ def _of_own(run: SiteRun) -> _KnownSettings:
     return _KnownSettings(values, {task.name: task.image_id for task in document.tasks if task.image_id})
 
 
-def _of_import(site: Site, run: SiteRun) -> _KnownSettings:
-    known = score_keys(site.stored(run))
+def _imported_settings(site: Site, run: SiteRun) -> _KnownSettings:
+    known = score_keys(site.read_run(run))
     return _KnownSettings({key: value for key, value in known.items() if not key.startswith(TASK_PREFIX)}, {})
 
 

@@ -14,7 +14,7 @@ from reports.page_paths import night_page, run_page, series_page, slug
 from tbench.errors import UsageError
 from tbench.history.index import RunHistory
 from tbench.history.rows import RunRow
-from tbench.scores.comparing.compared_run import Side
+from tbench.scores.comparing.compared_run import ComparedRun
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.verdict import GateVerdict, JudgedNight
@@ -82,12 +82,12 @@ def _verdicts(nights: Sequence[Night], rule: GateRule) -> Iterator[GateVerdict]:
 def _verdict(nights: Sequence[Night], rule: GateRule) -> GateVerdict:
     """Return the verdict on the last night; if all nights precede the configured baseline, ignore that setting."""
     try:
-        return judge(nights, rule if _begins_in(nights, rule) else replace(rule, base_from=None))
+        return judge(nights, rule if _baseline_has_begun(nights, rule) else replace(rule, base_from=None))
     except UsageError:  # the baseline's first night is no longer in the series
         return judge(nights, replace(rule, base_from=None))
 
 
-def _begins_in(nights: Sequence[Night], rule: GateRule) -> bool:
+def _baseline_has_begun(nights: Sequence[Night], rule: GateRule) -> bool:
     if rule.base_from is None or any(night.name == rule.base_from for night in nights):
         return True
     try:
@@ -200,7 +200,7 @@ class RunSeries:
         names = {name for span in self.judged.alarms for name in span.drop}
         return frozenset(run for run, name in self.names.items() if name in names)
 
-    def judged_at(self, run: SiteRun) -> JudgedNight | None:
+    def judged_night(self, run: SiteRun) -> JudgedNight | None:
         """Return how a run was judged, in short; None if it is no night."""
         return self.judged.by_name.get(self.names[run.slug])
 
@@ -211,7 +211,7 @@ class RunSeries:
     def alarm_at(self, run: SiteRun) -> AlarmSpan | None:
         """Return the alarm at a run; None if there was no alarm."""
         name = self.names[run.slug]
-        found = self.judged_at(run)
+        found = self.judged_night(run)
         if found is None or not found.alarm:
             return None
         return next((span for span in self.judged.alarms if name in span.drop), None)
@@ -234,7 +234,7 @@ class Site:
         """Return the series of a run."""
         return self._series_of[run.slug]
 
-    def stored(self, run: SiteRun) -> StoredRun:
+    def read_run(self, run: SiteRun) -> StoredRun:
         """Read the run from its directory. Raises RunUnreadable."""
         return _read(run.row.path)
 
@@ -260,10 +260,10 @@ class Site:
             else self.history.night(run.row, run.slug, run.row.begun_at or "")
         )
 
-    def side(self, run: SiteRun) -> Side:
+    def compared_run(self, run: SiteRun) -> ComparedRun:
         """Return a run as one side of a comparison."""
         rewards = self.rewards(run)
-        return Side(run.row.name, rewards.table, rewards.hashes)
+        return ComparedRun(run.row.name, rewards.table, rewards.hashes)
 
     @cached_property
     def by_directory(self) -> dict[Path, SiteRun]:
@@ -334,7 +334,7 @@ def _series_name(key: Sequence[str], runs: Sequence[SiteRun]) -> str:
 def _one_series(
     history: RunHistory, runs: tuple[SiteRun, ...], lane: NightlySeries | None, name: str, own_slug: str, key: str
 ) -> RunSeries:
-    names = _names_of(runs)
+    names = _unique_names(runs)
     rule = _rule_of(lane, runs, names) if lane is not None else GateRule()
     found = judge_series(
         [history.night(run.row, names[run.slug], run.row.begun_at or "") for run in runs if _is_night(run)], rule
@@ -363,7 +363,7 @@ def _rule_of(lane: NightlySeries, runs: Sequence[SiteRun], names: Mapping[str, s
     return lane.rule if first is None else replace(lane.rule, base_from=names[first.slug])
 
 
-def _names_of(runs: Sequence[SiteRun]) -> dict[str, str]:
+def _unique_names(runs: Sequence[SiteRun]) -> dict[str, str]:
     """Return unique names of a series' runs, by slug: the night, or the run if a night has several runs."""
     nights, own = (Counter(names) for names in zip(*((run.night, run.row.name) for run in runs), strict=True))
     shared = {

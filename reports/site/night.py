@@ -51,15 +51,17 @@ def _line(site: Site, name: str, runs: Sequence[SiteRun]) -> dict[str, Any]:
         "day": min((run.row.day for run in runs if run.row.day), default=""),
         "state": worst_state(site, runs),
         # Name of the series (empty if there is only one) and score.
-        "runs": [("" if is_only else site.series_of(run).name, score_of(run)) for run in ordered[:_RUNS_NAMED]],
+        "runs": [
+            ("" if is_only else site.series_of(run).name, score_or_progress(run)) for run in ordered[:_RUNS_NAMED]
+        ],
         "more": max(0, len(runs) - _RUNS_NAMED),
         "errors": sum(run.row.errors for run in runs),
         "unscored": sum(run.row.planned - run.row.scored for run in runs if run.is_over),
-        "hindsight": next(filter(None, (hindsight(site.series_of(run), run) for run in runs)), ""),
+        "hindsight": next(filter(None, (hindsight_note(site.series_of(run), run) for run in runs)), ""),
     }
 
 
-def hindsight(series: RunSeries, run: SiteRun) -> str:
+def hindsight_note(series: RunSeries, run: SiteRun) -> str:
     """Return a note on a run that was not in alarm but turned out to be part of the drop; else empty."""
     if run.slug in series.alarms or run.slug not in series.drop_runs:
         return ""
@@ -68,7 +70,7 @@ def hindsight(series: RunSeries, run: SiteRun) -> str:
     return f"in hindsight part of the drop for which {first} raised the alarm"
 
 
-def score_of(run: SiteRun) -> str:
+def score_or_progress(run: SiteRun) -> str:
     """Return the score of a run, or its progress if it has not finished."""
     return score_text(run.row) if run.is_over else progress_text(run.row)
 
@@ -176,7 +178,7 @@ def _night_run(site: Site, run: SiteRun) -> dict[str, Any]:
         "trials_before": _trials_of(site, good, moved) if good is not None else {},
         "alarm": _alarm(site, series, run),
         "gate": gate_text(series, run),
-        "hindsight": hindsight(series, run),
+        "hindsight": hindsight_note(series, run),
     }
 
 
@@ -199,7 +201,7 @@ def _lists(change: RunChange | None, most: int) -> list[MovedList]:
 
 def _alarm(site: Site, series: RunSeries, run: SiteRun) -> NightAlarm | None:
     """Return the gate's message for a run at which an alarm stood or ended."""
-    span, found = series.alarm_at(run), series.judged_at(run)
+    span, found = series.alarm_at(run), series.judged_night(run)
     if span is not None and found is not None and _stands_long(series, run, span):
         words = f"The alarm of {span.first} stands; C = {found.c or 0.0:.1f}, above the limit of {series.rule.h:g}"
         notes = (f"The evidence is on the pages of {span.first} and of the newest night.",)

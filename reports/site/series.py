@@ -9,11 +9,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from reports.page_frame import Crumb, page, when
+from reports.page_frame import Crumb, page, time_text
 from reports.page_paths import FEED, SERIES, relative_url
 from reports.score_history import ScorePoint, score_history
 from reports.site.content import AlarmSpan, RunSeries, Site, SiteRun
-from reports.site.night import score_of
+from reports.site.night import score_or_progress
 from reports.site.states import score_text, state_of
 from tbench.scores.gate.verdict import JudgedNight
 from tbench.text import counted
@@ -23,7 +23,9 @@ from tbench.text import counted
 
 def render(site: Site, series: RunSeries) -> str:
     """Render the page of a series."""
-    runs = [(run, state_of(series, run), score_of(run), series.judged_at(run)) for run in reversed(series.runs)]
+    runs = [
+        (run, state_of(series, run), score_or_progress(run), series.judged_night(run)) for run in reversed(series.runs)
+    ]
     return page(
         "series.html.j2",
         series.page,
@@ -55,9 +57,9 @@ def history_chart(series: RunSeries, here: str) -> Markup | None:
 
 
 def _point(series: RunSeries, run: SiteRun, here: str) -> ScorePoint:
-    found = series.judged_at(run)
+    found = series.judged_night(run)
     score = found.score if found is not None and found.score is not None else run.row.score
-    words = [series.names[run.slug], score_text(run.row), when(run.row.begun_at), state_of(series, run).label]
+    words = [series.names[run.slug], score_text(run.row), time_text(run.row.begun_at), state_of(series, run).label]
     return ScorePoint(
         label=(run.row.begun_at or "")[5:10] if _is_day(run.night) else run.night,
         score=score,
@@ -117,7 +119,7 @@ _NEVER = "1970-01-01T00:00:00Z"
 def render_feed(site: Site) -> str:
     """Render the feed as XML: an entry for each alarm of each series, and one for its end."""
     found = [
-        entry for series in site.series for span in series.judged.alarms for entry in _of_alarm(site, series, span)
+        entry for series in site.series for span in series.judged.alarms for entry in _alarm_entries(site, series, span)
     ]
     entries = sorted(found, key=lambda entry: (entry["updated"], entry["id"]), reverse=True)[:_SHOWN]
     begun = [run.row.begun_at for run in site.runs if run.row.begun_at]
@@ -126,7 +128,7 @@ def render_feed(site: Site) -> str:
     return page("feed.xml.j2", FEED, id=_id("feed", *_run_identity(first)), updated=updated, entries=entries)
 
 
-def _of_alarm(site: Site, series: RunSeries, span: AlarmSpan) -> Iterator[dict[str, Any]]:
+def _alarm_entries(site: Site, series: RunSeries, span: AlarmSpan) -> Iterator[dict[str, Any]]:
     first = series.run_named(span.first)
     yield _entry(site, series, first, "alarm", f"{series.name}: lower since {span.drop[0]}")
     if span.ended_at is not None:

@@ -58,11 +58,11 @@ def state_of(series: RunSeries, run: SiteRun) -> RunState:
         return CUT
     if any(span.ended_at == series.names[run.slug] for span in series.judged.alarms):
         return OVER
-    return _of_quiet(series, run)
+    return _quiet_state(series, run)
 
 
-def _of_quiet(series: RunSeries, run: SiteRun) -> RunState:
-    found = series.judged_at(run)
+def _quiet_state(series: RunSeries, run: SiteRun) -> RunState:
+    found = series.judged_night(run)
     if found is None or found.role == "uncovered":
         return TOO_FEW_VERDICTS
     if found.role == "judged":
@@ -72,7 +72,7 @@ def _of_quiet(series: RunSeries, run: SiteRun) -> RunState:
 
 def gate_text(series: RunSeries, run: SiteRun) -> str:
     """Return the gate's message for a run without an alarm; empty if it has none."""
-    found, rule = series.judged_at(run), series.rule
+    found, rule = series.judged_night(run), series.rule
     state = state_of(series, run)
     if found is None or state not in (QUIET, LEARNING, TOO_FEW_VERDICTS):
         return ""

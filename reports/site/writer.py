@@ -125,13 +125,13 @@ class _Writing:
         if before is not None:
             self._write_comparison(before, each, folder / _COMPARED_NAME)
         own = f"{_look_digest()} {stamp(each.row.path, _MADE_OF)} {each.row.path}"
-        fresh = f"{own}\n{run.surroundings(self._site, each)}"
+        fresh = f"{own}\n{run.data_from_other_runs(self._site, each)}"
         written = _content(folder / _STAMP_NAME)
         is_unchanged = written is not None and written.startswith(f"{own}\n")
         self._unchanged += is_unchanged
         if written == fresh:
             return
-        stored = self._site.stored(each)
+        stored = self._site.read_run(each)
         summary = run.page_summary(stored)
         self._put(run_page(each.slug), run.render(self._site, each, stored, summary))
         if not is_unchanged:

@@ -15,9 +15,9 @@ from reports.charts import BarPart, stacked_bar
 from reports.page_frame import Crumb, data_script, page, seconds
 from reports.page_paths import task_data, task_page, trial_data, trial_page
 from reports.site.content import SiteRun
-from reports.trial.section import StepTimes, TrialSection, sections_of
-from reports.trial.steps import ReplyTexts, cards_of, left_out_of, timeline
-from reports.trial.text import cut, shown, text_budget
+from reports.trial.section import StepTimes, TrialSection, read_sections
+from reports.trial.steps import ReplyTexts, omitted_steps, step_cards, timeline
+from reports.trial.text import cut, shorten_at_lines, text_budget
 from tbench.results import TrialResult, is_weak
 from tbench.scores.summarise import status_of, time_split
 from tbench.scores.summary import Status
@@ -39,7 +39,7 @@ def trial_files(run: SiteRun, stored: StoredRun) -> Iterator[tuple[str, str]]:
         of_task.setdefault(result.task, []).append(result)
     for result in ended.values():
         place = (run.slug, result.task, result.seed, result.attempt)
-        parts = sections_of(stored.path, result)
+        parts = read_sections(stored.path, result)
         yield trial_data(*place), data_script(trial_data(*place), {"sections": [_section_data(part) for part in parts]})
         yield trial_page(*place), _page(run, stored, result, of_task[result.task], parts)
 
@@ -118,8 +118,8 @@ def _remarks(result: TrialResult) -> Iterator[tuple[str, str]]:
 
 def _shown_section(part: TrialSection) -> dict[str, Any]:
     """Return the section of a task, or of one of its steps, as the page shows it."""
-    cards = list(cards_of(part.steps, part.replies, part.number, types_keys=part.protocol.startswith("keystrokes")))
-    missing = left_out_of(part.steps)
+    cards = list(step_cards(part.steps, part.replies, part.number, types_keys=part.protocol.startswith("keystrokes")))
+    missing = omitted_steps(part.steps)
     return {
         "stored": part,
         "cards": cards,
@@ -127,7 +127,7 @@ def _shown_section(part: TrialSection) -> dict[str, Any]:
         "left_out": f"Steps {missing[0]} to {missing[-1]}, {counted(len(missing), 'step')}" if missing else "",
         "left_out_after": missing[0] - 1 if missing else 0,
         "strip": timeline(cards, f"the {counted(len(cards), 'step')} by their time"),
-        "prompt": [(message.role, shown(message.content, _PROMPT_CHARS)) for message in part.prompt],
+        "prompt": [(message.role, shorten_at_lines(message.content, _PROMPT_CHARS)) for message in part.prompt],
     }
 
 
@@ -144,7 +144,7 @@ def _section_data(part: TrialSection) -> dict[str, Any]:
     """Return the data of a section: texts and recording packed, times as they are."""
     return {
         "name": part.name,
-        "packed": _packed("\n".join(_lines(part))),
+        "packed": _compress("\n".join(_lines(part))),
         "recorded": bool(part.cast.text),
         "times": [_data_times(each) for each in part.times],
         "remarks": [[round(at, 3), text[:200]] for at, text in part.cast.remarks[:200]],
@@ -202,7 +202,7 @@ def _all_texts(step: Step) -> Iterator[str]:
     yield from (step.reply.content, step.reply.reasoning or "", step.observation, *step.actions)
 
 
-def _packed(text: str) -> str:
+def _compress(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 6, mtime=0)).decode("ascii")
 
 

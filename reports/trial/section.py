@@ -80,7 +80,7 @@ def read_cast(file: Path, limit_bytes: int = LARGEST_BYTES) -> SessionCast:
         whole = raw.rstrip(b"\n")
     if not _OUTPUT.search(whole):
         return SessionCast("", size_bytes=size, notes=("the recording contains no output and is not shown",))
-    return _parsed(whole.decode("utf-8", "replace"), size, notes)
+    return _parse_cast(whole.decode("utf-8", "replace"), size, notes)
 
 
 def _is_asciicast(raw: bytes) -> bool:
@@ -96,7 +96,7 @@ def _no_number(name: str) -> None:
     raise ValueError(name)
 
 
-def _parsed(text: str, size: int, notes: list[str]) -> SessionCast:
+def _parse_cast(text: str, size: int, notes: list[str]) -> SessionCast:
     typed: list[CastEvent] = []
     remarks: list[tuple[float, str]] = []
     steps: dict[int, float] = {}
@@ -118,7 +118,7 @@ def _duration(text: str) -> float:
     return 0.0
 
 
-def times_of(steps: Sequence[Step], cast: SessionCast) -> list[StepTimes | None]:
+def step_times(steps: Sequence[Step], cast: SessionCast) -> list[StepTimes | None]:
     """Return the times of each step; None for all of them if nothing relates them to the recording.
 
     The times come from markers. Recordings of other programs have none: there, a step typed when its actions appear in
@@ -170,7 +170,7 @@ class TrialSection:
     """Parts that cannot be shown, one sentence each."""
 
 
-def sections_of(run: Path, result: TrialResult) -> tuple[TrialSection, ...]:
+def read_sections(run: Path, result: TrialResult) -> tuple[TrialSection, ...]:
     """Read the stored files of a trial: a section for each task step, else one."""
     trial = trial_directory(run, result.task, result.seed, result.attempt)
     if not result.task_steps:
@@ -200,7 +200,7 @@ def _section(directory: Path | None, step: TaskStepResult | None = None, number:
         prompt=tuple(takewhile(lambda message: message.role in ("system", "user"), trajectory.messages)),
         compactions=trajectory.compactions,
         cast=cast,
-        times=tuple(times_of(steps, cast)),
+        times=tuple(step_times(steps, cast)),
         verifier=read_verifier(directory / "verifier"),
         notes=(*notes_of_steps, *cast.notes),
     )

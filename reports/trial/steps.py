@@ -13,7 +13,7 @@ from markupsafe import Markup
 from harness.trajectory import Step
 from reports.charts import linked_picture, number
 from reports.page_frame import seconds
-from reports.trial.text import ShownText, coloured, keystrokes, shown, text_budget
+from reports.trial.text import ShownText, coloured, keystrokes, shorten_at_lines, text_budget
 
 # The texts in a reply apart from its actions: thoughts, analysis, plan, in the format of any protocol.
 
@@ -55,15 +55,15 @@ def reply_texts(step: Step) -> ReplyTexts:
         reasoning.append(content[: end.start()])
         content = content[end.end() :]
     thoughts = "\n\n".join(text for each in reasoning if (text := each.strip()))
-    return ReplyTexts(thoughts, tuple(_parts_of(content, step)))
+    return ReplyTexts(thoughts, tuple(_reply_parts(content, step)))
 
 
-def _parts_of(content: str, step: Step) -> Iterator[ReplyPart]:
+def _reply_parts(content: str, step: Step) -> Iterator[ReplyPart]:
     content = content.strip()
     if not content or content in {action.strip() for action in step.actions}:
         return
     if step.format_error is None and len(content) <= _LONGEST_CHARS:
-        found = _of_json(content) or _of_tags(content)
+        found = _json_texts(content) or _tag_texts(content)
         if found is not None:
             yield from found[:_MOST_PARTS]
             return
@@ -72,7 +72,7 @@ def _parts_of(content: str, step: Step) -> Iterator[ReplyPart]:
         yield ReplyPart("", content)
 
 
-def _of_json(content: str) -> list[ReplyPart] | None:
+def _json_texts(content: str) -> list[ReplyPart] | None:
     """Return the texts of a reply that is a JSON object; None for other replies."""
     begin, end = content.find("{"), content.rfind("}")
     if begin < 0 or end < begin:
@@ -83,7 +83,7 @@ def _of_json(content: str) -> list[ReplyPart] | None:
         return None
     if not isinstance(value, dict) or not _ACTIONS & value.keys():
         return None
-    before, after = _unfenced(content[:begin]), _unfenced(content[end + 1 :])
+    before, after = _strip_fence(content[:begin]), _strip_fence(content[end + 1 :])
     return [part for part in (ReplyPart("", before), *_reply_texts(value), ReplyPart("", after)) if part.text]
 
 
@@ -93,11 +93,11 @@ def _reply_texts(value: dict[str, Any]) -> Iterator[ReplyPart]:
             yield ReplyPart(key, text.strip())
 
 
-def _unfenced(text: str) -> str:
+def _strip_fence(text: str) -> str:
     return re.sub(r"```\w*", "", text).strip()
 
 
-def _of_tags(content: str) -> list[ReplyPart] | None:
+def _tag_texts(content: str) -> list[ReplyPart] | None:
     """Return the texts between tags of a reply that consists of tags; None for other replies."""
     inner = re.sub(r"</?response>", "", content)
     inner = re.sub(r"<commands>.*?(</commands>|\Z)|<keystrokes[^>]*>.*?(</keystrokes>|\Z)", "", inner, flags=re.DOTALL)
@@ -171,7 +171,7 @@ class StepCard:
         return bool(self.warnings or self.format_error or self.is_cut or self.exit_code)
 
 
-def cards_of(
+def step_cards(
     steps: Sequence[Step], words: Sequence[ReplyTexts], section: int | None, *, types_keys: bool
 ) -> Iterator[StepCard]:
     """Yield a card for each step on the page; `words` are the texts of the steps' replies."""
@@ -181,7 +181,7 @@ def cards_of(
         yield _card(step, reply, limit, section, types_keys)
 
 
-def left_out_of(steps: Sequence[Step]) -> range:
+def omitted_steps(steps: Sequence[Step]) -> range:
     """Return the numbers of the steps without a card."""
     gap = range(FIRST_STEPS, max(FIRST_STEPS, len(steps) - LAST_STEPS))
     return range(steps[gap[0]].index, steps[gap[-1]].index + 1) if gap else gap
@@ -202,11 +202,11 @@ def _card(step: Step, words: ReplyTexts, limit: int, section: int | None, types_
         waited_sec=reply.waited_sec,
         prompt_tokens=reply.usage.prompt_tokens,
         completion_tokens=reply.usage.completion_tokens,
-        reasoning=shown(words.reasoning, limit) if words.reasoning else None,
-        texts=tuple((part.label, shown(part.text, limit)) for part in words.parts),
-        typed=tuple(_typed(action, limit, types_keys) for action in step.actions[:_MOST_ACTIONS]),
+        reasoning=shorten_at_lines(words.reasoning, limit) if words.reasoning else None,
+        texts=tuple((part.label, shorten_at_lines(part.text, limit)) for part in words.parts),
+        typed=tuple(_typed_text(action, limit, types_keys) for action in step.actions[:_MOST_ACTIONS]),
         more_typed=max(0, len(step.actions) - _MOST_ACTIONS),
-        observation=_seen(step.observation, limit) if step.observation else None,
+        observation=_observation_text(step.observation, limit) if step.observation else None,
         exit_code=step.exit_code,
         warnings=step.warnings,
         format_error=step.format_error,
@@ -214,16 +214,16 @@ def _card(step: Step, words: ReplyTexts, limit: int, section: int | None, types_
     )
 
 
-def _seen(observation: str, limit: int) -> ShownText:
+def _observation_text(observation: str, limit: int) -> ShownText:
     """Return an observation. Terminal escapes, which other harnesses leave in, become colours."""
-    text = shown(observation, limit)
+    text = shorten_at_lines(observation, limit)
     if "\x1b" not in observation:
         return text
     return ShownText(coloured(text.head), text.left_out, coloured(text.tail))
 
 
-def _typed(action: str, limit: int, types_keys: bool) -> TypedText:
-    text = shown(action, limit)
+def _typed_text(action: str, limit: int, types_keys: bool) -> TypedText:
+    text = shorten_at_lines(action, limit)
     is_key = types_keys and _KEY.fullmatch(action) is not None
     return TypedText(keystrokes(text.head), text.left_out, keystrokes(text.tail), is_key)
 

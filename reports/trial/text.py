@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from reports.cell_style import PLAIN, CellStyle, restyled
+from reports.cell_style import PLAIN, CellStyle, apply_codes
 from reports.page_frame import visible_text
 from tbench.text import size_shown
 
@@ -48,7 +48,7 @@ def text_budget(
     return most
 
 
-def shown(text: str, limit: int = MOST_CHARS) -> ShownText:
+def shorten_at_lines(text: str, limit: int = MOST_CHARS) -> ShownText:
     """Shorten a text that is longer than `limit`, at line ends."""
     if len(text) <= limit and text.count("\n") <= _MOST_LINES:
         return ShownText(text)
@@ -132,7 +132,7 @@ def coloured(text: str) -> Markup:
         pieces.append(_piece(text[at : found.start()], style))
         at = found.end()
         if found["sgr"] is not None and spans < _MOST_SPANS:
-            style = restyled(style, _codes(found["sgr"]))
+            style = apply_codes(style, _codes(found["sgr"]))
             spans += 1
         elif spans >= _MOST_SPANS:
             style = PLAIN

@@ -113,13 +113,13 @@ def _ends(output: str) -> tuple[str, str, str]:
 
 
 def _tests(directory: Path, output: str) -> tuple[str, list[CheckedTest]]:
-    for name, read in (("ctrf.json", _of_ctrf), ("junit.xml", _of_junit)):
+    for name, read in (("ctrf.json", _parse_ctrf), ("junit.xml", _parse_junit)):
         if found := read(_text(directory / name)):
             return name, found
-    return "stdout.txt", _of_output(plain_text(output))
+    return "stdout.txt", _parse_output(plain_text(output))
 
 
-def _of_output(output: str) -> list[CheckedTest]:
+def _parse_output(output: str) -> list[CheckedTest]:
     """Return the tests in pytest's summary, with messages from its sections about failures."""
     sections = dict(_SECTION.findall(output))
     return [
@@ -128,7 +128,7 @@ def _of_output(output: str) -> list[CheckedTest]:
     ]
 
 
-def _of_ctrf(text: str) -> list[CheckedTest]:
+def _parse_ctrf(text: str) -> list[CheckedTest]:
     """Return the tests in a report in the Common Test Report Format."""
     try:
         tests = json.loads(text or "{}")["results"]["tests"]
@@ -143,7 +143,7 @@ def _ctrf_test(test: dict[str, Any]) -> CheckedTest:
     return CheckedTest(str(test.get("name", "")), str(status), _message(str(message)), _seconds(test.get("duration")))
 
 
-def _of_junit(text: str) -> list[CheckedTest]:
+def _parse_junit(text: str) -> list[CheckedTest]:
     """Return the tests in a JUnit report; none if it has entity declarations, which could expand without bound."""
     if "<!" in text.replace("<![CDATA[", ""):
         return []

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from harness.agent import Agent
-from harness.custom import CustomAgent, CustomRun, crashed
+from harness.custom import CustomAgent, CustomRun, crash_error
 from harness.errors import (
     AgentCrashed,
     EndpointUnavailable,
@@ -23,7 +23,7 @@ from harness.errors import (
     TerminalUnreachable,
 )
 from harness.limits import Limits, Settling, ShellMode
-from harness.model import Model, Seeds, bound
+from harness.model import Model, Seeds, bind_trial
 from harness.oversight import Approval
 from harness.protocols.base import ActionProtocol
 from harness.protocols.bash import BashProtocol
@@ -95,7 +95,7 @@ class ModelAgent:
         self._agent: Agent | None = None
 
     async def work(self, place: Workplace) -> AgentReport:
-        with bound(self._model) as model:
+        with bind_trial(self._model) as model:
             return await self._work_with(model, place)
 
     async def _work_with(self, model: Model, place: Workplace) -> AgentReport:
@@ -145,8 +145,8 @@ class UserAgent:
         try:
             agent = self._make()
         except Exception as error:
-            raise _user_error(crashed(error)) from error
-        with contextlib.nullcontext() if self._model is None else bound(self._model) as model:
+            raise _user_error(crash_error(error)) from error
+        with contextlib.nullcontext() if self._model is None else bind_trial(self._model) as model:
             return await self._work_with(agent, model, place)
 
     async def _work_with(self, agent: CustomAgent, model: Model | None, place: Workplace) -> AgentReport:

@@ -35,7 +35,7 @@ from tbench.reward import canonical
 from tbench.runs.admission import Admission, NoMachine, RetryBudget, admission_to, why_no_machine
 from tbench.runs.host import HostWatch
 from tbench.runs.plan import as_configured, sandbox_settings, stored_config, trial_id
-from tbench.runs.redaction import hiding
+from tbench.runs.redaction import make_redactor
 from tbench.runs.run import demand_of, planned_tasks, require_capabilities, run_document
 from tbench.runs.spare_capacity import SpareCapacity
 from tbench.runs.trial import Trial
@@ -383,7 +383,7 @@ class Runner:
                 found = self._endpoints[key] = await self._connect(base_url, model, None, self._stack)
             if task.name not in self._tasks:
                 self._tasks[task.name] = self._as_configured(task)
-                if message := withheld_variables_note(task.wishes, self.config.sandbox.allow_env):
+                if message := withheld_variables_note(task.requested_variables, self.config.sandbox.allow_env):
                     self._say(message)
                 self._write_document("running")
             return found
@@ -416,7 +416,7 @@ class Runner:
             path = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tbench-"))) / plan.run
         self._document = run_document(plan, TaskSet((), {}), self._backend, None)
         self._store = RunStore.create(
-            path, self._document, hiding([], proxy=container_proxy(plan.config.sandbox.container_proxy))
+            path, self._document, make_redactor([], proxy=container_proxy(plan.config.sandbox.container_proxy))
         )
         return self._store
 

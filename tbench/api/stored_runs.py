@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.reply_stats import ReplyStats, run_notes
 from tbench.errors import UsageError
 from tbench.results import UNKNOWN_TIME
-from tbench.scores.comparing.compared_run import Side
+from tbench.scores.comparing.compared_run import ComparedRun
 from tbench.scores.gate.nights import Night, run_identity
 from tbench.scores.summarise import MixedResults, sole_model_and_agent
 from tbench.scores.summary import Summary
@@ -41,10 +41,10 @@ _NOT_A_RUN = {
 """Files that mark a directory as something other than a run."""
 
 
-def reward_side(run: StoredRun, name: str | None = None) -> Side:
+def reward_side(run: StoredRun, name: str | None = None) -> ComparedRun:
     """Return a stored run as a side. Raises MixedResults for results of several models, agents or runs."""
     sole_model_and_agent(run.results)
-    return Side(name or run.name, rewards_of(run), run.task_hashes)
+    return ComparedRun(name or run.name, rewards_of(run), run.task_hashes)
 
 
 def read_runs(paths: Sequence[Path]) -> list[StoredRun]:
@@ -69,21 +69,21 @@ def read_runs(paths: Sequence[Path]) -> list[StoredRun]:
     return runs
 
 
-def sides_of(paths: Sequence[Path], runs: Sequence[StoredRun]) -> list[Side]:
+def sides_of(paths: Sequence[Path], runs: Sequence[StoredRun]) -> list[ComparedRun]:
     """Return the runs under distinct names: their own, or their paths if some names are equal."""
     names = [run.name for run in runs]
     alike = len(set(names)) < len(names)
     return [_side(path, run, str(path) if alike else run.name) for path, run in zip(paths, runs, strict=True)]
 
 
-def _side(path: Path, run: StoredRun, name: str) -> Side:
+def _side(path: Path, run: StoredRun, name: str) -> ComparedRun:
     try:
         return reward_side(run, name)
     except MixedResults as error:
         raise MixedResults(f"{path}: {error}") from None
 
 
-def obstacles(paths: Sequence[Path], runs: Sequence[StoredRun], sides: Sequence[Side]) -> Iterator[str]:
+def obstacles(paths: Sequence[Path], runs: Sequence[StoredRun], sides: Sequence[ComparedRun]) -> Iterator[str]:
     """Yield a line for each reason why a comparison of these runs is doubtful; the user has to confirm it."""
     for path, run, side in zip(paths, runs, sides, strict=True):
         if run.shard is not None:
@@ -101,7 +101,7 @@ def obstacles(paths: Sequence[Path], runs: Sequence[StoredRun], sides: Sequence[
             yield f"{path} and {other_path} have no seed in common, so no trials can be paired"
 
 
-def unfinished(run: StoredRun, side: Side) -> str:
+def unfinished(run: StoredRun, side: ComparedRun) -> str:
     """Return what is missing of a tbench run; empty if every trial has a result."""
     if run.document is None:
         return ""
@@ -175,12 +175,12 @@ class Repeats:
 
     name: str
     model: str | None
-    sides: tuple[Side, ...]
+    sides: tuple[ComparedRun, ...]
 
 
-def repeats(runs: Sequence[StoredRun], sides: Sequence[Side]) -> tuple[Repeats, ...]:
+def repeats(runs: Sequence[StoredRun], sides: Sequence[ComparedRun]) -> tuple[Repeats, ...]:
     """Group runs of the same model and configuration; imported runs, which report neither, stay alone."""
-    found: dict[tuple[str, ...], list[tuple[StoredRun, Side]]] = {}
+    found: dict[tuple[str, ...], list[tuple[StoredRun, ComparedRun]]] = {}
     for run, side in zip(runs, sides, strict=True):
         is_known = run.document is not None
         key = (run.model or "", fingerprint(run)) if is_known else (str(run.path), side.name, "imported")

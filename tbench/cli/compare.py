@@ -19,7 +19,7 @@ from tbench.cli.printing import print_line, print_text
 if TYPE_CHECKING:
     from tbench.api.stored_runs import Repeats
     from tbench.scores.comparing.compare import Comparison
-    from tbench.scores.comparing.compared_run import Side
+    from tbench.scores.comparing.compared_run import ComparedRun
     from tbench.scores.comparing.noise import PowerPlan, TaskSolveRate
     from tbench.scores.tables import Sheet
     from tbench.storage.read_run import StoredRun
@@ -100,7 +100,7 @@ def compare(runs: tuple[Path, ...], anyway: bool, all_tasks: bool, form: OutputF
 
 
 def _blocks(
-    stored: Sequence[StoredRun], sides: Sequence[Side], comparisons: Sequence[Comparison], all_tasks: bool
+    stored: Sequence[StoredRun], sides: Sequence[ComparedRun], comparisons: Sequence[Comparison], all_tasks: bool
 ) -> Iterator[Block]:
     from tbench.scores.comparing import text
 
@@ -113,7 +113,7 @@ def _blocks(
         yield text.task_sheet(comparison, first, second, pair, every=all_tasks)
 
 
-def _as_csv(sides: Sequence[Side], comparisons: Sequence[Comparison], all_tasks: bool) -> str:
+def _as_csv(sides: Sequence[ComparedRun], comparisons: Sequence[Comparison], all_tasks: bool) -> str:
     """Return one row per pair of runs, or with `all_tasks` one per task of each pair."""
     from tbench.scores.comparing import text
 
@@ -129,7 +129,7 @@ def _as_csv(sides: Sequence[Side], comparisons: Sequence[Comparison], all_tasks:
 def _as_json(
     paths: Sequence[Path],
     stored: Sequence[StoredRun],
-    sides: Sequence[Side],
+    sides: Sequence[ComparedRun],
     comparisons: Sequence[Comparison],
     notes: Sequence[str],
 ) -> str:

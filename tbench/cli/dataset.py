@@ -147,7 +147,7 @@ async def _images(engine: Engine, environments: Sequence[Environment], config: R
     from tbench.runs.preflight import report_prefetched
     from tbench.sandbox.container_proxy import container_proxy
     from tbench.sandbox.docker.image import Images
-    from tbench.sandbox.docker.manifest import about_pulls
+    from tbench.sandbox.docker.manifest import describe_pulls
     from tbench.sandbox.docker.pulls import Pulls
 
     def say(line: str) -> None:
@@ -157,7 +157,7 @@ async def _images(engine: Engine, environments: Sequence[Environment], config: R
     pulls = Pulls(engine, at_once=sandbox.pull_concurrency, pull_sec=sandbox.pull_timeout_sec, say=say)
     proxy = container_proxy(sandbox.container_proxy)
     images = Images(engine, build=sandbox.build, pull=sandbox.pull, pulls=pulls, say=say, proxy=proxy)
-    for line in await about_pulls(engine, await images.to_pull(environments), ask=not config.tasks.offline):
+    for line in await describe_pulls(engine, await images.to_pull(environments), ask=not config.tasks.offline):
         say(line)
     found = await images.get_all(environments)
     failed = {name: image for name, image in found.items() if isinstance(image, TrialError)}

@@ -26,7 +26,7 @@ from tbench.sandbox.backend import Capacity
 from tbench.sandbox.docker.dockerfile import network_bypass, read_dockerfile
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, ImageState
-from tbench.sandbox.docker.manifest import about_pulls
+from tbench.sandbox.docker.manifest import describe_pulls
 from tbench.tasks.prompt_parts import instruction_with_servers
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
@@ -121,7 +121,7 @@ def _variables(config: RunConfig, tasks: TaskSet) -> Iterator[Row]:
     """Yield the environment variables that tasks request, and whether they are allowed."""
     asking: dict[str, list[str]] = {}
     for task in tasks.tasks:
-        for name in sorted({wish.variable for wish in task.wishes}):
+        for name in sorted({wish.variable for wish in task.requested_variables}):
             asking.setdefault(name, []).append(task.name)
     for name, names in sorted(asking.items()):
         given = "is allowed" if name in config.sandbox.allow_env else f"is not allowed; --allow-env {name} allows it"
@@ -157,7 +157,7 @@ async def _images(engine: Engine, tasks: Sequence[Task], config: RunConfig) -> l
     sandbox = config.sandbox
     images = Images(engine, build=sandbox.build, no_build_cache=sandbox.no_build_cache, pull=sandbox.pull)
     wanted = [each for task in tasks for each in environments_of(task)]
-    states = {each.name: await images.foresee(each) for each in wanted}
+    states = {each.name: await images.predict_state(each) for each in wanted}
     rows = []
     for state in get_args(ImageState):
         names = sorted(name for name, its in states.items() if its == state)
@@ -165,7 +165,7 @@ async def _images(engine: Engine, tasks: Sequence[Task], config: RunConfig) -> l
             # Name only the images that take time.
             rows.append(("images", f"{len(names)} {state}" + (f": {', '.join(names)}" if state != "present" else "")))
     missing = await images.to_pull([each for task in tasks for each in environments_of(task)])
-    costs = await about_pulls(engine, missing, ask=not config.tasks.offline)
+    costs = await describe_pulls(engine, missing, ask=not config.tasks.offline)
     to_build = [task for task in tasks if states[task.name] == "to be built"]
     return [*rows, *(("disk", line) for line in costs), *_builds(to_build, sandbox)]
 

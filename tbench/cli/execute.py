@@ -34,7 +34,7 @@ from tbench.pacing import Pace
 from tbench.runs.admission import RetryErrors, why_no_machine
 from tbench.runs.plan import as_configured, check_same_run, own_shard, sandbox_settings, stored_config
 from tbench.runs.preflight import require_runnable_task
-from tbench.runs.redaction import hiding
+from tbench.runs.redaction import make_redactor
 from tbench.runs.run import RunOutcome, demand_of_task, execute_run
 from tbench.runs.stop_policy import ENDPOINT_ERRORS
 from tbench.sandbox.docker.cleaning import remove_in_child
@@ -113,7 +113,7 @@ async def _execute(
         directory = Path(config.output.directory or _default_directory(config, served))
         plan = plan_run(config, tasks, earlier, directory.name, setup.locked(chat, served))
         settings = sandbox_settings(plan, directory / "images")
-        hide = hiding(tasks.tasks, proxy=settings.container_proxy)
+        hide = make_redactor(tasks.tasks, proxy=settings.container_proxy)
         showing = progress(
             plan,
             tasks,

@@ -41,7 +41,7 @@ def static_findings(task: Task) -> Iterator[TaskFinding]:
     for feature in task.unsupported:
         yield cannot_run(f"{task.name}: needs {feature}, which tbench does not have")
     toml = task.path / "task.toml"
-    for wish in task.wishes:
+    for wish in task.requested_variables:
         known = "" if wish.variable in os.environ else " (not set here)"
         where = f"{task.path / wish.file}: {wish.key}"
         yield TaskFinding("note", f"asks for {wish.variable}{known}", f"{where}; {wish.without_consent}")

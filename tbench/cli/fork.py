@@ -99,12 +99,12 @@ def print_progress(text: str) -> None:
 
 def fork_lines(fork: Fork) -> list[str]:
     """Describe the result of a fork: a table of its trials, and a summary."""
-    from tbench.runs.live.commands import came_to
+    from tbench.runs.live.commands import outcome_text
 
     rows = [
         (
             str(each.result.seed),
-            came_to(each.result).removeprefix("reward "),
+            outcome_text(each.result).removeprefix("reward "),
             str(each.result.outcome or ""),
             str(each.result.steps),
             each.differs or "nowhere",

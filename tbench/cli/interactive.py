@@ -28,7 +28,7 @@ from tbench.config.settings import SandboxConfig
 from tbench.datasets.read_tasks import read_again, read_tasks
 from tbench.errors import TrialError, UsageError
 from tbench.fleet.engines import MachineConnector
-from tbench.runs.live.commands import came_to
+from tbench.runs.live.commands import outcome_text
 from tbench.runs.plan import as_configured, sandbox_settings
 from tbench.runs.regrade import Kept, find_kept, kept_sandbox
 from tbench.runs.task_steps import prepare_step
@@ -138,7 +138,7 @@ async def _open_backend(
 ) -> AsyncIterator[tuple[Backend, Task]]:
     """Yield an open backend and the named task. Raises UsageError, also for errors of the sandbox in the block."""
     task = _task(name).allowing(sandbox.allow_env, host=sandbox.trust)
-    if words := withheld_variables_note(task.wishes, sandbox.allow_env):
+    if words := withheld_variables_note(task.requested_variables, sandbox.allow_env):
         _say(words)
     proxy = container_proxy(sandbox.container_proxy)
     backend = make_backend(SandboxSettings(f"shell-{os.getpid()}", SandboxConfig(cap_add=sandbox.cap_add), proxy))
@@ -329,7 +329,7 @@ async def fork_at_terminal(
     async with begin(_tell) as session:
         await session.rests()
         if session.is_over:
-            came = came_to(session.result) if session.result is not None else "no result"
+            came = outcome_text(session.result) if session.result is not None else "no result"
             raise UsageError(f"{session.trial}: ended before step {at_step}: {came}; files: {session.directory}")
         if session.differs:
             _tell(f"the replay differs from the original: {session.differs}")

@@ -97,7 +97,7 @@ def _require_as_pulled(tasks: TaskSet, entry: CachedDataset, origin: DatasetOrig
     if changed:
         raise UsageError(
             f"{entry.path}: changed after the pull: {names_shown(sorted(changed))}; pull it again with: "
-            f"tbench dataset pull {origin.said} --refresh (or run a copy of the directory)"
+            f"tbench dataset pull {origin.spec} --refresh (or run a copy of the directory)"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from harness.endpoint.address import proxy_of
+from harness.endpoint.address import proxy_for
 from tbench.datasets.digests import MANIFEST, Publication, is_digest, read_publication
 from tbench.datasets.known_dataset import Access, KnownDataset, choose, nearest_titles, versions_of
 from tbench.datasets.reference import DatasetName, GitSource, tag, usable_folder, usable_url, without_login
@@ -97,7 +97,7 @@ def _content(place: str, *, offline: bool) -> bytes:
 def downloaded(url: str, deadline_sec: float = _DEADLINE_SEC) -> bytes:
     """Download an http or https URL. Raises UsageError, which names the URL and the proxy."""
     request = WebRequest(url, deadline_sec, silence_sec=_SILENCE_SEC)
-    proxy, shown = proxy_of(url), without_login(url)
+    proxy, shown = proxy_for(url), without_login(url)
     where = f"{shown} through {proxy}" if proxy else shown
     try:
         answer = request.answer()

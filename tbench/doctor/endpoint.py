@@ -15,8 +15,8 @@ from harness.endpoint.address import full_url, usable_key
 from harness.endpoint.answers import read_completion, server_message
 from harness.endpoint.bodies import RawAnswer
 from harness.endpoint.chat import ChatModel, RetryPolicy
-from harness.endpoint.completion import spoken
-from harness.endpoint.refusals import Reason, judge
+from harness.endpoint.completion import parse_message
+from harness.endpoint.refusals import Reason, classify_refusal
 from harness.endpoint.retry import TransientError
 from harness.endpoint.transport import Transport
 from harness.errors import ContextLimitReached, EndpointError, RequestRefused
@@ -216,7 +216,7 @@ def _reasoning(ask: Ask) -> Feature:
     got = ask(_CHAT, {"messages": _SAY, "temperature": 0.0, "max_tokens": 512})
     if got.status != 200:
         return Feature("reasoning", "no", got.refusal)
-    reply = spoken(got.message)
+    reply = parse_message(got.message)
     if reply is not None and reply.reasoning:
         return Feature("reasoning", "yes", f"separate from the reply, as message.{reply.reasoning_field}")
     if "</think>" in _content(got) or "<think>" in _content(got):
@@ -261,7 +261,7 @@ def _context_error(ask: Ask) -> Feature:
     got = ask(_CHAT, {"messages": _SAY, "max_tokens": _TOO_MANY})
     if got.status == 200:
         return Feature("context error", "no", "max_tokens beyond the context is reduced without an error")
-    refusal = judge(got.status, got.body or got.text, max_tokens=_TOO_MANY)
+    refusal = classify_refusal(got.status, got.body or got.text, max_tokens=_TOO_MANY)
     if refusal.reason in {Reason.PROMPT, Reason.REPLY, Reason.BOTH}:
         limit = refusal.most_tokens or refusal.context_tokens
         fits = limit is None or limit >= _DEFAULT
@@ -364,8 +364,8 @@ def _replies(ask: Ask) -> Feature:
     except TransientError as failure:
         why = next((each.refusal for each in answers if each.status != 200), one_line(str(failure), 160))
         return Feature("replies", "no", why)
-    firsts = {"": [ReplyStats.of_replies([reply]).first for reply in replies]}
-    notes = (*reply_notes([ReplyStats.of_replies(replies)]), equal_replies_note(firsts))
+    firsts = {"": [ReplyStats.from_replies([reply]).first for reply in replies]}
+    notes = (*reply_notes([ReplyStats.from_replies(replies)]), equal_replies_note(firsts))
     odd = "; ".join(filter(None, notes))
     return Feature("replies", "unclear" if odd else "yes", odd or f"{len(replies)}, all consistent")
 

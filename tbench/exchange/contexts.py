@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import FormatError
-from harness.history import drop_number_of_outputs, notes_in, with_notes, without_notes
+from harness.history import drop_number_of_outputs, extract_notes, with_notes, without_notes
 from harness.protocols import PROTOCOLS, load_protocol
 from harness.protocols.base import Action, ActionProtocol, Command, Parsed
 from harness.protocols.bash import BashProtocol
@@ -130,7 +130,7 @@ def opening_of(trajectory: Trajectory) -> tuple[Message, ...]:
     roles = [message.role for message in trajectory.messages]
     opening = trajectory.messages[: roles.index("assistant") if "assistant" in roles else len(roles)]
     summarised = [done for done in trajectory.compactions if done.policy == "summarize"]
-    return without_notes(opening, notes_in(summarised[-1].summary)) if summarised and opening else opening
+    return without_notes(opening, extract_notes(summarised[-1].summary)) if summarised and opening else opening
 
 
 def contexts_of(trajectory: Trajectory, protocol: RunProtocol) -> Contexts:
@@ -183,7 +183,8 @@ def _compacted_turns(turns: Sequence[ContextTurn], opening: Sequence[Message], d
     messages = [turn.message for turn in turns]
     if done.policy == "summarize" and opening:
         return [
-            ContextTurn(message, is_copied=True) for message in with_notes(opening, messages, notes_in(done.summary))
+            ContextTurn(message, is_copied=True)
+            for message in with_notes(opening, messages, extract_notes(done.summary))
         ]
     shorter = drop_number_of_outputs(messages, len(opening), done.outputs_dropped)
     return [ContextTurn(message, turn.step, is_copied=True) for message, turn in zip(shorter, turns, strict=True)]

@@ -14,7 +14,7 @@ from tbench.events import Phase
 from tbench.fleet.machine import FleetMachine
 from tbench.results import ImageOrigin
 from tbench.sandbox.backend import Backend, Capacity, HoldsImages, Sandbox, Say
-from tbench.sandbox.run_machine import Node
+from tbench.sandbox.run_machine import RunMachine
 from tbench.tasks.environment import Environment
 from tbench.text import counted, one_line
 
@@ -66,7 +66,7 @@ MAX_FAILURES = 3
 class Fleet:
     """A `Backend` whose sandboxes are on several machines, each of which may be lost, and come back.
 
-    The caller chooses the machine of a trial from `nodes`, and uses that machine's backend.
+    The caller chooses the machine of a trial from `run_machines`, and uses that machine's backend.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class Fleet:
         aside_sec: float = ASIDE_SEC,
     ) -> None:
         """`arrivals` lets machines join and leave while the fleet is open."""
-        self._machines: dict[Node, FleetMachine] = {
-            Node(machine.name, machine.backend): machine for machine in machines
+        self._machines: dict[RunMachine, FleetMachine] = {
+            RunMachine(machine.name, machine.backend): machine for machine in machines
         }
         self._check_every_sec, self._lost_after_sec = check_every_sec, lost_after_sec
         self._no_machine_sec, self._aside_sec = no_machine_sec, aside_sec
         self._no_machine_since: float | None = None
         self._stopped: str | None = None
         self._listeners: list[Callable[[], None]] = []
-        self._watching: dict[Node, asyncio.Task[None]] = {}
+        self._watching: dict[RunMachine, asyncio.Task[None]] = {}
         self._watching_all: asyncio.Task[None] | None = None
-        self._aside: dict[Node, asyncio.TimerHandle] = {}
+        self._aside: dict[RunMachine, asyncio.TimerHandle] = {}
         """Machines that are set aside, each with the timer that ends it."""
         self._closing: list[Callable[[], None]] = []
         self._say: Say = lambda _: None
@@ -100,12 +100,12 @@ class Fleet:
     # -- the machines ------------------------------------------------------------------------------
 
     @property
-    def nodes(self) -> Sequence[Node]:
+    def run_machines(self) -> Sequence[RunMachine]:
         return tuple(self._machines)
 
     @property
     def machines(self) -> Sequence[FleetMachine]:
-        """All machines so far, in the order of `nodes`."""
+        """All machines so far, in the order of `run_machines`."""
         return tuple(self._machines.values())
 
     @property
@@ -131,9 +131,9 @@ class Fleet:
             machine.close()
             raise
         self._say(f"{machine.name}: has joined, with {_resources(machine.backend.capacity())}")
-        self._add(Node(machine.name, machine.backend), machine)
+        self._add(RunMachine(machine.name, machine.backend), machine)
 
-    def _add(self, node: Node, machine: FleetMachine) -> None:
+    def _add(self, node: RunMachine, machine: FleetMachine) -> None:
         self._machines[node] = machine
         node.on_failure = partial(self._failed, node)
         self._watching[node] = asyncio.create_task(self._watch(node, machine), name=f"watch over {node.name}")
@@ -155,7 +155,7 @@ class Fleet:
             self._lose(node, machine, why)
         self._changed()
 
-    def _lose(self, node: Node, machine: FleetMachine, why: str) -> None:
+    def _lose(self, node: RunMachine, machine: FleetMachine, why: str) -> None:
         if not node.is_up:
             return
         # First, so that calls to it fail at once when the trials on it are cancelled and clean up.
@@ -177,7 +177,7 @@ class Fleet:
         for listener in self._listeners:
             listener()
 
-    async def _watch(self, node: Node, machine: FleetMachine) -> None:
+    async def _watch(self, node: RunMachine, machine: FleetMachine) -> None:
         """Check a machine regularly until the run ends."""
         answered_at, last_message = time.monotonic(), ""
         lost_since: float | None = None
@@ -203,13 +203,13 @@ class Fleet:
                 node.why_aside = why
                 self._changed()
 
-    def _resume_placing(self, node: Node) -> None:
+    def _resume_placing(self, node: RunMachine) -> None:
         """Place trials again on a machine that answers, unless it is set aside."""
         if node.why_aside is not None and node not in self._aside:
             node.why_aside = None
             self._changed()
 
-    async def _recover(self, node: Node, machine: FleetMachine, last_message: str) -> str:
+    async def _recover(self, node: RunMachine, machine: FleetMachine, last_message: str) -> str:
         """Recover a lost machine that answers again; returns the last message about it, which is not repeated."""
         if self._stopped is not None:
             return last_message
@@ -226,7 +226,7 @@ class Fleet:
         self._changed()
         return ""
 
-    def _failed(self, node: Node, error: str) -> None:
+    def _failed(self, node: RunMachine, error: str) -> None:
         """Set a machine aside on which attempts keep failing, for example for a full disk, unless it is the last one.
 
         Failures are fast, so that it would always have room and get every trial.
@@ -241,11 +241,11 @@ class Fleet:
         self._aside[node] = asyncio.get_running_loop().call_later(self._aside_sec, self._try_again, node)
         self._changed()
 
-    def _try_again(self, node: Node) -> None:
+    def _try_again(self, node: RunMachine) -> None:
         self._end_aside(node)
         self._changed()
 
-    def _end_aside(self, node: Node) -> None:
+    def _end_aside(self, node: RunMachine) -> None:
         self._aside.pop(node).cancel()
         node.why_aside = None
 
@@ -362,11 +362,11 @@ class Fleet:
 
     # -- images, on all machines -------------------------------------------------------------------
 
-    async def about_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
+    async def describe_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
         found = []
         for node in self._up():
             if isinstance(node.backend, HoldsImages):
-                lines = await node.backend.about_pulls(environments, ask=ask)
+                lines = await node.backend.describe_pulls(environments, ask=ask)
                 found += [f"{node.name}: {line}" for line in lines]
         return found
 
@@ -385,7 +385,7 @@ class Fleet:
                     freed += await node.backend.drop_image(environment, others)
         return freed
 
-    def _up(self) -> list[Node]:
+    def _up(self) -> list[RunMachine]:
         return [node for node in self._machines if node.is_up]
 
 

@@ -26,7 +26,7 @@ from tbench.nightly.pages import SeriesRun, gate_nights, runs_of_series, write_p
 from tbench.nightly.running_night import RunningNight, StageEnd, exit_code
 from tbench.nightly.summary import as_markdown, notification
 from tbench.scores.comparing.compare import Comparison, TaskChange, compare
-from tbench.scores.comparing.compared_run import Side
+from tbench.scores.comparing.compared_run import ComparedRun
 from tbench.scores.gate.judge import judge
 from tbench.scores.summary import percent
 from tbench.storage.comparable import differing_keys
@@ -54,8 +54,8 @@ def comparison_lines(other_name: str, other: Path, name: str, run: Path) -> list
     return lines
 
 
-def _side(run: StoredRun, name: str) -> Side:
-    return Side(name, rewards_of(run), run.task_hashes)
+def _side(run: StoredRun, name: str) -> ComparedRun:
+    return ComparedRun(name, rewards_of(run), run.task_hashes)
 
 
 def _points(fraction: float) -> str:

@@ -33,7 +33,7 @@ from tbench.results import TrialResult, is_weak
 from tbench.reward import canonical
 from tbench.rewards.reward_functions import text_of
 from tbench.runs.plan import as_configured, sandbox_settings, trial_id
-from tbench.runs.redaction import hiding
+from tbench.runs.redaction import make_redactor
 from tbench.runs.run import Run
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import MakeBackend, opened
@@ -211,7 +211,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
     for index, each in enumerate(plans):
         agents[each.task_name, each.seed] = index
     settings = sandbox_settings(plan)
-    hide = hiding(tasks, proxy=settings.container_proxy)
+    hide = make_redactor(tasks, proxy=settings.container_proxy)
     with (
         _directory(live.output, run) as directory,
         contextlib.closing(RunStore.create(directory, document, hide)) as store,

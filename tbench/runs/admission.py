@@ -14,7 +14,7 @@ from tbench.errors import KINDS, UsageError
 from tbench.results import ErrorInfo
 from tbench.runs.host import load_per_cpu
 from tbench.sandbox.backend import Backend
-from tbench.sandbox.run_machine import HasMachines, Node, is_machine_fault, machines_of
+from tbench.sandbox.run_machine import HasMachines, RunMachine, is_machine_fault, run_machines_of
 
 CHECK_EVERY_SEC = 5.0
 
@@ -35,7 +35,7 @@ class MachineBudget:
     cpus: float
     memory_mb: float
     gpus: int | None = None
-    node: Node | None = None
+    node: RunMachine | None = None
     """The machine, which may be unavailable; None for one that always is available."""
     holders: int = 0
     used_cpus: float = 0.0
@@ -43,7 +43,7 @@ class MachineBudget:
     used_gpus: int = 0
 
     @classmethod
-    def of(cls, node: Node, cpu_overcommit: float) -> MachineBudget:
+    def of(cls, node: RunMachine, cpu_overcommit: float) -> MachineBudget:
         """Return the budget of a machine."""
         budget = cls(0, 0, node=node)
         budget.measure(cpu_overcommit)
@@ -109,7 +109,7 @@ class _Waiter:
 
     demand: Demand
     preference: Preference
-    avoided: Node | None
+    avoided: RunMachine | None
     turn: asyncio.Future[MachineBudget]
 
 
@@ -155,7 +155,7 @@ class Admission:
 
     @asynccontextmanager
     async def admit(
-        self, demand: Demand, preference: Preference = lambda _: 0.0, avoided: Node | None = None
+        self, demand: Demand, preference: Preference = lambda _: 0.0, avoided: RunMachine | None = None
     ) -> AsyncIterator[MachineBudget]:
         """Hold `demand` on a machine during the block, and yield that machine's budget. Raises NoMachine.
 
@@ -170,7 +170,7 @@ class Admission:
             self.release(budget, demand)
 
     def try_admit(
-        self, demand: Demand, preference: Preference, avoided: Node | None, fits: Callable[[MachineBudget], bool]
+        self, demand: Demand, preference: Preference, avoided: RunMachine | None, fits: Callable[[MachineBudget], bool]
     ) -> MachineBudget | None:
         """Take a demand if the queue is empty and a machine that `fits` has room now; else return None.
 
@@ -186,7 +186,7 @@ class Admission:
             budget.take(demand)
         return budget
 
-    async def _queue(self, demand: Demand, preference: Preference, avoided: Node | None) -> MachineBudget:
+    async def _queue(self, demand: Demand, preference: Preference, avoided: RunMachine | None) -> MachineBudget:
         waiting = _Waiter(demand, preference, avoided, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self.admit_waiting()
@@ -257,10 +257,10 @@ class Admission:
 
 def admission_to(backend: Backend, schedule: ScheduleConfig, say: Callable[[str], None]) -> Admission:
     """Return admission to an open backend's machines as they come and go; closed when none is left."""
-    admission, known = Admission((), max_load=schedule.max_load, say=say), dict[Node, MachineBudget]()
+    admission, known = Admission((), max_load=schedule.max_load, say=say), dict[RunMachine, MachineBudget]()
 
     def follow() -> None:
-        for node in machines_of(backend):
+        for node in run_machines_of(backend):
             if node in known:
                 known[node].measure(schedule.cpu_overcommit)
             else:
@@ -323,15 +323,15 @@ class RetryBudget:
         self._choice = choice
         self.limit = limit
         """Most attempts."""
-        self.node: Node | None = None
+        self.node: RunMachine | None = None
         """Machine of the latest attempt."""
-        self.avoided: Node | None = None
+        self.avoided: RunMachine | None = None
         """Machine of the latest attempt, if its failure was the machine's fault."""
         self._made = 0
         self._lost: set[int] = set()
         """Numbers of the attempts that lost their machine."""
 
-    def start_on(self, node: Node) -> None:
+    def start_on(self, node: RunMachine) -> None:
         """Record that an attempt begins on this machine."""
         self.node, self.avoided = node, None
         self._made += 1
@@ -361,6 +361,6 @@ class RetryBudget:
     def record(self, error: ErrorInfo | None) -> None:
         """Record how the latest attempt ended."""
         assert self.node is not None
-        self.node.attempted(error)
+        self.node.record_attempt(error)
         if error is not None and is_machine_fault(error):
             self.avoided = self.node

@@ -128,7 +128,7 @@ async def get_ready(backend: Backend, tasks: Iterable[Task], say: Say, *, offlin
     if not isinstance(backend, HoldsImages):
         return
     environments = [each for task in tasks for each in environments_of(task)]
-    for line in await backend.about_pulls(environments, ask=not offline):
+    for line in await backend.describe_pulls(environments, ask=not offline):
         say(line)
     if prefetch:
         report_prefetched(environments, await backend.prefetch(environments), say)

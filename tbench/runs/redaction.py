@@ -14,7 +14,7 @@ _SHORTEST = 8
 _PASSWORD = re.compile(r"(://)[^/\s@:]*:[^/\s@]+@")
 
 
-def hiding(
+def make_redactor(
     tasks: Iterable[Task | None], *, host: Mapping[str, str] | None = None, proxy: ContainerProxy = WITHOUT_PROXY
 ) -> Callable[[str], str]:
     """Return a function that replaces secrets in a text: API key, passwords in URLs, proxy password, task variables.
@@ -32,7 +32,7 @@ def hiding(
 
 
 def _secrets(tasks: Iterable[Task | None], host: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    asked = {wish.variable for task in tasks if task for wish in task.wishes}
+    asked = {wish.variable for task in tasks if task for wish in task.requested_variables}
     names = {"OPENAI_API_KEY": "key"} | {name: name for name in asked}
     # The longest first: one may contain another.
     found = [(shown, host.get(name, "").strip()) for name, shown in names.items()]

@@ -31,13 +31,13 @@ from tbench.runs.host import HostWatch
 from tbench.runs.plan import plan_trials
 from tbench.runs.pool import add_failure, run_all
 from tbench.runs.preflight import ImageRemover, get_ready, refusal, refusal_words, refusals, size_warning
-from tbench.runs.redaction import hiding
+from tbench.runs.redaction import make_redactor
 from tbench.runs.spare_capacity import Calibrator, SpareCapacity, calibrating
 from tbench.runs.stop_policy import EndpointGate, StopPolicy
 from tbench.runs.trial_progress import TrialPlan, phase_event
 from tbench.sandbox.backend import Backend, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
 from tbench.sandbox.container_proxy import container_proxy
-from tbench.sandbox.run_machine import machines_of
+from tbench.sandbox.run_machine import run_machines_of
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import withheld_variables_note
 from tbench.tasks.environment import agent_environment, verifier_environment
@@ -125,7 +125,7 @@ class Run:
             plan.run,
             len(self._plans),
             schedule.at_once if pace is None else pace.recorded.first,
-            attend=partial(attend, waits=hold_at == "reply", asks=asks),
+            attend=partial(make_debugger, waits=hold_at == "reply", asks=asks),
             debugs_all=asks,
             hold_at=hold_at,
             replay=replay,
@@ -270,7 +270,7 @@ class Run:
             add_failure(self._bugs, bug)
 
 
-def attend(trial: TrialControl, *, waits: bool, asks: bool) -> TrialDebugger:
+def make_debugger(trial: TrialControl, *, waits: bool, asks: bool) -> TrialDebugger:
     """Make a trial's debugger."""
     from tbench.runs.live.debugged_trial import DebuggedTrial  # most runs never need it
 
@@ -380,7 +380,7 @@ async def execute_run(
     require_capabilities(config.verify, config.sandbox, backend)
     before = earlier.document if earlier is not None else None
     document = run_document(plan, tasks, backend, before)
-    hide = hiding(tasks.tasks, proxy=container_proxy(config.sandbox.container_proxy))
+    hide = make_redactor(tasks.tasks, proxy=container_proxy(config.sandbox.container_proxy))
     store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
     events.subscribe(store.on_event)
     runnable = _runnable_tasks(tasks, config.agent.name, config.sandbox.allow_env, backend, say)
@@ -400,7 +400,7 @@ async def execute_run(
         async with opened(backend, say):
             with contextlib.suppress(OSError):  # it is written again at the end, unless this process is killed
                 store.write_document(document.model_copy(update={"engine": _described(backend, before)}))
-            machines = [node.backend.capacity() for node in machines_of(backend)]
+            machines = [node.backend.capacity() for node in run_machines_of(backend)]
             demands = ((task.name, demand_of_task(task, config.verify.mode)) for task in runnable)
             if message := size_warning(demands, machines, config.schedule.cpu_overcommit):
                 say(message)
@@ -460,7 +460,7 @@ def _runnable_tasks(
     for name, error in refused.items():
         say(refusal_words(name, error))
     runnable = [task for task in tasks.tasks if task.name not in refused]
-    if message := withheld_variables_note((wish for task in runnable for wish in task.wishes), allow_env):
+    if message := withheld_variables_note((wish for task in runnable for wish in task.requested_variables), allow_env):
         say(message)
     if lacking := [task.name for task in runnable if task.left_out]:
         say(f".gitignore keeps files of {names_shown(lacking)} out of containers: 'tbench task check' lists them")

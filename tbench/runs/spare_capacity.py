@@ -15,7 +15,7 @@ from tbench.events import Event, TrialFinished, TrialPhase
 from tbench.runs.admission import Admission, Demand, MachineBudget, NoMachine, Preference
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Backend
-from tbench.sandbox.run_machine import HasMachines, Node
+from tbench.sandbox.run_machine import HasMachines, RunMachine
 from tbench.verify.calibration import Calibration
 
 Say = Callable[[str], None]
@@ -80,7 +80,7 @@ class SpareCapacity:
 
     @contextlib.asynccontextmanager
     async def admit(
-        self, demand: Demand, preference: Preference = lambda _: 0.0, avoided: Node | None = None
+        self, demand: Demand, preference: Preference = lambda _: 0.0, avoided: RunMachine | None = None
     ) -> AsyncIterator[MachineBudget]:
         """Hold resources that no trial of the run can use. Raises NoMachine."""
         while (budget := self._taken(demand, preference, avoided)) is None:
@@ -94,7 +94,7 @@ class SpareCapacity:
             self._held.remove(demand)
             self._admission.release(budget, demand)
 
-    def _taken(self, demand: Demand, preference: Preference, avoided: Node | None) -> MachineBudget | None:
+    def _taken(self, demand: Demand, preference: Preference, avoided: RunMachine | None) -> MachineBudget | None:
         if len(self._held) >= self._at_once() or (isinstance(self.backend, HasMachines) and self._to_begin):
             return None
         return self._admission.try_admit(demand, preference, avoided, lambda budget: self._leaves_room(budget, demand))

@@ -24,11 +24,11 @@ from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.control import ActiveAgent, TrialControl
 from tbench.runs.host import HostWatch, Observation
 from tbench.runs.preflight import refusal
-from tbench.runs.redaction import hiding
+from tbench.runs.redaction import make_redactor
 from tbench.runs.task_steps import TrialPart, prepare_step, why_stopped
 from tbench.runs.trial_progress import TrialPlan, TrialProgress, phase_event
 from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, use_network
-from tbench.sandbox.run_machine import Node
+from tbench.sandbox.run_machine import RunMachine
 from tbench.storage.run_files import REPLAYED_NAME, step_directory
 from tbench.storage.run_store import RunStore, write_files, write_trial
 from tbench.tasks.environment import agent_environment, verifier_environment
@@ -68,7 +68,7 @@ class Trial:
         verify: VerifyConfig | None = None,
         sandbox: SandboxConfig | None = None,
         control: TrialControl | None = None,
-        node: Node | None = None,
+        node: RunMachine | None = None,
     ) -> None:
         """`node` is the machine, if the backend has several; clients control the trial through `control`.
 
@@ -93,7 +93,7 @@ class Trial:
         self._observed: Observation | None = None
         self._sandbox: Sandbox | None = None
         self._verifier: SeparateVerifier | None = None
-        self._hide_own = hiding([plan.task])
+        self._hide_own = make_redactor([plan.task])
         self._progress = TrialProgress(plan)
 
     def _hide(self, text: str) -> str:

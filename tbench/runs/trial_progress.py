@@ -104,7 +104,7 @@ class TrialProgress:
             steps=sum(len(each.steps) for each in found),
             usage=sum((each.usage for each in found[1:]), found[0].usage) if found else Usage(),
             replies_from=sum((each.replies_from for each in found), Counter()),
-            replies=ReplyStats.sum(map(ReplyStats.of, found)),
+            replies=ReplyStats.sum(map(ReplyStats.from_trajectory, found)),
             timings=Timings(
                 queue_sec=round(queue_sec, 4),
                 sandbox_sec=round(self.sandbox_sec + sum(part.prepare_sec for part in parts), 4),

@@ -133,10 +133,10 @@ class Copies(Protocol):
     async def start_copy(self) -> Sandbox:
         """Start a sandbox of the same image on this one's network, without its files. Raises TrialError."""
 
-    async def bring(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
+    async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
         """Copy files into the sandbox made by `start_copy`; parameters as in `copy`. Raises TrialError."""
 
-    async def anew(self) -> Sandbox:
+    async def make_fresh(self) -> Sandbox:
         """Make a sandbox of the same image that shares nothing with this one. Raises TrialError."""
 
 
@@ -313,7 +313,7 @@ class Reopens(Protocol):
 class HoldsImages(Protocol):
     """A backend that can fetch images before their trials, and remove them afterwards."""
 
-    async def about_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
+    async def describe_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
         """Describe the pulls ahead and whether they fit on the disk; `ask` allows asking registries for sizes.
 
         Takes a few seconds at most. Never raises.
@@ -387,7 +387,7 @@ async def use_network(sandbox: Sandbox, environment: Environment, phase: Literal
     await sandbox.use_network(getattr(networks, phase))
 
 
-async def output_of(sandbox: Sandbox, script: str, *, timeout_sec: float, stdin: bytes = b"") -> bytes:
+async def check_output(sandbox: Sandbox, script: str, *, timeout_sec: float, stdin: bytes = b"") -> bytes:
     """Run a script as root and return its output. Raises TrialError, also if the script fails."""
     ended = await sandbox.shell(script, timeout_sec=timeout_sec, user="root", stdin=stdin)
     if ended.exit_code == 0 and not ended.timed_out and not ended.was_cut:
@@ -413,10 +413,10 @@ async def removed_afterwards(sandbox: Sandbox) -> AsyncIterator[Sandbox]:
     try:
         yield sandbox
     finally:
-        await _removed(sandbox)
+        await _remove_shielded(sandbox)
 
 
-async def _removed(sandbox: Sandbox) -> None:
+async def _remove_shielded(sandbox: Sandbox) -> None:
     """Remove a sandbox, and finish the removal even when cancelled."""
     removing = asyncio.ensure_future(sandbox.remove())
     try:
@@ -444,9 +444,9 @@ async def background_copy(sandbox: Copies) -> AsyncIterator[Fill]:
         copy = await asyncio.shield(begun[0])
         begun.clear()
         try:
-            await sandbox.bring(copy, paths, removed)
+            await sandbox.copy_into(copy, paths, removed)
         except BaseException:
-            await _removed(copy)
+            await _remove_shielded(copy)
             raise
         return copy
 

@@ -151,13 +151,13 @@ class FakeSandbox:
             return await fill(paths, removed)
 
     async def start_copy(self) -> FakeSandbox:
-        return await self.anew()
+        return await self.make_fresh()
 
-    async def bring(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
+    async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
         assert isinstance(copy, FakeSandbox)
         copy.files = {path: entry for path, entry in self.files.items() if path in paths}
 
-    async def anew(self) -> FakeSandbox:
+    async def make_fresh(self) -> FakeSandbox:
         made = FakeSandbox(self._logs, self._first_answers, workdir=self.workdir, runs_as_root=self.runs_as_root)
         made.is_fresh = True
         self.copies.append(made)
@@ -225,7 +225,7 @@ class FakeBackend:
         await self.prepare(environment)
         return sandbox
 
-    async def about_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
+    async def describe_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
         return ()
 
     async def prefetch(self, environments: Sequence[Environment]) -> Mapping[str, TrialError]:

@@ -20,7 +20,7 @@ def is_machine_fault(error: ErrorInfo) -> bool:
     return error.blame is Blame.INFRA and error.stage in _MACHINE_STAGES
 
 
-class Node:
+class RunMachine:
     """A machine and its backend. The name of a run's only machine is empty."""
 
     def __init__(self, name: str, backend: Backend) -> None:
@@ -92,7 +92,7 @@ class Node:
         self.why_lost = self.why_aside = None
         self.is_gone, self.failures = False, 0
 
-    def attempted(self, error: ErrorInfo | None) -> None:
+    def record_attempt(self, error: ErrorInfo | None) -> None:
         """Count the outcome of an attempt on this machine."""
         is_in_sandbox = error is not None and error.blame is Blame.INFRA and error.stage is not Stage.IMAGE
         if is_in_sandbox and isinstance(self.backend, RechecksTools):
@@ -109,7 +109,7 @@ class HasMachines(Protocol):
     """A backend whose sandboxes are on several machines."""
 
     @property
-    def nodes(self) -> Sequence[Node]:
+    def run_machines(self) -> Sequence[RunMachine]:
         """All machines so far, up or lost; more may join."""
 
     @property
@@ -120,6 +120,6 @@ class HasMachines(Protocol):
         """Call `listener` whenever a machine joins, is lost, or comes back."""
 
 
-def machines_of(backend: Backend) -> Sequence[Node]:
-    """Return the machines of a backend; a backend without `nodes` counts as one machine."""
-    return backend.nodes if isinstance(backend, HasMachines) else (Node("", backend),)
+def run_machines_of(backend: Backend) -> Sequence[RunMachine]:
+    """Return the machines of a backend; a backend without `run_machines` counts as one machine."""
+    return backend.run_machines if isinstance(backend, HasMachines) else (RunMachine("", backend),)

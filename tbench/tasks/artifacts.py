@@ -70,12 +70,12 @@ class Artifact(BaseModel):
 
     @model_validator(mode="after")
     def _absolute_elsewhere(self) -> Artifact:
-        if self.of != MAIN and not self.source.startswith("/"):
-            raise ValueError(f"{self.source!r} of service {self.of!r} must be an absolute path")
+        if self.from_service != MAIN and not self.source.startswith("/"):
+            raise ValueError(f"{self.source!r} of service {self.from_service!r} must be an absolute path")
         return self
 
     @property
-    def of(self) -> str:
+    def from_service(self) -> str:
         """Name of the service from which it is collected."""
         return self.service or MAIN
 
@@ -85,7 +85,7 @@ class Artifact(BaseModel):
         return f"/{_plain(self.source)}"
 
     @property
-    def place(self) -> str:
+    def stored_path(self) -> str:
         """Normalised path below artifacts/ in the trial's directory."""
         return str(_plain(self.destination or self.source))
 
@@ -107,18 +107,18 @@ def _plain(path: str) -> PurePosixPath:
 
 def with_logs(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
     """Return the artifacts, preceded by /logs/artifacts unless it is among them."""
-    if any(each.path == LOGS and each.of == MAIN for each in artifacts):
+    if any(each.path == LOGS and each.from_service == MAIN for each in artifacts):
         return tuple(artifacts)
     return (Artifact(source=LOGS), *artifacts)
 
 
-def in_order(artifacts: Sequence[Artifact]) -> tuple[tuple[Artifact, bool], ...]:
+def collection_order(artifacts: Sequence[Artifact]) -> tuple[tuple[Artifact, bool], ...]:
     """Return the artifacts in the order of collection, the agent's first, and whether each one's place is free."""
-    ordered = sorted(with_logs(artifacts), key=lambda each: each.of != MAIN)
+    ordered = sorted(with_logs(artifacts), key=lambda each: each.from_service != MAIN)
     taken: list[PurePosixPath] = []
     found = []
     for each in ordered:
-        place = PurePosixPath(each.place)
+        place = PurePosixPath(each.stored_path)
         is_free = not any(place.is_relative_to(other) or other.is_relative_to(place) for other in taken)
         if is_free:
             taken.append(place)

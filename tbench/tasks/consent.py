@@ -34,7 +34,7 @@ class VariableRequest:
         return f"without --allow-env {self.variable}, {otherwise}"
 
 
-def wishes(file: TaskFile) -> Iterator[VariableRequest]:
+def requested_variables(file: TaskFile) -> Iterator[VariableRequest]:
     """Iterate over all variables that a task.toml requests: environment, solution, verifier, task steps."""
     tables = {"environment": file.environment.env, "solution": file.solution.env, "verifier": file.verifier.env}
     if file.verifier.environment is not None:

@@ -273,7 +273,7 @@ class TaskFile(_Section):
         """Services other than the agent's that artifacts and collect hooks refer to."""
         artifacts = (*self.artifacts, *(each for step in self.steps for each in step.artifacts))
         hooks = (*self.verifier.collect, *(each for step in self.steps for each in step.verifier.collect))
-        named = {*(each.of for each in artifacts), *(each.service for each in hooks)}
+        named = {*(each.from_service for each in artifacts), *(each.service for each in hooks)}
         return frozenset(named - {MAIN})
 
 

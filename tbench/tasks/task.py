@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from tbench.compose.project import COMPOSE_FILE, MAIN_IMAGE_PLACEHOLDER, MAIN_LOGS_PLACEHOLDER
 from tbench.errors import TaskInvalid, TrialError
-from tbench.tasks.consent import VariableRequest, missing_variables, resolve_env, wishes
+from tbench.tasks.consent import VariableRequest, missing_variables, requested_variables, resolve_env
 from tbench.tasks.files import TaskFiles, TreeEntry, read_bounded, require_bounded
 from tbench.tasks.format import (
     REWARD_RANGE,
@@ -369,15 +369,15 @@ class Task:
 
         The table `environment` includes the variables that compose files request.
         """
-        requested = [request for request in wishes(self.file) if request.key.partition(".")[0] in tables]
+        requested = [request for request in requested_variables(self.file) if request.key.partition(".")[0] in tables]
         if "environment" in tables:
             requested += self._requests_of_services()
         return missing_variables(requested, self._allowed_env)
 
     @property
-    def wishes(self) -> tuple[VariableRequest, ...]:
+    def requested_variables(self) -> tuple[VariableRequest, ...]:
         """All variables of tbench's environment that task.toml and compose files request."""
-        return (*wishes(self.file), *self._requests_of_services())
+        return (*requested_variables(self.file), *self._requests_of_services())
 
     def _requests_of_services(self) -> Iterator[VariableRequest]:
         for folder, services in self.compose_files.items():

@@ -188,7 +188,7 @@ class Judging:
         if _stands(error, repairs) or not isinstance(self.sandbox, Copies):
             raise error
         try:
-            async with removed_afterwards(await self.sandbox.anew()) as fresh:
+            async with removed_afterwards(await self.sandbox.make_fresh()) as fresh:
                 await verify(self.task, fresh)
         except VerifierFailed:
             raise error from None

@@ -10,7 +10,7 @@ import unicodedata
 from functools import lru_cache
 from itertools import groupby
 
-from reports.cell_style import PLAIN, CellStyle, restyled
+from reports.cell_style import PLAIN, CellStyle, apply_codes
 from tbench.text import unseen_as
 
 # The cells and the cursor of a terminal.
@@ -267,7 +267,7 @@ class TileScreen:
 
     def _sequence(self, mark: str, numbers: tuple[int, ...], final: str) -> None:
         if final == "m" and not mark:
-            style = restyled(self._grid.style, numbers)
+            style = apply_codes(self._grid.style, numbers)
             self._grid.style = style._replace(italic=False, underlined=False)  # too small to be seen
         elif mark == "?" and final in "hl":
             if not {47, 1047, 1049}.isdisjoint(numbers):

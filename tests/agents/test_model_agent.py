@@ -82,7 +82,7 @@ async def test_loose_files_are_roots_and_in_every_sandbox_of_the_task(
     own = (await sandbox.shell(listing, timeout_sec=20)).output
     assert own == b"root 755 run.sh\nroot 755 skills/a\n"
     assert isinstance(sandbox, Copies)
-    fresh = await sandbox.anew()
+    fresh = await sandbox.make_fresh()
     try:
         assert (await fresh.shell(listing, timeout_sec=20)).output == own
     finally:

@@ -28,7 +28,7 @@ from tbench.control.wire import Attach
 from tbench.runs.control import RunControl
 from tbench.runs.live.commands import LiveControl
 from tbench.runs.plan import plan_trials
-from tbench.runs.run import attend
+from tbench.runs.run import make_debugger
 from tbench.tasks.sources import TaskSet
 
 LOOKS, KEYS = 60, 120
@@ -93,7 +93,7 @@ async def floor_keys_ms(stream: ByteStream) -> list[float]:
 
 async def of_one_trial(place: Place, figures: Figures, scratch: Path) -> None:
     """The first screen, and a key press, by way of the control socket."""
-    control = RunControl("bench", 1, 1, attend=partial(attend, waits=False, asks=False))
+    control = RunControl("bench", 1, 1, attend=partial(make_debugger, waits=False, asks=False))
     (plan,) = plan_trials(TaskSet((place.task,), {}), a_plan("bench", seeds=(0,)))
     async with place.sandboxes(1) as sandboxes:
         [terminal], stream = await opened(sandboxes), await bare_stream(sandboxes[0])

@@ -193,7 +193,7 @@ async def ray_simulated(place: Place | None, figures: Figures, scratch: Path) ->
     trials = NODES * TRIALS_PER_NODE
     with _simulated_cluster() as cluster:
         fleet = Fleet([SimulatedNode(each) for each in cluster.first])
-        assert len(fleet.nodes) == NODES, cluster.notices
+        assert len(fleet.run_machines) == NODES, cluster.notices
         with Endpoint(REPLY, LATENCY_SEC) as base_url:
             async with ChatModel(base_url, None, Sampling(), api_key=None) as chat:
                 await chat.connect()

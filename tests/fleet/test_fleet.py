@@ -106,10 +106,10 @@ async def test_a_machine_that_is_silent_for_a_moment_keeps_its_trials_and_gets_n
     run.begin()
     await until(lambda: len(b.begun) == 3)
     b.wrong = "no answer"
-    await until(lambda: not run.fleet.nodes[1].takes_trials)
-    assert run.fleet.nodes[1].is_up
+    await until(lambda: not run.fleet.run_machines[1].takes_trials)
+    assert run.fleet.run_machines[1].is_up
     b.wrong = ""
-    await until(lambda: run.fleet.nodes[1].takes_trials)
+    await until(lambda: run.fleet.run_machines[1].takes_trials)
     b.lets_go.set()
     await run.end()
     assert [line["attempt"] for line in run.lines] == [1] * 4
@@ -334,7 +334,7 @@ async def test_the_last_machine_is_never_set_aside(tasks: TaskSet, tmp_path: Pat
     await until(lambda: "given up" in a.done)
     await run.end()
     assert sum("set aside" in note for note in run.notes) == 1  # while there was another
-    assert run.fleet.nodes[1].failures > MAX_FAILURES and run.fleet.nodes[1].takes_trials
+    assert run.fleet.run_machines[1].failures > MAX_FAILURES and run.fleet.run_machines[1].takes_trials
     assert all(line["reward"] is None for line in run.final.values()) and len(run.final) == 12
 
 
@@ -345,19 +345,19 @@ async def test_errors_of_tasks_and_of_what_runs_in_a_sandbox_set_no_machine_asid
     a.fails_with = b.fails_with = TrialError("image_build_failed", "no such package")
     run = FleetRun(tasks, tmp_path / "run", [a, b], seeds=(0, 1, 2))
     await run.end()
-    assert [node.failures for node in run.fleet.nodes] == [0, 0]
+    assert [node.failures for node in run.fleet.run_machines] == [0, 0]
 
 
 async def test_one_success_in_between_is_enough_to_stay() -> None:
     fleet = Fleet([FakeMachine("a"), FakeMachine("b")])
     notes: list[str] = []
     async with opened(fleet, notes.append):
-        _, node = fleet.nodes
+        _, node = fleet.run_machines
         error = TrialError("sandbox_failed", FULL).info()
         for outcome in (error, error, None, error, error):
-            node.attempted(outcome)
+            node.record_attempt(outcome)
         assert node.takes_trials and notes == []
-        node.attempted(error)
+        node.record_attempt(error)
         assert not node.takes_trials and len(notes) == 1
 
 
@@ -404,7 +404,7 @@ async def test_a_machine_of_another_architecture_does_not_join() -> None:
     async with opened(fleet):
         with pytest.raises(UsageError, match=r"^late: has the architecture arm64, and a has amd64; "):
             await fleet.join(late)
-        assert late.done == ["closed"] and len(fleet.nodes) == 1
+        assert late.done == ["closed"] and len(fleet.run_machines) == 1
 
 
 async def test_what_else_differs_is_one_line_for_each_machine() -> None:

@@ -160,7 +160,7 @@ async def test_however_it_ends_each_step_is_handed_over_once_as_it_stands_in_the
 async def test_every_query_has_the_seed_of_its_step(seeds: Seeds) -> None:
     model = ScriptedModel([LOOK, CLAIM, CLAIM])
     await run(model, seeds=seeds)
-    assert [request.seed for request in model.requests] == [seeds.at(step) for step in (1, 2, 3)]
+    assert [request.seed for request in model.requests] == [seeds.for_step(step) for step in (1, 2, 3)]
 
 
 async def test_without_seeds_a_query_names_none() -> None:

@@ -110,7 +110,7 @@ async def test_replies_become_steps_with_what_was_typed_and_seen() -> None:
     assert trajectory.usage == Usage(prompt_tokens=20, completion_tokens=10)
     assert [message.content for message in trajectory.messages] == ["What now?", "What now?", "two"]
     assert trajectory.protocol == "mine:Agent"
-    first, second = (Seeds("alpha", 3).at(step) for step in (1, 2))
+    first, second = (Seeds("alpha", 3).for_step(step) for step in (1, 2))
     asked = [(request.seed, request.max_tokens) for request in model.requests]
     assert asked == [(first, 50), (second, Sampling().max_tokens)]
 

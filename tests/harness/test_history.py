@@ -77,7 +77,7 @@ def test_other_versions_are_measured_at_the_servers_rate() -> None:
     made = history("a" * 100)
     made.count(Usage(prompt_tokens=50))
     assert made.estimate([Message(role="user", content="b" * 10)]) == 5
-    assert made.bytes_of(5) == 10
+    assert made.estimate_bytes(5) == 10
     made.replace([Message(role="user", content="b" * 10)])
     assert (made.tokens, len(made.messages)) == (5, 1)
 

@@ -22,7 +22,7 @@ def test_the_hash_is_the_documented_one() -> None:
 @given(st.integers(0, 2**63), st.text(), st.integers(1, 10**6))
 def test_every_server_takes_it(seed: int, task: str, step: int) -> None:
     assert 0 <= hashed_seed(seed, task, step) < 2**31
-    assert Seeds(task, seed, "bare").at(step) == seed
+    assert Seeds(task, seed, "bare").for_step(step) == seed
 
 
 def test_no_two_requests_of_a_run_have_the_same() -> None:
@@ -32,7 +32,7 @@ def test_no_two_requests_of_a_run_have_the_same() -> None:
 
 def test_tasks_rise_and_fall_apart_where_a_server_seeds_its_noise_by_request() -> None:
     def passes(task: str, seed: int, scheme: str) -> bool:
-        sent = Seeds(task, seed, scheme).at(1)  # type: ignore[arg-type]
+        sent = Seeds(task, seed, scheme).for_step(1)  # type: ignore[arg-type]
         return random.Random(sent).random() < 0.6
 
     def spread(scheme: str) -> float:

@@ -323,15 +323,15 @@ def test_a_fingerprint_is_of_the_rules_and_not_of_their_file(file: Path, tmp_pat
 def test_a_command_and_a_typed_line_count_as_a_whole(
     approver: Approver, parsed: Parsed, refused: tuple[str, ...]
 ) -> None:
-    assert approver.refused(parsed) == refused
+    assert approver.find_refused(parsed) == refused
 
 
 def test_a_line_goes_on_where_an_earlier_reply_has_left_it(approver: Approver) -> None:
     approver.note_followed(typed("ls -l"))
-    assert approver.refused(typed("; rm x\n")) == ("ls -l; rm x",)
-    assert approver.refused(typed("a\n")) == ()
+    assert approver.find_refused(typed("; rm x\n")) == ("ls -l; rm x",)
+    assert approver.find_refused(typed("a\n")) == ()
     approver.note_followed(typed("a\n"))
-    assert approver.refused(typed("; rm x\n")) == ("; rm x",)
+    assert approver.find_refused(typed("; rm x\n")) == ("; rm x",)
 
 
 def test_the_rules_that_allow_a_reply_are_told_once_each(approver: Approver) -> None:

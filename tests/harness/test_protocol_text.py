@@ -17,8 +17,8 @@ from harness.protocols.text import (
     first_balanced_object,
     key_name,
     render_view,
+    shorten,
     shorten_gap,
-    shortened,
     warning_sentences,
 )
 from harness.terminal.plain_text import PlainText
@@ -52,9 +52,9 @@ def test_cut_text_has_both_ends_and_the_size_it_says(text: str, limit: int) -> N
 
 
 def test_what_is_too_long_is_shortened_to_its_ends() -> None:
-    assert shortened("a" * 10, 10) is None
-    assert shortened("aaaaaa日bbbbbb", 10) == Gap("aaaaa", "bbbbb", 5, 3)
-    assert shortened("", 0) is None
+    assert shorten("a" * 10, 10) is None
+    assert shorten("aaaaaa日bbbbbb", 10) == Gap("aaaaa", "bbbbb", 5, 3)
+    assert shorten("", 0) is None
 
 
 def test_a_gap_is_widened_where_its_ends_are_too_long() -> None:
@@ -169,7 +169,7 @@ GAPS = {
 def result_of(text: str, limit_bytes: int) -> CommandResult:
     kept = PlainText(limit_bytes)
     kept.append(f"\x1b[31m{text}\x1b[0m".encode())
-    captured = kept.captured()
+    captured = kept.finish()
     return CommandResult(captured.text, 0, gap=captured.gap)
 
 

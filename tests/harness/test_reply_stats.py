@@ -13,7 +13,7 @@ LONG = "a reply that is long enough to be telling, " * 10
 
 
 def seen(*replies: Reply) -> ReplyStats:
-    return ReplyStats.of_replies(replies)
+    return ReplyStats.from_replies(replies)
 
 
 def test_all_replies_of_a_conversation_are_counted_by_what_they_say():
@@ -25,7 +25,7 @@ def test_all_replies_of_a_conversation_are_counted_by_what_they_say():
         step=2, policy="summarize", messages_before=5, messages_after=2, tokens_before=9, tokens_after=3,
         summary=Reply(content="c", model="b"),
     )  # fmt: skip
-    counted = ReplyStats.of(Trajectory(protocol="p", steps=tuple(steps), compactions=(summary,)))
+    counted = ReplyStats.from_trajectory(Trajectory(protocol="p", steps=tuple(steps), compactions=(summary,)))
     assert counted.model_dump(exclude={"first"}) == {
         "total": 3,
         "models": {"a": 2, "b": 1},

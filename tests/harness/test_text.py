@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.agent import Agent
 from harness.fakes import FakeTerminal, ScriptedModel
-from harness.history import History, make_room, notes_in
+from harness.history import History, extract_notes, make_room
 from harness.limits import Limits
 from harness.oversight import Decision, Declined, Draft, Query, TerminalHandback
 from harness.protocols import PROTOCOLS, load_protocol
@@ -235,7 +235,7 @@ async def test_the_models_own_notes_pass_the_gate_where_they_become_a_message(is
     done = await make_room(history, "summarize", step=1, context_tokens=9000, max_tokens=99, ask=ask)
     assert done is not None and done.summary is not None
     assert bool(special_tokens(history.messages[-1].content)) != is_neutralised
-    assert notes_in(done.summary) in history.messages[-1].content
+    assert extract_notes(done.summary) in history.messages[-1].content
 
 
 @pytest.mark.parametrize("name", ["keystrokes-json", "bash-block"])

@@ -9,7 +9,7 @@ from drawings import HOSTILE, of_class, places, read_chart, wild, words
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.charts import BarPart, ChartScale, duration_dots, finite, scale_of, seed_strip, sparkline, stacked_bar
+from reports.charts import BarPart, ChartScale, duration_dots, finite, fit_scale, seed_strip, sparkline, stacked_bar
 
 # Scales fit their numbers, and their ticks are round.
 
@@ -17,7 +17,7 @@ from reports.charts import BarPart, ChartScale, duration_dots, finite, scale_of,
 @given(st.lists(wild), st.sampled_from([0.05, 0.1, 0.2]))
 def test_every_value_lies_on_its_scale(values: list[float], least: float) -> None:
     known = [value for each in values if (value := finite(each)) is not None]
-    scale = scale_of(known, least=least)
+    scale = fit_scale(known, least=least)
     assert scale.high - scale.low >= least * 0.999
     assert all(scale.low <= value <= scale.high for value in known)
     assert all(0 <= scale.share(value) <= 1 for value in known)
@@ -27,7 +27,7 @@ def test_every_value_lies_on_its_scale(values: list[float], least: float) -> Non
 
 @given(st.lists(st.floats(0, 1), min_size=1))
 def test_scores_have_a_scale_from_0_to_1_at_most(scores: list[float]) -> None:
-    scale = scale_of(scores, least=0.1)
+    scale = fit_scale(scores, least=0.1)
     assert scale.low >= 0
     assert scale.high <= 1
 

@@ -14,7 +14,7 @@ from tbench.errors import TrialError
 from tbench.results import ErrorInfo
 from tbench.runs.admission import MAX_LOST_MACHINES, Admission, Demand, MachineBudget, NoMachine, RetryBudget
 from tbench.sandbox.fake import FakeBackend
-from tbench.sandbox.run_machine import Node
+from tbench.sandbox.run_machine import RunMachine
 
 SMALL = Demand(1, 100)
 
@@ -275,7 +275,7 @@ async def test_gpus_are_counted_where_their_number_is_known() -> None:
 
 
 def machines(*cpus: float) -> tuple[list[MachineBudget], Admission]:
-    budgets = [MachineBudget(each, each * 1000, node=Node(str(each), FakeBackend())) for each in cpus]
+    budgets = [MachineBudget(each, each * 1000, node=RunMachine(str(each), FakeBackend())) for each in cpus]
     return budgets, Admission(budgets)
 
 
@@ -309,7 +309,7 @@ async def test_an_unavailable_machine_gets_nothing_and_a_new_one_takes_waiting_t
     one.node.lose("unplugged")
     made = await guests(admission, [SMALL, SMALL], [])
     assert [guest.inside for guest in made] == [False, False]
-    admission.add(MachineBudget(1, 1000, node=Node("late", FakeBackend())))
+    admission.add(MachineBudget(1, 1000, node=RunMachine("late", FakeBackend())))
     admission.admit_waiting()
     await settle()
     assert [guest.inside for guest in made] == [True, False]
@@ -372,7 +372,7 @@ async def test_an_avoided_machine_is_used_only_without_an_alternative() -> None:
             assert await waiting is one
 
 
-async def enter(admission: Admission, avoided: Node) -> MachineBudget:
+async def enter(admission: Admission, avoided: RunMachine) -> MachineBudget:
     async with admission.admit(SMALL, avoided=avoided) as budget:
         return budget
 
@@ -405,8 +405,8 @@ def an_error(type_: str) -> ErrorInfo:
     return TrialError(type_, "as told").info()
 
 
-def a_node(name: str = "") -> Node:
-    return Node(name, FakeBackend())
+def a_node(name: str = "") -> RunMachine:
+    return RunMachine(name, FakeBackend())
 
 
 def test_without_a_loss_there_are_as_many_attempts_as_were_allowed() -> None:

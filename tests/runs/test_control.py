@@ -29,7 +29,7 @@ from tbench.results import TrialResult
 from tbench.runs.control import RunControl
 from tbench.runs.live.commands import LiveControl
 from tbench.runs.plan import plan_trials
-from tbench.runs.run import Run, RunOutcome, attend
+from tbench.runs.run import Run, RunOutcome, make_debugger
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend
 from tbench.scores.summarise import summarise
@@ -222,7 +222,7 @@ async def test_an_unknown_trial_is_refused_with_similar_names(tasks: TaskSet, st
 
 
 def a_run(planned: int) -> RunControl:
-    return RunControl("r", planned, 1, attend=partial(attend, waits=False, asks=False))
+    return RunControl("r", planned, 1, attend=partial(make_debugger, waits=False, asks=False))
 
 
 async def test_an_agent_that_has_ended_gets_no_message(tasks: TaskSet, store: RunStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tbench.runs.redaction import hiding
+from tbench.runs.redaction import make_redactor
 from tbench.tasks.task import Task
 
 KEY = "sk-planted-0815"
@@ -22,7 +22,7 @@ OTHER = "${PLANTED_OTHER}"
 
 
 def hide(text: str, *tasks: Task | None, host: dict[str, str]) -> str:
-    return hiding(tasks, host=host)(text)
+    return make_redactor(tasks, host=host)(text)
 
 
 def test_the_key_is_hidden_wherever_it_stands() -> None:
@@ -57,4 +57,4 @@ def test_the_variables_of_all_tasks_are_hidden(make_task: Any) -> None:
     toml = '[environment.env]\nTOKEN = "${%s}"\n'
     tasks = [Task.read(make_task(name.lower(), toml=toml % name)) for name in ("ONE", "TWO")]
     host = {"ONE": "first-value", "TWO": "second-value", "THREE": "third-value"}
-    assert hiding(tasks, host=host)("first-value second-value third-value") == "[ONE] [TWO] third-value"
+    assert make_redactor(tasks, host=host)("first-value second-value third-value") == "[ONE] [TWO] third-value"

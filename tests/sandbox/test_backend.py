@@ -173,7 +173,7 @@ async def test_a_copy_has_the_files_and_a_life_of_its_own(sandbox: Sandbox) -> N
 async def test_a_sandbox_made_anew_has_nothing_of_the_first(sandbox: Sandbox) -> None:
     assert isinstance(sandbox, Copies)
     await sandbox.put({"/note": FileEntry(b"here")})
-    anew = await sandbox.anew()
+    anew = await sandbox.make_fresh()
     will_say(anew, ExecResult(0, b"gone"))
     assert (await anew.shell("[ -e /note ] || printf gone", timeout_sec=30)).output == b"gone"
     await anew.remove()

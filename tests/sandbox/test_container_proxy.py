@@ -14,7 +14,7 @@ from run_plans import a_plan
 from tbench.config.values import checked_proxy_choice, shown_proxy
 from tbench.errors import UsageError
 from tbench.runs.plan import stored_config
-from tbench.runs.redaction import hiding
+from tbench.runs.redaction import make_redactor
 from tbench.sandbox.container_proxy import PROXY_VARIABLES, ContainerProxy, Masks, container_proxy
 
 URL = "http://me:pa%40ss-w0rd@10.1.2.3:3128"
@@ -94,7 +94,7 @@ def test_a_password_is_in_nothing_that_is_stored_and_found_again_where_it_is_kno
 )
 def test_every_form_of_a_password_is_hidden_also_in_messages(form: str) -> None:
     proxy = container_proxy(URL, {})
-    for hide in (proxy.masks.masked_text, hiding([], host={}, proxy=proxy)):
+    for hide in (proxy.masks.masked_text, make_redactor([], host={}, proxy=proxy)):
         said = hide(f"cannot reach {form} today")
         assert "w0rd" not in said
         assert said.startswith("cannot reach ") and said.endswith(" today")

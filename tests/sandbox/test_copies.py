@@ -23,7 +23,7 @@ class Slow(FakeSandbox):
         self.let_start = asyncio.Event()
 
     async def start_copy(self) -> FakeSandbox:
-        made = await self.anew()
+        made = await self.make_fresh()
         try:
             await self.let_start.wait()
             if self.fails == "start":
@@ -36,7 +36,7 @@ class Slow(FakeSandbox):
     async def bring(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
         if self.fails == "bring":
             raise TrialError("verifier_failed", "not all of it came")
-        await super().bring(copy, paths, removed)
+        await super().copy_into(copy, paths, removed)
 
     @property
     def left(self) -> list[FakeSandbox]:

@@ -9,7 +9,7 @@ import pytest
 
 from tbench.errors import TrialError
 from tbench.sandbox.fake import FakeBackend
-from tbench.sandbox.run_machine import Node
+from tbench.sandbox.run_machine import RunMachine
 
 Work = Callable[[], Awaitable[object]]
 
@@ -21,7 +21,7 @@ async def for_ever() -> None:
 class Hosted:
     """Work on a machine, which has begun."""
 
-    def __init__(self, node: Node, work: Work) -> None:
+    def __init__(self, node: RunMachine, work: Work) -> None:
         self.error: TrialError | None = None
         self._node, self._work = node, work
         self.task = asyncio.create_task(self._run())
@@ -40,17 +40,17 @@ class Hosted:
 
 
 @pytest.fixture
-def node() -> Node:
-    return Node("a", FakeBackend())
+def node() -> RunMachine:
+    return RunMachine("a", FakeBackend())
 
 
-async def hosted(node: Node, work: Work = for_ever) -> Hosted:
+async def hosted(node: RunMachine, work: Work = for_ever) -> Hosted:
     made = Hosted(node, work)
     await asyncio.sleep(0)
     return made
 
 
-async def test_what_is_on_a_lost_machine_ends_with_its_name_and_goes_on_after_that(node: Node) -> None:
+async def test_what_is_on_a_lost_machine_ends_with_its_name_and_goes_on_after_that(node: RunMachine) -> None:
     one, other = await hosted(node), await hosted(node)
     assert node.lose("unplugged") == 2
     assert await asyncio.gather(one.task, other.task) == ["went on"] * 2
@@ -58,7 +58,7 @@ async def test_what_is_on_a_lost_machine_ends_with_its_name_and_goes_on_after_th
     assert (one.error.type, str(one.error)) == ("engine_unreachable", "a: unplugged")
 
 
-async def test_nothing_begins_on_a_lost_machine_until_it_is_back(node: Node) -> None:
+async def test_nothing_begins_on_a_lost_machine_until_it_is_back(node: RunMachine) -> None:
     node.lose("unplugged")
     early = await hosted(node, lambda: asyncio.sleep(0))
     assert await early.task == "went on" and str(early.error) == "a: unplugged"
@@ -67,13 +67,13 @@ async def test_nothing_begins_on_a_lost_machine_until_it_is_back(node: Node) -> 
     assert await later.task == "went on" and later.error is None
 
 
-async def test_a_machine_that_is_lost_twice_ends_a_trial_once(node: Node) -> None:
+async def test_a_machine_that_is_lost_twice_ends_a_trial_once(node: RunMachine) -> None:
     one = await hosted(node)
     assert (node.lose("unplugged"), node.lose("again")) == (1, 0)
     assert await one.task == "went on" and str(one.error) == "a: unplugged"
 
 
-async def test_what_is_cancelled_as_well_is_cancelled(node: Node) -> None:
+async def test_what_is_cancelled_as_well_is_cancelled(node: RunMachine) -> None:
     one, other = await hosted(node), await hosted(node)
     node.lose("unplugged")
     one.task.cancel()
@@ -97,14 +97,14 @@ async def fails_on_its_way_out() -> None:
 
 
 @pytest.mark.parametrize("work", [swallows, fails_on_its_way_out])
-async def test_what_ends_in_another_way_is_lost_all_the_same(node: Node, work: Work) -> None:
+async def test_what_ends_in_another_way_is_lost_all_the_same(node: RunMachine, work: Work) -> None:
     one = await hosted(node, work)
     node.lose("unplugged")
     assert await one.task == "went on"
     assert one.error is not None and one.error.type == "engine_unreachable"
 
 
-async def test_a_deadline_within_still_works(node: Node) -> None:
+async def test_a_deadline_within_still_works(node: RunMachine) -> None:
     async def times_out() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
@@ -118,15 +118,15 @@ async def test_a_deadline_within_still_works(node: Node) -> None:
     assert await one.task == "went on" and one.error is not None
 
 
-def test_failures_in_a_row_are_counted_and_told(node: Node) -> None:
+def test_failures_in_a_row_are_counted_and_told(node: RunMachine) -> None:
     told: list[str] = []
     node.on_failure = told.append
     for type_ in ("sandbox_failed", "image_no_space"):
-        node.attempted(TrialError(type_, "full").info())
+        node.record_attempt(TrialError(type_, "full").info())
     assert (node.failures, told) == (2, ["sandbox_failed: full", "image_no_space: full"])
     # These say nothing about the machine.
     for type_ in ("image_build_failed", "task_invalid", "healthcheck_failed"):
-        node.attempted(TrialError(type_, "so it is").info())
+        node.record_attempt(TrialError(type_, "so it is").info())
     assert node.failures == 2
-    node.attempted(TrialError("verifier_timeout", "slow").info())
+    node.record_attempt(TrialError("verifier_timeout", "slow").info())
     assert node.failures == 0

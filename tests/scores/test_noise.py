@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tbench.scores.comparing.compare import Comparison, compare
-from tbench.scores.comparing.compared_run import Side
+from tbench.scores.comparing.compared_run import ComparedRun
 from tbench.scores.comparing.exact_tests import sign_flip_test, sign_test
 from tbench.scores.comparing.noise import task_solve_rates
 from tbench.scores.gate.judge import judge
@@ -79,13 +79,13 @@ def test_the_figures_of_a_run_are_those_of_its_fractions(rows: Rows, noise: int)
             float(exact_mean(at)),
             float(exact_mean(hat)),
         )
-    (first, *_) = task_solve_rates([Side("a", found, {})])
+    (first, *_) = task_solve_rates([ComparedRun("a", found, {})])
     assert sum(number >= 1 for number in rows[int(first.task[1:])]) == first.solved
 
 
 @given(tables(6, 3), tables(6, 3), st.integers(1, 4))
 def test_a_comparison_is_that_of_the_fractions(old: Rows, new: Rows, noise: int) -> None:
-    found = compare(Side("a", table(old, noise), {}), Side("b", table(new, noise + 1), {}))
+    found = compare(ComparedRun("a", table(old, noise), {}), ComparedRun("b", table(new, noise + 1), {}))
     gains = [exact_mean(b) - exact_mean(a) for a, b in zip(old, new, strict=True)]
     better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
     assert (found.better, found.worse, found.equal) == (better, worse, 6 - better - worse)
@@ -99,7 +99,7 @@ def test_a_comparison_is_that_of_the_fractions(old: Rows, new: Rows, noise: int)
     assert [each.task for each in found.changes] == [task for _, task in moved]
     newly = [f"t{at}" for at, (a, b) in enumerate(zip(old, new, strict=True)) if max(a) < 1 <= max(b) and gains[at]]
     assert sorted(each.task for each in found.newly_solved) == newly
-    clean = compare(Side("a", table(old, 0), {}), Side("b", table(new, 0), {}))
+    clean = compare(ComparedRun("a", table(old, 0), {}), ComparedRun("b", table(new, 0), {}))
     assert Comparison.model_dump(found) == Comparison.model_dump(clean)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tbench.errors import TaskInvalid
-from tbench.tasks.artifacts import Artifact, in_order
+from tbench.tasks.artifacts import Artifact, collection_order
 from tbench.tasks.task import Task
 
 MakeTask = Any
@@ -19,7 +19,7 @@ def artifact(source: str, **more: Any) -> Artifact:
 
 def test_a_path_alone_is_an_artifact() -> None:
     assert Artifact.model_validate("/app/out/") == artifact("/app/out/")
-    assert (artifact("/app//./out/").path, artifact("/app/out/").place) == ("/app/out", "app/out")
+    assert (artifact("/app//./out/").path, artifact("/app/out/").stored_path) == ("/app/out", "app/out")
 
 
 def test_a_relative_path_begins_at_the_root() -> None:
@@ -28,7 +28,7 @@ def test_a_relative_path_begins_at_the_root() -> None:
 
 def test_a_destination_is_where_people_find_it() -> None:
     found = artifact("/app/out", destination="results/all")
-    assert (found.path, found.place) == ("/app/out", "results/all")
+    assert (found.path, found.stored_path) == ("/app/out", "results/all")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_cannot_be_collected_is_named_before_a_run(make_task: MakeTask, wri
 
 
 def places(*artifacts: Artifact) -> list[tuple[str, bool]]:
-    return [(each.path, is_free) for each, is_free in in_order(artifacts)]
+    return [(each.path, is_free) for each, is_free in collection_order(artifacts)]
 
 
 def test_the_published_directory_is_always_an_artifact() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tbench.errors import TrialError
-from tbench.tasks.consent import VariableRequest, resolve_env, wishes, withheld_variables_note
+from tbench.tasks.consent import VariableRequest, requested_variables, resolve_env, withheld_variables_note
 from tbench.tasks.format import TaskFile
 
 HOST = {"HOST_A": "a", "OPENAI_API_KEY": "the-real-key", "EMPTY": ""}
@@ -55,7 +55,7 @@ def test_every_wish_is_found_with_its_key() -> None:
     file = a_file(
         verifier={"KEY": "${A:-}", "PLAIN": "x"}, environment={"KEY": "${B}"}, solution={"OTHER": "${A}", "N": "x${C}"}
     )
-    assert list(wishes(file)) == [
+    assert list(requested_variables(file)) == [
         VariableRequest("environment.env.KEY", "B", has_default=False),
         VariableRequest("solution.env.OTHER", "A", has_default=False),
         VariableRequest("verifier.env.KEY", "A", has_default=True),
@@ -67,7 +67,7 @@ def test_one_line_names_what_is_set_asked_for_and_not_allowed() -> None:
         a_file(verifier={"K": "${OPENAI_API_KEY:-}", "L": "${NOT_SET}"}),
         a_file(environment={"A": "${HOST_A}", "K": "${OPENAI_API_KEY}"}),
     ]
-    wished = [wish for file in files for wish in wishes(file)]
+    wished = [wish for file in files for wish in requested_variables(file)]
     assert withheld_variables_note(wished, (), HOST) == (
         "requested by tasks and set here, but not allowed: HOST_A, OPENAI_API_KEY; allow with "
         "--allow-env HOST_A --allow-env OPENAI_API_KEY"

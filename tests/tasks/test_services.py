@@ -112,7 +112,7 @@ def test_variables_come_from_the_task_and_with_consent_from_outside(
     text = "services: {api: {image: 'x:${TAG}', environment: {A: '$FRUIT', B: '${NOWHERE:-b}', C: '${TAG}'}}}"
     toml = '[environment]\nenv = { TAG = "1.2" }\n'
     task = Task.read(with_compose(make_task, text, toml=toml))
-    assert list(task.wishes) == [
+    assert list(task.requested_variables) == [
         VariableRequest("services.api.environment.A", "FRUIT", False, "environment/docker-compose.yaml"),
         VariableRequest("services.api.environment.B", "NOWHERE", True, "environment/docker-compose.yaml"),
     ]
@@ -178,7 +178,9 @@ def test_the_compose_file_of_a_verifier_is_known_before_a_run(make_task: MakeTas
     assert lacking.unsupported == ["services.main.secrets in tests/docker-compose.yaml"]
     path = beside_tests(make_task, "services: {main: {image: 'x:${TAG}', privileged: true}}")
     task = Task.read(path)
-    assert task.wishes == (VariableRequest("services.main.image", "TAG", False, "tests/docker-compose.yaml"),)
+    assert task.requested_variables == (
+        VariableRequest("services.main.image", "TAG", False, "tests/docker-compose.yaml"),
+    )
     refused = refusal(task, "", "nop")
     assert refused is not None
     assert refused.type == "trust_missing"

@@ -23,7 +23,7 @@ from tbench.runs.regrade import regrade
 from tbench.runs.run import Run
 from tbench.sandbox.backend import Compares, opened
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.cleaning import reap
+from tbench.sandbox.docker.cleaning import remove_leftovers
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_SNAPSHOT
 from tbench.storage.run_store import RunStore
@@ -426,7 +426,7 @@ async def test_a_failed_trial_is_kept_survives_the_reaper_and_is_verified_again(
 ) -> None:
     directory, result, name = await run_trial(make_task(test=COUNTS.format(2)), keep="failed")
     assert (result.reward, await left(engine, name)) == (0.0, (1, 0))
-    await reap(engine)
+    await remove_leftovers(engine)
     changes = await regrade(partial(DockerBackend, engine), directory, (), None, print)
     assert [(change.before.reward, change.after and change.after.reward) for change in changes] == [(0.0, 1.0)]
     lines = [TrialResult.model_validate_json(line) for line in (directory / "results.jsonl").read_text().splitlines()]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.cell_style import PLAIN, CellStyle, restyled
+from reports.cell_style import PLAIN, CellStyle, apply_codes
 from tbench.view.screen import TileScreen
 
 
@@ -85,11 +85,11 @@ def test_the_last_lines_are_cut_to_the_given_columns() -> None:
     ],
 )
 def test_styles_are_classes_of_the_page(codes: tuple[int, ...], words: str) -> None:
-    assert restyled(PLAIN, codes).words == words
+    assert apply_codes(PLAIN, codes).words == words
 
 
 def test_a_style_without_codes_is_the_plain_one() -> None:
-    assert restyled(CellStyle(ink=3, bold=True), ()) == PLAIN
+    assert apply_codes(CellStyle(ink=3, bold=True), ()) == PLAIN
 
 
 @given(st.text(alphabet=st.sampled_from("ab\r\n\t\b\x1b[]0123456789;?hlmHJKABCDLMPXrSTu78c日\u0301 "), max_size=300))

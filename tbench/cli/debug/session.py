@@ -24,7 +24,7 @@ from tbench.config.settings import RunConfig
 from tbench.control.client import ControlConnection, ControlConnectionClosed
 from tbench.control.wire import Stepping
 from tbench.errors import UsageError
-from tbench.runs.live.commands import came_to
+from tbench.runs.live.commands import outcome_text
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ async def debug_new_trial(
             print_line(text, err=True)
         await session.quit(keep=left == "quit keep")
     if session.result is not None:
-        print_line(f"{session.trial}: {came_to(session.result)}; files: {session.directory}")
+        print_line(f"{session.trial}: {outcome_text(session.result)}; files: {session.directory}")
     if left == "quit keep":
         print_line(f"kept: the container; enter it with: tbench shell {session.directory}/{session.trial}", err=True)
     if left is None:

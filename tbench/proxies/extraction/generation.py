@@ -68,7 +68,7 @@ async def ask(model: Model, protocol: ActionProtocol, task: TaskEntry, seed: int
     try:
         reply = await model.query(
             protocol.first_messages(task.instruction, ""),
-            seed=Seeds(task.name, seed, model.sampling.seed_scheme).at(1),
+            seed=Seeds(task.name, seed, model.sampling.seed_scheme).for_step(1),
             max_tokens=model.sampling.max_tokens,
             tools=protocol.tools,
         )

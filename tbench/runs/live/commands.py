@@ -225,7 +225,7 @@ class LiveControl:
             names = names_shown(each.name for each in fitting)
             raise UsageError(f"{plain(name)}: several trials of this task are running: {names}")
         if (over := self._result_of(name)) is not None:
-            raise UsageError(f"{plain(name)}: has ended with {came_to(over)}")
+            raise UsageError(f"{plain(name)}: has ended with {outcome_text(over)}")
         known = [each.name for each in self._run.trials.values()]
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(near)}?" if near else "tbench ps lists running trials"
@@ -277,7 +277,7 @@ def _prefixing(trial: TrialControl) -> Iterator[None]:
         raise UsageError(f"{trial.name}: {error}") from None
 
 
-def came_to(result: TrialResult) -> str:
+def outcome_text(result: TrialResult) -> str:
     """Return a trial's outcome in two words."""
     if result.error is not None:
         return f"error {result.error.type}"

@@ -255,7 +255,7 @@ class DebuggedTrial:
         if self._trial.terminal is None:
             return ""
         with contextlib.suppress(ConnectionError):
-            return (await self._trial.terminal.drawn()).text
+            return (await self._trial.terminal.draw_screen()).text
         return ""
 
 

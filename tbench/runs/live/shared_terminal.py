@@ -58,7 +58,7 @@ class SharedTerminal:
                 return None
             typed, self._typed = bytes(self._typed).decode("utf-8", "replace"), bytearray()
             screen = await terminal.handed_back()
-            terminal.remark("a person has given the terminal back")
+            terminal.add_remark("a person has given the terminal back")
         now = "It cannot be told what is on the screen." if screen is None else f"[The screen now:]\n{screen.text}"
         return TerminalHandback(f"{_shortened(visible(typed.replace(chr(13), chr(10))))}\n{now}")
 
@@ -66,7 +66,7 @@ class SharedTerminal:
         """Return the screen. Raises UsageError if it cannot be read."""
         assert self._trial.terminal is not None
         try:
-            return wire_screen(await self._trial.terminal.drawn())
+            return wire_screen(await self._trial.terminal.draw_screen())
         except ConnectionError as error:
             raise UsageError(f"its terminal cannot be reached: {error}") from None
 
@@ -77,7 +77,7 @@ class SharedTerminal:
             if not self._trial.is_idle or terminal is None:
                 return False
             if not self._typed:
-                terminal.remark("a person types")
+                terminal.add_remark("a person types")
             self._typed += data
             self._trial.touch()
             # A lost terminal is the agent's to notice: it decides how the trial goes on.
@@ -92,7 +92,7 @@ class SharedTerminal:
         assert terminal is not None
         if take and self.takeover.is_closed:
             raise UsageError("another client has taken its terminal; attach without --take")
-        with terminal.tapped() as tap:
+        with terminal.open_tap() as tap:
             if take:
                 self._taker_tap = tap
                 self.takeover.close()
@@ -133,7 +133,7 @@ class AttachedViewer:
         await asyncio.sleep(self._drawn_at + _BETWEEN_SCREENS_SEC - loop.time())
         self._drawn_at = loop.time()
         may_type = self._take and self._trial.is_idle
-        screen = wire_screen(await self._terminal.drawn())
+        screen = wire_screen(await self._terminal.draw_screen())
         if not self._drawn and may_type == self._take:
             self._answered = True
             self._tap.nudge()
@@ -146,7 +146,7 @@ class AttachedViewer:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._drawn_at + _BETWEEN_SCREENS_SEC - loop.time())
         self._drawn_at = loop.time()
-        screen = await self._terminal.drawn(self._tap)
+        screen = await self._terminal.draw_screen(self._tap)
         return screen.escapes() + self._tap.take()
 
     async def type(self, data: bytes) -> None:

@@ -19,13 +19,13 @@ from tbench.events import Phase
 from tbench.results import ImageOrigin
 from tbench.sandbox.archive import loose_files
 from tbench.sandbox.backend import Capacity, SandboxSettings, Say
-from tbench.sandbox.docker.cleaning import reap, remove_own
+from tbench.sandbox.docker.cleaning import remove_leftovers, remove_own
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.create import Originals, engine_errors, ensure_scratch_image, lacks_quota, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Image, Images
 from tbench.sandbox.docker.limits import PROBE_LIMITS, READ_LIMITS, MemoryWatch, limit_states, read_limits
-from tbench.sandbox.docker.manifest import about_pulls
+from tbench.sandbox.docker.manifest import describe_pulls
 from tbench.sandbox.docker.networks import (
     closed_network,
     endpoint_addresses,
@@ -113,7 +113,7 @@ class DockerBackend:
             closed_network=self._closed_network if config.block_host else None,
             proxy=settings.container_proxy,
         )
-        self._reaping = asyncio.create_task(self._reap(say))
+        self._reaping = asyncio.create_task(self._remove_leftovers(say))
         try:
             waiting = asyncio.wait({self._reaping}, timeout=_REAP_FIRST_SEC)
             tools, _, _ = await asyncio.gather(checked_tools(engine, say), ensure_network(engine), waiting)
@@ -131,9 +131,9 @@ class DockerBackend:
         self._memory_watch = MemoryWatch(engine, settings.run)
         self._gpus = UnitPool(range(self.capacity().gpus or 0))
 
-    async def _reap(self, say: Say) -> None:
+    async def _remove_leftovers(self, say: Say) -> None:
         """Remove leftovers of killed runs. An engine may take minutes for a single container."""
-        for line in await reap(self._engine):
+        for line in await remove_leftovers(self._engine):
             say(line)
 
     def _note_limits(self, seen: Mapping[str, LimitState]) -> None:
@@ -327,9 +327,9 @@ class DockerBackend:
         if image.origin is not None:
             self.image_origins[name] = image.origin
 
-    async def about_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
+    async def describe_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
         names = await self._images.to_pull(environments)
-        return await about_pulls(self._engine, names, ask=ask)
+        return await describe_pulls(self._engine, names, ask=ask)
 
     async def prefetch(self, environments: Sequence[Environment]) -> Mapping[str, TrialError]:
         failed = {}

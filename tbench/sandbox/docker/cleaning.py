@@ -83,7 +83,7 @@ async def clean(engine: Engine, scope: Scope, *, dry_run: bool = False) -> Clean
     return cleaned
 
 
-async def reap(engine: Engine) -> list[str]:
+async def remove_leftovers(engine: Engine) -> list[str]:
     """Remove leftovers of killed runs, at the start of a run; returns one line per item. Bounded; never raises.
 
     Removes only items whose owner is certainly gone, and none that are kept, shared or merely unused.

@@ -343,11 +343,11 @@ class Container:
         recipe = self._original_recipe
         return await self._another(dataclasses.replace(recipe, shares_with=self.container_id, network=self._network))
 
-    async def bring(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
+    async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
         assert isinstance(copy, Container)
         await transfer(self._open_as_root, copy._open_as_root, paths, removed)
 
-    async def anew(self) -> Sandbox:
+    async def make_fresh(self) -> Sandbox:
         recipe = self._original_recipe
         options = recipe.options.without_aliases() if recipe.options is not None else None
         return await self._another(dataclasses.replace(recipe, options=options, network=self._network))

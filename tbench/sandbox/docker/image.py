@@ -258,7 +258,7 @@ class Images:
             return []
         return [name for name, image in zip(names, found, strict=True) if image is None]
 
-    async def foresee(self, environment: Environment) -> ImageState:
+    async def predict_state(self, environment: Environment) -> ImageState:
         """Predict what `get` will do for the task's image. Raises TrialError."""
         published = environment.settings.docker_image
         if published and not self._is_built(environment):

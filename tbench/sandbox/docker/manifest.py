@@ -224,7 +224,7 @@ async def forecast(engine: Engine, names: Collection[ImageName], *, ask: bool = 
     return Forecast(len(once), sum(layers.values()), unknown, await free_bytes(engine), engine.info.root)
 
 
-async def about_pulls(engine: Engine, names: Collection[ImageName], *, ask: bool) -> list[str]:
+async def describe_pulls(engine: Engine, names: Collection[ImageName], *, ask: bool) -> list[str]:
     """Return a line about the pulls of these images, and a warning if they may not fit; empty without images."""
     if not names:
         return []

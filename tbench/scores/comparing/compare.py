@@ -17,7 +17,7 @@ from typing import Literal
 
 from harness.trajectory import Frozen
 from tbench.reward import as_fraction, is_solved
-from tbench.scores.comparing.compared_run import PairedBy, Pairing, Side, pair
+from tbench.scores.comparing.compared_run import ComparedRun, PairedBy, Pairing, pair
 from tbench.scores.comparing.exact_tests import PMethod, holm, sign_flip_test, sign_test
 from tbench.scores.intervals import bootstrap, can_be_resampled, student_t_975
 from tbench.scores.statistics import Row, mean_std
@@ -200,7 +200,7 @@ class Comparison(PairedDifference):
     left_out: LeftOut
 
 
-def compare(first: Side, second: Side) -> Comparison:
+def compare(first: ComparedRun, second: ComparedRun) -> Comparison:
     """Compare two runs over their common tasks and seeds. Raises NothingInCommon, a ValueError."""
     pairing = pair(first, second)
     old, new = _filled(pairing.first, 0), _filled(pairing.second, 0)
@@ -242,7 +242,7 @@ def compare(first: Side, second: Side) -> Comparison:
     )
 
 
-def compare_all(sides: Sequence[Side]) -> tuple[Comparison, ...]:
+def compare_all(sides: Sequence[ComparedRun]) -> tuple[Comparison, ...]:
     """Compare every pair of runs, in their order; `p_holm` is adjusted for all of them. Raises NothingInCommon."""
     comparisons = [compare(first, second) for first, second in combinations(sides, 2)]
     adjusted = holm([each.p for each in comparisons])

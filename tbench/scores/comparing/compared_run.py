@@ -13,7 +13,7 @@ PairedBy = Literal["seed", "position"]
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedRun:
     """One run of a comparison."""
 
     name: str
@@ -50,7 +50,7 @@ class Pairing:
     second_seeds_left_out: tuple[int, ...]
 
 
-def pair(first: Side, second: Side) -> Pairing:
+def pair(first: ComparedRun, second: ComparedRun) -> Pairing:
     """Pair the common tasks and seeds of two runs.
 
     If they have no common seed, seeds are paired by position, as many as both have. Raises NothingInCommon.
@@ -78,12 +78,12 @@ def pair(first: Side, second: Side) -> Pairing:
     )
 
 
-def _is_changed(task: str, first: Side, second: Side) -> bool:
+def _is_changed(task: str, first: ComparedRun, second: ComparedRun) -> bool:
     old, new = first.hashes.get(task), second.hashes.get(task)
     return old is not None and new is not None and old != new
 
 
-def _no_common_task(first: Side, second: Side, changed: int) -> str:
+def _no_common_task(first: ComparedRun, second: ComparedRun, changed: int) -> str:
     why = f"; the content of {changed} tasks has changed" if changed else ""
     return f"{first.name} and {second.name} have no task in common{why}; compare runs over the same tasks"
 
@@ -103,7 +103,7 @@ def _rows(table: RewardTable, tasks: list[str], seeds: tuple[int, ...]) -> tuple
 
 
 def _renamed(
-    first: Side, second: Side, only_first: tuple[str, ...], only_second: tuple[str, ...]
+    first: ComparedRun, second: ComparedRun, only_first: tuple[str, ...], only_second: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
     by_hash = {second.hashes[task]: task for task in only_second if task in second.hashes}
     found = ((task, by_hash.get(first.hashes.get(task, ""))) for task in only_first)

@@ -11,7 +11,7 @@ from typing import Literal
 from harness.trajectory import Frozen
 from tbench.reward import is_solved
 from tbench.scores.comparing.compare import VarianceParts
-from tbench.scores.comparing.compared_run import Side
+from tbench.scores.comparing.compared_run import ComparedRun
 from tbench.scores.comparing.text import size
 from tbench.scores.statistics import RewardTable, score, task_means
 from tbench.scores.summary import percent
@@ -46,7 +46,7 @@ class TaskSolveRate(Frozen):
         return wilson_95(self.solved, self.scored) if self.scored else None
 
 
-def task_solve_rates(sides: Iterable[Side]) -> tuple[TaskSolveRate, ...]:
+def task_solve_rates(sides: Iterable[ComparedRun]) -> tuple[TaskSolveRate, ...]:
     """Count the trials of runs of one configuration by task; tasks with a solve rate closest to one half come first."""
     counts: dict[tuple[str, str | None], list[int]] = {}
     for side in sides:
@@ -159,7 +159,7 @@ def plan_from_one_run(table: RewardTable) -> PowerPlan:
     return PowerPlan(parts=parts, is_pair=False, is_bound=seeds == 1)
 
 
-def pooled(sides: Sequence[Side]) -> Side:
+def pooled(sides: Sequence[ComparedRun]) -> ComparedRun:
     """Pool runs of one configuration into one with the seeds of all, over the tasks of the same content in all."""
     first = sides[0]
     if len(sides) == 1:
@@ -173,7 +173,7 @@ def pooled(sides: Sequence[Side]) -> Side:
     rows = tuple(tuple(reward for rows in by_task for reward in rows[task]) for task in common)
     seeds = tuple(range(sum(len(side.table.seeds) for side in sides)))
     name = " + ".join(side.name for side in sides)
-    return Side(
+    return ComparedRun(
         name,
         RewardTable(tuple(common), seeds, rows, all(side.table.is_bounded for side in sides)),
         {task: first.hashes[task] for task in common if task in first.hashes},

@@ -7,7 +7,7 @@ from typing import Any
 
 from tbench.reward import mean, reward_text
 from tbench.scores.comparing.compare import Comparison, LeftOut, PairedDifference
-from tbench.scores.comparing.compared_run import Side
+from tbench.scores.comparing.compared_run import ComparedRun
 from tbench.scores.statistics import Row, coverage, mean_std, per_seed_scores
 from tbench.scores.summary import percent
 from tbench.scores.tables import Column, Sheet
@@ -50,7 +50,7 @@ def letters(count: int) -> list[str]:
 # -- tables --------------------------------------------------------------------------------------
 
 
-def side_sheet(sides: Sequence[Side], models: Sequence[str | None]) -> Sheet:
+def side_sheet(sides: Sequence[ComparedRun], models: Sequence[str | None]) -> Sheet:
     """Return a sheet of the runs, each over all of its tasks and seeds."""
     columns = (
         Column("letter", "", is_text=True),
@@ -114,7 +114,9 @@ def _pair_row(comparison: Comparison, first: str, second: str) -> dict[str, Any]
     }
 
 
-def task_sheet(comparison: Comparison, first: Side, second: Side, names: tuple[str, str], *, every: bool) -> Sheet:
+def task_sheet(
+    comparison: Comparison, first: ComparedRun, second: ComparedRun, names: tuple[str, str], *, every: bool
+) -> Sheet:
     """Return a sheet of the tasks on which two runs differ, best gain first; with `every`, then also the equal ones."""
     columns = (
         Column("first", None),
@@ -151,7 +153,7 @@ def task_sheet(comparison: Comparison, first: Side, second: Side, names: tuple[s
     return Sheet(columns, rows)
 
 
-def _compared(comparison: Comparison, side: Side, task: str) -> Row:
+def _compared(comparison: Comparison, side: ComparedRun, task: str) -> Row:
     """Return the compared rewards of a task, in the order of the pairs."""
     row = side.table.rows[side.table.tasks.index(task)]
     if comparison.paired_by == "position":

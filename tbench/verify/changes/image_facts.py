@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter
 
 from tbench.files import cache_home, write_atomically
-from tbench.sandbox.backend import Compares, Sandbox, output_of
+from tbench.sandbox.backend import Compares, Sandbox, check_output
 from tbench.verify.changes.facts import LIST_ALL_PATHS, File, ImageTree, WalkedFiles, look_functions
 
 Read = Callable[[Sandbox, set[str]], Awaitable[Mapping[str, File]]]
@@ -119,7 +119,7 @@ def _lock(identity: str) -> asyncio.Lock:
 
 
 async def _list_image(sandbox: Compares) -> _KnownImage:
-    listing = await output_of(await sandbox.original(), _LIST, timeout_sec=_LIST_SEC)
+    listing = await check_output(await sandbox.original(), _LIST, timeout_sec=_LIST_SEC)
     return _KnownImage(listing, _tree(listing))
 
 

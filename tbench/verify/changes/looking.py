@@ -16,7 +16,7 @@ from posixpath import basename, dirname
 
 from tbench.errors import TrialError
 from tbench.sandbox.archive import sums_by_path, unpack
-from tbench.sandbox.backend import BackendFacts, Compares, Sandbox, output_of
+from tbench.sandbox.backend import BackendFacts, Compares, Sandbox, check_output
 from tbench.tasks.task import Task
 from tbench.verify.changes.facts import (
     MAX_INSPECTED,
@@ -269,7 +269,7 @@ async def _run_look(sandbox: Sandbox, walk: str, stdin: bytes = b"", *, stop_oth
         look = f"{{ kill -STOP -1; kill -CONT $PPID; }} 2>/dev/null; {look}; kill -CONT -1 2>/dev/null"
     script = f"{look_functions()}\n{look}\nprintf '\\0end'\n"
     try:
-        return await output_of(sandbox, script, timeout_sec=_LOOK_SEC, stdin=stdin)
+        return await check_output(sandbox, script, timeout_sec=_LOOK_SEC, stdin=stdin)
     except TrialError:
         if stop_others:  # after a timeout, the other processes may still be stopped
             with contextlib.suppress(TrialError):

@@ -16,7 +16,7 @@ from typing import IO, Literal
 
 from tbench.errors import TrialError
 from tbench.sandbox.backend import ExecResult, HasServices, MakesRoom, Sandbox, Streams
-from tbench.tasks.artifacts import LOGS, MAIN, Artifact, CollectHook, in_order
+from tbench.tasks.artifacts import LOGS, MAIN, Artifact, CollectHook, collection_order
 from tbench.tasks.task import Task
 from tbench.text import one_line
 from tbench.verify.separate.handover import ARCHIVE_NAME, FOLDER, ArtifactEntry, HandedOver, write_manifest
@@ -101,7 +101,7 @@ class _Collector:
         is_separate = self.task.file.verifier.is_separate
         self._artifacts = [
             (each, is_free and not (is_separate and _is_tests_path(each.path)))
-            for each, is_free in in_order(self.task.file.artifacts)
+            for each, is_free in collection_order(self.task.file.artifacts)
         ]
         self._budget = CopyBudget(_MAX_ENTRIES, _SHOWN_BYTES)
 
@@ -127,7 +127,9 @@ class _Collector:
                 service = _service(sandbox, name)
             except TrialError as error:
                 self.remarks.append(f"service: {one_line(str(error), 200)}")
-                self.entries += [_not_copied(each, "failed") for each, _ in self._artifacts if each.of == name]
+                self.entries += [
+                    _not_copied(each, "failed") for each, _ in self._artifacts if each.from_service == name
+                ]
             else:
                 await self._collect(name, service, archive)
 
@@ -135,10 +137,10 @@ class _Collector:
         for hook in self.task.file.verifier.collect:
             if hook.service == service and (remark := await self._run(hook, sandbox)) is not None:
                 self.remarks.append(remark)
-        free = [each for each, is_free in self._artifacts if each.of == service and is_free]
+        free = [each for each, is_free in self._artifacts if each.from_service == service and is_free]
         copied = await self._copy(sandbox, free, archive, with_logs=service == MAIN)
         found = dict(zip(free, copied, strict=True))
-        for each in (each for each, _ in self._artifacts if each.of == service):
+        for each in (each for each, _ in self._artifacts if each.from_service == service):
             self.entries.append(_entry(each, found[each]) if each in found else _not_copied(each, "skipped"))
             if each in found:
                 self.remarks += [f"artifact: {one_line(f'{each.path}/{why}', 200)}" for why in found[each].skipped]
@@ -185,7 +187,7 @@ class _Collector:
         copied = []
         for each in artifacts:
             start, budget = archive.tell(), dataclasses.replace(self._budget)
-            show_at = self.directory / FOLDER / each.place
+            show_at = self.directory / FOLDER / each.stored_path
             try:
                 copied.append(copy_safe_entries(raw, archive, each.path, self._budget, show_at))
             except BrokenArchive:
@@ -293,7 +295,7 @@ def _logs(raw: IO[bytes]) -> dict[str, bytes]:
 
 
 def _entry(artifact: Artifact, copied: Copied) -> ArtifactEntry:
-    is_convention = artifact.path == LOGS and artifact.of == MAIN
+    is_convention = artifact.path == LOGS and artifact.from_service == MAIN
     if is_convention and not copied.files:
         return _manifest_entry(artifact, "directory", "empty")
     if copied.kind == "nothing":
@@ -309,7 +311,7 @@ def _manifest_entry(artifact: Artifact, kind: str, status: str) -> ArtifactEntry
     return ArtifactEntry.model_validate(
         {
             "source": artifact.source,
-            "destination": f"{FOLDER}/{artifact.place}",
+            "destination": f"{FOLDER}/{artifact.stored_path}",
             "type": kind,
             "status": status,
             "service": artifact.service,

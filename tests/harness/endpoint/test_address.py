@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from harness.endpoint.address import bypasses_proxies, is_loopback, proxy_of, without_password
+from harness.endpoint.address import bypasses_proxies, is_loopback, proxy_for, without_password
 from harness.endpoint.chat import ChatModel, RetryPolicy
 from harness.errors import EndpointError
 from harness.model import Sampling
@@ -40,7 +40,7 @@ def test_the_environments_proxy_is_named(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    found = proxy_of(url)
+    found = proxy_for(url)
     assert (None if found is None else str(found)) == said
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.endpoint.answers import read_completion
-from harness.endpoint.completion import ending, spoken
+from harness.endpoint.completion import classify_finish_reason, parse_message
 from harness.endpoint.retry import TransientError
 from harness.trajectory import Reply
 
@@ -37,11 +37,11 @@ class TestEnding:
         [(word, how) for how, words in (("whole", WHOLE), ("cut", CUT), ("failed", FAILED)) for word in words.split()],
     )
     def test_a_reason_is_judged_by_its_words(self, reason, how):
-        assert ending(reason) == how
+        assert classify_finish_reason(reason) == how
 
     def test_what_is_no_word_is_no_end(self):
-        assert [ending(reason) for reason in (None, "", 1, [], {"type": "abort"})] == ["failed"] * 5
-        assert ending({"type": "length", "length": 64}) == "cut"
+        assert [classify_finish_reason(reason) for reason in (None, "", 1, [], {"type": "abort"})] == ["failed"] * 5
+        assert classify_finish_reason({"type": "length", "length": 64}) == "cut"
 
     @pytest.mark.parametrize(
         "beside",
@@ -94,7 +94,7 @@ class TestShapes:
         ],
     )
     def test_thinking_is_found_wherever_it_stands(self, message, field):
-        reply, said = read({"content": "ls", **message}), spoken({"content": "ls", **message})
+        reply, said = read({"content": "ls", **message}), parse_message({"content": "ls", **message})
         assert (reply.content, reply.reasoning, reply.signs) == ("ls", "why", ())
         assert said is not None and said.reasoning_field == field
 

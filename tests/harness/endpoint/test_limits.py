@@ -12,7 +12,7 @@ from refusal_words import BOTH, REPLY
 from small_context import SmallContext, Style
 
 from harness.endpoint.chat import ChatModel, RetryPolicy, Sampling
-from harness.endpoint.refusals import Reason, judge
+from harness.endpoint.refusals import Reason, classify_refusal
 from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefused, RequestTooLarge
 from harness.trajectory import Message
 
@@ -307,4 +307,6 @@ class TestUsage:
         with pytest.raises(ContextLimitReached) as caught:
             await ask(SHORT)
         assert caught.value.prompt_tokens == 8192
-        assert judge(400, {"error": {"message": str(caught.value)}}).reason is Reason.PROMPT, "as cassettes keep it"
+        assert classify_refusal(400, {"error": {"message": str(caught.value)}}).reason is Reason.PROMPT, (
+            "as cassettes keep it"
+        )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from refusal_words import cases
 
-from harness.endpoint.refusals import Reason, Refusal, judge
+from harness.endpoint.refusals import Reason, Refusal, classify_refusal
 
 PAGE = "<html>\r\n<head><title>413 Request Entity Too Large</title></head>\r\n<body>nginx/1.22.1</body>\r\n</html>"
 LITELLM = (
@@ -18,7 +18,7 @@ LITELLM = (
 
 
 def judged(message: Any, status: int = 400, sent_bytes: int = 60_000, max_tokens: int = 16384) -> Refusal:
-    return judge(status, {"error": {"message": message}}, sent_bytes=sent_bytes, max_tokens=max_tokens)
+    return classify_refusal(status, {"error": {"message": message}}, sent_bytes=sent_bytes, max_tokens=max_tokens)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -26,7 +26,7 @@ def test_of_thousands_of_refusals_nearly_all_are_read_right_and_no_number_wrong(
     wrong, wrong_numbers, total = [], [], 0
     for case in cases(seed, 3500):
         total += 1
-        refusal = judge(case.status, case.body, sent_bytes=300_000, max_tokens=case.max_tokens)
+        refusal = classify_refusal(case.status, case.body, sent_bytes=300_000, max_tokens=case.max_tokens)
         if refusal.reason is not case.reason:
             wrong.append((case, refusal.reason))
         stated = {
@@ -84,14 +84,14 @@ def test_limits_are_learned_from_words(
 
 def test_fields_beside_the_message_tell_too() -> None:
     error = {"code": 400, "message": "the request is refused", "type": "exceed_context_size_error"}
-    refusal = judge(400, {"error": {**error, "n_prompt_tokens": 9000, "n_ctx": 8192}}, max_tokens=64)
+    refusal = classify_refusal(400, {"error": {**error, "n_prompt_tokens": 9000, "n_ctx": 8192}}, max_tokens=64)
     assert (refusal.reason, refusal.context_tokens, refusal.prompt_tokens) == (Reason.PROMPT, 8192, 9000)
     detail = {
         "type": "less_than_equal",
         "loc": ["body", "max_tokens"],
         "msg": "Input should be less than or equal to 4096",
     }
-    refusal = judge(422, {"detail": [{**detail, "input": 16384, "ctx": {"le": 4096}}]}, max_tokens=16384)
+    refusal = classify_refusal(422, {"detail": [{**detail, "input": 16384, "ctx": {"le": 4096}}]}, max_tokens=16384)
     assert (refusal.reason, refusal.most_tokens) == (Reason.REPLY, 4096)
 
 
@@ -114,7 +114,7 @@ def test_a_quotation_of_the_request_is_no_statement_of_the_server(
 ) -> None:
     seen = f'Traceback:\n  File "x.py"\n{QUOTED}\nline 9: rate limit reached for tokens per min\n'
     sent = json.dumps({"messages": [{"role": "user", "content": seen}], "max_tokens": 16384}).encode()
-    refusal = judge(400, {"error": {"message": message}}, sent=sent, max_tokens=16384)
+    refusal = classify_refusal(400, {"error": {"message": message}}, sent=sent, max_tokens=16384)
     assert (refusal.reason, (refusal.context_tokens, refusal.prompt_tokens)) == (reason, numbers)
     of_pydantic = {
         "type": "missing",
@@ -122,7 +122,7 @@ def test_a_quotation_of_the_request_is_no_statement_of_the_server(
         "msg": "Field required",
         "input": {"content": seen},
     }
-    assert judge(422, {"detail": [of_pydantic]}, max_tokens=16384).reason is Reason.OTHER
+    assert classify_refusal(422, {"detail": [of_pydantic]}, max_tokens=16384).reason is Reason.OTHER
 
 
 def test_a_short_prompt_cannot_be_what_is_too_long() -> None:
@@ -140,7 +140,7 @@ def test_trouble_that_passes_is_no_refusal(words: str, status: int) -> None:
 
 
 def test_a_page_about_the_size_is_about_the_body() -> None:
-    refusal = judge(413, PAGE, sent_bytes=1_500_000, max_tokens=16384)
+    refusal = classify_refusal(413, PAGE, sent_bytes=1_500_000, max_tokens=16384)
     assert (refusal.reason, refusal.words) == (Reason.BODY, "413 Request Entity Too Large nginx/1.22.1")
 
 
@@ -152,7 +152,7 @@ def test_unknown_words_about_a_large_body_are_probably_about_its_size() -> None:
 
 def test_what_the_model_has_generated_is_no_statement_of_the_server() -> None:
     error = {"message": "Failed to call a function.", "failed_generation": "grep 'prompt is too long: 9000 > 8192' x"}
-    assert judge(400, {"error": error}, max_tokens=16384).reason is Reason.OTHER
+    assert classify_refusal(400, {"error": error}, max_tokens=16384).reason is Reason.OTHER
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_what_the_model_has_generated_is_no_statement_of_the_server() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("status", [400, 429, 500])
 def test_any_number_is_read(words: str, status: int) -> None:
-    assert judge(status, words, sent=b"{}", max_tokens=8192).words == words
+    assert classify_refusal(status, words, sent=b"{}", max_tokens=8192).words == words
 
 
 @pytest.mark.parametrize("body", [None, "", [], {}, {"error": None}, {"error": {"message": None}}, [1], 7, "{" * 9000])
 def test_any_body_is_judged(body: object) -> None:
-    assert judge(400, body).reason is Reason.OTHER
+    assert classify_refusal(400, body).reason is Reason.OTHER

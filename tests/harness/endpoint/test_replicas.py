@@ -15,7 +15,7 @@ from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy, Sampling
 from harness.endpoint.outage import EndpointState
 from harness.endpoint.replicas import Replicas
 from harness.errors import ContextLimitReached, EndpointUnavailable, RequestRefused
-from harness.model import Model, bound
+from harness.model import Model, bind_trial
 from harness.trajectory import Message, Reply
 
 HELLO = [Message(role="user", content="hello")]
@@ -63,7 +63,7 @@ async def ask(model: Model) -> Reply:
 
 async def test_a_trial_stays_at_one_server(make: Make) -> None:
     replicas = make()
-    with bound(replicas) as trial:
+    with bind_trial(replicas) as trial:
         replies = [await ask(trial) for _ in range(5)]
     assert {reply.content for reply in replies} == {"0"}
     assert replies[0].base_url == replicas.urls[0]
@@ -72,19 +72,19 @@ async def test_a_trial_stays_at_one_server(make: Make) -> None:
 async def test_new_trials_go_where_the_fewest_are(make: Make) -> None:
     replicas = make()
     with contextlib.ExitStack() as stack:
-        trials = [stack.enter_context(bound(replicas)) for _ in range(6)]
+        trials = [stack.enter_context(bind_trial(replicas)) for _ in range(6)]
         assert sorted([(await ask(trial)).content for trial in trials]) == ["0", "0", "1", "1", "2", "2"]
         with contextlib.ExitStack() as more:
             for _ in range(3):
-                more.enter_context(bound(replicas))
-    with bound(replicas) as trial:
+                more.enter_context(bind_trial(replicas))
+    with bind_trial(replicas) as trial:
         assert (await ask(trial)).content == "0"
 
 
 async def test_weights_say_how_many_trials_a_server_gets(make: Make) -> None:
     replicas = make(weights=[1, 2, 5])
     with contextlib.ExitStack() as stack:
-        trials = [stack.enter_context(bound(replicas)) for _ in range(16)]
+        trials = [stack.enter_context(bind_trial(replicas)) for _ in range(16)]
         asked = [(await ask(trial)).content for trial in trials]
     assert [asked.count(each) for each in "012"] == [2, 4, 10]
 
@@ -93,7 +93,7 @@ async def test_a_server_that_goes_away_loses_its_trials_to_the_others_without_a_
     make: Make, servers: list[FaultServer]
 ) -> None:
     replicas = make()
-    with bound(replicas) as one, bound(replicas) as two:
+    with bind_trial(replicas) as one, bind_trial(replicas) as two:
         assert [(await ask(one)).content, (await ask(two)).content] == ["0", "1"]
         servers[0].go_away()
         moved = await ask(one)
@@ -109,7 +109,7 @@ async def test_a_request_is_not_waited_for_where_its_server_hangs_and_another_on
     """A lost machine is not reported: the connection stays open."""
     monkeypatch.setattr(module, "CHECK_EVERY_SEC", 0.05)
     replicas = make()
-    with bound(replicas) as trial:
+    with bind_trial(replicas) as trial:
         servers[0].freeze()
         assert (await ask(trial)).content == "1"
 
@@ -118,7 +118,7 @@ async def test_a_server_is_waited_for_where_all_are_away(make: Make, servers: li
     replicas = make()
     heard: list[EndpointState] = []
     replicas.outage.on_change = heard.append
-    with bound(replicas) as trial:
+    with bind_trial(replicas) as trial:
         for server in servers:
             server.go_away()
         routed = asyncio.create_task(ask(trial))
@@ -136,7 +136,7 @@ async def test_all_that_stay_away_are_an_error(make: Make, servers: list[FaultSe
         chat.outage.policy = PATIENT.model_copy(update={"max_sec": 0.3})
     for server in servers:
         server.go_away()
-    with bound(replicas) as trial, pytest.raises(EndpointUnavailable, match="away"):
+    with bind_trial(replicas) as trial, pytest.raises(EndpointUnavailable, match="away"):
         await ask(trial)
     assert replicas.outage.gave_up is not None
 
@@ -147,7 +147,7 @@ async def test_what_a_server_says_of_the_request_is_no_reason_to_ask_another(
     replicas = make()
     words = "This model's maximum context length is 8192 tokens. However, your prompt contains 9000 input tokens"
     servers[0].answer_by(lambda _: answer(400, {"error": {"message": words}}))
-    with bound(replicas) as trial, pytest.raises(ContextLimitReached):
+    with bind_trial(replicas) as trial, pytest.raises(ContextLimitReached):
         await ask(trial)
     assert [len(server.seen) for server in servers] == [1, 0, 0]
 
@@ -157,10 +157,10 @@ async def test_a_server_that_forgot_the_model_is_passed_over(make: Make, servers
     replicas = make(say=said.append)
     servers[0].answer_by(lambda _: answer(404, {"error": {"message": "The model `tiny` does not exist."}}))
     for _ in range(module.MOST_STRIKES):
-        with bound(replicas) as trial:
+        with bind_trial(replicas) as trial:
             assert (await ask(trial)).content != "0"
     assert ["3 requests in a row failed there" in each for each in said] == [True]
-    with bound(replicas) as trial:
+    with bind_trial(replicas) as trial:
         await ask(trial)
     assert len(servers[0].seen) == module.MOST_STRIKES
 
@@ -188,13 +188,13 @@ async def test_one_that_does_not_answer_at_first_gets_trials_when_it_does(
     servers[0].go_away()
     assert (await replicas.connect(0.2)).id == "tiny"
     assert len(said) == 1 and "the others take its requests until it answers" in said[0]
-    with bound(replicas) as trial:
+    with bind_trial(replicas) as trial:
         assert (await ask(trial)).content == "1"
     servers[0].come_back()
     async with asyncio.timeout(10):
         while replicas.chats[0].outage.is_away:  # noqa: ASYNC110 - it is probed
             await asyncio.sleep(0.01)
-    with bound(replicas) as trial:
+    with bind_trial(replicas) as trial:
         assert (await ask(trial)).content == "0"
 
 
@@ -202,7 +202,7 @@ async def test_a_draft_at_another_temperature_is_asked_of_the_same_server(
     make: Make, servers: list[FaultServer]
 ) -> None:
     replicas = make()
-    with bound(replicas):
+    with bind_trial(replicas):
         pass
     one = replicas.at_temperature(0.25)
     assert (await ask(one)).content == "0"

@@ -30,28 +30,30 @@ def seen(*replies: tuple[int, float]) -> TimeLimit:
 class TestLimit:
     def test_it_is_never_below_the_least_nor_above_the_longest(self):
         for limit in (seen(), seen(*[(1000, 0.001)] * 50), seen(*[(64, 1e6)] * 50)):
-            assert LEAST_SEC < limit.of(1) <= limit.of(16384) <= limit.of(10**9) == LONGEST_SEC
+            assert (
+                LEAST_SEC < limit.seconds_for(1) <= limit.seconds_for(16384) <= limit.seconds_for(10**9) == LONGEST_SEC
+            )
 
     def test_before_anything_is_seen_16384_tokens_at_a_slow_pace_fit(self):
-        assert seen().of(16384) > 16384 / 5
+        assert seen().seconds_for(16384) > 16384 / 5
 
     def test_it_follows_the_pace_down_and_up(self):
         fast, slow = seen(*[(1000, 20.0)] * 50), seen(*[(1000, 100.0)] * 50)
-        assert fast.of(16384) < seen().of(16384) < slow.of(16384)
-        assert slow.of(16384) > 2 * 16384 / 10
+        assert fast.seconds_for(16384) < seen().seconds_for(16384) < slow.seconds_for(16384)
+        assert slow.seconds_for(16384) > 2 * 16384 / 10
 
     def test_one_fast_or_slow_reply_moves_little_and_short_ones_nothing(self):
         usual = [(1000, 50.0)] * 50
         for odd in ((16384, 0.01), (1000, 3000.0)):
-            assert seen(*usual, odd).of(16384) == pytest.approx(seen(*usual).of(16384))
-        assert seen(*[(3, 500.0)] * 50).of(16384) == seen().of(16384)
+            assert seen(*usual, odd).seconds_for(16384) == pytest.approx(seen(*usual).seconds_for(16384))
+        assert seen(*[(3, 500.0)] * 50).seconds_for(16384) == seen().seconds_for(16384)
 
     def test_a_few_fast_replies_at_the_beginning_are_not_believed(self):
-        assert seen(*[(1000, 5.0)] * 5).of(16384) == seen().of(16384)
+        assert seen(*[(1000, 5.0)] * 5).seconds_for(16384) == seen().seconds_for(16384)
 
     def test_a_second_attempt_has_twice_the_time_but_not_with_a_number(self):
-        assert seen().of(1000, times_cut=1) == 2 * seen().of(1000)
-        assert TimeLimit(30).of(10**6) == TimeLimit(30).of(1, times_cut=1) == 30
+        assert seen().seconds_for(1000, times_cut=1) == 2 * seen().seconds_for(1000)
+        assert TimeLimit(30).seconds_for(10**6) == TimeLimit(30).seconds_for(1, times_cut=1) == 30
 
 
 def model_at(endpoint: FaultServer, **options: object) -> ChatModel:
@@ -118,5 +120,5 @@ async def test_a_reply_near_the_limit_has_a_sign(endpoint):
     endpoint.will_reply("quick")
     assert (await ask(model_at(endpoint))).signs == ()
     slow = model_at(endpoint)
-    slow._limit.of = lambda *_: 20.0 if not endpoint.seen[1:] else 0.0  # type: ignore[method-assign]
+    slow._limit.seconds_for = lambda *_: 20.0 if not endpoint.seen[1:] else 0.0  # type: ignore[method-assign]
     assert (await ask(slow)).signs == ("near_time_limit",)

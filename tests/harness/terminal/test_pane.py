@@ -36,11 +36,11 @@ class Pane:
         """Request a command; `late` is printed before the shell starts it; the shell's prompt before is `answer`."""
         self._id += 1
         self.capture.expect(self._id)
-        self.capture.requested(b"\r\n")
+        self.capture.note_requested(b"\r\n")
         if answer:
             self.capture.append(ECHO + answer)
             self.capture.take(Mark("B"))
-            self.capture.requested(b"\r\n")
+            self.capture.note_requested(b"\r\n")
         self.capture.append(late + ECHO)
         self.capture.take(Mark("C"))
         self.capture.take(Mark("D", exit_code=0))
@@ -160,10 +160,10 @@ def test_a_line_that_asks_once_more_is_nobodys_output_though_it_is_shown_twice()
     pane = Pane()
     pane.run()
     pane.capture.expect(7)
-    pane.capture.requested(b"\r\n")
+    pane.capture.note_requested(b"\r\n")
     pane.capture.append(b"\r\n")
     for _ in range(2):
-        pane.capture.requested(ASKS_AGAIN)
+        pane.capture.note_requested(ASKS_AGAIN)
         pane.capture.append(ASKS_AGAIN)
     pane.capture.append(b"of a job\r\n" + ASKS_AGAIN + b"\x1b[?2004l\r")
     pane.capture.take(Mark("C", id=7))
@@ -175,7 +175,7 @@ def test_a_line_that_asks_once_more_for_what_has_begun_is_no_output() -> None:
     pane.draw_prompt()
     pane.begin()
     line = ASKS_AGAIN
-    pane.capture.requested(line)
+    pane.capture.note_requested(line)
     pane.capture.append(line + b"precious\r\n")
     assert pane.end() == ("precious\n", "")
 
@@ -184,7 +184,7 @@ def test_what_the_terminal_shows_of_a_pressed_key_is_no_output() -> None:
     pane = Pane()
     pane.draw_prompt()
     pane.begin()
-    pane.capture.pressed(b"^C")
+    pane.capture.note_pressed(b"^C")
     pane.capture.append(b"before\r\n^C")
     pane.capture.append(b"^C is what the program says\r\n")
     assert pane.end() == ("before\n^C is what the program says\n", "")

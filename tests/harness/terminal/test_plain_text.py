@@ -29,7 +29,7 @@ def captured(data: bytes, limit_bytes: int = 64 << 10, cuts: tuple[int, ...] = (
     text = PlainText(limit_bytes)
     for start, end in pairwise((0, *sorted(min(cut, len(data)) for cut in cuts), len(data))):
         text.append(data[start:end])
-    return text.captured()
+    return text.finish()
 
 
 def size(text: str) -> int:
@@ -181,7 +181,7 @@ def test_what_is_left_out_is_counted_exactly(data: bytes, limit: int, cuts: tupl
 def test_the_end_may_be_asked_for_twice() -> None:
     text = PlainText(limit_bytes=4)
     text.append(b"abcdef\xe6")
-    assert text.captured() == text.captured()
+    assert text.finish() == text.finish()
 
 
 # -- floods --------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def idle(line: int = 0) -> ShellState:
 
 def typed(text: str, shell: ShellState | None = None) -> ShellState:
     shell = shell or idle()
-    shell.typed(text)
+    shell.note_typed(text)
     shell.keys_arrived()
     return shell
 
@@ -111,7 +111,7 @@ def test_what_was_typed_while_a_command_ran_is_waited_for_too() -> None:
 
 def test_marks_from_before_the_keys_arrived_prove_nothing() -> None:
     shell = take(typed("sleep 1\n"), RUNS)
-    shell.typed("echo done\n")
+    shell.note_typed("echo done\n")
     take(shell, ended(1, pending=False))
     shell.keys_arrived()
     assert shell.wait_sec is None
@@ -123,7 +123,7 @@ def test_text_without_a_newline_is_not_proven_to_have_arrived() -> None:
 
 def test_an_interrupt_makes_the_count_a_guess_until_things_have_settled() -> None:
     shell = take(typed("sleep 9\nsleep 9\n"), RUNS)
-    shell.pressed("C-c")
+    shell.note_pressed("C-c")
     shell.keys_arrived()
     take(shell, ended(1, 130), prompt(1))
     assert shell.wait_sec == UNPROVEN_SEC
@@ -133,7 +133,7 @@ def test_an_interrupt_makes_the_count_a_guess_until_things_have_settled() -> Non
 
 def test_an_interrupt_at_the_prompt_settles_after_a_short_quiet() -> None:
     shell = idle()
-    shell.pressed("C-c")
+    shell.note_pressed("C-c")
     shell.keys_arrived()
     assert take(shell, ended(1, 130), prompt(1)).wait_sec == QUIET_SEC
 
@@ -141,8 +141,8 @@ def test_an_interrupt_at_the_prompt_settles_after_a_short_quiet() -> None:
 @pytest.mark.parametrize("key", ["Enter", "C-m"])
 def test_a_key_that_ends_a_line_counts_as_one(key: str) -> None:
     shell = idle()
-    shell.typed("ls")
-    shell.pressed(key)
+    shell.note_typed("ls")
+    shell.note_pressed(key)
     shell.keys_arrived()
     assert take(shell, RUNS, ended(1), prompt(1)).at_prompt
 
@@ -150,7 +150,7 @@ def test_a_key_that_ends_a_line_counts_as_one(key: str) -> None:
 def test_other_keys_leave_the_count_alone() -> None:
     shell = idle()
     for key in ("Up", "Enter"):
-        shell.pressed(key)
+        shell.note_pressed(key)
         shell.keys_arrived()
     assert take(shell, RUNS, ended(1), prompt(1)).at_prompt
 
@@ -204,7 +204,7 @@ def test_a_history_expansion_that_fails_is_not_counted_by_bash() -> None:
 
 def test_a_prompt_drawn_again_by_a_key_settles_after_quiet() -> None:
     shell = idle()
-    shell.pressed("C-l")
+    shell.note_pressed("C-l")
     shell.keys_arrived()
     assert take(shell, prompt(0)).wait_sec == UNPROVEN_SEC
 
@@ -243,7 +243,7 @@ def test_bash_never_settles_before_its_last_line_and_always_then(
     """`commands`: number of lines and exit code of each. The pending flag may be wrong if the rest is under way."""
     shell = idle()
     for cut in sorted(data.draw(st.lists(st.integers(1, len(commands)), max_size=2))):
-        shell.typed("x\n" * sum(lines for lines, _ in commands[:cut]))
+        shell.note_typed("x\n" * sum(lines for lines, _ in commands[:cut]))
         shell.keys_arrived()
         commands_now, commands = commands[:cut], commands[cut:]
         line = shell._read[SHELL]
@@ -275,10 +275,10 @@ def test_no_sequence_of_events_breaks_the_state(events: list[Mark | str | tuple[
             case Mark():
                 shell.take(event)
             case str():
-                shell.typed(event)
+                shell.note_typed(event)
                 shell.keys_arrived()
             case (key,):
-                shell.pressed(key)
+                shell.note_pressed(key)
                 shell.keys_arrived()
         assert shell.wait_sec is None or 0 <= shell.wait_sec <= UNANSWERED_SEC
 

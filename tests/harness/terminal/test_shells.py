@@ -179,10 +179,10 @@ async def test_a_killed_tmux_is_opened_again_and_the_next_step_works(open_termin
 async def test_keys_typed_after_an_unnoticed_loss_are_not_dropped(box: Container, open_terminal: Open) -> None:
     terminal = await open_terminal()
     await box.shell(KILL_TMUX, timeout_sec=20)
-    await asyncio.wait_for(terminal._link.until_cut(), 20)
+    await asyncio.wait_for(terminal._link.wait_until_cut(), 20)
     assert "\nalive\n" in (await type_in(terminal, "echo alive\n")).screen
     await box.shell(KILL_TMUX, timeout_sec=20)
-    await asyncio.wait_for(terminal._link.until_cut(), 20)
+    await asyncio.wait_for(terminal._link.wait_until_cut(), 20)
     assert await output_of(terminal, "echo alive") == "alive\n"
 
 

@@ -69,7 +69,7 @@ def test_a_cursor_behind_the_last_column_is_in_it() -> None:
 async def test_who_takes_nothing_is_shown_the_screen_anew() -> None:
     tap = Tap()
     assert tap.needs_redraw
-    tap.drawn()
+    tap.note_drawn()
     tap.output(b"abc")
     assert (tap.take(), tap.needs_redraw) == (b"abc", False)
     for _ in range(300):
@@ -81,7 +81,7 @@ async def test_who_takes_nothing_is_shown_the_screen_anew() -> None:
 @pytest.mark.parametrize("at", [0, 3, 8])
 async def test_a_switch_between_two_screens_is_drawn_instead(switch: bytes, at: int) -> None:
     tap = Tap()
-    tap.drawn()
+    tap.note_drawn()
     tap.output(b"before" + switch[:at])
     tap.output(switch[at:] + b"after")
     assert tap.needs_redraw
@@ -91,7 +91,7 @@ async def test_a_switch_between_two_screens_is_drawn_instead(switch: bytes, at: 
 async def test_a_drawing_within_an_escape_sequence_goes_on_there() -> None:
     tap = Tap()
     tap.output(b"text \x1b[3")
-    tap.drawn()
+    tap.note_drawn()
     tap.output(b"1mred")
     assert tap.take() == b"\x1b[31mred"
 
@@ -114,12 +114,12 @@ async def test_those_who_wait_hear_of_the_end() -> None:
 @on_a_container
 async def test_what_a_tap_passes_on_draws_what_is_on_the_screen(shared: Terminal) -> None:
     await type_in(shared, "clear; printf '\\e[1;32mgreen\\e[0m\\nnext\\n'\n")
-    with shared.tapped() as tap:
-        first = await shared.drawn(tap)
+    with shared.open_tap() as tap:
+        first = await shared.draw_screen(tap)
         shown = first.escapes()
         await type_in(shared, "seq 50; printf '\\e[5;3Hplaced'; echo\n")
         shown += tap.take()
-        now = await shared.drawn()
+        now = await shared.draw_screen()
         own = TileScreen(now.columns, now.rows)
         own.feed(shown.decode())
     lines = ["".join(part if isinstance(part, str) else part[0] for part in line) for line in own.last_lines(40, 160)]
@@ -131,10 +131,10 @@ async def test_what_a_tap_passes_on_draws_what_is_on_the_screen(shared: Terminal
 async def test_the_screen_is_seen_while_a_command_runs_and_when_nobody_else_looks(shared: Terminal) -> None:
     working = asyncio.create_task(output_of(shared, "echo begun; until [ -e /tmp/go ]; do sleep 0.01; done; echo over"))
     async with asyncio.timeout(20):
-        while "begun\n" not in f"{(await shared.drawn()).text}\n":  # noqa: ASYNC110 -- of a program in the container
+        while "begun\n" not in f"{(await shared.draw_screen()).text}\n":  # noqa: ASYNC110 -- of a program in the container
             await asyncio.sleep(0.01)
-    with shared.tapped() as tap:
-        await shared.drawn(tap)
+    with shared.open_tap() as tap:
+        await shared.draw_screen(tap)
         await shared._link.commands(b"run-shell 'echo > /tmp/go'\n")
         assert (await working) == "begun\nover\n"
         assert b"over\r\n" in tap.take()

@@ -188,7 +188,7 @@ async def test_the_request_is_the_bare_instruction_in_the_contract_with_the_lock
     assert seen.path.endswith("/completions") and "chat" not in seen.path
     assert {key: sent[key] for key in ("temperature", "top_p", "max_tokens", "seed")} == {
         **SAMPLING,
-        "seed": Seeds("small-task", 3).at(1),
+        "seed": Seeds("small-task", 3).for_step(1),
     }
     assert sent["prompt"] == (
         "### System: You are a local OS Terminal Controller Agent. State your thinking process within <thinking> tags, "

@@ -12,7 +12,7 @@ from site_series import Rewards, a_site, write_night
 from reports.site.changes import RunChange, known_differences, run_change, score_change
 from reports.site.content import Site
 from tbench.scores.comparing.compare import compare
-from tbench.scores.comparing.compared_run import Side
+from tbench.scores.comparing.compared_run import ComparedRun
 
 BEFORE: Rewards = {"a": (1.0, 1.0), "b": (1.0, 0.0), "c": (0.0, 0.0), "d": (0.5, 0.5), "e": (None, 1.0)}
 NOW: Rewards = {"a": (0.0, 0.0), "b": (0.0, 1.0), "c": (1.0, 0.0), "d": (0.25, 0.5), "e": (None, None)}
@@ -30,7 +30,7 @@ def test_the_difference_and_its_error_are_those_of_a_comparison(tmp_path: Path) 
     write_night(tmp_path, 1, NOW)
     with a_site(tmp_path) as site:
         new, old = site.runs
-        first, second = (Side(run.slug, site.rewards(run).table, site.rewards(run).hashes) for run in (old, new))
+        first, second = (ComparedRun(run.slug, site.rewards(run).table, site.rewards(run).hashes) for run in (old, new))
         found, known = score_change(site, old, new), compare(first, second)
     assert found is not None
     assert found.points == pytest.approx(known.difference)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.trajectory import Reply, Step
-from reports.trial.section import SessionCast, StepTimes, read_cast, times_of
+from reports.trial.section import SessionCast, StepTimes, read_cast, step_times
 
 HEADER = {"version": 2, "width": 80, "height": 24}
 
@@ -27,24 +27,24 @@ def test_markers_give_the_times_of_steps(tmp_path: Path) -> None:
     cast = cast_of(
         tmp_path, (0.5, "m", "step 1"), (2.0, "i", "ls\n"), (3.0, "m", "step 2"), (3.5, "m", "a gap"), (5.0, "o", "x")
     )
-    assert times_of([a_step(1, "ls\n"), a_step(2)], cast) == [StepTimes(0.5, 2.0, 3.0), StepTimes(3.0, 3.0, 5.0)]
+    assert step_times([a_step(1, "ls\n"), a_step(2)], cast) == [StepTimes(0.5, 2.0, 3.0), StepTimes(3.0, 3.0, 5.0)]
     assert cast.remarks == ((3.5, "a gap"),)
 
 
 def test_without_markers_the_input_gives_the_times(tmp_path: Path) -> None:
     cast = cast_of(tmp_path, (2.0, "i", "ls\n"), (2.2, "o", "a"), (5.0, "i", "make\n"), (9.0, "o", "b"))
-    first, second = times_of([a_step(1, "ls\n"), a_step(2, "make\n", model_sec=2.0)], cast)
+    first, second = step_times([a_step(1, "ls\n"), a_step(2, "make\n", model_sec=2.0)], cast)
     assert (first, second) == (StepTimes(1.0, 2.0, 3.0), StepTimes(3.0, 5.0, 9.0))
 
 
 def test_a_step_that_types_nothing_comes_when_the_one_before_is_over(tmp_path: Path) -> None:
     cast = cast_of(tmp_path, (2.0, "i", "ls\n"), (2.2, "o", "a"), (9.0, "o", "b"))
-    assert times_of([a_step(1, "ls\n"), a_step(2)], cast) == [StepTimes(1.0, 2.0, 2.5), StepTimes(2.5, 2.5, 9.0)]
+    assert step_times([a_step(1, "ls\n"), a_step(2)], cast) == [StepTimes(1.0, 2.0, 2.5), StepTimes(2.5, 2.5, 9.0)]
 
 
 def test_without_any_relation_to_the_recording_there_are_no_times(tmp_path: Path) -> None:
-    assert times_of([a_step(1, "ls\n")], cast_of(tmp_path, (2.0, "o", "a"))) == [None]
-    assert times_of([a_step(1, "ls\n")], read_cast(tmp_path / "none")) == [None]
+    assert step_times([a_step(1, "ls\n")], cast_of(tmp_path, (2.0, "o", "a"))) == [None]
+    assert step_times([a_step(1, "ls\n")], read_cast(tmp_path / "none")) == [None]
 
 
 def test_a_large_recording_is_cut_at_a_line_with_a_note(tmp_path: Path) -> None:

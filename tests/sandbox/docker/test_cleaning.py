@@ -19,7 +19,7 @@ from requests import Response
 from tbench.sandbox.backend import SandboxSettings, opened
 from tbench.sandbox.docker import backend
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.cleaning import Scope, clean, reap
+from tbench.sandbox.docker.cleaning import Scope, clean, remove_leftovers
 from tbench.sandbox.docker.engine import Engine, EngineInfo
 from tbench.sandbox.docker.owner import (
     KEPT_PREFIX,
@@ -141,7 +141,7 @@ async def test_what_vanishes_meanwhile_or_is_being_removed_is_as_good_as_removed
 async def test_one_that_cannot_be_removed_does_not_stop_the_others() -> None:
     api = FakeApi(containers=[container("stuck", DEAD), container("there", DEAD)])
     api.broken = {"stuck": 500}
-    assert await reap(over(api)) == [
+    assert await remove_leftovers(over(api)) == [
         "removed container there of run r, whose process is gone",
         "could not remove container stuck of run r: stuck is stuck",
     ]
@@ -150,7 +150,7 @@ async def test_one_that_cannot_be_removed_does_not_stop_the_others() -> None:
 async def test_an_engine_that_cannot_list_does_not_stop_a_run_from_starting() -> None:
     api = FakeApi()
     api.broken = {"networks": 500}
-    assert await reap(over(api)) == ["could not remove leftovers of killed runs: no list of networks"]
+    assert await remove_leftovers(over(api)) == ["could not remove leftovers of killed runs: no list of networks"]
 
 
 async def test_one_list_that_fails_does_not_keep_the_others_from_being_cleaned() -> None:
@@ -207,7 +207,7 @@ async def test_a_run_s_start_takes_only_what_is_gone_for_certain() -> None:
             image("mine", "my-own-commit:1", **snapshot),
         ],
     )
-    await reap(over(api))
+    await remove_leftovers(over(api))
     assert set(api.gone) == {"dead", "notkept", "helper", "net"}
 
 
@@ -294,7 +294,9 @@ async def test_on_a_real_engine_the_reaper_takes_a_killed_run_s_things_and_no_ot
             dead, kept = things.container(whose), things.container(whose, kept=True)
             snapshot = things.snapshot(kept, SNAPSHOT_KEPT)
         stay |= {kept, snapshot}
-        said = {line.removesuffix(f" of run {things.run}, whose process is gone") for line in await reap(engine)}
+        said = {
+            line.removesuffix(f" of run {things.run}, whose process is gone") for line in await remove_leftovers(engine)
+        }
         if f"removed container {dead[:12]}" in said:
             break
     else:

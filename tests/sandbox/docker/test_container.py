@@ -16,7 +16,7 @@ import pytest
 from tbench.errors import TrialError
 from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import BUSYBOX, TOOLS
-from tbench.sandbox.docker.cleaning import reap
+from tbench.sandbox.docker.cleaning import remove_leftovers
 from tbench.sandbox.docker.commands import Commands
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.engine import Engine, EngineError
@@ -121,7 +121,7 @@ async def test_labels_say_whose_it_is(engine: Engine, start: Start, run: str) ->
 
 async def test_containers_of_a_living_process_are_no_leftovers(engine: Engine, start: Start) -> None:
     container = await start()
-    removed = await reap(engine)
+    removed = await remove_leftovers(engine)
     assert not any(container.container_id[:12] in line for line in removed)
     assert await output(container, "echo there") == "there"
 

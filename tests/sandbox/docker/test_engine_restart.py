@@ -27,7 +27,7 @@ from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineUnreachable
 from tbench.sandbox.docker.image import Images
 from tbench.sandbox.docker.tools import ensure_tools, recipe_hash
-from tbench.sandbox.run_machine import Node
+from tbench.sandbox.run_machine import RunMachine
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.sources import images_dir
 from tbench.tasks.task import Task
@@ -129,7 +129,7 @@ async def test_tools_that_go_under_a_run_are_there_for_the_next_container(
                 await sandbox.shell("true", timeout_sec=20)
             await sandbox.remove()
             assert failed.value.info().blame is Blame.INFRA
-            Node("", backend).attempted(failed.value.info())
+            RunMachine("", backend).record_attempt(failed.value.info())
         sandbox = await backend.sandbox(environment, "t.s1")
         assert (await sandbox.shell("true", timeout_sec=20)).exit_code == 0
         await sandbox.remove()

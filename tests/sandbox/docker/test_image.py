@@ -131,11 +131,14 @@ async def test_without_the_build_cache_a_published_image_is_used_as_it_is(
 ) -> None:
     task = fresh(docker_image=BASE)
     images = Images(engine, no_build_cache=True)
-    assert (await images.foresee(agent_environment(task)), (await images.get(agent_environment(task))).reference) == (
+    assert (
+        await images.predict_state(agent_environment(task)),
+        (await images.get(agent_environment(task))).reference,
+    ) == (
         "present",
         BASE,
     )
-    assert await images.foresee(agent_environment(fresh())) == "to be built"
+    assert await images.predict_state(agent_environment(fresh())) == "to be built"
 
 
 @needs_engine

@@ -28,7 +28,14 @@ from own_registry import (
 
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.login import ImageName, Login
-from tbench.sandbox.docker.manifest import Forecast, SizeUnknown, about_pulls, forecast, layer_sizes, requested_wait_sec
+from tbench.sandbox.docker.manifest import (
+    Forecast,
+    SizeUnknown,
+    describe_pulls,
+    forecast,
+    layer_sizes,
+    requested_wait_sec,
+)
 
 
 @pytest.fixture(scope="module")
@@ -187,10 +194,10 @@ async def test_who_does_not_answer_is_unknown_and_not_waited_for(
 
 @pytest.mark.engine
 async def test_offline_no_registry_is_asked(engine: Engine, registry: OwnRegistry, front: Front) -> None:
-    (line,) = await about_pulls(engine, [ImageName.parse(registry.push().at(front))], ask=False)
+    (line,) = await describe_pulls(engine, [ImageName.parse(registry.push().at(front))], ask=False)
     assert line.startswith("1 image to be pulled; size unknown") and front.seen == []
 
 
 @pytest.mark.engine
 async def test_nothing_to_pull_is_nothing_to_say(engine: Engine) -> None:
-    assert await about_pulls(engine, [], ask=True) == []
+    assert await describe_pulls(engine, [], ask=True) == []

@@ -69,7 +69,7 @@ async def test_a_pinned_image_is_pulled_and_then_present(engine: Engine, registr
     origins = []
     for state in ("to be pulled", "present"):
         images = Images(engine)
-        assert await images.foresee(environment) == state
+        assert await images.predict_state(environment) == state
         origins.append((await images.get(environment)).origin)
     reference = image.at(registry, pinned=True)
     assert origins == [
@@ -107,12 +107,12 @@ async def test_always_asks_for_the_newest_of_a_tag_but_not_of_a_pinned_image(
     await Images(engine).get(only(image.at(front, pinned=True)))
     asked = front.asked("/manifests/")
     always = Images(engine, pull="always")
-    assert await always.foresee(only(image.at(front))) == "to be pulled"
+    assert await always.predict_state(only(image.at(front))) == "to be pulled"
     assert (await always.get(only(image.at(front)))).origin.how == "present", "it was the newest"  # type: ignore[union-attr]
     assert front.asked("/manifests/") > asked
     asked = front.asked("/manifests/")
     pinned = only(image.at(front, pinned=True), "pinned")
-    assert (await always.foresee(pinned), (await always.get(pinned)).reference) == (
+    assert (await always.predict_state(pinned), (await always.get(pinned)).reference) == (
         "present",
         image.at(front, pinned=True),
     )
@@ -136,7 +136,7 @@ async def test_never_builds_what_is_missing_and_says_so(
     said: list[str] = []
     environment = buildable(registry.push().at(front))
     images = Images(engine, pull="never", say=said.append)
-    assert await images.foresee(environment) == "to be built"
+    assert await images.predict_state(environment) == "to be built"
     assert (await images.get(environment)).reference == build_tag(environment)
     assert front.seen == [] and "--pull never" in said[0] and said[0].endswith("; building instead")
 
@@ -146,7 +146,7 @@ async def test_never_with_nothing_to_build_is_an_error(
 ) -> None:
     environment = only(registry.push().at(front))
     images = Images(engine, pull="never")
-    assert await images.foresee(environment) == "not to be had"
+    assert await images.predict_state(environment) == "not to be had"
     failed = await failure(images, environment)
     assert failed.type == "image_unavailable" and "--pull never" in str(failed) and front.seen == []
 
@@ -319,12 +319,12 @@ async def test_a_backend_tells_what_is_to_be_pulled_and_what_could_not_be(
 ) -> None:
     good, bad = only(registry.push(size=100_000).at(registry), "good"), only(f"{registry.address}/lab/none:1", "bad")
     async with opened(DockerBackend(engine, SandboxSettings("tests"))) as backend:
-        (line,) = await backend.about_pulls([good, bad], ask=True)
+        (line,) = await backend.describe_pulls([good, bad], ask=True)
         assert line.startswith("2 images to be pulled; 0.1 MB, about 0.3 MB on the disk; size of 1 more unknown")
         failed = await backend.prefetch([good, bad])
         assert {name: error.type for name, error in failed.items()} == {"bad": "image_unavailable"}
         assert set(backend.image_ids) == {"good"} and backend.image_origins["good"].how == "pulled"
-        (line,) = await backend.about_pulls([good, bad], ask=False)
+        (line,) = await backend.describe_pulls([good, bad], ask=False)
         assert line.startswith("1 image to be pulled; size unknown")
 
 

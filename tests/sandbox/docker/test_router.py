@@ -429,7 +429,7 @@ async def test_the_host_stays_closed_behind_a_router(engine: Engine, start: Star
 async def test_copies_have_the_network_that_is_in_force(start: Start) -> None:
     sandbox = await start(PUBLIC)
     await sandbox.use_network(ALLOWLIST)
-    copy, other = await sandbox.copy([], []), await sandbox.anew()
+    copy, other = await sandbox.copy([], []), await sandbox.make_fresh()
     original = await sandbox.original()
     try:
         for each in (copy, other):

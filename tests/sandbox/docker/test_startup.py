@@ -74,7 +74,7 @@ async def test_an_entry_point_runs_as_the_image_says_and_the_trial_waits_until_i
     assert (await told(container, "cut -d '' -f 1 /proc/1/cmdline")).startswith("/opt/tbench/bin/init")
     await container.shell("kill -9 -1", timeout_sec=20, user="root")
     assert await told(container, "pgrep sleep || echo alone") == "alone"
-    fresh = await container.anew()
+    fresh = await container.make_fresh()
     try:
         assert await told(fresh) == "worker /work teal sh -c sleep infinity"
     finally:

@@ -139,7 +139,7 @@ async def test_a_trial_has_cpus_of_its_own_which_nproc_tells(engine: Engine, too
             await first.remove()
             first = await started(one)
             assert first.lease.cpus == held
-            copy = await first.anew()
+            copy = await first.make_fresh()
             assert await nproc(copy) == 1
             await copy.remove()
             large = await started(all_of_them)

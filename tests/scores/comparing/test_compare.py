@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tbench.scores.comparing.compare import Comparison, bonett_price_95, compare, compare_all, difference_interval_95
-from tbench.scores.comparing.compared_run import NothingInCommon, Side
+from tbench.scores.comparing.compared_run import ComparedRun, NothingInCommon
 
 rewards = st.none() | st.sampled_from([0.0, 0.25, 1 / 3, 1.0])
 
 
 @st.composite
-def pairs_of_sides(draw: st.DrawFn) -> tuple[Side, Side]:
+def pairs_of_sides(draw: st.DrawFn) -> tuple[ComparedRun, ComparedRun]:
     tasks, seeds = draw(st.integers(1, 6)), draw(st.integers(1, 3))
     row = st.tuples(*[rewards] * seeds)
     first, second = ({f"t{number}": draw(row) for number in range(tasks)} for _ in "ab")
@@ -181,7 +181,7 @@ def test_runs_without_a_common_task_cannot_be_compared(hashes: dict[str, str], w
 
 @settings(max_examples=40)
 @given(pairs_of_sides())
-def test_the_other_way_round_everything_changes_its_sign(sides: tuple[Side, Side]) -> None:
+def test_the_other_way_round_everything_changes_its_sign(sides: tuple[ComparedRun, ComparedRun]) -> None:
     there, back = compare(*sides), compare(*reversed(sides))
     assert there.difference == -back.difference and (there.better, there.worse) == (back.worse, back.better)
     assert (there.p, there.sign_p, there.pairs_p, there.se) == (back.p, back.sign_p, back.pairs_p, back.se)
@@ -191,7 +191,9 @@ def test_the_other_way_round_everything_changes_its_sign(sides: tuple[Side, Side
 
 @settings(max_examples=40)
 @given(pairs_of_sides())
-def test_bounds_hold_the_difference_and_the_interval_holds_it_nearly_always(sides: tuple[Side, Side]) -> None:
+def test_bounds_hold_the_difference_and_the_interval_holds_it_nearly_always(
+    sides: tuple[ComparedRun, ComparedRun],
+) -> None:
     found = compare(*sides)
     assert found.worst <= found.difference <= found.best
     assert found.better + found.worse + found.equal == found.tasks
@@ -203,7 +205,7 @@ def test_bounds_hold_the_difference_and_the_interval_holds_it_nearly_always(side
 
 @settings(max_examples=40)
 @given(pairs_of_sides())
-def test_a_comparison_survives_json(sides: tuple[Side, Side]) -> None:
+def test_a_comparison_survives_json(sides: tuple[ComparedRun, ComparedRun]) -> None:
     found = compare(*sides)
     assert Comparison.model_validate_json(found.model_dump_json()) == found
 

@@ -274,7 +274,7 @@ def _render_steps(options: ReplayOptions, dataset: Dataset, builder: PromptBuild
 
 def _seed(options: ReplayOptions, record: Record) -> int | None:
     seed, scheme = options.sampling["seed"], options.sampling["seed_scheme"]
-    return None if seed is None else Seeds(record.task_id, seed, scheme).at(record.step_idx)
+    return None if seed is None else Seeds(record.task_id, seed, scheme).for_step(record.step_idx)
 
 
 def _shard_steps(options: ReplayOptions, all_steps: Sequence[PromptedStep]) -> list[PromptedStep]:

@@ -250,7 +250,7 @@ async def test_a_kept_sandbox_is_found_again_with_its_router(start: Start, engin
         assert await reached(again) == ["no"] * 3
         assert await answers(again, "server:9000") == ["pear"]
         assert "apart" in await given_here(again)
-        fresh = await again.anew()
+        fresh = await again.make_fresh()
         assert await reached(fresh) == ["no"] * 3
         assert await answers(fresh, "server:9000", "apart:9000") == ["pear", "fig"]
         await fresh.remove()

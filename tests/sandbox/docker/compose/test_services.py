@@ -129,7 +129,7 @@ async def test_the_agent_reads_from_a_service_by_its_names_once_that_is_healthy(
         assert await answer(copy, "server") == "tangerine"
     finally:
         await copy.remove()
-    anew = await sandbox.anew()
+    anew = await sandbox.make_fresh()
     try:
         assert await answer(anew, "server") == "tangerine"
     finally:
