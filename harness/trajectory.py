@@ -28,7 +28,7 @@ class ToolCall(Frozen):
     id: str
     name: str
     arguments: str
-    """The server's JSON text, which may be no object, or no JSON at all."""
+    """The server's JSON text, which may be invalid JSON, or not an object."""
 
 
 class Message(Frozen):

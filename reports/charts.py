@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from reports.page_frame import STATUS_SYMBOLS
 from tbench.results import LARGEST_REWARD
 from tbench.scores.summary import percent
-from tbench.text import unseen_as
+from tbench.text import replace_unseen
 
 # SVG elements with escaped attributes and texts, positioned in percent of the width.
 #
@@ -89,7 +89,7 @@ def _text(value: str | float) -> str:
     if isinstance(value, Markup):
         return value
     if isinstance(value, str):
-        return str(escape(unseen_as(value, "\N{REPLACEMENT CHARACTER}")))
+        return str(escape(replace_unseen(value, "\N{REPLACEMENT CHARACTER}")))
     return number(value)
 
 

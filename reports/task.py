@@ -204,7 +204,7 @@ _FEWEST_SEEDS = 3
 def render(site: Site, task: str) -> str:
     """Render the page of a task."""
     record = task_record(site, task)
-    content = _content(record, site.history.trials_of(task)) if record.runs else {}
+    content = _content(record, site.history.trials_by_run(task)) if record.runs else {}
     return page(
         "task/task.html.j2", task_page(task), crumbs=[Crumb("tasks", TASKS), Crumb(task)], record=record, **content
     )
@@ -311,7 +311,7 @@ def data(site: Site, task: str) -> str:
 
 
 def _trials(site: Site, task: str) -> Iterator[dict[str, Any]]:
-    trials = site.history.trials_of(task)
+    trials = site.history.trials_by_run(task)
     for each in task_record(site, task).runs:
         yield from (_trial(each.run, trial) for trial in trials.get(each.point.run, ()))
 

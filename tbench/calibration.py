@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tbench.config.setting import settings_of
+from tbench.config.setting import iter_settings
 from tbench.config.settings import AgentConfig, OverridesConfig, RunConfig, SandboxConfig, ScheduleConfig, VerifyConfig
 from tbench.errors import TrialError
 from tbench.results import UNCONFIRMED, ErrorInfo, TrialResult, is_weak
@@ -62,7 +62,7 @@ class CalibrationRun:
     """Directory of the results; None for the cache."""
 
     @classmethod
-    def of(cls, config: RunConfig, repetitions: int, **more: Any) -> CalibrationRun:
+    def from_config(cls, config: RunConfig, repetitions: int, **more: Any) -> CalibrationRun:
         """Calibrate tasks as they are: with their own limits, and verified in a fresh container, too."""
         as_they_are = {
             "overrides": OverridesConfig(),
@@ -82,7 +82,7 @@ class CalibrationRun:
             if not wanted:
                 continue
             async with self.runner(agent) as runner:
-                for each in await asyncio.gather(*(self._calibrated(runner, agent, each) for each in wanted)):
+                for each in await asyncio.gather(*(self._calibrate(runner, agent, each) for each in wanted)):
                     done[each.task.name] = each
         wanted = [each for each in done.values() if self.offline and _passes_with_network(each)]
         if wanted:
@@ -91,7 +91,7 @@ class CalibrationRun:
                     done[each.task.name] = each
         return list(done.values())
 
-    async def once(self, tasks: Sequence[Task]) -> dict[str, list[MeasuredTrial]]:
+    async def run_once(self, tasks: Sequence[Task]) -> dict[str, list[MeasuredTrial]]:
         """Run one trial of each agent in each task, and return them by task; nothing is stored. Raises UsageError."""
         found: dict[str, list[MeasuredTrial]] = {task.name: [] for task in tasks}
         for agent in AGENTS:
@@ -116,7 +116,7 @@ class CalibrationRun:
         # Stored results can only be found once the image is known.
         return each.calibration is None or len(each.calibration.of(agent)) < self.repetitions
 
-    async def _calibrated(self, runner: Runner, agent: CalibratingAgent, each: CalibratedTask) -> CalibratedTask:
+    async def _calibrate(self, runner: Runner, agent: CalibratingAgent, each: CalibratedTask) -> CalibratedTask:
         try:
             found = each if each.calibration is not None else await self._with_stored(runner, each.task)
         except TrialError as error:
@@ -131,7 +131,7 @@ class CalibrationRun:
             nonlocal found
             assert found.calibration is not None
             trial = await measure(runner, found.task, agent, number)
-            found = self._stored(found, trials=(*found.calibration.trials, trial))
+            found = self._store(found, trials=(*found.calibration.trials, trial))
             return trial
 
         trials = await asyncio.gather(*map(one, numbers))
@@ -141,9 +141,9 @@ class CalibrationRun:
     async def _without_network(self, runner: Runner, each: CalibratedTask) -> CalibratedTask:
         trial = await measure(runner, each.task, "oracle", 0)
         self.say(f"{each.task.name}: oracle without a network {_outcome(trial)}")
-        return self._stored(each, offline=trial)
+        return self._store(each, offline=trial)
 
-    def _stored(self, each: CalibratedTask, **update: Any) -> CalibratedTask:
+    def _store(self, each: CalibratedTask, **update: Any) -> CalibratedTask:
         """Return the task with an updated calibration, of which lasting results are stored."""
         assert each.calibration is not None
         now = each.calibration.model_copy(update={**update, "measured_at": datetime.now(UTC)})
@@ -190,10 +190,10 @@ async def measure(runner: Runner, task: Task, agent: CalibratingAgent, repetitio
     directory = trial_directory(runner.directory, result.task, result.seed, result.attempt)
     config = runner.config
     task = as_configured(task, config)
-    return await asyncio.to_thread(_measured, task, agent, repetition, result, directory)
+    return await asyncio.to_thread(_make_measured_trial, task, agent, repetition, result, directory)
 
 
-def _measured(
+def _make_measured_trial(
     task: Task, agent: CalibratingAgent, repetition: int, result: TrialResult, directory: Path
 ) -> MeasuredTrial:
     from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, uncleared
@@ -359,7 +359,7 @@ class BackgroundCalibration:
         self._source, self._config = source, RunConfig(sandbox=sandbox, schedule=schedule)
         self._tasks = [task for task in tasks if task.has_oracle and not task.unsupported]
         self._measures = which == "all" or (which == "missing" and agent not in get_args(CalibratingAgent))
-        self._prevented_by = _prevented_by(sandbox)
+        self._prevented_by = _preventing_option(sandbox)
         self._done: dict[str, CalibratedTask] = {}
         self._wanted: list[Task] = []
         self.is_waited_for = which == "all"
@@ -368,7 +368,7 @@ class BackgroundCalibration:
         if not self._measures or self._prevented_by:
             return
         self._wanted = [task for task in self._tasks if task.name in spare.tasks]
-        calibrating = CalibrationRun.of(self._config, REPETITIONS, again=self.is_waited_for, spare=spare)
+        calibrating = CalibrationRun.from_config(self._config, REPETITIONS, again=self.is_waited_for, spare=spare)
 
         async def one(task: Task) -> None:
             await spare.image(task.name)
@@ -405,12 +405,12 @@ class BackgroundCalibration:
         return f"calibration: {message}; continue with: tbench calibrate -d {source}{chosen}"
 
 
-def _prevented_by(sandbox: SandboxConfig) -> str:
+def _preventing_option(sandbox: SandboxConfig) -> str:
     """Return the option that prevents calibrating tasks as they are, or would fetch their images again; else empty."""
     if sandbox.drop_images:
         return "--drop-images"
     usual = SandboxConfig()
-    deciding = [each for each in settings_of(RunConfig) if each.section == "sandbox" and each.is_measured]
+    deciding = [each for each in iter_settings(RunConfig) if each.section == "sandbox" and each.is_measured]
     changed = (
         each.flags[0]
         for each in deciding

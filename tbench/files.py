@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tbench.errors import UsageError
-from tbench.text import unseen_as, visible
+from tbench.text import replace_unseen, visible
 
 Made = TypeVar("Made")
 _TEMPORARY_PREFIX = ".writing-"
@@ -91,7 +91,7 @@ def safe_relative(name: str) -> Path:
 
     Invisible characters become question marks, which are never longer.
     """
-    name = unseen_as(name, "?")
+    name = replace_unseen(name, "?")
     parts = [part for part in name.split("/") if part not in ("", ".", "..")]
     return Path(*parts) if parts else Path("unnamed")
 

@@ -43,10 +43,10 @@ class FileLock:
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-            self._take_lock_file(lock_file_of(path))
+            self._take_lock_file(lock_file_for(path))
         else:
             # Another machine that mounts the same files without flock may hold the lock by a lock file.
-            if (holder := _holder(lock_file_of(path))) is not None:
+            if (holder := _holder(lock_file_for(path))) is not None:
                 flock(descriptor, fcntl.LOCK_UN)
                 raise Held(holder)
 
@@ -106,12 +106,12 @@ def is_held(path: Path, descriptor: int, flock: Flock = fcntl.flock) -> bool:
     else:
         flock(descriptor, fcntl.LOCK_UN)
     try:
-        return _holder(lock_file_of(path)) is not None
+        return _holder(lock_file_for(path)) is not None
     except Held:
         return True
 
 
-def lock_file_of(path: Path) -> Path:
+def lock_file_for(path: Path) -> Path:
     """Return the path of the lock file that names the holder on file systems without flock."""
     return path.with_name(f".{path.name}.lock")
 

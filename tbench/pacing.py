@@ -316,7 +316,7 @@ class Pace:
 
     async def _poll(self) -> ServerLoad | None:
         """Return the combined load of the servers that report one; None if none does. The first failure is reported."""
-        answers = await asyncio.gather(*map(self._load_of, self._servers))
+        answers = await asyncio.gather(*map(self._read_load, self._servers))
         loads = [each for each in answers if isinstance(each, ServerLoad)]
         if loads:
             self._reported_missing = False
@@ -327,7 +327,7 @@ class Pace:
             self._say(f"-n auto: {url}/metrics: {answers[0]}")
         return None
 
-    async def _load_of(self, server: MetricsSource) -> ServerLoad | str:
+    async def _read_load(self, server: MetricsSource) -> ServerLoad | str:
         """Return a server's load, with preemptions since the last reading; or what is wrong with its metrics."""
         try:
             async with asyncio.timeout(_METRICS_SEC):

@@ -18,7 +18,7 @@ def visible(text: str) -> str:
     return _UNSEEN.sub(lambda found: _escape(found[0]), text)
 
 
-def unseen_as(text: str, char: str) -> str:
+def replace_unseen(text: str, char: str) -> str:
     """Replace each invisible character, newline and tab of `text` by `char`, for use where escapes are too long."""
     return _UNSEEN.sub(char, text).replace("\n", char).replace("\t", char)
 

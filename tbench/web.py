@@ -72,7 +72,7 @@ class WebRequest:
     def _exchange(self, http: Any) -> WebAnswer:
         silence_sec = min(self.silence_sec, self.deadline_sec + 1.0)
         try:
-            return self._redirected(http, silence_sec)
+            return self._follow_redirect(http, silence_sec)
         except http.TimeoutException:
             failure = Unanswered(f"no data for {silence_sec:g} s")
         except (http.ConnectError, http.ProxyError) as error:
@@ -86,7 +86,7 @@ class WebRequest:
             failure = Unanswered(f"it cannot be sent ({type(error).__name__})")
         raise failure  # outside the handlers, because the library's exceptions contain the request with its headers
 
-    def _redirected(self, http: Any, silence_sec: float) -> WebAnswer:
+    def _follow_redirect(self, http: Any, silence_sec: float) -> WebAnswer:
         ends_at = time.monotonic() + self.deadline_sec
         if urlsplit(self.url).scheme not in ("http", "https"):
             raise Unanswered("not an http or https URL")

@@ -32,7 +32,7 @@ def a_side(
     (count,) = {len(row) for row in rewards.values()}
     seeds = range(first_seed, first_seed + count)
     verdicts = [(task, seed, r) for task, row in rewards.items() for seed, r in zip(seeds, row, strict=True)]
-    return ComparedRun(name, RewardTable.of(verdicts, list(rewards), seeds), hashes or {})
+    return ComparedRun(name, RewardTable.from_verdicts(verdicts, list(rewards), seeds), hashes or {})
 
 
 def single(rewards: Sequence[float | None], name: str = "a") -> ComparedRun:
@@ -55,7 +55,7 @@ def published(model: str) -> ComparedRun:
     mine = [line for line in lines if line["model"] == model]
     tasks = sorted({line["task"] for line in mine})
     verdicts = [(line["task"], line["seed"], line["reward"]) for line in mine]
-    return ComparedRun(model, RewardTable.of(verdicts, tasks, sorted({line["seed"] for line in mine})), {})
+    return ComparedRun(model, RewardTable.from_verdicts(verdicts, tasks, sorted({line["seed"] for line in mine})), {})
 
 
 def store_run(

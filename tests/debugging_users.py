@@ -53,7 +53,7 @@ class User:
 
     @property
     def lines(self) -> list[str]:
-        """What is on the screen."""
+        """Content of the screen."""
         found = self._screen.last_lines(self._screen.rows, self._screen.columns)
         return [line if isinstance(line, str) else "".join(line[::2]) for line in found]
 

@@ -20,7 +20,7 @@ _INTERRUPTS = {"\x03": ("^C\n", 130), "\x1c": ("^\\Quit\n", 131)}
 
 @dataclass(frozen=True)
 class Answer:
-    """What the pretend shell does with one line."""
+    """Reaction of the fake shell to one line."""
 
     output: str | Sequence[str] = ""
     """Printed at once, or piece by piece."""

@@ -314,12 +314,12 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _unquoted(line: bytes) -> bytes:
-    """What a command line has between double quotes."""
+    """The text between double quotes in a command line."""
     return _OCTAL.sub(lambda match: bytes((int(match[1], 8),)), line[line.index(b'"') + 1 : line.rindex(b'"')])
 
 
 def _keys(line: bytes) -> bytes:
-    """What a send-keys types."""
+    """The keys that a send-keys command types."""
     if b' -l -- "' in line:
         return _unquoted(line)
     _, is_hex, digits = line.partition(b" -H ")

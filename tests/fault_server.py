@@ -44,7 +44,7 @@ class FaultServer:
     def __init__(self) -> None:
         self.seen: list[Seen] = []
         self.listed: list[Seen] = []
-        """What `always_list` answered."""
+        """Answers of `always_list`."""
         self.first_request = threading.Event()
         self._plays: list[Play] = []
         self._listing: Play | None = None
@@ -56,7 +56,7 @@ class FaultServer:
         self.keeps = False
         """Whether a connection goes on after an answer; else it ends, and the answer says so."""
         self.tls: ssl.SSLContext | None = None
-        """What connections are encrypted with."""
+        """TLS context of connections."""
         self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -106,7 +106,7 @@ class FaultServer:
         self._plays.append(play)
 
     def will_play(self, play: Play) -> None:
-        """What `play` does with the connection."""
+        """Action of `play` on the connection."""
         self._plays.append(play)
 
     def will_trickle(self, raw: bytes, every_sec: float) -> None:
@@ -155,7 +155,7 @@ class FaultServer:
         self._listing = lambda connection: connection.sendall(raw)
 
     def answer_by(self, choose: Callable[[Seen], bytes | None]) -> None:
-        """What a request is answered with depends on it; None is no answer, for ever. `seen` keeps them all."""
+        """Choose the answer to a request; None never answers. `seen` keeps all requests."""
         self._choice = choose
 
     def answer_all(self, status: int, body: Any = None) -> None:

@@ -52,14 +52,14 @@ class FakeMachine:
         self.backend = DescribedBackend(self._make, Capacity(cpus, 1e6))
         self.backend.told = told
         self.wrong = ""
-        """What is the matter with it."""
+        """Fault of the machine."""
         self.cannot_recover = ""
         self.fails_with: TrialError | None = None
         """The error of every sandbox that is asked for."""
         self.left = 0
         """Sandboxes that are found on it when it comes back."""
         self.done: list[str] = []
-        """What was done with it, in order."""
+        """Calls, in order."""
         self.begun: list[str] = []
         """Tasks whose trials have begun on it."""
         self.lets_go = asyncio.Event()

@@ -68,7 +68,7 @@ def terminal_bench(rng: random.Random) -> float:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is simulated: a benchmark of so many tasks, run with so many seeds, that drops at `dropped_at`."""
+    """A simulation: a benchmark of so many tasks, run with so many seeds, that drops at `dropped_at`."""
 
     points: float = 0.0
     seeds: int = 1
@@ -88,7 +88,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the gate saw in many histories."""
+    """Findings of the gate in many histories."""
 
     false_alarms_per_100: float
     """First alarms without a drop per 100 nights that were judged until then."""
@@ -148,7 +148,7 @@ def by_gate(nights: list[Night], rule: GateRule) -> list[bool]:
 
 
 def by_ratio(nights: list[Night], rule: GateRule) -> list[bool]:
-    """The same for an alarm where the score is 5 % below that of the night before."""
+    """The simulation for an alarm where the score is 5 % below that of the night before."""
     scores = [score(night.table) for night in nights]
     return [False, *(now < 0.95 * before for before, now in pairwise(scores))]
 
@@ -202,7 +202,7 @@ def row(name: str, histories: int, **known: Any) -> str:
 
 
 def rows() -> dict[str, dict[str, Any]]:
-    """What is simulated, by the name of its row."""
+    """Simulations by name of their row."""
     rule = GateRule
     return {
         "89 tasks, 1 seed": {},

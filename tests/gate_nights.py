@@ -42,7 +42,7 @@ def nights(count: int, *, dropped_at: int | None = None, until: int | None = Non
 
 
 def lacking(night: Night, missing: int) -> Night:
-    """The same night with the first `missing` tasks without a verdict."""
+    """The night with the first `missing` tasks without a verdict."""
     table = night.table
     rows = tuple((None,) * len(row) if at < missing else row for at, row in enumerate(table.rows))
     return Night(night.name, night.begun, RewardTable(table.tasks, table.seeds, rows), night.hashes, night.fingerprint)

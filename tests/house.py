@@ -20,14 +20,14 @@ from pathlib import Path
 _COUNTS = """
 import click, json
 from tbench.cli import app
-from tbench.config.setting import settings_of
+from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 def count(command):
     if not isinstance(command, click.Group):
         return 1
     context = click.Context(command)
     return sum(count(command.get_command(context, name)) for name in command.list_commands(context))
-print(json.dumps({"commands": count(app), "settings": sum(1 for _ in settings_of(RunConfig))}))
+print(json.dumps({"commands": count(app), "settings": sum(1 for _ in iter_settings(RunConfig))}))
 """
 _SHORT = 60
 """Lines below which a module needs more than one importer."""

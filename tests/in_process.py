@@ -17,7 +17,7 @@ from tbench.cli import main
 
 
 def tbench(*arguments: str, directory: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """What a process in `directory` would print and end with, with no settings in its environment but these."""
+    """Output and exit code of a process in `directory`, with no settings in its environment but these."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TBENCH_", "OPENAI_"))}
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with (

@@ -42,13 +42,13 @@ HTTP_PORTS, TLS_PORTS, DATAGRAM_PORTS = (80, 8080), (443, 8443), (443, 9999)
 
 @dataclass(frozen=True)
 class Internet:
-    """What a test knows of it."""
+    """The simulated internet as seen by a test."""
 
     directory: Path
     name_server: str = HERE
 
     def heard(self, kind: str) -> list[Any]:
-        """What has come in so far: `names` asked for, `requests` over HTTP, `hellos` of TLS, `datagrams`."""
+        """Requests received so far: `names` asked for, `requests` over HTTP, `hellos` of TLS, `datagrams`."""
         lines = (self.directory / "log.jsonl").read_text().splitlines()
         return [told for each, told in map(json.loads, lines) if each == kind]
 

@@ -73,7 +73,7 @@ class OwnEngine:
 
     @property
     def process_id(self) -> int:
-        """That of dockerd."""
+        """Process id of dockerd."""
         assert self._process is not None
         return self._process.pid
 

@@ -29,7 +29,7 @@ import pytest
 USER, PASSWORD = "lab", "not-a-secret-1"
 _HTPASSWD = f"{USER}:$2y$04$abcdefghijklmnopqrstuuidHxhhX1rLLMWEHLlIJ7bcj5JrGph6e\n"
 LOGIN = b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-"""What `docker login` writes into config.json as `auth`."""
+"""The `auth` value that `docker login` writes into config.json."""
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 _CONFIG, _LAYER = (
@@ -177,7 +177,7 @@ class Request(NamedTuple):
 
 
 Fault = Callable[["Front", socket.socket, bytes], None]
-"""What is done about a request, given whoever asks and the request as it came in."""
+"""The handler of a request, called with the client and the request as received."""
 
 
 class Front:

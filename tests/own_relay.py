@@ -25,7 +25,7 @@ def refused_with(status: int, message: str) -> bytes:
 
 
 FAILS = refused_with(500, "failed to create shim task: fork/exec: resource temporarily unavailable")
-"""What an engine answers whose machine has no room for another process."""
+"""Answer of an engine whose machine has no room for another process."""
 
 
 Answers = Callable[[str], bytes | None]

@@ -60,7 +60,7 @@ class OwnSshd:
         self._process: subprocess.Popen[bytes] | None = None
 
     def address(self, path: str = "") -> str:
-        """That of the engine with its socket at this path, by way of this sshd."""
+        """Address of the engine with its socket at this path, through this sshd."""
         return f"ssh://root@127.0.0.1:{self.port}{path}"
 
     def start(self) -> None:

@@ -47,7 +47,7 @@ def make_certificate(directory: Path, name: str = "localhost", hosts: str = "DNS
 
 
 def tls_options(directory: Path) -> list[str]:
-    """What has an engine listen with TLS, for those alone who have a certificate of this CA."""
+    """Options that make an engine listen with TLS, only for clients with a certificate of this CA."""
     files = [
         f"--tls{name}={directory}/{file}.pem" for name, file in (("cacert", "ca"), ("cert", "cert"), ("key", "key"))
     ]

@@ -1,4 +1,4 @@
-"""What `bash -c` does with a script, in the same container as a terminal: the truth its delivered commands are held to.
+"""The effect of a script under `bash -c` in a terminal's container, with which delivered commands are compared.
 
 One process runs script after script, on a pty of its own or with its output in a file.
 """
@@ -68,7 +68,7 @@ Files = Mapping[str, File]
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of a script."""
+    """Outcome of a script."""
 
     printed: bytes
     exit_code: int

@@ -313,7 +313,7 @@ def script_lines(depth: int) -> Texts:
 # -- scripts -------------------------------------------------------------------------------------
 
 CONCURRENT = re.compile(r"\||&(?!&)|[<>]\(")
-"""What lets processes run beside each other."""
+"""Constructs that run processes concurrently."""
 _THERE_IS_SOMETHING = (
     "x=a; y='b c'; arr=(1 '2 3'); mkdir d; printf 'b\\na c\\n' >f1; echo 'echo lib $*; false' >lib; f() { g $*; }\n"
 )
@@ -339,7 +339,7 @@ def lengthened(script: str, size: int, how: str) -> str:
 TELLS_OF_THE_SHELL = re.compile(
     r"\$[-$]|\b(set|declare|readonly|export|local|typeset)\s*([;&|)`}\n]|$)|exec 2?>f(?s:.)*exec 2?>f"
 )
-"""What shows numbers of processes, or all that a shell knows; or writes messages of any length over each other."""
+"""Commands that print process numbers or the shell's whole state, or write messages of any length over each other."""
 CHANGES = one("", *"'\"`$(){}[];&|<>\n\t \\#!=*?-a1\r")
 LENGTHS = st.integers(1000, 90_000)
 SCRIPTS = st.one_of(

@@ -69,7 +69,7 @@ def invoke(*arguments: str) -> Any:
 
 
 def command(*arguments: str) -> list[str]:
-    """The same as a process of its own."""
+    """Run it in a separate process."""
     return [sys.executable, "-c", "from tbench.cli import main; main()", "replay", "run", *arguments]
 
 

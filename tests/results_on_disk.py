@@ -1,4 +1,4 @@
-"""What a run has written by now, read while it goes on."""
+"""Files of a run, read while it is running."""
 
 from __future__ import annotations
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from tbench.config.document import Locked, PlannedTask, RunDocument, RunPlan
-from tbench.config.setting import settings_of
+from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.sandbox.backend import SandboxSettings
 from tbench.tasks.task import Task
 
-_SECTIONS = {setting.name: setting.section for setting in settings_of(RunConfig)}
+_SECTIONS = {setting.name: setting.section for setting in iter_settings(RunConfig)}
 
 
 def a_config(**settings: Any) -> RunConfig:
@@ -31,7 +31,7 @@ def sandboxes_of(run: str, **known: Any) -> SandboxSettings:
 
 
 A_MODEL = {"agent": "tbench:keystrokes-json", "model": "m", "prompt_hash": "p"}
-"""What is locked where a model works in tbench's own loop; elsewhere its settings have no effect."""
+"""Resolved names for a model in tbench's own loop; elsewhere its settings have no effect."""
 
 
 def a_plan(run: str = "r", *, seeds: tuple[int, ...] = (0,), agent: str = "tests", **known: Any) -> RunPlan:

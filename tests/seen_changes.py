@@ -29,7 +29,7 @@ IMAGE: Mapping[str, bytes] = {
     "/etc/resolv.conf": b"nameserver 127.0.0.11\n",
     "/root/.bashrc": b"# nothing\n",
 }
-"""What the image has, by path."""
+"""Files of the image, by path."""
 LINK = b"a link"
 SCRIPT = "python3 -m pytest -rA /tests/test_outputs.py && jq . x\n"
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tbench.config.setting import Setting, panels_of
+from tbench.config.setting import Setting, section_panels
 from tbench.config.settings import RunConfig
 from tbench.config.text import as_toml
 from tbench.nightly.configuration import NightlyConfig
@@ -20,16 +20,16 @@ _TABLES = re.compile(r"(?<=\n)### (?:tasks|nightly)\n.*?(?=\n## )", re.DOTALL)
 def tables() -> str:
     """A heading and a table for each section."""
     lines: list[str] = []
-    for section, title, settings in panels_of(RunConfig):
+    for section, title, settings in section_panels(RunConfig):
         lines += [f"### {section}", "", f"{title}.", "", "| setting | flag | default | |", "|---|---|---|---|"]
         lines += [*map(_row, settings), ""]
     return "\n".join(lines)
 
 
 def nightly_tables() -> str:
-    """The same of a nightly benchmark, whose settings have no flags, with the whole help of each."""
+    """The table for a nightly benchmark, whose settings have no flags, with the whole help of each."""
     lines: list[str] = []
-    for section, title, settings in panels_of(NightlyConfig):
+    for section, title, settings in section_panels(NightlyConfig):
         lines += [f"### {section}", "", f"{title}.", "", "| setting | default | |", "|---|---|---|"]
         lines += [f"| `{each.name}` | `{as_toml(each.default)}` | {each.help} |" for each in settings]
         lines.append("")

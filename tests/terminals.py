@@ -1,4 +1,4 @@
-"""What the terminal's tests share: containers, terminals in them, and short ways to use them."""
+"""Shared parts of the terminal's tests: containers, terminals in them, and short ways to use them."""
 
 from __future__ import annotations
 
@@ -139,12 +139,12 @@ async def output_of(terminal: Terminal, command: str) -> str:
 
 
 def digest(text: str) -> str:
-    """What sha256sum prints of it."""
+    """Its hash as sha256sum prints it."""
     return hashlib.sha256(text.encode()).hexdigest() + "  -\n"
 
 
 def kinds(view: View) -> list[str]:
-    """Of its notes."""
+    """Kinds of its notes."""
     return [note.partition(":")[0] for note in view.notes]
 
 

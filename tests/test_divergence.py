@@ -39,7 +39,7 @@ def test_times_numbers_of_processes_and_hashes_are_no_difference(before: str, no
         ("deadbeef", "cafebabe"),
     ],
 )
-def test_whatever_else_differs_is_told_with_its_line(before: str, now: str) -> None:
+def test_whatever_else_differs_is_reported_with_its_line(before: str, now: str) -> None:
     assert first_difference(f"same\n{before}\nend", f"same\n{now}\nend") == f"{now!r} where {before!r} was before"
 
 
@@ -48,7 +48,7 @@ def test_more_or_less_is_a_difference() -> None:
     assert first_difference("a\nb", "a") == "nothing where 'b' was before"
 
 
-def test_a_long_line_is_told_in_part() -> None:
+def test_a_long_line_is_reported_in_part() -> None:
     told = first_difference("x" * 5000, "y" * 5000)
     assert told is not None
     assert len(told) < 300

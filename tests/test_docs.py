@@ -77,7 +77,7 @@ NAMES = {
     ],
     "tasks/README.md": read_tasks("bundled").names,
 }
-"""What a reader looks up on a page, which has it as code."""
+"""Terms that a reader looks up on a page, which shows them as code."""
 
 _FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

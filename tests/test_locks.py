@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tbench.locks import NO_LOCKS, FileLock, Held, is_held, lock_file_of
+from tbench.locks import NO_LOCKS, FileLock, Held, is_held, lock_file_for
 
 COMPETE = """
 import os, sys
@@ -90,7 +90,7 @@ def test_what_else_a_file_system_says_is_no_lock_and_no_leave_to_go_on(
         with pytest.raises(OSError, match=r"^\[Errno") as caught:
             look(file, descriptor, failing(number))
         assert caught.value.errno == number and not isinstance(caught.value, Held)
-    assert not lock_file_of(file).exists()
+    assert not lock_file_for(file).exists()
 
 
 @pytest.mark.parametrize("leftover", [False, True], ids=["new", "after a process that died"])
@@ -98,7 +98,7 @@ def test_processes_that_compete_are_in_one_after_the_other(file: Path, leftover:
     if leftover:
         dead = started(file, errno.ENOLCK, 1, "dies")
         dead.communicate("go\n", timeout=60)
-        assert dead.returncode == 9 and lock_file_of(file).exists()
+        assert dead.returncode == 9 and lock_file_for(file).exists()
     processes = [started(file, errno.ENOLCK, 50) for _ in range(3)]
     for process in processes:
         assert process.stdin is not None
@@ -122,22 +122,22 @@ def test_processes_that_compete_are_in_one_after_the_other(file: Path, leftover:
     ids=["just being written", "after a power cut", "of another machine", "of another version"],
 )
 @pytest.mark.parametrize("flock", [failing(errno.ENOSYS), fcntl.flock], ids=["without locks", "with locks"])
-def test_a_note_of_nobody_knows_whom_is_respected_and_named(
+def test_a_note_of_no_one_knows_whom_is_respected_and_named(
     file: Path, descriptor: int, note: bytes, flock: Callable[[int, int], None]
 ) -> None:
-    lock_file_of(file).write_bytes(note)
-    with pytest.raises(Held, match=f"its lock file {lock_file_of(file)}; remove that file if"):
+    lock_file_for(file).write_bytes(note)
+    with pytest.raises(Held, match=f"its lock file {lock_file_for(file)}; remove that file if"):
         FileLock(file, descriptor, flock)
     assert is_held(file, descriptor, flock)
-    assert lock_file_of(file).read_bytes() == note
-    lock_file_of(file).unlink()
+    assert lock_file_for(file).read_bytes() == note
+    lock_file_for(file).unlink()
     FileLock(file, descriptor, flock).release()
 
 
 def test_a_process_that_has_the_number_of_a_dead_one_is_not_it(file: Path, descriptor: int) -> None:
     FileLock(file, descriptor, failing(errno.ENOLCK))
-    said = json.loads(lock_file_of(file).read_bytes())
-    lock_file_of(file).write_text(json.dumps({**said, "begun": "1"}))
+    said = json.loads(lock_file_for(file).read_bytes())
+    lock_file_for(file).write_text(json.dumps({**said, "begun": "1"}))
     FileLock(file, descriptor, failing(errno.ENOLCK)).release()
 
 
@@ -150,5 +150,5 @@ def test_a_lock_of_the_file_system_leaves_no_file_beside(file: Path, descriptor:
         assert is_held(file, other)
     finally:
         os.close(other)
-    assert not lock_file_of(file).exists()
+    assert not lock_file_for(file).exists()
     lock.release()

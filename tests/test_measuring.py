@@ -45,7 +45,7 @@ class Measured:
     async def __call__(self, *paths: Path, repetitions: int = 2, **more: Any) -> list[CalibratedTask]:
         self.fakes.backends.clear()
         tasks = [Task.read(path) for path in paths]
-        trying = CalibrationRun.of(
+        trying = CalibrationRun.from_config(
             CONFIG, repetitions, say=self.said.append, backend=self.fakes, root=self.root / "kept", **more
         )
         return await trying.tasks(tasks)
@@ -140,7 +140,7 @@ async def test_an_unavailable_image_and_a_task_without_an_oracle(
         backend.prepare = only_some  # type: ignore[method-assign]
         return backend
 
-    trying = CalibrationRun.of(CONFIG, 1, backend=broken, root=measured.root)
+    trying = CalibrationRun.from_config(CONFIG, 1, backend=broken, root=measured.root)
     first, second = await trying.tasks([Task.read(bad), Task.read(alone)])
     assert first.calibration is None and first.error is not None and first.error.type == "image_build_failed"
     assert (of(second, "oracle"), len(of(second, "nop"))) == ([], 1)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def metadata(folder: Path, remote: str | None) -> Message:
-    """What a wheel says of itself that is built of an sdist of a checkout with this remote."""
+    """Metadata of a wheel built from an sdist of a checkout with this remote."""
     checkout = folder / "checkout"
     checkout.mkdir()
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md", "Makefile"):

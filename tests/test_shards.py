@@ -17,7 +17,7 @@ from run_plans import a_plan
 
 from reports.report import write_report
 from tbench.agents.trial_agent import NopAgent
-from tbench.api.stored_runs import obstacles, read_runs, sides_of
+from tbench.api.stored_runs import compared_runs, comparison_doubts, read_runs
 from tbench.config.document import RunPlan
 from tbench.config.values import Shard, checked_shard
 from tbench.errors import UsageError
@@ -30,7 +30,7 @@ from tbench.shards import WeighedTrial, divide, mean_durations, merge, planned_s
 from tbench.storage.read_run import read_run
 from tbench.storage.run_files import trial_directory
 from tbench.storage.run_store import RunStore
-from tbench.storage.summaries import summary_of
+from tbench.storage.summaries import make_summary
 from tbench.tasks.sources import TaskSet, read_tasks
 
 # Dividing trials among shards: alike on every machine, no trial twice, and balanced.
@@ -175,7 +175,7 @@ async def test_the_whole_has_what_a_run_without_shards_has(tmp_path: Path, tasks
     assert files[0] == files[1]
     result = json.loads((tmp_path / "whole" / "trials" / "alpha" / "seed-1" / "result.json").read_text())
     assert result["run"] == "whole"
-    assert summary_of(whole).score == summary_of(one).score is not None
+    assert make_summary(whole).score == make_summary(one).score is not None
     journal = [json.loads(line) for line in (tmp_path / "whole" / "journal.jsonl").read_text().splitlines()]
     assert [each for each in journal if each["kind"] in ("run_started", "run_ended")] == [journal[0], journal[-1]]
     assert (journal[0]["trials"], journal[-1]["interrupted"]) == (8, False)
@@ -183,7 +183,7 @@ async def test_the_whole_has_what_a_run_without_shards_has(tmp_path: Path, tasks
 
 
 def test_a_shard_has_no_score_of_its_own_and_says_what_it_is(shards: list[Path]) -> None:
-    summary = summary_of(read_run(shards[0]))
+    summary = make_summary(read_run(shards[0]))
     assert summary.score is None and summary.shard is not None
     assert (summary.shard.name, summary.shard.whole) == ("0/3", 8)
     assert summary.counts.planned == summary.shard.trials == summary.counts.scored and summary.counts.missing == 0
@@ -192,7 +192,7 @@ def test_a_shard_has_no_score_of_its_own_and_says_what_it_is(shards: list[Path])
 
 def test_a_shard_is_compared_only_on_request(shards: list[Path]) -> None:
     runs = read_runs(shards[:2])
-    (one, other) = obstacles(shards[:2], runs, sides_of(shards[:2], runs))
+    (one, other) = comparison_doubts(shards[:2], runs, compared_runs(shards[:2], runs))
     assert one == f"{shards[0]}: is shard 0/3 of a run; combine the shards with tbench merge"
     assert other.startswith(f"{shards[1]}: is shard 1/3")
 
@@ -215,7 +215,7 @@ async def test_an_empty_shard_is_a_run_of_nothing(tmp_path: Path, tasks: TaskSet
     empty = [each for each in shards if not read_run(each).results]
     assert len(empty) == 1 and read_run(empty[0]).document.status == "finished"  # type: ignore[union-attr]
     merge(shards, tmp_path / "whole")
-    assert summary_of(read_run(tmp_path / "whole")).counts.scored == 8
+    assert make_summary(read_run(tmp_path / "whole")).counts.scored == 8
 
 
 async def test_missing_shards_are_named_and_may_be_run_later(
@@ -227,7 +227,7 @@ async def test_missing_shards_are_named_and_may_be_run_later(
     merge([shards[0], shards[2]], tmp_path / "whole", incomplete=True)
     partial = read_run(tmp_path / "whole")
     assert partial.document is not None and partial.document.status == "interrupted"
-    assert "incomplete" in summary_of(partial).score_line
+    assert "incomplete" in make_summary(partial).score_line
     await a_shard(tmp_path / "whole", tasks, None)
     whole = read_run(tmp_path / "whole")
     assert len(whole.results) == 8 == len({each.trial for each in whole.results})
@@ -243,7 +243,7 @@ def test_a_trial_without_a_result_is_named(tmp_path: Path, shards: list[Path]) -
     ):
         merge(shards, tmp_path / "whole")
     merge(shards, tmp_path / "whole", incomplete=True)
-    assert summary_of(read_run(tmp_path / "whole")).counts.missing == 1
+    assert make_summary(read_run(tmp_path / "whole")).counts.missing == 1
 
 
 def test_a_shard_that_is_given_twice_is_named(tmp_path: Path, shards: list[Path]) -> None:
@@ -322,7 +322,7 @@ async def test_tasks_may_be_at_different_paths_on_each_machine(
     edited = plan_of(read_tasks(str(moved)), "1/3", "part-1", source=str(moved))
     await execute_run(edited, read_tasks(str(moved)), shards[1], NopAgent, Events(), backend=FakeBackend())
     merge(shards, tmp_path / "whole")
-    assert summary_of(read_run(tmp_path / "whole")).counts.scored == 8
+    assert make_summary(read_run(tmp_path / "whole")).counts.scored == 8
 
 
 def test_nothing_is_overwritten(tmp_path: Path, shards: list[Path]) -> None:

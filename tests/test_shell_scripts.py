@@ -52,6 +52,6 @@ def test_no_script_is_forgotten() -> None:
     assert {path.name for path in SHARE.iterdir()} - NO_SCRIPTS == TOOLS.keys()
 
 
-def test_a_fault_is_told(tmp_path: Path) -> None:
+def test_a_fault_is_reported(tmp_path: Path) -> None:
     (tmp_path / "script.sh").write_text("rm $1\n")
     assert "SC2086" in said_by_shellcheck(tmp_path / "script.sh", "dash")

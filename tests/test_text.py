@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.text import one_line, plain, unseen_as, visible, visible_line
+from tbench.text import one_line, plain, replace_unseen, visible, visible_line
 
 BIDI = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
 # Whatever is drawn, half of it is what terminals obey.
@@ -28,7 +28,7 @@ def test_nothing_that_steers_is_left_but_lines_and_tabs(text: str) -> None:
     assert visible(visible(text)) == visible(text)
 
 
-@pytest.mark.parametrize("shown", [visible_line, one_line, plain, lambda text: unseen_as(text, "?")])
+@pytest.mark.parametrize("shown", [visible_line, one_line, plain, lambda text: replace_unseen(text, "?")])
 @given(text=HOSTILE)
 def test_a_line_is_one_line(shown: object, text: str) -> None:
     assert callable(shown)
@@ -49,4 +49,4 @@ def test_ordinary_text_is_left_alone() -> None:
 
 @given(HOSTILE)
 def test_a_replaced_name_is_never_longer_than_it_was(text: str) -> None:
-    assert len(unseen_as(text, "?").encode("utf-8", "replace")) <= len(text.encode("utf-8", "replace"))
+    assert len(replace_unseen(text, "?").encode("utf-8", "replace")) <= len(text.encode("utf-8", "replace"))

@@ -103,7 +103,7 @@ def test_a_server_that_gives_no_answer_is_one_line(
         (f"http://me:{SECRET}@127.0.0.1:9/", {}, "cannot be reached: [Errno 111] Connection refused"),
     ],
 )
-def test_what_cannot_be_sent_is_told_without_its_secrets(
+def test_what_cannot_be_sent_is_reported_without_its_secrets(
     endpoint: FaultServer, url: str, more: dict[str, Any], words: str
 ) -> None:
     port = endpoint.base_url.rpartition(":")[2].partition("/")[0]

@@ -1,4 +1,4 @@
-"""What a viewer costs beside a run of many trials: its share of a cpu, and whether the browser stays fluid.
+"""Cost of a viewer beside a run of many trials: its share of a cpu, and whether the browser stays fluid.
 
     python tests/view_bench.py --trials 256 --seconds 30 --step 5 [--browser] [--screenshot FILE]
 
@@ -43,7 +43,7 @@ FRAMES = """() => new Promise((done) => {
 
 
 def printed(random_: random.Random, step: int) -> str:
-    """What a step prints: some lines, of which some have colours."""
+    """Output of a step: some lines, of which some have colours."""
     words = (
         "collected",
         "src/main.c",

@@ -288,7 +288,7 @@ def _signs(reply: Reply, *, takes_calls: bool) -> Iterator[str]:
 
 
 def _usage(wire: _WireUsage, message: ParsedMessage) -> Usage:
-    """Return a reply's counts. For a reply that is not empty, 0 is no count: gateways use it for missing values."""
+    """Return a reply's counts. For a reply that is not empty, 0 is not a count: gateways use it for missing values."""
     prompt, completion = wire.prompt_tokens or 0, wire.completion_tokens
     speaks = bool(message.content or message.reasoning or message.tool_calls)
     is_counted = prompt > 0 and (completion is not None and (completion > 0 or not speaks))

@@ -181,7 +181,7 @@ class Outage:
             if left_sec <= 0:
                 self._give_up(time.monotonic() - since, failure)
                 return
-            # Pending requests may still be answered although the port is closed: that is no return.
+            # Pending requests may still be answered although the port is closed: the endpoint is not back then.
             if await self._answered_within(min(pause_sec, left_sec)) and not closed:
                 break
             if time.monotonic() - since >= policy.move_on_sec:

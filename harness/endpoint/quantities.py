@@ -15,7 +15,7 @@ class Quantity(NamedTuple):
 
     value: int
     role: str
-    """What it measures: limit, context, in, out, total, least (lower bound of a prompt), bound (lower bound of a
+    """The quantity measured: limit, context, in, out, total, least (lower bound of a prompt), bound (lower bound of a
     total); empty if unknown."""
 
 

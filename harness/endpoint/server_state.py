@@ -59,7 +59,7 @@ class ServerLimits:
     longest_bytes: int = 0
     """Size of the largest answered request."""
     _accepted_once: set[int] = field(default_factory=set)
-    """Values of max_tokens that are no round numbers and were accepted with one prompt."""
+    """Values of max_tokens that are not round numbers and were accepted with one prompt."""
     tokens_per_byte: float = _TOKENS_PER_BYTE
     """Prompt tokens per byte of the last answered request that was not short."""
 
@@ -308,7 +308,7 @@ MOST_IN_A_ROW = 8
 def listing_difference(before: ServedModel, now: ServedModel) -> str | None:
     """Return a message about how a listed model differs from an earlier listing; None if no difference is known.
 
-    Other names of the same weights (`--served-model-name`) are no difference.
+    Other names of the same weights (`--served-model-name`) do not count as a difference.
     """
     if before.root and now.root and before.root != now.root:
         return f"{now.id} is now {now.root}, before it was {before.root}"

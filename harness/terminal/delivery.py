@@ -314,7 +314,7 @@ class Delivery:
         return _CommandEnd.ABANDONED if self._waiter.at_prompt else _CommandEnd.LIMIT
 
     async def _wait_until_settled(self, duration_sec: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
-        """Wait like `PromptWaiter.until_settled`, but reattach if the stream is lost. Raises KeysLost."""
+        """Wait like `PromptWaiter.wait_until_settled`, but reattach if the stream is lost. Raises KeysLost."""
         try:
             await self._waiter.wait_until_settled(duration_sec, or_when=or_when)
         except ConnectionError as error:

@@ -24,7 +24,7 @@ from reports.site.content import Site, SiteRun
 from reports.site.states import state_of
 from tbench.scores.summary import Summary
 from tbench.storage.read_run import StoredRun
-from tbench.storage.summaries import summary_of
+from tbench.storage.summaries import make_summary
 from tbench.text import counted, names_shown
 
 # The headline of a run: its score or, if it has not finished, its progress.
@@ -214,7 +214,7 @@ MOST_RESAMPLED = 500
 
 def page_summary(run: StoredRun) -> Summary:
     """Return the summary of a run; for very many tasks without intervals, which would take minutes."""
-    return summary_of(run, intervals=len(run.planned_tasks) <= MOST_RESAMPLED)
+    return make_summary(run, intervals=len(run.planned_tasks) <= MOST_RESAMPLED)
 
 
 def render(site: Site, run: SiteRun, stored: StoredRun, summary: Summary) -> str:

@@ -31,7 +31,7 @@ from reports.site.content import NightlySeries, Site, SiteRun, gather
 from reports.trial.page import trial_files
 from tbench.errors import UsageError
 from tbench.files import is_unused, write_atomically
-from tbench.history.database import index_of
+from tbench.history.database import default_index
 from tbench.history.directories import stamp
 from tbench.history.index import RunHistory
 from tbench.storage.read_run import RunUnreadable
@@ -76,7 +76,7 @@ def write_site(
     for root in roots:
         if not root.is_dir():
             raise UsageError(f"{root}: no such directory; give directories of runs")
-    with RunHistory.open(index or index_of(roots)) as history:
+    with RunHistory.open(index or default_index(roots)) as history:
         changes = history.update(*roots)
         site = gather(history, roots, lanes, (*history.notes, *changes.notes))
         _check_out(out, roots, [each.row.path for each in site.runs])

@@ -19,10 +19,10 @@ from reports.trial.section import StepTimes, TrialSection, read_sections
 from reports.trial.steps import ReplyTexts, omitted_steps, step_cards, timeline
 from reports.trial.text import cut, shorten_at_lines, text_budget
 from tbench.results import TrialResult, is_weak
-from tbench.scores.summarise import status_of, time_split
+from tbench.scores.summarise import time_split, trial_status
 from tbench.scores.summary import Status
 from tbench.storage.read_run import StoredRun
-from tbench.storage.stored_trial import command_of, commands_about
+from tbench.storage.stored_trial import inspection_commands, rerun_command
 from tbench.text import counted
 
 _WORDS = {Status.PASS: "passed", Status.PARTIAL: "passed in part", Status.FAIL: "failed", Status.ERROR: "no verdict"}
@@ -59,7 +59,7 @@ def _page(
     at = next(at for at, each in enumerate(last) if each.seed == result.seed)
     near = last[max(0, min(at - _SEEDS_SHOWN // 2, len(last) - _SEEDS_SHOWN)) :][:_SEEDS_SHOWN]
     times = list(_times(result))
-    status = status_of(result)
+    status = trial_status(result)
     return page(
         "trial.html.j2",
         trial_page(*place),
@@ -76,13 +76,13 @@ def _page(
         attempts=own if len(own) > 1 else (),
         before=last[at - 1] if at > 0 else None,
         after=last[at + 1] if at + 1 < len(last) else None,
-        status_of=status_of,
+        status_of=trial_status,
         sections=[_shown_section(part) for part in parts],
         recorded=any(part.cast.text for part in parts),
         data=trial_data(*place),
         task_data=task_data(result.task),
-        command=command_of(stored.document, result.task, result.seed) if stored.document is not None else "",
-        asking=commands_about(stored.path, result) if stored.document is not None else (),
+        command=rerun_command(stored.document, result.task, result.seed) if stored.document is not None else "",
+        asking=inspection_commands(stored.path, result) if stored.document is not None else (),
         imported=stored.imported,
     )
 

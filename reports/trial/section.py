@@ -14,7 +14,7 @@ from reports.trial.steps import ReplyTexts, reply_texts
 from reports.trial.verdict import VerifierView, read_verifier
 from tbench.results import TaskStepResult, TrialResult
 from tbench.storage.read_run import RunUnreadable, read_steps, read_trajectory
-from tbench.storage.recording import CastEvent, cast_event, cast_events, typed_at
+from tbench.storage.recording import CastEvent, cast_event, cast_events, first_action_times
 from tbench.storage.run_files import (
     RECORDING_NAME,
     STEPS_NAME,
@@ -124,7 +124,7 @@ def step_times(steps: Sequence[Step], cast: SessionCast) -> list[StepTimes | Non
     The times come from markers. Recordings of other programs have none: there, a step typed when its actions appear in
     the recording, in their order, and the model was asked that many seconds before.
     """
-    typed = typed_at(steps, cast.typed)
+    typed = first_action_times(steps, cast.typed)
     if not cast.text or not (cast.steps or typed):
         return [None] * len(steps)
     begins: list[float] = []

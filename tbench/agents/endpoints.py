@@ -51,7 +51,7 @@ async def connect(
     model: ModelConfig, say: Callable[[str], None], api_key: str | None = None
 ) -> tuple[Endpoint, ServedModel]:
     """Connect to the endpoint, so that a wrong URL does not cost a run. Raises UsageError."""
-    chat = unconnected(model, say, api_key)
+    chat = make_endpoint(model, say, api_key)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(chat.close)
         try:
@@ -62,7 +62,7 @@ async def connect(
     return chat, served
 
 
-def unconnected(model: ModelConfig, say: Callable[[str], None], api_key: str | None = None) -> Endpoint:
+def make_endpoint(model: ModelConfig, say: Callable[[str], None], api_key: str | None = None) -> Endpoint:
     """Make a client that reports waits and outages, without sending a request. Raises UsageError."""
     servers = model.servers
     try:
@@ -73,7 +73,7 @@ def unconnected(model: ModelConfig, say: Callable[[str], None], api_key: str | N
         chats = []
         for server in servers:
             name = f"endpoint {without_password(full_url(server.base_url))}"
-            on_outage = partial(_say_about, name, say)
+            on_outage = partial(_report_notes, name, say)
             chats.append(make_chat(model, WaitNotice(name, say), on_outage, server, budget_sec, api_key))
     except EndpointError as error:
         raise UsageError(f"endpoint: {error}") from None
@@ -83,5 +83,5 @@ def unconnected(model: ModelConfig, say: Callable[[str], None], api_key: str | N
     )
 
 
-def _say_about(name: str, say: Callable[[str], None], text: str) -> None:
+def _report_notes(name: str, say: Callable[[str], None], text: str) -> None:
     say(f"{name} {text}")

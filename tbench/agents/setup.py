@@ -120,7 +120,7 @@ class AgentSetup:
     """Approver of the agent's commands; None without approval."""
 
     @classmethod
-    def of(cls, agent: AgentConfig, model: ModelConfig, limits: LimitsConfig) -> AgentSetup:
+    def from_config(cls, agent: AgentConfig, model: ModelConfig, limits: LimitsConfig) -> AgentSetup:
         """Check a configuration's agent settings. Raises UsageError."""
         name, setup = agent.name, cls(agent, model, limits, agent.name)
         if name in ("oracle", "nop"):
@@ -138,7 +138,7 @@ class AgentSetup:
         """Whether the agent may ask a model, and there is a model to ask."""
         return self.protocol is not None or (self.user_agent is not None and bool(self.model.servers))
 
-    def locked(self, chat: Endpoint | None = None, served: ServedModel | None = None) -> Locked:
+    def resolve_names(self, chat: Endpoint | None = None, served: ServedModel | None = None) -> Locked:
         """Return the resolved names of the configuration, with the model that the endpoint serves."""
         return Locked(
             agent=self.name,

@@ -13,7 +13,7 @@ from harness.limits import Limits
 from harness.oversight import Oversight
 from harness.trajectory import Outcome, Step, Trajectory
 from tbench.errors import TrialError
-from tbench.sandbox.archive import pack, tree_at
+from tbench.sandbox.archive import pack, place_tree
 from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, NOT_STAGED, Sandbox
 from tbench.tasks.task import Task
 
@@ -54,7 +54,7 @@ class Workplace:
     on_terminal: Callable[[Terminal | None], None] = lambda _: None
     """Called with the agent's terminal once it is open, and with None before it is closed."""
 
-    def bounded(self, limits: Limits) -> Limits:
+    def with_task_timeout(self, limits: Limits) -> Limits:
         """Return `limits` with the task's own timeout."""
         return limits.model_copy(update={"timeout_sec": self.timeout_sec})
 
@@ -109,7 +109,7 @@ class OracleAgent:
     async def work(self, place: Workplace) -> AgentReport:
         if "solve.sh" not in place.task.solution:
             raise TrialError("oracle_missing", f"{place.task.solve_script}: missing, so there is no oracle")
-        files = tree_at("/solution", place.task.solution)
+        files = place_tree("/solution", place.task.solution)
         user = agent_user(place.task)
         script = _SOLVE.format(cwd=shlex.quote(place.sandbox.workdir))
         if place.sandbox.runs_as_root and user is None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from harness.concurrency import wait_until_ended
 from harness.terminal.plain_text import without_escapes
-from tbench.agents.endpoints import unconnected
+from tbench.agents.endpoints import make_endpoint
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.config.document import RunPlan
 from tbench.config.settings import RunConfig
@@ -47,7 +47,7 @@ from tbench.fleet.engines import connect_backend
 from tbench.results import TrialResult
 from tbench.runs.control import HoldPoint
 from tbench.runs.live.cassette import CASSETTE_NAME
-from tbench.runs.live.debugged_trial import step_shown
+from tbench.runs.live.debugged_trial import make_step_seen
 from tbench.runs.plan import as_configured, sandbox_settings, stored_config
 from tbench.runs.replay_log import ReplaySteps
 from tbench.runs.run import RunOutcome, execute_run
@@ -89,18 +89,18 @@ async def prepare_run(
             on_end(event.result)
 
     events.subscribe(on_event)
-    setup = AgentSetup.of(config.agent, config.model, config.limits)
+    setup = AgentSetup.from_config(config.agent, config.model, config.limits)
     if asks_model or not setup.may_use_model:
         chat, served = await connect_if_used(setup, say)
     else:
-        chat, served = unconnected(config.model, say), None
+        chat, served = make_endpoint(config.model, say), None
     async with contextlib.AsyncExitStack() as stack:
         if chat is not None:
             stack.push_async_callback(chat.close)
         plan = RunPlan(
             run=directory.name,
             config=stored_config(config),
-            locked=setup.locked(chat, served),
+            locked=setup.resolve_names(chat, served),
             seeds=config.tasks.planned_seeds,
         )
         make = backend or connect_backend(config.sandbox, config.schedule.at_once)
@@ -208,12 +208,12 @@ class DebugSession:
         await self.waits()
         before = self._shown.version if self._shown is not None else 0
         await self._ask(request)
-        await self._until(lambda shown: shown.version > before and shown.waits_for == "decision")
+        await self._wait_until(lambda shown: shown.version > before and shown.waits_for == "decision")
         return self.steps[-1] if self.steps else None
 
     async def waits(self) -> DraftSeen | None:
         """Wait for a draft and return it; None if the trial has ended."""
-        await self._until(lambda shown: shown.waits_for == "decision")
+        await self._wait_until(lambda shown: shown.waits_for == "decision")
         return self.draft
 
     async def rewind(self, step: int) -> DraftSeen | None:
@@ -224,7 +224,7 @@ class DebugSession:
         await self.waits()
         before = self._shown.attempt if self._shown is not None else 1
         await self._ask(Rewind(trial=self.trial, step=step))
-        await self._until(lambda shown: shown.attempt > before and shown.waits_for == "decision")
+        await self._wait_until(lambda shown: shown.attempt > before and shown.waits_for == "decision")
         return self.draft
 
     # -- deciding ----------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class DebugSession:
         """Ask the model for more candidate replies; the last one becomes the draft. Raises UsageError."""
         await self.waits()
         await self._ask(Sample(trial=self.trial, number=number, seed=seed, temperature=temperature))
-        await self._until(lambda shown: shown.waits_for != "decision" or not shown.asking)
+        await self._wait_until(lambda shown: shown.waits_for != "decision" or not shown.asking)
         if self._shown is not None and self._shown.trouble:
             raise UsageError(f"{self.trial}: {self._shown.trouble}")
         return self.samples
@@ -268,13 +268,13 @@ class DebugSession:
 
     async def rests(self) -> None:
         """Wait until the agent is idle: its reply waits, or it is paused, or the trial has ended."""
-        await self._until(lambda shown: shown.waits_for in ("decision", "person"))
+        await self._wait_until(lambda shown: shown.waits_for in ("decision", "person"))
 
     async def verify(self) -> VerdictSeen:
         """Run the verifier in a copy of the container; the trial goes on afterwards. Raises UsageError."""
         await self.rests()
         await self._ask(VerifyNow(trial=self.trial))
-        await self._until(lambda shown: bool(shown.verdicts) and shown.verdicts[-1].state != "running")
+        await self._wait_until(lambda shown: bool(shown.verdicts) and shown.verdicts[-1].state != "running")
         return self.verdicts[-1]
 
     async def snapshot(self) -> str:
@@ -302,12 +302,12 @@ class DebugSession:
 
     # -- requests -----------------------------------------------------------------------------------
 
-    async def _until(self, condition: Callable[[DebugState], bool]) -> None:
+    async def _wait_until(self, condition: Callable[[DebugState], bool]) -> None:
         """Poll until the condition holds, or the trial has ended. Raises the run's error."""
         version: int | None = None
         while not self.is_over:
             try:
-                answer = await self._asked(Debug(trial=self.trial, after=len(self.steps), version=version))
+                answer = await self._request(Debug(trial=self.trial, after=len(self.steps), version=version))
             except UsageError:
                 # The trial has not begun, or is being removed.
                 await asyncio.wait([self._run], timeout=_POLL_SEC)
@@ -329,21 +329,21 @@ class DebugSession:
         with contextlib.suppress(RunUnreadable):
             attempt = self.result.attempt if self.result is not None else 1
             files = trial_directory(self.directory, self._task, self._seed, attempt)
-            self.steps.extend(step_shown(step) for step in read_steps(files)[len(self.steps) :])
+            self.steps.extend(make_step_seen(step) for step in read_steps(files)[len(self.steps) :])
         self._shown = None if self._shown is None else self._shown.model_copy(update={"samples": (), "draft": None})
 
     async def _update_screen(self) -> None:
         with contextlib.suppress(UsageError):
-            screen = (await self._asked(ReadScreen(trial=self.trial))).screen
+            screen = (await self._request(ReadScreen(trial=self.trial))).screen
             assert screen is not None
             self.screen = "\n".join(without_escapes(line).rstrip() for line in screen.lines).rstrip("\n")
 
     async def _ask(self, request: Request) -> str:
         if self.is_over:
             raise UsageError(f"{self.trial}: has ended")
-        return (await self._asked(request)).words
+        return (await self._request(request)).words
 
-    def _asked(self, request: Request) -> Awaitable[Answer]:
+    def _request(self, request: Request) -> Awaitable[Answer]:
         return asyncio.to_thread(ask, self.directory, request)
 
 

@@ -14,7 +14,7 @@ from tbench.config.settings import RunConfig
 from tbench.datasets.read_tasks import read_again
 from tbench.errors import UsageError
 from tbench.results import TrialResult
-from tbench.runs.replay_log import ReplaySteps, replay_up_to
+from tbench.runs.replay_log import ReplaySteps, replay_steps_before
 from tbench.sandbox.backend import MakeBackend
 from tbench.storage.run_files import REPLAYED_NAME, trial_directory
 from tbench.storage.stored_trial import StoredTrial, find_trial
@@ -76,14 +76,14 @@ async def fork(
     it; none of them counts in a score. `say` is called with messages about builds and differences. Raises UsageError.
     """
     found = find_trial(str(trial))
-    replay = _replay_of(found, at_step)
+    replay = _replay_steps(found, at_step)
     config = _config(found, config, samples)
     path = Path(directory) if directory is not None else _own_directory(found, at_step)
     ended: list[TrialResult] = []
-    task = task_of(found, say)
+    task = current_task(found, say)
     async with prepare_run(task, config, path, ended.append, backend=backend, say=say) as execute:
         await execute(replay=replay)
-    trials = tuple(_forked(path, each) for each in sorted(ended, key=lambda each: each.seed))
+    trials = tuple(_make_forked_trial(path, each) for each in sorted(ended, key=lambda each: each.seed))
     return Fork(found.name, at_step, path, trials)
 
 
@@ -104,9 +104,9 @@ async def debug_fork(
     is needed. At the end of the block the trial is ended. Raises UsageError.
     """
     found = find_trial(str(trial))
-    replay = _replay_of(found, at_step)
+    replay = _replay_steps(found, at_step)
     async with debug_from(
-        task_of(found, say),
+        current_task(found, say),
         _config(found, config, 1),
         replay=replay,
         hold_at="reply" if asks_model else "query",
@@ -117,12 +117,12 @@ async def debug_fork(
         yield session
 
 
-def _replay_of(trial: StoredTrial, at_step: int) -> Sequence[ReplaySteps]:
+def _replay_steps(trial: StoredTrial, at_step: int) -> Sequence[ReplaySteps]:
     """Return the steps to replay. Raises UsageError if that is impossible."""
     if trial.result is not None and trial.result.task_steps:
         raise UsageError(f"{trial.name}: its task has several steps, which cannot be forked")
     try:
-        return replay_up_to(at_step, trial.steps, trial.trajectory)
+        return replay_steps_before(at_step, trial.steps, trial.trajectory)
     except UsageError as error:
         raise UsageError(f"{trial.name}: {error}") from None
 
@@ -137,7 +137,7 @@ def _config(trial: StoredTrial, config: RunConfig | None, samples: int) -> RunCo
     )
 
 
-def task_of(trial: StoredTrial, say: Callable[[str], None]) -> Task:
+def current_task(trial: StoredTrial, say: Callable[[str], None]) -> Task:
     """Return the current task of a stored trial; `say` is called if it has changed since. Raises UsageError."""
     document = trial.document
     source = document.config.tasks
@@ -154,7 +154,7 @@ def _own_directory(trial: StoredTrial, step: int) -> Path:
     return Path("runs") / f"fork-{trial.task}-{trial.seed}-at-{step}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def _forked(run: Path, result: TrialResult) -> ForkedTrial:
+def _make_forked_trial(run: Path, result: TrialResult) -> ForkedTrial:
     directory = trial_directory(run, result.task, result.seed, result.attempt)
     try:
         differs = str(json.loads((directory / REPLAYED_NAME).read_bytes())["differs"])

@@ -57,7 +57,7 @@ class Rollout:
     """Result of the trial: times, token counts, integrity."""
 
     @classmethod
-    def of(cls, result: TrialResult, trajectories: Sequence[Trajectory]) -> Rollout:
+    def from_trial(cls, result: TrialResult, trajectories: Sequence[Trajectory]) -> Rollout:
         """Make the rollout of a trial with a reward, from its agents' trajectories."""
         assert result.reward is not None
         replies = [step.reply for trajectory in trajectories for step in trajectory.steps]
@@ -117,12 +117,12 @@ def flatten(turns: Iterable[ReplyTokens]) -> list[TokenSequence]:
             between: list[int] = []
         else:
             between = prompt[len(whole) :]
-        found[-1] = _continued(found[-1], between, turn)
+        found[-1] = _continue_sequence(found[-1], between, turn)
         whole = prompt + list(turn.completion)
     return found
 
 
-def _continued(sequence: TokenSequence, between: Sequence[int], turn: ReplyTokens) -> TokenSequence:
+def _continue_sequence(sequence: TokenSequence, between: Sequence[int], turn: ReplyTokens) -> TokenSequence:
     sampled = turn.completion
     has_logprobs = len(turn.logprobs) == len(sampled) and len(sequence.logprobs) == len(sequence.response_ids)
     return TokenSequence(

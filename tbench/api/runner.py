@@ -32,11 +32,11 @@ from tbench.events import Event, Events, Note
 from tbench.fleet.engines import connect_backend
 from tbench.results import TrialResult
 from tbench.reward import canonical
-from tbench.runs.admission import Admission, NoMachine, RetryBudget, admission_to, why_no_machine
+from tbench.runs.admission import Admission, NoMachine, RetryBudget, make_admission, why_no_machine
 from tbench.runs.host import HostWatch
 from tbench.runs.plan import as_configured, sandbox_settings, stored_config, trial_id
 from tbench.runs.redaction import make_redactor
-from tbench.runs.run import demand_of, planned_tasks, require_capabilities, run_document
+from tbench.runs.run import planned_tasks, require_capabilities, run_document, trial_demand
 from tbench.runs.spare_capacity import SpareCapacity
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
@@ -173,7 +173,7 @@ class Runner:
             require_capabilities(config.verify, config.sandbox, backend)
             await backend.open(self._say)
             capacity = backend.capacity()
-            self._admission = admission_to(backend, config.schedule, self._say)
+            self._admission = make_admission(backend, config.schedule, self._say)
             self._host = HostWatch() if capacity.is_this_machine else None
             if self._host is not None:
                 await stack.enter_async_context(self._host)
@@ -199,14 +199,14 @@ class Runner:
         for what the caller has to change. When cancelled, removes the sandbox first.
         """
         task = task if isinstance(task, Task) else Task.read(Path(task))
-        at = await self._at(endpoint, task)
+        at = await self._endpoint_at(endpoint, task)
         task = self._known_task(task)
         if (task.name, seed) in self._seeds:
             raise UsageError(f"{task.name} seed {seed}: has already been run; give another seed")
         self._seeds.add((task.name, seed))
         result = None
         try:
-            async with self._tracked(), self._slots:
+            async with self._track_call(), self._slots:
                 result = await self._attempts(at, task, seed)
         finally:
             if result is None or result.reward is None:
@@ -252,22 +252,22 @@ class Runner:
         seed = random.getrandbits(31) if seed is None else seed
         async with contextlib.AsyncExitStack() as stack:
             settings = _rollout_settings(self.config, sampling, tokens)
-            at = await self._at(endpoint, given, settings, None if api_key is None else (api_key, stack))
+            at = await self._endpoint_at(endpoint, given, settings, None if api_key is None else (api_key, stack))
             task = self._known_task(given)
             plan = TrialPlan(trial_id(task.name, task.hash, seed, at.plan), task.name, seed, task)
-            await stack.enter_async_context(self._tracked())
+            await stack.enter_async_context(self._track_call())
             await stack.enter_async_context(self._slots)
             retries, made = self._retry_budget(), list[TrialAgent]()
-            while not (result := await self._unrecorded(at, plan, made, retries)).final:
+            while not (result := await self._run_unrecorded(at, plan, made, retries)).final:
                 made.clear()
         if result.reward is None:
             raise TrialFailed(result)
-        rollout = Rollout.of(result, [done for agent in made if (done := agent.partial()) is not None])
+        rollout = Rollout.from_trial(result, [done for agent in made if (done := agent.partial()) is not None])
         if tokens and any(turn.tokens is None for turn in rollout.turns):
             raise TokensMissing(f"{at.plan.locked.base_url}: gives no token ids; use vLLM, or tokens=False")
         return rollout
 
-    async def _unrecorded(
+    async def _run_unrecorded(
         self, at: _Endpoint, plan: TrialPlan, made: list[TrialAgent], retries: RetryBudget
     ) -> TrialResult:
         """Run an attempt that leaves no line in the results. Its agents are appended to `made`."""
@@ -299,7 +299,7 @@ class Runner:
         return self._tasks[task.name]
 
     @contextlib.asynccontextmanager
-    async def _tracked(self) -> AsyncIterator[None]:
+    async def _track_call(self) -> AsyncIterator[None]:
         task = asyncio.current_task()
         assert task is not None
         self._under_way.add(task)
@@ -330,7 +330,7 @@ class Runner:
         verify, queued = self.config.verify, time.monotonic()
         try:
             admitted = self._admission.admit(
-                demand_of(plan, verify.mode), retries.preference(plan.task_name), retries.avoided
+                trial_demand(plan, verify.mode), retries.preference(plan.task_name), retries.avoided
             )
             async with admitted as budget:
                 assert budget.node is not None
@@ -361,7 +361,7 @@ class Runner:
             await tearing_down
             raise
 
-    async def _at(
+    async def _endpoint_at(
         self,
         base_url: str | None,
         task: Task,
@@ -393,14 +393,14 @@ class Runner:
     ) -> _Endpoint:
         config = _with_model(self.config, base_url, model)
         if config.agent.asks_before_acting:
-            raise UsageError("agent.approve: nobody can be asked here; use allowlist=FILE, or tbench.debug")
-        setup = AgentSetup.of(config.agent, config.model, config.limits)
+            raise UsageError("agent.approve: there is no one to ask here; use allowlist=FILE, or tbench.debug")
+        setup = AgentSetup.from_config(config.agent, config.model, config.limits)
         chat, served = await connect_if_used(setup, self._say, api_key)
         if chat is not None:
             stack.push_async_callback(chat.close)
             for each in chat.chats:
                 each.model_identity.is_strict = False  # in training the weights change between steps
-        plan = self._plan(config, setup.locked(chat, served))
+        plan = self._plan(config, setup.resolve_names(chat, served))
         for other in self._endpoints.values():
             if other.plan.locked.model != plan.locked.model:
                 message = f"serves {plan.locked.model}, not {other.plan.locked.model}"

@@ -19,7 +19,7 @@ from tbench.scores.summary import Summary
 from tbench.storage.comparable import differing_settings, fingerprint
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
-from tbench.storage.summaries import read_summary, rewards_of, summary_of
+from tbench.storage.summaries import final_rewards, make_summary, read_summary
 from tbench.text import counted
 
 
@@ -28,7 +28,7 @@ def summarise(run: StoredRun | Path | str) -> Summary:
 
     Raises RunUnreadable, a ValueError.
     """
-    return summary_of(run) if isinstance(run, StoredRun) else read_summary(Path(run))[1]
+    return make_summary(run) if isinstance(run, StoredRun) else read_summary(Path(run))[1]
 
 
 # Stored runs as sides of a comparison.
@@ -41,10 +41,10 @@ _NOT_A_RUN = {
 """Files that mark a directory as something other than a run."""
 
 
-def reward_side(run: StoredRun, name: str | None = None) -> ComparedRun:
+def make_compared_run(run: StoredRun, name: str | None = None) -> ComparedRun:
     """Return a stored run as a side. Raises MixedResults for results of several models, agents or runs."""
     sole_model_and_agent(run.results)
-    return ComparedRun(name or run.name, rewards_of(run), run.task_hashes)
+    return ComparedRun(name or run.name, final_rewards(run), run.task_hashes)
 
 
 def read_runs(paths: Sequence[Path]) -> list[StoredRun]:
@@ -69,26 +69,26 @@ def read_runs(paths: Sequence[Path]) -> list[StoredRun]:
     return runs
 
 
-def sides_of(paths: Sequence[Path], runs: Sequence[StoredRun]) -> list[ComparedRun]:
+def compared_runs(paths: Sequence[Path], runs: Sequence[StoredRun]) -> list[ComparedRun]:
     """Return the runs under distinct names: their own, or their paths if some names are equal."""
     names = [run.name for run in runs]
     alike = len(set(names)) < len(names)
-    return [_side(path, run, str(path) if alike else run.name) for path, run in zip(paths, runs, strict=True)]
+    return [_compared_run(path, run, str(path) if alike else run.name) for path, run in zip(paths, runs, strict=True)]
 
 
-def _side(path: Path, run: StoredRun, name: str) -> ComparedRun:
+def _compared_run(path: Path, run: StoredRun, name: str) -> ComparedRun:
     try:
-        return reward_side(run, name)
+        return make_compared_run(run, name)
     except MixedResults as error:
         raise MixedResults(f"{path}: {error}") from None
 
 
-def obstacles(paths: Sequence[Path], runs: Sequence[StoredRun], sides: Sequence[ComparedRun]) -> Iterator[str]:
+def comparison_doubts(paths: Sequence[Path], runs: Sequence[StoredRun], sides: Sequence[ComparedRun]) -> Iterator[str]:
     """Yield a line for each reason why a comparison of these runs is doubtful; the user has to confirm it."""
     for path, run, side in zip(paths, runs, sides, strict=True):
         if run.shard is not None:
             yield f"{path}: is shard {run.shard.name} of a run; combine the shards with tbench merge"
-        elif message := unfinished(run, side):
+        elif message := describe_missing(run, side):
             yield f"{path}: {message}; wait for it, or finish it with: tbench resume {path}"
     reported = set()
     for (path, run, side), (other_path, other, other_side) in combinations(zip(paths, runs, sides, strict=True), 2):
@@ -101,7 +101,7 @@ def obstacles(paths: Sequence[Path], runs: Sequence[StoredRun], sides: Sequence[
             yield f"{path} and {other_path} have no seed in common, so no trials can be paired"
 
 
-def unfinished(run: StoredRun, side: ComparedRun) -> str:
+def describe_missing(run: StoredRun, side: ComparedRun) -> str:
     """Return what is missing of a tbench run; empty if every trial has a result."""
     if run.document is None:
         return ""
@@ -142,7 +142,7 @@ def remarks(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
 def _other_weights(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator[str]:
     """Yield a line for each two runs with the same model name whose servers reported different weights."""
     known = [
-        (path, run.model, root_of(run), ReplyStats.sum(result.replies for result in run.results if result.final))
+        (path, run.model, weights_root(run), ReplyStats.sum(result.replies for result in run.results if result.final))
         for path, run in zip(paths, runs, strict=True)
     ]
     for (path, model, root, seen), (other, other_model, other_root, other_seen) in combinations(known, 2):
@@ -163,7 +163,7 @@ def _other_weights(paths: Sequence[Path], runs: Sequence[StoredRun]) -> Iterator
             yield f"{where}: {'; '.join(apart)}"
 
 
-def root_of(run: StoredRun) -> str | None:
+def weights_root(run: StoredRun) -> str | None:
     """Return where the weights of a run's model came from, as its server reported."""
     served = run.document.locked.served if run.document is not None else None
     return served.root if served is not None else None
@@ -202,12 +202,12 @@ class StoredNight:
     run: StoredRun
     night: Night
 
-    def called(self, name: str) -> StoredNight:
+    def renamed(self, name: str) -> StoredNight:
         """Return the night under another name."""
         return replace(self, night=replace(self.night, name=name))
 
 
-def night_of(run: StoredRun) -> Night:
+def make_night(run: StoredRun) -> Night:
     """Return a stored run as a night.
 
     Raises StillRunning for an unfinished run, RunUnreadable for results of several models or agents, which are not one
@@ -224,12 +224,12 @@ def night_of(run: StoredRun) -> Night:
         raise RunUnreadable(f"{where}: {error}") from None
     if not run.planned_tasks or not run.planned_seeds:
         raise RunUnreadable(f"{where}: has no tasks or no seeds; leave it out")
-    table, began = rewards_of(run), begun_at(run)
+    table, began = final_rewards(run), start_time(run)
     identity = run_identity(run.name, run.model, began) if run.document is not None else ""
     return Night(run.name, began, table, run.task_hashes, fingerprint(run), identity)
 
 
-def begun_at(run: StoredRun) -> str:
+def start_time(run: StoredRun) -> str:
     """Return when a run began, as ISO date and time; empty if unknown."""
     if run.document is not None and run.document.created_at:
         return run.document.created_at
@@ -259,7 +259,7 @@ def read_nights(paths: Iterable[Path]) -> tuple[list[StoredNight], list[str]]:
             except (RunUnreadable, StillRunning) as problem:
                 left_out.append(f"left out: {problem}")
     names = Counter(each.night.name for each in nights)
-    nights = [each if names[each.night.name] == 1 else each.called(str(each.run.path)) for each in nights]
+    nights = [each if names[each.night.name] == 1 else each.renamed(str(each.run.path)) for each in nights]
     begun = [_time(each.night) for each in nights]
     known = [time for time in begun if time is not None]
     if len(known) == len(nights):
@@ -280,7 +280,7 @@ def _runs_in(path: Path) -> Iterator[Path]:
 
 def _read(path: Path) -> StoredNight:
     run = read_run(path)
-    return StoredNight(run, night_of(run))
+    return StoredNight(run, make_night(run))
 
 
 def _time(night: Night) -> datetime | None:

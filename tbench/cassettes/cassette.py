@@ -244,7 +244,7 @@ class AnswerLookup:
     def _keys(self, path: str, request: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the lookup keys of a request: first the exact one."""
         equal = f"= {path} {canonical(request)}"
-        return (equal,) if self._exact else (equal, f"~ {path} {canonical(_normalised(request))}")
+        return (equal,) if self._exact else (equal, f"~ {path} {canonical(_normalise(request))}")
 
     def _difference(self, path: str, request: Mapping[str, Any]) -> str:
         there = [each for each in self._exchanges if each.path == path]
@@ -264,7 +264,7 @@ class AnswerLookup:
         return _describe_difference(nearest, asked, request, common(nearest.messages, asked))
 
 
-def _normalised(request: Mapping[str, Any]) -> dict[str, Any]:
+def _normalise(request: Mapping[str, Any]) -> dict[str, Any]:
     """Replace the volatile text in a request's messages or prompt by placeholders."""
     marked = dict(request)
     if isinstance(messages := request.get("messages"), list):

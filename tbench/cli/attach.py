@@ -137,13 +137,13 @@ async def watch_terminal(run: Path, trial: str, take: bool, *, leaving: str = "g
 
     `leaving` describes what Ctrl-] does to a terminal that was taken over.
     """
-    from tbench.control.client import attached
+    from tbench.control.client import attach
     from tbench.control.wire import Attach
 
-    async with attached(run, Attach(trial=trial, take=take, drawn=True)) as connection:
+    async with attach(run, Attach(trial=trial, take=take, drawn=True)) as connection:
         require_terminal("attach needs a terminal; --once prints the screen and returns")
         with FullScreen() as own:
-            return await _TerminalViewer(own, connection, f"{run}/{trial}", leaving if take else None).until_left()
+            return await _TerminalViewer(own, connection, f"{run}/{trial}", leaving if take else None).run()
 
 
 class _TerminalViewer:
@@ -158,13 +158,13 @@ class _TerminalViewer:
         self._left = asyncio.Event()
         self._again: asyncio.TimerHandle | None = None
 
-    async def until_left(self) -> str:
+    async def run(self) -> str:
         """Run until the user leaves or the terminal closes; return a closing message."""
         loop = asyncio.get_running_loop()
         leaving = asyncio.create_task(self._left.wait(), name="leaving")
         showing = asyncio.create_task(self._show(), name="showing")
         loop.add_reader(0, self._take_keys)
-        loop.add_signal_handler(signal.SIGWINCH, self._resized)
+        loop.add_signal_handler(signal.SIGWINCH, self._on_resize)
         try:
             await asyncio.wait({leaving, showing}, return_when=asyncio.FIRST_COMPLETED)
             if not self._left.is_set():
@@ -186,7 +186,7 @@ class _TerminalViewer:
             self._last = answer
             self._draw()
 
-    def _resized(self) -> None:
+    def _on_resize(self) -> None:
         self._own.invalidate()
         self._draw()
 

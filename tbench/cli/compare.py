@@ -75,15 +75,15 @@ def _plain(block: Block) -> str:
 @json_option
 def compare(runs: tuple[Path, ...], anyway: bool, all_tasks: bool, form: OutputFormat, as_json: bool) -> None:
     """Compare runs, paired by task and seed: difference, error, exact p-value, and the tasks that changed."""
-    from tbench.api.stored_runs import obstacles, read_runs, remarks, sides_of
+    from tbench.api.stored_runs import compared_runs, comparison_doubts, read_runs, remarks
     from tbench.errors import UsageError
     from tbench.scores.comparing.compare import compare_all
 
     if len(runs) < 2:
         raise UsageError(f"{runs[0]}: only one run; give two or more")
     stored = read_runs(runs)
-    sides = sides_of(runs, stored)
-    doubts = list(obstacles(runs, stored, sides))
+    sides = compared_runs(runs, stored)
+    doubts = list(comparison_doubts(runs, stored, sides))
     if doubts and not anyway:
         raise UsageError(f"{'; '.join(doubts)}; --anyway compares them anyway")
     comparisons = compare_all(sides)
@@ -158,12 +158,12 @@ def _as_json(
 @json_option
 def flaky(runs: tuple[Path, ...], form: OutputFormat, as_json: bool) -> None:
     """List tasks solved only sometimes, with Wilson intervals; runs with the same configuration are pooled."""
-    from tbench.api.stored_runs import read_runs, repeats, sides_of
+    from tbench.api.stored_runs import compared_runs, read_runs, repeats
     from tbench.errors import UsageError
     from tbench.scores.comparing.noise import task_solve_rates
 
     stored = read_runs(runs)
-    groups = repeats(stored, sides_of(runs, stored))
+    groups = repeats(stored, compared_runs(runs, stored))
     tries = [task_solve_rates(group.sides) for group in groups]
     if all(task.scored < 2 for tasks in tries for task in tasks):
         raise UsageError(
@@ -230,12 +230,12 @@ def _flaky_as_json(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskSolve
 @json_option
 def power(runs: tuple[Path, ...], points: float, power: float, form: OutputFormat, as_json: bool) -> None:
     """Estimate how many seeds it takes to detect a difference, on these tasks and on similar ones."""
-    from tbench.api.stored_runs import read_runs, repeats, sides_of
+    from tbench.api.stored_runs import compared_runs, read_runs, repeats
     from tbench.scores.comparing import noise as text
     from tbench.scores.statistics import coverage
 
     stored = read_runs(runs)
-    sides = sides_of(runs, stored)
+    sides = compared_runs(runs, stored)
     plans = list(_plans(repeats(stored, sides)))
     if as_json or form == "json":
         document = {
@@ -269,9 +269,9 @@ def _plans(groups: Sequence[Repeats]) -> Iterator[tuple[str, PowerPlan]]:
     """Yield a plan per pair of configurations, or for the only one. Raises UsageError if the data are too few."""
     from tbench.errors import UsageError
     from tbench.scores.comparing.compare import compare
-    from tbench.scores.comparing.noise import PowerPlan, plan_from_one_run, pooled
+    from tbench.scores.comparing.noise import PowerPlan, plan_from_one_run, pool_runs
 
-    sides = [pooled(group.sides) for group in groups]
+    sides = [pool_runs(group.sides) for group in groups]
     if len(sides) == 1:
         yield sides[0].name, plan_from_one_run(sides[0].table)
     for first, second in combinations(sides, 2):

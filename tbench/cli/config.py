@@ -34,9 +34,9 @@ def config() -> None:
 @click.command(cls=ConfiguredCommand, configuration=RunConfig)
 def show(given: GivenSettings[RunConfig]) -> None:
     """Print the configuration that `tbench run` would use, and the origin of each value."""
-    from tbench.config.text import shown
+    from tbench.config.text import setting_lines
 
-    for line in shown(given.resolve()):
+    for line in setting_lines(given.resolve()):
         print_text(line)
 
 
@@ -45,9 +45,9 @@ def schema() -> None:
     """Print the JSON schema of the configuration."""
     import json
 
-    from tbench.config.setting import schema_of
+    from tbench.config.setting import json_schema
 
-    print_text(json.dumps(schema_of(RunConfig), indent=2, ensure_ascii=False))
+    print_text(json.dumps(json_schema(RunConfig), indent=2, ensure_ascii=False))
 
 
 @click.command(cls=TbenchCommand)

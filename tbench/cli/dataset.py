@@ -91,13 +91,13 @@ def show(name: str, given: GivenSettings[RunConfig], as_json: bool) -> None:
 def pull(name: str, given: GivenSettings[RunConfig], output: Path | None) -> None:
     """Fetch a dataset into the cache and print its directory."""
     from tbench.datasets.cache import copy_tasks, require_new
-    from tbench.datasets.digests import words_of
+    from tbench.datasets.digests import describe_digests
 
     config = _config_of_pull(given)
     if output is not None:
         require_new(output)
-    entry = _pulled(name, _access(given))
-    print_line(words_of(entry), err=True)
+    entry = _pull(name, _access(given))
+    print_line(describe_digests(entry), err=True)
     if output is not None:
         copy_tasks(entry, output)
     has_images = not config.sandbox.prefetch or _prefetch(name, config, entry)
@@ -124,20 +124,20 @@ def _prefetch(name: str, config: RunConfig, entry: CachedDataset) -> bool:
     """Pull or build the images of a dataset's chosen tasks; return whether all of them exist afterwards."""
     from tbench.cli.execute import tasks_as_configured
     from tbench.cli.interruption import run_interruptibly
-    from tbench.runs.preflight import environments_of, refusal_words, refusals
+    from tbench.runs.preflight import not_runnable_tasks, refusal_words, task_environments
     from tbench.sandbox.docker.engine import Engine
     from tbench.tasks.sources import TaskChoice, read_paths
 
     chosen = config.tasks
     choice = TaskChoice(chosen.include, chosen.exclude, chosen.limit)
     tasks = tasks_as_configured(read_paths(entry.paths, choice, name), config)
-    refused = refusals(tasks, config.agent.name)
+    refused = not_runnable_tasks(tasks, config.agent.name)
     for task, error in refused.items():
         print_line(refusal_words(task, error), err=True)
     able = [task for task in tasks.tasks if task.name not in refused]
     engine = Engine.connect()
     try:
-        return run_interruptibly(_images(engine, [each for task in able for each in environments_of(task)], config))
+        return run_interruptibly(_images(engine, [each for task in able for each in task_environments(task)], config))
     finally:
         engine.close()
 
@@ -179,7 +179,7 @@ def verify(tasks: str, given: GivenSettings[RunConfig], against: Path | None) ->
     if isinstance(reference, Path):
         found = verify_directory(reference, against)
     else:
-        found = verify_entry(_pulled(tasks, _access(given)), against)
+        found = verify_entry(_pull(tasks, _access(given)), against)
     for line in found.lines:
         print_line(line)
     print_line(found.words)
@@ -205,7 +205,7 @@ def _known(name: str, access: Access) -> KnownDataset:
     return find_dataset(reference, access)
 
 
-def _pulled(name: str, access: Access) -> CachedDataset:
+def _pull(name: str, access: Access) -> CachedDataset:
     from tbench.datasets.cache import DatasetCache, cache_directory
     from tbench.datasets.pull import pull as pull_into
     from tbench.errors import UsageError

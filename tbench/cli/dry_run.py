@@ -19,9 +19,9 @@ from tbench.config.rules import broken_rules, describe_overrides
 from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.fleet.engines import Engines
 from tbench.runs.plan import plan_trials
-from tbench.runs.preflight import environments_of, refusals, size_warning
+from tbench.runs.preflight import not_runnable_tasks, size_warning, task_environments
 from tbench.runs.resume import EarlierRun, remaining_trials
-from tbench.runs.run import demand_of_task
+from tbench.runs.run import task_demand
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.docker.dockerfile import network_bypass, read_dockerfile
 from tbench.sandbox.docker.engine import Engine
@@ -41,7 +41,7 @@ Row = tuple[str, str]
 def show_plan(config: RunConfig, earlier: EarlierRun | None) -> None:
     """Print the plan of a run. Raises UsageError for whatever would keep it from starting."""
     tasks = tasks_of_run(config, earlier.document if earlier else None)
-    setup = AgentSetup.of(config.agent, config.model, config.limits)
+    setup = AgentSetup.from_config(config.agent, config.model, config.limits)
     engines = Engines.connect(config.sandbox)
     try:
         check_engines(config, engines)
@@ -71,13 +71,13 @@ async def _plan(
     chat, served = await connect_if_used(setup, lambda text: print_line(text, err=True))
     if chat is not None:
         await chat.close()
-    plan = plan_run(config, tasks, earlier, "dry-run", setup.locked(chat, served))
+    plan = plan_run(config, tasks, earlier, "dry-run", setup.resolve_names(chat, served))
     trials = plan_trials(tasks, plan)
     left = trials if earlier is None else remaining_trials(earlier.directory, trials, earlier.retry_errors)
     started = {trial.task_name for trial in left}
-    refused = refusals(tasks, config.agent.name, None if any(info.has_gpus for info in infos) else 0)
+    refused = not_runnable_tasks(tasks, config.agent.name, None if any(info.has_gpus for info in infos) else 0)
     startable = [task for task in tasks.tasks if task.name in started and task.name not in refused]
-    demands = [(task.name, demand_of_task(task, config.verify.mode)) for task in startable]
+    demands = [(task.name, task_demand(task, config.verify.mode)) for task in startable]
     machines = [Capacity(info.cpus, info.memory_mb) for info in infos]
     size = size_warning(demands, machines, config.schedule.cpu_overcommit)
     return [
@@ -156,7 +156,7 @@ def _prompts(setup: AgentSetup, tasks: Iterable[Task]) -> Iterator[Row]:
 async def _images(engine: Engine, tasks: Sequence[Task], config: RunConfig) -> list[Row]:
     sandbox = config.sandbox
     images = Images(engine, build=sandbox.build, no_build_cache=sandbox.no_build_cache, pull=sandbox.pull)
-    wanted = [each for task in tasks for each in environments_of(task)]
+    wanted = [each for task in tasks for each in task_environments(task)]
     states = {each.name: await images.predict_state(each) for each in wanted}
     rows = []
     for state in get_args(ImageState):
@@ -164,7 +164,7 @@ async def _images(engine: Engine, tasks: Sequence[Task], config: RunConfig) -> l
         if names:
             # Name only the images that take time.
             rows.append(("images", f"{len(names)} {state}" + (f": {', '.join(names)}" if state != "present" else "")))
-    missing = await images.to_pull([each for task in tasks for each in environments_of(task)])
+    missing = await images.to_pull([each for task in tasks for each in task_environments(task)])
     costs = await describe_pulls(engine, missing, ask=not config.tasks.offline)
     to_build = [task for task in tasks if states[task.name] == "to be built"]
     return [*rows, *(("disk", line) for line in costs), *_builds(to_build, sandbox)]

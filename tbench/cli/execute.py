@@ -35,7 +35,7 @@ from tbench.runs.admission import RetryErrors, why_no_machine
 from tbench.runs.plan import as_configured, check_same_run, own_shard, sandbox_settings, stored_config
 from tbench.runs.preflight import require_runnable_task
 from tbench.runs.redaction import make_redactor
-from tbench.runs.run import RunOutcome, demand_of_task, execute_run
+from tbench.runs.run import RunOutcome, execute_run, task_demand
 from tbench.runs.stop_policy import ENDPOINT_ERRORS
 from tbench.sandbox.docker.cleaning import remove_in_child
 from tbench.storage.read_run import read_run
@@ -61,7 +61,7 @@ garbage between two is small: about a hundred small objects per finished trial."
 def execute(config: RunConfig, earlier: EarlierRun | None = None) -> RunOutcome:
     """Execute a run and print its score. Raises UsageError for what the user can fix, before anything starts."""
     tasks = tasks_of_run(config, earlier.document if earlier else None)
-    setup = AgentSetup.of(config.agent, config.model, config.limits)
+    setup = AgentSetup.from_config(config.agent, config.model, config.limits)
     engines = Engines.connect(config.sandbox, config.schedule.most_at_once)
     try:
         check_engines(config, engines)
@@ -111,7 +111,7 @@ async def _execute(
         if chat is not None and served is not None and earlier is not None and config.model.other_weights == "pause":
             require_same_weights(chat, served, earlier)
         directory = Path(config.output.directory or _default_directory(config, served))
-        plan = plan_run(config, tasks, earlier, directory.name, setup.locked(chat, served))
+        plan = plan_run(config, tasks, earlier, directory.name, setup.resolve_names(chat, served))
         settings = sandbox_settings(plan, directory / "images")
         hide = make_redactor(tasks.tasks, proxy=settings.container_proxy)
         showing = progress(
@@ -220,7 +220,7 @@ def _recorded_sec(
 
 def _capacity_note(config: RunConfig, tasks: TaskSet, engines: Engines) -> str:
     """Describe why the machines cannot run the requested number of trials at once; empty if they can."""
-    schedule, demands = config.schedule, [demand_of_task(task, config.verify.mode) for task in tasks.tasks]
+    schedule, demands = config.schedule, [task_demand(task, config.verify.mode) for task in tasks.tasks]
     if not demands:
         return ""
     cpus = min(each.cpus for each in demands)

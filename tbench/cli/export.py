@@ -10,7 +10,7 @@ import click
 
 from tbench.cli.common import runs_argument
 from tbench.cli.parsing.commands import LazyCommand, LazyGroup, TbenchCommand
-from tbench.cli.parsing.values import PATH_TYPE, OneOf
+from tbench.cli.parsing.values import PATH_TYPE, Number, OneOf
 from tbench.cli.printing import print_line
 from tbench.errors import UsageError
 from tbench.text import counted
@@ -71,7 +71,7 @@ def _options(form: str, only: str) -> list[Callable[[Decorated], Decorated]]:
             default=only,
             help="Which trials: all, with a verdict, with a reward of 1 or more, or with a smaller one.",
         ),
-        click.option("--min-reward", metavar="NUMBER", type=float, help="Only trials with at least this reward."),
+        click.option("--min-reward", type=Number(), help="Only trials with at least this reward."),
         click.option(
             *("--task", "-t", "tasks"),
             metavar="GLOB",

@@ -49,7 +49,7 @@ def static_findings(task: Task) -> Iterator[TaskFinding]:
         near = nearest_key(key)
         meant = f"; did you mean {near}?" if near else ""
         yield TaskFinding("hint" if near else "note", "ignored", f"{toml}: {key}{meant}")
-    yield from _about_services(task)
+    yield from _service_findings(task)
     for name in task.left_out:
         yield TaskFinding("hint", "left out", f"{task.path / name}: excluded from hash and containers by .gitignore")
     if not task.has_oracle:
@@ -91,7 +91,7 @@ def _score_text(trial: MeasuredTrial) -> str:
     return f"{shown}, expected {'1' if trial.agent == 'oracle' else '0'}{last}"
 
 
-def _about_services(task: Task) -> Iterator[TaskFinding]:
+def _service_findings(task: Task) -> Iterator[TaskFinding]:
     """Yield the compose keys that have no effect, and those that need `--trust`."""
     for folder, services in task.compose_files.items():
         for key, why in services.ignored.items():

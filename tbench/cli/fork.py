@@ -14,8 +14,8 @@ from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import Argument
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, Integer
-from tbench.cli.printing import aligned, print_line, print_text
-from tbench.config.setting import settings_of
+from tbench.cli.printing import print_line, print_text, table_lines
+from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # `tbench fork`
 
 FORK_SETTINGS = {
-    *(setting.path for setting in settings_of(RunConfig) if setting.section in ("model", "limits", "verify")),
+    *(setting.path for setting in iter_settings(RunConfig) if setting.section in ("model", "limits", "verify")),
     *("agent.prompt", "agent.approve", "sandbox.container_proxy"),
     *("schedule.concurrency", "schedule.cpu_overcommit", "output.directory"),
 }
@@ -112,7 +112,7 @@ def fork_lines(fork: Fork) -> list[str]:
         for each in fork.trials
     ]
     result = f"{fork.passed} of {len(fork.judged)} forks at step {fork.at_step} of {fork.of} succeeded"
-    return [*aligned(_HEADS, rows), f"{result}; files: {fork.directory}"]
+    return [*table_lines(_HEADS, rows), f"{result}; files: {fork.directory}"]
 
 
 def fork_json(fork: Fork) -> dict[str, object]:
@@ -188,7 +188,7 @@ def _bar(fork: Fork) -> str:
 _DEBUG_SETTINGS = {
     *(
         setting.path
-        for setting in settings_of(RunConfig)
+        for setting in iter_settings(RunConfig)
         if setting.section in ("model", "agent", "limits", "sandbox", "overrides", "verify")
     ),
     *("tasks.first_seed", "tasks.registry", "tasks.refresh", "tasks.offline", "output.directory"),

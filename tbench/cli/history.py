@@ -14,7 +14,7 @@ import click
 from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import PATH_TYPE, Integer
-from tbench.cli.printing import aligned, print_line, print_text
+from tbench.cli.printing import print_line, print_text, table_lines
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ def history(
     as_json: bool,
 ) -> None:
     """List the runs of a folder, newest first, or the history of one task."""
-    from tbench.history.database import index_of
+    from tbench.history.database import default_index
     from tbench.history.index import RunHistory
 
     roots = folders or (Path("runs"),)
-    file = index or index_of(roots)
+    file = index or default_index(roots)
     _require_folders(roots, index, rebuild)
     with RunHistory.open(file) as opened:
         if rebuild:
@@ -119,13 +119,13 @@ def _show_runs(
         _print_json({**document, "remarks": list(remarks)})
         return
     heads = ("run", "begun", "model", "dataset", ">score", ">coverage", ">k", ">tokens", ">wall", "")
-    for line in aligned(heads, [_cells(row, roots) for row in rows]):
+    for line in table_lines(heads, [_cells(row, roots) for row in rows]):
         print_line(line)
     if not rows:
         print_line("no runs")
     if proxies:
         print_line("")
-        for line in aligned(_PROXY_HEADS, [_proxy_cells(row, roots) for row in proxies]):
+        for line in table_lines(_PROXY_HEADS, [_proxy_cells(row, roots) for row in proxies]):
             print_line(line)
     _print_remarks(remarks)
 
@@ -212,13 +212,13 @@ def _show_task(history: RunHistory, task: str, rows: Sequence[RunRow], as_json: 
     points = [point for point in history.task(task) if point.run in chosen]
     if not points:
         raise UsageError(f"{task}: not a task of any run{_nearest(task, history.task_names())}")
-    names = history.names_of(point.hash for point in points if point.hash is not None)
+    names = history.names_by_hash(point.hash for point in points if point.hash is not None)
     remarks = task_remarks(task, points, names, len(rows))
     if as_json:
         _print_json({"task": task, "points": [_plain(point) for point in points], "remarks": list(remarks)})
         return
     heads = ("run", "begun", "model", "content", ">mean", ">solved", ">steps", "by seed")
-    for line in aligned(heads, [_task_cells(point) for point in points]):
+    for line in table_lines(heads, [_task_cells(point) for point in points]):
         print_line(line)
     _print_remarks(remarks)
 

@@ -32,7 +32,7 @@ from tbench.runs.live.commands import outcome_text
 from tbench.runs.plan import as_configured, sandbox_settings
 from tbench.runs.regrade import Kept, find_kept, kept_sandbox
 from tbench.runs.task_steps import prepare_step
-from tbench.sandbox.archive import tree_at
+from tbench.sandbox.archive import place_tree
 from tbench.sandbox.backend import (
     BUSYBOX,
     Backend,
@@ -236,7 +236,7 @@ async def _solution_reward(backend: Backend, task: Task) -> float:
     try:
         assert isinstance(sandbox, HasTty)
         await use_network(sandbox, agent_environment(task), "agent")
-        await sandbox.put(tree_at("/solution", task.solution))
+        await sandbox.put(place_tree("/solution", task.solution))
         size = _window_size()
         variables = {
             **TerminalSpec().environment,

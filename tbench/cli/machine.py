@@ -151,11 +151,11 @@ def _fits(features: list[Feature]) -> dict[str, dict[str, str]]:
 
 
 def _print_features(features: list[Feature]) -> None:
-    from tbench.cli.printing import aligned
+    from tbench.cli.printing import table_lines
     from tbench.text import plain
 
     print_line("")
-    for line in aligned(
+    for line in table_lines(
         ("feature", "can", "seen"), [(each.name, each.can, plain(each.seen, 200)) for each in features]
     ):
         print_line(line)

@@ -92,7 +92,9 @@ def view(folder: Path, host: str, port: int) -> None:
         pages = cache / "pages"
         pages.mkdir(exist_ok=True)
         index = cache / "index.sqlite"
-        viewing = ViewerState(ViewAddress.of(host, port), [folder], pages, lambda: write_pages([folder], pages, index))
+        viewing = ViewerState(
+            ViewAddress.for_host(host, port), [folder], pages, lambda: write_pages([folder], pages, index)
+        )
         try:
             server = ViewServer(viewing)
         except OSError as error:

@@ -36,7 +36,7 @@ def coloured_line(text: str) -> str:
     return "".join(part if _COLOURS.fullmatch(part) else visible_line(part) for part in _COLOURS.split(text))
 
 
-def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def table_lines(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the lines of a table; columns whose heading begins with > are right-aligned."""
     if not rows:
         return

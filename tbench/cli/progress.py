@@ -240,7 +240,7 @@ class LiveView:
             table.add_column("last line of the terminal", ratio=1, no_wrap=True, overflow="ellipsis")
         now = self._clock()
         for row in shown:
-            name = f"{shortened(visible_line(row.task), name_width - len(row.mark))}{row.mark}"
+            name = f"{shorten(visible_line(row.task), name_width - len(row.mark))}{row.mark}"
             cells = [name, row.phase, str(row.step) if row.step else "", f"{now - row.since:.0f}", row.line]
             table.add_row(*[_plain_text(cell) for cell in cells[: len(table.columns)]])
         if rest := _rest(len(begun) - len(shown), queued):
@@ -253,7 +253,7 @@ def _rest(folded: int, queued: int) -> str:
     return ", ".join([*([f"and {folded} more"] if folded else []), *([f"{queued} queued"] if queued else [])])
 
 
-def shortened(name: str, width: int) -> str:
+def shorten(name: str, width: int) -> str:
     """Shorten a name to `width` columns, at a word boundary if possible."""
     if len(name) <= width:
         return name

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tbench.storage.recording import CastEvent, CastHead, cast_events, cast_head
 from tbench.storage.run_files import RECORDING_NAME
-from tbench.text import unseen_as
+from tbench.text import replace_unseen
 from tbench.view.screen import Line, TileScreen
 
 _INK, _GROUND = (30, 90), (40, 100)
@@ -56,13 +56,13 @@ def screen_lines(screen: TileScreen) -> list[str]:
 def ansi(line: Line) -> str:
     """Return a line with escape sequences for its colours."""
     if isinstance(line, str):
-        return unseen_as(line, "·")
+        return replace_unseen(line, "·")
     pieces = []
     for text, style in zip(line[::2], line[1::2], strict=False):
-        codes, text = ";".join(map(_code, style.split())), unseen_as(text, "·")
+        codes, text = ";".join(map(_code, style.split())), replace_unseen(text, "·")
         pieces.append(f"\x1b[{codes}m{text}\x1b[0m" if codes else text)
     if len(line) % 2:
-        pieces.append(unseen_as(line[-1], "·"))
+        pieces.append(replace_unseen(line[-1], "·"))
     return "".join(pieces)
 
 

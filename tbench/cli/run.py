@@ -13,10 +13,10 @@ from tbench import exit_codes
 from tbench.cli.common import json_option, reject_pull_with_build, runs_argument, task_option
 from tbench.cli.parsing.commands import Argument, TbenchCommand, insert_optional_values
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
-from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, UnknownValue
+from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, UnknownValue
 from tbench.cli.printing import print_line
 from tbench.config.layers import AGENT_LOOP_SETTINGS
-from tbench.config.setting import settings_of
+from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 
@@ -57,7 +57,7 @@ def merge(runs: tuple[Path, ...], output: Path, incomplete: bool, as_json: bool)
 @click.command(cls=TbenchCommand)
 @click.argument("run", cls=Argument, metavar="RUN", type=NAME_TYPE, help="A run directory.")
 @task_option
-@click.option("--seed", type=int, help="Only trials with this seed.")
+@click.option("--seed", type=Integer(), help="Only trials with this seed.")
 def regrade(run: str, task: tuple[str, ...], seed: int | None) -> None:
     """Verify stored trials again: those run with --keep or --snapshot, or with a separate verifier container."""
     from tbench.cli.execute import print_summary
@@ -204,7 +204,7 @@ def _reject_unused_options(resolved: Resolved[RunConfig]) -> None:
     name = resolved.config.agent.name
     if name not in ("oracle", "nop"):
         return
-    of_a_model = {setting.path for setting in settings_of(RunConfig) if setting.section in ("model", "limits")}
+    of_a_model = {setting.path for setting in iter_settings(RunConfig) if setting.section in ("model", "limits")}
     given = [
         origin
         for path, origin in resolved.origins.items()
@@ -279,7 +279,11 @@ _SHARD_SETTINGS = ("shard", "durations")
 _MACHINE_SETTINGS = ("sandbox.engines", "sandbox.ray")
 """Settings that name the machines of trials; one replaces the other."""
 _CHANGEABLE_SETTINGS = {
-    *(each.path for each in settings_of(RunConfig) if each.section == "schedule" and each.name not in _SHARD_SETTINGS),
+    *(
+        each.path
+        for each in iter_settings(RunConfig)
+        if each.section == "schedule" and each.name not in _SHARD_SETTINGS
+    ),
     *(
         "model.base_url",
         "model.request_timeout_sec",

@@ -27,7 +27,7 @@ def run_log(directory: Path, level: str, hide: Callable[[str], str]) -> Iterator
     """
     is_earlier_run = (directory / CONFIG_NAME).exists()
     handler = _FileHandler(directory / LOG_NAME, level.upper(), hide)
-    with _attached(handler):
+    with _attach(handler):
         try:
             yield RunLog(handler)
         except Exception as error:
@@ -149,7 +149,7 @@ class _LastResort(logging.Handler):
 
 
 @contextlib.contextmanager
-def _attached(handler: logging.Handler) -> Iterator[None]:
+def _attach(handler: logging.Handler) -> Iterator[None]:
     """Attach `handler` to tbench's logger and to the root logger for the block; tbench's records go only to it."""
     root = logging.getLogger()
     handlers = [handler] if root.handlers else [handler, _LastResort(logging.WARNING)]

@@ -14,7 +14,7 @@ import click
 
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import NAME_TYPE, Integer
-from tbench.text import unseen_as
+from tbench.text import replace_unseen
 
 if TYPE_CHECKING:
     from harness.trajectory import Step
@@ -80,13 +80,13 @@ def step_lines(step: Step, count: int, *, whole: bool = False) -> Iterator[Style
 
 def _text(text: str, lead: str, whole: bool, **style: object) -> Iterator[StyledLine]:
     lines = text.split("\n")
-    shown = lines if whole else _shortened(lines)
+    shown = lines if whole else _shorten(lines)
     for line in shown:
         styled = click.style(_safe(line), **style) if style and line else _safe(line)  # type: ignore[arg-type]
         yield f"{lead}{styled}"
 
 
-def _shortened(lines: Sequence[str]) -> list[str]:
+def _shorten(lines: Sequence[str]) -> list[str]:
     """Return the first and the last lines, and between them a line with the number of omitted ones."""
     if len(lines) <= _SHORT_LINES:
         return list(lines)
@@ -96,7 +96,7 @@ def _shortened(lines: Sequence[str]) -> list[str]:
 
 def _safe(line: str) -> str:
     """Escape a line from a model or a container, so that it cannot control the terminal."""
-    return unseen_as(line.replace("\t", "    "), "·")
+    return replace_unseen(line.replace("\t", "    "), "·")
 
 
 def matches(step: Step, pattern: re.Pattern[str]) -> bool:
@@ -219,7 +219,7 @@ def _side_by_side(left: list[str], right: list[str], width: int) -> Iterator[str
     for number in range(max(len(left), len(right))):
         mine, other = (lines[number] if number < len(lines) else "" for lines in (left, right))
         mark = " " if normalised_line(mine) == normalised_line(other) else click.style("│", fg="red")
-        cells = [unseen_as(text.replace("\t", "    "), "·")[:width] for text in (mine, other)]
+        cells = [replace_unseen(text.replace("\t", "    "), "·")[:width] for text in (mine, other)]
         yield f"{cells[0]:<{width}} {mark} {cells[1]}".rstrip()
 
 
@@ -268,11 +268,11 @@ def _end(trial: StoredTrial) -> Iterator[str]:
     if result is None:
         return
     if result.error is not None:
-        yield _labelled("error", f"{result.error.type}: {result.error.message}", fg="red")
+        yield _with_label("error", f"{result.error.type}: {result.error.message}", fg="red")
     if (meaning := _LIMITS.get(str(result.outcome))) is not None:
-        yield _labelled("limit", f"{result.outcome}: {meaning}", fg="red")
+        yield _with_label("limit", f"{result.outcome}: {meaning}", fg="red")
     if result.out_of_memory:
-        yield _labelled("limit", "a process was killed because memory ran out", fg="red")
+        yield _with_label("limit", "a process was killed because memory ran out", fg="red")
 
 
 def _tests(trial: StoredTrial) -> Iterator[str]:
@@ -281,7 +281,7 @@ def _tests(trial: StoredTrial) -> Iterator[str]:
         label = f"{name}: " if name else ""
         failed = [test for test in view.tests if test.state in ("fail", "error")]
         if view.tests:
-            yield _labelled("tests", f"{label}{len(failed)} of {len(view.tests)} failed ({view.source})")
+            yield _with_label("tests", f"{label}{len(failed)} of {len(view.tests)} failed ({view.source})")
         for test in failed[:_TESTS]:
             yield f"  {click.style('✗', fg='red')} {_cut(test.own_name)}"
             yield from (f"      {_cut(line)}" for line in _error_lines(test.message)[: max(1, _TESTS // len(failed))])
@@ -289,9 +289,9 @@ def _tests(trial: StoredTrial) -> Iterator[str]:
             yield f"  … and {len(failed) - _TESTS} more"
         if not view.tests:
             last = [line for line in f"{view.output}{view.output_end}".split("\n") if line.strip()][-_STEPS:]
-            yield from (_labelled("verifier", f"{label}{line}") for line in last)
+            yield from (_with_label("verifier", f"{label}{line}") for line in last)
     if not found:
-        yield _labelled("verifier", "left no output")
+        yield _with_label("verifier", "left no output")
 
 
 def _error_lines(message: str) -> list[str]:
@@ -312,7 +312,7 @@ def _verifiers(trial: StoredTrial) -> list[tuple[str, VerifierView]]:
 def _warnings(trial: StoredTrial) -> Iterator[str]:
     errors = Counter(step.format_error for step in trial.steps if step.format_error)
     if errors:
-        yield _labelled(
+        yield _with_label(
             "format errors", ", ".join(f"{kind} {count}" for kind, count in errors.most_common()), fg="yellow"
         )
     if "raw_tool_call" in errors:
@@ -321,18 +321,18 @@ def _warnings(trial: StoredTrial) -> Iterator[str]:
         yield "  Whole replies arrived as thinking: start the server with this model's --reasoning-parser, or none."
     kinds = Counter(warning.partition(":")[0] for step in trial.steps for warning in step.warnings)
     if kinds:
-        yield _labelled("warnings", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(6)), fg="yellow")
+        yield _with_label("warnings", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(6)), fg="yellow")
 
 
 def _signs(trial: StoredTrial) -> Iterator[str]:
     integrity = trial.result.integrity if trial.result is not None else None
     for sign in (*integrity.tamper, *integrity.remarks)[:4] if integrity is not None else ():
-        yield _labelled("sign", sign, fg="magenta")
+        yield _with_label("sign", sign, fg="magenta")
 
 
 def _last_steps(trial: StoredTrial) -> Iterator[str]:
     if trial.steps:
-        yield _labelled("last steps", "")
+        yield _with_label("last steps", "")
     for step in trial.steps[-_STEPS:]:
         typed = " ⏎ ".join(line for action in step.actions for line in action.split("\n") if line)
         code = f" → exit {step.exit_code}" if step.exit_code is not None else ""
@@ -343,7 +343,7 @@ def _last_steps(trial: StoredTrial) -> Iterator[str]:
             yield f"       | {_cut(seen[-1])}"
 
 
-def _labelled(label: str, text: str, **style: str) -> str:
+def _with_label(label: str, text: str, **style: str) -> str:
     return f"{click.style(label, bold=True, **style)}{': ' if text else ''}{_cut(text)}"  # type: ignore[arg-type]
 
 

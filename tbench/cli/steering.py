@@ -11,7 +11,7 @@ import click
 from tbench.cli.common import Command, json_option
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer
-from tbench.cli.printing import aligned, print_line, print_text
+from tbench.cli.printing import print_line, print_text, table_lines
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _print_run(run: Path, state: RunUnderWay) -> None:
         f"{run}: {state.ended} of {counted(state.planned, 'trial')} ended, {len(state.trials)} running "
         f"(concurrency {state.concurrency}){paused}"
     )
-    for line in aligned(_HEADS, [_cells(trial) for trial in state.trials]) if state.trials else ():
+    for line in table_lines(_HEADS, [_cells(trial) for trial in state.trials]) if state.trials else ():
         print_line(line)
 
 

@@ -12,7 +12,7 @@ import click
 from tbench import exit_codes
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import PATH_TYPE
-from tbench.cli.printing import aligned, print_line, print_text
+from tbench.cli.printing import print_line, print_text, table_lines
 from tbench.cli.task import SELECTION_SETTINGS, TRIAL_SETTINGS
 from tbench.config.settings import RunConfig
 from tbench.text import counted, plain
@@ -46,7 +46,7 @@ def check(given: GivenSettings[RunConfig], runs: bool | None, as_json: bool) -> 
     found |= {task.name: list(static_findings(task)) for task in tasks.tasks}
     if runs is None:
         runs = _is_one_task(config.tasks.source)
-    tried = _tried([task for task in tasks.tasks if not task.unsupported], config) if runs else {}
+    tried = _run_oracle_and_nop([task for task in tasks.tasks if not task.unsupported], config) if runs else {}
     for name, each in tried.items():
         found[name] += trial_findings(name, each)
     if as_json:
@@ -64,7 +64,7 @@ def _is_one_task(source: str) -> bool:
     return source != BUNDLED and is_task(Path(source))
 
 
-def _tried(tasks: Sequence[Task], config: RunConfig) -> Mapping[str, Sequence[MeasuredTrial]]:
+def _run_oracle_and_nop(tasks: Sequence[Task], config: RunConfig) -> Mapping[str, Sequence[MeasuredTrial]]:
     """Run one trial each of oracle and nop on every task; return them by the task's name."""
     from tbench.calibration import CalibrationRun
     from tbench.cli.interruption import run_interruptibly
@@ -73,7 +73,7 @@ def _tried(tasks: Sequence[Task], config: RunConfig) -> Mapping[str, Sequence[Me
     if not tasks:
         return {}
     print_line(f"trying oracle and nop in {counted(len(tasks), 'task')} (--static skips this)", err=True)
-    trying = CalibrationRun(config, 1, say=lambda text: print_line(text, err=True)).once(tasks)
+    trying = CalibrationRun(config, 1, say=lambda text: print_line(text, err=True)).run_once(tasks)
     try:
         return run_interruptibly(trying, stopping="stopping: containers are being removed")
     except EngineUnavailable as error:
@@ -166,7 +166,7 @@ def calibrate(
 
         check_replaceable(page)  # before hours of measuring
     chosen = chosen_tasks(config.tasks)
-    done = _calibrated(chosen.tasks, config, repetitions, offline=offline, again=again)
+    done = _calibrate(chosen.tasks, config, repetitions, offline=offline, again=again)
     found = {each.task.name: conditions(each) for each in done}
     if as_json:
         for name, why in chosen.invalid.items():
@@ -185,15 +185,15 @@ def calibrate(
         raise click.exceptions.Exit(exit_codes.USAGE)
 
 
-def _calibrated(
-    tasks: Sequence[Task], config: RunConfig, repetitions: int | None, **more: bool
-) -> list[CalibratedTask]:
+def _calibrate(tasks: Sequence[Task], config: RunConfig, repetitions: int | None, **more: bool) -> list[CalibratedTask]:
     from tbench.calibration import REPETITIONS, CalibrationRun
     from tbench.cli.interruption import run_interruptibly
 
     if not tasks:
         return []
-    trying = CalibrationRun.of(config, repetitions or REPETITIONS, say=lambda text: print_line(text, err=True), **more)
+    trying = CalibrationRun.from_config(
+        config, repetitions or REPETITIONS, say=lambda text: print_line(text, err=True), **more
+    )
     return run_interruptibly(trying.tasks(tasks), stopping="stopping: containers are being removed")
 
 
@@ -222,19 +222,19 @@ def _cells(each: CalibratedTask, found: Mapping[Condition, str]) -> list[str]:
         *rewards,
         fresh,
         str(max(shown, default=0) or "-"),
-        *_used([trial.solution_sec for trial in oracle], [trial.shares.get("solution") for trial in oracle]),
-        *_used([trial.tests_sec for trial in oracle], [trial.shares.get("tests") for trial in oracle]),
+        *_usage_cells([trial.solution_sec for trial in oracle], [trial.shares.get("solution") for trial in oracle]),
+        *_usage_cells([trial.tests_sec for trial in oracle], [trial.shares.get("tests") for trial in oracle]),
         f"{peak:,.0f} MB" if (peak := max((trial.memory_peak_mb or 0 for trial in oracle), default=0)) else "-",
     ]
 
 
-def _used(seconds: Sequence[float], shares: Sequence[float | None]) -> tuple[str, str]:
+def _usage_cells(seconds: Sequence[float], shares: Sequence[float | None]) -> tuple[str, str]:
     known = [share for share in shares if share is not None]
     return f"{max(seconds):.1f} s" if seconds else "-", f"{max(known):.0%}" if known else "-"
 
 
 def _print_table(done: Sequence[CalibratedTask], found: Mapping[str, Mapping[Condition, str]]) -> None:
-    for line in aligned(HEADS, [_cells(each, found[each.task.name]) for each in done]):
+    for line in table_lines(HEADS, [_cells(each, found[each.task.name]) for each in done]):
         print_line(line)
     for name, conditions in found.items():
         for condition, reason in conditions.items():

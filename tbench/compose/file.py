@@ -92,7 +92,7 @@ def read_compose(path: Path, text: bytes, variables: Variables) -> ComposeFile:
 
 
 def _read(path: Path, text: bytes, variables: Variables, notices: Notices) -> Project:
-    root = parse(str(path), text, variables.fill_in)
+    root = parse(str(path), text, variables.substitute)
     entries = notices.table(root, keys.FILE, None, keys.FILE_UNSUPPORTED)
     if "services" not in entries:
         root.fail("has no services")
@@ -101,7 +101,7 @@ def _read(path: Path, text: bytes, variables: Variables, notices: Notices) -> Pr
         _require_name(node)
     reader = ServiceReader(path.parent, variables, notices)
     read = {name: reader.read(name, node) for name, node in nodes.items()}
-    services = _linked(read)
+    services = _link_services(read)
     for name, service in services.items():
         if name != MAIN and service.image is None and service.build is None:
             nodes[name].fail("has neither image nor build")
@@ -115,7 +115,7 @@ def _require_name(node: YamlNode) -> None:
     YamlNode(node.file, node.key, node.line, node.key.partition(".")[2]).name()
 
 
-def _linked(read: Mapping[str, ReadService]) -> dict[str, Service]:
+def _link_services(read: Mapping[str, ReadService]) -> dict[str, Service]:
     """Return the services to start, with aliases from each other's links and without absent optional dependencies."""
     started = {name: each for name, each in read.items() if not each.has_profiles}
     services = {name: each.service for name, each in started.items()}

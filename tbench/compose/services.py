@@ -376,7 +376,7 @@ class ServiceReader:
         set_limits = {
             "cpus": cpus.number() if cpus is not None else 0,
             "memory_mb": size_bytes(memory) / (1 << 20) if memory is not None else 0,
-            "pids_limit": max(pids.integer(-1), 0) if pids is not None else 0,  # -1 is no limit
+            "pids_limit": max(pids.integer(-1), 0) if pids is not None else 0,  # -1 means no limit
         }
         found: dict[str, Any] = {
             "limits": {name: limit for name, limit in set_limits.items() if limit},

@@ -55,15 +55,15 @@ class Variables:
             self.asked.append(asked)
         return self._given.get(name)
 
-    def fill_in(self, key: str, text: str) -> str:
+    def substitute(self, key: str, text: str) -> str:
         """Substitute the variables in `text`; missing ones become empty. Raises ValueError for invalid syntax."""
         if "$" not in text:
             return text
-        filled, end = self._filled(key, text, 0, 0)
+        filled, end = self._substitute(key, text, 0, 0)
         assert end == len(text)
         return filled
 
-    def _filled(self, key: str, text: str, start: int, depth: int) -> tuple[str, int]:
+    def _substitute(self, key: str, text: str, start: int, depth: int) -> tuple[str, int]:
         """Substitute up to the end, or inside braces up to the closing one; returns also that position."""
         if depth > _DEPTH:
             raise ValueError(f"variables are nested deeper than {_DEPTH} levels")
@@ -94,7 +94,7 @@ class Variables:
         operator, otherwise, end = "", "", name.end()
         if found := _OPERATOR.match(text, end):
             operator = found[0]
-            otherwise, end = self._filled(key, text, found.end(), depth + 1)
+            otherwise, end = self._substitute(key, text, found.end(), depth + 1)
         if not text.startswith("}", end):
             raise ValueError(
                 f"{one_line(repr(text), 80)} has an unclosed or unnamed {'${'}; write $$ for a dollar sign"
@@ -161,13 +161,13 @@ def _variables(node: YamlNode, text: str, variables: Variables | None) -> dict[s
                 found[name] = taken
             continue
         try:
-            found[name] = value if variables is None else _filled_in(key, value, variables)
+            found[name] = value if variables is None else _substitute_value(key, value, variables)
         except ValueError as error:
             node.fail(f"{node.text()}, line {number}: {error}")
     return found
 
 
-def _filled_in(key: str, value: str, variables: Variables) -> str:
+def _substitute_value(key: str, value: str, variables: Variables) -> str:
     quote = value[:1]
     if quote in ("'", '"'):
         end = value.rfind(quote)
@@ -176,5 +176,5 @@ def _filled_in(key: str, value: str, variables: Variables) -> str:
         inner = value[1:end]
         if quote == "'":
             return inner
-        return variables.fill_in(key, re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), inner))
-    return variables.fill_in(key, _COMMENT.sub("", value))
+        return variables.substitute(key, re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), inner))
+    return variables.substitute(key, _COMMENT.sub("", value))

@@ -60,13 +60,13 @@ class YamlNode:
         """Return the values by key; empty for null."""
         if self.content is None:
             return {}
-        return self.content if isinstance(self.content, dict) else self.fail(f"has to be a mapping{self._got()}")
+        return self.content if isinstance(self.content, dict) else self.fail(f"has to be a mapping{self._found_text()}")
 
     def items(self) -> list[YamlNode]:
         """Return the values of a list; empty for null."""
         if self.content is None:
             return []
-        return self.content if isinstance(self.content, list) else self.fail(f"has to be a list{self._got()}")
+        return self.content if isinstance(self.content, list) else self.fail(f"has to be a list{self._found_text()}")
 
     def table(self, known: Collection[str]) -> dict[str, YamlNode]:
         """Return the values by key, without keys that begin with `x-`; all others have to be known."""
@@ -78,18 +78,18 @@ class YamlNode:
         return {key: node for key, node in found.items() if not key.startswith("x-")}
 
     def text(self) -> str:
-        return self.content if isinstance(self.content, str) else self.fail(f"has to be a text{self._got()}")
+        return self.content if isinstance(self.content, str) else self.fail(f"has to be a text{self._found_text()}")
 
     def boolean(self) -> bool:
         found = _FLAGS.get(self.text().lower())
-        return self.fail(f"has to be true or false{self._got()}") if found is None else found
+        return self.fail(f"has to be true or false{self._found_text()}") if found is None else found
 
     def integer(self, least: int = 0) -> int:
         try:
             number = int(self.text(), 0)
         except ValueError:
-            self.fail(f"has to be a whole number{self._got()}")
-        return number if number >= least else self.fail(f"has to be at least {least}{self._got()}")
+            self.fail(f"has to be a whole number{self._found_text()}")
+        return number if number >= least else self.fail(f"has to be at least {least}{self._found_text()}")
 
     def number(self) -> float:
         try:
@@ -97,22 +97,22 @@ class YamlNode:
         except ValueError:
             number = float("nan")
         # Neither inf nor nan is a limit.
-        return number if 0 <= number < 1e12 else self.fail(f"has to be a number of 0 or more{self._got()}")
+        return number if 0 <= number < 1e12 else self.fail(f"has to be a number of 0 or more{self._found_text()}")
 
     def name(self) -> str:
         """Return a text that is a valid name on an engine."""
         if _WORD.fullmatch(self.text()) is None:
-            self.fail(f"has to be a name of letters, digits and ._-{self._got()}")
+            self.fail(f"has to be a name of letters, digits and ._-{self._found_text()}")
         return self.text()
 
     def one_of(self, words: Collection[str]) -> str:
-        return self.text() if self.text() in words else self.fail(f"has to be {' or '.join(words)}{self._got()}")
+        return self.text() if self.text() in words else self.fail(f"has to be {' or '.join(words)}{self._found_text()}")
 
     def texts(self) -> tuple[str, ...]:
         """Return the texts of a list, or a single text."""
         return (self.text(),) if isinstance(self.content, str) else tuple(item.text() for item in self.items())
 
-    def _got(self) -> str:
+    def _found_text(self) -> str:
         if isinstance(self.content, str):
             return f" (got {one_line(repr(self.content), 80)})"
         return f" (got {'a mapping' if self.is_mapping else 'a list' if self.is_list else 'nothing'})"

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from tbench.config.setting import Setting, parts_of, settings_of
+from tbench.config.setting import Setting, iter_settings, section_models
 from tbench.errors import UsageError
 from tbench.text import one_line
 
@@ -51,11 +51,11 @@ class Layers(Generic[Config]):
     def __init__(self, configuration: type[Config], beside: Iterable[type[BaseModel]] = ()) -> None:
         """Settings that only configurations in `beside` have are ignored: all commands share files and variables."""
         self._configuration = configuration
-        others = [setting for other in beside for setting in settings_of(other)]
+        others = [setting for other in beside for setting in iter_settings(other)]
         self._ignored_paths = {setting.path for setting in others}
         self._ignored_variables = {setting.variable for setting in others}
-        self._settings = {setting.path: setting for setting in settings_of(configuration)}
-        self._sections = parts_of(configuration)
+        self._settings = {setting.path: setting for setting in iter_settings(configuration)}
+        self._sections = section_models(configuration)
 
     def environment(self, variables: Mapping[str, str], only: Collection[str] | None = None) -> list[Value]:
         """Read settings from environment variables; `only` restricts them to these paths.
@@ -106,7 +106,7 @@ class Layers(Generic[Config]):
                 if path not in self._settings and path in self._ignored_paths:
                     continue
                 setting = self._setting(path, origin)
-                found.append(_checked(setting, _parse_none(setting, value), origin, strict=True))
+                found.append(_convert(setting, _parse_none(setting, value), origin, strict=True))
         return found
 
     def assignment(self, text: str) -> list[Value]:
@@ -141,7 +141,7 @@ class Layers(Generic[Config]):
                 given = given[0]
         if isinstance(given, str):
             return self._from_text(setting, given, flag)
-        return _checked(setting, given, flag, strict=False)
+        return _convert(setting, given, flag, strict=False)
 
     def resolve(self, values: Iterable[Value], base: Config | None = None) -> Resolved[Config]:
         """Merge the values of all layers, lowest first, into `base`.
@@ -163,9 +163,9 @@ class Layers(Generic[Config]):
             config = self._configuration.model_validate(merged)
         except ValidationError as error:
             raise UsageError(_conflict_message(error, origins)) from None
-        return Resolved(config, {**self._filled(config, merged), **origins})
+        return Resolved(config, {**self._preset_origins(config, merged), **origins})
 
-    def _filled(self, config: Config, merged: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    def _preset_origins(self, config: Config, merged: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         """The origin of what the configuration has filled in by itself: only a preset does so."""
         preset = merged.get("agent", {}).get("preset")
         return {
@@ -198,7 +198,7 @@ class Layers(Generic[Config]):
             value = _object(text, setting, origin)
         elif setting.kind is tuple:
             value = [word.strip() for word in text.split(",") if word.strip()]
-        return _checked(setting, _parse_none(setting, value), origin, strict=False)
+        return _convert(setting, _parse_none(setting, value), origin, strict=False)
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class _NestedValue:
         return whole
 
 
-def _checked(setting: Setting, value: Any, origin: str, *, strict: bool) -> Value:
+def _convert(setting: Setting, value: Any, origin: str, *, strict: bool) -> Value:
     """Convert a value to the field's type; `strict` if the source is typed, as TOML is. Raises UsageError."""
     try:
         if strict:  # by way of JSON, whose lists may become tuples
@@ -227,11 +227,11 @@ def _checked(setting: Setting, value: Any, origin: str, *, strict: bool) -> Valu
         message = problem["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
         if not setting.option.has_password:
             message = f"{message} (got {one_line(repr(problem['input']), 100)})"
-        raise UsageError(_located(origin, setting.path, message)) from None
+        raise UsageError(_with_location(origin, setting.path, message)) from None
     return Value(setting, checked, origin)
 
 
-def _located(origin: str, path: str, message: str) -> str:
+def _with_location(origin: str, path: str, message: str) -> str:
     """Prefix a message with origin and setting; a flag names its setting already."""
     is_flag = origin.startswith("--")
     return f"{origin}: {message}" if is_flag else f"{origin}: {path}: {message}"
@@ -243,7 +243,7 @@ def _conflict_message(error: ValidationError, origins: Mapping[str, str]) -> str
     message = problem["msg"].removeprefix("Value error, ")
     path = ".".join(map(str, problem["loc"][:2]))
     if path in origins:
-        return _located(origins[path], path, message)
+        return _with_location(origins[path], path, message)
     named = [f"{key} from {origin}" for key, origin in origins.items() if key.rpartition(".")[2] in message]
     where = f" ({', '.join(named)})" if named else ""
     return f"{path}: {message}{where}"
@@ -279,9 +279,9 @@ def _object(text: str, setting: Setting, origin: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise UsageError(_located(origin, setting.path, f"not valid JSON: {error}")) from None
+        raise UsageError(_with_location(origin, setting.path, f"not valid JSON: {error}")) from None
     if not isinstance(value, dict):
-        raise UsageError(_located(origin, setting.path, 'must be a JSON object such as {"top_k": 20}'))
+        raise UsageError(_with_location(origin, setting.path, 'must be a JSON object such as {"top_k": 20}'))
     return value
 
 

@@ -72,7 +72,7 @@ class Setting:
     @property
     def help(self) -> str:
         """Docstring under the field, on one line."""
-        return " ".join(docstrings_of(self.part).get(self.name, "").split())
+        return " ".join(field_docstrings(self.part).get(self.name, "").split())
 
     @property
     def summary(self) -> str:
@@ -137,27 +137,27 @@ class Setting:
         return annotation
 
 
-def settings_of(configuration: type[BaseModel]) -> Iterator[Setting]:
+def iter_settings(configuration: type[BaseModel]) -> Iterator[Setting]:
     """Iterate over all settings of a configuration, in the order of their definition."""
-    for section, part in parts_of(configuration).items():
+    for section, part in section_models(configuration).items():
         for name, field in part.model_fields.items():
             own = next((each for each in field.metadata if isinstance(each, Option)), None)
             option = own or getattr(part, "options", {}).get(name, Option())
             yield Setting(part, section, name, field, option, option.measured and getattr(part, "measured", True))
 
 
-def schema_of(configuration: type[BaseModel]) -> dict[str, Any]:
+def json_schema(configuration: type[BaseModel]) -> dict[str, Any]:
     """Return the JSON schema of a configuration, with docstrings as descriptions."""
     schema = configuration.model_json_schema()
-    for part in parts_of(configuration).values():
+    for part in section_models(configuration).values():
         properties = schema["$defs"][part.__name__]["properties"]
-        for name, docstring in docstrings_of(part).items():
+        for name, docstring in field_docstrings(part).items():
             properties[name] = dict(sorted({**properties[name], "description": docstring}.items()))
     return schema
 
 
 @cache
-def docstrings_of(part: type[BaseModel]) -> Mapping[str, str]:
+def field_docstrings(part: type[BaseModel]) -> Mapping[str, str]:
     """Return the docstring of each field of a section, including inherited fields.
 
     They are parsed on demand: Pydantic's `use_attribute_docstrings` would parse them at every import.
@@ -178,15 +178,15 @@ def _classes_of(module: str) -> Mapping[str, ast.ClassDef]:
     return {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
 
 
-def panels_of(configuration: type[BaseModel]) -> Iterator[tuple[str, str, list[Setting]]]:
+def section_panels(configuration: type[BaseModel]) -> Iterator[tuple[str, str, list[Setting]]]:
     """Iterate over the sections of a configuration: name, title and settings."""
-    settings = list(settings_of(configuration))
-    for section, part in parts_of(configuration).items():
+    settings = list(iter_settings(configuration))
+    for section, part in section_models(configuration).items():
         title = " ".join((part.__doc__ or section).split())
         yield section, title, [setting for setting in settings if setting.section == section]
 
 
-def parts_of(configuration: type[BaseModel]) -> dict[str, type[BaseModel]]:
+def section_models(configuration: type[BaseModel]) -> dict[str, type[BaseModel]]:
     """Return the models of a configuration's sections by name; the docstring of each is its title."""
     return {name: part for name, field in configuration.model_fields.items() if (part := _model(field)) is not None}
 

@@ -193,7 +193,7 @@ class ServerConfig(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_url(cls, value: Any) -> Any:
+    def _from_url(cls, value: Any) -> Any:
         return {"base_url": value} if isinstance(value, str) else value
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from harness.endpoint.address import without_password
 from tbench.config.layers import Resolved
-from tbench.config.setting import Setting, panels_of, settings_of
+from tbench.config.setting import Setting, iter_settings, section_panels
 
 _WIDTH = 100
 
@@ -24,7 +24,7 @@ def commented_file(
 ) -> str:
     """Return a TOML file with every setting, its help and its default, all commented out."""
     lines = [f"# {heading} {_UNCOMMENT}"]
-    for section, title, settings in panels_of(configuration):
+    for section, title, settings in section_panels(configuration):
         lines += ["", f"# {title}", f"[{section}]"]
         for setting in settings:
             lines += [
@@ -35,11 +35,11 @@ def commented_file(
     return "\n".join(lines) + "\n"
 
 
-def shown(resolved: Resolved[Any]) -> Iterator[str]:
+def setting_lines(resolved: Resolved[Any]) -> Iterator[str]:
     """Iterate over lines for `tbench config show`: each setting's value as TOML, and its origin."""
     config = resolved.config
     rows = []
-    for setting in settings_of(type(config)):
+    for setting in iter_settings(type(config)):
         value = setting.file_value_in(config)
         if setting.path == "model.base_url" and value is not None:
             value = without_password(value)

@@ -74,7 +74,7 @@ class AttachedTerminal:
 
 
 @contextlib.asynccontextmanager
-async def attached(directory: Path, request: Attach) -> AsyncIterator[AttachedTerminal]:
+async def attach(directory: Path, request: Attach) -> AsyncIterator[AttachedTerminal]:
     """Attach to a terminal during the block; `request` asks for drawn screens. Raises UsageError as `ask` does."""
     with as_usage_errors(directory):
         with short_path(directory) as path:
@@ -164,7 +164,7 @@ class ControlConnection:
                 self._writer.write(as_line(request))
                 await self._writer.drain()
             except OSError:
-                raise self._closed("the run has ended") from None
+                raise self._closed_error("the run has ended") from None
             return await self.next()
 
     async def next(self) -> Answer:
@@ -172,18 +172,18 @@ class ControlConnection:
         try:
             line = await self._reader.readline()
         except ValueError:
-            raise self._closed("an answer is too long") from None
+            raise self._closed_error("an answer is too long") from None
         except OSError:
             line = b""
         if not line:
-            raise self._closed("the run has ended")
+            raise self._closed_error("the run has ended")
         try:
             answer = Answer.model_validate_json(line)
         except ValidationError:
-            raise self._closed("the run is of another version of tbench") from None
+            raise self._closed_error("the run is of another version of tbench") from None
         if not answer.ok:
             raise UsageError(answer.words)
         return answer
 
-    def _closed(self, why: str) -> ControlConnectionClosed:
+    def _closed_error(self, why: str) -> ControlConnectionClosed:
         return ControlConnectionClosed(f"{self._directory}: {why}")

@@ -228,7 +228,7 @@ class Conversions:
             return Task.read(path)
         path = path.resolve()
         try:
-            task = self._converted(path)
+            task = self._read_or_convert(path)
         except OSError as error:
             raise TaskInvalid(f"{error.filename or path}: {error.strerror or error}") from None
         self.count += 1
@@ -241,7 +241,7 @@ class Conversions:
             return None
         return f"{counted(self.count, 'Terminal-Bench 1 task')} converted to the current format in {self.root}"
 
-    def _converted(self, path: Path) -> Task:
+    def _read_or_convert(self, path: Path) -> Task:
         from tbench.tasks.terminal_bench_1.conversion import RULES  # here, because it imports YAML
 
         target = self.root / f"{RULES}-{_digest(path)[:20]}"

@@ -142,17 +142,17 @@ def verify_directory(directory: Path, against: Path | None) -> Verification:
     publication = read_publication(against) if against is not None else read_publication_in(directory)
     if publication is None:
         raise UsageError(f"{directory / MANIFEST}: missing; give the digests to compare with as --against")
-    return _verified(tasks, publication.digests, {})
+    return _make_verification(tasks, publication.digests, {})
 
 
 def verify_entry(entry: CachedDataset, against: Path | None) -> Verification:
     """Compare a cached dataset with its digests, and with its content at the time of the pull. Raises UsageError."""
     tasks = read_paths(entry.paths, ALL_TASKS, str(entry.path))
     published = read_publication(against).digests if against is not None else entry.published
-    return _verified(tasks, published, entry.hashes)
+    return _make_verification(tasks, published, entry.hashes)
 
 
-def words_of(entry: CachedDataset) -> str:
+def describe_digests(entry: CachedDataset) -> str:
     """Describe how a cached dataset compares; a new pull is not read again. Raises UsageError."""
     if not entry.is_new:
         return verify_entry(entry, None).words
@@ -160,7 +160,7 @@ def words_of(entry: CachedDataset) -> str:
     return _words(len(entry.hashes), compare(hashes, entry.published, whole=True))
 
 
-def _verified(tasks: TaskSet, published: Mapping[str, str], pulled: Mapping[str, str | None]) -> Verification:
+def _make_verification(tasks: TaskSet, published: Mapping[str, str], pulled: Mapping[str, str | None]) -> Verification:
     hashes = {task.name: task.hash for task in tasks.tasks}
     found = compare(hashes, published, whole=True)
     lines = tuple(_lines(hashes, tasks.invalid, found, published, pulled))

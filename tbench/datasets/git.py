@@ -166,7 +166,7 @@ class Repository:
         rows = [line.partition("\t") for line in listed.split("\0") if line]
         return sorted(name for kind, _, name in rows if kind.split()[1] == "tree")
 
-    def files_in(self, commit: str, folder: str) -> set[str]:
+    def list_files(self, commit: str, folder: str) -> set[str]:
         """List the relative paths of the files in a folder and in its direct subfolders."""
         listed = self._git("ls-tree", "-r", "-z", "--name-only", f"{commit}:{folder}") or ""
         return {path for path in listed.split("\0") if path.count("/") <= 1}
@@ -192,14 +192,14 @@ class Repository:
             return done.stdout
         if not check:
             return None
-        raise _failed(self._url, done)
+        raise _git_error(self._url, done)
 
 
 def find_commit(url: str, revision: str) -> str:
     """Return the current commit of a branch, a tag or HEAD of a repository. Raises GitFailed."""
     done = _run(["ls-remote", "--quiet", _REMOTE, revision, f"{revision}^{{}}"], Path("/"), LOOK_UP_SEC, url=url)
     if done.returncode != 0:
-        raise _failed(url, done)
+        raise _git_error(url, done)
     found = {name: commit for commit, _, name in (line.partition("\t") for line in done.stdout.splitlines())}
     for name in (f"refs/tags/{revision}^{{}}", f"refs/tags/{revision}", f"refs/heads/{revision}", f"{revision}^{{}}"):
         if name in found:
@@ -217,7 +217,7 @@ def has_lfs() -> bool:
     return _run(["lfs", "version"], Path("/"), LOOK_UP_SEC).returncode == 0
 
 
-def _failed(url: str, done: subprocess.CompletedProcess[str]) -> GitFailed:
+def _git_error(url: str, done: subprocess.CompletedProcess[str]) -> GitFailed:
     # Git quotes the URL, which may contain a password.
     output = done.stderr.replace(url, without_login(url))
     output = re.sub(r"(?<=://)[^/\s@]+@", "", output)
@@ -236,7 +236,7 @@ def _run(
     command = ["git", *_SETTINGS, *arguments]
     process: subprocess.Popen[str] | None = None
     try:
-        with _uninterrupted():
+        with _delay_interrupts():
             process = subprocess.Popen(
                 command,
                 cwd=directory,
@@ -263,7 +263,7 @@ def _run(
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
+def _delay_interrupts() -> Iterator[None]:
     """Delay Ctrl-C until the end of the block, so that a process that was just started is not left running."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -320,7 +320,7 @@ _LONGEST_POINTER = 1024
 """Maximum size of a pointer in bytes, from the specification of git-lfs."""
 
 
-def pointers_in(directories: Sequence[Path]) -> list[Path]:
+def find_lfs_pointers(directories: Sequence[Path]) -> list[Path]:
     """Return the sorted git-lfs pointers below these directories."""
     return sorted(path for directory in directories for path in _small_files(directory) if _is_pointer(path))
 

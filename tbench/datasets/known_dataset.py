@@ -80,7 +80,7 @@ def choose(wanted: DatasetName, datasets: Sequence[KnownDataset], where: str) ->
     return found[0] if found else None
 
 
-def versions_of(name: str, datasets: Iterable[KnownDataset]) -> list[str]:
+def known_versions(name: str, datasets: Iterable[KnownDataset]) -> list[str]:
     """Return the known versions of a dataset, the newest last."""
     return sorted(
         {dataset.version or "an unversioned one" for dataset in datasets if dataset.has_name(name)}, key=_version_key

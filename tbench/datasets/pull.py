@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from tbench.datasets.cache import CachedDataset, DatasetCache, convert_in_place, entry_name, writable
 from tbench.datasets.digests import MANIFEST, Publication, read_publication_in
-from tbench.datasets.git import GitFailed, Repository, find_commit, has_lfs, is_external, pointers_in
+from tbench.datasets.git import GitFailed, Repository, find_commit, find_lfs_pointers, has_lfs, is_external
 from tbench.datasets.known_dataset import TASKS_FOLDER, KnownDataset
 from tbench.datasets.reference import GitSource, without_login
 from tbench.errors import TaskInvalid, UsageError
@@ -81,7 +81,7 @@ def _build(known: KnownDataset, staging: Path, lock: int, cache: DatasetCache, s
         say(f"{known.title}: {text}")
 
     paths = [staging / f"repository-{number}" for number in range(len(known.pieces))]
-    found = [_fetched(piece, path, lock, report) for piece, path in zip(known.pieces, paths, strict=True)]
+    found = [_fetch(piece, path, lock, report) for piece, path in zip(known.pieces, paths, strict=True)]
     pieces = tuple(piece for piece, _ in found)
     publications = [read_publication_in(path / piece.tasks_in) for piece, path in zip(pieces, paths, strict=True)]
     with writable(staging):
@@ -89,50 +89,50 @@ def _build(known: KnownDataset, staging: Path, lock: int, cache: DatasetCache, s
             _move(tasks, built, known.title)
         _convert(built, report)
         _copy(known.packages, built)
-    dataset = _described(replace(known, pieces=pieces), list(filter(None, publications)), built)
+    dataset = _make_cache_entry(replace(known, pieces=pieces), list(filter(None, publications)), built)
     entry = cache.keep(entry_name(known), built, dataset)
     report(f"{counted(len(entry.hashes), 'task')} in {entry.path}")
     return entry
 
 
-def _fetched(piece: GitSource, path: Path, lock: int, say: Say) -> tuple[GitSource, Mapping[str, Path]]:
+def _fetch(piece: GitSource, path: Path, lock: int, say: Say) -> tuple[GitSource, Mapping[str, Path]]:
     """Check out a source's tasks at `path`, continuing an interrupted pull if there is one."""
     goes_on = path.exists()
     try:
-        return _checked_out(piece, path, lock, say)
+        return _check_out(piece, path, lock, say)
     except GitFailed as failure:
         if not goes_on or is_external(failure.output):
             raise
     # A killed process may have left a bad state, so start from scratch once.
     shutil.rmtree(path, ignore_errors=True)
-    return _checked_out(piece, path, lock, say)
+    return _check_out(piece, path, lock, say)
 
 
-def _checked_out(piece: GitSource, path: Path, lock: int, say: Say) -> tuple[GitSource, Mapping[str, Path]]:
+def _check_out(piece: GitSource, path: Path, lock: int, say: Say) -> tuple[GitSource, Mapping[str, Path]]:
     repository, commit, shown = Repository(path, piece.url, lock), piece.commit, without_login(piece.url)
     with writable(path):
         repository.begin()
     if not repository.has(commit):
         say(f"fetching commit {commit[:12]} of {shown}")
         repository.fetch(commit)
-    folder, names = _listed(piece) if piece.listed else _looked_up(repository, piece, shown)
-    wanted = {name: _below(folder, where) for name, where in names.items()}
+    folder, names = _listed_tasks(piece) if piece.listed else _look_up(repository, piece, shown)
+    wanted = {name: _join(folder, where) for name, where in names.items()}
     # One pattern for a whole folder, because git compares every file of the commit with every pattern.
     parts = (
         [f"{folder}/"] if folder and len(wanted) > 1 and not piece.listed else [f"{each}/" for each in wanted.values()]
     )
-    repository.check_out(commit, [*parts, _below(folder, MANIFEST), ".gitattributes"])
+    repository.check_out(commit, [*parts, _join(folder, MANIFEST), ".gitattributes"])
     tasks = {name: path / where for name, where in wanted.items()}
     _require_tasks(tasks, f"{shown} at {commit[:12]}")
     _bring_lfs(repository, folder, list(tasks.values()), shown)
     return replace(piece, tasks_in=folder), tasks
 
 
-def _below(folder: str, name: str) -> str:
+def _join(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def _listed(piece: GitSource) -> tuple[str, dict[str, str]]:
+def _listed_tasks(piece: GitSource) -> tuple[str, dict[str, str]]:
     """Return the common folder of all listed tasks, by default the root, and the path of each task in it."""
     parents = {str(PurePosixPath(where).parent) for _, where in piece.listed}
     if len(parents) == 1 and (parent := parents.pop()) != ".":
@@ -140,7 +140,7 @@ def _listed(piece: GitSource) -> tuple[str, dict[str, str]]:
     return "", dict(piece.listed)
 
 
-def _looked_up(repository: Repository, piece: GitSource, shown: str) -> tuple[str, dict[str, str]]:
+def _look_up(repository: Repository, piece: GitSource, shown: str) -> tuple[str, dict[str, str]]:
     """Find the tasks in the commit; return their folder and the path of each task in it."""
     commit = piece.commit
     candidates = [piece.folder] if piece.folder is not None else ["", TASKS_FOLDER]
@@ -148,7 +148,7 @@ def _looked_up(repository: Repository, piece: GitSource, shown: str) -> tuple[st
         folders = repository.folders(commit, folder)
         if folders is None:
             continue
-        files = repository.files_in(commit, folder)
+        files = repository.list_files(commit, folder)
         for form in _FORMS:
             if folder and files.intersection(form):  # the folder is one task
                 parent, _, name = folder.rpartition("/")
@@ -172,12 +172,12 @@ def _require_tasks(tasks: Mapping[str, Path], where: str) -> None:
 
 def _bring_lfs(repository: Repository, folder: str, tasks: list[Path], shown: str) -> None:
     """Replace git-lfs pointers by their files. Raises UsageError if that fails."""
-    if not pointers_in(tasks):
+    if not find_lfs_pointers(tasks):
         return
     installed = has_lfs()
     if installed:
         repository.pull_lfs(folder)
-    if left := pointers_in(tasks):
+    if left := find_lfs_pointers(tasks):
         names = names_shown(path.relative_to(repository.path).as_posix() for path in left)
         advice = "git-lfs did not fetch them" if installed else "install git-lfs (apt install git-lfs) and pull again"
         raise UsageError(f"{shown}: only git-lfs pointers instead of {names}; {advice}")
@@ -216,7 +216,7 @@ def _copy(packages: Mapping[str, Path], built: Path) -> None:
             raise UsageError(f"{path}: its content does not match its digest; let Harbor download it again")
 
 
-def _described(known: KnownDataset, publications: Sequence[Publication], built: Path) -> CachedDataset:
+def _make_cache_entry(known: KnownDataset, publications: Sequence[Publication], built: Path) -> CachedDataset:
     published = {name: digest for each in publications for name, digest in each.digests.items()}
     published |= {name: path.name for name, path in known.packages.items()}
     return CachedDataset(

@@ -51,7 +51,7 @@ def read_chosen(
         tasks = _read_and_report(access, lambda read: read_paths(paths, choice, known.title, read))
         return replace(tasks, origin=_origin(known, len(known.directories)))
     entry = pull(known, cache, access.say, refresh=access.refresh, offline=access.offline)
-    return _read_entry(entry, choice, _origin_of(known, entry))
+    return _read_entry(entry, choice, _cached_origin(known, entry))
 
 
 def _read_and_report(access: Access, read_with: Callable[[ReadTask], TaskSet]) -> TaskSet:
@@ -101,7 +101,7 @@ def _require_as_pulled(tasks: TaskSet, entry: CachedDataset, origin: DatasetOrig
         )
 
 
-def _origin_of(known: KnownDataset, entry: CachedDataset) -> DatasetOrigin:
+def _cached_origin(known: KnownDataset, entry: CachedDataset) -> DatasetOrigin:
     """Return the origin of a cached dataset, without comparison of its tasks."""
     pieces = entry.pieces
     one = pieces[0] if len(pieces) == 1 else None

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from harness.endpoint.address import proxy_for
 from tbench.datasets.digests import MANIFEST, Publication, is_digest, read_publication
-from tbench.datasets.known_dataset import Access, KnownDataset, choose, nearest_titles, versions_of
+from tbench.datasets.known_dataset import Access, KnownDataset, choose, known_versions, nearest_titles
 from tbench.datasets.reference import DatasetName, GitSource, tag, usable_folder, usable_url, without_login
 from tbench.errors import UsageError
 from tbench.text import one_line
@@ -84,7 +84,7 @@ def _content(place: str, *, offline: bool) -> bytes:
         if offline and not place.startswith("file://"):
             raise UsageError(f"{without_login(place)}: is not contacted with --offline; give the registry as a file")
         if place.startswith(("http://", "https://")):
-            return downloaded(place)
+            return download(place)
         if not place.startswith("file://"):
             raise UsageError(f"{without_login(place)}: must be a file, or an http or https URL")
     path = Path(place.removeprefix("file://"))
@@ -94,7 +94,7 @@ def _content(place: str, *, offline: bool) -> bytes:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}; give a registry.json") from None
 
 
-def downloaded(url: str, deadline_sec: float = _DEADLINE_SEC) -> bytes:
+def download(url: str, deadline_sec: float = _DEADLINE_SEC) -> bytes:
     """Download an http or https URL. Raises UsageError, which names the URL and the proxy."""
     request = WebRequest(url, deadline_sec, silence_sec=_SILENCE_SEC)
     proxy, shown = proxy_for(url), without_login(url)
@@ -291,7 +291,7 @@ def _named_dataset(wanted: DatasetName, access: Access) -> KnownDataset:
 def _why_unknown(wanted: DatasetName, datasets: tuple[KnownDataset, ...], access: Access) -> str:
     """Return where the name was searched, and similar names."""
     where = f"{without_login(access.registry)} or {OWN_LIST}" if access.registry else OWN_LIST
-    if versions := versions_of(wanted.name, datasets):
+    if versions := known_versions(wanted.name, datasets):
         return f"no such version in {where}; there are {', '.join(versions)}"
     if "/" in wanted.name:
         return (

@@ -14,7 +14,7 @@ from tbench.config.limits_in_force import LimitState
 from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
 from tbench.doctor.connection import ProcessContext, cannot_start
 from tbench.sandbox.backend import TOOLS
-from tbench.sandbox.docker.create import ContainerLimits, host_config_of
+from tbench.sandbox.docker.create import ContainerLimits, limits_host_config
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.limits import READ_LIMITS, limit_states, read_limits
 from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN, NETWORK, owner
@@ -138,7 +138,7 @@ async def check_storage(engine: Engine) -> CheckResult:
 
 
 async def check_limits(engine: Engine) -> CheckResult:
-    output = await run_probe(engine, LIMITS_SCRIPT, limit_sec=30, **host_config_of(_LIMITS, engine))
+    output = await run_probe(engine, LIMITS_SCRIPT, limit_sec=30, **limits_host_config(_LIMITS, engine))
     return judge_limits(read_limits(output.text), engine.info.cgroup_version)
 
 

@@ -16,15 +16,15 @@ from tbench.exchange.contexts import (
     ContextTurn,
     RunProtocol,
     compactions_before,
-    contexts_of,
     json_object,
-    opening_of,
-    protocol_of,
+    load_run_protocol,
+    make_contexts,
+    opening_messages,
 )
 from tbench.exchange.selection import ExportedPart, ExportedTrial, LeftOutTrials, TrialChoice, exported_trials
 from tbench.files import safe_relative, write_json
 from tbench.storage.read_run import StoredRun
-from tbench.storage.recording import cast_events, head_of, typed_at
+from tbench.storage.recording import cast_events, first_action_times, parse_head
 from tbench.storage.run_files import RECORDING_NAME, TRAJECTORY_NAME
 
 # Actions of a step as tool calls; for text protocols these are functions that no request offered
@@ -37,7 +37,7 @@ COMPLETED = "mark_task_complete"
 CallFields = dict[str, Any]
 
 
-def calls_of(step: Step, protocol: RunProtocol) -> tuple[list[CallFields], list[CallFields]]:
+def action_calls(step: Step, protocol: RunProtocol) -> tuple[list[CallFields], list[CallFields]]:
     """Return the calls that represent a step's actions, and the calls of its reply that were not run."""
     called = step.reply.tool_calls
     if protocol.protocol is None and called:
@@ -52,7 +52,7 @@ def _executed_calls(step: Step, protocol: RunProtocol) -> list[ToolCall]:
     """Return the call that was run, which is at most the first one of a reply, as parsed."""
     if not step.actions:
         return []
-    parsed = protocol.parsed(step.reply)
+    parsed = protocol.parse(step.reply)
     if parsed is None or parsed.tool_call is None:
         return list(step.reply.tool_calls[:1])
     return [parsed.tool_call]
@@ -60,7 +60,7 @@ def _executed_calls(step: Step, protocol: RunProtocol) -> list[ToolCall]:
 
 def _typed_calls(step: Step, protocol: RunProtocol) -> list[CallFields]:
     calls = [_call(step, number, each) for number, each in enumerate(_arguments(step, protocol), start=1)]
-    parsed = protocol.parsed(step.reply) if step.format_error is None else None
+    parsed = protocol.parse(step.reply) if step.format_error is None else None
     if parsed is not None and parsed.complete and not protocol.types_commands:
         calls.append(_call(step, len(calls) + 1, {}, COMPLETED))
     return calls
@@ -111,11 +111,11 @@ class CastTimes:
     """Start in whole seconds, from the recording's header; None without a recording."""
     by_step_sec: dict[int, float] | None = None
 
-    def of(self, step: Step) -> float | None:
+    def action_sec(self, step: Step) -> float | None:
         """Return the seconds from the start of the recording to the step's first action."""
         return None if self.by_step_sec is None else self.by_step_sec.get(step.index)
 
-    def at(self, seconds: float) -> datetime | None:
+    def datetime_at(self, seconds: float) -> datetime | None:
         """Return the time `seconds` after the start of the recording."""
         try:
             return None if self.began_at is None else self.began_at + timedelta(seconds=seconds)
@@ -131,14 +131,14 @@ def cast_times(file: Path, steps: Sequence[Step], trial_began_at: datetime) -> C
     """
     try:
         with file.open(encoding="utf-8", errors="replace") as lines:
-            begun_at = head_of(next(lines, "")).begun_at
+            begun_at = parse_head(next(lines, "")).begun_at
             typed = list(cast_events(lines, "i"))
     except OSError:
         return CastTimes()
     began_at = None if begun_at is None else datetime.fromtimestamp(begun_at, UTC)
     if began_at is not None and trial_began_at.tzinfo is not None:
         began_at = max(began_at, trial_began_at)
-    return CastTimes(began_at, typed_at(steps, typed))
+    return CastTimes(began_at, first_action_times(steps, typed))
 
 
 # Steps of an ATIF document: opening messages, replies, and compactions of the history
@@ -153,56 +153,56 @@ Fields = dict[str, Any]
 
 def document_steps(trajectory: Trajectory, protocol: RunProtocol, times: CastTimes) -> list[Fields]:
     """Return all steps of a trajectory in order, numbered from 1."""
-    return _numbered(_steps(trajectory, protocol, times))
+    return _number_steps(_steps(trajectory, protocol, times))
 
 
 def context_steps(turns: Sequence[ContextTurn], protocol: RunProtocol, times: CastTimes) -> list[Fields]:
     """Return the steps of one context, numbered from 1, with observations as in the history of that context."""
-    return _numbered(_of_turns(turns, protocol, times))
+    return _number_steps(_turn_steps(turns, protocol, times))
 
 
-def _numbered(steps: Iterable[Fields]) -> list[Fields]:
+def _number_steps(steps: Iterable[Fields]) -> list[Fields]:
     return [{"step_id": number, **fields} for number, fields in enumerate(steps, start=1)]
 
 
-def _of_turns(turns: Sequence[ContextTurn], protocol: RunProtocol, times: CastTimes) -> Iterator[Fields]:
+def _turn_steps(turns: Sequence[ContextTurn], protocol: RunProtocol, times: CastTimes) -> Iterator[Fields]:
     is_answered = False
     for turn, following in zip(turns, (*turns[1:], None), strict=False):
         if is_answered:
             is_answered = False
             continue
-        fields = _of_message(turn.message)
+        fields = _message_fields(turn.message)
         if turn.step is not None:
             answer = following.message if following is not None and following.message.role in ("user", "tool") else None
             is_answered = answer is not None
             observation = "" if answer is None else answer.content
-            fields = _of_step(turn.step.model_copy(update={"observation": observation}), protocol, times)
+            fields = _step_fields(turn.step.model_copy(update={"observation": observation}), protocol, times)
         yield {**fields, "is_copied_context": True} if turn.is_copied else fields
 
 
 def _steps(trajectory: Trajectory, protocol: RunProtocol, times: CastTimes) -> Iterator[Fields]:
     left = list(trajectory.compactions)
-    for message in opening_of(trajectory):
-        yield _of_message(message)
+    for message in opening_messages(trajectory):
+        yield _message_fields(message)
     for step in trajectory.steps:
         for _ in range(min(compactions_before(step), len(left))):
             done = left.pop(0)
-            yield from _of_compaction(done)
-        yield _of_step(step, protocol, times)
+            yield from _compaction_fields(done)
+        yield _step_fields(step, protocol, times)
     for done in left:
-        yield from _of_compaction(done)
+        yield from _compaction_fields(done)
 
 
-def _of_message(message: Message) -> Fields:
+def _message_fields(message: Message) -> Fields:
     source = {"system": "system", "assistant": "agent"}.get(message.role, "user")
     return {"source": source, "message": message.content}
 
 
-def _of_step(step: Step, protocol: RunProtocol, times: CastTimes) -> Fields:
+def _step_fields(step: Step, protocol: RunProtocol, times: CastTimes) -> Fields:
     reply = step.reply
-    calls, not_run = calls_of(step, protocol)
-    cast_time = times.of(step)
-    moment = None if cast_time is None else times.at(cast_time)
+    calls, not_run = action_calls(step, protocol)
+    cast_time = times.action_sec(step)
+    moment = None if cast_time is None else times.datetime_at(cast_time)
     return _given(
         {
             "timestamp": None if moment is None else moment.isoformat(),
@@ -281,7 +281,7 @@ def token_counts(usage: Usage, prefix: str = "") -> Fields:
     )
 
 
-def _of_compaction(done: Compaction) -> Iterator[Fields]:
+def _compaction_fields(done: Compaction) -> Iterator[Fields]:
     """Yield the model's summary, if it was asked for one, and a description of the compaction."""
     if done.summary is not None:
         yield {
@@ -322,7 +322,7 @@ UNKNOWN_VERSION = "unknown"
 
 def atif_document(trial: ExportedTrial, part: ExportedPart) -> AtifFields | None:
     """Return the document of one conversation of a trial; None if it has no messages."""
-    trajectory, protocol = part.trajectory, protocol_of(trial.run, part.trajectory.protocol)
+    trajectory, protocol = part.trajectory, load_run_protocol(trial.run, part.trajectory.protocol)
     steps = document_steps(trajectory, protocol, _times(trial, part))
     return _document(trial, part, protocol, steps, trajectory.usage) if steps else None
 
@@ -332,8 +332,8 @@ def linear_documents(trial: ExportedTrial, part: ExportedPart) -> list[AtifField
 
     Steps copied from the previous context are marked. Replies cut off by the end of a context are left out.
     """
-    protocol, times = protocol_of(trial.run, part.trajectory.protocol), _times(trial, part)
-    contexts = contexts_of(part.trajectory, protocol).turns
+    protocol, times = load_run_protocol(trial.run, part.trajectory.protocol), _times(trial, part)
+    contexts = make_contexts(part.trajectory, protocol).turns
     made = []
     for number, turns in enumerate(contexts):
         usages = [turn.step.reply.usage for turn in turns if turn.step is not None and not turn.is_copied]
@@ -368,7 +368,7 @@ def _document(
         "agent": _agent(trial, part, protocol),
         "steps": steps,
         "final_metrics": {**token_counts(usage, "total_"), "total_steps": len(steps), "extra": _metrics(part)},
-        "extra": _about(trial, part),
+        "extra": _benchmark_data(trial, part),
     }
 
 
@@ -414,7 +414,7 @@ def _metrics(part: ExportedPart) -> AtifFields:
     }
 
 
-def _about(trial: ExportedTrial, part: ExportedPart) -> AtifFields:
+def _benchmark_data(trial: ExportedTrial, part: ExportedPart) -> AtifFields:
     """Return the benchmark's data about the trial; for a task with several steps, the reward is the step's."""
     result, step = trial.result, part.task_step
     document = trial.run.document

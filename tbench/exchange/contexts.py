@@ -47,7 +47,7 @@ class RunProtocol:
         """Whether actions are shell commands instead of keystrokes."""
         return self.protocol is not None and self.protocol.types_commands
 
-    def parsed(self, reply: Reply) -> Parsed | None:
+    def parse(self, reply: Reply) -> Parsed | None:
         """Parse a reply; None if it is invalid or was cut off."""
         if self.protocol is None or reply.cut:
             return None
@@ -58,13 +58,13 @@ class RunProtocol:
 
     def actions(self, step: Step) -> Sequence[Action]:
         """Return the actions of a step in full detail; empty if parsing the reply now gives other actions."""
-        parsed = self.parsed(step.reply) if step.actions else None
-        if parsed is None or tuple(map(_typed, parsed.actions)) != step.actions:
+        parsed = self.parse(step.reply) if step.actions else None
+        if parsed is None or tuple(map(_typed_text, parsed.actions)) != step.actions:
             return ()
         return parsed.actions
 
 
-def protocol_of(run: StoredRun, name: str) -> RunProtocol:
+def load_run_protocol(run: StoredRun, name: str) -> RunProtocol:
     """Return the protocol `name` with the prompts and shell state of the run, if available."""
     document = run.document
     if document is None:
@@ -91,7 +91,7 @@ def _with_prompts(name: str, file: str | None) -> ActionProtocol:
         return load_protocol(name)
 
 
-def _typed(action: Action) -> str:
+def _typed_text(action: Action) -> str:
     if isinstance(action, Command):
         return action.command
     return action.key if action.key is not None else action.keystrokes
@@ -125,7 +125,7 @@ def compactions_before(step: Step) -> int:
     return sum(warning.startswith(_COMPACTED) for warning in step.warnings)
 
 
-def opening_of(trajectory: Trajectory) -> tuple[Message, ...]:
+def opening_messages(trajectory: Trajectory) -> tuple[Message, ...]:
     """Return the messages before the first reply, without summaries that were added later."""
     roles = [message.role for message in trajectory.messages]
     opening = trajectory.messages[: roles.index("assistant") if "assistant" in roles else len(roles)]
@@ -133,9 +133,9 @@ def opening_of(trajectory: Trajectory) -> tuple[Message, ...]:
     return without_notes(opening, extract_notes(summarised[-1].summary)) if summarised and opening else opening
 
 
-def contexts_of(trajectory: Trajectory, protocol: RunProtocol) -> Contexts:
+def make_contexts(trajectory: Trajectory, protocol: RunProtocol) -> Contexts:
     """Return the contexts of a trajectory, the last one exactly as it was sent."""
-    made = _reconstructed(trajectory, protocol)
+    made = _reconstruct(trajectory, protocol)
     if made is not None:
         return Contexts(tuple(made), is_whole=True)
     last = tuple(_matched_last_context(trajectory))
@@ -156,11 +156,11 @@ def _matched_last_context(trajectory: Trajectory) -> Iterator[ContextTurn]:
             del left[: at + 1]
 
 
-def _reconstructed(trajectory: Trajectory, protocol: RunProtocol) -> list[tuple[ContextTurn, ...]] | None:
+def _reconstruct(trajectory: Trajectory, protocol: RunProtocol) -> list[tuple[ContextTurn, ...]] | None:
     """Reconstruct all contexts; None if the last one does not match the trajectory's messages."""
     if protocol.protocol is None:
         return None
-    opening = opening_of(trajectory)
+    opening = opening_messages(trajectory)
     turns = [ContextTurn(message) for message in opening]
     left, found = list(trajectory.compactions), []
     for step in trajectory.steps:
@@ -171,10 +171,10 @@ def _reconstructed(trajectory: Trajectory, protocol: RunProtocol) -> list[tuple[
             turns = _compacted_turns(turns, opening, done)
         # Only the trajectory's messages show how far the last step came.
         if step is not trajectory.steps[-1] or left:
-            turns += _of_step(step, protocol)
+            turns += _step_turns(step, protocol)
     if left:  # no reply after the last compaction
         return [*found, tuple(turns)]
-    last = _completed(turns, trajectory)
+    last = _complete_last_context(turns, trajectory)
     return None if last is None else [*found, last]
 
 
@@ -190,12 +190,12 @@ def _compacted_turns(turns: Sequence[ContextTurn], opening: Sequence[Message], d
     return [ContextTurn(message, turn.step, is_copied=True) for message, turn in zip(shorter, turns, strict=True)]
 
 
-def _of_step(step: Step, protocol: RunProtocol) -> Iterator[ContextTurn]:
+def _step_turns(step: Step, protocol: RunProtocol) -> Iterator[ContextTurn]:
     """Yield the messages that a step, other than the last, added to the history."""
     if step.format_error == "context_full":
         return
     reply = step.reply
-    parsed = protocol.parsed(reply) if protocol.tools_offered and step.format_error is None else None
+    parsed = protocol.parse(reply) if protocol.tools_offered and step.format_error is None else None
     call = None if parsed is None else parsed.tool_call
     answer = Message(
         role="assistant", content=reply.content, reasoning=reply.reasoning, tool_calls=() if call is None else (call,)
@@ -207,7 +207,7 @@ def _of_step(step: Step, protocol: RunProtocol) -> Iterator[ContextTurn]:
         yield ContextTurn(Message(role="user", content=step.observation))
 
 
-def _completed(turns: Sequence[ContextTurn], trajectory: Trajectory) -> tuple[ContextTurn, ...] | None:
+def _complete_last_context(turns: Sequence[ContextTurn], trajectory: Trajectory) -> tuple[ContextTurn, ...] | None:
     """Complete the last context from its turns before the last step; None if they do not match the trajectory."""
     known = len(turns)
     if tuple(turn.message for turn in turns) != trajectory.messages[:known]:

@@ -19,7 +19,7 @@ from tbench.files import safe_relative, write_json
 from tbench.results import ErrorInfo, TaskStepResult, TrialResult
 from tbench.storage.read_run import StoredRun
 from tbench.storage.run_files import RECORDING_NAME, TRAJECTORY_NAME
-from tbench.text import unseen_as
+from tbench.text import replace_unseen
 
 # Harbor's names for the ways in which a trial ends early
 #
@@ -85,7 +85,7 @@ Record = dict[str, Any]
 def trial_name(result: TrialResult) -> str:
     """Return the name of the trial's directory: the task's name, truncated like Harbor's, and a stable 7-char hash."""
     digest = hashlib.sha256(f"{result.run}/{result.trial}/{result.attempt}".encode()).hexdigest()
-    task = unseen_as(result.task[:_LONGEST_TASK].rstrip("_-"), "?").replace("/", "-")
+    task = replace_unseen(result.task[:_LONGEST_TASK].rstrip("_-"), "?").replace("/", "-")
     return f"{task}__{digest[:7]}"
 
 
@@ -150,7 +150,7 @@ def job_config(run: StoredRun, job: Path) -> Record:
     }
 
 
-def job_id_of(run: StoredRun) -> uuid.UUID:
+def make_job_id(run: StoredRun) -> uuid.UUID:
     """Return the job's id, which is the same for every export of the run."""
     created_at = run.document.created_at if run.document is not None else ""
     return uuid.uuid5(uuid.NAMESPACE_URL, f"tbench:{run.name}/{created_at}")
@@ -307,7 +307,7 @@ def write_harbor_job(run: StoredRun, choice: TrialChoice, directory: Path, job: 
 
     Raises OSError, and UsageError if two trials would have the same name.
     """
-    job, job_id, written = job.resolve(), job_id_of(run), list[TrialResult]()
+    job, job_id, written = job.resolve(), make_job_id(run), list[TrialResult]()
     for trial in exported_trials(run, choice, left_out, needs_trajectory=False):
         place = directory / trial_name(trial.result)
         if place.exists():

@@ -12,7 +12,7 @@ from harness.model import Rendering
 from harness.rendering import wire_messages, without_thinking
 from harness.text import without_lone_surrogates
 from harness.trajectory import Message
-from tbench.exchange.contexts import ContextTurn, RunProtocol, contexts_of, json_object, protocol_of
+from tbench.exchange.contexts import ContextTurn, RunProtocol, json_object, load_run_protocol, make_contexts
 from tbench.exchange.selection import ExportedPart, ExportedTrial
 from tbench.files import write_json
 from tbench.text import counted, visible
@@ -32,17 +32,17 @@ Fields = dict[str, Any]
 def training_rows(trial: ExportedTrial, thinking: Thinking) -> Iterator[Fields]:
     """Yield a row for each context of a trial with messages to train on."""
     for part in trial.parts:
-        protocol = protocol_of(trial.run, part.trajectory.protocol)
-        contexts = contexts_of(part.trajectory, protocol)
+        protocol = load_run_protocol(trial.run, part.trajectory.protocol)
+        contexts = make_contexts(part.trajectory, protocol)
         for number, turns in enumerate(contexts.turns, start=1):
             messages = _messages(_up_to_last_reply(turns), protocol, thinking)
             if any(message["train"] for message in messages):
                 about = {"context": number, "contexts": len(contexts.turns), "is_whole": contexts.is_whole}
                 tools = {"tools": [dict(tool) for tool in protocol.tools]} if protocol.tools else {}
-                yield {"messages": messages, **tools, **_about(trial, part), **about}
+                yield {"messages": messages, **tools, **_metadata(trial, part), **about}
 
 
-def _about(trial: ExportedTrial, part: ExportedPart) -> Fields:
+def _metadata(trial: ExportedTrial, part: ExportedPart) -> Fields:
     result, step = trial.result, part.task_step
     return {
         "run": result.run,
@@ -78,7 +78,7 @@ def _messages(turns: Sequence[ContextTurn], protocol: RunProtocol, thinking: Thi
 def _message(turn: ContextTurn, protocol: RunProtocol, thinking: Thinking) -> Fields:
     (message,) = wire_messages([_with_thinking(turn.message, thinking)], _AS_STORED)
     if "tool_calls" in message and protocol.tools_offered:
-        message["tool_calls"] = [_decoded(call) for call in message["tool_calls"]]
+        message["tool_calls"] = [_with_decoded_arguments(call) for call in message["tool_calls"]]
     elif message["role"] == "assistant" and protocol.tools_offered:
         message["tool_calls"] = []
     return {**message, "train": _is_trained(turn)}
@@ -95,7 +95,7 @@ def _with_thinking(message: Message, thinking: Thinking) -> Message:
     return message.model_copy(update={"content": content, "reasoning": None})
 
 
-def _decoded(call: Mapping[str, Any]) -> Fields:
+def _with_decoded_arguments(call: Mapping[str, Any]) -> Fields:
     """Return a call with its arguments as an object, because most chat templates would quote text."""
     function = call["function"]
     arguments = json_object(function["arguments"])

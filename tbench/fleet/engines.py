@@ -16,7 +16,7 @@ from tbench.fleet.forward import SshForward
 from tbench.fleet.machine import EngineAddress, Forward, NamedEngine
 from tbench.sandbox.backend import Backend, MakeBackend, SandboxSettings
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.cleaning import remove_containers_of, remove_in_child
+from tbench.sandbox.docker.cleaning import remove_containers_of_owner, remove_in_child
 from tbench.sandbox.docker.engine import Engine
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Engines:
         """Prefixes for messages about each engine; an empty one for a single engine."""
         return [f"{each.name}: " for each in self._several] or [""]
 
-    def named(self, name: str) -> Engine | None:
+    def get(self, name: str) -> Engine | None:
         """Return the engine of the machine with this name; None if it is unknown."""
         return next((each.engine for each in self._several if each.name == name), None)
 
@@ -166,7 +166,7 @@ class MachineConnector:
     def _on_node(self, machine: str, settings: SandboxSettings) -> Backend:
         if self._cluster is None:
             self._cluster = Engines.connect(self._sandbox)
-        if (engine := self._cluster.named(machine)) is not None:
+        if (engine := self._cluster.get(machine)) is not None:
             self._uses += 1
             return _ClosingBackend(engine, settings, self._release)
         if not self._uses:
@@ -205,7 +205,7 @@ async def _remove_on(whose: str, address: str) -> None:
     with contextlib.suppress(TbenchError):  # if the machine is away, the next run there removes them
         named = await asyncio.to_thread(connect, EngineAddress.parse(address), 1)
         try:
-            await remove_containers_of(whose, named.engine)
+            await remove_containers_of_owner(whose, named.engine)
         finally:
             named.close()
 

@@ -135,9 +135,9 @@ class Fleet:
 
     def _add(self, node: RunMachine, machine: FleetMachine) -> None:
         self._machines[node] = machine
-        node.on_failure = partial(self._failed, node)
+        node.on_failure = partial(self._set_aside, node)
         self._watching[node] = asyncio.create_task(self._watch(node, machine), name=f"watch over {node.name}")
-        self._changed()
+        self._notify()
 
     def leave(self, machine: FleetMachine, why: str) -> None:
         """Remove a machine for good; if it comes back, it joins as another one."""
@@ -153,7 +153,7 @@ class Fleet:
         self._stopped = why
         for node, machine in self._machines.items():
             self._lose(node, machine, why)
-        self._changed()
+        self._notify()
 
     def _lose(self, node: RunMachine, machine: FleetMachine, why: str) -> None:
         if not node.is_up:
@@ -166,9 +166,9 @@ class Fleet:
         if self._stopped is None:
             restart = f"; {counted(lost, 'trial')} on it will start again" if lost else ""
             self._say(f"{node.name}: is lost: {why}{restart}")
-        self._changed()
+        self._notify()
 
-    def _changed(self) -> None:
+    def _notify(self) -> None:
         up = {node for node in self._machines if node.is_up}
         self._no_machine_since = None if up else self._no_machine_since or time.monotonic()
         if not up - self._aside.keys():
@@ -188,7 +188,7 @@ class Fleet:
             lost_since = None if node.is_up else lost_since or now
             if lost_since is not None and now - lost_since > self._no_machine_sec and not node.is_gone:
                 node.is_gone = True
-                self._changed()
+                self._notify()
             if not why:
                 answered_at = now
                 if node.is_up:
@@ -201,13 +201,13 @@ class Fleet:
             elif node.is_up and node.why_aside is None:
                 # It may be back in a moment: trials on it wait, and no others are placed on it meanwhile.
                 node.why_aside = why
-                self._changed()
+                self._notify()
 
     def _resume_placing(self, node: RunMachine) -> None:
         """Place trials again on a machine that answers, unless it is set aside."""
         if node.why_aside is not None and node not in self._aside:
             node.why_aside = None
-            self._changed()
+            self._notify()
 
     async def _recover(self, node: RunMachine, machine: FleetMachine, last_message: str) -> str:
         """Recover a lost machine that answers again; returns the last message about it, which is not repeated."""
@@ -223,10 +223,10 @@ class Fleet:
         node.come_back()
         removed = f"; removed {counted(left, 'container')} left on it" if left else ""
         self._say(f"{node.name}: is back{removed}")
-        self._changed()
+        self._notify()
         return ""
 
-    def _failed(self, node: RunMachine, error: str) -> None:
+    def _set_aside(self, node: RunMachine, error: str) -> None:
         """Set a machine aside on which attempts keep failing, for example for a full disk, unless it is the last one.
 
         Failures are fast, so that it would always have room and get every trial.
@@ -239,11 +239,11 @@ class Fleet:
         self._say(f"{node.name}: is set aside: {one_line(error, 200)}; trying again in {minutes}")
         # After that, one more failure sets it aside again, until an attempt has started.
         self._aside[node] = asyncio.get_running_loop().call_later(self._aside_sec, self._try_again, node)
-        self._changed()
+        self._notify()
 
     def _try_again(self, node: RunMachine) -> None:
         self._end_aside(node)
-        self._changed()
+        self._notify()
 
     def _end_aside(self, node: RunMachine) -> None:
         self._aside.pop(node).cancel()
@@ -364,14 +364,14 @@ class Fleet:
 
     async def describe_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
         found = []
-        for node in self._up():
+        for node in self._machines_up():
             if isinstance(node.backend, HoldsImages):
                 lines = await node.backend.describe_pulls(environments, ask=ask)
                 found += [f"{node.name}: {line}" for line in lines]
         return found
 
     async def prefetch(self, environments: Sequence[Environment]) -> Mapping[str, TrialError]:
-        backends = [node.backend for node in self._up() if isinstance(node.backend, HoldsImages)]
+        backends = [node.backend for node in self._machines_up() if isinstance(node.backend, HoldsImages)]
         failed: dict[str, TrialError] = {}
         for each in await asyncio.gather(*(backend.prefetch(environments) for backend in backends)):
             failed.update(each)
@@ -379,13 +379,13 @@ class Fleet:
 
     async def drop_image(self, environment: Environment, others: Sequence[Environment]) -> int:
         freed = 0
-        for node in self._up():
+        for node in self._machines_up():
             if isinstance(node.backend, HoldsImages):
                 with contextlib.suppress(TbenchError):
                     freed += await node.backend.drop_image(environment, others)
         return freed
 
-    def _up(self) -> list[RunMachine]:
+    def _machines_up(self) -> list[RunMachine]:
         return [node for node in self._machines if node.is_up]
 
 

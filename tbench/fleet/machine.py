@@ -70,7 +70,7 @@ class EngineMachine:
         self.engine.give_up()
 
     async def recover(self) -> int:
-        self.engine.take_up()
+        self.engine.restore()
         try:
             async with asyncio.timeout(RECOVER_SEC):
                 return await self.backend.recover()

@@ -30,7 +30,7 @@ _PRAGMAS = ("synchronous = NORMAL", "foreign_keys = ON", "cache_size = -32768", 
 """With synchronous = NORMAL a crash of the machine may lose the last transactions, but never damages the file."""
 
 
-def index_of(folders: Sequence[Path]) -> Path:
+def default_index(folders: Sequence[Path]) -> Path:
     """Return the default index of some folders of runs: in the first folder, or next to it if it is a run."""
     first = folders[0]
     is_run = (first / CONFIG_NAME).exists() or (first / RESULTS_NAME).exists()

@@ -173,7 +173,9 @@ class RunHistory:
         known = "SELECT seeds, score IS NULL OR best IS NOT NULL FROM runs WHERE id = ?"
         ((seeds, is_bounded),) = self._rows(known, found)
         verdicts = self._rows("SELECT task, seed, reward FROM trials WHERE run_id = ?", found)
-        return RewardTable.of(verdicts, list(self._tasks(found)), json.loads(seeds), is_bounded=bool(is_bounded))
+        return RewardTable.from_verdicts(
+            verdicts, list(self._tasks(found)), json.loads(seeds), is_bounded=bool(is_bounded)
+        )
 
     def tasks(self, run: Path | str) -> dict[str, str | None]:
         """Return the content hash of each planned task of a run, in order; None if unknown."""
@@ -203,7 +205,7 @@ class RunHistory:
         rows = self._rows(f"SELECT {_TRIAL_COLUMNS} FROM trials {where} ORDER BY task, seed", *where.values)
         return tuple(TrialRow(*row) for row in rows)
 
-    def trials_of(self, task: str) -> dict[Path, tuple[TrialRow, ...]]:
+    def trials_by_run(self, task: str) -> dict[Path, tuple[TrialRow, ...]]:
         """Return the final results of one task in all runs that planned it, by run directory."""
         rows = self._rows(
             f"""SELECT runs.path, {_TRIAL_COLUMNS} FROM tasks JOIN runs ON runs.id = tasks.run_id
@@ -247,7 +249,7 @@ class RunHistory:
         values: list[Any] = [self._paths.path(path), *known[:-1], dict(json.loads(known[-1]))]
         return TaskPoint(*values)
 
-    def names_of(self, hashes: Iterable[str]) -> tuple[str, ...]:
+    def names_by_hash(self, hashes: Iterable[str]) -> tuple[str, ...]:
         """Return the names under which tasks with these content hashes were run."""
         known = tuple(dict.fromkeys(hashes))
         marks = ", ".join("?" * len(known))
@@ -335,7 +337,7 @@ class RunHistory:
 
     def _run_id(self, run: Path | str) -> int:
         """Return the id of a run. Raises UsageError."""
-        path = self._paths.stored(run.resolve() if isinstance(run, Path) else Path(run))
+        path = self._paths.to_stored(run.resolve() if isinstance(run, Path) else Path(run))
         statement = "SELECT id, path FROM runs WHERE path = ? OR name = ? ORDER BY path != ?"
         rows = self._rows(statement, path, str(run), path)
         if not rows:

@@ -17,7 +17,7 @@ from tbench.scores.summarise import final_results
 from tbench.scores.summary import Cell, Score, Summary
 from tbench.storage.comparable import fingerprint
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
-from tbench.storage.summaries import summary_of
+from tbench.storage.summaries import make_summary
 from tbench.text import one_line
 
 Row = dict[str, Any]
@@ -40,7 +40,7 @@ def read_record(path: Path) -> RunRecord:
     stored = read_run(path)
     if not stored.planned_tasks or not stored.planned_seeds:
         raise RunUnreadable(f"{path}: its plan has no tasks or no seeds")
-    summary = summary_of(stored, intervals=False)
+    summary = make_summary(stored, intervals=False)
     finals = final_results(stored.results)
     trials = list(_trials(summary, finals))
     return RunRecord(

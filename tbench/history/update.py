@@ -107,7 +107,7 @@ class IndexPaths:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def stored(self, path: Path) -> str:
+    def to_stored(self, path: Path) -> str:
         return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path)
 
     def path(self, stored: str) -> Path:
@@ -156,7 +156,7 @@ class IndexUpdate:
     def _read(self, directories: Iterable[FoundDirectory], known: Mapping[str, _Known]) -> None:
         stale = []
         for each in directories:
-            before = known.get(self._paths.stored(each.path))
+            before = known.get(self._paths.to_stored(each.path))
             # Unreadable directories are tried again: a stamp does not show changes of permissions and mounts.
             if before is None or before.stamp != each.stamp or before.problem:
                 stale.append((each, before))
@@ -169,11 +169,11 @@ class IndexUpdate:
             self._progress(number, len(stale))
 
     def _set_device(self, each: FoundDirectory) -> None:
-        values = (each.device, self._paths.stored(each.path))
+        values = (each.device, self._paths.to_stored(each.path))
         self._connection.execute("UPDATE directories SET device = ? WHERE path = ?", values)
 
     def _read_one(self, each: FoundDirectory, before: _Known | None) -> None:
-        stored = self._paths.stored(each.path)
+        stored = self._paths.to_stored(each.path)
         problem = None
         try:
             store = read_directory(each)
@@ -202,7 +202,7 @@ class IndexUpdate:
     # -- forgetting ------------------------------------------------------------------------------
 
     def _forget(self, roots: Sequence[Path], known: Mapping[str, _Known], found: FoundRuns) -> None:
-        present = {self._paths.stored(each.path) for each in found.directories}
+        present = {self._paths.to_stored(each.path) for each in found.directories}
         gone, kept = list[str](), list[str]()
         for stored, before in known.items():
             path = self._paths.path(stored)

@@ -30,7 +30,7 @@ def _check_placeholders(text: str) -> str:
     for name in re.findall(r"\{(\w+)\}", text):
         if name not in PLACEHOLDERS:
             known = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
-            raise ValueError(f"{{{name}}} is no placeholder; use one of {known}")
+            raise ValueError(f"{{{name}}} is not a placeholder; use one of {known}")
     return text
 
 

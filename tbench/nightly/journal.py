@@ -115,7 +115,7 @@ class Nights:
         """Whether a night has begun; any directory may contain one called `nights`."""
         return any(self.path.glob(f"nights/*/{RECORD_NAME}"))
 
-    def of(self, name: str) -> Path:
+    def night_directory(self, name: str) -> Path:
         """Return the directory of one night. Raises UsageError for a name that is not a valid file name."""
         if not _NAME.fullmatch(name):
             raise UsageError(f"--night {name}: not a valid name; use letters, digits, dots and dashes")
@@ -123,7 +123,7 @@ class Nights:
 
     def read(self, name: str) -> NightRecord | None:
         """Return the record of a night; None if it never began. Raises UsageError if the record cannot be read."""
-        file = self.of(name) / RECORD_NAME
+        file = self.night_directory(name) / RECORD_NAME
         try:
             return NightRecord.model_validate_json(file.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
@@ -145,7 +145,7 @@ class Nights:
 
     def write(self, record: NightRecord) -> None:
         """Write a night's record atomically. Raises UsageError."""
-        file = self.of(record.name) / RECORD_NAME
+        file = self.night_directory(record.name) / RECORD_NAME
         try:
             write_json(file, record.model_dump(mode="json"))
         except OSError as error:

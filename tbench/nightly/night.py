@@ -137,7 +137,7 @@ async def run_child(
 
 async def _server_end(server: ModelServer | None) -> str:
     """Wait for the server's end; for ever if there is no server."""
-    return await (server.ended() if server is not None else asyncio.get_running_loop().create_future())
+    return await (server.wait_for_end() if server is not None else asyncio.get_running_loop().create_future())
 
 
 def _progress(process: SupervisedProcess) -> str:
@@ -167,7 +167,7 @@ async def run_night(
     Raises UsageError if the night cannot begin.
     """
     nights = Nights(Path(benchmark.config.nightly.directory))
-    nights.of(name)  # rejects an invalid name before anything is created
+    nights.night_directory(name)  # rejects an invalid name before anything is created
     with nights.locked() as lock:
         deadline_sec = STOP_SEC + benchmark.config.serve.stop_timeout_sec + 30.0
         await wait_for_earlier_processes(lock, deadline_sec, say)

@@ -36,7 +36,7 @@ class RunningNight:
         self.record = record
         self.lock = lock
         self.say = say
-        self.folder = nights.of(record.name)
+        self.folder = nights.night_directory(record.name)
         self.log = self.folder / LOG_NAME
 
     def change(self, **values: Any) -> None:

@@ -124,7 +124,7 @@ class ModelServer:
     base_url: str
     log: Path
 
-    async def ended(self) -> str:
+    async def wait_for_end(self) -> str:
         """Wait for the server's end; return one line that says so, with its last output."""
         code = await self.process.wait()
         return f"the model server ended with code {code}: {self.process.last_lines()} (log: {self.log})"
@@ -173,7 +173,7 @@ async def _wait_until_ready(server: ModelServer, health: str, within_sec: float)
     request = WebRequest(health, min(_REQUEST_SEC, within_sec), most_bytes=0)
     while True:
         if server.process.code is not None:
-            raise ServerFailed(f"failed to start: {await server.ended()}")
+            raise ServerFailed(f"failed to start: {await server.wait_for_end()}")
         try:
             status = (await in_thread(request.answer)).status
             if status == 200 and server.process.code is None:

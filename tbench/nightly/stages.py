@@ -32,7 +32,7 @@ from tbench.scores.summary import percent
 from tbench.storage.comparable import differing_keys
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import CONFIG_NAME, JOURNAL_NAME, RECORDING_NAME, STEPS_NAME, TRAJECTORY_NAME
-from tbench.storage.summaries import rewards_of
+from tbench.storage.summaries import final_rewards
 from tbench.text import counted, names_shown, one_line, size_shown
 from tbench.threads import in_thread
 from tbench.web import Unanswered, WebRequest
@@ -55,7 +55,7 @@ def comparison_lines(other_name: str, other: Path, name: str, run: Path) -> list
 
 
 def _side(run: StoredRun, name: str) -> ComparedRun:
-    return ComparedRun(name, rewards_of(run), run.task_hashes)
+    return ComparedRun(name, final_rewards(run), run.task_hashes)
 
 
 def _points(fraction: float) -> str:
@@ -137,7 +137,7 @@ def prune_night(nights: Nights, night: NightRecord) -> tuple[int, list[str]]:
             if removed:
                 _touch(run / "trials")
             freed += removed
-    for log in sorted(nights.of(night.name).glob("serve-*.log")):
+    for log in sorted(nights.night_directory(night.name).glob("serve-*.log")):
         freed += _remove(log)
     return freed, problems
 

@@ -31,7 +31,7 @@ from tbench.events import Events, RunStarted
 from tbench.fleet.engines import connect_backend
 from tbench.results import TrialResult, is_weak
 from tbench.reward import canonical
-from tbench.rewards.reward_functions import text_of
+from tbench.rewards.reward_functions import completion_text
 from tbench.runs.plan import as_configured, sandbox_settings, trial_id
 from tbench.runs.redaction import make_redactor
 from tbench.runs.run import Run
@@ -340,7 +340,7 @@ def _protocol(name: str) -> ActionProtocol:
 
 def _with_command(protocol: ActionProtocol, completion: object) -> str | None:
     """Return the completion's text; None if it has nothing to type or run."""
-    text = text_of(completion)
+    text = completion_text(completion)
     if text is None:
         return None
     try:

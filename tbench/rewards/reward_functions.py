@@ -55,7 +55,7 @@ class RewardFunction(Protocol):
 
 def formatting(completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
     """Reward R1: 1.5 for a completion of the strict form, else 0. Linear time."""
-    return _each(completions, lambda text: FORMATTING if has_strict_form(text) else 0.0)
+    return _score_each(completions, lambda text: FORMATTING if has_strict_form(text) else 0.0)
 
 
 def has_strict_form(text: str) -> bool:
@@ -87,17 +87,21 @@ def make_execution_relevance(
     """
     _check("counting", counting, ("distinct", "occurrences", "literal"))
     patterns = {verb: re.compile(rf"\b(?:{pattern})", re.IGNORECASE) for verb, pattern in verbs.items()}
-    score = _literal(verbs, per_match) if counting == "literal" else _used(patterns, per_match, counting)
+    score = (
+        _make_substring_scorer(verbs, per_match)
+        if counting == "literal"
+        else _make_command_scorer(patterns, per_match, counting)
+    )
 
     def reward(completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
         if prompts is None:
             raise ValueError("execution relevance compares a completion with its prompt: pass prompts")
         if len(prompts) != len(completions):
             raise ValueError(f"{len(completions)} completions, but {len(prompts)} prompts")
-        texts = zip(map(text_of, completions), map(request_of, prompts), strict=True)
+        texts = zip(map(completion_text, completions), map(request_text, prompts), strict=True)
         return [0.0 if text is None else score(text, request) for text, request in texts]
 
-    return _named(reward, "execution_relevance" if counting == "distinct" else f"execution_relevance_{counting}")
+    return _with_name(reward, "execution_relevance" if counting == "distinct" else f"execution_relevance_{counting}")
 
 
 def make_conciseness(
@@ -123,9 +127,9 @@ def make_conciseness(
         return -most if shape == "negative" else 0.0
 
     def reward(completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any) -> list[float]:
-        return _each(completions, score)
+        return _score_each(completions, score)
 
-    return _named(reward, "conciseness" if shape == "step" else f"conciseness_{shape}")
+    return _with_name(reward, "conciseness" if shape == "step" else f"conciseness_{shape}")
 
 
 def combine(*functions: RewardFunction, name: str = "combined") -> RewardFunction:
@@ -135,23 +139,23 @@ def combine(*functions: RewardFunction, name: str = "combined") -> RewardFunctio
         each = [function(completions, prompts, **columns) for function in functions]
         return [sum(parts) for parts in zip(*each, strict=True)]
 
-    return _named(reward, name)
+    return _with_name(reward, name)
 
 
-def text_of(completion: object) -> str | None:
+def completion_text(completion: object) -> str | None:
     """Return a completion's text; None if it has none."""
-    return completion if isinstance(completion, str) else _last_said(completion, "assistant")
+    return completion if isinstance(completion, str) else _last_message_text(completion, "assistant")
 
 
-def request_of(prompt: object) -> str:
+def request_text(prompt: object) -> str:
     """Return the text of a prompt's request; empty if it has none."""
     if not isinstance(prompt, str):
-        return _last_said(prompt, "user") or ""
+        return _last_message_text(prompt, "user") or ""
     _, heading, instruction = prompt.rpartition(_INSTRUCTION)
     return instruction.partition(_OUTPUT)[0] if heading else prompt
 
 
-def _last_said(messages: object, role: str) -> str | None:
+def _last_message_text(messages: object, role: str) -> str | None:
     """Return the text of a role's last message; a message without a role, which TRL allows, matches any."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         return None
@@ -174,11 +178,13 @@ def _content(content: object) -> str | None:
     return "".join(texts) if texts else None
 
 
-def _each(completions: Sequence[Any], score: Callable[[str], float]) -> list[float]:
-    return [0.0 if text is None else score(text) for text in map(text_of, completions)]
+def _score_each(completions: Sequence[Any], score: Callable[[str], float]) -> list[float]:
+    return [0.0 if text is None else score(text) for text in map(completion_text, completions)]
 
 
-def _used(patterns: Mapping[str, re.Pattern[str]], per_match: float, counting: Counting) -> Callable[[str, str], float]:
+def _make_command_scorer(
+    patterns: Mapping[str, re.Pattern[str]], per_match: float, counting: Counting
+) -> Callable[[str, str], float]:
     def score(text: str, request: str) -> float:
         if len(text) > LONGEST_REPLY or text.count("\n") > MOST_LINES:
             return 0.0
@@ -191,7 +197,7 @@ def _used(patterns: Mapping[str, re.Pattern[str]], per_match: float, counting: C
     return score
 
 
-def _literal(verbs: Mapping[str, str], per_match: float) -> Callable[[str, str], float]:
+def _make_substring_scorer(verbs: Mapping[str, str], per_match: float) -> Callable[[str, str], float]:
     def score(text: str, request: str) -> float:
         said, asked = text.lower(), request.lower()
         return per_match * sum(verb in said and verb in asked for verb in map(str.lower, verbs))
@@ -215,7 +221,7 @@ def _check(what: str, value: str, known: Sequence[str]) -> None:
         raise ValueError(f"{what} {value!r}: unknown; known: {', '.join(known)}")
 
 
-def _named(function: Callable[..., list[float]], name: str) -> RewardFunction:
+def _with_name(function: Callable[..., list[float]], name: str) -> RewardFunction:
     function.__name__ = function.__qualname__ = name
     return function
 

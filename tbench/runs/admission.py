@@ -43,7 +43,7 @@ class MachineBudget:
     used_gpus: int = 0
 
     @classmethod
-    def of(cls, node: RunMachine, cpu_overcommit: float) -> MachineBudget:
+    def for_machine(cls, node: RunMachine, cpu_overcommit: float) -> MachineBudget:
         """Return the budget of a machine."""
         budget = cls(0, 0, node=node)
         budget.measure(cpu_overcommit)
@@ -255,7 +255,7 @@ class Admission:
             self.on_spare_room()
 
 
-def admission_to(backend: Backend, schedule: ScheduleConfig, say: Callable[[str], None]) -> Admission:
+def make_admission(backend: Backend, schedule: ScheduleConfig, say: Callable[[str], None]) -> Admission:
     """Return admission to an open backend's machines as they come and go; closed when none is left."""
     admission, known = Admission((), max_load=schedule.max_load, say=say), dict[RunMachine, MachineBudget]()
 
@@ -264,7 +264,7 @@ def admission_to(backend: Backend, schedule: ScheduleConfig, say: Callable[[str]
             if node in known:
                 known[node].measure(schedule.cpu_overcommit)
             else:
-                known[node] = MachineBudget.of(node, schedule.cpu_overcommit)
+                known[node] = MachineBudget.for_machine(node, schedule.cpu_overcommit)
                 admission.add(known[node])
         if why_no_machine(backend) is None:
             admission.admit_waiting()

@@ -89,10 +89,10 @@ class TrialDebugger(Protocol):
     takeover: PauseGate
     """Holds the agent while a client has taken its terminal."""
 
-    def changed(self) -> None:
+    def notify_clients(self) -> None:
         """Notify the clients of a change."""
 
-    def idle_changed(self) -> None:
+    def on_idle_change(self) -> None:
         """Notify the clients that the agent has become idle, or busy again."""
 
     async def before_query(self, now: ReplayStep, earlier: ReplayStep | None) -> None:
@@ -101,7 +101,7 @@ class TrialDebugger(Protocol):
     async def review(self, draft: Draft, now: ReplayStep, earlier: ReplayStep | None) -> Decision:
         """Return the decision about a reply, once it is made. Raises the terminal's errors."""
 
-    async def ended(self, agent: ActiveAgent) -> None:
+    async def on_agent_end(self, agent: ActiveAgent) -> None:
         """Stop everything that clients run beside the agent, such as a verifier in a copy."""
 
 
@@ -215,7 +215,7 @@ class TrialControl:
     def _set_idle(self, is_idle: bool) -> None:
         self.is_idle = is_idle
         if self.debugger is not None:
-            self.debugger.idle_changed()
+            self.debugger.on_idle_change()
 
     # -- the run's side -----------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class TrialControl:
         finally:
             self.agent = None
             if self.debugger is not None:
-                await self.debugger.ended(agent)
+                await self.debugger.on_agent_end(agent)
 
     @contextlib.contextmanager
     def abortable(self) -> Iterator[None]:
@@ -269,12 +269,12 @@ class TrialControl:
     def touch(self) -> None:
         """Mark the trial as touched by a person: it no longer counts."""
         self.touched = True
-        self.changed()
+        self.notify_clients()
 
-    def changed(self) -> None:
+    def notify_clients(self) -> None:
         """Notify the clients of a change."""
         if self.debugger is not None:
-            self.debugger.changed()
+            self.debugger.notify_clients()
 
 
 class RunControl:
@@ -286,13 +286,13 @@ class RunControl:
         planned: int,
         concurrency: int,
         *,
-        attend: Callable[[TrialControl], TrialDebugger],
+        make_debugger: Callable[[TrialControl], TrialDebugger],
         debugs_all: bool = False,
         hold_at: HoldPoint | None = None,
         replay: Sequence[ReplaySteps] = (),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Make debuggers with `attend` on demand, or with `debugs_all` as each trial begins.
+        """Make debuggers with `make_debugger` on demand, or with `debugs_all` as each trial begins.
 
         `hold_at` is where trials wait for a person: at each reply, or at the first new query. Every trial begins with
         the steps in `replay`, without asking its model.
@@ -310,7 +310,7 @@ class RunControl:
         self.rewinds: dict[str, tuple[str, RewindPoint]] = {}
         """TASK/SEED and rewind point of each trial that is being rewound, by its id."""
         self.start_gate, self.run_gate = PauseGate(), PauseGate()
-        self._attend, self._debugs_all = attend, debugs_all or hold_at == "reply" or bool(replay)
+        self._make_debugger, self._debugs_all = make_debugger, debugs_all or hold_at == "reply" or bool(replay)
         self._hold_at, self._replay, self._say = hold_at, replay, say
 
     async def may_start(self) -> None:
@@ -326,7 +326,7 @@ class RunControl:
         trial = TrialControl(plan, self.run_gate, self._say, rewind_point, holds_first_query=self._hold_at == "query")
         self.trials[plan.trial] = trial
         if self._debugs_all or rewind_point is not None:
-            self.debugger_of(trial)
+            self.get_debugger(trial)
         try:
             yield trial
         finally:
@@ -335,13 +335,13 @@ class RunControl:
                 self.rewinds[plan.trial] = (trial.name, trial.rewind_to)
             if trial.steps:
                 self.debugged_steps[trial.name] = trial.steps
-            trial.changed()
+            trial.notify_clients()
             trial.release()
 
-    def debugger_of(self, trial: TrialControl) -> TrialDebugger:
+    def get_debugger(self, trial: TrialControl) -> TrialDebugger:
         """Return the trial's debugger, made on first use."""
         if trial.debugger is None:
-            trial.debugger = self._attend(trial)
+            trial.debugger = self._make_debugger(trial)
         return trial.debugger
 
     def on_event(self, event: Event) -> None:
@@ -357,7 +357,7 @@ class RunControl:
                 trial.phase, trial.phase_began = event.phase, time.monotonic()
             else:
                 trial.step, trial.line = event.step, event.line
-            trial.changed()
+            trial.notify_clients()
 
     @property
     def number(self) -> int:

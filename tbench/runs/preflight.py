@@ -16,7 +16,7 @@ from tbench.tasks.task import Task
 from tbench.text import counted, names_shown, one_line, size_shown
 
 
-def refusal(task: Task | None, invalid: str, agent: str, gpus: int | None = None) -> TrialError | None:
+def why_not_runnable(task: Task | None, invalid: str, agent: str, gpus: int | None = None) -> TrialError | None:
     """Return why no trial of a task can get a verdict with this agent; None if no reason is known.
 
     `invalid` says why `task` is None. `gpus` is the machine's number of GPUs, None if unknown.
@@ -53,16 +53,16 @@ def _too_many_gpus(task: Task, gpus: int) -> str:
     return ""
 
 
-def refusals(tasks: TaskSet, agent: str, gpus: int | None = None) -> dict[str, TrialError]:
+def not_runnable_tasks(tasks: TaskSet, agent: str, gpus: int | None = None) -> dict[str, TrialError]:
     """Return by name why tasks cannot get a verdict; runnable tasks are left out."""
-    known = {task.name: refusal(task, "", agent, gpus) for task in tasks.tasks}
-    known |= {name: refusal(None, why, agent) for name, why in tasks.invalid.items()}
+    known = {task.name: why_not_runnable(task, "", agent, gpus) for task in tasks.tasks}
+    known |= {name: why_not_runnable(None, why, agent) for name, why in tasks.invalid.items()}
     return {name: error for name, error in sorted(known.items()) if error is not None}
 
 
 def require_runnable_task(tasks: TaskSet, agent: str) -> None:
     """Check that at least one task can run. Raises UsageError with the first refusal."""
-    refused = refusals(tasks, agent)
+    refused = not_runnable_tasks(tasks, agent)
     if len(refused) < len(tasks.names):
         return
     name, error = next(iter(refused.items()))
@@ -111,7 +111,7 @@ def _size(demand: Demand) -> str:
 # The images of a run: size estimate, prefetching before the first trial, removal after a task's last trial.
 
 
-def environments_of(task: Task) -> list[Environment]:
+def task_environments(task: Task) -> list[Environment]:
     """Return the environments of a task's agent and verifiers."""
     found = list(agent_environment(task).known_containers())
     for part in task.parts:
@@ -127,7 +127,7 @@ async def get_ready(backend: Backend, tasks: Iterable[Task], say: Say, *, offlin
     """
     if not isinstance(backend, HoldsImages):
         return
-    environments = [each for task in tasks for each in environments_of(task)]
+    environments = [each for task in tasks for each in task_environments(task)]
     for line in await backend.describe_pulls(environments, ask=not offline):
         say(line)
     if prefetch:
@@ -151,13 +151,13 @@ class ImageRemover:
         self._dropped = 0
         self._freed_bytes = 0
 
-    async def after(self, plan: TrialPlan) -> None:
+    async def note_finished(self, plan: TrialPlan) -> None:
         """Count a trial as finished, with its sandbox removed, and remove images no longer needed. Raises nothing."""
         self._left[plan.task_name] -= 1
         if plan.task is None or self._left[plan.task_name] or not isinstance(self._backend, HoldsImages):
             return
-        others = [each for name, task in self._tasks.items() if self._left[name] for each in environments_of(task)]
-        for environment in environments_of(plan.task):
+        others = [each for name, task in self._tasks.items() if self._left[name] for each in task_environments(task)]
+        for environment in task_environments(plan.task):
             freed_bytes = await self._backend.drop_image(environment, others)
             self._dropped += freed_bytes > 0
             self._freed_bytes += freed_bytes

@@ -26,7 +26,7 @@ def make_redactor(
     def hide_in(text: str) -> str:
         for name, value in secrets:
             text = text.replace(value, f"[{name}]")
-        return proxy.masks.masked_text(_PASSWORD.sub(r"\1[password]@", text))
+        return proxy.masks.mask_text(_PASSWORD.sub(r"\1[password]@", text))
 
     return hide_in
 

@@ -23,7 +23,7 @@ from tbench.errors import TrialError, UsageError
 from tbench.results import ImageOrigin, Integrity, TrialResult
 from tbench.runs.plan import as_configured, sandbox_settings
 from tbench.runs.resume import calibration_for
-from tbench.runs.task_steps import VerifierOutcome, integrity_of, reward_fields, verdict_fields
+from tbench.runs.task_steps import VerifierOutcome, merge_integrity, reward_fields, verdict_fields
 from tbench.sandbox.backend import Backend, MakeBackend, Reopens, Sandbox, Say, opened, use_network
 from tbench.storage.read_run import read_run
 from tbench.storage.run_files import step_directory, trial_directory
@@ -91,7 +91,7 @@ async def regrade(
         settings, backends = sandbox_settings(document), dict[str, Backend]()
         on_machine = machines(document.config.sandbox) if machines is not None else None
         async with contextlib.AsyncExitStack() as stack:
-            for machine in dict.fromkeys(map(_machine_of, kept)):
+            for machine in dict.fromkeys(map(_kept_machine, kept)):
                 made = on_machine(machine)(settings) if machine and on_machine is not None else make_backend(settings)
                 backends[machine] = await stack.enter_async_context(opened(made, say))
             return [change async for change in _regrade_all(document, store, kept, backends, say)]
@@ -116,10 +116,10 @@ async def _regrade_all(
             continue
         say(f"{task.name} seed {each.result.seed}: verifying again")
         calibrated = replace(each, oracle=calibration_for(each.result, task, architecture_of(document.engine)))
-        yield await _verify_again(backends[_machine_of(each)], store, calibrated, task, config.verify.mode)
+        yield await _verify_again(backends[_kept_machine(each)], store, calibrated, task, config.verify.mode)
 
 
-def _machine_of(kept: Kept) -> str:
+def _kept_machine(kept: Kept) -> str:
     """Return the machine on which something was kept; empty if any will do."""
     return (kept.result.machine or "") if kept.container or kept.image else ""
 
@@ -169,7 +169,7 @@ async def _verify_again(backend: Backend, store: RunStore, kept: Kept, task: Tas
         judging = verify_by(
             verify_in, task, sandbox, again=not is_new, oracle=kept.oracle, is_oracle=result.agent == "oracle"
         )
-        verdict = await _verdict_of(judging, kept, task)
+        verdict = await _await_verdict(judging, kept, task)
     except TrialError as error:
         return Regraded(result, why_not=str(error))
     finally:
@@ -221,14 +221,14 @@ async def _verify_steps(backend: Backend, store: RunStore, kept: Kept, task: Tas
         "task_steps": tuple(step.model_copy(update=fields.get(step.name)) for step in result.task_steps),
         **_image(backend, [*begun.values()][-1]),
     }
-    return _store_regrade(store, kept, update, integrity_of(judged), {})
+    return _store_regrade(store, kept, update, merge_integrity(judged), {})
 
 
 async def _verify_handover(backend: Backend, kept: Kept, environment: Environment, directory: Path) -> VerifierOutcome:
     """Return the outcome of a verifier in a new separate container. Raises TrialError if it could not run."""
     verifier = SeparateVerifier(environment, lambda: backend.sandbox(environment, kept.result.trial))
     try:
-        return await _verdict_of(verifier.verify(read_handover(directory)), kept, environment.task)
+        return await _await_verdict(verifier.verify(read_handover(directory)), kept, environment.task)
     finally:
         await verifier.remove()
 
@@ -239,7 +239,7 @@ def _image(backend: Backend, environment: Environment) -> dict[str, Any]:
     return {"verifier_image_id": image, "verifier_image_origin": origin}
 
 
-async def _verdict_of(judging: Awaitable[Verdict], kept: Kept, task: Task) -> VerifierOutcome:
+async def _await_verdict(judging: Awaitable[Verdict], kept: Kept, task: Task) -> VerifierOutcome:
     """Return a verifier's outcome, settled against the calibration. Raises TrialError if it could not run."""
     try:
         return like_oracle(await judging, kept.oracle, task)

@@ -49,12 +49,12 @@ class ReplayStep:
     """Observation after the step; None if unknown."""
 
     @property
-    def followed(self) -> Reply | None:
+    def followed_reply(self) -> Reply | None:
         """Reply that was followed; None if there was none, or if unknown."""
         decided = self.decided.reply if isinstance(self.decided, Approved) else self.decided
         return None if isinstance(decided, Declined) else decided
 
-    def undecided(self) -> ReplayStep:
+    def without_decision(self) -> ReplayStep:
         """Return a copy that ends where the reply waits for a decision."""
         return replace(self, typed=[self.typed[0], b""], queries=self.queries[: self.reviewed_after], decided=None)
 
@@ -125,7 +125,7 @@ class ReplayLog:
         self._messages[kept:] = added
         return Exchange(query.model, kept, added, query.seed, query.max_tokens, query.tools, outcome)
 
-    def up_to(self, step: int, steps: Sequence[Step]) -> tuple[ReplaySteps, ...]:
+    def steps_before(self, step: int, steps: Sequence[Step]) -> tuple[ReplaySteps, ...]:
         """Return the steps of the trial up to where the reply of `step` waits.
 
         `steps` belong to the current part; they hold the observations.
@@ -133,7 +133,7 @@ class ReplayLog:
         *before, part = self._parts
         seen = [replace(own, observation=step.observation) for own, step in zip(part, steps, strict=False)]
         part = [*seen, *part[len(seen) :]]
-        return (*before, [*part[: step - 1], part[step - 1].undecided()])
+        return (*before, [*part[: step - 1], part[step - 1].without_decision()])
 
     def difference(self, steps: Sequence[Step]) -> str:
         """Return how the last observation differs from the earlier one, in one line; empty if it does not."""
@@ -149,7 +149,7 @@ class ReplayLog:
         for step in (step for part in self._parts for step in part):
             for number, each in enumerate(step.queries, 1):
                 messages = [*messages[: each.kept], *each.added]
-                followed = step.followed if number == step.reviewed_after else None
+                followed = step.followed_reply if number == step.reviewed_after else None
                 yield each, messages, followed or each.outcome
 
 
@@ -164,7 +164,7 @@ def _common(old: Sequence[Message], new: Sequence[Message]) -> int:
 # Replays of stored trials.
 
 
-def replay_up_to(step: int, steps: Sequence[Step], trajectory: Trajectory | None) -> tuple[ReplaySteps, ...]:
+def replay_steps_before(step: int, steps: Sequence[Step], trajectory: Trajectory | None) -> tuple[ReplaySteps, ...]:
     """Return the steps to replay before `step`. Raises UsageError if it cannot be done."""
     if not 1 <= step <= len(steps):
         raise UsageError(f"has {len(steps)} steps, so there is no step {step}")

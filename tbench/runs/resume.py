@@ -136,14 +136,16 @@ _VERIFIER_DIRECTORIES = ("verifier", "isolated/verifier")
 """Directories of verifier output within a trial's directory."""
 
 
-def calibrations_of(tasks: Iterable[Task], planned: Iterable[PlannedTask], architecture: str) -> dict[str, Calibration]:
+def known_calibrations(
+    tasks: Iterable[Task], planned: Iterable[PlannedTask], architecture: str
+) -> dict[str, Calibration]:
     """Return the calibrations of tasks with the images that a run used, by name."""
     images = {each.name: image_identity(each.image_origin, each.image_id) for each in planned}
     found = {task.name: known(task, images.get(task.name, ""), architecture) for task in tasks}
     return {name: each for name, each in found.items() if each is not None}
 
 
-def settle(
+def settle_results(
     store: RunStore, results: Sequence[TrialResult], tasks: Iterable[Task], architecture: str
 ) -> dict[str, TrialResult]:
     """Settle final results against calibrations; store and return the changed ones, by trial.
@@ -163,7 +165,7 @@ def settle(
         if (oracle := records[key]) is None:
             continue
         directory = trial_directory(store.path, result.task, result.seed, result.attempt)
-        if (after := settled(result, oracle, task, directory)) != result:
+        if (after := settle_result(result, oracle, task, directory)) != result:
             write_trial(directory, after, None, {})
             changed[after.trial] = after
     if changed:
@@ -183,21 +185,21 @@ def _may_change(result: TrialResult) -> bool:
     return bool(result.reward) or any(WORKS_FRESH in sign for sign in result.integrity.tamper)
 
 
-def settled(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
+def settle_result(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
     """Return a trial's result as judged beside the oracle's passes. Raises OSError.
 
     A pass has to show the oracle's tests; signs that the oracle shows, too, are cleared; and where the oracle passes in
     a fresh container, a lower reward from one counts. Earlier settling makes no difference.
     """
     if task.steps:
-        return _settled_steps(result, oracle, task, directory)
+        return _settle_steps(result, oracle, task, directory)
     assert result.reward is not None
     before = Verdict(result.reward, _verifier_files(directory), result.integrity, metrics=result.metrics)
-    after = _settled(before, oracle, task, directory)
+    after = _settle_verdict(before, oracle, task, directory)
     return result.model_copy(update={**verdict_fields(after), "integrity": after.integrity})
 
 
-def _settled_steps(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
+def _settle_steps(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
     """Settle the result of a task with several steps. Which steps were begun stays as it was."""
     views, judged = {view.step_name: view for view in task.steps}, dict[str, Verdict]()
     signs = list(result.integrity.tamper)
@@ -214,7 +216,7 @@ def _settled_steps(result: TrialResult, oracle: Calibration, task: Task, directo
         integrity = result.integrity.model_copy(update={"tamper": tamper, "rewards": rewards})
         where = step_directory(directory, step.name)
         before = Verdict(step.reward, _verifier_files(where), integrity, metrics=step.metrics)
-        after = judged[step.name] = _settled(before, oracle, views[step.name], where)
+        after = judged[step.name] = _settle_verdict(before, oracle, views[step.name], where)
         signs += [f"{sign}{of_step}" for sign in after.integrity.tamper]
     steps = tuple(step.model_copy(update=verdict_fields(judged.get(step.name))) for step in result.task_steps)
     if steps == result.task_steps and signs == list(result.integrity.tamper):
@@ -227,7 +229,7 @@ def _settled_steps(result: TrialResult, oracle: Calibration, task: Task, directo
     return result.model_copy(update=update)
 
 
-def _settled(verdict: Verdict, oracle: Calibration, task: Task, directory: Path) -> Verdict:
+def _settle_verdict(verdict: Verdict, oracle: Calibration, task: Task, directory: Path) -> Verdict:
     rewards, signs = verdict.integrity.rewards, [uncleared(sign, AS_THE_ORACLE) for sign in verdict.integrity.tamper]
     if verdict.files:  # they show the tests again
         signs = [sign for sign in signs if not sign.startswith(UNLIKE_ORACLE)]

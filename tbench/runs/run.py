@@ -26,11 +26,18 @@ from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialSettled
 from tbench.pacing import Pace
 from tbench.results import TrialResult
-from tbench.runs.admission import Demand, NoMachine, RetryBudget, admission_to, why_no_machine
+from tbench.runs.admission import Demand, NoMachine, RetryBudget, make_admission, why_no_machine
 from tbench.runs.host import HostWatch
 from tbench.runs.plan import plan_trials
 from tbench.runs.pool import add_failure, run_all
-from tbench.runs.preflight import ImageRemover, get_ready, refusal, refusal_words, refusals, size_warning
+from tbench.runs.preflight import (
+    ImageRemover,
+    get_ready,
+    not_runnable_tasks,
+    refusal_words,
+    size_warning,
+    why_not_runnable,
+)
 from tbench.runs.redaction import make_redactor
 from tbench.runs.spare_capacity import Calibrator, SpareCapacity, calibrating
 from tbench.runs.stop_policy import EndpointGate, StopPolicy
@@ -104,7 +111,7 @@ class Run:
         self._pace = pace
         self._plan = plan
         self._make_agent = make_agent
-        self._admission = admission_to(backend, schedule, say)
+        self._admission = make_admission(backend, schedule, say)
         self._store = store
         self._events = events
         self._host = HostWatch() if capacity.is_this_machine else None
@@ -125,7 +132,7 @@ class Run:
             plan.run,
             len(self._plans),
             schedule.at_once if pace is None else pace.recorded.first,
-            attend=partial(make_debugger, waits=hold_at == "reply", asks=asks),
+            make_debugger=partial(make_debugger, waits=hold_at == "reply", asks=asks),
             debugs_all=asks,
             hold_at=hold_at,
             replay=replay,
@@ -133,7 +140,7 @@ class Run:
         )
         """Remote control of the run."""
         demands = [(plan, self._demand(plan)) for plan in self._plans]
-        self.spare = SpareCapacity(backend, self._admission, demands, self._at_once, self.control.may_start)
+        self.spare = SpareCapacity(backend, self._admission, demands, self._most_at_once, self.control.may_start)
         """Capacity that the run leaves unused."""
         events.subscribe(store.on_event)
         events.subscribe(self.control.on_event)
@@ -181,16 +188,16 @@ class Run:
             # Removals are bounded; an interruption must not abandon them.
             await wait_until_ended(*self._teardowns)
 
-    def _at_once(self) -> int:
+    def _most_at_once(self) -> int:
         """Return the most trials that may run at once, also later under a `pace`."""
         schedule = self._plan.config.schedule
         return max(self.control.slots.number, schedule.most_at_once if schedule.is_auto else 0)
 
     def _demand(self, plan: TrialPlan) -> Demand:
-        return demand_of(plan, self._plan.config.verify.mode) if self._refusal(plan) is None else Demand(0, 0)
+        return trial_demand(plan, self._plan.config.verify.mode) if self._refusal(plan) is None else Demand(0, 0)
 
     def _refusal(self, plan: TrialPlan) -> TrialError | None:
-        return refusal(plan.task, plan.invalid, self._plan.config.agent.name, self._capacity.gpus)
+        return why_not_runnable(plan.task, plan.invalid, self._plan.config.agent.name, self._capacity.gpus)
 
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Run attempts at one trial until a result is final."""
@@ -230,12 +237,12 @@ class Run:
             result = await tear_down()
             self._results.append(result)
             if self._image_remover is not None and result.final:
-                await self._image_remover.after(plan)
+                await self._image_remover.note_finished(plan)
 
         # The verdict is on disk; without an await before the task is made, a cancellation loses nothing.
         teardown = asyncio.create_task(finish(), name=f"teardown {plan.trial}")
         self._teardowns.add(teardown)
-        teardown.add_done_callback(self._torn_down)
+        teardown.add_done_callback(self._on_teardown_done)
         # Teardown needs no slot, but containers must not pile up if the engine removes them slower than it starts them.
         while len(self._teardowns) > 2 * self.control.slots.number:
             await asyncio.wait(self._teardowns, return_when=asyncio.FIRST_COMPLETED)
@@ -264,7 +271,7 @@ class Run:
             control=controlled,
         )
 
-    def _torn_down(self, teardown: asyncio.Task[None]) -> None:
+    def _on_teardown_done(self, teardown: asyncio.Task[None]) -> None:
         self._teardowns.discard(teardown)
         if not teardown.cancelled() and (bug := teardown.exception()) is not None:
             add_failure(self._bugs, bug)
@@ -277,12 +284,12 @@ def make_debugger(trial: TrialControl, *, waits: bool, asks: bool) -> TrialDebug
     return DebuggedTrial(trial, waits=waits, asks=asks)
 
 
-def demand_of(plan: TrialPlan, verify: Verify) -> Demand:
+def trial_demand(plan: TrialPlan, verify: Verify) -> Demand:
     """Return the resources that a trial needs while it runs."""
-    return Demand(0, 0) if plan.task is None else demand_of_task(plan.task, verify)
+    return Demand(0, 0) if plan.task is None else task_demand(plan.task, verify)
 
 
-def demand_of_task(task: Task, verify: Verify) -> Demand:
+def task_demand(task: Task, verify: Verify) -> Demand:
     """Return the resources that a trial of the task needs while it runs."""
     agents = agent_environment(task)
     verifiers = [each for part in task.parts if (each := verifier_environment(part)) is not None]
@@ -315,13 +322,13 @@ def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDo
         resumed_at=(*earlier.resumed_at, now) if earlier else (),
         tbench_version=__version__,
         python_version=platform.python_version(),
-        engine=_described(backend, earlier),
+        engine=_describe_engine(backend, earlier),
         dataset=tasks.origin,
         tasks=planned_tasks(tasks, backend, earlier),
     )
 
 
-def _described(backend: Backend, earlier: RunDocument | None) -> dict[str, Any]:
+def _describe_engine(backend: Backend, earlier: RunDocument | None) -> dict[str, Any]:
     """Return the engine as run.json stores it, with limits that were not in force in the `earlier` start."""
     lacking = lacking_limits(earlier.engine) if earlier is not None else ()
     return {**backend.describe(), **({EARLIER: list(lacking)} if lacking else {})}
@@ -399,9 +406,9 @@ async def execute_run(
         THREADS.submit(import_module, _TRIAL_MODULE)
         async with opened(backend, say):
             with contextlib.suppress(OSError):  # it is written again at the end, unless this process is killed
-                store.write_document(document.model_copy(update={"engine": _described(backend, before)}))
+                store.write_document(document.model_copy(update={"engine": _describe_engine(backend, before)}))
             machines = [node.backend.capacity() for node in run_machines_of(backend)]
-            demands = ((task.name, demand_of_task(task, config.verify.mode)) for task in runnable)
+            demands = ((task.name, task_demand(task, config.verify.mode)) for task in runnable)
             if message := size_warning(demands, machines, config.schedule.cpu_overcommit):
                 say(message)
             names_left = {plan.task_name for plan in plans}
@@ -432,7 +439,7 @@ async def execute_run(
             **replies_fields(plan, outcome.results),
             "status": status,
             "stopped": outcome.stopped,
-            "engine": _described(backend, before),
+            "engine": _describe_engine(backend, before),
             "unhealthy": calibrated.unhealthy,
             "paced": pace.recorded if pace is not None else None,
             "tasks": planned_tasks(tasks, backend, document),
@@ -456,7 +463,7 @@ def _runnable_tasks(
     """Return the tasks that can run; report the others, and what the runnable ones lack."""
     if tasks.origin is not None:
         say(tasks.origin.words)
-    refused = refusals(tasks, agent, backend.capacity().gpus)
+    refused = not_runnable_tasks(tasks, agent, backend.capacity().gpus)
     for name, error in refused.items():
         say(refusal_words(name, error))
     runnable = [task for task in tasks.tasks if task.name not in refused]
@@ -489,20 +496,20 @@ class _CalibratedRun:
                 await run.execute()
                 return
             async with calibrating(self.calibrates, run.spare, self._say) as end:
-                await run.execute(end, self._settled)
+                await run.execute(end, self._settle)
         finally:
             self.outcome = run.outcome
 
-    def _settled(self, results: list[TrialResult]) -> list[TrialResult]:
+    def _settle(self, results: list[TrialResult]) -> list[TrialResult]:
         """Return these results as settled against the calibrations; update `standing` likewise."""
-        from tbench.runs.resume import calibrations_of, settle
+        from tbench.runs.resume import known_calibrations, settle_results
 
         assert self.calibrates is not None
         architecture = architecture_of(self.backend.describe())
         planned = planned_tasks(self.tasks, self.backend, self.before)
-        self.unhealthy = self.calibrates.unhealthy(calibrations_of(self.tasks.tasks, planned, architecture))
+        self.unhealthy = self.calibrates.unhealthy(known_calibrations(self.tasks.tasks, planned, architecture))
         try:
-            changed = settle(self.store, [*self.standing, *results], self.tasks.tasks, architecture)
+            changed = settle_results(self.store, [*self.standing, *results], self.tasks.tasks, architecture)
         except OSError as error:
             self._say(f"{self.store.path}: results could not be compared with the oracle's: {error.strerror or error}")
             return results
@@ -513,14 +520,14 @@ class _CalibratedRun:
             self._say(
                 f"calibration: {counted(len(changed), 'result')} changed by comparison with the oracle's: {names}"
             )
-        self.standing = [_replaced(changed, each) for each in self.standing]
-        return [_replaced(changed, each) for each in results]
+        self.standing = [_replacement(changed, each) for each in self.standing]
+        return [_replacement(changed, each) for each in results]
 
     def _say(self, text: str) -> None:
         self.events.emit(Note(text=text))
 
 
-def _replaced(changed: Mapping[str, TrialResult], result: TrialResult) -> TrialResult:
+def _replacement(changed: Mapping[str, TrialResult], result: TrialResult) -> TrialResult:
     return changed.get(result.trial, result) if result.final else result
 
 

@@ -219,7 +219,7 @@ def task_steps(task: Task, parts: Sequence[TrialPart]) -> tuple[TaskStepResult, 
     return (*(part.result() for part in parts if part.task.step is not None), *left)
 
 
-def integrity_of(verdicts: Mapping[str, VerifierOutcome | None]) -> Integrity:
+def merge_integrity(verdicts: Mapping[str, VerifierOutcome | None]) -> Integrity:
     """Return the integrity record of a trial, merged from those of its steps; signs name their step.
 
     The key of a trial without steps is empty.

@@ -23,7 +23,7 @@ from tbench.events import Events, Phase, TrialFinished, TrialStep, TrialTaskStep
 from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.control import ActiveAgent, TrialControl
 from tbench.runs.host import HostWatch, Observation
-from tbench.runs.preflight import refusal
+from tbench.runs.preflight import why_not_runnable
 from tbench.runs.redaction import make_redactor
 from tbench.runs.task_steps import TrialPart, prepare_step, why_stopped
 from tbench.runs.trial_progress import TrialPlan, TrialProgress, phase_event
@@ -128,11 +128,11 @@ class Trial:
             raise
 
     def _fail(self, error: TrialError) -> None:
-        self._progress.error = self._redacted(error)
+        self._progress.error = self._redact(error)
         if self._progress.parts:
             self._progress.parts[-1].error = self._progress.error
 
-    def _redacted(self, error: TrialError) -> ErrorInfo:
+    def _redact(self, error: TrialError) -> ErrorInfo:
         # Before the message is shortened: half a secret is still a secret.
         message = one_line(self._hide(str(error)))
         return error.info().model_copy(update={"message": message})
@@ -144,7 +144,9 @@ class Trial:
 
     async def _reach_verdict(self) -> None:
         task = self._plan.task
-        if (error := refusal(task, self._plan.invalid, self._agent.name, self._backend.capacity().gpus)) is not None:
+        if (
+            error := why_not_runnable(task, self._plan.invalid, self._agent.name, self._backend.capacity().gpus)
+        ) is not None:
             raise error
         assert task is not None
         await self._start(task)

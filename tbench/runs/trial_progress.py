@@ -83,7 +83,7 @@ class TrialProgress:
         machine: str | None = None,
     ) -> TrialResult:
         """Return the result of the trial, which ends now."""
-        from tbench.runs.task_steps import integrity_of, task_steps
+        from tbench.runs.task_steps import merge_integrity, task_steps
 
         plan, parts, task = self.plan, self.parts, self.plan.task
         facts = [part.verdict.facts for part in parts if part.verdict is not None]
@@ -121,7 +121,7 @@ class TrialProgress:
             host=host,
             human_touched=human_touched,
             machine=machine,
-            integrity=integrity_of({part.task.step_name: part.verdict for part in parts}),
+            integrity=merge_integrity({part.task.step_name: part.verdict for part in parts}),
             image_id=self.image_id,
             image_origin=self.image_origin,
             verifier_image_id=self.verifier_image_id,

@@ -29,7 +29,7 @@ class FileEntry:
     """User id and group id; root by default."""
 
 
-def tree_at(target: str, tree: Mapping[str, TreeEntry]) -> dict[str, FileEntry]:
+def place_tree(target: str, tree: Mapping[str, TreeEntry]) -> dict[str, FileEntry]:
     """Return entries that place a task's folder at the directory `target`, which comes first."""
     entries = {target: FileEntry(None, 0o755)}
     return entries | {f"{target}/{name}": FileEntry(entry.data, entry.mode) for name, entry in tree.items()}

@@ -38,17 +38,17 @@ class Masks:
         one = (_BETWEEN.join(re.escape(each[at : at + 1]) for at in range(len(each))) for each in found)
         self._pattern = re.compile(b"|".join(one)) if found else None
 
-    def masked(self, data: bytes) -> bytes:
+    def mask(self, data: bytes) -> bytes:
         """Return `data` with all secrets masked."""
         if self._pattern is None or not any(half in data for half in self._halves):
             return data
         return self._pattern.sub(_stars, data)
 
-    def masked_text(self, text: str) -> str:
+    def mask_text(self, text: str) -> str:
         """Return `text` with all secrets masked."""
         if self._pattern is None:
             return text
-        return self.masked(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+        return self.mask(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def stream(self) -> MaskedStream:
         """Return a masker for output that arrives in pieces."""
@@ -64,7 +64,7 @@ class MaskedStream:
 
     def take(self, data: bytes) -> bytes:
         """Take the next piece of output and return the masked bytes that can be passed on."""
-        data = self._masks.masked(self._held + data)
+        data = self._masks.mask(self._held + data)
         kept = max((_possible_start(data, secret) for secret in self._masks.secrets), default=0)
         self._held = data[len(data) - kept :]
         return data[: len(data) - kept]
@@ -191,7 +191,7 @@ def container_proxy(choice: str, variables: Mapping[str, str] = os.environ) -> C
     """Return the proxy that the setting `choice` means on this machine. Raises UsageError if a password is missing."""
     if choice == NONE:
         return WITHOUT_PROXY
-    configured, named = _configured(variables), _of_environment(variables)
+    configured, named = _configured_proxies(variables), _environment_proxies(variables)
     inherited = configured if configured.keys() - {_EXCEPTIONS} else named
     excepted = [each[_EXCEPTIONS] for each in (configured, named) if _EXCEPTIONS in each]
     exceptions = {_EXCEPTIONS: ",".join(excepted)} if excepted else {}
@@ -212,7 +212,7 @@ def config_file(variables: Mapping[str, str] = os.environ) -> Path:
     return (Path(directory) if directory else Path.home() / ".docker") / "config.json"
 
 
-def _configured(variables: Mapping[str, str]) -> dict[str, str]:
+def _configured_proxies(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the proxies in Docker's own configuration for the engine's address, or else the `default`."""
     try:
         tables = json.loads(config_file(variables).read_bytes())["proxies"]
@@ -222,7 +222,7 @@ def _configured(variables: Mapping[str, str]) -> dict[str, str]:
         return {}  # a broken file is reported when an engine is connected
 
 
-def _of_environment(variables: Mapping[str, str]) -> dict[str, str]:
+def _environment_proxies(variables: Mapping[str, str]) -> dict[str, str]:
     found = ((name, variables.get(name.lower()) or variables.get(name) or "") for name in _KEYS)
     return {name: value.strip() for name, value in found if value.strip()}
 
@@ -231,7 +231,11 @@ def _with_password(choice: str, variables: Mapping[str, str]) -> str:
     """Return a proxy URL with its password, looked up if the stored URL hides it. Raises UsageError."""
     if f"{HIDDEN}@" not in choice:
         return choice
-    known = [variables.get(_SETTING, ""), *_configured(variables).values(), *_of_environment(variables).values()]
+    known = [
+        variables.get(_SETTING, ""),
+        *_configured_proxies(variables).values(),
+        *_environment_proxies(variables).values(),
+    ]
     for url in known:
         if shown_proxy(url) == choice != url:
             return url

@@ -35,7 +35,7 @@ class Startup:
     """The image's ENTRYPOINT without arguments, even if it starts nothing."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Startup:
+    def from_config(cls, config: Mapping[str, Any]) -> Startup:
         """Read an image's configuration as the engine reports it."""
         entrypoint = tuple(config.get("Entrypoint") or ())
         if is_only_init(entrypoint):

@@ -45,7 +45,7 @@ class CompactReplies(NamedTuple):
     first: str | None
 
     @classmethod
-    def of(cls, seen: ReplyStats) -> CompactReplies:
+    def from_stats(cls, seen: ReplyStats) -> CompactReplies:
         if not seen.total:
             return _NO_REPLIES
         return cls(
@@ -75,7 +75,7 @@ class CompactTimings(NamedTuple):
     wall_sec: float
 
     @classmethod
-    def of(cls, timings: Timings) -> Self:
+    def from_timings(cls, timings: Timings) -> Self:
         return cls(*(getattr(timings, name) for name in cls._fields))
 
 
@@ -107,7 +107,7 @@ class FinalResult:
     reward_all_steps: float | None
 
     @classmethod
-    def of(cls, result: TrialResult, reported_reward: float | None) -> Self:
+    def from_result(cls, result: TrialResult, reported_reward: float | None) -> Self:
         usage = result.usage
         return cls(
             task=result.task,
@@ -122,8 +122,8 @@ class FinalResult:
             steps=result.steps,
             tokens=(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.uncounted),
             replies_from=result.replies_from or _EMPTY,
-            replies=CompactReplies.of(result.replies),
-            timings=CompactTimings.of(result.timings),
+            replies=CompactReplies.from_stats(result.replies),
+            timings=CompactTimings.from_timings(result.timings),
             started_at=result.started_at,
             human_touched=result.human_touched,
             integrity=NOTHING_SEEN if result.integrity == NOTHING_SEEN else result.integrity,
@@ -157,7 +157,7 @@ class FinalResults:
         if (before := self.by_trial.get(trial)) is not None:
             self._repeated.setdefault(trial, [before.reported_reward]).append(result.reward)
         if before is None or result.attempt >= before.attempt:
-            self.by_trial[trial] = FinalResult.of(exclude_human_touched(result), reported_reward=result.reward)
+            self.by_trial[trial] = FinalResult.from_result(exclude_human_touched(result), reported_reward=result.reward)
 
     @property
     def repeated(self) -> tuple[str, ...]:
@@ -225,7 +225,7 @@ class Pressure(Frozen):
         return f"{' and '.join(happened)} happened under pressure: {', '.join(signs)}"
 
 
-def pressure_of(results: Iterable[FinalResult]) -> Pressure | None:
+def count_pressure(results: Iterable[FinalResult]) -> Pressure | None:
     """Count the results that failed under pressure; None if there are none."""
     unsolved = [result for result in results if not result.passed]
     timeouts = [result for result in unsolved if _hit_a_time_limit(result)]

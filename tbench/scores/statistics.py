@@ -31,7 +31,7 @@ class RewardTable:
     """Whether all rewards, including those of trials without a verdict, can only be from 0 to 1."""
 
     @classmethod
-    def of(
+    def from_verdicts(
         cls,
         verdicts: Iterable[tuple[str, int, float | None]],
         tasks: Sequence[str],

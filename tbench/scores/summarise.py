@@ -25,7 +25,7 @@ from tbench.results import (
     is_weak,
 )
 from tbench.reward import canonical, exact_sum
-from tbench.scores.final_results import FinalResult, FinalResults, exclude_human_touched, pressure_of
+from tbench.scores.final_results import FinalResult, FinalResults, count_pressure, exclude_human_touched
 from tbench.scores.intervals import Interval, interval_95
 from tbench.scores.statistics import (
     MeanStd,
@@ -140,7 +140,7 @@ def summarise(
             ((each.task, each.replies) for each in ended if not each.human_touched), names, is_sampled=is_sampled
         ),
         time=time_split(ended),
-        pressure=pressure_of(ended),
+        pressure=count_pressure(ended),
         repeated=collected.repeated,
         flags=flags,
         dataset=dataset,
@@ -159,11 +159,14 @@ def reward_table(
     *,
     is_bounded: bool = True,
 ) -> RewardTable:
-    """Return the rewards that `summarise` counts as a table over the plan. Raises ValueError like `RewardTable.of`."""
+    """Return the rewards that `summarise` counts as a table over the plan.
+
+    Raises ValueError like `RewardTable.from_verdicts`.
+    """
     planned = {(task, seed) for task in planned_tasks for seed in planned_seeds}
     finals = final_results(results)
     verdicts = ((*trial, finals[trial].reward) for trial in finals.keys() & planned)
-    return RewardTable.of(verdicts, planned_tasks, planned_seeds, is_bounded=is_bounded)
+    return RewardTable.from_verdicts(verdicts, planned_tasks, planned_seeds, is_bounded=is_bounded)
 
 
 def sole_model_and_agent(results: Sequence[TrialResult]) -> tuple[str | None, str | None]:
@@ -252,7 +255,7 @@ def _score(
     verdicts = [(result.task, result.seed, result.reward) for result in results]
     if all(reward is None for _, _, reward in verdicts):
         return None
-    table = RewardTable.of(verdicts, tasks, seeds, is_bounded=is_bounded)
+    table = RewardTable.from_verdicts(verdicts, tasks, seeds, is_bounded=is_bounded)
     per_seed, extremes = per_seed_scores(table), bounds(table)
     over_seeds: MeanStd = mean_std(per_seed, population=population)
     scored_only = score_scored_only(table)
@@ -297,7 +300,7 @@ def _metric(
 ) -> Metric:
     reported = [(result.task, result.seed, result.metrics[name]) for result in results if name in result.metrics]
     having = {task for task, _, _ in reported}
-    table = RewardTable.of(reported, [task for task in tasks if task in having], seeds)
+    table = RewardTable.from_verdicts(reported, [task for task in tasks if task in having], seeds)
     over_seeds = mean_std(per_seed_scores(table), population=population)
     return Metric(name=name, mean=over_seeds.mean, std=over_seeds.std, tasks=len(having), trials=len(reported))
 
@@ -313,7 +316,7 @@ def _unhealthy(
     verdicts = [(each.task, each.seed, each.reward) for each in results if each.task not in found]
     if all(reward is None for _, _, reward in verdicts):
         return UnhealthyTasks(tasks=found, score=None)
-    table = RewardTable.of(verdicts, others, seeds, is_bounded=False)
+    table = RewardTable.from_verdicts(verdicts, others, seeds, is_bounded=False)
     return UnhealthyTasks(tasks=found, score=score(table))
 
 
@@ -362,7 +365,7 @@ def _cell(seed: int, result: FinalResult | None) -> Cell:
         return Cell(seed=seed, status=Status.MISSING)
     return Cell(
         seed=seed,
-        status=status_of(result),
+        status=trial_status(result),
         reward=_canonical(result.reward),
         error=_error_type(result) if result.reward is None else None,
         outcome=result.outcome,
@@ -379,7 +382,7 @@ def _canonical(reward: float | None) -> float | None:
     return None if reward is None else canonical(reward)
 
 
-def status_of(result: TrialResult | FinalResult) -> Status:
+def trial_status(result: TrialResult | FinalResult) -> Status:
     """Return the status of a trial that has a result."""
     if result.reward is None:
         return Status.ERROR

@@ -114,7 +114,7 @@ def _lines(table: Table, console: Console) -> Iterator[str]:
     rule = next(line for line in head if "-" in line and not line.strip("-+"))
     widths = [len(part) - 1 for part in rule.split("+")]
     if len(widths) < len(table.columns) or min(widths) < 1 or len(rule) > console.width:  # not enough room
-        yield from _captured(table, console)
+        yield from _capture_lines(table, console)
         return
     yield from (*head[: head.index(rule)], "-" * len(rule))
     laid_out = list(zip(table.columns, widths, strict=True))
@@ -137,7 +137,7 @@ def _aligned(cell: str, column: TableColumn, width: int) -> str:
     return cell + " " * (width - cell_len(cell))
 
 
-def _captured(table: Table, console: Console) -> list[str]:
+def _capture_lines(table: Table, console: Console) -> list[str]:
     with console.capture() as captured:
         console.print(table)
     return [line.rstrip() for line in captured.get().splitlines()]

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from tbench.config.document import RunDocument, RunPlan
-from tbench.config.setting import Setting, settings_of
+from tbench.config.setting import Setting, iter_settings
 from tbench.config.settings import RunConfig
 from tbench.results import UNKNOWN_AGENT
 from tbench.storage.read_run import StoredRun
@@ -63,7 +63,7 @@ _LOCKED = {
 """Field of `Locked` by key, for values that were resolved from names or paths when the run began."""
 _AGENT_LOOP = {"agent.protocol", "agent.observation_bytes", "agent.neutralise_special_tokens"}
 """Settings that only affect tbench's own agent."""
-_SETTINGS = [each for each in settings_of(RunConfig) if each.is_measured and each.path not in _LOCKED]
+_SETTINGS = [each for each in iter_settings(RunConfig) if each.is_measured and each.path not in _LOCKED]
 
 
 def score_keys(run: StoredRun) -> dict[str, Any]:

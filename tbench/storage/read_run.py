@@ -415,7 +415,7 @@ def _raw_lines(file: Path) -> Iterator[tuple[int, bytes]]:
         raise _unreadable(file, error) from None
 
 
-def results_in(lines: Iterable[JsonLine], run: str, notes: list[str]) -> list[TrialResult]:
+def read_result_lines(lines: Iterable[JsonLine], run: str, notes: list[str]) -> list[TrialResult]:
     """Return the results in lines of tbench or of other programs; ignored values of the latter are reported in `notes`.
 
     Raises RunUnreadable.
@@ -441,7 +441,7 @@ def _own_result(line: JsonLine) -> TrialResult:
         refuse_other_version(line.data, RESULT_SCHEMA_VERSION)
     except ValueError as error:
         raise RunUnreadable(f"{line.where}: {error}") from None
-    return _validated(line.data, line.where)
+    return _validate(line.data, line.where)
 
 
 def _imported_result(line: JsonLine, run: str, left_out: Counter[str]) -> TrialResult:
@@ -463,7 +463,7 @@ def _imported_result(line: JsonLine, run: str, left_out: Counter[str]) -> TrialR
     fit = {key: value for key, value in known.items() if key not in unfit}
     if {"started_at", "finished_at"} <= fit.keys():
         defaults["timings"] = {"wall_sec": _seconds_between(fit["started_at"], fit["finished_at"])}
-    return _validated({**defaults, **fit}, line.where)
+    return _validate({**defaults, **fit}, line.where)
 
 
 def _unfit_keys(data: dict[str, Any]) -> set[str]:
@@ -492,7 +492,7 @@ def _refuse_repeat(result: TrialResult, where: str, seen: dict[tuple[object, ...
     seen[key] = where
 
 
-def _validated(data: dict[str, Any], where: str) -> TrialResult:
+def _validate(data: dict[str, Any], where: str) -> TrialResult:
     try:
         return TrialResult.model_validate(data)
     except ValidationError as error:
@@ -505,7 +505,7 @@ def _all_fields(kind: type[Frozen]) -> set[str]:
 
 
 @lru_cache(maxsize=1 << 17)  # more entries than tasks, because results are ordered by seed
-def _shared(origin: ImageOrigin) -> ImageOrigin:
+def _share_origin(origin: ImageOrigin) -> ImageOrigin:
     """Return the first origin that is equal to this one, so that equal origins are stored once."""
     return origin
 
@@ -523,7 +523,7 @@ def _slim(result: TrialResult) -> TrialResult:
         if isinstance(value, Frozen):
             held[name] = NOTHING_SEEN if value == NOTHING_SEEN else _compact(value)
     if result.image_origin is not None:
-        held["image_origin"] = _shared(result.image_origin)
+        held["image_origin"] = _share_origin(result.image_origin)
     return _compact(result)
 
 

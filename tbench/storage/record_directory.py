@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from tbench.errors import UsageError
 from tbench.files import is_temporary_file, is_unused, write_atomically, write_json
-from tbench.locks import FileLock, Held, is_held, lock_file_of
+from tbench.locks import FileLock, Held, is_held, lock_file_for
 from tbench.text import one_line, visible
 
 # Files of JSON lines: only whole lines are appended, and errors name file and line
@@ -138,7 +138,7 @@ class Layout:
         return is_unused(path) or (path.is_dir() and all(self._is_leftover(each) for each in path.iterdir()))
 
     def _is_leftover(self, path: Path) -> bool:
-        if is_temporary_file(path) or path.name.startswith(lock_file_of(path.with_name(self.lines[0])).name):
+        if is_temporary_file(path) or path.name.startswith(lock_file_for(path.with_name(self.lines[0])).name):
             return True
         return path.name in self.lines and path.is_file() and path.stat().st_size == 0
 

@@ -72,10 +72,10 @@ def cast_head(file: Path) -> CastHead | None:
     """Read the header of a recording; None if it is not complete yet. Raises OSError."""
     with file.open("rb") as opened:
         first, end, _ = opened.read(_FIRST_BYTES).partition(b"\n")
-    return head_of(first) if end else None
+    return parse_head(first) if end else None
 
 
-def head_of(line: str | bytes) -> CastHead:
+def parse_head(line: str | bytes) -> CastHead:
     """Parse the first line of a recording, with defaults for missing values."""
     try:
         head = json.loads(line)
@@ -112,7 +112,7 @@ def cast_piece(file: Path, begin: int, size: int, most: int = PIECE_BYTES) -> Ca
     return CastPiece(text, at + len(whole), at != begin)
 
 
-def typed_at(steps: Sequence[Step], typed: Sequence[CastEvent]) -> dict[int, float]:
+def first_action_times(steps: Sequence[Step], typed: Sequence[CastEvent]) -> dict[int, float]:
     """Return the time of each step's first action, by index of the step, if it is found among the inputs."""
     found: dict[int, float] = {}
     position = 0

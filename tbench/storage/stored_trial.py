@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from harness.trajectory import Step, Trajectory
 from tbench.config.document import RunDocument
-from tbench.config.setting import settings_of
+from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 from tbench.results import TrialResult
 from tbench.storage.read_run import RunUnreadable, read_run_document, read_steps, read_trajectory
@@ -107,12 +107,12 @@ def _suggestion(name: str, known: list[str]) -> str:
 
 # Commands that repeat or inspect a stored trial
 
-_SETTINGS = [setting for setting in settings_of(RunConfig) if setting.is_measured]
+_SETTINGS = [setting for setting in iter_settings(RunConfig) if setting.is_measured]
 _SET_BY_FLAGS = {"agent.name"}
 _GLOB = re.compile(r"[*?[]")
 
 
-def command_of(document: RunDocument, task: str, seed: int) -> str:
+def rerun_command(document: RunDocument, task: str, seed: int) -> str:
     """Return a shell command: `tbench run` of one task and seed with every setting that may affect its score.
 
     It uses the run's endpoint, without API key, and paths as they were given.
@@ -121,7 +121,7 @@ def command_of(document: RunDocument, task: str, seed: int) -> str:
     return " \\\n  ".join(("tbench run", *options))
 
 
-def commands_about(run: Path, result: TrialResult) -> list[tuple[str, str]]:
+def inspection_commands(run: Path, result: TrialResult) -> list[tuple[str, str]]:
     """Return shell commands that inspect a trial, each with a description."""
     attempt = f"/attempt-{result.attempt}" if result.attempt > 1 else ""
     name = shlex.quote(f"{run}/{result.task}/{result.seed}{attempt}")

@@ -15,10 +15,10 @@ def read_summary(run_dir: Path, *, population: bool = False, intervals: bool = T
     """Read a run and its summary, without keeping the results. Raises RunUnreadable and MixedResults."""
     finals = FinalResults()
     run = read_run(run_dir, finals.add)
-    return run, summary_of(run, finals, population=population, intervals=intervals)
+    return run, make_summary(run, finals, population=population, intervals=intervals)
 
 
-def summary_of(
+def make_summary(
     run: StoredRun, finals: FinalResults | None = None, *, population: bool = False, intervals: bool = True
 ) -> Summary:
     """Summarise a stored run; `population` uses the population std for +-, `intervals` can be switched off.
@@ -43,6 +43,6 @@ def summary_of(
     )
 
 
-def rewards_of(run: StoredRun) -> RewardTable:
+def final_rewards(run: StoredRun) -> RewardTable:
     """Return the final rewards, planned tasks x planned seeds. Raises ValueError for a plan without tasks or seeds."""
     return reward_table(run.results, run.planned_tasks, run.planned_seeds, is_bounded=run.is_bounded)

@@ -85,7 +85,7 @@ class HarborIgnore:
         """Whether `path` is excluded or, with `is_linked` (slower), the file behind its links."""
         if self._matches(path):
             return True
-        target = resolved(path) if is_linked else path
+        target = resolve_links(path) if is_linked else path
         return target != path and target.is_relative_to(self._root) and self._matches(target)
 
     def _matches(self, path: Path) -> bool:
@@ -111,7 +111,7 @@ class HarborIgnore:
     def _patterns_in(self, folder: Path) -> GitIgnoreSpec | None:
         if folder not in self._by_folder:
             path = folder / _HARBORIGNORE
-            if not resolved(path).is_relative_to(self._root):
+            if not resolve_links(path).is_relative_to(self._root):
                 raise TaskInvalid(f"{path}: symlink leaves the task directory; copy the file into the task")
             try:
                 self._by_folder[folder] = GitIgnoreSpec.from_lines(_lines(path)) if path.exists() else None
@@ -120,7 +120,7 @@ class HarborIgnore:
         return self._by_folder[folder]
 
 
-def resolved(path: Path) -> Path:
+def resolve_links(path: Path) -> Path:
     """Resolve the links of `path`; circular links stay."""
     return Path(os.path.realpath(path))  # Path.resolve raises for circular links
 
@@ -175,7 +175,7 @@ class TaskFiles:
         The files are those in the digest, by their own path or, in a linked folder, by their real path.
         """
         root = self._root / folder
-        paths = (path for path in self._sent(root) if path.is_dir() or path.is_file())
+        paths = (path for path in self._paths_in_container(root) if path.is_dir() or path.is_file())
         return {path.relative_to(root).as_posix(): _entry(path) for path in paths}
 
     def context(self, folder: str) -> list[Path]:
@@ -186,7 +186,7 @@ class TaskFiles:
     def excess(self, folder: str) -> str | None:
         """Describe what `tree` would read from `folder` if that exceeds the limits, without reading it; else None."""
         size, linked = 0, set[Path]()
-        for number, path in enumerate(self._sent(self._root / folder), start=1):
+        for number, path in enumerate(self._paths_in_container(self._root / folder), start=1):
             if path.is_symlink() or path.parent in linked:
                 linked.add(path)
             if len(linked) > LINKED_ENTRIES:
@@ -209,7 +209,7 @@ class TaskFiles:
     def real_name(self, name: str) -> str:
         """Return the relative path without linked folders, which is the file's name in the digest."""
         path = self._root / name
-        return (resolved(path.parent) / path.name).relative_to(self._root).as_posix()
+        return (resolve_links(path.parent) / path.name).relative_to(self._root).as_posix()
 
     def is_ignored(self, path: Path) -> bool:
         """Whether a .harborignore excludes a file."""
@@ -226,7 +226,7 @@ class TaskFiles:
     def links_outside(self) -> Iterator[Path]:
         """Iterate over links that lead out of the task."""
         for path in self._below(self._root):
-            if path.is_symlink() and not resolved(path).is_relative_to(self._root):
+            if path.is_symlink() and not resolve_links(path).is_relative_to(self._root):
                 yield path
 
     def links_to_unhashed(self) -> Iterator[Path]:
@@ -234,7 +234,7 @@ class TaskFiles:
         hashed = [self._root / name for name in _FOLDERS]
         for folder in filter(Path.is_dir, (self._root / name for name in _FOLLOWED)):
             for path in self._below(folder):
-                if path.is_symlink() and path.is_dir() and not any(map(resolved(path).is_relative_to, hashed)):
+                if path.is_symlink() and path.is_dir() and not any(map(resolve_links(path).is_relative_to, hashed)):
                     yield path
 
     def _is_named(self, path: Path) -> bool:
@@ -242,10 +242,10 @@ class TaskFiles:
         slash = "/" if path.is_dir() and not path.is_symlink() else ""
         return not self._not_hashed.match_file(path.relative_to(self._root).as_posix() + slash)
 
-    def _sent(self, folder: Path) -> Iterator[Path]:
+    def _paths_in_container(self, folder: Path) -> Iterator[Path]:
         """Iterate over all paths of `folder` that go into a container, including those behind links."""
-        for path in self._followed(folder):
-            real = resolved(path.parent) / path.name
+        for path in self._walk(folder):
+            real = resolve_links(path.parent) / path.name
             if self._is_named(path) and (real == path or self._is_named(real)):
                 yield path
 
@@ -266,15 +266,15 @@ class TaskFiles:
                     if entry.is_dir(follow_symlinks=False):
                         yield from self._below(path)
 
-    def _followed(self, folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    def _walk(self, folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
         """Iterate over all paths below `folder` that are not ignored, following linked folders but not cycles."""
-        here = resolved(folder)
+        here = resolve_links(folder)
         if here in above or not folder.is_dir():
             return
         for path in sorted(folder.iterdir()):
             if not self._ignored.excludes(path):
                 yield path
-                yield from self._followed(path, above | {here})
+                yield from self._walk(path, above | {here})
 
 
 def _sha256(path: Path) -> str:

@@ -59,7 +59,7 @@ class TaskChoice:
     exclude: Sequence[str] = ()
     limit: int | None = None
 
-    def of(self, paths: Sequence[Path], where: str) -> list[Path]:
+    def select(self, paths: Sequence[Path], where: str) -> list[Path]:
         """Select from task directories. Raises UsageError if none is left, or if a glob matches none."""
         for option, patterns in (("--task", self.include), ("--exclude", self.exclude)):
             for pattern in patterns:
@@ -97,7 +97,7 @@ def read_tasks(source: str, choice: TaskChoice = ALL_TASKS, read: ReadTask = Tas
 def read_paths(paths: Sequence[Path], choice: TaskChoice, where: str, read: ReadTask = Task.read) -> TaskSet:
     """Read the chosen tasks in these directories. Raises UsageError if none can be read."""
     tasks, invalid = [], {}
-    for path in choice.of(paths, where):
+    for path in choice.select(paths, where):
         try:
             tasks.append(read(path))
         except TaskInvalid as error:

@@ -294,7 +294,7 @@ class Task:
         """
         if (self._allowed_env, self.may_use_host) == (frozenset(names), host):
             return self
-        other = self._copied("steps")
+        other = self._copy("steps")
         other._allowed_env, other.may_use_host, other._services = frozenset(names), host, {}
         return other
 
@@ -302,11 +302,11 @@ class Task:
         """Return this task with overridden settings; the hash stays that of the original task.toml."""
         if file == self.file:
             return self
-        other = self._copied("steps")
+        other = self._copy("steps")
         other.file, other._services = file, {}
         return other
 
-    def _copied(self, *without: str) -> Task:
+    def _copy(self, *without: str) -> Task:
         """Return a copy without these cached properties."""
         _ = self.hash  # computed now, so that both tasks have the same content
         other = copy.copy(self)
@@ -345,7 +345,7 @@ class Task:
         return "" if self.step is None else self.step.name
 
     def _view(self, step: StepSection) -> Task:
-        view = self._copied(*_OF_ONE_STEP)
+        view = self._copy(*_OF_ONE_STEP)
         view.step, view._whole = step, self
         view.file = step_file(self.file, step, has_image=view.tests_folder != "tests")
         return view
@@ -406,11 +406,11 @@ class Task:
         try:
             content = read_bounded(self.path / name)
         except TaskInvalid as error:
-            raise self._changed(name, "grew") from error
+            raise self._changed_error(name, "grew") from error
         except OSError as error:
             if name not in self._digests:
                 raise TaskInvalid(f"{self.path / name}: missing") from None
-            raise self._changed(name, f"became unreadable ({error.strerror})") from error
+            raise self._changed_error(name, f"became unreadable ({error.strerror})") from error
         self._require_same(name, {name: _sha256(content)} if self._files.is_hashed(name) else {})
         return _without_canary(_text(content))
 
@@ -437,7 +437,7 @@ class Task:
         """Content of tests/test.sh. Raises TrialError(task_changed)."""
         entry = self.tests.get("test.sh")
         if entry is None or entry.data is None:
-            raise self._changed(f"{self._folder}tests/test.sh", "was removed")
+            raise self._changed_error(f"{self._folder}tests/test.sh", "was removed")
         return entry.data
 
     @cached_property
@@ -475,7 +475,7 @@ class Task:
     def _tree(self, folder: str) -> Mapping[str, TreeEntry]:
         try:
             if excess := self._files.excess(folder):
-                raise self._changed(folder, f"grew to {excess}")
+                raise self._changed_error(folder, f"grew to {excess}")
             tree = self._files.tree(folder)
         except OSError as error:
             raise self._unreadable(error, folder) from error
@@ -488,9 +488,9 @@ class Task:
         then = {name: digest for name, digest in self._digests.items() if name == part or name.startswith(f"{part}/")}
         for name in sorted(then.keys() | now.keys()):
             if name not in now:
-                raise self._changed(name, "was removed")
+                raise self._changed_error(name, "was removed")
             if (known := self._digests.get(name)) != now[name]:
-                raise self._changed(name, "changed" if known else "was added")
+                raise self._changed_error(name, "changed" if known else "was added")
 
     @cached_property
     def left_out(self) -> list[str]:
@@ -503,9 +503,9 @@ class Task:
 
     def _unreadable(self, error: OSError, folder: str) -> TrialError:
         name = Path(error.filename).relative_to(self.path).as_posix() if error.filename else folder
-        return self._changed(name, f"became unreadable ({error.strerror})")
+        return self._changed_error(name, f"became unreadable ({error.strerror})")
 
-    def _changed(self, name: str, what: str) -> TrialError:
+    def _changed_error(self, name: str, what: str) -> TrialError:
         message = f"{self.path / name} {what} after the task's hash was computed; restore it, or start a new run"
         return TrialError("task_changed", message)
 

@@ -22,7 +22,7 @@ from typing import Literal
 
 from tbench.errors import Origin, TrialError
 from tbench.results import NOTHING_SEEN, Integrity
-from tbench.sandbox.archive import FileEntry, pack, tree_at
+from tbench.sandbox.archive import FileEntry, pack, place_tree
 from tbench.sandbox.backend import BUSYBOX, NOT_STAGED, Sandbox
 from tbench.tasks.task import Task
 from tbench.verifier_logs import Logs
@@ -419,7 +419,7 @@ class _VerifierRun:
         test_script = self._test_script
         tests = None
         if self.brought is None:
-            tests = tree_at(f"{stage}/tests", self.task.tests)
+            tests = place_tree(f"{stage}/tests", self.task.tests)
             tests[f"{stage}/tests/test.sh"] = FileEntry(test_script, 0o755)
         return VerifierScript(
             stage=stage,

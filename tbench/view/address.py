@@ -22,7 +22,7 @@ class ViewAddress:
     token: str | None
 
     @classmethod
-    def of(cls, host: str, port: int) -> ViewAddress:
+    def for_host(cls, host: str, port: int) -> ViewAddress:
         """Return the address, with a new token if other machines can reach it."""
         return cls(host, port, None if is_loopback(host) else secrets.token_urlsafe(24))
 

@@ -47,7 +47,7 @@ class JournalTail:
 
     def __init__(self, file: Path) -> None:
         self.unread = 0
-        """Number of lines that are no event of this version."""
+        """Number of lines that are not events of this version."""
         self._file = file
         self._end = 0
         self._size = 0
@@ -145,7 +145,7 @@ class WatchedRun:
                 self._judge(event, now)
                 yield event.result.trial
             case TrialSettled():
-                self._settle(event.result.trial, EndedTrial.of(event.result))
+                self._settle(event.result.trial, EndedTrial.from_result(event.result))
                 yield event.result.trial
             case Note():
                 self._notes.append(event.text)
@@ -189,7 +189,7 @@ class WatchedRun:
         trial.phase, trial.is_stale = event.phase, True
 
     def _judge(self, event: TrialVerdict, now: float | None) -> None:
-        result, ended = event.result, EndedTrial.of(event.result)
+        result, ended = event.result, EndedTrial.from_result(event.result)
         self._verdicts.append(ended)
         self._wall_sec += max(0.0, result.timings.wall_sec - result.timings.queue_sec)
         self._walls += 1

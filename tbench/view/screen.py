@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import groupby
 
 from reports.cell_style import PLAIN, CellStyle, apply_codes
-from tbench.text import unseen_as
+from tbench.text import replace_unseen
 
 # The cells and the cursor of a terminal.
 
@@ -181,7 +181,7 @@ class CharacterGrid:
 
 
 def _shown(text: str) -> str:
-    return text if text.isprintable() else unseen_as(text, "\N{REPLACEMENT CHARACTER}")
+    return text if text.isprintable() else replace_unseen(text, "\N{REPLACEMENT CHARACTER}")
 
 
 _TOKEN = re.compile(

@@ -9,7 +9,7 @@ from typing import Any
 
 from tbench.results import TrialResult
 from tbench.reward import canonical
-from tbench.scores.summarise import status_of
+from tbench.scores.summarise import trial_status
 from tbench.scores.summary import Status
 from tbench.storage.recording import cast_head, cast_piece
 from tbench.storage.run_files import RECORDING_NAME, inside_trials, step_directory, trial_directory
@@ -32,11 +32,11 @@ class EndedTrial:
     reward: float | None
 
     @classmethod
-    def of(cls, result: TrialResult) -> EndedTrial:
+    def from_result(cls, result: TrialResult) -> EndedTrial:
         error, reward = result.error, None if result.reward is None else canonical(result.reward)
         words = error.type if error is not None else f"reward {reward:g}" if reward is not None else "no verdict"
         wall_sec = result.timings.wall_sec
-        return cls(result.task, result.seed, result.attempt, status_of(result), words, wall_sec, reward)
+        return cls(result.task, result.seed, result.attempt, trial_status(result), words, wall_sec, reward)
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ KEYSTROKES = sorted(PROTOCOLS.keys() - BASH)
 
 def setup(agent: str = "model", **settings: Any) -> AgentSetup:
     config = a_config(**{"base_url": URL, "name": agent} | settings)
-    return AgentSetup.of(config.agent, config.model, config.limits)
+    return AgentSetup.from_config(config.agent, config.model, config.limits)
 
 
 def refusal(agent: str = "model", **settings: Any) -> str:
@@ -78,8 +78,8 @@ def test_a_bash_protocol_keeps_its_shell_unless_set_otherwise(protocol: str) -> 
 
 @pytest.mark.parametrize("protocol", KEYSTROKES)
 def test_keystrokes_have_no_shell_state_also_where_the_preset_has_one(protocol: str) -> None:
-    assert setup(protocol=protocol).locked().shell_state is None
-    assert setup(preset="mini-swe-agent", protocol=protocol).locked().shell_state is None
+    assert setup(protocol=protocol).resolve_names().shell_state is None
+    assert setup(preset="mini-swe-agent", protocol=protocol).resolve_names().shell_state is None
 
 
 @pytest.mark.parametrize("state", get_args(ShellMode))
@@ -104,7 +104,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_users_agent_may_do_without_an_endpoint(own: str) -> None:
     made = setup(own, base_url=None, steps=5)
     assert (made.name, made.protocol, made.may_use_model) == (own, None, False)
-    assert len(made.locked().agent_sha256 or "") == 64
+    assert len(made.resolve_names().agent_sha256 or "") == 64
 
 
 def test_a_users_agent_uses_the_endpoint_that_is_given(own: str) -> None:

@@ -18,7 +18,7 @@ from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
 from tbench.storage.read_run import read_run
 from tbench.storage.stored_trial import find_trial
-from tbench.storage.summaries import summary_of
+from tbench.storage.summaries import make_summary
 from tbench.tasks.sources import read_tasks
 
 MakeTask = Any
@@ -58,7 +58,7 @@ async def test_a_fork_does_what_was_done_before_and_asks_for_the_rest(
     late = await fork(trial, MISTAKE + 1, directory=tmp_path / "fork-late")
     assert (late.passed, len(late.judged)) == (0, 1)
     # No fork counts in any score, and a fork can be forked.
-    assert summary_of(read_run(tmp_path / "fork-early")).score is None
+    assert make_summary(read_run(tmp_path / "fork-early")).score is None
     again = await fork(f"{tmp_path}/fork-late/small-task/0", MISTAKE, directory=tmp_path / "fork-again")
     assert again.passed == 1
 

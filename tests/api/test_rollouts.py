@@ -84,7 +84,7 @@ def a_rollout(outcome: Outcome | None, *turns: ReplyTokens | None) -> Rollout:
     from run_trees import a_result
 
     result = a_result("a", 0, 1.0).model_copy(update={"outcome": outcome})
-    return Rollout.of(result, [Trajectory(protocol="p", steps=steps)])
+    return Rollout.from_trial(result, [Trajectory(protocol="p", steps=steps)])
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from steps import STEPS, bare_stream, opened, step_ms
 from harness.stream import ByteStream
 from harness.terminal import Terminal
 from harness.terminal.control_mode import type_bytes
-from tbench.control.client import AttachedTerminal, attached
+from tbench.control.client import AttachedTerminal, attach
 from tbench.control.listener import listening
 from tbench.control.server import serve
 from tbench.control.wire import Attach
@@ -41,7 +41,7 @@ async def first_screens_ms(run: Path) -> list[float]:
     times = []
     for _ in range(LOOKS):
         started = time.perf_counter()
-        async with attached(run, Attach(trial="bench-task", drawn=True)) as way:
+        async with attach(run, Attach(trial="bench-task", drawn=True)) as way:
             assert way.first.screen is not None
             times.append((time.perf_counter() - started) * 1e3)
     return times
@@ -50,7 +50,7 @@ async def first_screens_ms(run: Path) -> list[float]:
 async def keys_ms(run: Path) -> list[float]:
     """From a key press in a taken terminal until the shell has read it."""
     times, told = list[float](), set[str]()
-    async with attached(run, Attach(trial="bench-task", take=True, drawn=True)) as way:
+    async with attach(run, Attach(trial="bench-task", take=True, drawn=True)) as way:
         assert way.first.yours
         way.type(TELLS)
         await asyncio.sleep(0.2)
@@ -93,7 +93,7 @@ async def floor_keys_ms(stream: ByteStream) -> list[float]:
 
 async def of_one_trial(place: Place, figures: Figures, scratch: Path) -> None:
     """The first screen, and a key press, by way of the control socket."""
-    control = RunControl("bench", 1, 1, attend=partial(make_debugger, waits=False, asks=False))
+    control = RunControl("bench", 1, 1, make_debugger=partial(make_debugger, waits=False, asks=False))
     (plan,) = plan_trials(TaskSet((place.task,), {}), a_plan("bench", seeds=(0,)))
     async with place.sandboxes(1) as sandboxes:
         [terminal], stream = await opened(sandboxes), await bare_stream(sandboxes[0])
@@ -118,7 +118,7 @@ async def of_one_trial(place: Place, figures: Figures, scratch: Path) -> None:
 async def looked_on_ms(run: Path, terminal: Terminal) -> list[float]:
     """Steps while three people look on, one of whom reads nothing."""
     ask = Attach(trial="bench-task", drawn=True)
-    async with attached(run, ask) as first, attached(run, ask) as second, attached(run, ask):
+    async with attach(run, ask) as first, attach(run, ask) as second, attach(run, ask):
 
         async def read(way: AttachedTerminal) -> None:
             while True:

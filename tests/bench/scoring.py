@@ -19,7 +19,7 @@ from lives import NOTHING, TBENCH, wall_sec
 from run_trees import write_nights
 from small_task import Place
 
-from tbench.proxies.replay.scoring.metric import score_units, tokens_of
+from tbench.proxies.replay.scoring.metric import score_units, tokenise
 from tbench.proxies.replay.scoring.parser import parse
 from tbench.proxies.replay.scoring.score_run import score_directory
 
@@ -79,7 +79,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
     """The median of some rounds, each from nothing remembered."""
     times = []
     for _ in range(ROUNDS):
-        tokens_of.cache_clear()
+        tokenise.cache_clear()
         started = time.process_time()
         work()
         times.append(time.process_time() - started)

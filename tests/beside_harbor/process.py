@@ -16,7 +16,7 @@ EVERY_SEC = 0.25
 
 
 class Cost(NamedTuple):
-    """What a process and its descendants took. The engine's work is not in it."""
+    """Resources that a process and its descendants used. The engine's work is not in it."""
 
     exit_code: int
     wall_sec: float

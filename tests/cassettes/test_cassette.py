@@ -55,14 +55,14 @@ def test_a_message_stands_once_in_the_file(tmp_path: Path) -> None:
         ('{"cassette": 1, "models": []}\n{"path": "/x", "fields": {}, "messages": [5]}\n', ":2: list index"),
     ],
 )
-def test_what_is_no_cassette_is_told_with_its_line(tmp_path: Path, text: str, why: str) -> None:
+def test_what_is_no_cassette_is_reported_with_its_line(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "c.jsonl").write_text(text)
     with pytest.raises(CassetteUnreadable) as error:
         Cassette.read(tmp_path / "c.jsonl")
     assert why in str(error.value)
 
 
-def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CassetteUnreadable, match="No such file"):
         Cassette.read(tmp_path / "c.jsonl")
 

@@ -103,7 +103,7 @@ def test_a_request_that_came_several_times_gets_the_answers_in_order_and_then_th
         ({"messages": [1], "model": "m"}, "message 1 differs: '1' where user 'q' was recorded"),
     ],
 )
-def test_what_was_not_recorded_is_told_by_the_first_thing_that_differs(body: dict[str, Any], words: str) -> None:
+def test_what_was_not_recorded_is_reported_by_the_first_thing_that_differs(body: dict[str, Any], words: str) -> None:
     deck = AnswerLookup(Cassette(MODELS, [recorded(request("q"), 0), recorded(request("a", "b"), 1)]))
     with pytest.raises(NotRecorded) as error:
         deck.answer(CHAT, body)
@@ -127,7 +127,7 @@ def test_what_differs_each_time_makes_no_other_request_but_where_it_is_to_be_exa
     assert AnswerLookup(Cassette(MODELS, [prompt])).answer("/completions", {"prompt": again}).answer == 3
 
 
-def test_another_path_is_told() -> None:
+def test_another_path_is_reported() -> None:
     with pytest.raises(NotRecorded, match="no request to /completions was recorded"):
         AnswerLookup(Cassette(MODELS, [recorded(request("a"), 1)])).answer("/completions", {"prompt": "p"})
 
@@ -223,7 +223,7 @@ def test_a_recording_that_was_cut_short_is_read_up_to_there(server: FaultServer,
         assert len(Cassette.read(file).exchanges) == 1
 
 
-def test_an_endpoint_that_is_none_is_told(server: FaultServer, tmp_path: Path) -> None:
+def test_an_endpoint_that_is_invalid_is_reported(server: FaultServer, tmp_path: Path) -> None:
     server.go_away()
     with pytest.raises(EndpointNotListing, match=r"/v1/models: HTTP 502: "):
         CassetteRecorder(tmp_path / "c.jsonl", server.base_url, ("127.0.0.1", 0))

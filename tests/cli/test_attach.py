@@ -98,7 +98,7 @@ class Person:
         self.child.close()
 
 
-def test_what_cannot_be_attached_to_is_told_in_one_line(seen: SeenRun) -> None:
+def test_what_cannot_be_attached_to_is_reported_in_one_line(seen: SeenRun) -> None:
     def refused(*words: str) -> str:
         return tbench("attach", *words, cwd=seen.folder, ok=False)
 

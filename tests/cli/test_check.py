@@ -169,7 +169,7 @@ def test_what_a_trial_tells(trial: MeasuredTrial, line: str, level: str) -> None
     assert [(str(each), each.level) for each in trial_findings("name", [trial])] == [(line, level)]
 
 
-def test_an_oracle_that_looks_like_a_cheat_is_told() -> None:
+def test_an_oracle_that_looks_like_a_cheat_is_reported() -> None:
     found = trial_findings("name", [tried("oracle", 1.0, signs=("path: /bin/ls changed",))])
     assert [str(each) for each in found] == [
         "oracle: name: scores 1",

@@ -22,7 +22,7 @@ def clean(*arguments: str) -> tuple[int, list[str], str]:
 
 
 @pytest.mark.slow
-def test_what_is_removed_and_what_is_kept_is_told(engine: Engine, tools_volume: str) -> None:
+def test_what_is_removed_and_what_is_kept_is_reported(engine: Engine, tools_volume: str) -> None:
     run = f"test-{uuid.uuid4().hex[:12]}"
     script = "from tbench.sandbox.docker.owner import owner; print(owner())"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()

@@ -21,7 +21,7 @@ from tbench.cli.parsing.configured import MOST_SHOWN, SHOWS_ALL
 from tbench.cli.parsing.usage_errors import error_line
 from tbench.cli.run import CommandWithRetryErrors, resume, run
 from tbench.config.layers import PRESETS
-from tbench.config.setting import settings_of
+from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 from tbench.errors import KINDS
 from tbench.rewards.reward_functions import Counting, Shape
@@ -130,7 +130,7 @@ def test_all_of_the_help_of_run_fits_two_screens_and_its_sentences_are_whole() -
     lines = said.splitlines()
     assert len(lines) <= 120 and max(map(len, lines)) <= 100
     assert lines[0] == "Usage: tbench run [OPTIONS] [TASKS]"
-    for setting in settings_of(RunConfig):
+    for setting in iter_settings(RunConfig):
         assert re.fullmatch(r"[A-Za-z].*[^.]\.", setting.summary), setting.path
         assert setting.summary in " ".join(said.split()), setting.path
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from run_plans import a_document
 
 from tbench.cli import app
-from tbench.config.setting import settings_of
+from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.storage.run_store import RunStore
@@ -45,7 +45,7 @@ def shown(directory: Path, *arguments: str, **variables: str) -> dict[str, tuple
 
 def test_show_has_every_setting_with_its_default(tmp_path: Path) -> None:
     found = shown(tmp_path)
-    assert list(found) == [setting.path for setting in settings_of(RunConfig)]
+    assert list(found) == [setting.path for setting in iter_settings(RunConfig)]
     assert {origin for _, origin in found.values()} == {"default"}
     assert (found["tasks.source"][0], found["limits.steps"][0], found["model.base_url"][0]) == ("bundled", 100, "none")
 
@@ -116,7 +116,7 @@ def test_init_overwrites_nothing(tmp_path: Path) -> None:
 
 def test_the_schema_describes_every_setting(tmp_path: Path) -> None:
     schema = json.loads(tbench(tmp_path, "config", "schema").stdout)
-    for setting in settings_of(RunConfig):
+    for setting in iter_settings(RunConfig):
         section = schema["properties"][setting.section]
         # pydantic before 2.9 wraps the error.
         reference = section.get("$ref") or section["allOf"][0]["$ref"]

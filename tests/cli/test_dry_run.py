@@ -97,7 +97,7 @@ def test_images_that_are_there_are_counted_and_the_others_named(make_task: MakeT
     assert forced["images"] == ["3 to be built: built, new, pulled"]
 
 
-def test_builds_are_told_where_network_or_block_host_mean_something_else_to_them(
+def test_builds_are_reported_where_network_or_block_host_mean_something_else_to_them(
     make_task: MakeTask, tmp_path: Path
 ) -> None:
     make_task("here", dockerfile=f"FROM debian:bookworm-slim\nRUN echo {tmp_path}\n")
@@ -120,7 +120,7 @@ def test_what_cannot_run_is_said_and_its_image_is_not_wanted(make_task: MakeTask
     assert "gpu" not in "".join(said["images"])
 
 
-def test_a_run_that_would_go_on_is_told_apart_by_what_is_left(engine: Engine, tmp_path: Path) -> None:
+def test_a_run_that_would_go_on_is_distinguished_by_what_is_left(engine: Engine, tmp_path: Path) -> None:
     assert tbench(tmp_path, "run", "-t", "tidy-notes", "-a", "oracle", "-o", "r").returncode == 0
     containers = {each["Id"] for each in engine.api.containers(all=True, filters={"label": "tbench.run=r"})}
     base = ("-a", "oracle", "-o", "r", "--resume")
@@ -132,7 +132,7 @@ def test_a_run_that_would_go_on_is_told_apart_by_what_is_left(engine: Engine, tm
     assert {each["Id"] for each in engine.api.containers(all=True, filters={"label": "tbench.run=r"})} == containers
 
 
-def test_a_dataset_is_told_with_its_digests_and_the_rules_that_would_be_broken(
+def test_a_dataset_is_reported_with_its_digests_and_the_rules_that_would_be_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirror = Mirror(tmp_path / "mirrors")

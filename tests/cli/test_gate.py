@@ -99,7 +99,7 @@ def test_imported_results_are_nights_too(tmp_path: Path) -> None:
     assert tbench(tmp_path)[0] == 5
 
 
-def test_the_rule_is_told_by_options(stored: list[Path]) -> None:
+def test_the_rule_is_reported_by_options(stored: list[Path]) -> None:
     runs = stored[0].parent
     assert tbench(runs, "--h", "20")[0] == 0
     assert tbench(runs, "--min-se", "9")[0] == 0
@@ -107,7 +107,9 @@ def test_the_rule_is_told_by_options(stored: list[Path]) -> None:
     assert tbench(runs, "--base-from", "night-14", "--base-nights", "3")[1][0].startswith("gate: quiet")
 
 
-def test_a_run_with_other_settings_is_left_out_and_how_it_differs_is_told(stored: list[Path], tmp_path: Path) -> None:
+def test_a_run_with_other_settings_is_left_out_with_its_differences(
+    stored: list[Path], tmp_path: Path
+) -> None:
     odd = nights(1)[0]
     other = store(tmp_path, Night("odd", odd.begun, odd.table, {}), 5, temperature=0.5)
     code, lines = tbench(*stored, other)
@@ -116,7 +118,7 @@ def test_a_run_with_other_settings_is_left_out_and_how_it_differs_is_told(stored
     assert lines[-1].startswith("note: odd: model.temperature: 0.5 → ")
 
 
-def test_nights_of_several_models_are_told(stored: list[Path], tmp_path: Path) -> None:
+def test_nights_of_several_models_are_reported(stored: list[Path], tmp_path: Path) -> None:
     night = nights(19)[-1]
     other = store(tmp_path, night, 18, model="m-2")
     results_file = other / "results.jsonl"

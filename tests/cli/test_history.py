@@ -121,13 +121,13 @@ def test_a_folder_that_is_not_there_is_said(history: Here, runs: Path, tmp_path:
     assert history(runs, "--index", index, "--rebuild")[0] == 2
 
 
-def test_an_index_can_be_made_anew(history: Here, runs: Path) -> None:
+def test_an_index_can_be_made_again(history: Here, runs: Path) -> None:
     history(runs)
     assert json.loads(history(runs, "--json")[1])["changes"]["unchanged"] == 3
     assert json.loads(history(runs, "--json", "--rebuild")[1])["changes"]["added"] == 3
 
 
-def test_the_index_of_a_single_run_lies_beside_it(history: Here, runs: Path) -> None:
+def test_the_index_of_a_single_run_is_beside_it(history: Here, runs: Path) -> None:
     assert history(runs / "night-0")[1].splitlines()[1].startswith("night-0")
     assert (runs / ".tbench-history.sqlite").is_file()
     assert not (runs / "night-0" / ".tbench-history.sqlite").exists()

@@ -41,7 +41,7 @@ def image(front: Front, engine: Engine) -> Iterator[Pushed]:
 
 
 def is_there(engine: Engine, name: str) -> bool:
-    return asyncio.run(Images(engine).find(ImageName.parse(name).wanted)) is not None
+    return asyncio.run(Images(engine).find(ImageName.parse(name).reference)) is not None
 
 
 class Done(NamedTuple):
@@ -85,7 +85,7 @@ def test_a_dry_run_says_what_is_to_be_pulled_and_how_large_it_is(
     assert "\ndisk      1 image to be pulled; 0.2 MB, about 0.5 MB on the disk" in said.stdout
     asked = len(front.seen)
     said = tbench("run", tasks, "--dry-run", "--agent", "nop", "--pull", "never")
-    assert "\nimages    1 not to be had: small-task\n" in said.stdout and "\ndisk" not in said.stdout
+    assert "\nimages    1 unavailable: small-task\n" in said.stdout and "\ndisk" not in said.stdout
     said = tbench("run", tasks, "--dry-run", "--agent", "nop", "--offline")
     assert "\ndisk      1 image to be pulled; size unknown" in said.stdout and len(front.seen) == asked
 
@@ -98,7 +98,7 @@ def test_a_run_gets_its_images_first_and_drops_them_at_the_end(
     front.fault("/lab/none/", answering(401))
     done = tbench("run", str(bad.parent), "--agent", "nop", "-o", "run", "--prefetch", "--drop-images")
     lines = [line.partition(" ")[2] for line in done.stderr.splitlines()]
-    shown = ImageName.parse(image.at(front, pinned=True)).shown
+    shown = ImageName.parse(image.at(front, pinned=True)).display_name
     first = next(index for index, line in enumerate(lines) if " seed 0" in line)
     assert any(line.startswith(f"good: pulled {shown}: 0.2 MB in ") for line in lines[:first])
     assert any(line.startswith("bad has no image: image_denied: ") for line in lines[:first])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from harness.trajectory import Outcome
-from tbench.cli.progress import LiveView, duration, shortened
+from tbench.cli.progress import LiveView, duration, shorten
 from tbench.events import Note, RunStarted, TrialPhase, TrialStep, TrialVerdict
 from tbench.results import Blame, ErrorInfo, Stage, TrialResult
 
@@ -101,9 +101,9 @@ def test_an_endpoint_that_is_away_is_shouted() -> None:
 
 
 def test_names_are_cut_between_words() -> None:
-    assert shortened("configure-git-webserver", 16) == "configure-git…"
-    assert shortened("configure-git-webserver", 23) == "configure-git-webserver"
-    assert shortened("pneumonoultramicroscopic", 10) == "pneumonou…"
+    assert shorten("configure-git-webserver", 16) == "configure-git…"
+    assert shorten("configure-git-webserver", 23) == "configure-git-webserver"
+    assert shorten("pneumonoultramicroscopic", 10) == "pneumonou…"
     shown = lines(a_view(running=1), 80, 24)
     assert shown[2].startswith("a-task-with-a-long-name-0 · 3")
 

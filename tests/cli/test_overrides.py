@@ -70,7 +70,7 @@ def test_containers_have_what_is_overridden_and_it_stands_beside_the_score(
 
 
 @pytest.mark.slow
-def test_a_task_larger_than_the_machine_is_told_once_and_scored(make_task: MakeTask, run_dir: Path) -> None:
+def test_a_task_larger_than_the_machine_is_reported_once_and_scored(make_task: MakeTask, run_dir: Path) -> None:
     path = make_task(toml="[environment]\ncpus = 9999\nmemory_mb = 1e9\nallow_internet = false\n")
     dry = in_process.tbench("run", str(path), "-a", "oracle", "--dry-run", COLUMNS="200").stdout
     # Twice what the task requests, because the verifier runs in a copy of the container.

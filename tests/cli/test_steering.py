@@ -14,7 +14,7 @@ import pytest
 
 from tbench.storage.read_run import read_run, read_trajectory
 from tbench.storage.run_files import trial_directory
-from tbench.storage.summaries import summary_of
+from tbench.storage.summaries import make_summary
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
 BOUND_SEC = 120
@@ -101,7 +101,7 @@ def test_a_run_is_held_told_something_cut_and_goes_on(run: SpokenRun) -> None:
     assert [(each.kind, each.text) for each in trajectory.interventions] == [("message", "Mind the dates.")]
     assert trajectory.waited_sec > 0
     assert sum("Mind the dates." in message.content for message in trajectory.messages) == 1
-    summary = summary_of(stored)
+    summary = make_summary(stored)
     assert summary.score is None
     assert {error.type for error in summary.errors} == {"aborted", "human_touched"}
     assert not (run.directory / "control.sock").exists()

@@ -73,7 +73,7 @@ def test_a_solution_is_seen_as_it_runs_and_judged(
     assert f"reward {int(code == 0)}" in done.stdout
 
 
-def test_a_task_without_a_solution_is_told(make_task: MakeTask, tmp_path: Path) -> None:
+def test_a_task_without_a_solution_is_reported(make_task: MakeTask, tmp_path: Path) -> None:
     done = tbench("task", "solve", str(make_task(solve=None)))
     assert done.returncode == 2
     assert "solution/solve.sh: missing; the task has no solution to run" in done.stderr

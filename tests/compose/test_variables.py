@@ -12,7 +12,7 @@ OWN = {"NAME": "apple", "EMPTY": ""}
 
 
 def filled(text: str, **given_: str) -> str:
-    return Variables(OWN, given_).fill_in("key", text)
+    return Variables(OWN, given_).substitute("key", text)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_what_a_task_has_itself_wins_over_what_is_given() -> None:
 def test_what_is_asked_for_is_written_down_once_and_own_variables_are_not() -> None:
     variables = Variables(OWN, {"GIVEN": "1"})
     for text in ("$NAME $GIVEN $LOST", "${LOST}", "${SOFT:-x}", "${WORDS:?say it}"):
-        variables.fill_in("a.b", text)
+        variables.substitute("a.b", text)
     assert variables.asked == [
         RequestedVariable("a.b", "GIVEN", has_default=False, is_given=True),
         RequestedVariable("a.b", "LOST", has_default=False, is_given=False),

@@ -14,7 +14,7 @@ from run_plans import A_MODEL, a_config, a_plan
 from harness.model import ServedModel
 from harness.reply_stats import ReplyStats
 from tbench.config.document import ForeignRunDocument, PlannedTask, RunDocument, read_document, replies_fields
-from tbench.config.setting import Setting, settings_of
+from tbench.config.setting import Setting, iter_settings
 from tbench.config.settings import RunConfig
 from tbench.results import TrialResult
 from tbench.storage.read_run import RunUnreadable, read_run, read_run_document
@@ -68,7 +68,7 @@ def a_document_of(config: RunConfig) -> RunDocument:
 
 
 def test_a_document_is_read_back_as_the_same_object() -> None:
-    values = {setting.name: another_value(setting) for setting in settings_of(RunConfig) if setting.name != "name"}
+    values = {setting.name: another_value(setting) for setting in iter_settings(RunConfig) if setting.name != "name"}
     config = a_config(**{name: value for name, value in values.items() if name != "mode"}, verify="isolated")
     config = config.with_values(agent={"name": "my:Agent"}, model={"name": "m"})
     document = a_document_of(config)
@@ -77,7 +77,7 @@ def test_a_document_is_read_back_as_the_same_object() -> None:
     assert again.config.model_dump() == config.model_dump()
     same = {
         each.path
-        for each in settings_of(RunConfig)
+        for each in iter_settings(RunConfig)
         if getattr(getattr(config, each.section), each.name) == each.default
     }
     assert same == {"model.template", "sandbox.ray"}

@@ -1,4 +1,4 @@
-"""What run.json says about limits in words: of one engine, of several, of shards, and of a run that was resumed."""
+"""The text about limits in run.json: of one engine, of several, of shards, and of a run that was resumed."""
 
 from __future__ import annotations
 

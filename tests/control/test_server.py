@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tbench.control.client import ask, attached, runs_under_way
+from tbench.control.client import ask, attach, runs_under_way
 from tbench.control.listener import LINE_LIMIT_BYTES, SOCKET_NAME, listening
 from tbench.control.server import serve
 from tbench.control.wire import (
@@ -160,7 +160,7 @@ async def test_an_attached_client_gets_bytes_and_sends_keys_until_it_leaves(tmp_
 
 async def test_an_attached_client_is_disconnected_when_the_terminal_closes(tmp_path: Path, controls: Noted) -> None:
     controls.looking.shown.put_nowait(as_line(Answer(ok=True, screen=SCREEN)))
-    async with attached(tmp_path, Attach(trial="a/0", drawn=True)) as way:
+    async with attach(tmp_path, Attach(trial="a/0", drawn=True)) as way:
         assert way.first.screen == SCREEN
         controls.looking.shown.put_nowait(as_line(Answer(ok=True, screen=SCREEN, words="x" * 2 * LINE_LIMIT_BYTES)))
         controls.looking.shown.put_nowait(b"")
@@ -174,11 +174,11 @@ async def test_a_run_that_ends_disconnects_attached_clients(tmp_path: Path) -> N
     noted.looking.shown.put_nowait(as_line(Answer(ok=True, screen=SCREEN)))
     async with contextlib.AsyncExitStack() as stack:
         async with heard(tmp_path, noted, print):
-            way = await stack.enter_async_context(attached(tmp_path, Attach(trial="a/0", drawn=True)))
+            way = await stack.enter_async_context(attach(tmp_path, Attach(trial="a/0", drawn=True)))
         assert noted.looking.has_left.is_set()
         assert await way.next() is None
     with pytest.raises(UsageError, match=r"no run is under way here"):
-        async with attached(tmp_path, Attach(trial="a/0", drawn=True)):
+        async with attach(tmp_path, Attach(trial="a/0", drawn=True)):
             raise AssertionError
 
 

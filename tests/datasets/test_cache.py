@@ -91,7 +91,7 @@ def test_an_edit_in_the_cache_is_noticed(tmp_path: Path) -> None:
         Conversions().read(path)
 
 
-def test_a_conversion_of_which_a_part_is_gone_is_made_anew(tmp_path: Path, cache: Path) -> None:
+def test_a_conversion_of_which_a_part_is_gone_is_made_again(tmp_path: Path, cache: Path) -> None:
     path = write_tb1_task(tmp_path / "old")
     whole = Conversions().read(path)
     (whole.path.parent / ".tbench.json").unlink()

@@ -60,7 +60,7 @@ def test_digests_are_those_of_harbors_packager_also_with_files_of_ignores(tmp_pa
     assert found.differing == () and found.compared == len(tasks.tasks) >= 15
 
 
-def test_what_differs_is_missing_or_was_never_published_is_told_apart(make_task: MakeTask, tmp_path: Path) -> None:
+def test_what_differs_is_missing_or_was_never_published_is_distinguished(make_task: MakeTask, tmp_path: Path) -> None:
     for name in ("changed", "new", "same"):
         make_task(name)
     make_task("broken", test=None)

@@ -397,7 +397,7 @@ def test_a_cache_that_cannot_be_made_is_named(mirror: Mirror, tmp_path: Path) ->
         pull(known(mirror), DatasetCache(tmp_path / "file" / "cache"), discard_message)
 
 
-def test_nobody_is_asked_for_a_password_and_none_is_shown(
+def test_no_one_is_asked_for_a_password_and_none_is_shown(
     mirror: Mirror, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Asks(http.server.BaseHTTPRequestHandler):
@@ -438,7 +438,7 @@ def test_nobody_is_asked_for_a_password_and_none_is_shown(
         ("ssh://git@127.0.0.1:9/repo", "cannot be reached"),
     ],
 )
-def test_where_nobody_answers_is_told(url: str, words: str, cache: Path) -> None:
+def test_where_no_one_answers_is_reported(url: str, words: str, cache: Path) -> None:
     if url.startswith("ssh") and shutil.which("ssh") is None:
         pytest.skip("no ssh here")
     with pytest.raises(UsageError) as raised:
@@ -465,7 +465,7 @@ def test_names_lead_to_the_packaged_list_through_a_mirror(
 def test_a_password_is_on_no_command_line_and_in_no_file(
     mirror: Mirror, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a URL that a mirror stands for, so that something arrives; settings of the environment's own stay."""
+    """Clone a URL for which a mirror stands in; settings of the environment stay."""
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", f"url.{mirror.url}.insteadOf")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "https://me:secret@host.invalid/x")

@@ -1,4 +1,4 @@
-"""What a user may say: paths, names, repositories, and what is none of them."""
+"""References to datasets: paths, names, repositories, and invalid ones."""
 
 from __future__ import annotations
 

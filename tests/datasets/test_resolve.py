@@ -16,7 +16,7 @@ import pytest
 from tbench.datasets.known_dataset import Access
 from tbench.datasets.read_tasks import read_chosen
 from tbench.datasets.reference import DatasetName, GitSource
-from tbench.datasets.resolve import downloaded, find_dataset, read_registry
+from tbench.datasets.resolve import download, find_dataset, read_registry
 from tbench.errors import UsageError
 from tbench.tasks.sources import ALL_TASKS, TaskChoice
 from tbench.tasks.task import Task
@@ -91,7 +91,7 @@ def test_rows_without_a_repository_are_directories_here(tmp_path: Path, monkeypa
     assert (found.pieces, found.directories) == ((), (tmp_path / "tasks" / "a",))
 
 
-def test_rows_of_terminal_bench_1_are_told_apart_by_their_url(tmp_path: Path) -> None:
+def test_rows_of_terminal_bench_1_are_distinguished_by_their_url(tmp_path: Path) -> None:
     earlier = {
         "name": "core",
         "version": "0.1",
@@ -167,12 +167,12 @@ def test_a_server_that_gives_no_registry_is_named_with_what_it_said(
     assert url in str(raised.value) and words in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_what_is_no_http_and_nobody_at_all_are_named(serve: Callable[[Answer], str]) -> None:
+def test_what_is_no_http_and_no_one_at_all_are_named(serve: Callable[[Answer], str]) -> None:
     url = serve(lambda request: request.wfile.write(b"\0\0\0 no http \n\n") and None)
     with pytest.raises(UsageError, match="no usable answer"):
-        downloaded(url)
+        download(url)
     with pytest.raises(UsageError, match=r"cannot be reached: .*Connection refused"):
-        downloaded("http://127.0.0.1:9/registry.json")
+        download("http://127.0.0.1:9/registry.json")
 
 
 def test_a_server_that_drips_is_left_at_the_deadline(serve: Callable[[Answer], str]) -> None:
@@ -188,7 +188,7 @@ def test_a_server_that_drips_is_left_at_the_deadline(serve: Callable[[Answer], s
 
     began = time.monotonic()
     with pytest.raises(UsageError, match=r"no complete answer within 0\.5 s"):
-        downloaded(serve(drip), deadline_sec=0.5)
+        download(serve(drip), deadline_sec=0.5)
     assert time.monotonic() - began < 5
 
 

@@ -1,4 +1,4 @@
-"""What the doctor sees, told apart: real sockets, real TLS, real containers; hard-to-make states by their facts."""
+"""Findings of the doctor, on real sockets, real TLS and real containers; states that are hard to make, from facts."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def as_nobody() -> Iterator[None]:
 # -- the engine's address --------------------------------------------------------------------------------
 
 
-def test_a_socket_without_permission_is_told_from_an_engine_that_does_not_run(open_directory: Path) -> None:
+def test_a_socket_without_permission_is_distinguished_from_an_engine_that_does_not_run(open_directory: Path) -> None:
     path = open_directory / "docker.sock"
     with listening(PONG, family=socket.AF_UNIX, address=str(path)):
         path.chmod(0)
@@ -150,7 +150,7 @@ def test_a_socket_that_an_engine_left_means_that_none_runs(tmp_path: Path) -> No
     assert at(f"unix://{path}").what == f"no engine runs: {path} is left over from one that has ended"
 
 
-def test_a_container_without_privileges_is_told_from_an_engine_that_does_not_run(tmp_path: Path) -> None:
+def test_a_container_without_privileges_is_distinguished_from_an_engine_that_does_not_run(tmp_path: Path) -> None:
     path = tmp_path / "docker.sock"
     for make in (lambda: None, path.touch):
         make()
@@ -171,7 +171,7 @@ def test_a_container_and_its_privileges_are_read_from_the_system(tmp_path: Path,
     assert (here.is_container, here.may_administrate, here.is_confined) == (True, may, not may)
 
 
-def test_an_engine_that_starts_no_container_because_it_is_nested_is_told_from_another_failure() -> None:
+def test_an_engine_that_starts_no_container_because_it_is_nested_is_distinguished_from_another_failure() -> None:
     words = "failed to mount overlay: operation not permitted"
     assert "a container without the privileges for it" in cannot_start(words, CONFINED).what
     assert cannot_start(words, FREE).what == f"no container starts: {words}"
@@ -196,7 +196,7 @@ def test_an_engine_that_takes_connections_and_does_not_answer_hangs() -> None:
     assert "takes connections but does not answer" in seen.what
 
 
-def test_tls_problems_are_told_from_each_other(certificate: Path, tmp_path: Path) -> None:
+def test_tls_problems_are_distinguished_from_each_other(certificate: Path, tmp_path: Path) -> None:
     with listening(PONG, tls=certificate) as (_, port):
         secure = {"host": f"tcp://localhost:{port}", "verifies_tls": True}
         assert at(**secure, certificates=str(certificate)).status is CheckStatus.OK
@@ -309,7 +309,7 @@ async def test_a_slow_storage_driver_is_pointed_out(engine: Engine) -> None:
 
 
 @pytest.mark.engine
-async def test_tools_that_are_missing_or_broken_are_told_apart(engine: Engine, tools_volume: str) -> None:
+async def test_tools_that_are_missing_or_broken_are_distinguished(engine: Engine, tools_volume: str) -> None:
     assert (await check_tools(engine)).status is CheckStatus.OK
     name = f"tbench-test-empty-{os.getpid()}"
     assert (await check_tools(engine, name)).status is CheckStatus.WARN
@@ -323,7 +323,7 @@ async def test_tools_that_are_missing_or_broken_are_told_apart(engine: Engine, t
 
 
 @pytest.mark.engine
-async def test_a_bridge_that_lets_nothing_out_is_told_from_a_machine_without_internet(
+async def test_a_bridge_that_lets_nothing_out_is_distinguished_from_a_machine_without_internet(
     engine: Engine, tools_volume: str
 ) -> None:
     with listening(PONG) as (host, port):  # on the loopback of this machine, where no container gets
@@ -357,7 +357,7 @@ async def test_a_place_for_runs_that_cannot_be_written_is_a_failure(tmp_path: Pa
     assert (await check_runs(tmp_path / "not" / "yet")).what.startswith(str(tmp_path))
 
 
-def test_certificates_that_only_this_machine_trusts_are_told_from_broken_ones(certificate: Path) -> None:
+def test_certificates_that_only_this_machine_trusts_are_distinguished_from_broken_ones(certificate: Path) -> None:
     own: Callable[[], ssl.SSLContext] = partial(ssl.create_default_context, cafile=str(certificate / "cert.pem"))
     others = partial(ssl.SSLContext, ssl.PROTOCOL_TLS_CLIENT)  # verifies, and trusts nobody
     with listening(PONG, tls=certificate) as (_, port):

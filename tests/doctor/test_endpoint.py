@@ -84,7 +84,7 @@ async def test_a_server_that_can_do_everything_is_seen_to(server: FaultServer) -
     assert set(usable_protocols(list(features.values())).values()) == {""}
 
 
-async def test_a_server_that_ignores_or_refuses_what_it_does_not_know_is_told_apart(server: FaultServer) -> None:
+async def test_a_server_that_ignores_or_refuses_what_it_does_not_know_is_distinguished(server: FaultServer) -> None:
     features = await found(server, plain)
     assert {name: each.can for name, each in features.items()} == {
         "seed": "no",
@@ -144,7 +144,7 @@ async def test_a_server_that_is_gone_can_do_nothing(server: FaultServer) -> None
     assert "HTTP 0: " in features[0].seen
 
 
-async def test_a_context_in_which_the_default_does_not_fit_is_told(server: FaultServer) -> None:
+async def test_a_context_in_which_the_default_does_not_fit_is_reported(server: FaultServer) -> None:
     server.answer_by(SmallContext("vllm", "text"))
     (feature,) = [each for each in await probe_features(server.base_url, "tiny", None) if each.name == "context error"]
     assert feature.can == "yes"

@@ -319,7 +319,7 @@ def test_a_step_began_when_its_first_action_was_typed(tmp_path: Path) -> None:
     found = cast_times(file, steps_that(("ls\n", "C-c"), (), ("never",), ("x\0",)), BEGAN - timedelta(days=1))
     assert (found.began_at, found.by_step_sec) == (BEGAN, {1: 1.0, 4: 3.0})
     late = cast_times(file, [], BEGAN + timedelta(seconds=0.4))
-    assert late.at(1.0) == BEGAN + timedelta(seconds=1.4)
+    assert late.datetime_at(1.0) == BEGAN + timedelta(seconds=1.4)
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"timestamp": 1e99}', '{"timestamp": "x"}', '[9, "i", 1]'])
@@ -327,5 +327,5 @@ def test_a_recording_that_cannot_be_read_gives_no_times(content: str | None, tmp
     if content is not None:
         (tmp_path / "session.cast").write_text(content)
     found = cast_times(tmp_path / "session.cast", steps_that(("ls",)), BEGAN)
-    assert found.of(steps_that(("ls",))[0]) is None
-    assert found.at(1.0) is None
+    assert found.action_sec(steps_that(("ls",))[0]) is None
+    assert found.datetime_at(1.0) is None

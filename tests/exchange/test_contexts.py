@@ -19,7 +19,7 @@ from harness.model import Sampling
 from harness.protocols import load_protocol
 from harness.protocols.base import CommandResult
 from harness.trajectory import Message, OnOverflow, Reply, ToolCall, Trajectory, Usage
-from tbench.exchange.contexts import Contexts, RunProtocol, contexts_of, opening_of
+from tbench.exchange.contexts import Contexts, RunProtocol, make_contexts, opening_messages
 
 LOOK = '{"analysis": "a", "plan": "p", "commands": []}'
 CONTEXT = 8000
@@ -91,16 +91,16 @@ def assert_sent(contexts: Contexts, trajectory: Trajectory, asked: Sequence[Requ
 async def test_every_context_is_what_was_sent(protocol: str, ways: list[str], policy: OnOverflow) -> None:
     trajectory, asked = await converse(protocol, ways, policy)
     stored = Trajectory.model_validate_json(trajectory.model_dump_json())
-    contexts = contexts_of(stored, known(protocol))
+    contexts = make_contexts(stored, known(protocol))
     assert contexts.is_whole
     assert_sent(contexts, stored, asked)
-    assert opening_of(stored) == asked[0].messages
+    assert opening_messages(stored) == asked[0].messages
 
 
 @pytest.mark.parametrize("policy", ["drop-oldest-outputs", "summarize"])
 async def test_each_time_that_the_history_is_shortened_another_context_begins(policy: OnOverflow) -> None:
     trajectory, asked = await converse("keystrokes-json", ["look"] * 4 + ["notes"] + ["look"] * 7, policy)
-    contexts = contexts_of(trajectory, known("keystrokes-json"))
+    contexts = make_contexts(trajectory, known("keystrokes-json"))
     assert len(contexts.turns) == 1 + len({c.step for c in trajectory.compactions}) > 2
     assert_sent(contexts, trajectory, asked)
     copied = [turn for turn in contexts.turns[-1] if turn.is_copied and turn.step is not None]
@@ -112,7 +112,7 @@ async def test_of_an_agent_of_ones_own_the_last_context_is_known_and_what_the_mo
     example = Message(role="assistant", content="an example")
     messages = (trajectory.messages[0], example, *trajectory.messages[1:])
     own = trajectory.model_copy(update={"protocol": "mine:Agent", "messages": messages})
-    contexts = contexts_of(own, RunProtocol(None, same_prompts=False))
+    contexts = make_contexts(own, RunProtocol(None, same_prompts=False))
     (turns,) = contexts.turns
     assert turns[1].step is None
     assert [turn.step.index for turn in turns if turn.step] == [step.index for step in own.steps]

@@ -16,7 +16,7 @@ SHARED = "unix:///var/run/docker.sock"
 BOUND_SEC = 60.0
 
 
-def test_containers_of_the_owner_go_and_a_machine_that_is_away_keeps_nobody(engine: Engine) -> None:
+def test_containers_of_the_owner_go_and_a_machine_that_is_away_keeps_no_one(engine: Engine) -> None:
     owner = f"somebody-{uuid.uuid4().hex}"
     image = engine.api.images(name="debian:bookworm-slim", quiet=True)[0]
     made = [

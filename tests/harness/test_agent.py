@@ -364,7 +364,7 @@ async def test_a_users_own_limit_holds_for_whole_replies_too() -> None:
     assert (await run(model, limits=Limits(context_tokens=1000))).outcome is Outcome.CONTEXT_LIMIT
 
 
-async def test_a_prompt_that_the_server_truncates_is_told_once() -> None:
+async def test_a_prompt_that_the_server_truncates_is_reported_once() -> None:
     screens = [f"{'some words of output ' * 200}{index}" for index in range(6)]
     counts = [1100, 2100, 2048, 2048, 2048]
     model = ScriptedModel([*[reply(LS, count, 20) for count in counts], CLAIM, CLAIM])
@@ -527,7 +527,7 @@ async def test_a_call_that_was_left_in_the_thinking_is_named() -> None:
     assert trajectory.steps[0].format_error == "reply_in_reasoning"
 
 
-async def test_a_limit_of_tokens_that_nobody_counts_is_said_once_to_have_no_effect() -> None:
+async def test_a_limit_of_tokens_that_no_one_counts_is_said_once_to_have_no_effect() -> None:
     silent = Reply(content=LS, usage=Usage(uncounted=1))
     trajectory = await run(ScriptedModel([silent, silent]), limits=Limits(completion_tokens=100, steps=2))
     assert trajectory.outcome is Outcome.STEP_LIMIT

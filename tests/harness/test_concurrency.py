@@ -30,7 +30,7 @@ async def test_no_two_go_on_in_the_same_turn() -> None:
     assert len({turn for _, turn in begun}) == 20
 
 
-async def test_who_is_cancelled_while_waiting_holds_nobody_up() -> None:
+async def test_who_is_cancelled_while_waiting_holds_no_one_up() -> None:
     turns = Turns()
     waiting = [asyncio.create_task(turns.take()) for _ in range(5)]
     await asyncio.sleep(0)

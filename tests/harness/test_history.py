@@ -37,7 +37,7 @@ def history(*contents: str) -> History:
     return made
 
 
-def test_text_that_nobody_counted_is_estimated_on_the_high_side() -> None:
+def test_text_that_no_one_counted_is_estimated_on_the_high_side() -> None:
     assert history("a" * 100).tokens == 40
 
 

@@ -94,7 +94,7 @@ async def test_an_agent_that_is_only_watched_does_what_it_would_do_anyway() -> N
     assert [draft.step for draft in watcher.drafts] == [1, 2, 3]
 
 
-async def test_the_time_for_which_an_agent_is_held_is_charged_to_nobody() -> None:
+async def test_the_time_for_which_an_agent_is_held_is_charged_to_no_one() -> None:
     trajectory, _, _ = await watched([LS, CLAIM, CLAIM], Watcher(hold_sec=0.2), timeout_sec=0.3)
     assert trajectory.outcome is Outcome.SUBMITTED
     assert trajectory.waited_sec >= 0.6
@@ -219,7 +219,7 @@ async def test_what_a_rule_allows_is_done_and_the_rest_is_refused_without_anybod
     assert trajectory.outcome is Outcome.SUBMITTED
 
 
-async def test_what_no_rule_allows_is_done_once_somebody_says_so() -> None:
+async def test_what_no_rule_allows_is_done_once_someone_says_so() -> None:
     async def decide(draft: Draft) -> Decision:
         return Approved(draft.reply, "by a person") if draft.needs_word else draft.reply
 
@@ -269,12 +269,12 @@ def test_a_setting_says_who_approves(file: Path, setting: str, asks: bool, numbe
 
 
 @pytest.mark.parametrize("setting", ["", "yes", "ask,", "ask,ls", "allowlist=", "allowlist"])
-def test_a_setting_that_is_none_is_refused(setting: str) -> None:
+def test_a_setting_that_is_invalid_is_refused(setting: str) -> None:
     with pytest.raises(BadApproval, match="write ask, allowlist=FILE, or ask,allowlist=FILE"):
         Approval.read(setting)
 
 
-def test_files_that_cannot_be_used_are_told_with_their_line(tmp_path: Path) -> None:
+def test_files_that_cannot_be_used_are_reported_with_their_line(tmp_path: Path) -> None:
     with pytest.raises(BadApproval, match=r"missing\.txt: No such file or directory"):
         read_rules(tmp_path / "missing.txt")
     (bad := tmp_path / "bad.txt").write_text("ls\n(\n")
@@ -334,7 +334,7 @@ def test_a_line_goes_on_where_an_earlier_reply_has_left_it(approver: Approver) -
     assert approver.find_refused(typed("; rm x\n")) == ("; rm x",)
 
 
-def test_the_rules_that_allow_a_reply_are_told_once_each(approver: Approver) -> None:
+def test_the_rules_that_allow_a_reply_are_reported_once_each(approver: Approver) -> None:
     actions: tuple[Action, ...] = (Command("ls"), Command("cat a"), Command("ls -l"))
     assert approver.rules_for(Parsed(actions)) == ("ls( -\\w+)*", "cat [\\w./]+")
 

@@ -45,7 +45,7 @@ def test_nothing_is_said_of_ordinary_replies():
 
 
 @pytest.mark.parametrize("sign", ["cut", "reasoning_only", "prompt_truncated", "near_time_limit", "not_known_yet"])
-def test_a_sign_of_many_replies_is_said_with_its_share_also_one_that_nobody_knows(sign: str):
+def test_a_sign_of_many_replies_is_said_with_its_share_also_one_that_no_one_knows(sign: str):
     odd = Reply(content="x", signs=() if sign == "cut" else (sign,), cut=sign == "cut")
     (note,) = reply_notes([seen(odd, Reply(content="y")), seen(Reply(content="z"), Reply(content="z"))])
     assert note.startswith("1 of 4 replies (25 %), in 1 trial, ")

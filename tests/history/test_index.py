@@ -312,13 +312,13 @@ def test_the_trials_of_a_task_are_given_run_by_run(runs: Path, history: RunHisto
     night(runs, 2, None)
     night(runs, 3, tasks="b")
     history.update(runs)
-    found = history.trials_of("a")
+    found = history.trials_by_run("a")
     assert {path.name: [(each.seed, each.status) for each in trials] for path, trials in found.items()} == {
         "night-1": [(0, "fail"), (1, "fail")],
         "night-2": [(0, "error"), (1, "error")],
     }
     assert {each.task for trials in found.values() for each in trials} == {"a"}
-    assert history.trials_of("c") == {}
+    assert history.trials_by_run("c") == {}
 
 
 def test_the_trials_of_a_run_are_read_as_far_as_they_are_wanted(runs: Path, history: RunHistory) -> None:

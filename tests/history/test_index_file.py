@@ -42,7 +42,7 @@ def updating(runs: Path, killed_at: str = "", times: int = 0) -> subprocess.Pope
 
 
 def updated(runs: Path, name: str = INDEX_NAME) -> tuple[tuple[str, ...], str]:
-    """What was done to the file, and what an update came to."""
+    """A change to the file, and the result of an update."""
     with RunHistory.open(runs / name) as history:
         changes = history.update(runs)
         return (*history.notes, *changes.notes), changes.words

@@ -68,7 +68,7 @@ def test_the_remarks_on_a_task_report_changed_content(history: RunHistory, tmp_p
     write_night(tmp_path, 2, {"a": "2"})
     history.update(tmp_path)
     points = history.task("a")
-    names = history.names_of(point.hash for point in points if point.hash is not None)
+    names = history.names_by_hash(point.hash for point in points if point.hash is not None)
     assert task_remarks("a", points, names, 3) == (
         "content changed from night-2 (2026-01-03) on: 1 to 2; earlier results are of another task",
         "the same content was also run as old-name",

@@ -222,7 +222,7 @@ async def test_an_unknown_trial_is_refused_with_similar_names(tasks: TaskSet, st
 
 
 def a_run(planned: int) -> RunControl:
-    return RunControl("r", planned, 1, attend=partial(make_debugger, waits=False, asks=False))
+    return RunControl("r", planned, 1, make_debugger=partial(make_debugger, waits=False, asks=False))
 
 
 async def test_an_agent_that_has_ended_gets_no_message(tasks: TaskSet, store: RunStore) -> None:

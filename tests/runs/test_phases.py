@@ -59,7 +59,7 @@ PHASES_OF_SERVICES = [
     ("services-agent-closed", EVERYBODY, NOBODY, EVERYBODY),
     ("services-agent-allowlist", NOBODY, ONE, EVERYBODY),
 ]
-"""The same for tasks with services, which reach each other in all phases."""
+"""Networks for tasks with services, which reach each other in all phases."""
 
 
 @pytest.fixture(scope="module")

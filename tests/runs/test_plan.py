@@ -13,13 +13,13 @@ from run_plans import A_MODEL, a_config, a_document, a_plan
 from harness.trajectory import Outcome
 from tbench.agents.trial_agent import AgentReport, NopAgent, Workplace
 from tbench.config.document import RunDocument
-from tbench.config.setting import settings_of
+from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.events import Events
 from tbench.runs.plan import as_configured, check_same_run, overridden, plan_trials, semantic, trial_id
 from tbench.runs.resume import EarlierRun
-from tbench.runs.run import Run, demand_of_task
+from tbench.runs.run import Run, task_demand
 from tbench.sandbox.fake import FakeBackend
 from tbench.storage.run_store import RunStore
 from tbench.tasks.format import TaskFile
@@ -74,7 +74,9 @@ def test_the_seed_scheme_makes_another_trial_where_a_model_is_sent_seeds() -> No
 
 
 @pytest.mark.parametrize(
-    "setting", [setting for setting in settings_of(RunConfig) if setting.is_measured], ids=lambda setting: setting.path
+    "setting",
+    [setting for setting in iter_settings(RunConfig) if setting.is_measured],
+    ids=lambda setting: setting.path,
 )
 def test_every_measured_setting_makes_another_trial(setting: Any) -> None:
     plan = a_plan(**BASH)
@@ -94,7 +96,7 @@ def test_every_measured_setting_makes_another_trial(setting: Any) -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    [setting for setting in settings_of(RunConfig) if not setting.is_measured and setting.name != "preset"],
+    [setting for setting in iter_settings(RunConfig) if not setting.is_measured and setting.name != "preset"],
     ids=lambda setting: setting.path,
 )
 def test_the_others_do_not(setting: Any) -> None:
@@ -248,7 +250,7 @@ def test_overrides_apply_once_and_the_hash_is_of_the_written_task(make_task: Mak
 
 def test_admission_counts_overridden_resources(make_task: MakeTask) -> None:
     task = as_configured(Task.read(make_task()), a_config(cpus=3, memory_mb=1000))
-    assert (demand_of_task(task, "shared").cpus, demand_of_task(task, "both").memory_mb) == (3, 2000)
+    assert (task_demand(task, "shared").cpus, task_demand(task, "both").memory_mb) == (3, 2000)
 
 
 async def test_agent_and_verifier_work_under_the_overridden_timeouts(make_task: MakeTask, tmp_path: Path) -> None:

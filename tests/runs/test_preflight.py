@@ -18,7 +18,13 @@ from tbench.events import Event, Events, Note, TrialPhase, TrialVerdict
 from tbench.results import Stage
 from tbench.runs.admission import Demand
 from tbench.runs.plan import as_configured, plan_trials
-from tbench.runs.preflight import ImageRemover, refusal, refusals, require_runnable_task, size_warning
+from tbench.runs.preflight import (
+    ImageRemover,
+    not_runnable_tasks,
+    require_runnable_task,
+    size_warning,
+    why_not_runnable,
+)
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
@@ -31,7 +37,7 @@ TPU = "[environment]\ntpu = { type = 'v4', topology = '2x2x1' }\n"
 
 
 def why(path: Path, agent: str = "model", allowed: tuple[str, ...] = ()) -> tuple[str, str] | None:
-    error = refusal(Task.read(path).allowing(allowed), "", agent)
+    error = why_not_runnable(Task.read(path).allowing(allowed), "", agent)
     return None if error is None else (error.type, str(error))
 
 
@@ -84,9 +90,9 @@ def test_only_the_oracle_needs_a_solution(make_task: MakeTask) -> None:
 
 def test_a_solution_that_goes_away_after_the_plan_was_made_has_changed(make_task: MakeTask) -> None:
     task = Task.read(make_task())
-    assert task.hash and refusal(task, "", "oracle") is None
+    assert task.hash and why_not_runnable(task, "", "oracle") is None
     (task.path / "solution" / "solve.sh").unlink()
-    assert refusal(task, "", "oracle") is None
+    assert why_not_runnable(task, "", "oracle") is None
     with pytest.raises(TrialError, match=r"solve\.sh was removed after the task's hash was computed"):
         assert task.solution
 
@@ -95,7 +101,7 @@ def test_tasks_that_cannot_run_are_found_by_name_in_a_set(make_task: MakeTask) -
     make_task("good")
     make_task("tpu", toml=TPU)
     directory = make_task("broken", toml="[environment\n").parent
-    found = refusals(read_tasks(str(directory)), "nop")
+    found = not_runnable_tasks(read_tasks(str(directory)), "nop")
     assert {name: error.type for name, error in found.items()} == {"broken": "task_invalid", "tpu": "task_unsupported"}
     assert str(found["tpu"]) == "needs environment.tpu, which tbench does not have"
 
@@ -234,17 +240,17 @@ def test_a_task_that_needs_more_gpus_than_there_are_is_refused(
     make_task: MakeTask, gpus: int | None, words: str | None
 ) -> None:
     task = Task.read(make_task(toml="[environment]\ngpus = 2\n"))
-    error = refusal(task, "", "nop", gpus)
+    error = why_not_runnable(task, "", "nop", gpus)
     assert (error is None) == (words is None)
     assert error is None or (error.type == "task_unsupported" and str(error).startswith(str(words)))
 
 
 def test_a_verifier_of_its_own_is_refused_gpus_by_its_key(make_task: MakeTask) -> None:
     task = Task.read(make_task(toml="[verifier.environment]\ngpus = 1\n"))
-    error = refusal(task, "", "nop", 0)
+    error = why_not_runnable(task, "", "nop", 0)
     assert error is not None
     assert str(error).startswith("needs verifier.environment.gpus = 1, but the engine has no nvidia runtime; ")
-    assert refusal(task, "", "nop", 1) is None
+    assert why_not_runnable(task, "", "nop", 1) is None
 
 
 # The images of a run: reported and prefetched before it, removed after the last trial of a task.
@@ -376,7 +382,7 @@ async def test_images_that_cannot_be_removed_are_not_counted(tasks: TaskSet) -> 
     plans = plan_trials(tasks, a_plan())
     dropping = ImageRemover(Keeping(), plans)
     for plan in plans:
-        await dropping.after(plan)
+        await dropping.note_finished(plan)
     assert dropping.message == ""
 
 

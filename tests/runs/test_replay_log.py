@@ -37,7 +37,7 @@ async def test_replayed_replies_are_not_requested_again() -> None:
     replies = [
         await followed(first, model, number, *messages) for number, messages in enumerate(([a], [a, b], [a, b, c]), 1)
     ]
-    again = ReplayLog(first.up_to(2, [a_step(1, "x")]))
+    again = ReplayLog(first.steps_before(2, [a_step(1, "x")]))
     assert await followed(again, model, 1, said("a")) is replies[0]
     now = again.begin(2)
     assert again.earlier is not None
@@ -55,7 +55,7 @@ async def test_a_context_that_was_full_is_full_again() -> None:
     with pytest.raises(ContextLimitReached):
         await first.reply(asks(model, said("a")))
     await first.reply(asks(model, said("a")))
-    again = ReplayLog(first.up_to(1, ()))
+    again = ReplayLog(first.steps_before(1, ()))
     again.begin(1)
     with pytest.raises(ContextLimitReached) as refusal:
         await again.reply(asks(model, said("a")))
@@ -70,7 +70,7 @@ async def test_the_step_that_waits_is_known_up_to_its_reply_only() -> None:
     await replay_log.reply(asks(model, said("a")))
     now.reviewed_after, now.decided, now.typed = 1, Declined("no"), [b"before", b"after"]
     await replay_log.reply(asks(model, said("summarise")))
-    ((step,),) = replay_log.up_to(1, ())
+    ((step,),) = replay_log.steps_before(1, ())
     assert (step.decided, step.typed, len(step.queries)) == (None, [b"before", b""], 1)
     assert (now.decided, len(now.queries)) == (Declined("no"), 2)
 
@@ -79,7 +79,7 @@ async def test_a_different_observation_is_reported() -> None:
     model, first = ScriptedModel(["one", "two"]), ReplayLog()
     await followed(first, model, 1, said("a"))
     await followed(first, model, 2, said("b"))
-    again = ReplayLog(first.up_to(2, [a_step(1, "12 files"), a_step(2, "")]))
+    again = ReplayLog(first.steps_before(2, [a_step(1, "12 files"), a_step(2, "")]))
     await followed(again, model, 1, said("a"))
     again.begin(2)
     assert again.difference([a_step(1, "12 files")]) == ""
@@ -91,7 +91,7 @@ async def test_parts_of_a_trial_are_kept_apart() -> None:
     assert not first.has_begun
     await followed(first, model, 1, said("a"))
     await followed(first, model, 1, said("b"))
-    known = first.up_to(1, ())
+    known = first.steps_before(1, ())
     assert [len(part) for part in known] == [1, 1]
     again = ReplayLog(known)
     await followed(again, model, 1, said("a"))

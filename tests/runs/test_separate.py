@@ -21,7 +21,7 @@ from tbench.events import Events
 from tbench.results import TrialResult
 from tbench.runs.admission import Demand
 from tbench.runs.plan import as_configured
-from tbench.runs.run import demand_of_task
+from tbench.runs.run import task_demand
 from tbench.runs.trial import Trial
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import ExecResult, Sandbox
@@ -234,7 +234,7 @@ async def test_a_kept_sandbox_is_the_agents(tmp_path: Path, make_task: MakeTask)
 def test_a_trial_needs_the_larger_of_both_containers_as_they_never_run_at_once(make_task: MakeTask) -> None:
     toml = "[environment]\ncpus = 2\nmemory_mb = 100\n[verifier.environment]\ncpus = 1\nmemory_mb = 300\n"
     task = Task.read(make_task(toml=toml))
-    assert {demand_of_task(task, mode) for mode in ("shared", "both", "isolated")} == {Demand(2, 300)}
+    assert {task_demand(task, mode) for mode in ("shared", "both", "isolated")} == {Demand(2, 300)}
 
 
 def test_overrides_apply_to_the_verifiers_container_too(make_task: MakeTask) -> None:

@@ -10,7 +10,7 @@ from run_trees import a_result
 from step_tasks import step_task
 
 from tbench.results import Integrity, TaskStepResult, TrialResult
-from tbench.runs.resume import settled
+from tbench.runs.resume import settle_result
 from tbench.tasks.task import Task
 from tbench.verify.calibration import Calibration, MeasuredTrial
 
@@ -44,8 +44,8 @@ def settle(make_task: MakeTask, tmp_path: Path) -> Any:
         for name, text in (files or {}).items():
             (tmp_path / "trial" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "trial" / name).write_text(text)
-        after = settled(result, known, task, tmp_path / "trial")
-        assert settled(after, known, task, tmp_path / "trial") == after
+        after = settle_result(result, known, task, tmp_path / "trial")
+        assert settle_result(after, known, task, tmp_path / "trial") == after
         return after
 
     return settle
@@ -116,10 +116,10 @@ def test_each_step_is_held_to_its_own(make_task: MakeTask, tmp_path: Path) -> No
         update={"task_steps": (TaskStepResult(name="one", reward=1.0), TaskStepResult(name="two", reward=1.0))}
     )
     known = oracle(signs=(f"{STRONG} (step two)",))
-    after = settled(before, known, task, tmp_path)
+    after = settle_result(before, known, task, tmp_path)
     assert [step.reward for step in after.task_steps] == [0.0, 1.0]
     assert (after.reward, after.reward_all_steps) == (0.5, 0.5)
     cleared = f"cleared: {STRONG}, as with the oracle (step two)"
     assert after.integrity.tamper == (f"{DISAGREES} (step one)", cleared)
-    assert settled(after, known, task, tmp_path) == after
-    assert settled(before, oracle(rewards={}), task, tmp_path) == before
+    assert settle_result(after, known, task, tmp_path) == after
+    assert settle_result(before, oracle(rewards={}), task, tmp_path) == before

@@ -11,7 +11,7 @@ from digest_cases import write_task
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.sandbox.archive import ChunkReader, FileEntry, loose_files, pack, tree_at, unpack
+from tbench.sandbox.archive import ChunkReader, FileEntry, loose_files, pack, place_tree, unpack
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.files import TreeEntry
 from tbench.tasks.task import Task
@@ -76,13 +76,13 @@ def test_links_and_devices_are_left_out() -> None:
 
 
 def test_a_folder_of_a_task_is_put_where_it_is_wanted_the_directory_first() -> None:
-    entries = tree_at("/t", {"sub": TreeEntry(None, 0o755), "sub/run": TreeEntry(b"x", 0o750)})
+    entries = place_tree("/t", {"sub": TreeEntry(None, 0o755), "sub/run": TreeEntry(b"x", 0o750)})
     assert list(entries.items()) == [
         ("/t", FileEntry(None, 0o755)),
         ("/t/sub", FileEntry(None, 0o755)),
         ("/t/sub/run", FileEntry(b"x", 0o750)),
     ]
-    assert tree_at("/t", {}) == {"/t": FileEntry(None, 0o755)}
+    assert place_tree("/t", {}) == {"/t": FileEntry(None, 0o755)}
 
 
 def test_packed_files_belong_to_root() -> None:

@@ -1,4 +1,4 @@
-"""What every backend keeps to: the fake, several machines, Docker and Podman, by the same tests."""
+"""The contract of every backend: the fake, several machines, Docker and Podman, by the same tests."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_a_copy_has_the_files_and_a_life_of_its_own(sandbox: Sandbox) -> N
     assert (await sandbox.shell("true", timeout_sec=30)).exit_code == 0
 
 
-async def test_a_sandbox_made_anew_has_nothing_of_the_first(sandbox: Sandbox) -> None:
+async def test_a_sandbox_made_again_has_nothing_of_the_first(sandbox: Sandbox) -> None:
     assert isinstance(sandbox, Copies)
     await sandbox.put({"/note": FileEntry(b"here")})
     anew = await sandbox.make_fresh()

@@ -1,4 +1,4 @@
-"""Of which proxy containers are told, and what of it may be told to anybody else."""
+"""The proxy that containers get, and what others may see of it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_password_is_in_nothing_that_is_stored_and_found_again_where_it_is_kno
 )
 def test_every_form_of_a_password_is_hidden_also_in_messages(form: str) -> None:
     proxy = container_proxy(URL, {})
-    for hide in (proxy.masks.masked_text, make_redactor([], host={}, proxy=proxy)):
+    for hide in (proxy.masks.mask_text, make_redactor([], host={}, proxy=proxy)):
         said = hide(f"cannot reach {form} today")
         assert "w0rd" not in said
         assert said.startswith("cannot reach ") and said.endswith(" today")
@@ -102,9 +102,9 @@ def test_every_form_of_a_password_is_hidden_also_in_messages(form: str) -> None:
 
 def test_a_short_password_is_hidden_where_it_is_one_and_stays_where_it_is_a_word() -> None:
     masks = container_proxy("http://u:cat@p:1", {}).masks
-    assert masks.masked_text("http://u:cat@p:1 cat file") == "http://******p:1 cat file"
-    assert container_proxy("http://tokentoken@p:1", {}).masks.masked_text("tokentoken") == "*" * 10
-    assert container_proxy("http://p:1", {}).masks.masked_text("http://p:1") == "http://p:1"
+    assert masks.mask_text("http://u:cat@p:1 cat file") == "http://******p:1 cat file"
+    assert container_proxy("http://tokentoken@p:1", {}).masks.mask_text("tokentoken") == "*" * 10
+    assert container_proxy("http://p:1", {}).masks.mask_text("http://p:1") == "http://p:1"
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,15 @@ def test_it_does_not_matter_where_output_is_cut(text: str, cuts: list[int]) -> N
 
 @given(st.text())
 def test_other_text_is_left_alone(text: str) -> None:
-    assert Masks(("a-long-secret",)).masked_text(text) == text
-    assert Masks(()).masked_text(text) == text
+    assert Masks(("a-long-secret",)).mask_text(text) == text
+    assert Masks(()).mask_text(text) == text
 
 
 @pytest.mark.parametrize(
     "between", ["\n", "\r\n", "\n%output %0 ", "\n%extended-output %3 12 : "], ids=lambda each: json.dumps(each)
 )
 def test_a_secret_is_found_across_lines_of_a_screen_and_of_tmux(between: str) -> None:
-    masked = Masks(SECRETS).masked(f"at pa%40{between}ss-w0rd.".encode())
+    masked = Masks(SECRETS).mask(f"at pa%40{between}ss-w0rd.".encode())
     assert masked == f"at *****{between}*******.".encode()
 
 

@@ -56,7 +56,7 @@ async def test_a_copy_starts_meanwhile_and_belongs_to_whoever_fills_it() -> None
 
 
 @pytest.mark.parametrize("starts", [True, False])
-async def test_a_copy_that_nobody_fills_is_removed(starts: bool) -> None:
+async def test_a_copy_that_no_one_fills_is_removed(starts: bool) -> None:
     sandbox = Slow()
     async with background_copy(sandbox):
         await asyncio.sleep(0)
@@ -67,7 +67,7 @@ async def test_a_copy_that_nobody_fills_is_removed(starts: bool) -> None:
 
 
 @pytest.mark.parametrize("fails", ["start", "bring"])
-async def test_what_fails_is_told_where_the_copy_is_wanted_and_leaves_nothing(fails: str) -> None:
+async def test_what_fails_is_reported_where_the_copy_is_wanted_and_leaves_nothing(fails: str) -> None:
     sandbox = Slow(fails)
     sandbox.let_start.set()
     async with background_copy(sandbox) as fill:

@@ -53,7 +53,7 @@ def table(rows: Rows, noise: int) -> RewardTable:
         for task, row in enumerate(rows)
         for seed, number in enumerate(row)
     ]
-    return RewardTable.of(verdicts, names, seeds)
+    return RewardTable.from_verdicts(verdicts, names, seeds)
 
 
 def exact_mean(numbers: Sequence[Fraction]) -> Fraction:
@@ -129,6 +129,6 @@ def test_float_noise_does_not_change_the_gates_verdict(nights: Sequence[Rows], n
 
 def test_noise_at_the_end_of_the_range_leaves_a_score_its_bounds() -> None:
     rewards = [("a", 0, 0.1 + 0.7 + 0.2 + 2**-52), ("b", 0, -1e-17)]
-    assert RewardTable.of(rewards, ["a", "b"], [0, 1]).is_bounded
-    assert not RewardTable.of([*rewards, ("b", 1, 1.5)], ["a", "b"], [0, 1]).is_bounded
-    assert not RewardTable.of(rewards, ["a", "b"], [0], is_bounded=False).is_bounded
+    assert RewardTable.from_verdicts(rewards, ["a", "b"], [0, 1]).is_bounded
+    assert not RewardTable.from_verdicts([*rewards, ("b", 1, 1.5)], ["a", "b"], [0, 1]).is_bounded
+    assert not RewardTable.from_verdicts(rewards, ["a", "b"], [0], is_bounded=False).is_bounded

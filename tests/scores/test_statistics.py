@@ -44,7 +44,7 @@ MODELS = ("tmax-9b", "Qwen3.5-9B", "Qwen3.5-2B")
 def table(*rows: tuple[float | None, ...]) -> RewardTable:
     tasks = [f"task-{t}" for t in range(len(rows))]
     verdicts = [(task, seed, reward) for task, row in zip(tasks, rows, strict=True) for seed, reward in enumerate(row)]
-    return RewardTable.of(verdicts, tasks, range(len(rows[0])))
+    return RewardTable.from_verdicts(verdicts, tasks, range(len(rows[0])))
 
 
 def tables(rewards: st.SearchStrategy[float | None]) -> st.SearchStrategy[RewardTable]:
@@ -69,7 +69,7 @@ def published(request: pytest.FixtureRequest) -> tuple[RewardTable, dict[str, An
     verdicts = [(line["task"], line["seed"], line["reward"]) for line in mine]
     tasks, seeds = sorted({line["task"] for line in mine}), sorted({line["seed"] for line in mine})
     expected = json.loads((PUBLISHED / "expected.json").read_text())["models"][request.param]
-    return RewardTable.of(verdicts, tasks, seeds), expected
+    return RewardTable.from_verdicts(verdicts, tasks, seeds), expected
 
 
 def test_published_scores_are_reproduced(published: tuple[RewardTable, dict[str, Any]]) -> None:
@@ -193,16 +193,16 @@ def test_counts_concentrated_in_one_bin_are_uneven(most: int, total: int, places
 
 def test_a_table_refuses_what_does_not_fit_its_plan() -> None:
     with pytest.raises(ValueError, match="at least one task"):
-        RewardTable.of([], [], [0])
+        RewardTable.from_verdicts([], [], [0])
     with pytest.raises(ValueError, match="planned twice"):
-        RewardTable.of([], ["a", "a"], [0])
+        RewardTable.from_verdicts([], ["a", "a"], [0])
     with pytest.raises(ValueError, match="not planned"):
-        RewardTable.of([("b", 0, 1.0)], ["a"], [0])
+        RewardTable.from_verdicts([("b", 0, 1.0)], ["a"], [0])
     with pytest.raises(ValueError, match="two verdicts"):
-        RewardTable.of([("a", 0, 1.0), ("a", 0, 0.0)], ["a"], [0])
+        RewardTable.from_verdicts([("a", 0, 1.0), ("a", 0, 0.0)], ["a"], [0])
     for reward in (math.nan, math.inf, 1e308, -2e9):
         with pytest.raises(ValueError, match="finite number, or too large"):
-            RewardTable.of([("a", 0, reward)], ["a"], [0])
+            RewardTable.from_verdicts([("a", 0, reward)], ["a"], [0])
 
 
 def test_the_largest_rewards_can_be_computed_with() -> None:

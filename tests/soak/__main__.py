@@ -75,7 +75,7 @@ def write_tasks(directory: Path, scripts: Path) -> TaskSet:
 
 @dataclass(frozen=True)
 class Held:
-    """What this process and the engine hold at a moment."""
+    """Resources that this process and the engine hold at a moment."""
 
     containers: frozenset[str]
     networks: frozenset[str]

@@ -1,4 +1,4 @@
-"""What befalls the containers of a run: removed, stopped for a while, emptied of processes, out of memory.
+"""Harm to the containers of a run: removed, stopped for a while, emptied of processes, out of memory.
 
 Not `docker pause`: with an exec that is just beginning it makes Docker 20.10 lock that container for good.
 """

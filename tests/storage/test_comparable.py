@@ -9,7 +9,7 @@ import pytest
 from run_plans import A_MODEL, a_plan
 
 from tbench.config.document import PlannedTask, RunDocument
-from tbench.config.setting import settings_of
+from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 from tbench.origin import DatasetOrigin
 from tbench.results import UNKNOWN_TIME, TrialResult
@@ -73,7 +73,7 @@ def imported(agent: str = "unknown") -> StoredRun:
 def test_every_setting_has_chosen_whether_it_moves_a_score() -> None:
     """A new setting fails here until its name stands in one of the two lists above."""
     assert sorted([*MOVES_A_SCORE.split(), *MOVES_NONE.split()]) == sorted(
-        setting.path for setting in settings_of(RunConfig)
+        setting.path for setting in iter_settings(RunConfig)
     )
     assert set(MOVES_A_SCORE.split()) - BY_LOCK == {key for key in score_keys(a_run()) if "." in key} - BY_LOCK - {
         "tasks.t"

@@ -34,7 +34,7 @@ def test_a_plan_says_what_was_planned_and_where_it_is_from(tmp_path: Path) -> No
     assert run.task_hashes == {"a": "f" * 64}
 
 
-def test_what_was_done_otherwise_than_the_tasks_say_is_told(tmp_path: Path) -> None:
+def test_what_was_done_otherwise_than_the_tasks_say_is_reported(tmp_path: Path) -> None:
     settings = {"timeout_multiplier": 1.0, "agent_timeout_multiplier": 2.5, "environment.override_cpus": 4}
     more = {"agent.max_timeout_sec": 60, "agent.kwargs.max_turns": 3, "environment.type": "docker"}
     run = read_run(store(tmp_path, {**PLAN, "settings": settings | more}))
@@ -50,7 +50,7 @@ def test_a_plan_of_others_is_no_import() -> None:
     assert imported_plan({**PLAN, "schema_version": 3}) is None
 
 
-def test_a_plan_that_cannot_be_read_is_told_in_a_line(tmp_path: Path) -> None:
+def test_a_plan_that_cannot_be_read_is_reported_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(RunUnreadable, match=r"run.json: imported.format: .*; import it again$"):
         read_run(store(tmp_path, {**PLAN, "imported": {"format": "elsewhere"}}))
 

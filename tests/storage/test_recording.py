@@ -1,4 +1,4 @@
-"""What is new in a recording."""
+"""New events of a recording."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from run_trees import a_result, write_run
 from tbench.results import TrialResult
 from tbench.storage import summaries
 from tbench.storage.read_run import read_run
-from tbench.storage.summaries import read_summary, summary_of
+from tbench.storage.summaries import make_summary, read_summary
 
 SEEDS = 5
 
@@ -35,15 +35,15 @@ def test_the_summary_of_a_directory_is_that_of_all_its_results_without_one_of_th
 
     def counted_then(*given: object, **more: object) -> object:
         held.append(sum(isinstance(each, TrialResult) for each in gc.get_objects()))
-        return summary_of(*given, **more)  # type: ignore[arg-type]
+        return make_summary(*given, **more)  # type: ignore[arg-type]
 
     gc.collect()
     before = sum(isinstance(each, TrialResult) for each in gc.get_objects())
-    monkeypatch.setattr(summaries, "summary_of", counted_then)
+    monkeypatch.setattr(summaries, "make_summary", counted_then)
     stored, summary = read_summary(run)
     assert held[0] - before <= 2
     assert stored.results == []
-    assert summary == summary_of(read_run(run))
+    assert summary == make_summary(read_run(run))
 
 
 def peak_of(run: Path) -> int:

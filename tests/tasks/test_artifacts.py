@@ -1,4 +1,4 @@
-"""What a task hands over to its verifier: what may be named, where it is stored, and what is collected first."""
+"""Artifacts that a task hands over to its verifier: allowed names, where they are stored, order of collection."""
 
 from __future__ import annotations
 

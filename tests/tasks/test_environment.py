@@ -1,4 +1,4 @@
-"""What a verifier's own container is made of: which image, whose limits, and whether the tests are in it."""
+"""The verifier's own container: its image, its limits, and whether the tests are in it."""
 
 from __future__ import annotations
 

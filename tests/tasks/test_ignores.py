@@ -34,7 +34,7 @@ def test_what_the_digest_ignores_does_not_go_into_containers(make_task: MakeTask
     assert set(Task.read(path).tests) == {"test.sh", "b.pyc", ".gitignore"}
 
 
-def test_files_that_only_the_own_gitignore_leaves_out_are_told(make_task: MakeTask) -> None:
+def test_files_that_only_the_own_gitignore_leaves_out_are_reported(make_task: MakeTask) -> None:
     files = {
         "tests/data/a.bin": "",
         "solution/b.bin": "",

@@ -45,7 +45,7 @@ def test_what_is_no_host_is_refused(written: str) -> None:
         allowed_host(written)
 
 
-def test_names_and_addresses_are_told_apart_and_addresses_do_not_overlap() -> None:
+def test_names_and_addresses_are_distinguished_and_addresses_do_not_overlap() -> None:
     hosts = ("a.example", "10.0.0.0/8", "10.1.2.3", "*.b.example", "2001:db8::1", "192.0.2.0/25", "192.0.2.128/25")
     policy = NetworkPolicy("allowlist", hosts)
     assert policy.names == ("a.example", "*.b.example")

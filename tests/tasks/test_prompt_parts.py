@@ -1,4 +1,4 @@
-"""What an agent is told beside the instruction, word for word as Harbor tells it to Terminus-2."""
+"""Parts of the prompt besides the instruction, word for word like Harbor's for Terminus-2."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_server_that_cannot_be_reached_is_malformed(make_task: MakeTask, serve
         Task.read(make_task(toml=f"[[environment.mcp_servers]]\nname = 'm'\n{server}\n"))
 
 
-def test_skills_are_told_by_name_description_and_place() -> None:
+def test_skills_are_reported_by_name_description_and_place() -> None:
     assert skills_block({"/skills/greet/SKILL.md": GREETS}) == (
         "\n<available_skills>\n  <skill>\n    <name>greet</name>\n"
         "    <description>Says &lt;hello&gt; &amp; more</description>\n"

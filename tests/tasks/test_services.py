@@ -10,8 +10,8 @@ from run_plans import a_config
 
 from tbench.errors import TaskInvalid, TrialError
 from tbench.runs.plan import as_configured
-from tbench.runs.preflight import refusal
-from tbench.runs.run import demand_of_task
+from tbench.runs.preflight import why_not_runnable
+from tbench.runs.run import task_demand
 from tbench.tasks.consent import VariableRequest
 from tbench.tasks.environment import Environment, agent_environment
 from tbench.tasks.format import EnvironmentSection
@@ -93,15 +93,15 @@ def test_a_task_without_any_image_for_main_is_malformed(make_task: MakeTask) -> 
 def test_admission_counts_all_services_and_the_copy_of_main(make_task: MakeTask) -> None:
     text = "services: {api: {image: x, mem_limit: 128m, cpus: 0.5}, other: {image: y}}"
     task = Task.read(with_compose(make_task, text))
-    shared, both = demand_of_task(task, "shared"), demand_of_task(task, "both")
+    shared, both = task_demand(task, "shared"), task_demand(task, "both")
     assert (shared.cpus, shared.memory_mb) == (1 + 0.5 + 1, 256 + 128 + 2048)
     assert (both.cpus, both.memory_mb) == (shared.cpus, shared.memory_mb + 256)
     doubled = as_configured(task, a_config(cpus=4.0, memory_mb=512))
-    assert demand_of_task(doubled, "shared").cpus == 4 + 0.5 + 1
+    assert task_demand(doubled, "shared").cpus == 4 + 0.5 + 1
     limited = Task.read(
         with_compose(make_task, "services: {main: {mem_limit: '${MEMORY}', cpus: '${CPUS}'}}", name="b")
     )
-    assert demand_of_task(as_configured(limited, a_config(memory_mb=512)), "shared").memory_mb == 512
+    assert task_demand(as_configured(limited, a_config(memory_mb=512)), "shared").memory_mb == 512
 
 
 def test_variables_come_from_the_task_and_with_consent_from_outside(
@@ -116,14 +116,14 @@ def test_variables_come_from_the_task_and_with_consent_from_outside(
         VariableRequest("services.api.environment.A", "FRUIT", False, "environment/docker-compose.yaml"),
         VariableRequest("services.api.environment.B", "NOWHERE", True, "environment/docker-compose.yaml"),
     ]
-    refused = refusal(task, "", "nop")
+    refused = why_not_runnable(task, "", "nop")
     assert refused is not None
     assert (refused.type, "--allow-env FRUIT" in str(refused)) == ("env_missing", True)
     with pytest.raises(TrialError) as caught:
         next(agent_environment(task).containers())
     assert caught.value.type == "env_missing"
     allowed = task.allowing(["FRUIT"])
-    assert refusal(allowed, "", "nop") is None
+    assert why_not_runnable(allowed, "", "nop") is None
     api = agent_environment(allowed).project
     assert api is not None
     assert (api.services["api"].image, dict(api.services["api"].environment)) == (
@@ -135,7 +135,7 @@ def test_variables_come_from_the_task_and_with_consent_from_outside(
 def test_access_to_the_host_needs_trust(make_task: MakeTask) -> None:
     path = with_compose(make_task, "services: {main: {privileged: true, volumes: ['/etc:/host']}}")
     task = Task.read(path)
-    refused = refusal(task, "", "nop")
+    refused = why_not_runnable(task, "", "nop")
     assert refused is not None
     assert refused.type == "trust_missing"
     file = path / "environment" / "docker-compose.yaml"
@@ -144,9 +144,9 @@ def test_access_to_the_host_needs_trust(make_task: MakeTask) -> None:
         _ = agent_environment(task).project
     assert caught.value.type == "trust_missing"
     trusted = as_configured(task, a_config(trust=True))
-    assert refusal(trusted, "", "nop") is None
+    assert why_not_runnable(trusted, "", "nop") is None
     assert agent_environment(trusted).project is not None
-    assert refusal(as_configured(trusted, a_config()), "", "nop") is not None
+    assert why_not_runnable(as_configured(trusted, a_config()), "", "nop") is not None
 
 
 def test_what_a_compose_file_lacks_is_unsupported_by_key_and_what_is_wrong_is_malformed(make_task: MakeTask) -> None:
@@ -181,12 +181,12 @@ def test_the_compose_file_of_a_verifier_is_known_before_a_run(make_task: MakeTas
     assert task.requested_variables == (
         VariableRequest("services.main.image", "TAG", False, "tests/docker-compose.yaml"),
     )
-    refused = refusal(task, "", "nop")
+    refused = why_not_runnable(task, "", "nop")
     assert refused is not None
     assert refused.type == "trust_missing"
     file = path / "tests" / "docker-compose.yaml"
     assert str(refused) == f"{file}: services.main.privileged; --trust allows it"
-    trusted = refusal(as_configured(task, a_config(trust=True)), "", "nop")
+    trusted = why_not_runnable(as_configured(task, a_config(trust=True)), "", "nop")
     assert trusted is not None
     assert trusted.type == "env_missing"
 
@@ -244,7 +244,7 @@ services:
           memory: ${MEMORY}
 """
     task = Task.read(with_compose(make_task, text))
-    assert refusal(task, "", "nop") is None
+    assert why_not_runnable(task, "", "nop") is None
     (main,) = agent_environment(task).containers()
     assert (main.name, main.path, main.settings) == (task.name, task.path / "environment", task.file.environment)
     project = agent_environment(task).project

@@ -14,7 +14,7 @@ from step_tasks import step_task
 
 from tbench.errors import TaskInvalid, TrialError
 from tbench.runs.plan import as_configured
-from tbench.runs.preflight import refusal
+from tbench.runs.preflight import why_not_runnable
 from tbench.tasks.files import FOLDER_BYTES
 from tbench.tasks.format import TaskFile, step_file
 from tbench.tasks.task import Task
@@ -82,7 +82,7 @@ def test_a_malformed_step_is_named_by_file_and_key(make_task: MakeTask, toml: st
     assert "task.toml: " in message and named in message
 
 
-def test_unknown_keys_of_a_step_are_told(make_task: MakeTask) -> None:
+def test_unknown_keys_of_a_step_are_reported(make_task: MakeTask) -> None:
     task = Task.read(step_task(make_task, "one", one="min_rewrd = 1\n[steps.agent]\ntimeout = 3\n"))
     assert task.unknown_keys == ["steps.0.agent.timeout", "steps.0.min_rewrd"]
 
@@ -162,10 +162,10 @@ def test_a_step_without_a_solution_has_that_of_the_task(make_task: MakeTask) -> 
 
 def test_a_step_without_any_solution_is_known_before_anything_starts(make_task: MakeTask) -> None:
     path = step_task(make_task, "one", "two", files={"steps/two/solution/solve.sh": None})
-    error = refusal(Task.read(path), "", "oracle")
+    error = why_not_runnable(Task.read(path), "", "oracle")
     assert error is not None
     assert (error.type, str(error)) == ("oracle_missing", f"{path}/solution/solve.sh: missing, so there is no oracle")
-    assert refusal(Task.read(path), "", "nop") is None
+    assert why_not_runnable(Task.read(path), "", "nop") is None
 
 
 def test_the_image_of_a_verifier_is_built_of_the_step_that_has_one(make_task: MakeTask) -> None:
@@ -264,8 +264,8 @@ def test_a_step_asks_for_variables_by_name_and_gets_them_with_consent(
 ) -> None:
     monkeypatch.setenv("STEP_TOKEN", "t")
     task = Task.read(step_task(make_task, "one", one='[steps.verifier]\nenv = { T = "${STEP_TOKEN}" }\n'))
-    error = refusal(task, "", "nop")
+    error = why_not_runnable(task, "", "nop")
     assert error is not None and "verifier.env.T (step one) = ${STEP_TOKEN}: " in str(error)
     allowed = as_configured(task, a_config(allow_env=("STEP_TOKEN",)))
-    assert refusal(allowed, "", "nop") is None
+    assert why_not_runnable(allowed, "", "nop") is None
     assert allowed.steps[0].resolve_env(allowed.steps[0].file.verifier.env) == {"T": "t"}

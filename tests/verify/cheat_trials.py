@@ -33,7 +33,7 @@ from tbench.calibration import CalibrationRun
 from tbench.demo.server import DemoEndpoint
 from tbench.errors import TrialError
 from tbench.results import Blame, TrialResult, is_weak
-from tbench.sandbox.archive import tree_at
+from tbench.sandbox.archive import place_tree
 from tbench.sandbox.backend import Sandbox
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, build_tag
@@ -336,7 +336,7 @@ async def _calibrate(cheats: Sequence[Cheat], written: Sequence[Mapping[str, Pat
     tasks = [
         _with_oracle(cheat, written[0][cheat.name], directory / f"kind-{n}") for n, cheat in enumerate(likes.values())
     ]
-    found = await CalibrationRun.of(RunConfig(), 1).tasks(tasks)
+    found = await CalibrationRun.from_config(RunConfig(), 1).tasks(tasks)
     for kind, each in zip(likes, found, strict=True):
         assert each.calibration is not None, (kind, each.error)
         for path in (paths[cheat.name] for paths in written for cheat in cheats if cheat.kind == kind):
@@ -378,7 +378,7 @@ def _without_protection() -> Iterator[None]:
 
 async def _verify_plainly(_: str, task: Task, sandbox: Sandbox, **__: object) -> Verdict:
     """What a runner does that thinks of no cheat: copy the tests, run them, read the reward."""
-    await sandbox.put(tree_at("/tests", task.tests))
+    await sandbox.put(place_tree("/tests", task.tests))
     run = "bash /tests/test.sh >/logs/verifier/stdout.txt 2>&1 </dev/null"
     await sandbox.shell(f"mkdir -p /logs/verifier; cd {sandbox.workdir}; {run}", timeout_sec=60, user="root")
     files = await sandbox.fetch("/logs", _LOGS_BYTES)

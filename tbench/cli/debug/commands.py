@@ -126,10 +126,10 @@ def _keys(rest: str) -> RequestFields:
     if not rest:
         raise ValueError
     pieces = _ESCAPE.split(rest)
-    return {"keys": "".join(_unescaped(each) if at % 2 else each for at, each in enumerate(pieces))}
+    return {"keys": "".join(_unescape(each) if at % 2 else each for at, each in enumerate(pieces))}
 
 
-def _unescaped(escape: str) -> str:
+def _unescape(escape: str) -> str:
     return "\x1b" if escape == "\\e" else codecs.decode(escape, "unicode_escape")
 
 

@@ -17,7 +17,7 @@ from tbench.cli.debug.keys import BY_PRESS, Binding, LineEditor, Press, PressRea
 from tbench.cli.debug.panes import PaneState, Question
 from tbench.cli.debug.screen import render_screen, to_ansi
 from tbench.cli.full_screen import FullScreen
-from tbench.control.client import AttachedTerminal, ControlConnection, ControlConnectionClosed, attached
+from tbench.control.client import AttachedTerminal, ControlConnection, ControlConnectionClosed, attach
 from tbench.control.wire import Answer, Attach, Debug, Sample
 from tbench.errors import UsageError
 
@@ -146,8 +146,8 @@ class Interface:
         """Run until the user leaves or the run ends; return the last command, None after Ctrl-C."""
         loop = asyncio.get_running_loop()
         last: str | None = ""
-        loop.add_signal_handler(signal.SIGWINCH, self._resized)
-        self._resized()
+        loop.add_signal_handler(signal.SIGWINCH, self._on_resize)
+        self._on_resize()
         try:
             async with asyncio.TaskGroup() as self._group:
                 for each in (
@@ -189,7 +189,7 @@ class Interface:
         """Apply each change of the trial's screen."""
         while True:
             with contextlib.suppress(UsageError):  # there is no terminal yet, or it has been replaced
-                async with attached(self._directory, Attach(trial=self._trial, drawn=True)) as terminal:
+                async with attach(self._directory, Attach(trial=self._trial, drawn=True)) as terminal:
                     answer: Answer | None = terminal.first
                     while answer is not None:
                         self._state.screen = answer.screen or self._state.screen
@@ -210,7 +210,7 @@ class Interface:
         found = render_screen(self._state)
         return self._terminal.show([to_ansi(line) for line in found.lines], found.cursor)
 
-    def _resized(self) -> None:
+    def _on_resize(self) -> None:
         self._state.columns, self._state.rows = self._terminal.size
         self._terminal.invalidate()
         self._changed.set()
@@ -229,7 +229,7 @@ class Interface:
                     continue
                 presses = reader.end_escape() if data is None else reader.presses(data)
                 for press in presses:
-                    await self._pressed(press)
+                    await self._on_press(press)
                 self._changed.set()
         finally:
             loop.remove_reader(0)
@@ -249,7 +249,7 @@ class Interface:
             raise UserLeft(None)
         return data
 
-    async def _pressed(self, press: Press) -> None:
+    async def _on_press(self, press: Press) -> None:
         if self._wants_terminal and press.name != "ctrl-c":
             # Keys typed before the terminal is taken over must not act as commands.
             if press.name == "ctrl-]":
@@ -310,13 +310,13 @@ class Interface:
         draft, editor = self._state.debug.draft, os.environ.get("VISUAL") or os.environ.get("EDITOR")
         assert draft is not None
         if not editor:
-            self._state.prompt = Question("reply", "edit", LineEditor.holding(draft.content))
+            self._state.prompt = Question("reply", "edit", LineEditor.with_text(draft.content))
             return
         loop = asyncio.get_running_loop()
         loop.remove_reader(0)
         try:
             with self._terminal.suspended():
-                text = await edited(editor, draft.content)
+                text = await edit_text(editor, draft.content)
         except (OSError, ValueError) as error:
             self.say(f"$EDITOR: {editor}: {error}", is_error=True)
         else:
@@ -326,14 +326,14 @@ class Interface:
                 self._submit(f"edit {text}")
         finally:
             loop.add_reader(0, self._read_input)
-            self._resized()
+            self._on_resize()
 
     async def _type(self) -> None:
         """Let the user type into the trial's terminal until they return it."""
         self._released.clear()
         ends = asyncio.create_task(self._released.wait())
         try:
-            async with attached(self._directory, Attach(trial=self._trial, take=True, drawn=True)) as terminal:
+            async with attach(self._directory, Attach(trial=self._trial, take=True, drawn=True)) as terminal:
                 self._taken, self._state.is_typing, self._state.pane = terminal, True, "terminal"
                 answer: Answer | None = terminal.first
                 while answer is not None and not ends.done():
@@ -359,7 +359,7 @@ class Interface:
             self._released.set()
 
 
-async def edited(editor: str, text: str) -> str:
+async def edit_text(editor: str, text: str) -> str:
     """Return the text after editing it in an editor. Raises OSError, or ValueError for an invalid or failed command."""
     with tempfile.TemporaryDirectory(prefix="tbench-") as folder:
         file = Path(folder) / "reply.txt"

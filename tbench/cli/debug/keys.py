@@ -110,7 +110,7 @@ class PressReader:
     def end_escape(self) -> list[Press]:
         """Interpret an incomplete escape sequence as the Escape key and further keys."""
         rest, self._rest = self._rest, ""
-        return [Press("escape"), *map(_pressed, rest[1:])] if rest else []
+        return [Press("escape"), *map(_make_press, rest[1:])] if rest else []
 
     def _complete(self) -> Iterator[Press]:
         while self._rest:
@@ -124,16 +124,16 @@ class PressReader:
                 return
             elif (found := _SEQUENCE.match(self._rest)) is not None:
                 self._rest = self._rest[found.end() :]
-                yield Press(_named(found[0]))
+                yield Press(_key_name(found[0]))
             elif self._rest[0] == "\x1b":
-                second, self._rest = _pressed(self._rest[1]), self._rest[2:]
+                second, self._rest = _make_press(self._rest[1]), self._rest[2:]
                 yield Press(f"alt-{second.name}")
             else:
                 char, self._rest = self._rest[0], self._rest[1:]
-                yield _pressed(char)
+                yield _make_press(char)
 
 
-def _pressed(char: str) -> Press:
+def _make_press(char: str) -> Press:
     if char in _CONTROLS:
         return Press(_CONTROLS[char])
     if char < " ":
@@ -141,7 +141,7 @@ def _pressed(char: str) -> Press:
     return Press(char)
 
 
-def _named(sequence: str) -> str:
+def _key_name(sequence: str) -> str:
     """Return the name of the key that sends a sequence, or `unknown`."""
     numbers, final = sequence[2:-1], sequence[-1]
     if final == "~":
@@ -161,7 +161,7 @@ class LineEditor:
     """Index of the character under the cursor."""
 
     @classmethod
-    def holding(cls, text: str) -> LineEditor:
+    def with_text(cls, text: str) -> LineEditor:
         """Return an editor for a text, with the cursor at its end."""
         return cls(text, len(text))
 
@@ -183,10 +183,10 @@ class LineEditor:
             case "up" | "down":
                 self._to_line(-1 if press.name == "up" else 1)
             case _:
-                return self._erase(press.name) or self._typed(press.name)
+                return self._erase(press.name) or self._insert_typed(press.name)
         return True
 
-    def _typed(self, name: str) -> bool:
+    def _insert_typed(self, name: str) -> bool:
         if len(name) != 1:
             return False
         self._insert(name)

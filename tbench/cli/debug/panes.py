@@ -13,7 +13,7 @@ from rich.text import Text
 from tbench.cli.attach import crop
 from tbench.cli.debug.keys import LineEditor
 from tbench.control.wire import DebugEnd, DebugState, DraftSeen, Screen, StepSeen, VerdictSeen
-from tbench.text import unseen_as, visible
+from tbench.text import replace_unseen, visible
 
 _TEXT_LINES = 400
 """Maximum number of lines of one text to wrap."""
@@ -39,11 +39,11 @@ def from_screen(line: str) -> Text:
     """Convert a line of a terminal's screen, keeping its colours and escaping all other controls."""
     text = Text.from_ansi(line)
     text.no_wrap = True
-    text.plain = unseen_as(text.plain, "·")
+    text.plain = replace_unseen(text.plain, "·")
     return text
 
 
-def wrapped(text: str, width: int, style: str) -> list[Text]:
+def wrap_text(text: str, width: int, style: str) -> list[Text]:
     """Wrap an untrusted text to a width, escaping all controls."""
     lines = list[Text]()
     for line in visible(text).expandtabs(4).split("\n")[:_TEXT_LINES]:
@@ -51,7 +51,7 @@ def wrapped(text: str, width: int, style: str) -> list[Text]:
     return lines
 
 
-def filled(lines: Sequence[Text], room: Size) -> list[Text]:
+def fit_to_size(lines: Sequence[Text], room: Size) -> list[Text]:
     """Crop or pad lines to exactly this size."""
     shown = [line.copy() for line in lines[: room.rows]]
     shown += [Text() for _ in range(room.rows - len(shown))]
@@ -170,10 +170,10 @@ def terminal_pane(state: PaneState, room: Size) -> tuple[list[Text], Corner | No
     screen = state.screen
     if screen is None:
         words = "the terminal is gone" if state.debug.ended else "no terminal yet: the container is being created"
-        return filled([Text(words, style="dim")], room), None
+        return fit_to_size([Text(words, style="dim")], room), None
     found = crop(screen, room.columns, room.rows)
     lines = [from_screen(line) for line in found.lines]
-    return filled(lines, room), Corner(*found.cursor) if screen.cursor_visible else None
+    return fit_to_size(lines, room), Corner(*found.cursor) if screen.cursor_visible else None
 
 
 def steps_pane(state: PaneState, room: Size) -> list[Text]:
@@ -183,7 +183,7 @@ def steps_pane(state: PaneState, room: Size) -> list[Text]:
         lines = [Text("no step done yet", style="dim")]
     state.scrolled = max(0, min(state.scrolled, len(lines) - room.rows))
     end = len(lines) - state.scrolled
-    return filled(lines[max(0, end - room.rows) : end], room)
+    return fit_to_size(lines[max(0, end - room.rows) : end], room)
 
 
 def _step(step: StepSeen, verdicts: Sequence[VerdictSeen], width: int) -> Iterator[Text]:
@@ -194,22 +194,22 @@ def _step(step: StepSeen, verdicts: Sequence[VerdictSeen], width: int) -> Iterat
     if step.format_error is None:
         yield from _actions(step.actions, width)
     for warning in step.warnings:
-        yield from wrapped(warning, width, "yellow")
+        yield from wrap_text(warning, width, "yellow")
     for verdict in verdicts:
         if verdict.step == step.index:
-            yield from wrapped(verdict_words(verdict), width, "magenta")
+            yield from wrap_text(verdict_words(verdict), width, "magenta")
 
 
 def _reply_text(reasoning: str | None, error: str | None, width: int) -> Iterator[Text]:
     if reasoning:
-        yield from wrapped(reasoning, width, "italic dim")
+        yield from wrap_text(reasoning, width, "italic dim")
     if error:
-        yield from wrapped(error, width, "red")
+        yield from wrap_text(error, width, "red")
 
 
 def _actions(actions: Iterable[str], width: int) -> Iterator[Text]:
     for action in actions:
-        for at, line in enumerate(wrapped(action.rstrip("\n"), width - 2, "green")):
+        for at, line in enumerate(wrap_text(action.rstrip("\n"), width - 2, "green")):
             yield Text.assemble(("> " if at == 0 else "  ", "green"), line)
 
 
@@ -221,10 +221,10 @@ def samples_pane(state: PaneState, room: Size) -> list[Text]:
     first = max(0, min(chosen - fitting // 2, len(samples) - fitting))
     width = (room.columns - (fitting - 1)) // fitting
     some = list(enumerate(samples))[first : first + fitting]
-    columns = [filled(list(_sample(at, each, width)), Size(width, room.rows)) for at, each in some]
+    columns = [fit_to_size(list(_sample(at, each, width)), Size(width, room.rows)) for at, each in some]
     rule = Text("│", style="dim")
     rows = (Text(end="").join([rule]).join(row) for row in zip(*columns, strict=True))
-    return filled(list(rows), room)
+    return fit_to_size(list(rows), room)
 
 
 def _sample(at: int, sample: DraftSeen, width: int) -> Iterator[Text]:
@@ -257,11 +257,11 @@ def draft_pane(state: PaneState, room: Size) -> list[Text]:
         actions = list(_actions(draft.actions, room.columns))
         reply = list(_reply_text(draft.reasoning, draft.error, room.columns))
         if not actions and not draft.error:
-            reply += wrapped(draft.content, room.columns, "")
+            reply += wrap_text(draft.content, room.columns, "")
         lines = _cut(reply, max(1, room.rows - 1 - max(1, len(actions)))) + actions
     rule = Text(f"── {title} ", style="bold")
     rule.append("─" * (room.columns - cell_len(rule.plain)), style="not bold dim")
-    return [rule, *filled(_cut(lines, room.rows - 1), Size(room.columns, room.rows - 1))]
+    return [rule, *fit_to_size(_cut(lines, room.rows - 1), Size(room.columns, room.rows - 1))]
 
 
 def _idle_text(state: PaneState) -> str:

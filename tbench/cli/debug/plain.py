@@ -159,7 +159,7 @@ def _print(lines: Iterator[str] | Sequence[str]) -> None:
         print_line(line)
 
 
-async def commands_in(text: str) -> AsyncIterator[str]:
+async def split_commands(text: str) -> AsyncIterator[str]:
     """Yield the commands in a line, separated by semicolons."""
     for command in text.split(";"):
         yield command

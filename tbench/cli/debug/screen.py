@@ -17,13 +17,13 @@ from tbench.cli.debug.panes import (
     Size,
     draft_pane,
     end_words,
-    filled,
+    fit_to_size,
     samples_pane,
     steps_pane,
     terminal_pane,
     verdict_words,
 )
-from tbench.text import unseen_as, visible_line
+from tbench.text import replace_unseen, visible_line
 
 SMALLEST = Size(40, 10)
 _WAITS = {
@@ -46,12 +46,12 @@ def render_screen(state: PaneState) -> Frame:
     size = Size(state.columns, state.rows)
     if size.columns < SMALLEST.columns or size.rows < SMALLEST.rows:
         words = f"this window is too small; the minimum is {SMALLEST.columns} x {SMALLEST.rows}"
-        return Frame(filled([Text(words)], size), None)
+        return Frame(fit_to_size([Text(words)], size), None)
     foot, cursor = _foot(state)
     lower = draft_pane(state, Size(size.columns, max(3, min(14, size.rows // 4))))
     room = Size(size.columns, size.rows - 1 - len(lower) - len(foot))
     upper, in_terminal = _upper(state, room)
-    lines = filled([_head(state, room)], Size(size.columns, 1)) + upper + lower + foot
+    lines = fit_to_size([_head(state, room)], Size(size.columns, 1)) + upper + lower + foot
     if cursor is not None:
         return Frame(lines, Corner(cursor.column, size.rows - len(foot) + cursor.row))
     return Frame(lines, in_terminal and Corner(in_terminal.column, in_terminal.row + 1))
@@ -82,7 +82,7 @@ def _head(state: PaneState, room: Size) -> Text:
 
 def _upper(state: PaneState, room: Size) -> tuple[list[Text], Corner | None]:
     if state.shows_help:
-        return filled(_help(), room), None
+        return fit_to_size(_help(), room), None
     if state.pane == "samples" and len(state.debug.samples) > 1:
         return samples_pane(state, room), None
     if state.pane == "steps" and not state.is_wide:
@@ -108,7 +108,7 @@ def _foot(state: PaneState) -> tuple[list[Text], Corner | None]:
     keys = _typing_line() if state.is_typing else _keys_line(width)
     message = Text(visible_line(state.message), style="red" if state.is_error else "", no_wrap=True)
     message.truncate(width, overflow="ellipsis")
-    return filled([keys, message], Size(width, 2)), None
+    return fit_to_size([keys, message], Size(width, 2)), None
 
 
 def _typing_line() -> Text:
@@ -137,9 +137,9 @@ def _asking(prompt: Question, room: Size) -> tuple[list[Text], Corner]:
     row, column = row + inner // width, inner % width
     rows = min(len(lines), room.rows - 1)
     first = max(0, min(row - rows // 2, len(lines) - rows))
-    written = [Text(("> " if at == 0 else "  ") + unseen_as(lines[at], "·")) for at in range(first, first + rows)]
+    written = [Text(("> " if at == 0 else "  ") + replace_unseen(lines[at], "·")) for at in range(first, first + rows)]
     cells = cell_len(lines[row][:column]) if row < len(lines) else 0
-    return filled([asks, *written], Size(room.columns, rows + 1)), Corner(2 + cells, 1 + row - first)
+    return fit_to_size([asks, *written], Size(room.columns, rows + 1)), Corner(2 + cells, 1 + row - first)
 
 
 def _help() -> list[Text]:

@@ -13,7 +13,7 @@ import click
 from tbench import exit_codes
 from tbench.api.debugging import DebugSession, debug
 from tbench.cli.debug.interface import Interface
-from tbench.cli.debug.plain import PlainDebugger, commands_in, lines_of_stdin
+from tbench.cli.debug.plain import PlainDebugger, lines_of_stdin, split_commands
 from tbench.cli.execute import tasks_of_run
 from tbench.cli.full_screen import FullScreen, supports_full_screen
 from tbench.cli.interruption import run_interruptibly
@@ -45,7 +45,7 @@ class DebugMode:
     @property
     def lines(self) -> AsyncIterator[str]:
         """The commands, one by one."""
-        return lines_of_stdin() if self.commands is None else commands_in(self.commands)
+        return lines_of_stdin() if self.commands is None else split_commands(self.commands)
 
 
 def debug_trial(where: str, given: GivenSettings[RunConfig], mode: DebugMode) -> None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from tbench.cli.parsing.commands import Argument, TbenchCommand, insert_optional_values
 from tbench.cli.printing import print_text
 from tbench.config.layers import Layers, Resolved, Value
-from tbench.config.setting import Setting, panels_of, settings_of
+from tbench.config.setting import Setting, iter_settings, section_panels
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 
@@ -49,7 +49,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
         super().__init__(*arguments, **more)
         self.shows_defaults = only is None  # with `only`, settings that are not given come from a stored run
         self._configuration = configuration
-        self._settings = [each for each in settings_of(configuration) if only is None or each.path in only]
+        self._settings = [each for each in iter_settings(configuration) if only is None or each.path in only]
         self._own = [*self.params, _CONFIG]
         self.params = [*self._own, *(each for setting in self._settings for each in _parameters(setting))]
         self._help_all: click.Option | None = None
@@ -81,7 +81,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
         if self._help_all is not None and SHOWS_ALL not in ctx.meta:
             return
         rest = {each.path for each in self._settings} - {each.path for each in daily}
-        for _, title, settings in panels_of(self._configuration):
+        for _, title, settings in section_panels(self._configuration):
             yield title, [each for each in settings if each.path in rest]
 
     def parameters(self, setting: Setting) -> list[click.Parameter]:

@@ -18,11 +18,19 @@ class Integer(click.IntRange):
 
     name = "integer"
 
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return the placeholder that options from settings have, too."""
+        return "INT"
+
 
 class Number(click.FloatRange):
     """A number within bounds."""
 
     name = "number"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return the placeholder that options from settings have, too."""
+        return "FLOAT"
 
 
 class UnknownValue(click.BadParameter):

@@ -58,7 +58,7 @@ def replay_run(given: GivenSettings[ReplayConfig], resume: bool, skip_if_exists:
     from tbench.proxies.replay.generation.options import ReplayOptions
 
     config = given.resolve().config
-    options = ReplayOptions.of(config)
+    options = ReplayOptions.from_config(config)
     if skip_if_exists and (options.output / RESULT_NAME).exists():
         say(f"{options.output}: has a result; skipped")
         return

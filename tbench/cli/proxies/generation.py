@@ -59,7 +59,7 @@ def ask_and_store(resolved: Resolved[ExtractConfig], resume: bool) -> Path:
     tasks = chosen_tasks(config.tasks)
     if config.output.directory is not None and not resume:
         EXTRACTION.refuse_to_overwrite(Path(config.output.directory))
-    setup = AgentSetup.of(*_agent_and_model(resolved), LimitsConfig())
+    setup = AgentSetup.from_config(*_agent_and_model(resolved), LimitsConfig())
     return run_interruptibly(_ask_and_store(config, setup, tasks))
 
 

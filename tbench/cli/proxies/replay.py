@@ -72,7 +72,7 @@ _SHOWN = 10
     default=0,
     help="Also write a development set with the records of N tasks.",
 )
-@click.option("--seed", type=int, default=42, help="Random seed for choosing these tasks.")
+@click.option("--seed", type=Integer(), default=42, help="Random seed for choosing these tasks.")
 def build(
     conversations: tuple[Path, ...],
     output: Path,
@@ -181,9 +181,9 @@ def show(result: Mapping[str, Any], target: Path, *, as_json: bool) -> None:
         short = {key: value for key, value in result.items() if key != "per_step"}
         print_text(json.dumps({**short, "result": str(target)}, indent=2))  # ASCII, for any terminal
         return
-    from tbench.proxies.replay.scoring.result import lines_of_result
+    from tbench.proxies.replay.scoring.result import result_lines
 
-    for line in lines_of_result(result):
+    for line in result_lines(result):
         print_text(line)
     print_line(f"written: {target}")
 
@@ -197,7 +197,7 @@ def _recompute(
     path: Path, revision: Revision | None, dataset: Path | None, output: Path | None, *, as_json: bool
 ) -> None:
     from tbench.errors import UsageError
-    from tbench.proxies.replay.scoring.result import lines_of_recomputed, read_result, recompute
+    from tbench.proxies.replay.scoring.result import read_result, recompute, recomputed_lines
 
     if dataset or output:
         raise UsageError(f"{path}: is recomputed from its own data; leave out --dataset and --output")
@@ -208,7 +208,7 @@ def _recompute(
 
         print_text(json.dumps({"path": str(path), "revisions": [_as_json(each) for each in found]}, indent=2))
     else:
-        for line in lines_of_recomputed(document["aggregate"], found):
+        for line in recomputed_lines(document["aggregate"], found):
             print_text(line)
     _exit_unless_identical(found)
 

@@ -18,16 +18,16 @@ from tbench.exchange.importing.common import (
     ImportChoice,
     Imported,
     NewRun,
-    chosen,
     directories,
+    mean_score,
     now,
-    score_of,
+    select_by_model,
     size_line,
     write_runs,
 )
 from tbench.results import UNKNOWN_AGENT, UNKNOWN_TIME, Blame, Stage, TrialResult
 from tbench.storage.imported_plan import ImportedPlan, ImportedTask, ImportOrigin
-from tbench.storage.read_run import JsonLine, json_lines, results_in
+from tbench.storage.read_run import JsonLine, json_lines, read_result_lines
 from tbench.text import one_line
 
 _TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens")
@@ -49,12 +49,12 @@ def import_results(
     notes: list[str] = []
     name = file.stem
     lines = list(_csv_lines(file) if file.suffix.lower() == ".csv" else json_lines(file, notes))
-    results = results_in(_prepared(lines, number_seeds=number_seeds), name, notes)
+    results = read_result_lines(_convert_lines(lines, number_seeds=number_seeds), name, notes)
     if not results:
         raise UsageError(f"{file}: has no results; each line needs task, seed and reward")
     if number_seeds:
         notes.append("seeds were numbered from 0 in the order of the lines")
-    by_model = chosen(results, choice, lambda each: each.model, _agent, str(file))
+    by_model = select_by_model(results, choice, lambda each: each.model, _agent, str(file))
     places = directories([f"{name}-{model}" for model in by_model] if len(by_model) > 1 else [name], output)
     runs = [
         (_plan(file, place, of_model), place, of_model)
@@ -96,7 +96,7 @@ def _plan(file: Path, place: Path, results: list[TrialResult]) -> ImportedPlan:
 def _report_lines(plan: ImportedPlan, results: list[TrialResult]) -> tuple[str, ...]:
     planned = len(plan.tasks) * len(plan.seeds)
     missing = f"; {planned - len(results):,} planned trials have no line and count 0" * (len(results) < planned)
-    return size_line(plan, results), f"score {score_of(plan, results):.6f}{missing}"
+    return size_line(plan, results), f"score {mean_score(plan, results):.6f}{missing}"
 
 
 # -- lines ---------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def _value(name: str, cell: str) -> Any:
         return cell
 
 
-def _prepared(lines: Iterable[JsonLine], *, number_seeds: bool) -> Iterator[JsonLine]:
+def _convert_lines(lines: Iterable[JsonLine], *, number_seeds: bool) -> Iterator[JsonLine]:
     """Convert lines to the keys of tbench's results. Raises UsageError."""
     seen: Counter[tuple[str, ...]] = Counter()
     for where, data in lines:

@@ -99,7 +99,7 @@ def size_line(plan: ImportedPlan, results: Sequence[TrialResult]) -> str:
     return visible_line(f"{counted(len(results), 'trial')}{without}: {tasks}, {seeds}{by}{of}")
 
 
-def score_of(plan: ImportedPlan, results: Sequence[TrialResult]) -> float:
+def mean_score(plan: ImportedPlan, results: Sequence[TrialResult]) -> float:
     """Return the score as in summaries: planned trials without a verdict count 0, and all tasks have equal weight."""
     return score(reward_table(results, [task.name for task in plan.tasks], plan.seeds))
 
@@ -108,7 +108,7 @@ def mean_lines(
     plan: ImportedPlan, results: Sequence[TrialResult], mean: float, zeros: Sequence[TrialResult]
 ) -> Iterator[str]:
     """Compare Harbor's mean and tbench's score. `zeros`: results without a verdict that count 0 in Harbor's mean."""
-    here, stated = score_of(plan, results), plan.reported_mean
+    here, stated = mean_score(plan, results), plan.reported_mean
     reported = "none in its result.json" if stated is None else f"its result.json: {stated:.6f}"
     yield f"mean by Harbor's rule {mean:.6f} ({reported}), score here {here:.6f}"
     if stated is not None and abs(stated - mean) > _SAME:
@@ -145,7 +145,7 @@ class ImportChoice:
     """One run per model."""
 
 
-def chosen(
+def select_by_model(
     items: Sequence[Item],
     choice: ImportChoice,
     model: Callable[[Item], str | None],
@@ -153,8 +153,8 @@ def chosen(
     where: str,
 ) -> dict[str, list[Item]]:
     """Return the items of each run by model; a single run without `split`. Raises UsageError, naming the models."""
-    of_agent = _only(items, choice.agent, agent, where, "agent", UNKNOWN_AGENT)
-    found = _only(of_agent, choice.model, model, where, "model", NO_MODEL)
+    of_agent = _filter(items, choice.agent, agent, where, "agent", UNKNOWN_AGENT)
+    found = _filter(of_agent, choice.model, model, where, "model", NO_MODEL)
     by_model: dict[str, list[Item]] = {}
     for item in found:
         by_model.setdefault(model(item) or NO_MODEL, []).append(item)
@@ -171,7 +171,7 @@ def chosen(
     return by_model
 
 
-def _only(
+def _filter(
     items: Sequence[Item], wanted: str | None, of: Callable[[Item], str | None], where: str, what: str, without: str
 ) -> list[Item]:
     if wanted is None:

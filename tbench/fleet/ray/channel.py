@@ -70,7 +70,7 @@ class Channel:
         for number, kind, data in messages:
             if kind == "open" and self._connect is not None and not self._is_closed:
                 stream = self._streams[number] = Stream(number)
-                stream.task = asyncio.create_task(self._opened(stream, self._connect))
+                stream.task = asyncio.create_task(self._open(stream, self._connect))
                 continue
             known = self._streams.get(number)
             if known is None:
@@ -103,7 +103,7 @@ class Channel:
         with contextlib.suppress(asyncio.CancelledError):  # after a reset, or when the channel closes
             await self._pump(stream, (reader, writer))
 
-    async def _opened(self, stream: Stream, connect: Callable[[], Awaitable[Connection]]) -> None:
+    async def _open(self, stream: Stream, connect: Callable[[], Awaitable[Connection]]) -> None:
         try:
             connection = await connect()
         except OSError:

@@ -60,7 +60,7 @@ class EngineSharing:
         identity = whole.identity or f"that of {name}"
         wanted = min(whole.cpus, int(cpus)) if cpus >= 1 else whole.cpus
         with self._lock:
-            others = self._with(identity)
+            others = self._shares_with(identity)
             if len(others) >= max(1, whole.cpus):
                 raise UsageError(f"has the same engine as {', '.join(others)}, which has no free CPU")
             self._shares[name] = _NodeShare(engine, whole, identity, wanted, gpus)
@@ -74,11 +74,11 @@ class EngineSharing:
                 self._divide(share.identity)
         return share is not None
 
-    def _with(self, identity: str) -> Mapping[str, _NodeShare]:
+    def _shares_with(self, identity: str) -> Mapping[str, _NodeShare]:
         return {name: share for name, share in self._shares.items() if share.identity == identity}
 
     def _divide(self, identity: str) -> None:
-        shares = self._with(identity)
+        shares = self._shares_with(identity)
         whole = max((share.whole.cpus for share in shares.values()), default=0)
         for name, cpus in divide_cpus({name: share.wanted for name, share in shares.items()}, whole).items():
             share = shares[name]
@@ -157,15 +157,15 @@ class RayCluster:
         """Connect to the cluster at `address` and the engines of its nodes. Raises UsageError."""
         require_address(address, has_ray=importlib.util.find_spec("ray") is not None)
         try:
-            return cls._connected(address, concurrency)
+            return cls._start_cluster(address, concurrency)
         except TokenRefused:
             if _TOKEN_MODE in os.environ:
                 raise
         # With an available token that was not requested: Ray itself only uses it in some cases.
-        return cls._connected(address, concurrency, {_TOKEN_MODE: "token"})
+        return cls._start_cluster(address, concurrency, {_TOKEN_MODE: "token"})
 
     @classmethod
-    def _connected(
+    def _start_cluster(
         cls, address: str, concurrency: int, variables: Mapping[str, str] = MappingProxyType({})
     ) -> RayCluster:
         cluster = cls(address, concurrency, variables)
@@ -206,7 +206,7 @@ class RayCluster:
         try:
             self.first.append(self._engine(news))
         except UsageError as error:
-            self.notices.append(_unused(news["name"], str(error)))
+            self.notices.append(_unused_notice(news["name"], str(error)))
         self.notices += _cleanup_notices(news)
 
     def _engine(self, news: News) -> NamedEngine:
@@ -225,10 +225,10 @@ class RayCluster:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             return f"Ray does not answer within {START_SEC:.0f} s; {_PORT}"
-        lines = self._printed().strip().splitlines() or [f"exit code {code}"]
+        lines = self._ray_output().strip().splitlines() or [f"exit code {code}"]
         return f"the process connected to Ray has ended: {one_line(lines[-1], 200)}"
 
-    def _printed(self) -> str:
+    def _ray_output(self) -> str:
         """Return Ray's output."""
         return (self._directory / "ray.log").read_text("utf-8", "replace")
 
@@ -251,7 +251,7 @@ class RayCluster:
             if left <= 0:
                 return None
             if not select.select([self._pipe], [], [], min(left, _POLL_SEC))[0]:
-                if not self._is_connected and _REFUSED in self._printed():
+                if not self._is_connected and _REFUSED in self._ray_output():
                     # Ray would go on trying, and finally report a missing answer.
                     raise TokenRefused(f"--ray {self._address}: {_WRONG_TOKEN}")
                 continue
@@ -348,7 +348,7 @@ class _FleetNodes:
             await self._fleet.join(machine)
             self._machines[name] = machine
         except TbenchError as error:
-            self._fleet.say(_unused(name, str(error)))
+            self._fleet.say(_unused_notice(name, str(error)))
 
     def lose(self, name: str, why: str) -> None:
         """Remove a node from the fleet."""
@@ -406,10 +406,10 @@ _ADVICE = {
 def _notice(news: News) -> str:
     if news["kind"] == "busy":
         return f"{news['name']}: {news['why']}"
-    return _unused(news["name"], news["why"])
+    return _unused_notice(news["name"], news["why"])
 
 
-def _unused(name: str, why: str) -> str:
+def _unused_notice(name: str, why: str) -> str:
     return f"{name}: is not used: {why.removeprefix(f'{name}: ')}"
 
 

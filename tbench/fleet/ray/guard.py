@@ -92,7 +92,7 @@ def remove_once(address: str, label: str, kept: str) -> int:
     return removed
 
 
-def remove_all_of(
+def remove_all_labelled(
     address: str,
     label: str,
     kept: str,
@@ -121,7 +121,7 @@ def main(settings: Mapping[str, str]) -> None:
         return  # the child goes on as an orphan, which is not killed together with the actor
     while os.read(0, 4096):
         pass
-    remove_all_of(settings["address"], f"{settings['label']}={settings['owner']}", settings["kept"])
+    remove_all_labelled(settings["address"], f"{settings['label']}={settings['owner']}", settings["kept"])
 
 
 if __name__ == "__main__":

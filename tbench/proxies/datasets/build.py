@@ -19,7 +19,7 @@ from tbench import __version__
 from tbench.errors import UsageError
 from tbench.files import write_json
 from tbench.proxies.datasets.conversations import Candidate, Only, SourceFile, read_all
-from tbench.proxies.datasets.records import Inclusion, RecordedConversation, records_of
+from tbench.proxies.datasets.records import Inclusion, RecordedConversation, make_records
 
 BUILD_SCHEMA_VERSION = 1
 DEFAULT_INCLUSION = Inclusion()
@@ -144,7 +144,7 @@ def _lines(
     before = built.records
     built.tasks.append((f"task-{sample_idx:03d}", conversation.source_group))
     built.rebuilt += conversation.rebuilt
-    for record in records_of(conversation, sample_idx, include, built.dropped):
+    for record in make_records(conversation, sample_idx, include, built.dropped):
         line = json.dumps(record, ensure_ascii=False)
         repaired = without_lone_surrogates(line)
         built.repaired += repaired != line

@@ -47,8 +47,8 @@ class Record(BaseModel):
 
     @property
     def bucket(self) -> str:
-        """Part of the conversation, see `bucket_of`."""
-        return bucket_of(self.step_idx)
+        """Part of the conversation, see `step_bucket`."""
+        return step_bucket(self.step_idx)
 
     @property
     def usable_messages(self) -> list[dict[str, str]]:
@@ -61,7 +61,7 @@ class Record(BaseModel):
         return found or [{"role": "user", "content": self.prompt}]
 
 
-def bucket_of(step_idx: int) -> str:
+def step_bucket(step_idx: int) -> str:
     """Return the part of a conversation: `early` for the first two steps, `mid` for the next three, else `late`."""
     return "early" if step_idx <= 1 else "mid" if step_idx <= 4 else "late"
 
@@ -71,7 +71,7 @@ def transcript(messages: Iterable[Mapping[str, str]]) -> str:
     return "\n\n".join(f"{message['role'].upper()}:\n{message['content']}" for message in messages)
 
 
-def lines_of(text: str) -> list[str]:
+def stripped_lines(text: str) -> list[str]:
     """Return the lines of `text` (ended by LF, CRLF or CR), stripped, without empty ones."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return [stripped for line in lines if (stripped := line.strip())]
@@ -183,17 +183,17 @@ def read_reference(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def units_of(commands: list[Any]) -> list[str]:
+def command_units(commands: list[Any]) -> list[str]:
     """Return one unit per line typed, stripped, and WAIT for commands without keystrokes; skips non-objects."""
     units: list[str] = []
     for command in commands:
         if not isinstance(command, dict):
             continue
-        units += lines_of(str(command.get("keystrokes", "") or "")) or [WAIT]
+        units += stripped_lines(str(command.get("keystrokes", "") or "")) or [WAIT]
     return units
 
 
-def records_of(
+def make_records(
     conversation: RecordedConversation, sample_idx: int, include: Inclusion, dropped: Counter[str]
 ) -> Iterator[dict[str, Any]]:
     """Yield the conversation's steps as records, keys in stored order; `dropped` counts other turns by reason."""
@@ -252,5 +252,5 @@ def _record(
         "ref_plan": reference.get("plan", ""),
         "ref_task_complete": bool(reference.get("task_complete", False)),
         "ref_commands": commands,
-        "ref_command_units": units_of(commands),
+        "ref_command_units": command_units(commands),
     }

@@ -161,7 +161,7 @@ def line(record: ReplyRecord) -> str:
 
 
 def check_same(before: ExtractionManifest, now: ExtractionManifest, where: Path) -> None:
-    """Raise UsageError with the differences from the extraction to be resumed; added seeds are none."""
+    """Raise UsageError with the differences from the extraction to be resumed; added seeds do not count."""
     old, new = before.semantic(), now.semantic()
     if set(old["seeds"]) <= set(new["seeds"]):
         new["seeds"] = old["seeds"]

@@ -295,7 +295,7 @@ def score(
         cut=sum(record.cut for record in answered),
         levels={level: _figure(manifest, rows, _level_value(level)) for level in LEVELS},
         rewards={name: _figure(manifest, rows, _reward_value(name)) for name in functions} or None,
-        problems=dict(Counter(row.problem.partition(":")[0] for row in rows if row.problem and _answered(row))),
+        problems=dict(Counter(row.problem.partition(":")[0] for row in rows if row.problem and _is_answered(row))),
         errors=errors,
         example_errors=examples,
         bash=bash.version,
@@ -330,12 +330,12 @@ def _row(
     )
 
 
-def _answered(row: ScoredReply) -> bool:
+def _is_answered(row: ScoredReply) -> bool:
     return row.characters is not None
 
 
 def _level_value(level: str) -> Callable[[ScoredReply], float | None]:
-    return lambda row: float(getattr(row, level)) if _answered(row) else None
+    return lambda row: float(getattr(row, level)) if _is_answered(row) else None
 
 
 def _reward_value(name: str) -> Callable[[ScoredReply], float | None]:
@@ -346,7 +346,7 @@ def _figure(
     manifest: ExtractionManifest, rows: Sequence[ScoredReply], value: Callable[[ScoredReply], float | None]
 ) -> Figure:
     values = [(row.task, row.seed, value(row)) for row in rows]
-    table = RewardTable.of(values, [task.name for task in manifest.tasks], manifest.seeds)
+    table = RewardTable.from_verdicts(values, [task.name for task in manifest.tasks], manifest.seeds)
     per_seed = per_seed_scores(table)
     spread = mean_std(per_seed)
     return Figure(mean=spread.mean, std=spread.std, per_seed=per_seed, replies_only=score_scored_only(table))
@@ -418,10 +418,11 @@ def _level(result: Result, level: str) -> str:
     spread = "" if figure.std is None else f" ± {100 * figure.std:.2f}"
     kind = "no std for a single seed" if figure.std is None else f"sample std over {len(result.seeds)} seeds"
     whole = f"{100 * figure.mean:.2f}{spread} % of all {result.tasks} tasks"
-    return f"{whole} ({_LABELS[level]}{kind}; replies {result.replies}/{result.planned}{_of_replies(result, figure)})"
+    replies = f"replies {result.replies}/{result.planned}{_share_of_replies(result, figure)}"
+    return f"{whole} ({_LABELS[level]}{kind}; {replies})"
 
 
-def _of_replies(result: Result, figure: Figure) -> str:
+def _share_of_replies(result: Result, figure: Figure) -> str:
     if result.replies == result.planned or figure.replies_only is None:
         return ""
     return f", of these {100 * figure.replies_only:.2f} %"

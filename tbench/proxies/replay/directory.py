@@ -109,7 +109,7 @@ class PromptReport(Frozen):
     prompt_tokens_rows: int = 0
     """Number of prompts whose tokens were counted."""
     prompt_tokens_by: str | None = None
-    """What counted the tokens: `server` or `tokenizer`."""
+    """Whether the `server` or the `tokenizer` counted the tokens."""
     max_model_len: int | None = None
     max_tokens: int | None = None
 

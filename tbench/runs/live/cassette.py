@@ -15,7 +15,7 @@ CASSETTE_NAME = "cassette.jsonl"
 
 def save_cassette(replay_log: ReplayLog, directory: Path) -> str:
     """Write a trial's cassette into its directory, and return a message about it. Raises UsageError."""
-    cassette = cassette_of(replay_log)
+    cassette = make_cassette(replay_log)
     file = directory / CASSETTE_NAME
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def save_cassette(replay_log: ReplayLog, directory: Path) -> str:
     return f"{len(cassette.exchanges)} of its model's replies saved; serve them with: tbench cassette play {file}"
 
 
-def cassette_of(replay_log: ReplayLog) -> Cassette:
+def make_cassette(replay_log: ReplayLog) -> Cassette:
     """Make a cassette of a trial's queries and the replies that were followed. Raises UsageError."""
     models: dict[str, dict[str, object]] = {}
     exchanges: list[RecordedAnswer] = []

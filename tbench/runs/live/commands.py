@@ -26,7 +26,7 @@ from tbench.events import Phase
 from tbench.results import TrialResult
 from tbench.runs.control import RewindPoint, RunControl, TrialControl
 from tbench.runs.live.cassette import save_cassette
-from tbench.runs.live.debugged_trial import DebuggedTrial, shown_after
+from tbench.runs.live.debugged_trial import DebuggedTrial, steps_after
 from tbench.text import counted, names_shown, plain
 
 _REWIND_POLL_SEC, _REWIND_POLLS = 0.02, 250
@@ -46,12 +46,12 @@ class LiveControl:
             planned=self._run.planned,
             ended=self._run.ended,
             concurrency=self._run.slots.number,
-            paused=self._paused,
+            paused=self._pause_state,
             trials=tuple(map(trial_state, self._run.trials.values())),
         )
 
     @property
-    def _paused(self) -> Paused:
+    def _pause_state(self) -> Paused:
         if self._run.run_gate.is_closed:
             return "holding all"
         return "starting nothing" if self._run.start_gate.is_closed else "no"
@@ -113,7 +113,7 @@ class LiveControl:
         return f"{found.name}: typed; its model will be shown it, and the trial does not count"
 
     async def debug(self, trial: str, *, after: int, version: int | None) -> DebugState:
-        if (over := self._result_of(trial)) is None:
+        if (over := self._finished_result(trial)) is None:
             if (rewind := await self._pending_rewind(trial)) is not None:
                 return DebugState(
                     version=rewind.version,
@@ -123,12 +123,12 @@ class LiveControl:
                     verdicts=rewind.verdicts,
                 )
             await self._debugger(self._find(trial)).news(version)
-            over = self._result_of(trial)
+            over = self._finished_result(trial)
         if over is not None:
             error = over.error.type if over.error is not None else None
             ended = DebugEnd(outcome=over.outcome, reward=over.reward, error=error)
             steps = self._run.debugged_steps.get(f"{over.task}/{over.seed}", ())
-            seen = shown_after(after, steps)
+            seen = steps_after(after, steps)
             return DebugState(
                 version=(version or 0) + 1,
                 attempt=over.attempt,
@@ -138,23 +138,23 @@ class LiveControl:
                 ended=ended,
             )
         found = self._find(trial)
-        return self._debugger(found).shown(trial_state(found), after)
+        return self._debugger(found).make_state(trial_state(found), after)
 
     async def _pending_rewind(self, name: str) -> RewindPoint | None:
         """Return the rewind point of a trial that has not begun again; waits a while for it to begin."""
         for _ in range(_REWIND_POLLS):
             pending = self._run.rewinds.items()
-            found = (point for trial, (full, point) in pending if name in (trial, full, _task_of(full)))
+            found = (point for trial, (full, point) in pending if name in (trial, full, _task_name(full)))
             if (rewind := next(found, None)) is None:
                 return None
             await asyncio.sleep(_REWIND_POLL_SEC)
         return rewind
 
-    def _result_of(self, name: str) -> TrialResult | None:
+    def _finished_result(self, name: str) -> TrialResult | None:
         """Return the result of a finished trial; None if another attempt at it is running."""
         if any(name in (each.plan.trial, each.name, each.plan.task_name) for each in self._run.trials.values()):
             return None
-        return next((each for full, each in self._run.results.items() if name in (full, _task_of(full))), None)
+        return next((each for full, each in self._run.results.items() if name in (full, _task_name(full))), None)
 
     async def decide(self, request: DebugCommand) -> str:
         found = self._find(request.trial)
@@ -167,12 +167,12 @@ class LiveControl:
             return f"{found.name}: is replayed up to step {request.step}, whose reply then waits for a decision"
         with _prefixing(found):
             if isinstance(request, SaveCassette):
-                return f"{found.name}: {_saved(found)}"
+                return f"{found.name}: {_save_replies(found)}"
             return f"{found.name}: {await self._debugger(found).decide(request)}"
 
     def _debugger(self, trial: TrialControl) -> DebuggedTrial:
         """Return the trial's debugger."""
-        debugger = self._run.debugger_of(trial)
+        debugger = self._run.get_debugger(trial)
         assert isinstance(debugger, DebuggedTrial)
         return debugger
 
@@ -183,7 +183,7 @@ class LiveControl:
         if step > trial.step:
             raise UsageError(f"is at step {trial.step}; choose that step or an earlier one")
         trajectory = trial.agent.trajectory() if trial.agent is not None else None
-        known = trial.replay_log.up_to(step, trajectory.steps if trajectory is not None else ())
+        known = trial.replay_log.steps_before(step, trajectory.steps if trajectory is not None else ())
         seen = self._debugger(trial)
         if not trial.abort(RewindPoint(trial.plan.attempt + 1, step, known, seen.version + 1, seen.verdicts_so_far)):
             raise UsageError("already has a verdict, or is being ended")
@@ -194,7 +194,7 @@ class LiveControl:
         with _prefixing(found):
             if take and found.step and not found.is_pausable:
                 raise UsageError("its agent cannot be paused, so its terminal cannot be taken; attach without --take")
-            async with self._debugger(found).shared.attached(take=take, drawn=drawn) as person:
+            async with self._debugger(found).shared.attach(take=take, drawn=drawn) as person:
                 yield person
 
     def _trial_at_terminal(self, name: str) -> TrialControl:
@@ -224,7 +224,7 @@ class LiveControl:
         if fitting:
             names = names_shown(each.name for each in fitting)
             raise UsageError(f"{plain(name)}: several trials of this task are running: {names}")
-        if (over := self._result_of(name)) is not None:
+        if (over := self._finished_result(name)) is not None:
             raise UsageError(f"{plain(name)}: has ended with {outcome_text(over)}")
         known = [each.name for each in self._run.trials.values()]
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
@@ -257,14 +257,14 @@ def _has_more_steps(trial: TrialControl) -> bool:
     return trial.plan.task is not None and len(trial.plan.task.parts) > 1
 
 
-def _saved(trial: TrialControl) -> str:
+def _save_replies(trial: TrialControl) -> str:
     """Save the replies of a trial's model, and return a message about it. Raises UsageError."""
     if trial.agent is None:
         raise UsageError("its agent has not begun, or has ended")
     return save_cassette(trial.replay_log, trial.agent.directory)
 
 
-def _task_of(name: str) -> str:
+def _task_name(name: str) -> str:
     return name.rpartition("/")[0]
 
 

@@ -56,7 +56,7 @@ class DebuggedTrial:
         self.shared = SharedTerminal(trial)
         self.takeover = self.shared.takeover
         self.decisions = ReplyDecisions(
-            trial, on_screen=self._screen, on_change=self.changed, on_touch=trial.touch, on_ask=self._announce
+            trial, on_screen=self._screen, on_change=self.notify_clients, on_touch=trial.touch, on_ask=self._announce
         )
         self.decisions.is_stepping = waits or (rewind_point is not None and rewind_point.hold_at == "reply")
         self.decisions.asks_approval = asks
@@ -68,7 +68,7 @@ class DebuggedTrial:
         self._news: asyncio.Event | None = None
         """Set with the next change; None if no client waits for one."""
 
-    def idle_changed(self) -> None:
+    def on_idle_change(self) -> None:
         self.shared.nudge_taker()
 
     async def before_query(self, now: ReplayStep, earlier: ReplayStep | None) -> None:
@@ -97,7 +97,7 @@ class DebuggedTrial:
 
     async def _take_back(self) -> bytes:
         """Take the terminal back from a person, and return what they typed. Raises the terminal's errors."""
-        typed = self.shared.typed
+        typed = self.shared.typed_bytes
         if (message := await self.shared.handed_back()) is not None:
             self._trial.messages.append(message)
         return typed
@@ -122,7 +122,7 @@ class DebuggedTrial:
         """Verdicts of the verifiers that have run in copies."""
         return tuple(each for each in self._verdicts if each.state != "running")
 
-    def changed(self) -> None:
+    def notify_clients(self) -> None:
         """Wake the clients that wait for a change."""
         self.version += 1
         if self._news is not None:
@@ -138,7 +138,7 @@ class DebuggedTrial:
             async with asyncio.timeout(_NEWS_SEC):
                 await self._news.wait()
 
-    async def ended(self, agent: ActiveAgent) -> None:
+    async def on_agent_end(self, agent: ActiveAgent) -> None:
         """Keep the steps, and stop a verifier before the container is removed."""
         if self.decisions.is_stepping and (trajectory := agent.trajectory()) is not None:
             self._trial.steps = trajectory.steps
@@ -146,7 +146,7 @@ class DebuggedTrial:
             self._judging.cancel()
             await asyncio.gather(self._judging, return_exceptions=True)
 
-    def shown(self, state: TrialUnderWay, after: int) -> DebugState:
+    def make_state(self, state: TrialUnderWay, after: int) -> DebugState:
         """Return the trial's state, with its steps after number `after`."""
         trial = self._trial
         trajectory = trial.agent.trajectory() if trial.agent is not None else None
@@ -160,7 +160,7 @@ class DebuggedTrial:
             step=state.step,
             stepping=self.decisions.is_stepping,
             touched=state.touched,
-            steps=shown_after(after, (step for step in steps if step.index < state.step)),
+            steps=steps_after(after, (step for step in steps if step.index < state.step)),
             draft=next((each for each in samples if each.chosen), None),
             samples=samples,
             asking=self.decisions.asking,
@@ -217,7 +217,7 @@ class DebuggedTrial:
         step = self.decisions.step_now or len(getattr(agent.trajectory(), "steps", ()))
         self._verdicts.append(VerdictSeen(step=step, state="running"))
         self._judging = asyncio.create_task(self._judge(agent, len(self._verdicts) - 1), name="judging a copy")
-        self.changed()
+        self.notify_clients()
         return "a verifier runs in a copy of its container"
 
     async def _judge(self, agent: ActiveAgent, index: int) -> None:
@@ -236,7 +236,7 @@ class DebuggedTrial:
                 output=plain_text(verdict.stdout)[-_OBSERVATION:],
             )
         self._verdicts[index] = found
-        self.changed()
+        self.notify_clients()
 
     async def _snapshot(self) -> str:
         sandbox = self._idle_agent().sandbox
@@ -247,7 +247,7 @@ class DebuggedTrial:
         except TrialError as error:
             raise UsageError(f"no snapshot: {error}") from None
         self._trial.snapshots.append(image)
-        self.changed()
+        self.notify_clients()
         return f"its files are saved as the image {image}, without processes; tbench clean --kept removes it"
 
     async def _screen(self) -> str:
@@ -259,12 +259,12 @@ class DebuggedTrial:
         return ""
 
 
-def shown_after(after: int, steps: Iterable[Step]) -> tuple[StepSeen, ...]:
+def steps_after(after: int, steps: Iterable[Step]) -> tuple[StepSeen, ...]:
     """Return the steps after number `after`, as many as fit into one answer."""
-    return tuple(step_shown(step) for step in steps if step.index > after)[:_MOST_STEPS]
+    return tuple(make_step_seen(step) for step in steps if step.index > after)[:_MOST_STEPS]
 
 
-def step_shown(step: Step) -> StepSeen:
+def make_step_seen(step: Step) -> StepSeen:
     """Return a step as clients are shown it."""
     return StepSeen(
         index=step.index,

@@ -45,7 +45,7 @@ class SharedTerminal:
                 await self.takeover.wait()
 
     @property
-    def typed(self) -> bytes:
+    def typed_bytes(self) -> bytes:
         """Bytes that people have typed since the terminal was last handed back."""
         return bytes(self._typed)
 
@@ -86,7 +86,7 @@ class SharedTerminal:
             return True
 
     @contextlib.asynccontextmanager
-    async def attached(self, *, take: bool, drawn: bool) -> AsyncIterator[AttachedViewer]:
+    async def attach(self, *, take: bool, drawn: bool) -> AsyncIterator[AttachedViewer]:
         """Let a client watch the terminal, or take it, during the block. Raises UsageError if another has taken it."""
         terminal = self._trial.terminal
         assert terminal is not None

@@ -174,12 +174,12 @@ class ReplyDecisions:
 
     def run(self, *, to_step: int | None, until_text: str | None) -> str:
         """Follow replies up to a step or until a text is on the screen. Raises UsageError if none waits."""
-        if to_step is not None and to_step <= (step := self._now().draft.step):
+        if to_step is not None and to_step <= (step := self._require_waiting_reply().draft.step):
             raise UsageError(f"is already at step {step}; choose a step after it, not {to_step}")
         return self._run_on(RunUntil(to_step=to_step, until_text=until_text))
 
     def _run_on(self, target: RunUntil) -> str:
-        waiting = self._now()
+        waiting = self._require_waiting_reply()
         self._target = target
         self._follow(waiting)
         return f"the reply of step {waiting.draft.step} is followed"
@@ -197,13 +197,13 @@ class ReplyDecisions:
 
     def drop(self, why: str) -> str:
         """Discard the waiting reply; the model gets `why` instead. Raises UsageError if none waits."""
-        step = self._now().draft.step
+        step = self._require_waiting_reply().draft.step
         self._decide(Declined(why))
         return f"the reply of step {step} is discarded; its model gets your message instead"
 
     def edit(self, text: str) -> str:
         """Replace the text of the waiting reply. Raises UsageError if none waits."""
-        waiting = self._now()
+        waiting = self._require_waiting_reply()
         before = waiting.samples[waiting.chosen]
         reply = with_text(before.reply, text)
         after = replace(before, reply=reply, parsed=waiting.draft.read(reply), is_edited=True)
@@ -213,7 +213,7 @@ class ReplyDecisions:
 
     def choose(self, number: int) -> str:
         """Choose another candidate as the reply that waits. Raises UsageError."""
-        waiting = self._now()
+        waiting = self._require_waiting_reply()
         if number > len(waiting.samples):
             raise UsageError(f"has {len(waiting.samples)} replies to choose from, so there is no reply {number}")
         waiting.chosen = number - 1
@@ -222,7 +222,7 @@ class ReplyDecisions:
 
     def sample(self, number: int, seed: int | None, temperature: float | None) -> str:
         """Ask the model for further replies; the latest is chosen. Raises UsageError if none waits."""
-        waiting = self._now()
+        waiting = self._require_waiting_reply()
         if len(waiting.samples) + waiting.asking + number > MOST_SAMPLES:
             raise UsageError(f"has {len(waiting.samples)} replies; the limit is {MOST_SAMPLES}")
         seeds = [random.getrandbits(31) if seed is None else seed + more for more in range(number)]
@@ -244,7 +244,7 @@ class ReplyDecisions:
             waiting.asking -= 1
             self._on_change()
 
-    def _now(self) -> _OpenDecision:
+    def _require_waiting_reply(self) -> _OpenDecision:
         if self._waiting is None or self._waiting.decision.done():
             raise UsageError(_NO_REPLY if self.is_stepping else f"{_NO_REPLY}: it is not in stepping mode")
         return self._waiting
@@ -257,7 +257,7 @@ class ReplyDecisions:
             self._decide(reply, is_as_planned=reply is waiting.draft.reply)
 
     def _decide(self, decided: Decision, *, is_as_planned: bool = False) -> None:
-        waiting = self._now()
+        waiting = self._require_waiting_reply()
         if not is_as_planned:
             self._on_touch()
         waiting.decision.set_result(decided)

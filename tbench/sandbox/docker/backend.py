@@ -27,11 +27,11 @@ from tbench.sandbox.docker.image import Image, Images
 from tbench.sandbox.docker.limits import PROBE_LIMITS, READ_LIMITS, MemoryWatch, limit_states, read_limits
 from tbench.sandbox.docker.manifest import describe_pulls
 from tbench.sandbox.docker.networks import (
+    choose_networks,
     closed_network,
     endpoint_addresses,
     ensure_network,
     host_addresses,
-    networks_of,
 )
 from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
 from tbench.sandbox.docker.pulls import Pulls
@@ -303,10 +303,12 @@ class DockerBackend:
         self, environment: Environment, part: Environment, service: Service, trial: str, image: Image
     ) -> Recipe:
         """Return the recipe of a service's container, still without networks and volumes."""
-        from tbench.sandbox.docker.compose.options import startup_of
+        from tbench.sandbox.docker.compose.options import service_startup
 
         is_main = service.name == MAIN
-        image = dataclasses.replace(image, user=service.user or image.user, startup=startup_of(service, image.startup))
+        image = dataclasses.replace(
+            image, user=service.user or image.user, startup=service_startup(service, image.startup)
+        )
         variables = {**service.environment, **environment.variables()} if is_main else service.environment
         recipe = await self._recipe(part, trial, image, variables)
         return dataclasses.replace(
@@ -344,7 +346,7 @@ class DockerBackend:
         image = self._images.to_drop(environment, others)
         if image is None or image.reference in {name for name, _ in base_images()}:
             return 0
-        await self._originals.remove_of(image.id)
+        await self._originals.remove_for_image(image.id)
         return await self._images.drop(environment, image)
 
     async def _start(self, recipe: Recipe) -> Container:
@@ -412,7 +414,7 @@ class DockerBackend:
                 if self._needs_recheck:
                     await self._repair_tools()
         task, settings = environment.settings, self._settings
-        networks = networks_of(settings.config.network, environment.networks)
+        networks = choose_networks(settings.config.network, environment.networks)
         return Recipe(
             image=image,
             limits=ContainerLimits(task.cpus, task.memory_mb, task.pids_limit),
@@ -432,7 +434,7 @@ class DockerBackend:
             is_fresh=environment.role != "agent",
             loose=loose_files(environment),
             gpus=task.gpus,
-            # Only if the task sets it: the schema's default is no request.
+            # Only if the task sets it: the schema's default is not a request.
             storage_mb=task.storage_mb if "storage_mb" in task.model_fields_set else None,
             no_new_privileges=settings.config.no_new_privileges,
             cap_add=settings.config.cap_add,

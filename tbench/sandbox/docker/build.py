@@ -55,7 +55,7 @@ class BuildContext:
     """Whether `text` differs from the file."""
 
     @classmethod
-    def of(cls, environment: Environment) -> BuildContext:
+    def for_environment(cls, environment: Environment) -> BuildContext:
         """Read the context of a task's folder. Raises OSError, and TrialError if the hash excludes the Dockerfile."""
         build, root = environment.build or ImageBuild("."), environment.path
         listed = environment.context_paths()
@@ -83,7 +83,7 @@ class BuildContext:
         )
 
     @classmethod
-    def of_folder(cls, folder: Path) -> BuildContext:
+    def for_folder(cls, folder: Path) -> BuildContext:
         """Return all of a folder of tbench's own as context."""
         paths = tuple(sorted(folder.rglob("*")))
         return cls(folder, paths, "Dockerfile", _text(folder / "Dockerfile"), is_visible=True)
@@ -156,7 +156,7 @@ _TRACE = "moby.buildkit.trace"
 _VERTEX, _LOG = 1, 3
 _STEP = re.compile(rb"\[(?!internal\])")
 _MIN_SECRET_LENGTH = 8
-"""Minimum length of a build argument's value to be hidden; a shorter one is no secret, and may occur in any word."""
+"""Minimum length of a build argument's value to be hidden; a shorter one is not a secret, and may occur in any word."""
 _IMAGE_GONE = re.compile(r"(?<!@)sha256:[0-9a-f]{64}|layer does not exist")
 """Matches an error about an image id, which no Dockerfile contains, so the builder took it from its cache."""
 
@@ -173,7 +173,7 @@ class BuildLog(list[str]):
         self._masks = masks
 
     def append(self, text: str) -> None:
-        super().append(self._masks.masked_text(text))
+        super().append(self._masks.mask_text(text))
 
 
 class CacheGone(BuildFailed):

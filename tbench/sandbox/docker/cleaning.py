@@ -277,7 +277,7 @@ def remove_in_child(program: str = "tbench.sandbox.docker.cleaning", *where: str
     )
 
 
-async def remove_containers_of(of: str, engine: Engine) -> None:
+async def remove_containers_of_owner(of: str, engine: Engine) -> None:
     """Remove containers, networks and volumes with the owner label `of`, in several searches. Raises EngineError."""
     owned = {"label": f"{LABEL_OWNER}={of}"}
     for _ in range(_SEARCHES):
@@ -310,4 +310,4 @@ async def _remove_networks_and_volumes(engine: Engine, owned: Mapping[str, Any])
 
 
 if __name__ == "__main__":
-    asyncio.run(remove_containers_of(sys.argv[1], Engine.connect()))
+    asyncio.run(remove_containers_of_owner(sys.argv[1], Engine.connect()))

@@ -151,7 +151,7 @@ class Commands:
         started = time.monotonic()
         try:
             async with asyncio.timeout(limit + 30):
-                async with stream.fed(source):
+                async with stream.feed(source):
                     while (data := await stream.read_output()) and await output.take(data):
                         pass
                     if not output.was_cut:

@@ -147,7 +147,7 @@ class Container:
                 await prepare(engine, self.container_id, recipe.options)
             starting = engine.call(engine.api.start, self.container_id)
             if recipe.has_router:
-                await _all_of(starting, self._start_router(labels))
+                await _await_all(starting, self._start_router(labels))
                 await self._link_with_router()
             else:
                 await starting
@@ -306,7 +306,7 @@ class Container:
         def read() -> dict[str, bytes]:
             chunks, _ = self._engine.api.get_archive(self.container_id, directory, chunk_size=1 << 20)
             found = unpack(io.BufferedReader(ChunkReader(chunks), 1 << 20), limit_bytes)
-            return {path: self._masks.masked(content) for path, content in found.items()}
+            return {path: self._masks.mask(content) for path, content in found.items()}
 
         with with_origin("get_archive", self.is_fresh, f"reading {directory}"):
             try:
@@ -370,13 +370,13 @@ class Container:
             raise
 
     def hide(self, text: str) -> str:
-        return self._masks.masked_text(text)
+        return self._masks.mask_text(text)
 
     async def logs(self) -> Mapping[str, bytes]:
         if not self._recipe.startup.entrypoint:
             return {}
         printed = await last_output(self._engine, self.container_id)
-        return {"entrypoint.log": self._masks.masked(printed)} if printed else {}
+        return {"entrypoint.log": self._masks.mask(printed)} if printed else {}
 
     async def snapshot(self) -> str:
         # Processes are paused meanwhile, so that files are consistent. The image gets the container's labels (run,
@@ -450,7 +450,7 @@ class Container:
         self.lease.release()
 
 
-async def _all_of(*doing: Awaitable[None]) -> None:
+async def _await_all(*doing: Awaitable[None]) -> None:
     """Await all, and raise the first error only when all have ended."""
     for failed in await asyncio.gather(*doing, return_exceptions=True):
         if isinstance(failed, BaseException):

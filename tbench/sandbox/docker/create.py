@@ -137,7 +137,7 @@ class Recipe:
         }
 
 
-def host_config_of(limits: ContainerLimits, engine: Engine) -> dict[str, Any]:
+def limits_host_config(limits: ContainerLimits, engine: Engine) -> dict[str, Any]:
     """Return the part of a host configuration that sets limits."""
     memory = int(limits.memory_mb * (1 << 20))
     return {
@@ -152,7 +152,7 @@ def host_config_of(limits: ContainerLimits, engine: Engine) -> dict[str, Any]:
 def create_arguments(engine: Engine, recipe: Recipe) -> dict[str, Any]:
     """Return the arguments for the SDK's `create_container`."""
     host_config = engine.api.create_host_config(
-        **host_config_of(recipe.limits, engine),
+        **limits_host_config(recipe.limits, engine),
         network_mode=_network_mode(recipe),
         # The content of volumes is not in a copy's image.
         volumes_from=[recipe.shares_with] if recipe.shares_with else None,
@@ -437,7 +437,7 @@ class Originals:
                 self._started[key] = await start(plain)
             return self._started[key]
 
-    async def remove_of(self, image_id: str) -> None:
+    async def remove_for_image(self, image_id: str) -> None:
         """Remove the containers of one image. Never raises."""
         found = [key for key in self._started if key[0] == image_id]
         await asyncio.gather(*(self._started.pop(key).remove() for key in found))

@@ -365,10 +365,10 @@ class Engine:
         return ""
 
     def give_up(self) -> None:
-        """Mark the engine as lost: calls fail at once until `take_up`."""
+        """Mark the engine as lost: calls fail at once until `restore`."""
         self._is_given_up = True
 
-    def take_up(self) -> None:
+    def restore(self) -> None:
         """Mark the engine as available again."""
         self._is_given_up = False
 

@@ -98,10 +98,10 @@ class Image:
             original=(config.get("Labels") or {}).get(LABEL_ORIGINAL, ""),
             digests=tuple(inspection.get("RepoDigests") or ()),
             proxies={name: value for name in PROXY_VARIABLES if (value := variables.get(name))},
-            startup=Startup.of(config),
+            startup=Startup.from_config(config),
         )
 
-    def published(self, how: Literal["pulled", "present"]) -> Image:
+    def as_published(self, how: Literal["pulled", "present"]) -> Image:
         """Return this image with the origin of a published one."""
         name = ImageName.parse(self.reference)
         # The engine may know one image by several names; Podman lists short names in full.
@@ -117,7 +117,7 @@ class Image:
 
 _Key = tuple[str, str | None]
 """Identifies an image of a run: name of the built image, and name of the published one."""
-ImageState = Literal["present", "to be pulled", "to be built", "not to be had"]
+ImageState = Literal["present", "to be pulled", "to be built", "unavailable"]
 ClosedNetwork = Callable[[], AbstractAsyncContextManager[str]]
 """Makes a network for one build that cannot reach the engine's host; yields its name on the engine."""
 
@@ -268,7 +268,7 @@ class Images:
             if self._pull != "never":
                 return "to be pulled"  # if the pull fails, it is built
             if not environment.can_be_built:
-                return "not to be had"
+                return "unavailable"
         tag = await asyncio.to_thread(build_tag, environment)
         return "present" if not self._rebuilds and await self.find(tag) else "to be built"
 
@@ -294,7 +294,7 @@ class Images:
 
     async def find_published(self, name: ImageName) -> Image | None:
         """Find a published image; a pinned one has to have its digest."""
-        image = await self.find(name.wanted)
+        image = await self.find(name.reference)
         if image is None or (name.digest and not any(each.endswith(f"@{name.digest}") for each in image.digests)):
             return None
         return replace(image, reference=name.text)
@@ -307,7 +307,7 @@ class Images:
         """Find or pull a published image; None if it has to be built instead. Raises TrialError."""
         found = await self.find_published(name)
         if found is not None and not self._always_pulls(name):
-            return found.published("present")
+            return found.as_published("present")
         if self._pull == "never":
             self._build_instead(name, environment, "is not on the engine, and --pull never forbids pulling it")
             return None
@@ -315,22 +315,24 @@ class Images:
         try:
             await self._pulls.pull(name, environment.name)
         except EngineUnreachable as error:
-            raise _pull_error(error, f"{environment.name}: {name.shown}") from error
+            raise _pull_error(error, f"{environment.name}: {name.display_name}") from error
         except PullFailed as failed:
             if found is not None:
-                where = f"{environment.name}: --pull always: {name.shown} (--pull missing uses the existing image)"
+                where = (
+                    f"{environment.name}: --pull always: {name.display_name} (--pull missing uses the existing image)"
+                )
                 raise _pull_error(failed, where) from failed
             self._fall_back_to_build(name, environment, failed)
             return None
         image = await self.find_published(name)
         if image is None:
-            why = f"{environment.name}: {name.shown} was pulled, but the engine has no image with that name and digest"
-            raise TrialError("image_unavailable", why)
-        return image.published("present" if found is not None and found.id == image.id else "pulled")
+            why = "was pulled, but the engine has no image with that name and digest"
+            raise TrialError("image_unavailable", f"{environment.name}: {name.display_name} {why}")
+        return image.as_published("present" if found is not None and found.id == image.id else "pulled")
 
     def _fall_back_to_build(self, name: ImageName, environment: Environment, failed: PullFailed) -> None:
         """Announce that an image is built because its pull failed. Raises TrialError if it cannot be built either."""
-        where = f"{environment.name}: {name.shown} cannot be pulled"
+        where = f"{environment.name}: {name.display_name} cannot be pulled"
         if failed.kind == "no-space":
             raise _pull_error(failed, where)
         if not environment.can_be_built:
@@ -344,9 +346,9 @@ class Images:
 
     def _build_instead(self, name: ImageName, environment: Environment, why: str) -> None:
         if not environment.can_be_built:
-            raise TrialError("image_unavailable", f"{environment.name}: {name.shown} {why}; {_NO_DOCKERFILE}")
+            raise TrialError("image_unavailable", f"{environment.name}: {name.display_name} {why}; {_NO_DOCKERFILE}")
         other = ", which will differ from the pinned image" if name.digest else ""
-        self._say(f"{environment.name}: {name.shown} {why}; building instead{other}")
+        self._say(f"{environment.name}: {name.display_name} {why}; building instead{other}")
 
     def _forget(self, key: _Key, image: Image) -> None:
         """Mark the image as missing from the engine."""
@@ -370,7 +372,7 @@ class Images:
     async def drop(self, environment: Environment, image: Image) -> int:
         """Remove an image unless a container or another name needs it. Returns the bytes freed. Never raises."""
         self._forget(_key(environment), image)
-        await remove_unless_in_use(self._engine, "image", ImageName.parse(image.reference).wanted)
+        await remove_unless_in_use(self._engine, "image", ImageName.parse(image.reference).reference)
         try:
             return image.size if await self.find(image.id) is None else 0
         except TrialError:
@@ -389,7 +391,7 @@ class Images:
         log = BuildLog(self._proxy.masks)
         started = time.monotonic()
         try:
-            context = await asyncio.to_thread(BuildContext.of, environment)
+            context = await asyncio.to_thread(BuildContext.for_environment, environment)
             uses_buildkit = network is None and self._uses_buildkit(environment, context)
             if uses_buildkit:
                 network = await self._network_of_buildkit()
@@ -456,7 +458,7 @@ class Images:
 
     def _build_problem(self, error: Exception, dockerfile: str) -> str:
         """Return the builder's message; explain it if the builder does not support heredocs."""
-        message = one_line(self._proxy.masks.masked_text(str(error)), 300)
+        message = one_line(self._proxy.masks.mask_text(str(error)), 300)
         line = re.search(r"parse error (?:on )?line (\d+)", message)
         if line is None and "unknown instruction" not in message.lower() and "<<" not in message:
             return message

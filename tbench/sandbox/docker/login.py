@@ -46,12 +46,12 @@ class ImageName:
         return self.digest or self.tag or "latest"
 
     @property
-    def wanted(self) -> str:
+    def reference(self) -> str:
         """The name by which the engine pulls and finds the image."""
         return f"{self.repository}@{self.digest}" if self.digest else f"{self.repository}:{self.version}"
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The name for messages: as given, with a shortened digest."""
         return f"{self.text.partition('@')[0]}@{self.digest[:19]}" if self.digest else self.text
 

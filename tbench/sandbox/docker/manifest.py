@@ -206,7 +206,7 @@ async def free_bytes(engine: Engine) -> int | None:
 
 async def forecast(engine: Engine, names: Collection[ImageName], *, ask: bool = True) -> Forecast:
     """Predict the pulls of these images; without `ask` no registry is asked. Bounded; never raises."""
-    once = {name.wanted: name for name in names}
+    once = {name.reference: name for name in names}
     slots = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     async def sizes(name: ImageName) -> dict[str, int] | None:

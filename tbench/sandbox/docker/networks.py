@@ -31,7 +31,7 @@ _INET = re.compile(r"\binet ([\d.]+)")
 _RESOLVE_SEC = 20.0
 
 
-def networks_of(choice: NetworkChoice, networks: Networks) -> Networks:
+def choose_networks(choice: NetworkChoice, networks: Networks) -> Networks:
     """Return a container's network policies: the run's choice, or else the task's."""
     if choice == "task":
         return networks

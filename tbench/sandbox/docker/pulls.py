@@ -129,7 +129,7 @@ class PullFailed(TbenchError):
 def failure_kind(engine_message: str, name: ImageName) -> PullFailureKind:
     """Classify a failed pull by the engine's message."""
     message = _QUOTED_URL.sub("", engine_message)
-    for own in (name.text, name.wanted, name.repository, name.path):
+    for own in (name.text, name.reference, name.repository, name.path):
         message = message.replace(own, "")  # a name may look like any of the patterns
     return next((kind for kind, pattern in _PATTERNS if re.search(pattern, message, re.IGNORECASE)), "unreadable")
 
@@ -197,22 +197,22 @@ class Pulls:
 
     def forget(self, name: ImageName) -> None:
         """Mark the image as missing, so that the next `pull` pulls it again."""
-        self._pulled.discard(name.wanted)
+        self._pulled.discard(name.reference)
 
     async def pull(self, name: ImageName, who: str) -> None:
         """Pull an image unless this run has pulled it before; progress lines begin with `who`.
 
         Raises PullFailed, and EngineUnreachable if no engine answers.
         """
-        async with self._locks.setdefault(name.wanted, asyncio.Lock()):
-            if name.wanted in self._pulled:
+        async with self._locks.setdefault(name.reference, asyncio.Lock()):
+            if name.reference in self._pulled:
                 return
             registry = self._registries.setdefault(name.registry, _Registry())
             async with self._first_contact(registry) as answered:
                 if registry.away is not None:
                     raise PullFailed("away", str(registry.away), engine_message=registry.away.engine_message)
                 await self._pull_with_retries(registry, name, who, answered)
-            self._pulled.add(name.wanted)
+            self._pulled.add(name.reference)
 
     @contextlib.asynccontextmanager
     async def _first_contact(self, registry: _Registry) -> AsyncIterator[Callable[[], None]]:
@@ -280,7 +280,7 @@ class Pulls:
         if error.kind == "rate-limited":
             registry.not_before = max(registry.not_before, time.monotonic() + pause_sec)
         why = str(error) if error.kind == "rate-limited" else error.engine_message
-        self._say(f"{who}: {name.shown}: {one_line(why, 200)}; trying again in {pause_sec:.0f} s")
+        self._say(f"{who}: {name.display_name}: {one_line(why, 200)}; trying again in {pause_sec:.0f} s")
 
     async def _attempt(self, registry: _Registry, name: ImageName, who: str, answered: Callable[[], None]) -> None:
         login: Login | None = None
@@ -323,7 +323,7 @@ class Pulls:
         return None
 
     async def _pull_once(self, name: ImageName, who: str, login: Login | None, answered: Callable[[], None]) -> None:
-        self._say(f"{who}: pulling {name.shown}")
+        self._say(f"{who}: pulling {name.display_name}")
         progress = PullProgress()
         reporting = asyncio.create_task(self._report_progress(progress, name, who))
         try:
@@ -331,7 +331,7 @@ class Pulls:
         finally:
             reporting.cancel()
         answered()
-        self._say(f"{who}: pulled {name.shown}: {progress.summary}")
+        self._say(f"{who}: pulled {name.display_name}: {progress.summary}")
 
     async def _report_progress(self, progress: PullProgress, name: ImageName, who: str) -> None:
         """Report progress regularly until cancelled."""
@@ -339,7 +339,7 @@ class Pulls:
         while True:
             await asyncio.sleep(self._report_every_sec)
             if (status := progress.status) != last:
-                self._say(f"{who}: pulling {name.shown}: {status}")
+                self._say(f"{who}: pulling {name.display_name}: {status}")
                 last = status
 
 

@@ -20,7 +20,7 @@ def forget_proxies(api: Any) -> None:
     api._proxy_configs = type(api._proxy_configs)()
 
 
-def socket_of(raw: Any) -> socket.socket:
+def exec_socket(raw: Any) -> socket.socket:
     """Return the socket of the result of `exec_start(socket=True)`: a SocketIO, or with TLS the socket itself."""
     found = getattr(raw, "_sock", raw)
     if not isinstance(found, socket.socket):

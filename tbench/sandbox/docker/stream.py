@@ -31,7 +31,7 @@ class ExecStream(asyncio.Protocol):
         self.errors = ""
         self._raw = raw  # keeps the HTTP response alive, and with it the socket
         self._is_tty = is_tty
-        self._socket = sdk.socket_of(raw)
+        self._socket = sdk.exec_socket(raw)
         self._socket.setblocking(False)
         self._buffer = bytearray(sdk.bytes_already_read(raw))
         self._transport: asyncio.Transport | None = None
@@ -148,7 +148,7 @@ class ExecStream(asyncio.Protocol):
             payload = bytes(buffer[position + _STREAM_HEADER.size : end])
             if kind == _STDERR:
                 errors = self.errors + payload.decode("utf-8", "replace")
-                self.errors = self._masks.masked_text(errors)[-2000:]
+                self.errors = self._masks.mask_text(errors)[-2000:]
             else:
                 pieces.append(payload)
             position = end
@@ -168,7 +168,7 @@ class ExecStream(asyncio.Protocol):
             self._transport.write_eof()
 
     @contextlib.asynccontextmanager
-    async def fed(self, source: IO[bytes]) -> AsyncIterator[None]:
+    async def feed(self, source: IO[bytes]) -> AsyncIterator[None]:
         """Write all of `source` to the process's input while the block reads, then close the stream.
 
         Concurrently, to avoid a deadlock with a process that prints while it reads.

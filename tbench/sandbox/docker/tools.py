@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from tbench.errors import UsageError
 from tbench.sandbox.backend import TOOLS, Say
 from tbench.sandbox.docker.build import BuildContext, BuildFailed, build, last_lines
-from tbench.sandbox.docker.create import ensure_scratch_image, host_config_of, run_helper
+from tbench.sandbox.docker.create import ensure_scratch_image, limits_host_config, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable
 from tbench.sandbox.docker.limits import PROBE_LIMITS, READ_LIMITS, read_limits
 from tbench.sandbox.docker.login import ImageName
@@ -188,7 +188,7 @@ async def repair_tools(engine: Engine, say: Say, recipe: Path | None = None) -> 
             await engine.call(
                 partial(build, limit_sec=_BUILD_SEC, labels={LABEL_SHARED: "tools"}, log=log),
                 engine.api,
-                BuildContext.of_folder(recipe),
+                BuildContext.for_folder(recipe),
                 tag,
                 deadline_sec=_BUILD_SEC + 30,
             )
@@ -248,7 +248,7 @@ async def _run_check(engine: Engine, image: str, name: str, script: str, *shell:
         shell=shell,
         binds=[f"{name}:{_VOLUME}"],
         network_mode="none",
-        **host_config_of(PROBE_LIMITS, engine),
+        **limits_host_config(PROBE_LIMITS, engine),
     )
 
 

@@ -73,18 +73,18 @@ async def transfer(source: Open, target: Open, paths: Collection[str], removed: 
 
 
 async def _pump(source: Open, target: Open, paths: Collection[str], removed: Collection[str]) -> None:
-    names = _listed(paths)
+    names = _list_names(paths)
     async with contextlib.AsyncExitStack() as streams:
         # Registered as soon as it is open, since waiting for the second one may be cancelled.
         packing, end_of_packing = await source(_PACK, _TRANSFER_SEC)
         streams.push_async_callback(packing.close)
         unpacking, end = await target(_UNPACK, _TRANSFER_SEC)
         streams.push_async_callback(unpacking.close)
-        naming = asyncio.create_task(_feed(packing, _sized(names) + names))
+        naming = asyncio.create_task(_feed(packing, _with_size(names) + names))
         outcome = asyncio.create_task(_output(unpacking, end))
         try:
             directories, data = await _read_directories(packing, end_of_packing)
-            await unpacking.write(_sized(_listed(_with_markers(paths, directories, removed))) + data)
+            await unpacking.write(_with_size(_list_names(_with_markers(paths, directories, removed))) + data)
             while data := await packing.read_output():
                 await unpacking.write(end_of_packing.strip(data))
             _require_end(end_of_packing)
@@ -100,12 +100,12 @@ async def _pump(source: Open, target: Open, paths: Collection[str], removed: Col
             outcome.cancel()
 
 
-def _listed(paths: Iterable[str]) -> bytes:
+def _list_names(paths: Iterable[str]) -> bytes:
     # Sorted, so that a directory precedes its files and gets its own owner and mode.
     return b"".join(f".{path}".encode("utf-8", "surrogateescape") + b"\0" for path in sorted(paths))
 
 
-def _sized(names: bytes) -> bytes:
+def _with_size(names: bytes) -> bytes:
     return b"%d\n%b" % (len(names), names)
 
 

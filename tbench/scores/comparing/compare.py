@@ -203,7 +203,7 @@ class Comparison(PairedDifference):
 def compare(first: ComparedRun, second: ComparedRun) -> Comparison:
     """Compare two runs over their common tasks and seeds. Raises NothingInCommon, a ValueError."""
     pairing = pair(first, second)
-    old, new = _filled(pairing.first, 0), _filled(pairing.second, 0)
+    old, new = _with_value(pairing.first, 0), _with_value(pairing.second, 0)
     paired = paired_difference(old, new)
     changes = _changes(pairing, old, new)
     trials = len(pairing.tasks) * len(pairing.seeds)
@@ -214,11 +214,11 @@ def compare(first: ComparedRun, second: ComparedRun) -> Comparison:
         second=second.name,
         seeds=pairing.seeds,
         paired_by=pairing.paired_by,
-        first_coverage=sum(_scored(pairing.first)) / trials,
-        second_coverage=sum(_scored(pairing.second)) / trials,
+        first_coverage=sum(_scored_counts(pairing.first)) / trials,
+        second_coverage=sum(_scored_counts(pairing.second)) / trials,
         p_holm=paired.p,
-        worst=_difference(_filled(pairing.first, 1), new) if is_bounded else None,
-        best=_difference(old, _filled(pairing.second, 1)) if is_bounded else None,
+        worst=_difference(_with_value(pairing.first, 1), new) if is_bounded else None,
+        best=_difference(old, _with_value(pairing.second, 1)) if is_bounded else None,
         scored_only=_scored_only(pairing),
         variance=variance_parts([[float(each) for each in row] for row in _pairs(old, new)]),
         newly_solved=tuple(
@@ -281,7 +281,7 @@ def paired_difference(first: ExactRows, second: ExactRows) -> PairedDifference:
     )
 
 
-def _filled(rows: Sequence[Row], value: int) -> ExactRows:
+def _with_value(rows: Sequence[Row], value: int) -> ExactRows:
     return tuple(tuple(Fraction(value) if each is None else as_fraction(each) for each in row) for row in rows)
 
 
@@ -297,7 +297,7 @@ def _difference(first: ExactRows, second: ExactRows) -> float:
     return float(_mean([_mean(row) for row in _pairs(first, second)]))
 
 
-def _scored(rows: Sequence[Row]) -> list[int]:
+def _scored_counts(rows: Sequence[Row]) -> list[int]:
     return [sum(each is not None for each in row) for row in rows]
 
 
@@ -324,7 +324,7 @@ def _changes(pairing: Pairing, first: ExactRows, second: ExactRows) -> tuple[Tas
             second_scored=b,
         ): _mean(new) - _mean(old)
         for task, old, new, a, b in zip(
-            pairing.tasks, first, second, _scored(pairing.first), _scored(pairing.second), strict=True
+            pairing.tasks, first, second, _scored_counts(pairing.first), _scored_counts(pairing.second), strict=True
         )
         if sum(old) != sum(new)
     }
@@ -340,5 +340,5 @@ def _is_newly_solved(change: TaskChange, first: Sequence[Row], second: Sequence[
 
 def _tasks_by_verdicts(pairing: Pairing, is_wanted: Callable[[int, int], bool]) -> tuple[str, ...]:
     """Return the tasks whose numbers of verdicts in the two runs satisfy `is_wanted`."""
-    scored = zip(pairing.tasks, _scored(pairing.first), _scored(pairing.second), strict=True)
+    scored = zip(pairing.tasks, _scored_counts(pairing.first), _scored_counts(pairing.second), strict=True)
     return tuple(task for task, old, new in scored if is_wanted(old, new))

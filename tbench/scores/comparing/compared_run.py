@@ -72,7 +72,7 @@ def pair(first: ComparedRun, second: ComparedRun) -> Pairing:
         only_first=only_first,
         only_second=only_second,
         changed=changed,
-        renamed=_renamed(first, second, only_first, only_second),
+        renamed=_find_renamed(first, second, only_first, only_second),
         first_seeds_left_out=tuple(seed for seed in first.table.seeds if seed not in seeds),
         second_seeds_left_out=tuple(seed for seed in second.table.seeds if seed not in others),
     )
@@ -102,7 +102,7 @@ def _rows(table: RewardTable, tasks: list[str], seeds: tuple[int, ...]) -> tuple
     return tuple(tuple(by_task[task][column] for column in columns) for task in tasks)
 
 
-def _renamed(
+def _find_renamed(
     first: ComparedRun, second: ComparedRun, only_first: tuple[str, ...], only_second: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
     by_hash = {second.hashes[task]: task for task in only_second if task in second.hashes}

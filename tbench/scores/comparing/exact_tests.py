@@ -63,7 +63,7 @@ def sign_flip_test(differences: Iterable[Fraction]) -> PValue:
     elif is_narrow:
         count = _count_on_lattice(sizes, least)
     else:
-        return PValue(_sampled(sizes, total, distance), "sampled")
+        return PValue(_sample_p(sizes, total, distance), "sampled")
     return PValue(float(Fraction(2 * count, 2 ** len(sizes))))
 
 
@@ -129,7 +129,7 @@ def _subset_sums(sizes: Sequence[int]) -> list[int]:
     return sums
 
 
-def _sampled(sizes: Sequence[int], total: int, distance: int) -> float:
+def _sample_p(sizes: Sequence[int], total: int, distance: int) -> float:
     """Estimate p by random choices of signs, one bit for each size; sums of eight sizes at a time are looked up."""
     tables = [_subset_sums(sizes[start : start + 8]) for start in range(0, len(sizes), 8)]
     masks = [len(table) - 1 for table in tables]

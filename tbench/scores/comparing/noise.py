@@ -159,7 +159,7 @@ def plan_from_one_run(table: RewardTable) -> PowerPlan:
     return PowerPlan(parts=parts, is_pair=False, is_bound=seeds == 1)
 
 
-def pooled(sides: Sequence[ComparedRun]) -> ComparedRun:
+def pool_runs(sides: Sequence[ComparedRun]) -> ComparedRun:
     """Pool runs of one configuration into one with the seeds of all, over the tasks of the same content in all."""
     first = sides[0]
     if len(sides) == 1:

@@ -136,7 +136,7 @@ def task_sheet(
     news |= {each.task: "newly failed" for each in comparison.newly_failed}
     rows = []
     for task in changed + kept:
-        old, new = _compared(comparison, first, task), _compared(comparison, second, task)
+        old, new = _compared_rewards(comparison, first, task), _compared_rewards(comparison, second, task)
         rows.append(
             {
                 "first": comparison.first,
@@ -153,7 +153,7 @@ def task_sheet(
     return Sheet(columns, rows)
 
 
-def _compared(comparison: Comparison, side: ComparedRun, task: str) -> Row:
+def _compared_rewards(comparison: Comparison, side: ComparedRun, task: str) -> Row:
     """Return the compared rewards of a task, in the order of the pairs."""
     row = side.table.rows[side.table.tasks.index(task)]
     if comparison.paired_by == "position":

@@ -20,7 +20,7 @@ class Tally:
     totals: list[float]
 
     @classmethod
-    def of(cls, rows: NightRows) -> Tally:
+    def from_rows(cls, rows: NightRows) -> Tally:
         planned = [0 if row is None else len(row) for row in rows]
         rewards = [() if row is None else [reward for reward in row if reward is not None] for row in rows]
         return cls(planned, list(map(len, rewards)), [float(exact_sum(of_task)) for of_task in rewards])

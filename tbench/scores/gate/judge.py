@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from tbench.scores.gate.baseline import Baseline, Cusum, Difference, Tally, change_point, combine
-from tbench.scores.gate.nights import GateRule, Night, Series, series_of
+from tbench.scores.gate.nights import GateRule, Night, Series, make_series
 from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Role, Shift, State, TaskRewards, moved_tasks
 from tbench.text import counted, names_shown
 
@@ -33,8 +33,8 @@ def judge(nights: Sequence[Night], rule: GateRule) -> GateVerdict:
 
     Raises UsageError for no nights, and for a `rule.base_from` that matches none.
     """
-    series = series_of(nights, rule)
-    tallies = [Tally.of(rows) for rows in series.rows]
+    series = make_series(nights, rule)
+    tallies = [Tally.from_rows(rows) for rows in series.rows]
     coverages = _coverages(tallies)
     base = [at for at, share in enumerate(coverages) if share >= rule.min_coverage][: rule.base_nights]
     baseline = Baseline([tallies[at] for at in base]) if len(base) == rule.base_nights else None

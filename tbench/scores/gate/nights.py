@@ -116,7 +116,7 @@ class _OmittedNights:
         return tuple(found)
 
 
-def series_of(nights: Sequence[Night], rule: GateRule) -> Series:
+def make_series(nights: Sequence[Night], rule: GateRule) -> Series:
     """Return the nights from `rule.base_from` on that can be compared with the last one.
 
     They have the same fingerprint, and share at least `rule.min_shared` of the tasks of the larger night. A task with

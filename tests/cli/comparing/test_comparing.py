@@ -41,7 +41,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return store_run(tmp_path / "old", OLD), store_run(tmp_path / "new", NEW, model="m2")
 
 
-def test_two_runs_are_told_apart_with_their_tasks(pair: tuple[Path, Path]) -> None:
+def test_two_runs_are_distinguished_with_their_tasks(pair: tuple[Path, Path]) -> None:
     text = tbench("compare", *pair)
     assert "B - A: +12.50 points, standard error 31.46" in text
     assert "may well be noise: p = 1" in text
@@ -150,12 +150,12 @@ def test_a_run_is_not_compared_with_itself_nor_with_none(pair: tuple[Path, Path]
     assert "only one run; give two or more" in refused("compare", pair[0])
 
 
-def test_a_run_without_a_verdict_is_told_in_one_line(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_run_without_a_verdict_is_reported_in_one_line(pair: tuple[Path, Path], tmp_path: Path) -> None:
     none = store_run(tmp_path / "none", dict.fromkeys(OLD, (None, None)))
     assert "no trial has a verdict" in refused("compare", pair[0], none)
 
 
-def test_other_tasks_are_told_in_one_line(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_other_tasks_are_reported_in_one_line(pair: tuple[Path, Path], tmp_path: Path) -> None:
     assert "old and other have no task in common" in refused(
         "compare", pair[0], store_run(tmp_path / "other", {"x": (1.0, 0.0)})
     )

@@ -55,7 +55,7 @@ def test_no_bytes_are_too_much(pieces: list[bytes]) -> None:
     ],
 )
 def test_a_text_is_written_key_by_key(begins: str, keys: bytes, shown: str) -> None:
-    editor = LineEditor.holding(begins)
+    editor = LineEditor.with_text(begins)
     for press in presses(keys):
         assert editor.press(press)
     assert f"{editor.text[: editor.cursor]}|{editor.text[editor.cursor :]}" == shown

@@ -91,7 +91,7 @@ def test_samples_stand_side_by_side_with_the_chosen_one_among_them() -> None:
     assert "> make 7" in lines[2]
 
 
-def test_what_was_verified_how_it_ended_and_what_went_wrong_is_told() -> None:
+def test_what_was_verified_how_it_ended_and_what_went_wrong_is_reported() -> None:
     verdict = VerdictSeen(step=1, state="done", reward=0.25)
     state = shown(verdicts=[verdict], ended={"outcome": "submitted", "reward": 1.0}, draft=None)
     state.show_message("cannot be done\nhere", is_error=True)

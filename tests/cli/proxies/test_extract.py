@@ -262,7 +262,7 @@ def test_shards_and_limit_take_their_steps(server: FaultServer, dataset: str, tm
 
 
 @pytest.mark.parametrize("shard", ["2/2", "a/b", "1", "-1/2", "0/0"])
-def test_a_shard_that_is_none_is_refused(server: FaultServer, dataset: str, tmp_path: Path, shard: str) -> None:
+def test_a_shard_that_is_invalid_is_refused(server: FaultServer, dataset: str, tmp_path: Path, shard: str) -> None:
     assert "must be I/N" in refusal(run(dataset, server, tmp_path / "run", f"--shard={shard}"))
 
 

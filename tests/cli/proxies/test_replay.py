@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path / "run", write_dataset(tmp_path), good_answers()[:7])
 
 
-def test_a_run_is_scored_and_its_result_lies_beside_the_replies(run: Path) -> None:
+def test_a_run_is_scored_and_its_result_is_beside_the_replies(run: Path) -> None:
     printed = tbench("replay", "score", run).splitlines()
     assert printed[0].startswith("some-model: metric v2, dataset ")
     assert printed[1] == "score 59.17; coverage 7/8"
@@ -86,13 +86,13 @@ def test_the_published_sample_is_identical(tmp_path: Path) -> None:
     assert [(each["metric_revision"], each["identical"]) for each in found["revisions"]] == [("v1", True)]
 
 
-def test_somebody_elses_result_is_not_overwritten(run: Path) -> None:
+def test_anothers_result_is_not_overwritten(run: Path) -> None:
     (run / "result.json").write_text(json.dumps(upstream_result()))
     assert "was not written by tbench replay; give another file" in refused("replay", "score", run)
     tbench("replay", "score", run, "--output", run / "ours.json")
 
 
-def test_references_and_replies_that_are_odd_are_told(tmp_path: Path) -> None:
+def test_references_and_replies_that_are_odd_are_reported(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path)
     with dataset.open("a") as file:
         file.write('{"task_id": "task-009", "step_idx": 0, "prompt": "p", "ref_raw": "nothing"}\nnot JSON\n')

@@ -117,7 +117,7 @@ def test_a_runs_own_results_can_be_imported_again(tmp_path: Path) -> None:
         ("x.csv", "task,seed,reward\na,0,\n", ""),
     ],
 )
-def test_what_is_no_good_is_told_by_file_and_line(tmp_path: Path, name: str, text: str, says: str) -> None:
+def test_what_is_no_good_is_reported_by_file_and_line(tmp_path: Path, name: str, text: str, says: str) -> None:
     file = write(tmp_path / name, text)
     if says:
         assert says in complaint(file)

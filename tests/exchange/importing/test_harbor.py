@@ -171,7 +171,7 @@ def test_a_zero_without_a_test_is_an_error_and_the_score_stays(tmp_path: Path) -
         ("AgentTimeoutError", None, "verifier_failed", Stage.VERIFIER),
     ],
 )
-def test_an_exception_is_told_in_our_words(
+def test_an_exception_is_reported_in_our_words(
     tmp_path: Path, exception: str, reward: float | None, type_: str, stage: Stage
 ) -> None:
     rewards = None if reward is None else {"reward": reward}
@@ -267,7 +267,7 @@ def test_settings_are_kept_without_secrets_and_addresses(tmp_path: Path) -> None
     assert "hunter2" not in "".join(file.read_text() for file in run.path.rglob("*.json*"))
 
 
-def test_a_step_limit_and_a_submission_are_told_from_the_end(tmp_path: Path) -> None:
+def test_a_step_limit_and_a_submission_are_recognised_from_the_end(tmp_path: Path) -> None:
     path = tmp_path / "job"
     long = atif(said("go"), did("", "a\n", shown="1"), did("", "b\n", shown="2"))
     short = atif(said("go"), did("", "a\n", shown="sure?", done=True), did("", shown="", done=True))
@@ -414,7 +414,7 @@ def test_nothing_is_overwritten_and_nothing_half_written_is_left(
         ),
     ],
 )
-def test_what_is_no_job_is_told_in_one_line(tmp_path: Path, make: Any, says: str) -> None:
+def test_what_is_no_job_is_reported_in_one_line(tmp_path: Path, make: Any, says: str) -> None:
     make(tmp_path / "job")
     assert says in complaint(tmp_path / "job")
 

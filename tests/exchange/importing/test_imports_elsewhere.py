@@ -1,4 +1,4 @@
-"""What comparisons, the history and exports make of imported runs."""
+"""Imported runs in comparisons, the history and exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Harbor's agents wrote down, as our steps: ATIF, lists of chat messages, and what is neither."""
+"""Conversion of trajectories of Harbor's agents to steps: ATIF, lists of chat messages, and other files."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_parts_and_half_characters_are_text(tmp_path: Path) -> None:
     assert "a?" in halved.model_dump_json()
 
 
-def test_what_is_no_trajectory_is_told(tmp_path: Path) -> None:
+def test_what_is_no_trajectory_is_reported(tmp_path: Path) -> None:
     assert read_trajectory(tmp_path, "x") is None
     assert "is neither ATIF nor a list of chat messages" in complaint(tmp_path, {"steps": 3})
     assert "has a message that is not an object" in complaint(tmp_path, ["x"])

@@ -37,7 +37,7 @@ def test_what_is_no_address_is_refused_with_the_forms_that_there_are(address: st
     assert str(refused.value).startswith(f"--ray {address or '(empty)'}:") and "\n" not in str(refused.value)
 
 
-def test_where_nobody_listens_the_address_is_named_with_the_reason() -> None:
+def test_where_no_one_listens_the_address_is_named_with_the_reason() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -118,7 +118,7 @@ async def test_the_end_of_what_is_sent_leaves_the_way_back_open(pair: Pair) -> N
         writer.close()
 
 
-async def test_where_nobody_listens_a_connection_ends_at_once(pair: Pair) -> None:
+async def test_where_no_one_listens_a_connection_ends_at_once(pair: Pair) -> None:
     async with pair.running(None):
         reader, writer = await pair.open()
         with contextlib.suppress(ConnectionResetError):

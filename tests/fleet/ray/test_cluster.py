@@ -254,7 +254,7 @@ def test_a_wrong_token_is_one_line_and_nothing_is_started(run: ClusterRun, make_
         assert run.finish()[0] == 0
 
 
-def test_a_token_that_lies_in_its_file_is_taken_though_nobody_has_asked_for_one(
+def test_a_token_that_lies_in_its_file_is_taken_though_no_one_has_asked_for_one(
     run: ClusterRun, make_task: MakeTask, tmp_path: Path
 ) -> None:
     source = slow_task(make_task, 1)

@@ -36,7 +36,7 @@ def test_an_engine_that_is_away_is_waited_for_within_bounds() -> None:
         pauses.append(sec)
         time.sleep(0.02)
 
-    guard.remove_all_of("unix:///nowhere", "a=b", "kept-", away_sec=0.05, sleep=sleep)
+    guard.remove_all_labelled("unix:///nowhere", "a=b", "kept-", away_sec=0.05, sleep=sleep)
     assert 1 <= len(pauses) <= 3
 
 

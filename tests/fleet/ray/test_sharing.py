@@ -23,7 +23,7 @@ def has(engine: Engine) -> tuple[int, float]:
 
 
 @given(wanted=st.lists(st.integers(1, 40), min_size=1, max_size=8), more=st.integers(0, 60))
-def test_nobody_has_more_than_is_wanted_and_nothing_is_left_while_somebody_wants_it(
+def test_no_one_has_more_than_is_wanted_and_nothing_is_left_while_someone_wants_it(
     wanted: list[int], more: int
 ) -> None:
     asked = {str(number): each for number, each in enumerate(wanted)}

@@ -151,7 +151,7 @@ async def test_a_packed_reply_is_read(endpoint: FaultServer, encoding: str, pack
         assert endpoint.seen[0].headers["accept-encoding"] == "gzip, deflate"
 
 
-def test_of_a_page_its_title_and_headings_are_told() -> None:
+def test_of_a_page_its_title_and_headings_are_reported() -> None:
     nginx = b"<html>\r\n<head><title>504 Gateway Time-out</title></head>\r\n<body><center><h1>504 Gateway Time-out</h1>"
     assert RawAnswer(504, nginx, "text/html").words == "504 Gateway Time-out"
     cloudflare = (

@@ -97,7 +97,7 @@ class TestConnecting:
         with pytest.raises(EndpointError, match="the base URL must"):
             chat(base_url=url)
 
-    async def test_nobody_listening_is_told_in_one_line(self, endpoint, chat):
+    async def test_no_one_listening_is_reported_in_one_line(self, endpoint, chat):
         url, model = endpoint.base_url, chat()
         endpoint.close()
         with pytest.raises(EndpointUnavailable) as caught:
@@ -604,7 +604,7 @@ class TestRetries:
         with pytest.raises(EndpointUnavailable, match="no answer within"):
             await ask(chat(request_timeout_sec=0.3, retry=NONE))
 
-    async def test_the_reason_and_length_of_a_pause_are_told(self, endpoint, chat):
+    async def test_the_reason_and_length_of_a_pause_are_reported(self, endpoint, chat):
         notices: list[tuple[str, float]] = []
         endpoint.will_answer(503, {"error": {"message": "busy\nbusy"}})
         endpoint.will_reply()

@@ -86,7 +86,7 @@ async def test_a_reply_is_read_and_what_passes_is_asked_again(endpoint, name, re
 
 
 @pytest.mark.parametrize(("name", "error"), named(ContextLimitReached, RequestTooLarge, RequestRefused))
-async def test_a_refusal_is_told_by_its_reason(endpoint, name, error):
+async def test_a_refusal_is_reported_by_its_reason(endpoint, name, error):
     with pytest.raises(error):
         await outcome(endpoint, name)
 

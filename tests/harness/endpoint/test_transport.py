@@ -40,7 +40,7 @@ def secure(endpoint: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 class TestServers:
     """With both HTTP clients."""
 
-    async def test_one_signed_by_nobody_known(self, secure, user):
+    async def test_one_signed_by_no_one_known(self, secure, user):
         with pytest.raises(EndpointError, match=r"certificate is not trusted \(self.signed.*set SSL_CERT_FILE"):
             await connect(secure(user))
 
@@ -74,7 +74,7 @@ class TestServers:
         ("SSL_CERT_DIR", "/nowhere", "SSL_CERT_DIR=/nowhere: no such directory"),
     ],
 )
-def test_certificates_that_are_not_there_are_told_at_once(
+def test_certificates_that_are_not_there_are_reported_at_once(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, words: str
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
@@ -83,7 +83,7 @@ def test_certificates_that_are_not_there_are_told_at_once(
         ChatModel("https://localhost/v1", None, Sampling(), api_key=None)
 
 
-def test_one_that_has_expired_is_told_with_the_clock() -> None:
+def test_one_that_has_expired_is_reported_with_the_clock() -> None:
     error = ssl.SSLCertVerificationError()
     error.verify_code, error.verify_message = 10, "certificate has expired"
     assert "(certificate has expired): it has expired: renew it" in explain_tls_failure(error)

@@ -476,7 +476,7 @@ async def test_a_shell_whose_prompt_loses_the_key_that_interrupts_it_is_kept(she
     assert await output_of(shell, "echo $kept") == "1\n"
 
 
-async def test_a_shell_that_had_to_be_killed_is_told_of(shell: Terminal) -> None:
+async def test_a_shell_that_had_to_be_killed_is_reported(shell: Terminal) -> None:
     await run(shell, "cd /srv; export KEPT=1; lost=2")
     result = await run(shell, "trap '' INT QUIT; while :; do :; done", 0.3)
     assert (result.timed_out, kinds(result)) == (True, ["shell_restarted"])

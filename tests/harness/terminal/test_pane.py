@@ -76,7 +76,7 @@ def test_only_what_is_between_its_marks_is_a_commands_output(pane: Pane) -> None
     assert pane.run() == ("", "")
 
 
-def test_what_comes_between_two_commands_is_told_with_the_second(pane: Pane) -> None:
+def test_what_comes_between_two_commands_is_reported_with_the_second(pane: Pane) -> None:
     pane.run(b"one\r\n")
     pane.capture.append(b"late\r\n")
     assert pane.run(b"two\r\n")[0] == "two\n"

@@ -126,7 +126,7 @@ async def test_a_killed_command_leaves_the_shell_with_its_directory_and_variable
 
 
 @pytest.mark.slow
-async def test_a_shell_that_is_stuck_itself_is_started_anew(terminal: Terminal) -> None:
+async def test_a_shell_that_is_stuck_itself_is_started_again(terminal: Terminal) -> None:
     result = await terminal.run("trap '' INT QUIT; while :; do :; done", 0.3)
     assert result.timed_out
     assert await output_of(terminal, "echo usable") == "usable\n"

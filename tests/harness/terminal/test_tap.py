@@ -66,7 +66,7 @@ def test_a_cursor_behind_the_last_column_is_in_it() -> None:
 # -- those who fall behind ---------------------------------------------------------------------------
 
 
-async def test_who_takes_nothing_is_shown_the_screen_anew() -> None:
+async def test_who_takes_nothing_is_shown_the_screen_again() -> None:
     tap = Tap()
     assert tap.needs_redraw
     tap.note_drawn()
@@ -128,7 +128,7 @@ async def test_what_a_tap_passes_on_draws_what_is_on_the_screen(shared: Terminal
 
 
 @on_a_container
-async def test_the_screen_is_seen_while_a_command_runs_and_when_nobody_else_looks(shared: Terminal) -> None:
+async def test_the_screen_is_seen_while_a_command_runs_and_when_no_one_else_looks(shared: Terminal) -> None:
     working = asyncio.create_task(output_of(shared, "echo begun; until [ -e /tmp/go ]; do sleep 0.01; done; echo over"))
     async with asyncio.timeout(20):
         while "begun\n" not in f"{(await shared.draw_screen()).text}\n":  # noqa: ASYNC110 -- of a program in the container

@@ -56,7 +56,7 @@ async def desk(equipped: Container, request: pytest.FixtureRequest) -> AsyncIter
         ("echo $DEBIAN_FRONTEND $PIP_PROGRESS_BAR $TQDM_DISABLE $GIT_TERMINAL_PROMPT", 0, "noninteractive off 1 0\n"),
     ],
 )
-async def test_what_would_wait_for_somebody_ends(desk: Terminal, command: str, exit_code: int, shows: str) -> None:
+async def test_what_would_wait_for_someone_ends(desk: Terminal, command: str, exit_code: int, shows: str) -> None:
     result = await run(desk, command)
     assert (result.timed_out, result.exit_code, shows in result.output) == (False, exit_code, True), result
     assert await output_of(desk, "echo usable") == "usable\n"
@@ -131,7 +131,7 @@ async def impatient(equipped: Container) -> AsyncIterator[Terminal]:
         "for i in 1 2; do more /tmp/long; done",
     ],
 )
-async def test_what_waits_for_somebody_to_type_is_ended_before_its_limit(impatient: Terminal, command: str) -> None:
+async def test_what_waits_for_someone_to_type_is_ended_before_its_limit(impatient: Terminal, command: str) -> None:
     result = await run(impatient, command, 2 * LONG)
     assert result.timed_out, result
     assert "waits_for_keys" in {note.partition(":")[0] for note in result.notes}

@@ -21,10 +21,10 @@ from tbench.proxies.datasets.records import (
     Inclusion,
     RecordedConversation,
     Turn,
+    command_units,
+    make_records,
     read_dataset,
     read_reference,
-    records_of,
-    units_of,
 )
 
 SAMPLES = Path(__file__).parents[4] / "shared" / "data" / "replay"
@@ -62,7 +62,7 @@ def made(tmp_path: Path, *lines: Any, **options: Any) -> tuple[BuildReport, list
 def steps(*turns: tuple[Any, Any], include: Inclusion | None = None) -> tuple[list[dict[str, Any]], Counter[str]]:
     dropped: Counter[str] = Counter()
     conversation = RecordedConversation(tuple(Turn(role, content) for role, content in turns))
-    return list(records_of(conversation, 0, include or Inclusion(), dropped)), dropped
+    return list(make_records(conversation, 0, include or Inclusion(), dropped)), dropped
 
 
 # -- records ---------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_units_are_lines_and_a_command_without_any_waits() -> None:
         {"keystrokes": "cat <<E\r\n  a b \n\nE\n"}, {"keystrokes": ""}, {}, "ls",
         {"keystrokes": None}, {"keystrokes": 5},
     ]  # fmt: skip
-    assert units_of(commands) == ["cat <<E", "a b", "E", "<WAIT>", "<WAIT>", "<WAIT>", "5"]
+    assert command_units(commands) == ["cat <<E", "a b", "E", "<WAIT>", "<WAIT>", "<WAIT>", "5"]
 
 
 @given(st.text(alphabet='{}[]":,\\nultre0-9'))
@@ -243,7 +243,7 @@ def test_no_json_value_is_too_odd_to_be_read(tmp_path_factory: pytest.TempPathFa
     for found in read_all([path], "all", []):
         assert found.conversation is not None or found.problem
         if found.conversation is not None:
-            list(records_of(found.conversation, 0, Inclusion(True, True), Counter()))
+            list(make_records(found.conversation, 0, Inclusion(True, True), Counter()))
 
 
 # -- what is written -------------------------------------------------------------------------------

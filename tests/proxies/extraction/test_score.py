@@ -103,7 +103,7 @@ def test_checking_a_command_executes_nothing_of_it(command: str, tmp_path: Path)
 
 
 def test_these_commands_would_leave_a_witness_if_they_were_executed(tmp_path: Path) -> None:
-    """What the test above rests on, shown on its first one."""
+    """The assumption of the test above, checked with its first case."""
     import subprocess
 
     subprocess.run(["bash"], input=TOUCHING[0].format(tmp_path / "witness").encode(), check=True)

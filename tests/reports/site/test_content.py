@@ -88,7 +88,7 @@ RULE = GateRule()
 
 def a_night(number: int, rewards: Rewards, fingerprint: str = "f") -> Night:
     verdicts = [(task, seed, r) for task, row in rewards.items() for seed, r in enumerate(row)]
-    table = RewardTable.of(verdicts, TASKS, (0,))
+    table = RewardTable.from_verdicts(verdicts, TASKS, (0,))
     return Night(f"n{number:02}", f"2026-01-{number + 1:02}", table, {}, fingerprint)
 
 

@@ -43,19 +43,19 @@ def debugged(trial: TrialControl) -> DebuggedTrial:
 
 
 def test_steps_that_were_done_are_shown_in_bounded_size(debugged: DebuggedTrial) -> None:
-    shown = debugged.shown(state(3), after=1)
+    shown = debugged.make_state(state(3), after=1)
     assert [(step.index, len(step.content), len(step.observation)) for step in shown.steps] == [(2, 20_000, 2_000)]
     assert shown.waits_for is None
-    assert debugged.shown(state(4), after=3).waits_for == "model"
-    assert debugged.shown(state(4, held=True), after=3).waits_for == "person"
+    assert debugged.make_state(state(4), after=3).waits_for == "model"
+    assert debugged.make_state(state(4, held=True), after=3).waits_for == "person"
 
 
 async def test_news_come_with_a_change(debugged: DebuggedTrial) -> None:
-    version = debugged.shown(state(3), after=0).version
+    version = debugged.make_state(state(3), after=0).version
     waiting = asyncio.create_task(debugged.news(version))
     await asyncio.sleep(0)
     assert not waiting.done()
-    debugged.changed()
+    debugged.notify_clients()
     begun = time.monotonic()
     await waiting
     assert time.monotonic() - begun < 4

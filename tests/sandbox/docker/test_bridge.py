@@ -26,7 +26,7 @@ from tbench.runs.plan import semantic as semantic_of
 from tbench.sandbox.backend import BUSYBOX, Sandbox, opened
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineInfo
-from tbench.sandbox.docker.networks import endpoint_addresses, ensure_network, networks_of
+from tbench.sandbox.docker.networks import choose_networks, endpoint_addresses, ensure_network
 from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_SHARED, NETWORK
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.network import NetworkPolicy, Networks
@@ -134,7 +134,7 @@ def fetch(address: str, port: int) -> str:
 )
 def test_the_choice_overrules_the_task_in_all_phases(choice: Any, modes: list[str]) -> None:
     asked = Networks(NetworkPolicy("allowlist", ("h",)), NetworkPolicy("no-network"), NetworkPolicy("public"))
-    found = networks_of(choice, asked)
+    found = choose_networks(choice, asked)
     assert [found.start.mode, found.agent.mode, found.verifier.mode] == modes
     assert found.is_plain is (choice != "task")
 
@@ -203,7 +203,7 @@ async def test_names_are_resolved_as_before(start: Start) -> None:
 
 
 @pytest.mark.engine
-async def test_nobody_inside_can_open_it_again(start: Start) -> None:
+async def test_no_one_inside_can_open_it_again(start: Start) -> None:
     closed = await start(block_host=True)
     routes = await said(closed, f"{BUSYBOX} ip route")
     assert "prohibit" in routes
@@ -297,7 +297,9 @@ async def test_a_network_that_is_not_ours_is_refused(labels: Any, options: Any, 
 @pytest.mark.engine
 @pytest.mark.skipif(os.geteuid() != 0, reason="an engine of one's own takes root")
 @pytest.mark.slow
-async def test_an_engine_without_an_address_for_our_network_is_told_in_one_line(make_task: Any, tmp_path: Path) -> None:
+async def test_an_engine_without_an_address_for_our_network_gets_one_line(
+    make_task: Any, tmp_path: Path
+) -> None:
     one_subnet = ("--default-address-pool", "base=10.213.0.0/24,size=24")
     with own_engine(*one_subnet, images=["debian:bookworm-slim"]) as (own, engine):
         await engine.call(engine.api.create_network, "takes-the-only-one", driver="bridge")

@@ -1,4 +1,4 @@
-"""What may be removed, what is left alone and why; on a real engine, and on one that fails."""
+"""Removal of leftovers, and reasons to keep them; on a real engine, and on one that fails."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def everyones() -> list[dict[str, Any]]:
         (Scope(run="another"), set()),
     ],
 )
-async def test_of_containers_only_those_go_that_nobody_can_be_using(scope: Scope, gone: set[str]) -> None:
+async def test_of_containers_only_those_go_that_no_one_can_be_using(scope: Scope, gone: set[str]) -> None:
     api = FakeApi(containers=everyones())
     await clean(over(api), scope)
     assert set(api.gone) == gone
@@ -326,7 +326,7 @@ async def test_a_run_begins_while_the_engine_is_still_busy_with_what_others_left
         await is_removed.wait()
         return ["removed"]
 
-    monkeypatch.setattr(backend, "reap", slow)
+    monkeypatch.setattr(backend, "remove_leftovers", slow)
     monkeypatch.setattr(backend, "_REAP_FIRST_SEC", 0.01)
     async with asyncio.timeout(60):
         async with opened(DockerBackend(engine, SandboxSettings("none")), lambda words: is_said.set()):

@@ -262,7 +262,7 @@ async def test_megabytes_go_in_and_out_unchanged(start: Start) -> None:
     assert kept.output == data
 
 
-async def test_input_that_nobody_reads_is_no_error(start: Start) -> None:
+async def test_input_that_no_one_reads_is_no_error(start: Start) -> None:
     ended = await (await start()).shell("head -c 3; exit 4", timeout_sec=30, stdin=b"abc" + bytes(8 << 20))
     assert (ended.output, ended.exit_code) == (b"abc", 4)
 

@@ -1,4 +1,4 @@
-"""What is read out of a Dockerfile: what builds it, what the engine would fetch, and what it begins from."""
+"""Reading of a Dockerfile: its builder, remote files, and base images."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def prepared(*options: str, **more: Any) -> Iterator[Own]:
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """What the SDK left is collected here, where it is expected."""
+    """Collect garbage of the SDK here, where its warnings are expected."""
     yield
     gc.collect()
 

@@ -1,4 +1,4 @@
-"""What the engine tells of the names that it was told to write into a container."""
+"""Names that the engine reports as the ones written into a container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agent finds in its container, and what it tries there in vain."""
+"""The container as the agent sees it, and attempts that must fail there."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_setuid_programs_have_an_effect_unless_the_run_forbids_it(
         await container.remove()
 
 
-async def test_nobody_but_root_has_any(box: Container) -> None:
+async def test_no_one_but_root_has_any(box: Container) -> None:
     ended = await box.shell("grep CapEff /proc/self/status", timeout_sec=30, user="nobody")
     assert int(ended.output.split()[1], 16) == 0
 

@@ -71,7 +71,7 @@ async def test_the_same_content_is_built_once(engine: Engine, fresh: Callable[..
 
 
 @needs_engine
-async def test_other_content_is_built_anew(engine: Engine, fresh: Callable[..., Task]) -> None:
+async def test_other_content_is_built_again(engine: Engine, fresh: Callable[..., Task]) -> None:
     task, said = fresh("COPY . /all\n"), list[str]()
     before = await Images(engine).get(agent_environment(task))
     old_tag = build_tag(agent_environment(task))
@@ -172,7 +172,7 @@ async def test_an_image_tells_what_was_done_for_it_and_what_it_was_built_of(
 def test_of_several_digests_that_of_the_task_s_own_name_counts(
     reference: str, digests: list[str], digest: str | None
 ) -> None:
-    origin = Image.from_inspection(reference, {"Id": "sha256:0", "RepoDigests": digests}).published("pulled").origin
+    origin = Image.from_inspection(reference, {"Id": "sha256:0", "RepoDigests": digests}).as_published("pulled").origin
     assert origin == ImageOrigin(how="pulled", reference=reference, digest=digest)
 
 

@@ -13,7 +13,7 @@ from tbench.config.limits_in_force import LimitState
 from tbench.errors import UsageError
 from tbench.sandbox.backend import SandboxSettings, opened
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.create import ensure_scratch_image, host_config_of, run_helper
+from tbench.sandbox.docker.create import ensure_scratch_image, limits_host_config, run_helper
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.limits import PROBE_LIMITS, READ_LIMITS, limit_states, read_limits
 from tbench.sandbox.docker.owner import LABEL_RUN
@@ -46,7 +46,7 @@ def below(files: dict[str, str], directory: str) -> dict[str, str]:
 
 
 def seen(tmp_path: Path, paths: str, mounts: list[str], files: dict[str, str], swap: str = "8000000") -> dict[str, Any]:
-    """What the script sees where /proc and the mounted cgroups hold this."""
+    """Output of the script for these contents of /proc and the mounted cgroups."""
     for name, text in files.items():
         file = tmp_path / "cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ async def test_a_limit_that_the_engine_leaves_out_is_seen_from_inside(
     dropping = Engine(Dropping(engine.api, NAMES[name]), engine._executor, engine.info)  # type: ignore[arg-type]
     printed = await run_helper(
         dropping, await ensure_scratch_image(engine), tools_volume, READ_LIMITS, labels={LABEL_RUN: run_name},
-        network_mode="none", **host_config_of(PROBE_LIMITS, engine),
+        network_mode="none", **limits_host_config(PROBE_LIMITS, engine),
     )  # fmt: skip
     read = read_limits(printed) | {"swap_total": "8000000"}  # as if this machine had some
     lacking = {each for each, state in limit_states(read, PROBE_LIMITS).items() if state != LimitState.IN_FORCE}

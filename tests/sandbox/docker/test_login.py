@@ -202,10 +202,10 @@ def test_a_name_has_a_registry_a_repository_and_a_version(
 def test_a_pinned_image_is_asked_for_by_its_digest_and_shown_with_its_tag() -> None:
     name = ImageName.parse(f"harbor/tasks:regex-v4@{DIGEST}")
     assert (name.tag, name.digest) == ("regex-v4", DIGEST)
-    assert name.wanted == f"harbor/tasks@{DIGEST}"
-    assert name.shown == "harbor/tasks:regex-v4@sha256:abababababab"
+    assert name.reference == f"harbor/tasks@{DIGEST}"
+    assert name.display_name == "harbor/tasks:regex-v4@sha256:abababababab"
 
 
 def test_a_name_without_a_tag_is_asked_for_as_latest_and_shown_as_it_is() -> None:
     name = ImageName.parse("localhost:5000/image")
-    assert (name.wanted, name.shown) == ("localhost:5000/image:latest", "localhost:5000/image")
+    assert (name.reference, name.display_name) == ("localhost:5000/image:latest", "localhost:5000/image")

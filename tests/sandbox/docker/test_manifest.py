@@ -1,4 +1,4 @@
-"""What registries say of images, asked over HTTP: sizes, and how long to wait."""
+"""Answers of registries about images over HTTP: sizes, and how long to wait."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_this_process_is_alive() -> None:
     assert owner_state(owner()) == (OwnerState.ALIVE, f"its process {os.getpid()} still runs")
 
 
-def test_a_killed_process_is_gone_also_while_nobody_waits_for_it() -> None:
+def test_a_killed_process_is_gone_also_while_no_one_waits_for_it() -> None:
     process, label = other_process()
     with process:
         assert owner_state(label)[0] is OwnerState.ALIVE
@@ -88,5 +88,5 @@ def test_a_process_that_may_not_be_looked_at_is_not_taken_for_gone(tmp_path: Pat
 
 
 @pytest.mark.parametrize("label", ["", "1:2:3", "x:1:boot:ns:machine:host", "somebody else's label"])
-def test_a_label_that_names_nobody_is_not_taken_for_gone(label: str) -> None:
+def test_a_label_that_names_no_one_is_not_taken_for_gone(label: str) -> None:
     assert owner_state(label) == (OwnerState.UNKNOWN, "its label names no owner")

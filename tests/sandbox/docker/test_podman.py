@@ -1,4 +1,4 @@
-"""The same code on Podman's Docker-compatible socket: sandbox, terminal, whole trials."""
+"""Runs tbench on Podman's Docker-compatible socket: sandbox, terminal, whole trials."""
 
 from __future__ import annotations
 

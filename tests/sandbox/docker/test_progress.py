@@ -32,7 +32,7 @@ def test_the_bytes_of_all_layers_are_one_number() -> None:
     assert progress.status == "120 of 410 MB"
 
 
-def test_a_layer_that_has_not_told_its_size_is_a_plus() -> None:
+def test_a_layer_that_has_not_reported_its_size_is_a_plus() -> None:
     first = says("Pulling fs layer", "one"), says("Pulling fs layer", "two"), says("Waiting", "two")
     progress = after(*first, says("Downloading", "one", 1_500_000, 3_000_000))
     assert progress.status == "1.5 of 3.0 MB+"

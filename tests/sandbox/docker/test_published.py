@@ -60,7 +60,7 @@ async def failure(images: Images, environment: Environment) -> TrialError:
 
 
 async def is_there(engine: Engine, name: str) -> bool:
-    return await Images(engine).find(ImageName.parse(name).wanted) is not None
+    return await Images(engine).find(ImageName.parse(name).reference) is not None
 
 
 async def test_a_pinned_image_is_pulled_and_then_present(engine: Engine, registry: OwnRegistry, only: Named) -> None:
@@ -146,7 +146,7 @@ async def test_never_with_nothing_to_build_is_an_error(
 ) -> None:
     environment = only(registry.push().at(front))
     images = Images(engine, pull="never")
-    assert await images.predict_state(environment) == "not to be had"
+    assert await images.predict_state(environment) == "unavailable"
     failed = await failure(images, environment)
     assert failed.type == "image_unavailable" and "--pull never" in str(failed) and front.seen == []
 
@@ -281,7 +281,7 @@ class TestDropping:
         finally:
             await engine.call(engine.api.remove_container, made["Id"])
 
-    async def test_an_image_that_nobody_asked_for_is_none_to_drop(self, engine: Engine, only: Named) -> None:
+    async def test_an_image_that_no_one_asked_for_is_none_to_drop(self, engine: Engine, only: Named) -> None:
         assert Images(engine).to_drop(only(BASE), ()) is None
 
 

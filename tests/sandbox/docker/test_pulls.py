@@ -42,7 +42,7 @@ def closed_registry() -> Iterator[OwnRegistry]:
 
 
 class Said(list[str]):
-    """What a pull has said, without names."""
+    """Messages of a pull, without names."""
 
     def take(self, line: str) -> None:
         self.append(re.sub(r"127\.0\.0\.1:\d+(/lab/\w+(:1)?(@sha256:\w+)?)?", "NAME", line))
@@ -68,7 +68,7 @@ async def removed(engine: Engine) -> AsyncIterator[None]:
 
 async def is_there(engine: Engine, name: str) -> bool:
     try:
-        await engine.call(engine.api.inspect_image, ImageName.parse(name).wanted)
+        await engine.call(engine.api.inspect_image, ImageName.parse(name).reference)
     except EngineError as error:
         assert error.status == 404
         return False
@@ -200,7 +200,7 @@ async def test_a_wait_beyond_all_patience_is_given_up_at_once_for_all_of_that_re
     ],
     ids=["401", "403", "403 denied", "404", "html", "json"],
 )
-async def test_what_somebody_has_to_mend_is_not_tried_again(
+async def test_what_someone_has_to_mend_is_not_tried_again(
     engine: Engine, pulls: Pulls, registry: OwnRegistry, front: Front, said: Said, fault: Any, kind: str, words: str
 ) -> None:
     name = registry.push().at(front)

@@ -48,7 +48,7 @@ def is_there(engine: Engine, kind: Kind, name: str) -> bool:
 
 @pytest.mark.parametrize("kind", ["container", "network", "volume", "image"])
 @pytest.mark.parametrize("refusal", [UNDER_WAY, BUSY], ids=["under way", "busy"])
-async def test_what_is_refused_is_told_and_removed_later(
+async def test_what_is_refused_is_reported_and_removed_later(
     engine: Engine, tools_volume: str, run_name: str, kind: Kind, refusal: tuple[int, str]
 ) -> None:
     name, refused = await make(engine, kind, run_name), True

@@ -110,7 +110,7 @@ async def fetched(
 
 
 async def tls(engine: Engine, sandbox: Container, address: str, name: str, port: int = 443) -> str:
-    """The same over TLS, of a client that runs on this host, in the trial's network."""
+    """Like the function above, but over TLS: a client that runs on this host, in the trial's network."""
     state = await engine.call(engine.api.inspect_container, sandbox.container_id)
     argv = ["nsenter", f"--net=/proc/{state['State']['Pid']}/ns/net", sys.executable, "-c", TLS_CLIENT]
     done = await asyncio.to_thread(
@@ -161,7 +161,7 @@ async def test_an_allowed_host_is_reached_by_its_name_at_any_port(engine: Engine
 
 
 @pytest.mark.engine
-async def test_other_names_do_not_exist_and_nobody_outside_hears_of_them(allowing: Container, world: Internet) -> None:
+async def test_other_names_do_not_exist_and_no_one_outside_hears_of_them(allowing: Container, world: Internet) -> None:
     before = len(world.heard("names"))
     secret = "secret-" + uuid.uuid4().hex
     for name in ("other.example", "wild.example", "notwild.example", f"{secret}.allowed.example", f"{secret}.example"):

@@ -21,7 +21,7 @@ async def test_the_installed_sdk_is_built_as_expected(engine: Engine, start_sand
     assert isinstance(container, Container)
     created = engine.api.exec_create(container.container_id, [BUSYBOX, "echo", "said"])
     raw = engine.api.exec_start(created["Id"], socket=True)
-    found = sdk.socket_of(raw)
+    found = sdk.exec_socket(raw)
     assert found.family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
     found.setblocking(False)
     output = sdk.bytes_already_read(raw)
@@ -34,7 +34,7 @@ async def test_the_installed_sdk_is_built_as_expected(engine: Engine, start_sand
 
 
 class Raw:
-    """What an SDK that was built otherwise might give."""
+    """A result as an SDK with another internal structure might give it."""
 
     def __init__(self, **known: Any) -> None:
         self.__dict__.update(known)
@@ -42,7 +42,7 @@ class Raw:
 
 def test_an_sdk_without_the_socket_is_named() -> None:
     with pytest.raises(sdk.UnknownSdk, match=r"exec_start\(socket=True\) returned a Raw without a socket in `_sock`"):
-        sdk.socket_of(Raw())
+        sdk.exec_socket(Raw())
 
 
 @pytest.mark.parametrize(

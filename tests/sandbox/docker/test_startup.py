@@ -1,4 +1,4 @@
-"""What an image starts with its container, on the real engine: entry points and the image's own healthcheck."""
+"""Startup of an image's container on a real engine: entry points and the image's own healthcheck."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_an_entry_point_runs_as_the_image_says_and_the_trial_waits_until_i
     assert await told(await container.original()) == ""
 
 
-async def test_an_entry_point_that_cannot_be_started_is_told_of_and_the_container_stays(start: Start) -> None:
+async def test_an_entry_point_that_cannot_be_started_is_reported_and_the_container_stays(start: Start) -> None:
     container = await start('FROM debian:bookworm-slim\nENTRYPOINT ["/none"]\n')
     said = b""
     while not said:

@@ -1,4 +1,4 @@
-"""What a process prints arrives whole, in order, and is left where it is while nobody can take more."""
+"""Output of a process arrives whole and in order, and is not read while the receiver is busy."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_no_cancellation_is_lost_while_a_process_that_reads_nothing_is_fed
         near, far = socket.socketpair()
         with far:
             stream = await ExecStream("exec", near).attach()
-            async with stream.fed(io.BytesIO(bytes(8_000_000))):
+            async with stream.feed(io.BytesIO(bytes(8_000_000))):
                 far.shutdown(socket.SHUT_RDWR)
             assert near.fileno() == -1
 

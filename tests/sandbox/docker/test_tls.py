@@ -197,7 +197,7 @@ def test_a_certificate_of_another_ca_is_refused_by_its_name(
         assert "its certificate is not accepted: self-signed certificate" in why(host, monkeypatch, foreign)
 
 
-def test_a_certificate_that_the_engine_refuses_is_told(
+def test_a_certificate_that_the_engine_refuses_is_reported(
     files: Path, foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mixed = shutil.copytree(foreign, tmp_path / "mixed")
@@ -208,7 +208,7 @@ def test_a_certificate_that_the_engine_refuses_is_told(
     assert "TLS failed: tlsv1 alert unknown ca" in words or "it may refuse cert.pem" in words
 
 
-def test_an_engine_without_tls_is_told(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_without_tls_is_reported(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
@@ -225,7 +225,7 @@ def test_an_engine_without_tls_is_told(files: Path, monkeypatch: pytest.MonkeyPa
         answering.join(BOUND_SEC)
 
 
-def test_nobody_and_an_unknown_name_are_told(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_one_and_an_unknown_name_are_reported(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     assert "Connection refused" in why(f"tcp://127.0.0.1:{port}", monkeypatch, files)

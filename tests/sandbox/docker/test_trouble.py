@@ -1,4 +1,4 @@
-"""What engines say about pulls that failed. The words are Docker 20.10's and Podman 4.3's, as they came."""
+"""Messages of engines about failed pulls. The words are Docker 20.10's and Podman 4.3's, as they came."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_a_disk_is_limited_in_megabytes_and_cpus_are_named(engine: Engine) -> No
         ({}, False),
     ],
 )
-def test_whether_a_disk_may_be_limited_is_told_by_the_driver(info: dict[str, Any], can: bool) -> None:
+def test_whether_a_disk_may_be_limited_is_reported_by_the_driver(info: dict[str, Any], can: bool) -> None:
     assert _may_limit_disk(info) == can
 
 
@@ -89,14 +89,16 @@ def test_gpus_need_nvidias_runtime_or_its_devices() -> None:
         (HelperFailed("a helper ended with 1: "), "sandbox_failed"),
     ],
 )
-def test_an_engine_that_answers_is_told_apart_from_one_that_does_not(block: Any, error: EngineError, kind: str) -> None:
+def test_an_engine_that_answers_differs_from_one_that_does_not(
+    block: Any, error: EngineError, kind: str
+) -> None:
     lost = "sandbox_lost" if error.status == 404 and isinstance(block, partial) else kind
     with pytest.raises(TrialError) as caught, block(doing="starting"):
         raise error
     assert caught.value.type == lost and str(error) in str(caught.value)
 
 
-def test_what_the_machine_lacks_is_told_from_an_engine_in_trouble() -> None:
+def test_what_the_machine_lacks_is_distinguished_from_an_engine_in_trouble() -> None:
     lacking = EngineError('could not select device driver "nvidia" with capabilities: [[gpu]]', 500)
     assert container_error(lacking, "starting").type == "task_unsupported"
     quota = "--storage-opt is supported only for overlay over xfs with 'pquota' mount option"

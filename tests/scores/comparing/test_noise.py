@@ -17,7 +17,7 @@ from tbench.scores.comparing.noise import (
     PowerPlan,
     TaskScope,
     plan_from_one_run,
-    pooled,
+    pool_runs,
     task_solve_rates,
     wilson_95,
 )
@@ -119,7 +119,7 @@ def test_one_run_predicts_the_noise_of_two_like_it() -> None:
 def test_runs_of_one_configuration_are_pooled_over_their_common_tasks() -> None:
     first = a_side({"x": (1.0,), "y": (0.0,), "z": (0.0,)}, "a", hashes={"x": "1", "z": "1"})
     second = a_side({"x": (0.0,), "y": (0.0,), "z": (1.0,)}, "b", hashes={"x": "1", "z": "2"})
-    found = pooled([first, second])
+    found = pool_runs([first, second])
     assert (found.table.tasks, found.table.rows) == (("x", "y"), ((1.0, 0.0), (0.0, 0.0)))
     assert (found.table.seeds, found.name) == ((0, 1), "a + b")
 

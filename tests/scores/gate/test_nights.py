@@ -9,7 +9,7 @@ from gate_nights import TASKS, a_night, nights, rewards
 
 from tbench.errors import UsageError
 from tbench.scores.gate.judge import judge
-from tbench.scores.gate.nights import GateRule, Night, Series, series_of
+from tbench.scores.gate.nights import GateRule, Night, Series, make_series
 
 RULE = GateRule()
 
@@ -26,7 +26,7 @@ def hashes(**changed: str) -> dict[str, str]:
 
 def test_nights_with_other_settings_are_left_out() -> None:
     series = [a_night(n, rewards(n), fingerprint="b" if n == 2 else "a") for n in range(5)]
-    found = series_of(series, RULE)
+    found = make_series(series, RULE)
     assert names(found) == ["night-0", "night-1", "night-3", "night-4"]
     assert found.notes == ("1 night with other settings left out",)
 
@@ -87,7 +87,7 @@ def test_an_unknown_hash_is_no_other_content() -> None:
 def test_a_run_that_is_given_twice_counts_once() -> None:
     series = nights(12)
     again = Night("copy", series[4].begun, series[4].table, {})
-    found = series_of([series[3], *series, again], RULE)
+    found = make_series([series[3], *series, again], RULE)
     assert names(found)[:3] == ["night-0", "night-1", "night-2"]
     assert len(found.nights) == 12
     assert found.notes == ("given twice, counted once: night-4, night-3",)
@@ -95,29 +95,29 @@ def test_a_run_that_is_given_twice_counts_once() -> None:
 
 def test_checkpoints_of_one_night_with_equal_rewards_are_several_runs_and_copies_of_one_are_not() -> None:
     twins = [replace(night, run=f"{night.begun} {name}", name=name) for night in nights(6) for name in ("a", "b")]
-    assert len(series_of(twins, RULE).nights) == 12
+    assert len(make_series(twins, RULE).nights) == 12
     copy = replace(twins[3], name="copy")
-    assert series_of([*twins, copy], RULE).notes == ("given twice, counted once: b",)
+    assert make_series([*twins, copy], RULE).notes == ("given twice, counted once: b",)
 
 
 def test_runs_of_one_name_on_several_days_are_several_nights() -> None:
     series = [Night("tb", night.begun, night.table, {}) for night in nights(12)]
-    assert len(series_of(series, RULE).nights) == 12
+    assert len(make_series(series, RULE).nights) == 12
 
 
 @pytest.mark.parametrize("place", ["night-5", "2026-11-06"])
 def test_the_baseline_begins_at_base_from(place: str) -> None:
-    found = series_of(nights(12), GateRule(base_from=place))
+    found = make_series(nights(12), GateRule(base_from=place))
     assert (names(found)[0], len(found.nights)) == ("night-5", 7)
 
 
 def test_a_baseline_that_is_still_to_come_has_the_last_night_alone() -> None:
-    assert names(series_of(nights(12), GateRule(base_from="2027-01-01"))) == ["night-11"]
+    assert names(make_series(nights(12), GateRule(base_from="2027-01-01"))) == ["night-11"]
 
 
 def test_an_unknown_base_from_is_refused() -> None:
     with pytest.raises(UsageError, match="base_from 'nihgt-5' is neither a night's name nor a date"):
-        series_of(nights(3), GateRule(base_from="nihgt-5"))
+        make_series(nights(3), GateRule(base_from="nihgt-5"))
 
 
 def test_gaps_in_the_dates_do_not_matter() -> None:

@@ -43,7 +43,7 @@ def test_there_is_none_about_a_bundled_task(task: Task) -> None:
         'import subprocess\nsubprocess.run(["cat", "/app/result.csv"])\n',
     ],
 )
-def test_a_path_that_the_tests_want_and_nobody_names(make_task: MakeTask, python: str) -> None:
+def test_a_path_that_the_tests_want_and_no_one_names(make_task: MakeTask, python: str) -> None:
     path = with_files(make_task(), {"tests/test_outputs.py": python})
     line = next(number for number, text in enumerate(python.splitlines(), 1) if "result.csv" in text)
     expected = f"line {line}: /app/result.csv: not in the instruction, and not in the environment"
@@ -87,7 +87,7 @@ def test_files_of_a_repository_that_the_image_fetches_are_not_known(make_task: M
 @pytest.mark.parametrize(
     "python", ['URL = "http://localhost:8123/"\n', 'connect(("127.0.0.1", 8123))\n', "f(port=8123)\n"]
 )
-def test_a_port_that_the_tests_want_and_nobody_names(make_task: MakeTask, python: str) -> None:
+def test_a_port_that_the_tests_want_and_no_one_names(make_task: MakeTask, python: str) -> None:
     path = with_files(make_task(), {"tests/test_outputs.py": python})
     assert told(path) == ["tests/test_outputs.py: line 1: port 8123: not in the instruction or the environment"]
     (path / "instruction.md").write_text("Listen on port 8123.\n")
@@ -96,7 +96,7 @@ def test_a_port_that_the_tests_want_and_nobody_names(make_task: MakeTask, python
     assert told(path) == []
 
 
-def test_a_file_that_the_instruction_names_and_nobody_knows(make_task: MakeTask) -> None:
+def test_a_file_that_the_instruction_names_and_no_one_knows(make_task: MakeTask) -> None:
     text = "Turn `/app/in.txt` into /app/done.\nFor example /app/no.txt. See http://host/a/b.html and /app/*.md.\n"
     path = make_task(instruction=text)
     words = "/app/in.txt: no such file in environment, tests or solution"

@@ -14,10 +14,10 @@ from tbench.exchange.importing.common import (
     ImportChoice,
     Imported,
     NewRun,
-    chosen,
     directories,
     mean_lines,
     now,
+    select_by_model,
     size_line,
     write_runs,
 )
@@ -91,7 +91,7 @@ def stated_mean(job: Mapping[str, Any], records: Sequence[HarborTrial], metric: 
         by_key[_key(record)] = by_key.get(_key(record), 0) + 1
     total = 0.0
     for key, count in by_key.items():
-        stated = _stated(evals.get(key) if isinstance(evals, Mapping) else None, metric)
+        stated = _mean_in_group(evals.get(key) if isinstance(evals, Mapping) else None, metric)
         if stated is None:
             return None
         total += stated * count
@@ -105,7 +105,7 @@ def _key(record: HarborTrial) -> str:
     return "__".join(map(str, parts))
 
 
-def _stated(group: object, metric: str | None) -> float | None:
+def _mean_in_group(group: object, metric: str | None) -> float | None:
     metrics = group.get("metrics") if isinstance(group, Mapping) else None
     for means in metrics if isinstance(metrics, list) else ():
         value = means.get("mean", means.get(metric)) if isinstance(means, Mapping) else None
@@ -130,7 +130,7 @@ _PLACES = re.compile(r"(?i)(?:^|_)(?:url|uri|base|host|endpoint|session_id|dir|p
 _LONGEST_VALUE = 200
 
 
-def settings_of(config: Mapping[str, Any]) -> dict[str, Scalar]:
+def recorded_settings(config: Mapping[str, Any]) -> dict[str, Scalar]:
     """Return the settings in a trial's configuration by dotted name, without secrets, addresses and unset values."""
     found: dict[str, Scalar] = {}
     for name in _WANTED:
@@ -203,7 +203,7 @@ class JobImport:
             if result.reward is None and rewards and value_by_rule(rewards, self.metric) == 0
         ]
 
-    def as_new(self, directory: Path) -> NewRun:
+    def as_new_run(self, directory: Path) -> NewRun:
         """Return the run to write, named after its directory."""
         self.plan = self.plan.model_copy(update={"run": directory.resolve().name})
         return NewRun(directory, self.plan, self.write)
@@ -215,13 +215,15 @@ def read_job(place: JobPlace, choice: ImportChoice, metric: str | None) -> list[
     job = _read_job_files(place, notes)
     found, cut = _read_trials(job, notes)
     _refuse_twins(found)
-    runs = chosen(found, choice, lambda each: each.record.model, lambda each: each.record.agent_info.name, job.where)
+    runs = select_by_model(
+        found, choice, lambda each: each.record.model, lambda each: each.record.agent_info.name, job.where
+    )
     several = len(runs) > 1
     made = []
     for model, trials in runs.items():
         name = f"{place.name}-{model.replace('/', '-')}" if several else place.name
         is_whole = not several and len(trials) == len(found)
-        made.append(_imported(job, name, trials, cut if is_whole else [], metric, list(notes), is_whole=is_whole))
+        made.append(_make_import(job, name, trials, cut if is_whole else [], metric, list(notes), is_whole=is_whole))
     return made
 
 
@@ -276,7 +278,7 @@ def _refuse_twins(found: Sequence[FoundTrial]) -> None:
             seen[name] = each.directory
 
 
-def _imported(
+def _make_import(
     job: Job,
     name: str,
     found: Sequence[FoundTrial],
@@ -295,7 +297,7 @@ def _imported(
     if any(len(of_task) > 1 for of_task in tasks.values()):
         notes.append("attempts at a task are numbered as seeds from 0 in the order of their start; Harbor has no seeds")
     _note_retries(job, notes)
-    settings, differing = common(settings_of(record.config) for record in records)
+    settings, differing = common(recorded_settings(record.config) for record in records)
     if differing:
         notes.append(f"settings that differ between trials were ignored: {visible_line(names_shown(differing))}")
     stated = stated_mean(job.result, records, counts)
@@ -374,7 +376,7 @@ def import_harbor(
     """
     runs = [each for job in find_jobs(paths) for each in read_job(job, choice, metric)]
     places = directories([each.plan.run for each in runs], output)
-    write_runs([each.as_new(place) for each, place in zip(runs, places, strict=True)])
+    write_runs([each.as_new_run(place) for each, place in zip(runs, places, strict=True)])
     return [_report(each, place) for each, place in zip(runs, places, strict=True)]
 
 

@@ -64,7 +64,7 @@ def planned_trials(
         nameless += task is None
         if task is not None:
             planned[task] += 1
-    for task, count in _locked(job).items():
+    for task, count in _locked_trial_counts(job).items():
         planned[task] = max(planned[task], count)
     for each in _list(job.config.get("tasks")):
         name = (each.get("path") or each.get("name")) if isinstance(each, dict) else None
@@ -75,7 +75,7 @@ def planned_trials(
     return planned
 
 
-def _locked(job: Job) -> Counter[str]:
+def _locked_trial_counts(job: Job) -> Counter[str]:
     """Return the number of trials by task in the job's lock (0.25), if it has only one agent."""
     trials = [each for each in _list(job.lock.get("trials")) if isinstance(each, dict)]
     if len({str(each.get("agent")) for each in trials}) > 1:

@@ -35,10 +35,10 @@ def read_trajectory(folder: Path, agent: str) -> Trajectory | None:
     if isinstance(value, dict) and isinstance(value.get("messages"), list):
         value = value["messages"]  # mini-swe-agent's format
     if isinstance(value, list):
-        return _of_turns(agent, _turns_of_chat(value))
+        return _make_trajectory(agent, _turns_of_chat(value))
     if not isinstance(value, dict) or not isinstance(value.get("steps"), list):
         raise UnusableFile("is neither ATIF nor a list of chat messages")
-    return _of_turns(agent, _turns_of_atif(value, folder))
+    return _make_trajectory(agent, _turns_of_atif(value, folder))
 
 
 def is_submission(step: Step) -> bool:
@@ -170,7 +170,7 @@ def _positive(values: object, name: str) -> float:
 # -- tbench's trajectory -------------------------------------------------------------------------
 
 
-def _of_turns(agent: str, found: tuple[list[_AgentTurn], list[Message]]) -> Trajectory:
+def _make_trajectory(agent: str, found: tuple[list[_AgentTurn], list[Message]]) -> Trajectory:
     turns, unanswered = found
     has_calls = any(turn.reply.tool_calls for turn in turns)
     messages: list[Message] = []
@@ -199,7 +199,7 @@ def _step(number: int, turn: _AgentTurn, *, has_calls: bool, is_last: bool) -> S
     return Step(
         index=number,
         reply=turn.reply,
-        actions=tuple(_typed(call) for call in calls if call.name != _COMPLETE_CALL),
+        actions=tuple(_typed_text(call) for call in calls if call.name != _COMPLETE_CALL),
         format_error=_format_error(turn, observation, has_calls=has_calls),
         warnings=warnings,
         observation=observation,
@@ -248,7 +248,7 @@ def _kind(warning: str) -> str:
     return warning.partition(":")[0]
 
 
-def _typed(call: ToolCall) -> str:
+def _typed_text(call: ToolCall) -> str:
     """Return the text that a call typed, or the call itself if it is not a command."""
     try:
         arguments = json.loads(call.arguments)

@@ -43,7 +43,7 @@ USED_METADATA = (_REPLIES, _REQUEST_TIMES)
 """Metadata of Terminus-2's context that is used here."""
 
 
-def count_of(contexts: Sequence[Context], trajectory: Trajectory | None) -> int:
+def reply_count(contexts: Sequence[Context], trajectory: Trajectory | None) -> int:
     """Return the number of replies of the model."""
     if trajectory is not None:
         return len(trajectory.steps)
@@ -51,7 +51,7 @@ def count_of(contexts: Sequence[Context], trajectory: Trajectory | None) -> int:
     return sum(count for count in counts if type(count) is int and count > 0)
 
 
-def usage_of(contexts: Sequence[Context], trajectory: Trajectory | None) -> Usage:
+def total_usage(contexts: Sequence[Context], trajectory: Trajectory | None) -> Usage:
     """Return the agent's own counts, which include summaries; else those of the steps."""
     reported = [context for context in contexts if context.n_input_tokens or context.n_output_tokens]
     if not reported:
@@ -67,13 +67,13 @@ def usage_of(contexts: Sequence[Context], trajectory: Trajectory | None) -> Usag
     return sum(counts, Usage())
 
 
-def timings_of(record: HarborTrial, steps: Sequence[TaskStepResult], trajectory: Trajectory | None) -> Timings:
+def make_timings(record: HarborTrial, steps: Sequence[TaskStepResult], trajectory: Trajectory | None) -> Timings:
     """Return the seconds by phase. The agent's installation counts as part of the sandbox's time."""
     whole = Span(started_at=record.started_at, finished_at=record.finished_at).seconds
     of_steps = [step.timings for step in steps]
-    sandbox = seconds_of(record.environment_setup) + seconds_of(record.agent_setup)
-    agent = sum(each.agent_sec for each in of_steps) if of_steps else seconds_of(record.agent_execution)
-    verifier = sum(each.verifier_sec for each in of_steps) if of_steps else seconds_of(record.verifier)
+    sandbox = span_seconds(record.environment_setup) + span_seconds(record.agent_setup)
+    agent = sum(each.agent_sec for each in of_steps) if of_steps else span_seconds(record.agent_execution)
+    verifier = sum(each.verifier_sec for each in of_steps) if of_steps else span_seconds(record.verifier)
     return Timings(
         sandbox_sec=sandbox,
         agent_sec=agent,
@@ -94,12 +94,12 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def seconds_of(span: Span | None) -> float:
+def span_seconds(span: Span | None) -> float:
     """Return the seconds of a phase; 0 if not recorded."""
     return span.seconds if span is not None else 0.0
 
 
-def times_of(record: HarborTrial) -> tuple[datetime, datetime]:
+def start_and_end(record: HarborTrial) -> tuple[datetime, datetime]:
     """Return start and end of the trial; 1970 if not recorded."""
     spans = (record.environment_setup, record.agent_setup, record.agent_execution, record.verifier)
     ends = [span.finished_at for span in spans if span is not None and span.finished_at is not None]
@@ -132,7 +132,7 @@ class FoundTrial:
     @property
     def task_digest(self) -> str | None:
         """Hash of the task's content from the lock (0.25), if any, which equals tbench's."""
-        return digest_of((object_or_none(self.directory / LOCK) or {}).get("task"))
+        return locked_digest((object_or_none(self.directory / LOCK) or {}).get("task"))
 
 
 def read_trial(directory: Path) -> FoundTrial:
@@ -182,7 +182,7 @@ def last_part(name: str) -> str | None:
     return last if last and last not in (".", "..") and last.isprintable() and len(last.encode()) <= 200 else None
 
 
-def digest_of(lock: Any) -> str | None:
+def locked_digest(lock: Any) -> str | None:
     """Return the hash in the lock of a task; None without one."""
     found = _DIGEST.fullmatch(str(lock.get("digest"))) if isinstance(lock, dict) else None
     return found[1] if found else None
@@ -205,7 +205,7 @@ class TrialWriter:
         result = self._result(found, task, seed, trajectory, steps)
         target = trial_dir(self._directory, result)
         self._copy(found.directory, target)
-        write_trial(target, result, _logged(target, trajectory, result), {})
+        write_trial(target, result, _write_steps(target, trajectory, result), {})
         return result
 
     def _result(
@@ -221,9 +221,9 @@ class TrialWriter:
             (step.exception_info for step in record.step_results or () if step.exception_info is not None), None
         )
         verdict = judge(record, raised, self._metric, _logs(found.directory))
-        count = sum(step.steps for step, _ in steps) or count_of(record.contexts, trajectory)
+        count = sum(step.steps for step, _ in steps) or reply_count(record.contexts, trajectory)
         outcome = steps[-1][0].outcome if steps else _outcome(record, verdict, trajectory, count)
-        begun, ended = times_of(record)
+        begun, ended = start_and_end(record)
         return TrialResult(
             run=self._run,
             trial=record.trial_name,
@@ -236,8 +236,8 @@ class TrialWriter:
             outcome=outcome,
             error=verdict.error,
             steps=count,
-            usage=usage_of(record.contexts, trajectory),
-            timings=timings_of(record, [step for step, _ in steps], trajectory),
+            usage=total_usage(record.contexts, trajectory),
+            timings=make_timings(record, [step for step, _ in steps], trajectory),
             started_at=begun,
             finished_at=ended,
             integrity=Integrity(remarks=verdict.remarks, verify=_where(record)),
@@ -257,7 +257,7 @@ class TrialWriter:
             trajectory = self._trajectory(source / "agent", found.record)
             step = self._step(record, found.record, source, str(name), trajectory)
             self._copy(source, home / name)
-            write_files(home / name, _logged(home / name, trajectory, step), {})
+            write_files(home / name, _write_steps(home / name, trajectory, step), {})
             made.append((step, trajectory))
         return made
 
@@ -266,7 +266,7 @@ class TrialWriter:
     ) -> TaskStepResult:
         verdict = judge(record, record.exception_info, self._metric, _logs(source))
         contexts = (record.agent_result,) if record.agent_result is not None else ()
-        count = count_of(contexts, trajectory)
+        count = reply_count(contexts, trajectory)
         return TaskStepResult(
             name=name,
             reward=verdict.reward,
@@ -274,12 +274,12 @@ class TrialWriter:
             outcome=_outcome(of, verdict, trajectory, count, began=record.agent_execution is not None),
             error=verdict.error,
             steps=count,
-            usage=usage_of(contexts, trajectory),
+            usage=total_usage(contexts, trajectory),
             timings=Timings(
-                agent_sec=seconds_of(record.agent_execution),
+                agent_sec=span_seconds(record.agent_execution),
                 model_sec=model_sec(contexts),
-                verifier_sec=seconds_of(record.verifier),
-                wall_sec=seconds_of(record.agent_execution) + seconds_of(record.verifier),
+                verifier_sec=span_seconds(record.verifier),
+                wall_sec=span_seconds(record.agent_execution) + span_seconds(record.verifier),
             ),
         )
 
@@ -322,7 +322,7 @@ class TrialWriter:
         ]
 
 
-def _logged(target: Path, trajectory: Trajectory | None, of: TrialResult | TaskStepResult) -> Trajectory | None:
+def _write_steps(target: Path, trajectory: Trajectory | None, of: TrialResult | TaskStepResult) -> Trajectory | None:
     """Write the steps to steps.jsonl, and return the trajectory with its outcome for storage."""
     if trajectory is None:
         return None

@@ -68,24 +68,26 @@ def is_out_of_memory(raised: Raised | None) -> bool:
     return raised is not None and raised.exception_type in _OUT_OF_MEMORY
 
 
-def words(raised: Raised) -> str:
+def describe_exception(raised: Raised) -> str:
     """Describe the exception on one line."""
     return one_line(f"{raised.exception_type}: {raised.exception_message}".rstrip(": "))
 
 
-def error_of(raised: Raised, record: HarborTrial | StepRecord) -> ErrorInfo:
+def convert_error(raised: Raised, record: HarborTrial | StepRecord) -> ErrorInfo:
     """Convert an exception to an error.
 
     An unknown exception keeps its name, with the stage in which it occurred. Before the agent began it becomes a
     sandbox error, because exceptions of engines have no specific names.
     """
     if (type_ := _TYPE_OF.get(raised.exception_type)) is not None:
-        return error(type_, words(raised))
+        return error(type_, describe_exception(raised))
     stage = _stage(record)
     if stage is Stage.SANDBOX and raised.exception_type != _CANCELLED:
-        return error("sandbox_failed", words(raised))
+        return error("sandbox_failed", describe_exception(raised))
     blame = Blame.USER if raised.exception_type == _CANCELLED else _BLAMES[stage]
-    return ErrorInfo(stage=stage, type=raised.exception_type, blame=blame, retryable=True, message=words(raised))
+    return ErrorInfo(
+        stage=stage, type=raised.exception_type, blame=blame, retryable=True, message=describe_exception(raised)
+    )
 
 
 def error(type_: str, message: str) -> ErrorInfo:
@@ -127,7 +129,7 @@ def judge(record: HarborTrial | StepRecord, raised: Raised | None, metric: str |
     """
     rewards = record.verifier_result.rewards if record.verifier_result is not None else None
     outcome = OUTCOMES.get(raised.exception_type) if raised is not None else None
-    metrics, reward, problem = _counted(rewards, metric)
+    metrics, reward, problem = _read_rewards(rewards, metric)
     if reward == 0.0:
         problem = _why_zero_is_void(record, raised, logs)
     if reward is None or problem is not None:
@@ -154,7 +156,7 @@ def name_that_counts(names: Collection[str], metric: str | None) -> str | None:
     return next(iter(names)) if len(names) == 1 else None
 
 
-def _counted(
+def _read_rewards(
     rewards: Mapping[str, Any] | None, metric: str | None
 ) -> tuple[dict[str, float], float | None, ErrorInfo | None]:
     """Return the metrics, the reward that counts, and the error if no reward can be used."""
@@ -173,7 +175,7 @@ def _counted(
 
 def _why_zero_is_void(record: HarborTrial | StepRecord, raised: Raised | None, logs: Logs) -> ErrorInfo | None:
     if raised is not None and voids_a_zero(raised):
-        return error_of(raised, record)
+        return convert_error(raised, record)
     failure = tool_failure(logs)
     if failure is None or tests_ran(logs) or not _CALLS_PYTEST.search(logs.get("stdout.txt", b"")):
         return None
@@ -182,18 +184,18 @@ def _why_zero_is_void(record: HarborTrial | StepRecord, raised: Raised | None, l
 
 def _why_no_reward(record: HarborTrial | StepRecord, raised: Raised | None) -> ErrorInfo:
     if raised is not None and raised.exception_type not in OUTCOMES:
-        return error_of(raised, record)
-    after = f" ({words(raised)})" if raised is not None else ""
+        return convert_error(raised, record)
+    after = f" ({describe_exception(raised)})" if raised is not None else ""
     if record.verifier_result is not None:
         return error("verifier_no_reward", f"Harbor has a verdict without a reward{after}")
-    if isinstance(record, HarborTrial) and _unverified(record.config):
+    if isinstance(record, HarborTrial) and _is_unverified(record.config):
         return error("verifier_no_reward", "the trial was run without verification")
     if record.verifier is None:
         return error("verifier_failed", f"no verdict and no exception, and the verifier never began{after}")
     return error("verifier_failed", f"no verdict and no exception, although the verifier had begun{after}")
 
 
-def _unverified(config: Mapping[str, Any]) -> bool:
+def _is_unverified(config: Mapping[str, Any]) -> bool:
     verifier = config.get("verifier")
     return bool(config.get("install_only")) or (isinstance(verifier, dict) and verifier.get("disable") is True)
 
@@ -202,7 +204,7 @@ def _remarks(raised: Raised | None, reward: float, logs: Logs) -> tuple[str, ...
     """Return doubts about a reward that counts."""
     found = []
     if raised is not None and raised.exception_type not in OUTCOMES:
-        found.append(f"exception: {words(raised)}")
+        found.append(f"exception: {describe_exception(raised)}")
     if reward == 0.0 and not tests_ran(logs) and (failure := tool_failure(logs)) is not None:
         found.append(f"tool-failure: {failure}")
     return tuple(found)

@@ -112,7 +112,7 @@ class _Requests:
         return self.progress.stopped is not None
 
     async def ask_one(self, step: PromptedStep, overflow: str | None) -> None:
-        response = _failed(step, overflow) if overflow else await self._answer(step)
+        response = _failed_response(step, overflow) if overflow else await self._answer(step)
         self._write(response)
         self._count(response)
         self._on_progress(self.progress)
@@ -122,15 +122,15 @@ class _Requests:
         try:
             reply = await self._endpoints.complete(step.prompt.fields, seed=step.seed)
         except ContextLimitReached as error:
-            return _failed(step, f"overflow: {error}")
+            return _failed_response(step, f"overflow: {error}")
         except EndpointUnavailable as error:
             if self._endpoints.gave_up is not None:
                 self.progress.stopped = self._endpoints.gave_up
-            return _failed(step, f"unavailable: {error}")
+            return _failed_response(step, f"unavailable: {error}")
         except ReplyTimeout as error:
-            return _failed(step, f"unavailable: {error}")
+            return _failed_response(step, f"unavailable: {error}")
         except EndpointError as error:
-            return _failed(step, f"refused: {error}")
+            return _failed_response(step, f"refused: {error}")
         return _response(step, reply, _cut_by_context(reply, self._max_tokens, self._max_model_len))
 
     def _count(self, response: ReplayResponse) -> None:
@@ -146,7 +146,7 @@ class _Requests:
 
 
 def _response(step: PromptedStep, reply: RawReply, error: str | None) -> ReplayResponse:
-    return _failed(step, error).model_copy(
+    return _failed_response(step, error).model_copy(
         update={
             "content": reply.content,
             "reasoning": reply.reasoning,
@@ -159,7 +159,7 @@ def _response(step: PromptedStep, reply: RawReply, error: str | None) -> ReplayR
     )
 
 
-def _failed(step: PromptedStep, error: str | None) -> ReplayResponse:
+def _failed_response(step: PromptedStep, error: str | None) -> ReplayResponse:
     record, prompt = step.record, step.prompt
     return ReplayResponse(
         task_id=record.task_id,

@@ -49,7 +49,7 @@ class ReplayOptions:
     max_outage_sec: float = 3600.0
 
     @classmethod
-    def of(cls, config: ReplayConfig) -> ReplayOptions:
+    def from_config(cls, config: ReplayConfig) -> ReplayOptions:
         """Return the options of a configuration. Raises UsageError."""
         model, prompt, output = config.model, config.prompt, config.output
         if not config.dataset.path:

@@ -84,7 +84,7 @@ def leaderboard(paths: Sequence[Path], *, mixed: bool = False) -> Leaderboard:
         )
     # Before older results are dropped: a newer shard or dev run must not silently replace a complete one.
     notes = _comparability_notes([row for row, _ in rows], mixed=mixed)
-    return Leaderboard(tuple(_ranked(_newest(rows))), tuple(unreadable), tuple(notes))
+    return Leaderboard(tuple(_rank(_newest(rows))), tuple(unreadable), tuple(notes))
 
 
 def _files(paths: Sequence[Path]) -> Iterable[Path]:
@@ -94,7 +94,7 @@ def _files(paths: Sequence[Path]) -> Iterable[Path]:
         if not path.exists():
             raise UsageError(f"{path}: does not exist; give directories with results")
         try:
-            files = _results_in(path) if path.is_dir() else [path]
+            files = _find_results(path) if path.is_dir() else [path]
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from None
         for found in files:
@@ -103,7 +103,7 @@ def _files(paths: Sequence[Path]) -> Iterable[Path]:
                 yield found
 
 
-def _results_in(directory: Path) -> list[Path]:
+def _find_results(directory: Path) -> list[Path]:
     if (directory / MANIFEST_NAME).exists():
         return [directory / RESULT_NAME]
     runs = [child / RESULT_NAME for child in directory.iterdir() if (child / MANIFEST_NAME).exists()]
@@ -197,7 +197,7 @@ def _newest(rows: Sequence[tuple[RankedResult, bool]]) -> list[tuple[RankedResul
     return list(chosen.values())
 
 
-def _ranked(rows: Sequence[tuple[RankedResult, bool]]) -> Iterable[RankedResult]:
+def _rank(rows: Sequence[tuple[RankedResult, bool]]) -> Iterable[RankedResult]:
     rank = 0
     for row, eligible in sorted(rows, key=lambda pair: (not pair[1], -pair[0].command_f1)):
         rank += eligible

@@ -94,7 +94,7 @@ def _content(found: re.Match[str]) -> str:
 
 
 @lru_cache(maxsize=1 << 16)
-def tokens_of(unit: str) -> Tokens:
+def tokenise(unit: str) -> Tokens:
     """Return the tokens of a normalised unit, at least one."""
     text = unit.lower()
     if text == WAIT.lower():
@@ -118,7 +118,7 @@ def _best_matches(predicted: set[str], reference: set[str]) -> tuple[dict[str, f
     best_reference = [0.0] * len(units)
     best_predicted: dict[str, float] = {}
     for unit in predicted:
-        counted, length = tokens_of(unit)
+        counted, length = tokenise(unit)
         best = 0.0
         for at, overlap in _overlaps(counted, where).items():
             # _harmonic, inlined: this line takes most of the time.
@@ -137,7 +137,7 @@ def _index(units: Sequence[str]) -> tuple[list[int], dict[str, list[tuple[int, i
     lengths: list[int] = []
     where: dict[str, list[tuple[int, int]]] = {}
     for at, unit in enumerate(units):
-        counted, length = tokens_of(unit)
+        counted, length = tokenise(unit)
         lengths.append(length)
         for token, count in counted:
             where.setdefault(token, []).append((at, count))
@@ -240,7 +240,7 @@ def aggregate(steps: Sequence[ScoredStep]) -> dict[str, Any]:
     }
 
 
-def score_of(figures: dict[str, Any]) -> float:
+def ranking_score(figures: dict[str, Any]) -> float:
     """Return the score for ranking: 100 x mean F1, two digits (`next_action_score` is an earlier one)."""
     return round(100.0 * float(figures["avg_command_f1"]), 2)
 
@@ -296,7 +296,7 @@ class ScoredRun:
             "unanswered": len(self.unanswered),
             "answered_pct": round(len(answered) / len(self.steps) * 100, 1) if self.steps else 0.0,
             "reasons": dict(sorted(Counter(self.unanswered.values()).items())),
-            "score_over_answered": score_of(figures) if answered else None,
+            "score_over_answered": ranking_score(figures) if answered else None,
             "first_cmd_exact_pct_over_answered": figures["first_cmd_exact_pct"] if answered else None,
         }
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from harness.text import Span, after_thinking, without_lone_surrogates
-from tbench.proxies.datasets.records import WAIT, lines_of
+from tbench.proxies.datasets.records import WAIT, stripped_lines
 
 Revision = Literal["v0", "v1", "v2"]
 """A revision of the published evaluation: v0, before the correction of May 2026; v1, the correction; v2, seen in
@@ -166,7 +166,7 @@ def _payload_units(payload: Mapping[str, Any] | None, revision: Revision) -> lis
         unit
         for command in (commands if isinstance(commands, list) else ())
         if isinstance(command, dict)
-        for unit in lines_of(_as_text(command.get("keystrokes", ""))) or [WAIT]
+        for unit in stripped_lines(_as_text(command.get("keystrokes", ""))) or [WAIT]
     ]
     if revision == "v2":
         units += _units_of_other_shapes(payload)
@@ -181,7 +181,7 @@ def _units_of_other_shapes(payload: Mapping[str, Any]) -> Iterable[str]:
     for fields in (payload, arguments if isinstance(arguments, dict) else {}):
         for key in _COMMAND_KEYS:
             if isinstance(value := fields.get(key), str):
-                yield from lines_of(value)
+                yield from stripped_lines(value)
 
 
 def _as_text(keystrokes: object) -> str:
@@ -200,7 +200,7 @@ def _fallback(
 ) -> Iterable[str]:
     for pattern in _OPEN_COMMANDS if revision == "v2" else _CLOSED_KEYSTROKES:
         for match in pattern.finditer(text):
-            yield from lines_of(decode(match[1], odd))
+            yield from stripped_lines(decode(match[1], odd))
 
 
 def _unicode_escape(value: str, odd: set[Oddity]) -> str:

@@ -17,10 +17,10 @@ from harness.text import without_lone_surrogates
 from tbench import __version__
 from tbench.errors import UsageError
 from tbench.files import write_atomically
-from tbench.proxies.datasets.records import Dataset, Record, bucket_of
+from tbench.proxies.datasets.records import Dataset, Record, step_bucket
 from tbench.proxies.json_files import read_json
 from tbench.proxies.replay.directory import ReplayManifest, ReplayResponse, overall_status, token_quantiles
-from tbench.proxies.replay.scoring.metric import ScoredRun, ScoredStep, aggregate, score_of, score_units
+from tbench.proxies.replay.scoring.metric import ScoredRun, ScoredStep, aggregate, ranking_score, score_units
 from tbench.proxies.replay.scoring.parser import REVISIONS, Revision
 from tbench.text import names_shown, one_line, plain
 
@@ -44,7 +44,7 @@ class ReplySource:
     merged_shards: tuple[str, ...] = field(default=())
 
 
-def result_of(scored: ScoredRun, source: ReplySource) -> dict[str, Any]:
+def make_result(scored: ScoredRun, source: ReplySource) -> dict[str, Any]:
     """Return the result document. `aggregate` and `per_step` are upstream's; steps without a reply score 0 in them."""
     figures = aggregate(scored.steps)
     return {
@@ -62,7 +62,7 @@ def result_of(scored: ScoredRun, source: ReplySource) -> dict[str, Any]:
             "python": platform.python_version(),
             "run": source.manifest.tbench_version if source.manifest else "",
         },
-        "score": score_of(figures),
+        "score": ranking_score(figures),
         "coverage": scored.coverage,
         "oddities": dict(sorted(scored.oddities.items())),
         "empty_references": list(scored.empty_references),
@@ -215,11 +215,11 @@ def recompute(path: Path, document: Mapping[str, Any], revision: Revision | None
         )
     steps = [_stored_step(path, number, entry) for number, entry in enumerate(document["per_step"])]
     revisions = [revision or stored] if revision or stored else list(REVISIONS)
-    return tuple(_recomputed(each, steps, document["aggregate"]) for each in revisions if each)
+    return tuple(_make_recomputed(each, steps, document["aggregate"]) for each in revisions if each)
 
 
-def _recomputed(revision: Revision, stored: Sequence[ScoredStep], figures: Mapping[str, Any]) -> Recomputed:
-    steps = [_rescored(step, revision) for step in stored]
+def _make_recomputed(revision: Revision, stored: Sequence[ScoredStep], figures: Mapping[str, Any]) -> Recomputed:
+    steps = [_rescore(step, revision) for step in stored]
     recomputed = aggregate(steps)
     return Recomputed(
         revision,
@@ -234,7 +234,7 @@ def _recomputed(revision: Revision, stored: Sequence[ScoredStep], figures: Mappi
     )
 
 
-def _rescored(step: ScoredStep, revision: Revision) -> ScoredStep:
+def _rescore(step: ScoredStep, revision: Revision) -> ScoredStep:
     score = score_units(step.pred_command_units, step.ref_command_units, revision).rounded
     figures = (score.first_exact, score.precision, score.recall, score.f1)
     return step.model_copy(update=dict(zip(_SCORES, figures, strict=True)))
@@ -243,7 +243,7 @@ def _rescored(step: ScoredStep, revision: Revision) -> ScoredStep:
 def _stored_step(path: Path, number: int, entry: object) -> ScoredStep:
     try:
         if isinstance(entry, dict) and "bucket" not in entry and isinstance(entry.get("step_idx"), int):
-            entry = {**entry, "bucket": bucket_of(entry["step_idx"])}
+            entry = {**entry, "bucket": step_bucket(entry["step_idx"])}
         return ScoredStep.model_validate(entry)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
@@ -258,7 +258,7 @@ _ODDITIES = {
 }
 
 
-def lines_of_result(result: Mapping[str, Any]) -> Iterator[str]:
+def result_lines(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a result, ASCII except for names: score, coverage, both columns of figures, oddities."""
     strict, tolerant, coverage = result["aggregate"], result["tolerant"], result["coverage"]
     yield plain(f"{result['model_short']}: metric {result['metric_revision']}, dataset {result['dataset_sha256'][:12]}")
@@ -288,7 +288,7 @@ def _rows(strict: Mapping[str, Any], tolerant: Mapping[str, Any]) -> Iterator[tu
         first, second = (form.format(figures[key]) for figures in both)
         return name, (first, second)
 
-    yield "score (100 x F1)", (f"{score_of(dict(strict)):.2f}", f"{score_of(dict(tolerant)):.2f}")
+    yield "score (100 x F1)", (f"{ranking_score(dict(strict)):.2f}", f"{ranking_score(dict(tolerant)):.2f}")
     yield row("precision", "{:.4f}", "avg_command_precision")
     yield row("recall", "{:.4f}", "avg_command_recall")
     yield row("F1", "{:.4f}", "avg_command_f1")
@@ -303,7 +303,7 @@ def _rows(strict: Mapping[str, Any], tolerant: Mapping[str, Any]) -> Iterator[tu
         yield name, (f"{group['avg_command_f1']:.4f}", f"{other['avg_command_f1']:.4f}")
 
 
-def lines_of_recomputed(stored: Mapping[str, Any], found: Sequence[Recomputed]) -> Iterator[str]:
+def recomputed_lines(stored: Mapping[str, Any], found: Sequence[Recomputed]) -> Iterator[str]:
     """Yield the lines of a recomputed result: each aggregate field with its stored and recomputed value."""
     same = [each.revision for each in found if each.identical]
     if len(found) > 1:

@@ -25,7 +25,7 @@ from tbench.proxies.replay.directory import (
 )
 from tbench.proxies.replay.scoring.metric import score_steps
 from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Revision
-from tbench.proxies.replay.scoring.result import ReplySource, result_of, write_result
+from tbench.proxies.replay.scoring.result import ReplySource, make_result, write_result
 from tbench.text import names_shown
 
 
@@ -56,7 +56,7 @@ def score_directory(
     Times and merged shards that are known only from an earlier result are kept.
     """
     manifest = read_manifest(directory)
-    dataset = dataset_of(directory, manifest, dataset_path)
+    dataset = read_run_dataset(directory, manifest, dataset_path)
     responses = read_responses(directory / RESPONSES_NAME)
     records = planned_records(dataset.records, manifest)
     before = json_object(directory / RESULT_NAME)
@@ -70,7 +70,7 @@ def score_directory(
         gen_time_sec=generation_seconds(directory) if gen_time_sec is None else gen_time_sec,
         merged_shards=merged_shards or tuple(map(str, before.get("merged_shards") or ())),
     )
-    return result_of(score_steps(source.records, source.replies, revision), source)
+    return make_result(score_steps(source.records, source.replies, revision), source)
 
 
 def score_responses(path: Path, dataset_path: Path, revision: Revision = DEFAULT_REVISION) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def score_responses(path: Path, dataset_path: Path, revision: Revision = DEFAULT
         name=path.stem if path.stem != "responses" else path.resolve().parent.name,
         problems=(*responses.problems, *_foreign_replies(path, responses, dataset.records)),
     )
-    return result_of(score_steps(source.records, source.replies, revision), source)
+    return make_result(score_steps(source.records, source.replies, revision), source)
 
 
 def _foreign_replies(path: Path, responses: Responses, records: Sequence[Record]) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def _foreign_replies(path: Path, responses: Responses, records: Sequence[Record]
     return tuple(f"{path}: step {key}: is not one of the steps to score" for key in unknown)
 
 
-def dataset_of(directory: Path, manifest: ReplayManifest, given: Path | None) -> Dataset:
+def read_run_dataset(directory: Path, manifest: ReplayManifest, given: Path | None) -> Dataset:
     """Read the dataset of a run, from its recorded path or from `given`. Raises UsageError, also if it differs."""
     path = given or Path(manifest.dataset)
     if given is None and not path.is_absolute() and not path.exists():
@@ -144,8 +144,8 @@ def merge(
     _check_same(manifests)
     shards = _by_index(manifests)
     first = shards[0]
-    _check_steps(shards, manifests, dataset_of(first, manifests[first], dataset_path).records)
-    write_json(output / MANIFEST_NAME, _merged(shards, manifests).model_dump(mode="json"))
+    _check_steps(shards, manifests, read_run_dataset(first, manifests[first], dataset_path).records)
+    write_json(output / MANIFEST_NAME, _merge_manifests(shards, manifests).model_dump(mode="json"))
     write_atomically(output / RESPONSES_NAME, b"".join(_lines(directory) for directory in shards))
     times = [seconds for directory in shards if (seconds := generation_seconds(directory)) is not None]
     result = score_directory(
@@ -210,7 +210,7 @@ def _check_steps(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest
             raise UsageError(f"{directory}: contains replies to steps of another shard: {names_shown(foreign)}")
 
 
-def _merged(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest]) -> ReplayManifest:
+def _merge_manifests(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest]) -> ReplayManifest:
     ordered = [manifests[directory] for directory in shards]
     first = ordered[0]
     hashes = [manifest.prompt_sha256 for manifest in ordered]

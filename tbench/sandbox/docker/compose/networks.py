@@ -47,8 +47,8 @@ async def create_network(
     """
     name = f"tbench-{uuid.uuid4().hex[:16]}"
     with engine_errors("making a network for the services"):
-        used = await _used(engine)
-        for subnet in _free(pool, containers, used):
+        used = await _used_subnets(engine)
+        for subnet in _free_subnets(pool, containers, used):
             try:
                 await _create(engine, name, subnet, labels, inner=inner)
                 return EngineNetwork(name, subnet)
@@ -76,7 +76,7 @@ async def _create(engine: Engine, name: str, subnet: str, labels: Mapping[str, s
     )
 
 
-async def _used(engine: Engine) -> list[ipaddress.IPv4Network]:
+async def _used_subnets(engine: Engine) -> list[ipaddress.IPv4Network]:
     """Return the IPv4 subnets of all networks on the engine."""
     found = []
     for network in await engine.call(engine.api.networks):
@@ -88,7 +88,7 @@ async def _used(engine: Engine) -> list[ipaddress.IPv4Network]:
     return found
 
 
-def _free(pool: str, containers: int, used: Iterable[ipaddress.IPv4Network]) -> Iterator[str]:
+def _free_subnets(pool: str, containers: int, used: Iterable[ipaddress.IPv4Network]) -> Iterator[str]:
     """Yield free subnets of the pool, in random order, since other processes choose at the same time."""
     prefix = min(_LONGEST_PREFIX, 32 - (containers + _SPARE - 1).bit_length())
     known = list(used)

@@ -79,13 +79,13 @@ class ServiceOptions:
         own = api.create_host_config(**host)
         if "network_mode" not in host:
             own.pop("NetworkMode", None)
-        arguments = {**usual, **container, "host_config": _merged(usual["host_config"], own)}
+        arguments = {**usual, **container, "host_config": _merge_host_configs(usual["host_config"], own)}
         if not self.has_own_network:
             arguments["hostname"] = None
         return arguments
 
 
-def _merged(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_host_configs(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Merge host configurations: lists and mappings are combined, other values are taken from `own`."""
     merged = dict(usual)
     for key, value in own.items():
@@ -204,7 +204,7 @@ def healthcheck(check: ServiceCheck) -> dict[str, Any]:
     return {"test": list(check.test), **found}
 
 
-def startup_of(service: Service, usual: Startup) -> Startup:
+def service_startup(service: Service, usual: Startup) -> Startup:
     """Return the startup of a service's container: the image's (`usual`) unless the compose file replaces it."""
     healthcheck = usual.healthcheck if service.healthcheck is None else None  # the engine runs the file's
     if service.entrypoint is None and service.command is None:

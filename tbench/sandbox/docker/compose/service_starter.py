@@ -143,7 +143,7 @@ class ServiceStarter:
             await all_of(*(self._wait_for(name, "service_healthy") for name in self._project.services))
         except TrialError as error:
             logs, masks = await self.made.logs(self._engine), self._recipes[MAIN].proxy.masks
-            files = {f"services/{name}.log": masks.masked(log) for name, log in logs.items()}
+            files = {f"services/{name}.log": masks.mask(log) for name, log in logs.items()}
             await asyncio.shield(self.made.remove(self._engine))
             error.files = {**files, **error.files}
             raise
@@ -406,7 +406,7 @@ class ComposeContainer(Container):
 
     async def logs(self) -> Mapping[str, bytes]:
         own, others = await asyncio.gather(super().logs(), self._resources.logs(self._engine))
-        return {**own, **{f"services/{name}.log": self._masks.masked(log) for name, log in others.items()}}
+        return {**own, **{f"services/{name}.log": self._masks.mask(log) for name, log in others.items()}}
 
     async def keep(self) -> str:
         kept = await super().keep()

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from replay_runs import CREATED, answer, good_answers, record, reply, write_dataset, write_lines, write_run
 
 from tbench.errors import UsageError
-from tbench.proxies.replay.scoring.metric import StepScore, aggregate, normalise, score_units, split_shell, tokens_of
+from tbench.proxies.replay.scoring.metric import StepScore, aggregate, normalise, score_units, split_shell, tokenise
 from tbench.proxies.replay.scoring.parser import REVISIONS, Revision
 from tbench.proxies.replay.scoring.result import recompute, write_result
 from tbench.proxies.replay.scoring.score_run import score_directory, score_responses
@@ -94,7 +94,7 @@ def test_text_is_split_as_shlex_splits_it(text: str) -> None:
 @given(st.text(alphabet=SHELL, max_size=14) | UNIT)
 def test_tokens_of_a_normalised_unit_are_those_of_shlex_or_of_whitespace(text: str) -> None:
     unit = normalise(text)
-    counted, length = tokens_of(unit)
+    counted, length = tokenise(unit)
     assert Counter(dict(counted)) == Counter(plain_tokens(unit))
     assert length == len(plain_tokens(unit)) > 0
 
@@ -103,7 +103,7 @@ EVERY = "".join(map(chr, range(sys.maxunicode + 1)))
 
 
 def test_no_character_becomes_whitespace_or_a_quote_by_being_lowered() -> None:
-    """What lets units without quoting be split at blanks."""
+    """The property that allows splitting unquoted units at blanks."""
     odd = re.compile(r"""[\s'"\\]""")
     assert len(odd.findall(EVERY.lower())) == len(odd.findall(EVERY))
 

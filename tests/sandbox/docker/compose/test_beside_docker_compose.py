@@ -1,4 +1,4 @@
-"""What `docker compose` makes of a file and what tbench makes of it, container by container, where it is installed."""
+"""Compares the containers that `docker compose`, where installed, and tbench make of the same file."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ HOST = (
     *("Sysctls", "ExtraHosts", "RestartPolicy", "Privileged"),
 )
 OURS = {"main": {"Entrypoint", "Cmd", "Hostname", "Memory", "NanoCpus", "PidsLimit"}}
-"""What tbench sets itself, whatever the file says."""
+"""Values that tbench sets itself, whatever the file says."""
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def inspected(engine: Engine, container: str) -> dict[str, Any]:
 
 
 def shown(name: str, container: dict[str, Any]) -> dict[str, Any]:
-    """What of a container comes from the file, in a form in which the same looks the same."""
+    """The part of a container that comes from the file, in a comparable form."""
     config, host = container["Config"], container["HostConfig"]
     found: dict[str, Any] = {key: config.get(key) or None for key in CONFIG}
     found |= {key: host.get(key) or None for key in HOST}

@@ -172,7 +172,7 @@ async def said(sandbox: Any, script: str) -> str:
 
 
 async def answers(sandbox: Any, *places: str) -> list[str]:
-    """What is said at places such as `server:9000`; "no" where nobody speaks."""
+    """Answers at addresses such as `server:9000`; "no" where nothing answers."""
     asked = (place.split(":") for place in places)
     return await asyncio.gather(*(said(sandbox, ASK.format(name=name, port=port)) for name, port in asked))
 

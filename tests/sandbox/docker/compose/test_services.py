@@ -424,7 +424,7 @@ async def test_a_kept_sandbox_is_found_again_with_its_services(start: Start, eng
 
 
 @pytest.mark.slow
-async def test_a_snapshot_is_of_main_and_the_services_begin_anew(start: Start, engine: Engine, tmp_path: Path) -> None:
+async def test_a_snapshot_is_of_main_and_the_services_start_fresh(start: Start, engine: Engine, tmp_path: Path) -> None:
     sandbox = await start(f"services: {{side: {{image: {BASE}, command: {server()}}}}}")
     await said(sandbox, "echo mine > /root/file")
     image = await sandbox.snapshot()
