@@ -107,9 +107,7 @@ def test_the_rule_is_reported_by_options(stored: list[Path]) -> None:
     assert tbench(runs, "--base-from", "night-14", "--base-nights", "3")[1][0].startswith("gate: quiet")
 
 
-def test_a_run_with_other_settings_is_left_out_with_its_differences(
-    stored: list[Path], tmp_path: Path
-) -> None:
+def test_a_run_with_other_settings_is_left_out_with_its_differences(stored: list[Path], tmp_path: Path) -> None:
     odd = nights(1)[0]
     other = store(tmp_path, Night("odd", odd.begun, odd.table, {}), 5, temperature=0.5)
     code, lines = tbench(*stored, other)

@@ -297,9 +297,7 @@ async def test_a_network_that_is_not_ours_is_refused(labels: Any, options: Any, 
 @pytest.mark.engine
 @pytest.mark.skipif(os.geteuid() != 0, reason="an engine of one's own takes root")
 @pytest.mark.slow
-async def test_an_engine_without_an_address_for_our_network_gets_one_line(
-    make_task: Any, tmp_path: Path
-) -> None:
+async def test_an_engine_without_an_address_for_our_network_gets_one_line(make_task: Any, tmp_path: Path) -> None:
     one_subnet = ("--default-address-pool", "base=10.213.0.0/24,size=24")
     with own_engine(*one_subnet, images=["debian:bookworm-slim"]) as (own, engine):
         await engine.call(engine.api.create_network, "takes-the-only-one", driver="bridge")

@@ -89,9 +89,7 @@ def test_gpus_need_nvidias_runtime_or_its_devices() -> None:
         (HelperFailed("a helper ended with 1: "), "sandbox_failed"),
     ],
 )
-def test_an_engine_that_answers_differs_from_one_that_does_not(
-    block: Any, error: EngineError, kind: str
-) -> None:
+def test_an_engine_that_answers_differs_from_one_that_does_not(block: Any, error: EngineError, kind: str) -> None:
     lost = "sandbox_lost" if error.status == 404 and isinstance(block, partial) else kind
     with pytest.raises(TrialError) as caught, block(doing="starting"):
         raise error
