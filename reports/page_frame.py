@@ -23,7 +23,7 @@ from tbench.history.rows import TrialRow
 from tbench.results import UNKNOWN_TIME
 from tbench.reward import canonical, mean_text, reward_text
 from tbench.scores.summary import Cell, Status, percent, range_text
-from tbench.text import counted, size_shown
+from tbench.text import counted, size_text
 
 HERE = Path(__file__).parent
 POLICY = (
@@ -113,7 +113,7 @@ def _environment() -> Environment:
         "when": time_text,
         "breakable": breakable,
         "counted": counted,
-        "size": size_shown,
+        "size": size_text,
         "or_no_name": or_no_name,
         "facts": trial_facts,
     }

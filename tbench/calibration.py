@@ -21,7 +21,7 @@ from tbench.sandbox.archive import sums_by_path
 from tbench.sandbox.backend import MakeBackend
 from tbench.storage.run_files import step_directory, trial_directory
 from tbench.tasks.task import Task
-from tbench.text import counted, names_shown, one_line, plain
+from tbench.text import counted, names_text, one_line, plain
 from tbench.verifier_logs import Logs
 from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTrial, keep, known
 from tbench.verify.tests_shown import TEST_SUMS, logs_in, tests_shown
@@ -218,12 +218,12 @@ def _make_measured_trial(
         tests_sec=result.timings.tests_sec,
         memory_peak_mb=result.memory_peak_mb,
         out_of_memory=result.out_of_memory,
-        shares={kind: round(share, 4) for kind, share in _shares(task, result)},
+        shares={kind: round(share, 4) for kind, share in _limit_shares(task, result)},
         last_words=_last_line([*logs.values()][-1]),
     )
 
 
-def _shares(task: Task, result: TrialResult) -> Iterator[tuple[str, float]]:
+def _limit_shares(task: Task, result: TrialResult) -> Iterator[tuple[str, float]]:
     begun = [step.timings for step in result.task_steps if step.begun] or [result.timings]
     parts = list(zip(task.parts, begun, strict=False))
     limited = [(limit, took) for part, took in parts if (limit := part.file.agent.timeout_sec)]
@@ -259,7 +259,7 @@ TIGHT = 0.8
 """Used share of a limit from which it may decide a trial."""
 
 
-def conditions(each: CalibratedTask) -> Mapping[Condition, str]:
+def health_conditions(each: CalibratedTask) -> Mapping[Condition, str]:
     """Return a task's conditions with reasons, the worst first; never empty."""
     if each.task.unsupported:
         return {"cannot be run": f"needs {each.task.unsupported[0]}, which tbench does not have"}
@@ -299,7 +299,7 @@ def _conditions(calibration: Calibration) -> Iterator[tuple[Condition, str]]:
     else:
         if calibration.passes_fresh and not all(each.passes_fresh for each in passes if each.passes_fresh is not None):
             yield "flaky verifier", "oracle: not every pass is also a pass in a fresh container"
-    if message := _tight(oracle, nop):
+    if message := _tight_limit(oracle, nop):
         yield "limits too tight here", message
     if calibration.passes_fresh is False:
         yield "isolation impossible", "the oracle's work passes only in its own container"
@@ -310,7 +310,7 @@ def _network(task: Task, calibration: Calibration) -> str:
     networks = task.file.networks
     phases = (networks.start, networks.agent, networks.verifier)
     if hosts := dict.fromkeys(host for phase in phases for host in phase.hosts):
-        return f"task.toml names {names_shown(hosts)}"
+        return f"task.toml names {names_text(hosts)}"
     tried = calibration.offline
     return f"without one, {_failure(tried)}" if tried is not None and tried.counts and not tried.is_pass else ""
 
@@ -328,7 +328,7 @@ def _failure(trial: MeasuredTrial) -> str:
     return f"scores {_shared_outcome(trial)}{last}"
 
 
-def _tight(oracle: list[MeasuredTrial], nop: list[MeasuredTrial]) -> str:
+def _tight_limit(oracle: list[MeasuredTrial], nop: list[MeasuredTrial]) -> str:
     """Return which time limit is nearly used up, or that memory was; else empty. Memory peaks include file caches."""
     if any(each.out_of_memory for each in oracle):
         return "the oracle ran out of memory"
@@ -387,7 +387,7 @@ class BackgroundCalibration:
             each = self._done.get(task.name) or CalibratedTask(task, known.get(task.name))
             if each.calibration is None and each.error is None:
                 is_complete = False
-            elif not is_healthy(of_task := conditions(each)):
+            elif not is_healthy(of_task := health_conditions(each)):
                 found[task.name] = next(iter(of_task))
             else:
                 is_complete &= each.calibration is not None and all(map(each.calibration.of, AGENTS))

@@ -64,14 +64,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tbench.results import Blame, ErrorInfo, Stage
-from tbench.text import one_line, visible
+from tbench.text import escape_invisible, one_line
 
 
 class TbenchError(Exception):
     """Base of all errors that tbench raises on purpose. Invisible characters in the message are escaped."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(visible(message))
+        super().__init__(escape_invisible(message))
 
 
 class UsageError(TbenchError):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tbench.errors import UsageError
-from tbench.text import replace_unseen, visible
+from tbench.text import escape_invisible, replace_unseen
 
 Made = TypeVar("Made")
 _TEMPORARY_PREFIX = ".writing-"
@@ -64,7 +64,7 @@ def is_temporary_file(path: Path) -> bool:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` durably as indented JSON, with invisible characters escaped. Raises OSError."""
-    text = visible(json.dumps(value, indent=2, ensure_ascii=False))
+    text = escape_invisible(json.dumps(value, indent=2, ensure_ascii=False))
     write_atomically(path, f"{text}\n".encode("utf-8", "replace"), durable=True)
 
 

@@ -74,7 +74,7 @@ class FileLock:
 
 
 @contextlib.contextmanager
-def locked(path: Path, descriptor: int, wait_sec: float = 0.0) -> Iterator[None]:
+def hold_lock(path: Path, descriptor: int, wait_sec: float = 0.0) -> Iterator[None]:
     """Hold a file's lock within the block, waiting up to `wait_sec` for it. Raises Held and OSError like FileLock."""
     ends_at, pause = time.monotonic() + wait_sec, threading.Event()
     while True:

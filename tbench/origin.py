@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.trajectory import Frozen
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 
 class DatasetOrigin(Frozen):
@@ -62,4 +62,4 @@ class DatasetOrigin(Frozen):
         same = self.compared - len(self.differing)
         verb = "matches" if self.compared == 1 else "match"
         text = f"{same:,} of {counted(self.compared, 'task')} {verb} the published digests"
-        return text + (f"; changed: {names_shown(self.differing)}" if self.differing else "")
+        return text + (f"; changed: {names_text(self.differing)}" if self.differing else "")

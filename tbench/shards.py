@@ -29,7 +29,7 @@ from tbench.storage.run_files import (
     attempts,
     trial_directory,
 )
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 # Division of a run's trials, computed alike on every machine without communication.
 
@@ -60,7 +60,7 @@ def divide(trials: Iterable[WeighedTrial], count: int) -> list[list[WeighedTrial
     return parts
 
 
-def planned_shard(trials: Sequence[WeighedTrial], shard: Shard) -> PlannedShard:
+def plan_shard(trials: Sequence[WeighedTrial], shard: Shard) -> PlannedShard:
     """Return one shard's trials, with a digest of the whole division that all its shards share."""
     own = divide(trials, shard.count)[shard.index]
     whole = sorted((each.task, each.seed, round(each.seconds, 3)) for each in trials)
@@ -203,7 +203,7 @@ def _by_index(shards: Sequence[FinishedShard], incomplete: bool) -> list[Finishe
     if missing and not incomplete:
         what = "is missing" if len(missing) == 1 else "are missing"
         raise UsageError(
-            f"shard {names_shown(missing)} {what}; give the directories of all shards, or --incomplete to run the rest "
+            f"shard {names_text(missing)} {what}; give the directories of all shards, or --incomplete to run the rest "
             "with tbench resume"
         )
     return [found[index] for index in sorted(found)]
@@ -233,7 +233,7 @@ def _check_trials(shards: Sequence[FinishedShard], incomplete: bool) -> None:
 
 
 def _shown(trials: Sequence[tuple[str, int]]) -> str:
-    return names_shown([f"{task} seed {seed}" for task, seed in trials])
+    return names_text([f"{task} seed {seed}" for task, seed in trials])
 
 
 # -- output --------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def _document(shards: Sequence[FinishedShard], name: str) -> RunDocument:
             **replies_fields(first, [result for shard in shards for result in shard.results]),
             "run": name,
             "config": first.config.with_values(schedule={"shard": None, "durations": ()}),
-            "locked": _locked([document.locked for document in documents]),
+            "locked": _merge_locked([document.locked for document in documents]),
             "shard": None,
             "status": "finished" if _is_finished(shards) else "interrupted",
             "stopped": None,
@@ -309,7 +309,7 @@ def _document(shards: Sequence[FinishedShard], name: str) -> RunDocument:
     )
 
 
-def _locked(shards: Sequence[Locked]) -> Locked:
+def _merge_locked(shards: Sequence[Locked]) -> Locked:
     """Return the shards' resolved names, with the servers of all of them."""
     urls = dict.fromkeys(url for each in shards for url in (each.endpoints or (each.base_url,)) if url is not None)
     return shards[0].model_copy(update={"endpoints": tuple(urls) if len(urls) > 1 else ()})

@@ -13,7 +13,7 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 tab."""
 
 
-def visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """Escape the invisible characters of `text` except newlines and tabs."""
     return _UNSEEN.sub(lambda found: _escape(found[0]), text)
 
@@ -25,12 +25,12 @@ def replace_unseen(text: str, char: str) -> str:
 
 def visible_line(text: str) -> str:
     """Escape the invisible characters, newlines and tabs of `text`, so that it stays on one line."""
-    return visible(text).replace("\n", _escape("\n")).replace("\t", _escape("\t"))
+    return escape_invisible(text).replace("\n", _escape("\n")).replace("\t", _escape("\t"))
 
 
 def one_line(text: str, limit: int = 500) -> str:
     """Return `text` as one visible line for messages, shortened in the middle."""
-    flat = visible(" ".join(text.split()))
+    flat = escape_invisible(" ".join(text.split()))
     return flat if len(flat) <= limit else f"{flat[: limit // 2]} … {flat[-limit // 2 :]}"
 
 
@@ -46,7 +46,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def size_shown(size_bytes: float) -> str:
+def size_text(size_bytes: float) -> str:
     """Format a number of bytes: `12 kB`, `0.3 MB`, `410 MB`, `3.4 GB`; units are powers of 1000."""
     megabytes = size_bytes / 1e6
     if megabytes >= 999.5:
@@ -56,7 +56,7 @@ def size_shown(size_bytes: float) -> str:
     return f"{megabytes:.1f} MB" if megabytes >= 0.0995 else f"{size_bytes / 1000:.0f} kB"
 
 
-def names_shown(names: Iterable[str], at_most: int = 5) -> str:
+def names_text(names: Iterable[str], at_most: int = 5) -> str:
     """List the first few names and the number of further ones."""
     known = list(names)
     more = f" and {len(known) - at_most} more" if len(known) > at_most else ""

@@ -22,7 +22,7 @@ from fault_server import RECORDED, FaultServer
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
+from tbench.sandbox.backend import Sandbox, SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Images, build_tag
@@ -205,10 +205,10 @@ async def start_sandbox(engine: Engine, tools_volume: str, run_name: str) -> Asy
     """Starts real containers for task directories; removes them at the end."""
     started: list[Sandbox] = []
 
-    async with opened(DockerBackend(engine, SandboxSettings(run_name))) as backend:
+    async with open_backend(DockerBackend(engine, SandboxSettings(run_name))) as backend:
 
         async def start(directory: Path, allowed: Sequence[str] = ()) -> Sandbox:
-            started.append(await backend.sandbox(agent_environment(Task.read(directory).allowing(allowed)), "tests"))
+            started.append(await backend.sandbox(agent_environment(Task.read(directory).with_access(allowed)), "tests"))
             return started[-1]
 
         yield start

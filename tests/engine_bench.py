@@ -21,7 +21,7 @@ from tbench.events import Event, Events
 from tbench.results import TrialResult
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import Run
-from tbench.sandbox.backend import Sandbox, opened
+from tbench.sandbox.backend import Sandbox, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.owner import LABEL_RUN
@@ -86,7 +86,7 @@ class Bench:
         plan = a_plan(self.run, verify="shared", concurrency=len(tasks), cpu_overcommit=8)
         async with (
             contextlib.AsyncExitStack() as stack,
-            opened(DockerBackend(self.engine, sandbox_settings(plan))) as backend,
+            open_backend(DockerBackend(self.engine, sandbox_settings(plan))) as backend,
         ):
             store = stack.enter_context(
                 contextlib.closing(RunStore.create(self.directory / self.run, a_document(plan)))

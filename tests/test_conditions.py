@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tbench.calibration import CalibratedTask, conditions, is_healthy
+from tbench.calibration import CalibratedTask, health_conditions, is_healthy
 from tbench.errors import TrialError
 from tbench.tasks.task import Task
 from tbench.verify.calibration import Calibration, MeasuredTrial
@@ -37,7 +37,7 @@ def said(path: Any, *trials: MeasuredTrial, offline: MeasuredTrial | None = None
         trials=trials,
         offline=offline,
     )
-    return dict(conditions(CalibratedTask(task, found)))
+    return dict(health_conditions(CalibratedTask(task, found)))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_task_that_needs_a_network(make_task: MakeTask) -> None:
 def test_tasks_that_cannot_be_measured(make_task: MakeTask) -> None:
     assert said(make_task("a", solve=None), nop()) == {"no oracle": "it has no solution/solve.sh"}
     windows = CalibratedTask(Task.read(make_task("b", toml='[environment]\nos = "windows"\n')))
-    assert conditions(windows) == {"cannot be run": "needs environment.os = windows, which tbench does not have"}
+    assert health_conditions(windows) == {"cannot be run": "needs environment.os = windows, which tbench does not have"}
     unbuilt = CalibratedTask(Task.read(make_task("c")), error=TrialError("image_build_failed", "line 3").info())
-    assert conditions(unbuilt) == {"cannot be built": "image_build_failed: line 3"}
-    assert not is_healthy(conditions(windows)) and not is_healthy(conditions(unbuilt))
+    assert health_conditions(unbuilt) == {"cannot be built": "image_build_failed: line 3"}
+    assert not is_healthy(health_conditions(windows)) and not is_healthy(health_conditions(unbuilt))

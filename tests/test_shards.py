@@ -19,14 +19,14 @@ from reports.report import write_report
 from tbench.agents.trial_agent import NopAgent
 from tbench.api.stored_runs import compared_runs, comparison_doubts, read_runs
 from tbench.config.document import RunPlan
-from tbench.config.values import Shard, checked_shard
+from tbench.config.values import Shard, validate_shard
 from tbench.errors import UsageError
 from tbench.events import Events
 from tbench.runs.plan import own_shard, plan_trials
 from tbench.runs.resume import EarlierRun
 from tbench.runs.run import execute_run
 from tbench.sandbox.fake import FakeBackend
-from tbench.shards import WeighedTrial, divide, mean_durations, merge, planned_shard
+from tbench.shards import WeighedTrial, divide, mean_durations, merge, plan_shard
 from tbench.storage.read_run import read_run
 from tbench.storage.run_files import trial_directory
 from tbench.storage.run_store import RunStore
@@ -74,21 +74,21 @@ def test_the_seeds_of_a_task_do_not_keep_together() -> None:
 
 def test_shards_of_one_division_have_its_digest_and_others_do_not() -> None:
     drawn = [WeighedTrial("a", 0, 5.0), WeighedTrial("a", 1, 5.0), WeighedTrial("b", 0, 7.0)]
-    first, second = (planned_shard(drawn, Shard(index, 2)) for index in (0, 1))
-    assert first.digest == second.digest == planned_shard(drawn[::-1], Shard(0, 2)).digest
+    first, second = (plan_shard(drawn, Shard(index, 2)) for index in (0, 1))
+    assert first.digest == second.digest == plan_shard(drawn[::-1], Shard(0, 2)).digest
     assert sorted((*first.trials, *second.trials)) == [("a", 0), ("a", 1), ("b", 0)]
-    assert planned_shard(drawn, Shard(0, 3)).digest != first.digest
-    assert planned_shard([*drawn[:2], WeighedTrial("b", 0, 8.0)], Shard(0, 2)).digest != first.digest
+    assert plan_shard(drawn, Shard(0, 3)).digest != first.digest
+    assert plan_shard([*drawn[:2], WeighedTrial("b", 0, 8.0)], Shard(0, 2)).digest != first.digest
 
 
 @pytest.mark.parametrize("text", ["4/4", "1", "1/0", "-1/4", "1/4 ", "a/b", "0/1000000", "", "1/2/3", "٠/٤"])
 def test_a_directory_that_is_not_a_shard_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be I/N with I from 0 to N-1"):
-        checked_shard(text)
+        validate_shard(text)
 
 
 def test_a_shard_has_one_spelling() -> None:
-    assert checked_shard("00/04") == "0/4" and checked_shard(None) is None
+    assert validate_shard("00/04") == "0/4" and validate_shard(None) is None
 
 
 # How long trials take, as earlier runs tell.

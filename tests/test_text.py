@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.text import one_line, plain, replace_unseen, visible, visible_line
+from tbench.text import escape_invisible, one_line, plain, replace_unseen, visible_line
 
 BIDI = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
 # Whatever is drawn, half of it is what terminals obey.
@@ -24,8 +24,8 @@ def steers(char: str) -> bool:
 
 @given(HOSTILE)
 def test_nothing_that_steers_is_left_but_lines_and_tabs(text: str) -> None:
-    assert not [char for char in visible(text) if steers(char) and char not in "\n\t"]
-    assert visible(visible(text)) == visible(text)
+    assert not [char for char in escape_invisible(text) if steers(char) and char not in "\n\t"]
+    assert escape_invisible(escape_invisible(text)) == escape_invisible(text)
 
 
 @pytest.mark.parametrize("shown", [visible_line, one_line, plain, lambda text: replace_unseen(text, "?")])
@@ -38,12 +38,12 @@ def test_a_line_is_one_line(shown: object, text: str) -> None:
 @given(HOSTILE)
 def test_json_stays_the_same_json(text: str) -> None:
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    assert json.loads(visible(json.dumps({"text": whole}, ensure_ascii=False))) == {"text": whole}
+    assert json.loads(escape_invisible(json.dumps({"text": whole}, ensure_ascii=False))) == {"text": whole}
 
 
 def test_ordinary_text_is_left_alone() -> None:
     text = "déjà vu, 日本語, עברית, 👩\u200d🚀\tand\nmore"
-    assert visible(text) == text
+    assert escape_invisible(text) == text
     assert visible_line("a\x1b[2J\u202eb\nc") == "a\\u001b[2J\\u202eb\\u000ac"
 
 

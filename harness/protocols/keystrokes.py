@@ -110,7 +110,7 @@ def missing_duration(where: str, warnings: list[str]) -> float:
     return DEFAULT_DURATION_SEC
 
 
-def checked_duration(value: object, where: str, warnings: list[str]) -> float:
+def validate_duration(value: object, where: str, warnings: list[str]) -> float:
     """Return `value` as a permitted duration; the default if it is not a number of seconds."""
     if not isinstance(value, float) or not math.isfinite(value) or value < 0:
         warnings.append(f"invalid_duration: {where}Not a number of seconds; {DEFAULT_DURATION_SEC} was used.")

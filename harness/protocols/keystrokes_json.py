@@ -15,8 +15,8 @@ from harness.protocols.keystrokes import (
     REQUIRED,
     KeystrokeProtocol,
     as_keys,
-    checked_duration,
     missing_duration,
+    validate_duration,
     wrong_order,
 )
 from harness.protocols.text import JSON_TOKEN, Fields, decode, first_balanced_object, unknown_fields
@@ -192,7 +192,7 @@ def _keys(command: Any, number: int, is_last: bool, warnings: list[str]) -> Keys
         raise FormatError("wrong_type", f"Command {number} needs 'keystrokes', a string.")
     where = f"Command {number}: "
     if "duration" in command:
-        duration = checked_duration(command["duration"], where, warnings)
+        duration = validate_duration(command["duration"], where, warnings)
     else:
         duration = missing_duration(where, warnings)
     warnings += _field_oddities(command, _KNOWN_IN_COMMAND, where)

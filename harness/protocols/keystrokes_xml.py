@@ -17,8 +17,8 @@ from harness.protocols.keystrokes import (
     REQUIRED,
     KeystrokeProtocol,
     as_keys,
-    checked_duration,
     missing_duration,
+    validate_duration,
     wrong_order,
 )
 from harness.protocols.text import unknown_fields
@@ -261,7 +261,7 @@ def _duration(attributes: str, where: str, warnings: list[str]) -> float:
     value = found["duration"]
     if value[0] not in "\"'":
         warnings.append(f"attribute_quotes: {where}The duration's value should stand in double quotes.")
-    return checked_duration(_number(value.strip("\"'")), where, warnings)
+    return validate_duration(_number(value.strip("\"'")), where, warnings)
 
 
 def _number(text: str) -> float | None:

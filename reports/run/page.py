@@ -25,7 +25,7 @@ from reports.site.states import state_of
 from tbench.scores.summary import Summary
 from tbench.storage.read_run import StoredRun
 from tbench.storage.summaries import make_summary
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 # The headline of a run: its score or, if it has not finished, its progress.
 
@@ -148,7 +148,7 @@ def _settings(run: StoredRun) -> dict[str, Any]:
     samples = locked.model is not None
     return {
         "Endpoint": locked.base_url,
-        "Machines": names_shown(_machines(run.document.engine)),
+        "Machines": names_text(_machines(run.document.engine)),
         "Agent": locked.agent,
         "Protocol": config.agent.protocol if locked.prompt_hash else None,
         "Sampling": config.model.model_dump(mode="json", include=_SAMPLING) if samples else None,

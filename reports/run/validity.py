@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from tbench.scores.summary import Flag, Summary
 from tbench.storage.read_run import StoredRun
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 FLAGS_SHOWN = 50
 """Number of trials with signs of tampering that a page names."""
@@ -70,7 +70,7 @@ def _coverage(summary: Summary) -> ValidityCheck:
     lacking = [f"{counted(counts.errors, 'error')}"] if counts.errors else []
     lacking += [f"{counts.missing:,} without a result"] if counts.missing else []
     never = [row.task for row in summary.tasks if not row.scored]
-    details = (f"without any verdict: {names_shown(never)}",) if never and not counts.missing else ()
+    details = (f"without any verdict: {names_text(never)}",) if never and not counts.missing else ()
     words = f"{counts.scored:,} of {counted(counts.planned, 'trial')} got a verdict; {', '.join(lacking)}"
     return ValidityCheck(Standing.DOUBT, "Coverage", words, details=details)
 

@@ -16,7 +16,7 @@ from tbench.scores.statistics import Row, mean_std
 from tbench.storage.comparable import TASK_PREFIX, each_difference, score_keys
 from tbench.storage.read_run import RunUnreadable, read_run_document
 from tbench.storage.run_files import CONFIG_NAME
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 _NORMAL_975 = 1.96
 
@@ -155,7 +155,7 @@ def known_differences(site: Site, old: SiteRun, new: SiteRun) -> list[tuple[str,
     found = [(key, words.removeprefix(f"{key}: ")) for key, words in differing]
     found += [("tasks", words) for words in task_changes(*(site.history.tasks(run.row.path) for run in (old, new)))]
     if others := [task for task, image in now.images.items() if before.images.get(task, image) != image]:
-        found.append(("images", f"{counted(len(others), 'task')} ran on another image: {names_shown(others)}"))
+        found.append(("images", f"{counted(len(others), 'task')} ran on another image: {names_text(others)}"))
     return found
 
 

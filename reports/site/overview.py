@@ -18,7 +18,7 @@ from reports.site.night import night_lines
 from reports.site.series import chart_legend, history_chart
 from reports.site.states import RunState, progress_text, score_text, state_of, with_spread
 from tbench.scores.gate.verdict import Shift, State
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 _NIGHTS_SHOWN, _SERIES_SHOWN = 10, 60
 _PROXIES_SHOWN = 30
@@ -109,7 +109,7 @@ def _about(site: Site, series: RunSeries, run: SiteRun, namesake: SiteRun) -> It
             yield word
     if namesake is not run:
         differing = [name for name, _ in known_differences(site, namesake, run)]
-        yield f"differs from {namesake.row.name} in {names_shown(differing, 2)}" if differing else run.row.name
+        yield f"differs from {namesake.row.name} in {names_text(differing, 2)}" if differing else run.row.name
 
 
 def _spark(series: RunSeries) -> Markup | None:

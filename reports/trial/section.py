@@ -23,7 +23,7 @@ from tbench.storage.run_files import (
     step_directory,
     trial_directory,
 )
-from tbench.text import size_shown
+from tbench.text import size_text
 
 # A recording as the player of a page gets it, and the times at which steps began, typed and ended.
 
@@ -73,7 +73,7 @@ def read_cast(file: Path, limit_bytes: int = LARGEST_BYTES) -> SessionCast:
     notes = []
     whole, _, torn = raw.rpartition(b"\n")
     if len(raw) < size:
-        notes.append(f"the recording is {size_shown(size)}; only its first {size_shown(len(whole))} are on this page")
+        notes.append(f"the recording is {size_text(size)}; only its first {size_text(len(whole))} are on this page")
     elif torn and cast_event(torn) is None:
         notes.append("the recording is cut off in the middle of a line and plays up to that point")
     else:
@@ -209,7 +209,7 @@ def _section(directory: Path | None, step: TaskStepResult | None = None, number:
 def _trajectory(directory: Path, notes: list[str]) -> Trajectory:
     """Read the stored trajectory, or steps.jsonl if only that can be read. Problems are added to `notes`."""
     if (size := max(_sizes(directory))) > _LARGEST_BYTES:
-        notes.append(f"the steps take {size_shown(size)} on disk, too much for a page: see {TRAJECTORY_NAME}")
+        notes.append(f"the steps take {size_text(size)} on disk, too much for a page: see {TRAJECTORY_NAME}")
         return Trajectory(protocol="")
     try:
         if (whole := read_trajectory(directory)) is not None:

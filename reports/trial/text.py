@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from reports.cell_style import PLAIN, CellStyle, apply_codes
 from reports.page_frame import visible_text
-from tbench.text import size_shown
+from tbench.text import size_text
 
 MOST_CHARS = 2400
 """Most characters of one text in the page itself."""
@@ -61,7 +61,7 @@ def shorten_at_lines(text: str, limit: int = MOST_CHARS) -> ShownText:
 
 def amount_text(chars: int) -> str:
     """Format a number of characters."""
-    return f"{chars:,} characters" if chars < 100_000 else f"{size_shown(chars)} of text"
+    return f"{chars:,} characters" if chars < 100_000 else f"{size_text(chars)} of text"
 
 
 def cut(text: str, limit: int) -> str:

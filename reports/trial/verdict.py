@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from reports.page_frame import STATUS_SYMBOLS
 from reports.trial.text import amount_text, coloured, plain_text
-from tbench.text import size_shown
+from tbench.text import size_text
 
 _HEAD_CHARS, _TAIL_CHARS = 6_000, 18_000
 """Characters of the output in a page: mostly from its end, where test runners print the results."""
@@ -197,5 +197,5 @@ def _text(file: Path) -> str:
             raw = opened.read(_LARGEST_BYTES)
     except (OSError, ValueError):
         return ""
-    cut = f"[… the first {size_shown(size - _LARGEST_BYTES)} are left out …]\n" if size > _LARGEST_BYTES else ""
+    cut = f"[… the first {size_text(size - _LARGEST_BYTES)} are left out …]\n" if size > _LARGEST_BYTES else ""
     return cut + raw.decode("utf-8", "replace")

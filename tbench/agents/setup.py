@@ -181,7 +181,7 @@ class AgentSetup:
 def _model_agent(setup: AgentSetup) -> AgentSetup:
     if not setup.model.servers:
         raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL (or --agent oracle)")
-    protocol = _checked_protocol(setup.agent)
+    protocol = _load_protocol(setup.agent)
     if protocol.tools and setup.model.template != "server":
         raise UsageError(f"--protocol {protocol.name}: calls a tool, which needs --render server")
     shell_state = setup.agent.shell_state
@@ -192,7 +192,7 @@ def _model_agent(setup: AgentSetup) -> AgentSetup:
 
         fitting = ", ".join(name for name in PROTOCOLS if load_protocol(name).types_commands)
         raise UsageError(f"--shell-state is for the bash protocols: {fitting}; {protocol.name} types keys; remove it")
-    name, approval = f"tbench:{protocol.name}", _checked_approval(setup.agent.approve)
+    name, approval = f"tbench:{protocol.name}", _read_approval(setup.agent.approve)
     return replace(setup, name=name, protocol=protocol, shell_state=shell_state, approval=approval)
 
 
@@ -204,7 +204,7 @@ def _user_agent(setup: AgentSetup) -> AgentSetup:
     return replace(setup, user_agent=load_agent_class(name), shell_state=shell_state)
 
 
-def _checked_approval(setting: str | None) -> Approval | None:
+def _read_approval(setting: str | None) -> Approval | None:
     """Read the approver setting. Raises UsageError for unusable rules."""
     try:
         return None if setting is None else Approval.read(setting)
@@ -212,7 +212,7 @@ def _checked_approval(setting: str | None) -> Approval | None:
         raise UsageError(f"--approve: {error}") from None
 
 
-def _checked_protocol(agent: AgentConfig) -> ActionProtocol:
+def _load_protocol(agent: AgentConfig) -> ActionProtocol:
     """Load the protocol with the user's prompts, if any. Raises UsageError."""
     from harness.protocols import UnknownProtocol, load_protocol
 

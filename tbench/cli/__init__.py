@@ -243,11 +243,11 @@ def main() -> None:
         import traceback
 
         from tbench.errors import TbenchError
-        from tbench.text import one_line, visible
+        from tbench.text import escape_invisible, one_line
 
         # Errors that tbench raises on purpose are not bugs and get no traceback.
         if not isinstance(error, TbenchError):
-            click.echo(visible(traceback.format_exc()), err=True, nl=False)
+            click.echo(escape_invisible(traceback.format_exc()), err=True, nl=False)
             sys.exit(exit_codes.BUG)
         click.echo(f"tbench: {one_line(str(error), 1000)}", err=True)
         sys.exit(exit_codes.USAGE)

@@ -122,13 +122,13 @@ def _print_once(run: Path, trial: str, as_json: bool) -> None:
     from tbench.cli.printing import print_text
     from tbench.control.client import ask
     from tbench.control.wire import ReadScreen
-    from tbench.text import visible
+    from tbench.text import escape_invisible
 
     screen = ask(run, ReadScreen(trial=trial)).screen
     assert screen is not None
     if as_json:
         return print_text(screen.model_dump_json(indent=2))
-    lines = [visible(without_escapes(line)).rstrip() for line in screen.lines]
+    lines = [escape_invisible(without_escapes(line)).rstrip() for line in screen.lines]
     return print_text("\n".join(lines).rstrip("\n"))
 
 

@@ -23,7 +23,7 @@ from tbench.cli.interruption import print_notice, run_interruptibly
 from tbench.cli.printing import print_line, print_text
 from tbench.cli.progress import progress
 from tbench.cli.run_log import run_log
-from tbench.cli.tasks import chosen_tasks
+from tbench.cli.tasks import read_selected_tasks
 from tbench.config.document import Locked, RunDocument, RunPlan
 from tbench.config.settings import AUTO_FALLBACK, AUTO_MAX, RunConfig, SandboxConfig
 from tbench.errors import UsageError
@@ -90,7 +90,7 @@ def tasks_of_run(config: RunConfig, earlier: RunDocument | None = None) -> TaskS
 
     A resumed run (`earlier`) gets the same version of its dataset.
     """
-    tasks = tasks_as_configured(chosen_tasks(config.tasks, earlier), config)
+    tasks = tasks_as_configured(read_selected_tasks(config.tasks, earlier), config)
     require_runnable_task(tasks, config.agent.name)
     return tasks
 

@@ -171,7 +171,7 @@ def sft(
     with_human: bool,
 ) -> None:
     """Write conversations as training data: OpenAI messages, with a flag on each one to train on."""
-    from tbench.exchange.selection import LeftOutTrials, TrialChoice, exported_trials, require_trials
+    from tbench.exchange.selection import LeftOutTrials, TrialChoice, require_trials, select_trials
     from tbench.exchange.sft import TrainingData
     from tbench.storage.record_directory import new_directory
 
@@ -181,7 +181,7 @@ def sft(
     with new_directory(target) as directory:
         data = TrainingData(directory, thinking)
         for run in stored.values():
-            for trial in exported_trials(run, choice, left_out):
+            for trial in select_trials(run, choice, left_out):
                 if not data.add(trial):
                     left_out.add("without a reply to train on")
         data.close()

@@ -88,13 +88,13 @@ def _progress_printer() -> Callable[[int, int], None]:
     """Return a callback that prints the progress of reading many runs every few seconds, if stderr is a terminal."""
     last = time.monotonic()
 
-    def tell(read: int, of: int) -> None:
+    def print_progress(read: int, of: int) -> None:
         nonlocal last
         if sys.stderr.isatty() and time.monotonic() - last > _TELL_EVERY_SEC:
             last = time.monotonic()
             print_line(f"read {read:,} of {of:,} new or changed run directories", err=True)
 
-    return tell
+    return print_progress
 
 
 # -- runs ----------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from tbench.sandbox.backend import (
     Sandbox,
     SandboxSettings,
     TtyStream,
-    opened,
+    open_backend,
     require,
     use_network,
 )
@@ -137,14 +137,14 @@ async def _open_backend(
     make_backend: MakeBackend, name: str, sandbox: SandboxConfig
 ) -> AsyncIterator[tuple[Backend, Task]]:
     """Yield an open backend and the named task. Raises UsageError, also for errors of the sandbox in the block."""
-    task = _task(name).allowing(sandbox.allow_env, host=sandbox.trust)
+    task = _task(name).with_access(sandbox.allow_env, host=sandbox.trust)
     if words := withheld_variables_note(task.requested_variables, sandbox.allow_env):
         _say(words)
     proxy = container_proxy(sandbox.container_proxy)
     backend = make_backend(SandboxSettings(f"shell-{os.getpid()}", SandboxConfig(cap_add=sandbox.cap_add), proxy))
     require(backend, HasTty, "tbench shell")
     try:
-        async with opened(backend, _say):
+        async with open_backend(backend, _say):
             yield backend, task
     except TrialError as error:
         raise UsageError(f"{error.type}: {error}") from None
@@ -163,7 +163,7 @@ async def _enter_kept(make_backend: MakeBackend, run: Path, kept: Kept, document
     if not isinstance(backend, Reopens):
         raise UsageError(f"{run}: {backend.name} cannot reopen kept sandboxes; use another backend")
     try:
-        async with opened(backend, _say):
+        async with open_backend(backend, _say):
             sandbox, is_new = await kept_sandbox(backend, kept, as_configured(task, config))
             what = "a snapshot from before the tests" if is_new else "the kept container"
             _say(f"--- {result.task} seed {result.seed}: {what}; leave with exit or Ctrl-D ---")

@@ -203,19 +203,19 @@ def gate(
 def _differences(nights: list[StoredNight]) -> list[str]:
     """Describe how nights with other settings differ from the latest one, one line per distinct configuration."""
     from tbench.storage.comparable import differing_keys
-    from tbench.text import names_shown
+    from tbench.text import names_text
 
     last = nights[-1]
     others = {each.night.fingerprint: each for each in nights if each.night.fingerprint != last.night.fingerprint}
     return [
-        f"{each.night.name}: {names_shown(differing_keys(each.run, last.run)) or 'other settings'}"
+        f"{each.night.name}: {names_text(differing_keys(each.run, last.run)) or 'other settings'}"
         for each in list(others.values())[-_DIFFERENCES_SHOWN:]
     ]
 
 
 def _models(nights: list[StoredNight]) -> list[str]:
     """Return a line that names the models, if the nights have several (checkpoints, or a mistake)."""
-    from tbench.text import names_shown
+    from tbench.text import names_text
 
     models = sorted({each.run.model for each in nights if each.run.model is not None})
-    return [f"nights of {len(models)} models: {names_shown(models)}"] if len(models) > 1 else []
+    return [f"nights of {len(models)} models: {names_text(models)}"] if len(models) > 1 else []

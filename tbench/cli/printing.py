@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
-from tbench.text import visible, visible_line
+from tbench.text import escape_invisible, visible_line
 
 _COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 
@@ -22,7 +22,7 @@ def print_line(text: str, *, err: bool = False) -> None:
 
 def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text of several lines, such as a table or JSON."""
-    click.echo(visible(text), err=err, nl=nl)
+    click.echo(escape_invisible(text), err=err, nl=nl)
 
 
 def print_coloured(lines: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from tbench.errors import UsageError
 from tbench.events import Event, Note, RunEnded, RunStarted, TrialPhase, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.storage.record_directory import LineFile
 from tbench.storage.run_files import CONFIG_NAME, LOG_NAME
-from tbench.text import counted, visible, visible_line
+from tbench.text import counted, escape_invisible, visible_line
 
 _LOG = logging.getLogger("tbench")
 
@@ -102,7 +102,7 @@ class _FileHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(Exception):  # a library's record may be anything
-            line = visible(self._hide(self.format(record)))
+            line = escape_invisible(self._hide(self.format(record)))
             if self._file is not None:
                 self._file.append(line)
             elif not self._has_begun:

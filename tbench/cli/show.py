@@ -73,7 +73,7 @@ def step_lines(step: Step, count: int, *, whole: bool = False) -> Iterator[Style
     for action in step.actions:
         yield from _text(action.rstrip("\n"), "  > ", whole, fg="green")
     for warning in step.warnings:
-        yield click.style(f"  warning: {_safe(warning)}", fg="yellow")
+        yield click.style(f"  warning: {_escape_controls(warning)}", fg="yellow")
     if step.observation:
         yield from _text(step.observation.rstrip("\n"), "  | ", whole)
 
@@ -82,7 +82,7 @@ def _text(text: str, lead: str, whole: bool, **style: object) -> Iterator[Styled
     lines = text.split("\n")
     shown = lines if whole else _shorten(lines)
     for line in shown:
-        styled = click.style(_safe(line), **style) if style and line else _safe(line)  # type: ignore[arg-type]
+        styled = click.style(_escape_controls(line), **style) if style and line else _escape_controls(line)  # type: ignore[arg-type]
         yield f"{lead}{styled}"
 
 
@@ -94,7 +94,7 @@ def _shorten(lines: Sequence[str]) -> list[str]:
     return [*lines[:half], f"… {len(lines) - 2 * half} lines …", *lines[-half:]]
 
 
-def _safe(line: str) -> str:
+def _escape_controls(line: str) -> str:
     """Escape a line from a model or a container, so that it cannot control the terminal."""
     return replace_unseen(line.replace("\t", "    "), "·")
 

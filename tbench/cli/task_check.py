@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 def check(given: GivenSettings[RunConfig], runs: bool | None, as_json: bool) -> None:
     """Report what keeps tasks from being run or verified, and likely mistakes; exit with 2 for problems."""
     from tbench.cli.findings import cannot_run, static_findings, trial_findings
-    from tbench.cli.tasks import chosen_tasks
+    from tbench.cli.tasks import read_selected_tasks
 
     config = given.resolve().config
-    tasks = chosen_tasks(config.tasks)
+    tasks = read_selected_tasks(config.tasks)
     found = {name: [cannot_run(why)] for name, why in tasks.invalid.items()}
     found |= {task.name: list(static_findings(task)) for task in tasks.tasks}
     if runs is None:
@@ -115,9 +115,9 @@ def _print_json(
 @click.command("list", cls=ConfiguredCommand, configuration=RunConfig, only=SELECTION_SETTINGS)
 def list_tasks(given: GivenSettings[RunConfig]) -> None:
     """List tasks with their difficulty, limits and content hashes."""
-    from tbench.cli.tasks import chosen_tasks
+    from tbench.cli.tasks import read_selected_tasks
 
-    for task in chosen_tasks(given.resolve().config.tasks).tasks:
+    for task in read_selected_tasks(given.resolve().config.tasks).tasks:
         environment = task.file.environment
         limits = [part.file.agent.timeout_sec for part in task.parts]
         limit = f"{sum(filter(None, limits)):.0f} s" if all(limits) else "no limit"
@@ -157,17 +157,17 @@ def calibrate(
     as_json: bool,
 ) -> None:
     """Measure what oracle and nop score on tasks, and how close to the limits; exit with 2 for unhealthy tasks."""
-    from tbench.calibration import conditions, is_healthy
-    from tbench.cli.tasks import chosen_tasks
+    from tbench.calibration import health_conditions, is_healthy
+    from tbench.cli.tasks import read_selected_tasks
 
     config = given.resolve().config
     if page is not None:
         from reports.report import check_replaceable
 
         check_replaceable(page)  # before hours of measuring
-    chosen = chosen_tasks(config.tasks)
+    chosen = read_selected_tasks(config.tasks)
     done = _calibrate(chosen.tasks, config, repetitions, offline=offline, again=again)
-    found = {each.task.name: conditions(each) for each in done}
+    found = {each.task.name: health_conditions(each) for each in done}
     if as_json:
         for name, why in chosen.invalid.items():
             print_text(json.dumps({"task": name, "healthy": False, "conditions": {"cannot be run": why}}))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tbench.config.document import RunDocument
 from tbench.config.settings import OverridesConfig, RunConfig
 from tbench.origin import DatasetOrigin
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 _KINDS = ("agent", "verifier", "build", "healthcheck")
 
@@ -55,9 +55,9 @@ def _other_tasks(document: RunDocument, dataset: DatasetOrigin) -> Iterator[str]
     if len(document.tasks) < dataset.tasks:
         yield f"{len(document.tasks)} of {counted(dataset.tasks, 'task')}"
     if unreadable := tuple(task.name for task in document.tasks if task.invalid):
-        yield f"unreadable tasks: {names_shown(unreadable)}"
+        yield f"unreadable tasks: {names_text(unreadable)}"
     if dataset.differing:
-        yield f"changed tasks: {names_shown(dataset.differing)}"
+        yield f"changed tasks: {names_text(dataset.differing)}"
     if dataset.listed_commit and dataset.commit != dataset.listed_commit:
         yield f"tasks not from the listed commit {dataset.listed_commit[:12]}"
 

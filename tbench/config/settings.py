@@ -29,12 +29,12 @@ from tbench.config.values import (
     INHERIT,
     NONE,
     RetryChoice,
-    checked_capabilities,
-    checked_proxy_choice,
-    checked_shard,
     known_types,
+    proxy_text,
     retryable_types,
-    shown_proxy,
+    validate_capabilities,
+    validate_proxy_choice,
+    validate_shard,
 )
 
 NetworkChoice = Literal["task", "none", "bridge"]
@@ -332,13 +332,13 @@ class SandboxConfig(Frozen):
     """Address pool for the networks of compose tasks. Each trial gets a small network."""
     container_proxy: Annotated[
         str,
-        AfterValidator(checked_proxy_choice),
-        PlainSerializer(shown_proxy),
+        AfterValidator(validate_proxy_choice),
+        PlainSerializer(proxy_text),
         Option(metavar="URL", measured=False, words=lambda: (INHERIT, NONE), has_password=True),
     ] = INHERIT
     """The proxy of containers and builds with a network. It is a URL, `none`, or `inherit`: `proxies` in Docker's
     configuration, or else tbench's environment. The password is never stored."""
-    cap_add: Annotated[tuple[str, ...], AfterValidator(checked_capabilities), Option(metavar="CAP")] = ()
+    cap_add: Annotated[tuple[str, ...], AfterValidator(validate_capabilities), Option(metavar="CAP")] = ()
     """Add this Linux capability to Docker's defaults; repeatable. Trials with a network have NET_RAW only if you add
     it."""
 
@@ -405,7 +405,7 @@ class ScheduleConfig(Frozen):
     """Start trials seed by seed, or the longest first. Durations come from `--durations`, from neighbouring runs of any
     model, from the oracle, or else from the time limits. `longest` finishes sooner, but an interrupted run may have no
     complete seed."""
-    shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(checked_shard)] = None
+    shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(validate_shard)] = None
     """Run one of N parts of the trials, 0/N to N-1/N. `tbench merge` combines the shards. They take about equally long,
     by the time limits of the tasks or by `--durations`."""
     durations: Annotated[tuple[str, ...], Option(metavar="RUN", is_path=True)] = ()

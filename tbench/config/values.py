@@ -26,7 +26,7 @@ _NAMES = {
 """Capabilities of Linux 5.9 and later, from capabilities(7)."""
 
 
-def checked_capabilities(given: tuple[str, ...]) -> tuple[str, ...]:
+def validate_capabilities(given: tuple[str, ...]) -> tuple[str, ...]:
     """Return the capabilities without prefix, unique and sorted. Raises ValueError for an unknown one."""
     names = {name.removeprefix(_PREFIX) for name in given}
     if unknown := sorted(names - _NAMES):
@@ -46,7 +46,7 @@ _SCHEMES = {"http", "https", "socks4", "socks4a", "socks5", "socks5h"}
 _EXPECTED = "must be inherit, none, or a URL such as http://user:password@host:3128 (write %40 for an @ in a password)"
 
 
-def checked_proxy_choice(text: str) -> str:
+def validate_proxy_choice(text: str) -> str:
     """Return `text` if it is a valid proxy, given or stored. Raises ValueError, which does not quote it."""
     if text in (INHERIT, NONE):
         return text
@@ -64,7 +64,7 @@ def checked_proxy_choice(text: str) -> str:
     return text
 
 
-def shown_proxy(url: str) -> str:
+def proxy_text(url: str) -> str:
     """Return a proxy URL with its user and password, everything before the last @, hidden."""
     scheme, separator, rest = url.rpartition("://")
     user, at, host = rest.rpartition("@")
@@ -148,6 +148,6 @@ class Shard:
         return cls(int(found[1]), int(found[2]))
 
 
-def checked_shard(text: str | None) -> str | None:
+def validate_shard(text: str | None) -> str | None:
     """Return a shard in canonical form; None stays None. Raises ValueError."""
     return None if text is None else str(Shard.parse(text))

@@ -120,7 +120,7 @@ class DatasetCache:
         return max(found, key=lambda entry: entry.pulled_at, default=None)
 
     @contextlib.contextmanager
-    def locked(self, name: str, say: Callable[[str], None]) -> Iterator[int]:
+    def lock(self, name: str, say: Callable[[str], None]) -> Iterator[int]:
         """Lock a directory against other processes that build it, waiting for them first. Raises UsageError.
 
         Yields the descriptor of the lock: child processes that inherit it keep the lock if this process is killed.

@@ -16,7 +16,7 @@ from tbench.datasets.reference import GitSource, without_login
 from tbench.errors import TaskInvalid, UsageError
 from tbench.tasks.task import Task
 from tbench.tasks.terminal_bench_1 import DESCRIPTION, is_of_terminal_bench_1
-from tbench.text import counted, names_shown, visible_line
+from tbench.text import counted, names_text, visible_line
 
 _FORMS = (("task.toml", "instruction.md"), (DESCRIPTION,))
 """Files that identify a folder as a task, in the current format and in that of Terminal-Bench 1."""
@@ -43,7 +43,7 @@ def pull(
     name = entry_name(known)
     if not refresh and (entry := cache.find(name)) is not None:
         return entry
-    with cache.locked(name, say) as lock:
+    with cache.lock(name, say) as lock:
         if not refresh and (entry := cache.find(name)) is not None:
             return entry  # another process was faster
         return _build(known, cache.staging(name), lock, cache, say)
@@ -178,7 +178,7 @@ def _bring_lfs(repository: Repository, folder: str, tasks: list[Path], shown: st
     if installed:
         repository.pull_lfs(folder)
     if left := find_lfs_pointers(tasks):
-        names = names_shown(path.relative_to(repository.path).as_posix() for path in left)
+        names = names_text(path.relative_to(repository.path).as_posix() for path in left)
         advice = "git-lfs did not fetch them" if installed else "install git-lfs (apt install git-lfs) and pull again"
         raise UsageError(f"{shown}: only git-lfs pointers instead of {names}; {advice}")
 

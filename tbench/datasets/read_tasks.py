@@ -13,7 +13,7 @@ from tbench.errors import UsageError
 from tbench.origin import DatasetOrigin
 from tbench.tasks.sources import ALL_TASKS, ReadTask, TaskChoice, TaskSet, read_paths
 from tbench.tasks.sources import read_tasks as read_local
-from tbench.text import names_shown
+from tbench.text import names_text
 
 DEFAULT_ACCESS = Access()
 
@@ -26,10 +26,10 @@ def read_tasks(
     `source` is `bundled`, a path, a dataset's name or `git+URL@REV#FOLDER`. Raises UsageError if no readable task is
     left, or if a glob matches none.
     """
-    return read_chosen(source, TaskChoice(include, exclude, limit))
+    return read_selected(source, TaskChoice(include, exclude, limit))
 
 
-def read_chosen(
+def read_selected(
     source: str, choice: TaskChoice, access: Access = DEFAULT_ACCESS, before: DatasetOrigin | None = None
 ) -> TaskSet:
     """Read the chosen tasks of `source`; with `before`, from the same dataset as a run. Raises UsageError."""
@@ -65,7 +65,7 @@ def _read_and_report(access: Access, read_with: Callable[[ReadTask], TaskSet]) -
 
 def read_again(source: str, before: DatasetOrigin | None, registry: str | None = None) -> TaskSet:
     """Read all tasks of a stored run's source, from the same dataset. Raises UsageError."""
-    return read_chosen(source, ALL_TASKS, Access(registry), before)
+    return read_selected(source, ALL_TASKS, Access(registry), before)
 
 
 def _at_commit(commit: str, known: KnownDataset) -> KnownDataset:
@@ -96,7 +96,7 @@ def _require_as_pulled(tasks: TaskSet, entry: CachedDataset, origin: DatasetOrig
     changed += [name for name in tasks.invalid if hashes.get(name) is not None]
     if changed:
         raise UsageError(
-            f"{entry.path}: changed after the pull: {names_shown(sorted(changed))}; pull it again with: "
+            f"{entry.path}: changed after the pull: {names_text(sorted(changed))}; pull it again with: "
             f"tbench dataset pull {origin.spec} --refresh (or run a copy of the directory)"
         )
 

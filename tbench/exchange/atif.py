@@ -21,7 +21,7 @@ from tbench.exchange.contexts import (
     make_contexts,
     opening_messages,
 )
-from tbench.exchange.selection import ExportedPart, ExportedTrial, LeftOutTrials, TrialChoice, exported_trials
+from tbench.exchange.selection import ExportedPart, ExportedTrial, LeftOutTrials, TrialChoice, select_trials
 from tbench.files import safe_relative, write_json
 from tbench.storage.read_run import StoredRun
 from tbench.storage.recording import cast_events, first_action_times, parse_head
@@ -44,8 +44,8 @@ def action_calls(step: Step, protocol: RunProtocol) -> tuple[list[CallFields], l
         return [_converted_call(call) for call in called], []
     if protocol.tools_offered:
         ran = _executed_calls(step, protocol)
-        return [_converted_call(call) for call in ran], [_raw(call) for call in called[len(ran) :]]
-    return _typed_calls(step, protocol), [_raw(call) for call in called]
+        return [_converted_call(call) for call in ran], [_raw_call(call) for call in called[len(ran) :]]
+    return _typed_calls(step, protocol), [_raw_call(call) for call in called]
 
 
 def _executed_calls(step: Step, protocol: RunProtocol) -> list[ToolCall]:
@@ -93,7 +93,7 @@ def _converted_call(call: ToolCall) -> CallFields:
     return {**fields, "arguments": arguments}
 
 
-def _raw(call: ToolCall) -> CallFields:
+def _raw_call(call: ToolCall) -> CallFields:
     return {"id": call.id, "name": call.name, "arguments": call.arguments}
 
 
@@ -203,7 +203,7 @@ def _step_fields(step: Step, protocol: RunProtocol, times: CastTimes) -> Fields:
     calls, not_run = action_calls(step, protocol)
     cast_time = times.action_sec(step)
     moment = None if cast_time is None else times.datetime_at(cast_time)
-    return _given(
+    return _without_none(
         {
             "timestamp": None if moment is None else moment.isoformat(),
             "source": "agent",
@@ -212,7 +212,7 @@ def _step_fields(step: Step, protocol: RunProtocol, times: CastTimes) -> Fields:
             "observation": _observation(step, calls),
             "metrics": _steps_metrics(reply, step.model_sec),
             "llm_call_count": 1,
-            "extra": _given(
+            "extra": _without_none(
                 {
                     "index": step.index,
                     "exit_code": step.exit_code,
@@ -235,7 +235,7 @@ def _words(reply: Reply) -> Fields:
     answer = without_thinking(reply.content)
     within = _without_tags(reply.content.removesuffix(answer)) if answer != reply.content else ""
     thinking = "\n\n".join(filter(None, (reply.reasoning, within)))
-    return _given({"model_name": reply.model, "message": answer, "reasoning_content": thinking or None})
+    return _without_none({"model_name": reply.model, "message": answer, "reasoning_content": thinking or None})
 
 
 def _without_tags(thinking: str) -> str:
@@ -258,7 +258,7 @@ def _observation(step: Step, calls: Sequence[Fields]) -> Fields | None:
 def _steps_metrics(reply: Reply, model_sec: float) -> Fields:
     return {
         **token_counts(reply.usage),
-        "extra": _given(
+        "extra": _without_none(
             {
                 "model_sec": finite(model_sec),
                 "latency_sec": finite(reply.latency_sec),
@@ -272,7 +272,7 @@ def _steps_metrics(reply: Reply, model_sec: float) -> Fields:
 def token_counts(usage: Usage, prefix: str = "") -> Fields:
     """Return the counts reported by the endpoint; unknown counts and incomplete sums are left out."""
     is_reported = not usage.uncounted and (usage.prompt_tokens or usage.completion_tokens)
-    return _given(
+    return _without_none(
         {
             f"{prefix}prompt_tokens": usage.prompt_tokens if is_reported else None,
             f"{prefix}completion_tokens": usage.completion_tokens if is_reported else None,
@@ -304,7 +304,7 @@ def finite(number: float) -> float | None:
     return round(number, 4) if math.isfinite(number) else None
 
 
-def _given(values: Mapping[str, Any]) -> Fields:
+def _without_none(values: Mapping[str, Any]) -> Fields:
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -451,7 +451,7 @@ def write_atif(
     A task with several steps has a file for each step; with `linear`, each context has one. Raises OSError.
     """
     written = 0
-    for trial in exported_trials(run, choice, left_out):
+    for trial in select_trials(run, choice, left_out):
         documents = 0
         for part in trial.parts:
             place = directory / safe_relative(str(part.directory.relative_to(run.path)))

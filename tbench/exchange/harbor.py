@@ -14,7 +14,7 @@ from typing import Any
 from harness.trajectory import Outcome, Usage
 from tbench.errors import UsageError
 from tbench.exchange.atif import agent_version, atif_document
-from tbench.exchange.selection import ExportedTrial, LeftOutTrials, TrialChoice, exported_trials
+from tbench.exchange.selection import ExportedTrial, LeftOutTrials, TrialChoice, select_trials
 from tbench.files import safe_relative, write_json
 from tbench.results import ErrorInfo, TaskStepResult, TrialResult
 from tbench.storage.read_run import StoredRun
@@ -158,8 +158,8 @@ def make_job_id(run: StoredRun) -> uuid.UUID:
 
 def job_record(run: StoredRun, job_id: uuid.UUID, trials: Sequence[TrialResult]) -> Record:
     """Return the content of a job's result.json for the exported trials."""
-    started_at = min((result.started_at for result in trials), key=_moment).isoformat()
-    finished_at = max((result.finished_at for result in trials), key=_moment).isoformat()
+    started_at = min((result.started_at for result in trials), key=_timestamp).isoformat()
+    finished_at = max((result.finished_at for result in trials), key=_timestamp).isoformat()
     planned = max(len(trials), len(run.planned_tasks) * len(run.planned_seeds))
     failed = [result for result in trials if _exception_type(result)]
     usage = sum((result.usage for result in trials), Usage())
@@ -222,8 +222,8 @@ def _counts(usage: Usage) -> Record:
     }
 
 
-def _rewards(of: TrialResult | TaskStepResult) -> Record | None:
-    return None if of.reward is None else {"rewards": {**of.metrics, "reward": of.reward}}
+def _rewards(result: TrialResult | TaskStepResult) -> Record | None:
+    return None if result.reward is None else {"rewards": {**result.metrics, "reward": result.reward}}
 
 
 def _model(model: str | None) -> Record | None:
@@ -291,7 +291,7 @@ def _statistics(trials: Sequence[TrialResult]) -> Record:
     }
 
 
-def _moment(time: datetime) -> float:
+def _timestamp(time: datetime) -> float:
     return time.timestamp()
 
 
@@ -308,7 +308,7 @@ def write_harbor_job(run: StoredRun, choice: TrialChoice, directory: Path, job: 
     Raises OSError, and UsageError if two trials would have the same name.
     """
     job, job_id, written = job.resolve(), make_job_id(run), list[TrialResult]()
-    for trial in exported_trials(run, choice, left_out, needs_trajectory=False):
+    for trial in select_trials(run, choice, left_out, needs_trajectory=False):
         place = directory / trial_name(trial.result)
         if place.exists():
             raise UsageError(f"{run.path}: has two results of {trial.result.trial}; remove one of them")

@@ -104,7 +104,7 @@ class LeftOutTrials:
             yield f"left out: {counted(more, 'more trial')} with unreadable files"
 
 
-def exported_trials(
+def select_trials(
     run: StoredRun, choice: TrialChoice, left_out: LeftOutTrials, *, needs_trajectory: bool = True
 ) -> Iterator[ExportedTrial]:
     """Yield the chosen trials of a run in the order of its results, reading each on demand.

@@ -15,7 +15,7 @@ from harness.trajectory import Message
 from tbench.exchange.contexts import ContextTurn, RunProtocol, json_object, load_run_protocol, make_contexts
 from tbench.exchange.selection import ExportedPart, ExportedTrial
 from tbench.files import write_json
-from tbench.text import counted, visible
+from tbench.text import counted, escape_invisible
 
 # Rows of training data: messages to and from a model, with a flag on each message to train on
 #
@@ -175,7 +175,7 @@ class TrainingData:
         name = "messages-with-tools" if "tools" in row or _calls(row) else "messages"
         if name not in self._files:
             self._files[name] = (self._directory / f"{name}.jsonl").open("wb")
-        line = visible(json.dumps(row, ensure_ascii=False, separators=(",", ":")))
+        line = escape_invisible(json.dumps(row, ensure_ascii=False, separators=(",", ":")))
         self._files[name].write(line.encode("utf-8", "replace") + b"\n")
         self.rows += 1
         self.replies += sum(message["train"] for message in row["messages"])

@@ -162,7 +162,7 @@ class Fleet:
         machine.give_up()
         lost = node.lose(why)
         if node in self._aside:
-            self._end_aside(node)
+            self._end_set_aside(node)
         if self._stopped is None:
             restart = f"; {counted(lost, 'trial')} on it will start again" if lost else ""
             self._say(f"{node.name}: is lost: {why}{restart}")
@@ -173,7 +173,7 @@ class Fleet:
         self._no_machine_since = None if up else self._no_machine_since or time.monotonic()
         if not up - self._aside.keys():
             for node in up:
-                self._end_aside(node)
+                self._end_set_aside(node)
         for listener in self._listeners:
             listener()
 
@@ -242,10 +242,10 @@ class Fleet:
         self._notify()
 
     def _try_again(self, node: RunMachine) -> None:
-        self._end_aside(node)
+        self._end_set_aside(node)
         self._notify()
 
-    def _end_aside(self, node: RunMachine) -> None:
+    def _end_set_aside(self, node: RunMachine) -> None:
         self._aside.pop(node).cancel()
         node.why_aside = None
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from tbench.errors import UsageError
-from tbench.locks import locked
+from tbench.locks import hold_lock
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
 from tbench.text import one_line
 
@@ -125,7 +125,7 @@ def _exclusive(folder: Path) -> Iterator[None]:
     """Let only one process at a time execute such a block. Raises OSError."""
     directory = os.open(folder, os.O_RDONLY)
     try:
-        with locked(folder / INDEX_NAME, directory, _BUSY_SEC):
+        with hold_lock(folder / INDEX_NAME, directory, _BUSY_SEC):
             yield
     finally:
         os.close(directory)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +254,13 @@ def task_changes(old: Tasks, new: Tasks) -> Iterator[str]:
     renamed = {name: by_hash[new[name]] for name in only_new if new[name] in by_hash}
     gone = [name for name in only_old if name not in renamed.values()]
     if changed:
-        yield f"changed content of {names_shown(changed)}"
+        yield f"changed content of {names_text(changed)}"
     if renamed:
-        yield f"renamed {names_shown(f'{before} to {name}' for name, before in renamed.items())}"
+        yield f"renamed {names_text(f'{before} to {name}' for name, before in renamed.items())}"
     if gone:
-        yield f"without {names_shown(gone)}"
+        yield f"without {names_text(gone)}"
     if others := [name for name in only_new if name not in renamed]:
-        yield f"new {names_shown(others)}"
+        yield f"new {names_text(others)}"
 
 
 def task_remarks(task: str, points: Sequence[TaskPoint], names: Sequence[str], runs: int) -> tuple[str, ...]:
@@ -276,7 +276,7 @@ def task_remarks(task: str, points: Sequence[TaskPoint], names: Sequence[str], r
         if before.hash != after.hash
     ]
     if others := [name for name in names if name != task]:
-        lines.append(f"the same content was also run as {names_shown(others)}")
+        lines.append(f"the same content was also run as {names_text(others)}")
     if missing := runs - len(points):
         lines.append(f"{missing:,} of {counted(runs, 'run')} did not plan this task")
     return tuple(lines)

@@ -16,7 +16,7 @@ from tbench.history.database import make_tables, transaction
 from tbench.history.directories import FoundDirectory, FoundRuns, device_of_nearest, find_runs
 from tbench.history.records import PROXIES, ProxyRecord, Row, RunRecord, read_proxy, read_record
 from tbench.history.rows import Changes
-from tbench.text import counted, names_shown, one_line
+from tbench.text import counted, names_text, one_line
 
 StoreFunction = Callable[[sqlite3.Connection, str], None]
 """Writes rows under an index path, within a transaction. Raises sqlite3.Error or UNSTORABLE."""
@@ -212,7 +212,7 @@ class IndexUpdate:
             (kept if hidden or _is_unmounted(path, before.device) else gone).append(stored)
         if kept:
             self._notes.append(
-                f"{names_shown(kept, 3)}: cannot be read (a disk that is not mounted?); the history keeps them; "
+                f"{names_text(kept, 3)}: cannot be read (a disk that is not mounted?); the history keeps them; "
                 "--rebuild removes them"
             )
         if gone:
@@ -247,7 +247,7 @@ def export_sqlite(paths: Sequence[Path], file: Path, *, overwrite: bool = False)
     if file.is_dir() or (file.exists() and not overwrite):
         problem = "is a directory" if file.is_dir() else "already exists; overwrite it with --overwrite"
         raise UsageError(f"{file}: {problem}, or name another file with --output")
-    directories = list(_chosen(paths))
+    directories = list(_find_directories(paths))
     notes: list[str] = []
     with _new_database(file) as connection:
         make_tables(connection)
@@ -263,7 +263,7 @@ def export_sqlite(paths: Sequence[Path], file: Path, *, overwrite: bool = False)
     return len(directories) - len(notes), tuple(notes)
 
 
-def _chosen(paths: Sequence[Path]) -> Iterator[FoundDirectory]:
+def _find_directories(paths: Sequence[Path]) -> Iterator[FoundDirectory]:
     """Yield the runs and proxies at or below `paths`, each once. Raises UsageError for a path without any."""
     seen: dict[Path, None] = {}
     for path in paths:

@@ -14,7 +14,7 @@ from tbench.nightly.configuration import Benchmark, Checkpoint, NightlyConfig, i
 from tbench.nightly.journal import NightRecord, Nights
 from tbench.nightly.night import plan_night
 from tbench.nightly.server import server_command
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 _HEADING = "A nightly benchmark; `tbench nightly FILE` runs it."
 _RUN_AND_PROXIES = """
@@ -51,7 +51,7 @@ def dry_run_lines(benchmark: Benchmark, name: str) -> Iterator[str]:
     record, earlier = plan_night(benchmark, nights, name)
     yield f"night     {name}, {'to be continued' if exists else 'new'}; {counted(len(earlier), 'earlier night')}"
     if cut := [each.name for each in earlier if each.status == "running"]:
-        yield f"cut short {names_shown(cut)}: not continued; finish one with --night NAME"
+        yield f"cut short {names_text(cut)}: not continued; finish one with --night NAME"
     for entry in benchmark.entries:
         yield f"series    {entry}: {_checkpoints(record, entry)}"
     yield f"seeds     {record.first_seed} to {record.first_seed + record.seeds - 1}"
@@ -66,7 +66,7 @@ def _checkpoints(record: NightRecord, entry: str) -> str:
     names = [each.checkpoint for each in record.checkpoints if each.lane == entry]
     if not is_glob(entry):
         return "every night"
-    return f"{names_shown(names)}, each once" if names else "nothing new"
+    return f"{names_text(names)}, each once" if names else "nothing new"
 
 
 def _server(benchmark: Benchmark, record: NightRecord) -> Iterator[str]:

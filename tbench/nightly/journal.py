@@ -153,7 +153,7 @@ class Nights:
             raise UsageError(f"{file}: cannot be written: {error.strerror or error}; {remedy}") from None
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[int]:
+    def lock(self) -> Iterator[int]:
         """Lock the directory for one night. Yields the descriptor that processes of the night must inherit.
 
         Raises UsageError if another night is under way, or the directory is not writable.

@@ -168,7 +168,7 @@ async def run_night(
     """
     nights = Nights(Path(benchmark.config.nightly.directory))
     nights.night_directory(name)  # rejects an invalid name before anything is created
-    with nights.locked() as lock:
+    with nights.lock() as lock:
         deadline_sec = STOP_SEC + benchmark.config.serve.stop_timeout_sec + 30.0
         await wait_for_earlier_processes(lock, deadline_sec, say)
         record, earlier = plan_night(benchmark, nights, name)

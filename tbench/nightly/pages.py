@@ -28,7 +28,7 @@ class SeriesRun:
         return f"{night} {self.checkpoint.slug}" if is_glob(lane) else night
 
 
-def runs_of_series(nights: Iterable[NightRecord], lane: str) -> list[SeriesRun]:
+def series_runs(nights: Iterable[NightRecord], lane: str) -> list[SeriesRun]:
     """Return a series' finished runs, oldest first."""
     return [
         SeriesRun(night, each) for night in nights for each in night.checkpoints if each.lane == lane and each.has_run
@@ -55,7 +55,7 @@ def _series_of(nights: Nights) -> Iterator[NightlySeries]:
     """Yield the series of a nightly benchmark, with the rule by which each was last judged."""
     records = nights.all()
     for name in dict.fromkeys(each.lane for record in records for each in record.checkpoints):
-        runs = {nights.runs / run.checkpoint.run: run.night.name for run in runs_of_series(records, name)}
+        runs = {nights.runs / run.checkpoint.run: run.night.name for run in series_runs(records, name)}
         if runs:
             yield NightlySeries(name, runs, _rule(records, name))
 

@@ -13,7 +13,7 @@ from tbench import exit_codes
 from tbench.errors import TbenchError
 from tbench.nightly.journal import LOG_NAME, CheckpointRecord, NightRecord, Nights, StageName, StageRecord, now
 from tbench.nightly.server import ServerFailed
-from tbench.text import one_line, visible
+from tbench.text import escape_invisible, one_line
 
 _WORST_FIRST = (exit_codes.ALARM, exit_codes.BUG, exit_codes.USAGE, exit_codes.ENDPOINT_DOWN)
 """Exit codes in order of precedence, before all others. An alarm is about the model, whatever else went wrong."""
@@ -45,7 +45,7 @@ class RunningNight:
         self.nights.write(self.record)
 
     async def stage(
-        self, name: StageName, work: Callable[[], Awaitable[StageEnd]], of: CheckpointRecord | None = None
+        self, name: StageName, work: Callable[[], Awaitable[StageEnd]], checkpoint: CheckpointRecord | None = None
     ) -> StageRecord:
         """Run a stage of a checkpoint or of the whole night, and record how it ended, even if it failed.
 
@@ -63,10 +63,10 @@ class RunningNight:
             end = StageEnd(f"a bug: {one_line(repr(bug))} (traceback in {self.log})", exit_codes.BUG, "failed")
         seconds = round(time.monotonic() - began, 3)
         stage = StageRecord(state=end.state, words=end.message, code=end.code, ended_at=now(), seconds=seconds)
-        self._record_stage(name, stage, of)
-        self.say(
-            f"{name:<8} {f'{of.slug}: ' if of else ''}{f'{end.state}: ' if end.state != 'done' else ''}{end.message}"
-        )
+        self._record_stage(name, stage, checkpoint)
+        where = f"{checkpoint.slug}: " if checkpoint else ""
+        state = f"{end.state}: " if end.state != "done" else ""
+        self.say(f"{name:<8} {where}{state}{end.message}")
         return stage
 
     def note(self, text: str) -> None:
@@ -74,18 +74,18 @@ class RunningNight:
         with contextlib.suppress(OSError):
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("a", encoding="utf-8", errors="replace") as log:
-                log.write(visible(text.rstrip("\n")) + "\n")
+                log.write(escape_invisible(text.rstrip("\n")) + "\n")
 
     def checkpoint(self, slug: str) -> CheckpointRecord:
         """Return the current record of a checkpoint."""
         return next(each for each in self.record.checkpoints if each.slug == slug)
 
-    def _record_stage(self, name: StageName, stage: StageRecord, of: CheckpointRecord | None) -> None:
-        if of is None:
+    def _record_stage(self, name: StageName, stage: StageRecord, checkpoint: CheckpointRecord | None) -> None:
+        if checkpoint is None:
             self.change(stages={**self.record.stages, name: stage})
             return
         changed = tuple(
-            each.model_copy(update={"stages": {**each.stages, name: stage}}) if each.slug == of.slug else each
+            each.model_copy(update={"stages": {**each.stages, name: stage}}) if each.slug == checkpoint.slug else each
             for each in self.record.checkpoints
         )
         self.change(checkpoints=changed)

@@ -22,7 +22,7 @@ from tbench.history.rows import ProxyRow
 from tbench.locks import FileLock
 from tbench.nightly.configuration import Benchmark
 from tbench.nightly.journal import SUMMARY_NAME, NightRecord, Nights, StageName
-from tbench.nightly.pages import SeriesRun, gate_nights, runs_of_series, write_pages
+from tbench.nightly.pages import SeriesRun, gate_nights, series_runs, write_pages
 from tbench.nightly.running_night import RunningNight, StageEnd, exit_code
 from tbench.nightly.summary import as_markdown, notification
 from tbench.scores.comparing.compare import Comparison, TaskChange, compare
@@ -33,7 +33,7 @@ from tbench.storage.comparable import differing_keys
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import CONFIG_NAME, JOURNAL_NAME, RECORDING_NAME, STEPS_NAME, TRAJECTORY_NAME
 from tbench.storage.summaries import final_rewards
-from tbench.text import counted, names_shown, one_line, size_shown
+from tbench.text import counted, names_text, one_line, size_text
 from tbench.threads import in_thread
 from tbench.web import Unanswered, WebRequest
 
@@ -42,7 +42,7 @@ def comparison_lines(other_name: str, other: Path, name: str, run: Path) -> list
     """Return lines on the change since the other run, or on why they cannot be compared. Raises RunUnreadable."""
     before, after = read_run(other), read_run(run)
     if keys := differing_keys(before, after):
-        return [f"not compared with {other_name}, whose configuration differs: {names_shown(keys, 3)}"]
+        return [f"not compared with {other_name}, whose configuration differs: {names_text(keys, 3)}"]
     try:
         found = compare(_side(before, other_name), _side(after, name))
     except UsageError as error:
@@ -50,7 +50,7 @@ def comparison_lines(other_name: str, other: Path, name: str, run: Path) -> list
     lines = [f"{_points(found.difference)} points since {other_name}{_interval(found)}; p {found.p:.2g}"]
     lines += _tasks("newly solved", found.newly_solved) + _tasks("newly failed", found.newly_failed)
     if found.only_second_unscored:
-        lines.append(f"no longer with a verdict: {names_shown(found.only_second_unscored)}")
+        lines.append(f"no longer with a verdict: {names_text(found.only_second_unscored)}")
     return lines
 
 
@@ -71,7 +71,7 @@ def _interval(found: Comparison) -> str:
 
 def _tasks(what: str, changes: Sequence[TaskChange]) -> list[str]:
     named = [f"{each.task} ({percent(each.first_rate)} → {percent(each.second_rate)} %)" for each in changes]
-    return [f"{what}: {names_shown(named)}"] if named else []
+    return [f"{what}: {names_text(named)}"] if named else []
 
 
 ATTEMPTS = 3
@@ -129,7 +129,7 @@ def prune_night(nights: Nights, night: NightRecord) -> tuple[int, list[str]]:
         run = nights.runs / each.run
         if not run.exists():
             continue
-        with _locked(run, each.run) as problem:
+        with _lock_run(run, each.run) as problem:
             if problem:
                 problems.append(f"{run}: not pruned: {problem}")
                 continue
@@ -143,7 +143,7 @@ def prune_night(nights: Nights, night: NightRecord) -> tuple[int, list[str]]:
 
 
 @contextlib.contextmanager
-def _locked(run: Path, name: str) -> Iterator[str]:
+def _lock_run(run: Path, name: str) -> Iterator[str]:
     """Lock a run directory, so that no process writes to it; yield why it cannot be pruned, or an empty text."""
     if run.is_symlink() or not _has_run_name(run, name):
         yield "it is not the run of this night"
@@ -245,7 +245,7 @@ class _Stages:
 
     def compare(self) -> StageEnd:
         """Compare each run of the night with the previous one of its series, and with the baseline."""
-        tonight, baseline = list(self._tonight()), self._config.nightly.baseline
+        tonight, baseline = list(self._runs_of_this_night()), self._config.nightly.baseline
         if not tonight:
             return _NOTHING_RUN
         lines: dict[str, list[str]] = {}
@@ -266,13 +266,13 @@ class _Stages:
         """Judge each series that has a run tonight."""
         if not self._config.gate.enabled:
             return StageEnd("gate.enabled is false", state="skipped")
-        lanes = list(dict.fromkeys(run.checkpoint.lane for run, _ in self._tonight()))
+        lanes = list(dict.fromkeys(run.checkpoint.lane for run, _ in self._runs_of_this_night()))
         if not lanes:
             return _NOTHING_RUN
         gates, messages, code = {}, [], 0
         with RunHistory.open(self._nights.index) as history:
             for lane in lanes:
-                series = gate_nights(runs_of_series(self._all(), lane), self._nights.runs, history)
+                series = gate_nights(series_runs(self._all(), lane), self._nights.runs, history)
                 verdict = judge(series, self._config.gate.rule)
                 gates[lane] = {**verdict.as_json(), "lines": list(verdict.lines())}
                 messages.append(f"{lane}: {verdict.lines()[0].removeprefix('gate: ')}")
@@ -299,9 +299,7 @@ class _Stages:
         for note in notes:
             self._night.say(f"note: {note}")
         return (
-            StageEnd(f"{counted(len(old), 'night')}, {size_shown(freed)} freed")
-            if old
-            else StageEnd("nothing to prune")
+            StageEnd(f"{counted(len(old), 'night')}, {size_text(freed)} freed") if old else StageEnd("nothing to prune")
         )
 
     def site(self) -> StageEnd:
@@ -339,10 +337,10 @@ class _Stages:
         """Return the nights up to this one, oldest first."""
         return [*self._earlier, self._night.record]
 
-    def _tonight(self) -> Iterator[tuple[SeriesRun, SeriesRun | None]]:
+    def _runs_of_this_night(self) -> Iterator[tuple[SeriesRun, SeriesRun | None]]:
         """Yield the finished runs of this night, each with the previous one of its series."""
         for lane in dict.fromkeys(each.lane for each in self._night.record.checkpoints):
-            runs = runs_of_series(self._all(), lane)
+            runs = series_runs(self._all(), lane)
             for at, run in enumerate(runs):
                 if run.night.name == self._night.record.name:
                     yield run, runs[at - 1] if at else None

@@ -36,7 +36,7 @@ from tbench.runs.plan import as_configured, sandbox_settings, trial_id
 from tbench.runs.redaction import make_redactor
 from tbench.runs.run import Run
 from tbench.runs.trial_progress import TrialPlan
-from tbench.sandbox.backend import MakeBackend, opened
+from tbench.sandbox.backend import MakeBackend, open_backend
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet, tasks_dir
 from tbench.tasks.task import Task
@@ -219,7 +219,7 @@ async def run_trials(tasks: Sequence[Task], agent: Callable[[int], TrialAgent], 
         make_backend = live.backend or connect_backend(config.sandbox, live.concurrency)
         events = Events(store.on_event)
         events.emit(RunStarted(run=run, trials=len(plans)))
-        async with opened(make_backend(settings)) as backend:
+        async with open_backend(make_backend(settings)) as backend:
             outcome = await Run(
                 plan,
                 TaskSet(tuple(named.values()), {}),

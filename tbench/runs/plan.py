@@ -21,7 +21,7 @@ from tbench.errors import UsageError
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import SandboxSettings
 from tbench.sandbox.container_proxy import container_proxy
-from tbench.shards import WeighedTrial, planned_shard
+from tbench.shards import WeighedTrial, plan_shard
 from tbench.storage.comparable import differences, measured_values
 from tbench.tasks.format import EnvironmentSection, Healthcheck, StepSection, TaskFile, VerifierSection
 from tbench.tasks.sources import TaskSet
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 def as_configured(task: Task, config: RunConfig) -> Task:
     """Return the task with the configuration's consent and overrides. Applying it twice changes nothing more."""
-    file = _with_metric(overridden(task.written, config.overrides), config.verify.metric)
-    return task.allowing(config.sandbox.allow_env, host=config.sandbox.trust).with_file(file)
+    file = _with_metric(apply_overrides(task.written, config.overrides), config.verify.metric)
+    return task.with_access(config.sandbox.allow_env, host=config.sandbox.trust).with_file(file)
 
 
 def _with_metric(file: TaskFile, metric: str | None) -> TaskFile:
@@ -44,7 +44,7 @@ def _with_metric(file: TaskFile, metric: str | None) -> TaskFile:
     return file.model_copy(update={"verifier": file.verifier.model_copy(update={"metric": metric})})
 
 
-def overridden(file: TaskFile, overrides: OverridesConfig) -> TaskFile:
+def apply_overrides(file: TaskFile, overrides: OverridesConfig) -> TaskFile:
     """Return task.toml's content with overridden limits: the only source for timeouts and resources."""
     if overrides == OverridesConfig():
         return file
@@ -69,7 +69,7 @@ def _environment(
         "memory_mb": asked.memory_mb if overrides.memory_mb is None else float(overrides.memory_mb),
     }
     if asked.healthcheck is not None:
-        update["healthcheck"] = _scaled_healthcheck(asked.healthcheck, factor["healthcheck"])
+        update["healthcheck"] = _scale_healthcheck(asked.healthcheck, factor["healthcheck"])
     return asked.model_copy(update=update)
 
 
@@ -91,11 +91,11 @@ def _step(step: StepSection, overrides: OverridesConfig, factor: Mapping[str, fl
         update={name: value for name, value in own.items() if name in step.verifier.model_fields_set}
     )
     if step.healthcheck is not None:
-        update["healthcheck"] = _scaled_healthcheck(step.healthcheck, factor["healthcheck"])
+        update["healthcheck"] = _scale_healthcheck(step.healthcheck, factor["healthcheck"])
     return step.model_copy(update=update)
 
 
-def _scaled_healthcheck(check: Healthcheck, factor: float) -> Healthcheck:
+def _scale_healthcheck(check: Healthcheck, factor: float) -> Healthcheck:
     patience = {
         "timeout_sec": check.timeout_sec * factor,
         "start_period_sec": check.start_period_sec * factor,
@@ -212,7 +212,7 @@ def own_shard(
     by_name = {task.name: task for task in tasks.tasks}
     seconds = {name: _seconds(name, by_name.get(name), durations) for name in tasks.names}
     trials = [WeighedTrial(name, seed, seconds[name]) for name in tasks.names for seed in seeds]
-    return planned_shard(trials, Shard.parse(shard))
+    return plan_shard(trials, Shard.parse(shard))
 
 
 def _seconds(name: str, task: Task | None, known: Mapping[str, float]) -> float:

@@ -13,7 +13,7 @@ from tbench.sandbox.backend import Backend, Capacity, HoldsImages, Say
 from tbench.tasks.environment import Environment, agent_environment, verifier_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.text import counted, names_shown, one_line, size_shown
+from tbench.text import counted, names_text, one_line, size_text
 
 
 def why_not_runnable(task: Task | None, invalid: str, agent: str, gpus: int | None = None) -> TrialError | None:
@@ -91,7 +91,7 @@ def size_warning(
     ]
     if not large:
         return None
-    shown = names_shown(f"{name} ({_size(each)})" for name, each in large)
+    shown = names_text(f"{name} ({_size(each)})" for name, each in large)
     largest = max(machines, key=lambda one: (one.memory_mb, one.cpus))
     has = _size(Demand(largest.cpus, largest.memory_mb))
     which = "the machine, which has" if len(machines) == 1 else "every machine; the largest has"
@@ -168,4 +168,4 @@ class ImageRemover:
         if not self._dropped:
             return ""
         # Images share layers, which are counted with each of them.
-        return f"{counted(self._dropped, 'image')} removed, up to {size_shown(self._freed_bytes)}"
+        return f"{counted(self._dropped, 'image')} removed, up to {size_text(self._freed_bytes)}"

@@ -24,7 +24,7 @@ from tbench.results import ImageOrigin, Integrity, TrialResult
 from tbench.runs.plan import as_configured, sandbox_settings
 from tbench.runs.resume import calibration_for
 from tbench.runs.task_steps import VerifierOutcome, merge_integrity, reward_fields, verdict_fields
-from tbench.sandbox.backend import Backend, MakeBackend, Reopens, Sandbox, Say, opened, use_network
+from tbench.sandbox.backend import Backend, MakeBackend, Reopens, Sandbox, Say, open_backend, use_network
 from tbench.storage.read_run import read_run
 from tbench.storage.run_files import step_directory, trial_directory
 from tbench.storage.run_store import RunStore, write_files, write_trial
@@ -93,7 +93,7 @@ async def regrade(
         async with contextlib.AsyncExitStack() as stack:
             for machine in dict.fromkeys(map(_kept_machine, kept)):
                 made = on_machine(machine)(settings) if machine and on_machine is not None else make_backend(settings)
-                backends[machine] = await stack.enter_async_context(opened(made, say))
+                backends[machine] = await stack.enter_async_context(open_backend(made, say))
             return [change async for change in _regrade_all(document, store, kept, backends, say)]
     finally:
         store.close()

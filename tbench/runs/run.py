@@ -42,7 +42,7 @@ from tbench.runs.redaction import make_redactor
 from tbench.runs.spare_capacity import Calibrator, SpareCapacity, calibrating
 from tbench.runs.stop_policy import EndpointGate, StopPolicy
 from tbench.runs.trial_progress import TrialPlan, phase_event
-from tbench.sandbox.backend import Backend, Compares, Copies, HoldsImages, Keeps, Snapshots, opened, require
+from tbench.sandbox.backend import Backend, Compares, Copies, HoldsImages, Keeps, Snapshots, open_backend, require
 from tbench.sandbox.container_proxy import container_proxy
 from tbench.sandbox.run_machine import run_machines_of
 from tbench.storage.run_store import RunStore
@@ -50,7 +50,7 @@ from tbench.tasks.consent import withheld_variables_note
 from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 from tbench.threads import THREADS
 from tbench.verify.calibration import architecture_of
 
@@ -404,7 +404,7 @@ async def execute_run(
         # Emitted before the first trial begins: making engine and images ready is part of the run.
         events.emit(RunStarted(run=plan.run, trials=len(plans)))
         THREADS.submit(import_module, _TRIAL_MODULE)
-        async with opened(backend, say):
+        async with open_backend(backend, say):
             with contextlib.suppress(OSError):  # it is written again at the end, unless this process is killed
                 store.write_document(document.model_copy(update={"engine": _describe_engine(backend, before)}))
             machines = [node.backend.capacity() for node in run_machines_of(backend)]
@@ -470,7 +470,7 @@ def _runnable_tasks(
     if message := withheld_variables_note((wish for task in runnable for wish in task.requested_variables), allow_env):
         say(message)
     if lacking := [task.name for task in runnable if task.left_out]:
-        say(f".gitignore keeps files of {names_shown(lacking)} out of containers: 'tbench task check' lists them")
+        say(f".gitignore keeps files of {names_text(lacking)} out of containers: 'tbench task check' lists them")
     return runnable
 
 
@@ -516,7 +516,7 @@ class _CalibratedRun:
         for after in changed.values():
             self.events.emit(TrialSettled(result=after))
         if changed:
-            names = names_shown(f"{each.task}/{each.seed}" for each in changed.values())
+            names = names_text(f"{each.task}/{each.seed}" for each in changed.values())
             self._say(
                 f"calibration: {counted(len(changed), 'result')} changed by comparison with the oracle's: {names}"
             )

@@ -398,7 +398,7 @@ async def check_output(sandbox: Sandbox, script: str, *, timeout_sec: float, std
 
 
 @contextlib.asynccontextmanager
-async def opened(backend: Opened, say: Say = lambda _: None) -> AsyncIterator[Opened]:
+async def open_backend(backend: Opened, say: Say = lambda _: None) -> AsyncIterator[Opened]:
     """Open `backend` for the duration of the block."""
     try:
         await backend.open(say)

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from tbench.config.values import HIDDEN, INHERIT, NONE, is_loopback_proxy, shown_proxy
+from tbench.config.values import HIDDEN, INHERIT, NONE, is_loopback_proxy, proxy_text
 from tbench.errors import UsageError
 
 # Secrets are masked byte by byte, so that columns of a screen and sizes in an archive do not change.
@@ -169,7 +169,7 @@ class ContainerProxy:
     @property
     def shown(self) -> dict[str, str]:
         """The variables without passwords, to be stored and shown."""
-        return {name: value if name == _EXCEPTIONS else shown_proxy(value) for name, value in self.variables.items()}
+        return {name: value if name == _EXCEPTIONS else proxy_text(value) for name, value in self.variables.items()}
 
     @property
     def notice(self) -> str:
@@ -237,7 +237,7 @@ def _with_password(choice: str, variables: Mapping[str, str]) -> str:
         *_environment_proxies(variables).values(),
     ]
     for url in known:
-        if shown_proxy(url) == choice != url:
+        if proxy_text(url) == choice != url:
             return url
     raise UsageError(f"--container-proxy: the password for {choice} is not stored; set {_SETTING} to the whole URL")
 

@@ -15,7 +15,7 @@ from tbench.origin import DatasetOrigin
 from tbench.results import Blame, Stage, TaskStepResult
 from tbench.scores.final_results import Pressure
 from tbench.scores.intervals import IntervalMethod
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 SUMMARY_SCHEMA_VERSION = 2
 
@@ -313,7 +313,7 @@ class Summary(Frozen):
         if (found := self.unhealthy) is None:
             return ""
         are = "is" if len(found.tasks) == 1 else "are"
-        named = names_shown(f"{task} ({why})" for task, why in found.tasks.items())
+        named = names_text(f"{task} ({why})" for task, why in found.tasks.items())
         rest = "" if found.score is None else f"; without {'it' if are == 'is' else 'them'} {percent(found.score)} %"
         return f"{len(found.tasks)} of {counted(len(self.tasks), 'task')} {are} not healthy here: {named}{rest}"
 

@@ -36,7 +36,7 @@ from tbench.scores.summary import (
     percent,
     range_text,
 )
-from tbench.text import counted, plain, visible
+from tbench.text import counted, escape_invisible, plain
 
 FLAGS_SHOWN = 10
 _TASKS_SHOWN = 5
@@ -86,7 +86,7 @@ def render(summary: Summary, console: Console) -> None:
 
 def print_line(line: str, console: Console) -> None:
     """Print one line without wrapping, with escapes for characters that the console cannot show."""
-    printable = visible(line).encode(console.encoding, "backslashreplace").decode(console.encoding)
+    printable = escape_invisible(line).encode(console.encoding, "backslashreplace").decode(console.encoding)
     console.print(Text(printable), soft_wrap=True)
 
 

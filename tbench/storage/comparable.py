@@ -17,7 +17,7 @@ from tbench.config.setting import Setting, iter_settings
 from tbench.config.settings import RunConfig
 from tbench.results import UNKNOWN_AGENT
 from tbench.storage.read_run import StoredRun
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 # Description of differences between settings
 
@@ -118,7 +118,7 @@ def differing_keys(first: StoredRun, second: StoredRun) -> tuple[str, ...]:
     settings = differing_settings(first, second)
     if not changed:
         return settings
-    return (*settings, f"content of {len(changed)} of {counted(len(common), 'common task')}: {names_shown(changed)}")
+    return (*settings, f"content of {len(changed)} of {counted(len(common), 'common task')}: {names_text(changed)}")
 
 
 def differing_settings(first: StoredRun, second: StoredRun) -> tuple[str, ...]:

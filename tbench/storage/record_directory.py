@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from tbench.errors import UsageError
 from tbench.files import is_temporary_file, is_unused, write_atomically, write_json
 from tbench.locks import FileLock, Held, is_held, lock_file_for
-from tbench.text import one_line, visible
+from tbench.text import escape_invisible, one_line
 
 # Files of JSON lines: only whole lines are appended, and errors name file and line
 
@@ -77,7 +77,7 @@ class LineFile:
 
     def append(self, line: str) -> None:
         """Append a line, with invisible characters escaped. Raises OSError; then nothing was appended."""
-        data = visible(line).encode("utf-8", "replace") + b"\n"
+        data = escape_invisible(line).encode("utf-8", "replace") + b"\n"
         size = os.fstat(self._file.fileno()).st_size
         try:
             if self._file.write(data) != len(data):
@@ -208,7 +208,7 @@ class RecordDirectory:
     def rewrite(self, name: str, lines: Iterable[str]) -> None:
         """Replace all lines of a file other than the locked one. Raises OSError."""
         assert name != self._layout.lines[0], "another process could lock the new file"
-        data = "".join(f"{visible(line)}\n" for line in lines).encode("utf-8", "replace")
+        data = "".join(f"{escape_invisible(line)}\n" for line in lines).encode("utf-8", "replace")
         write_atomically(self.path / name, data, durable=True)
         before = self._files[name]
         self._open(name)

@@ -25,7 +25,7 @@ from tbench.storage.run_files import (
     attempts,
     trial_directory,
 )
-from tbench.text import visible
+from tbench.text import escape_invisible
 
 
 class RunStore:
@@ -160,7 +160,7 @@ def write_trial(
 ) -> None:
     """Write the trial's files, result.json last, so that its presence implies all others. Raises OSError."""
     write_files(directory, trajectory, files)
-    data = (visible(result.model_dump_json(indent=2)) + "\n").encode()
+    data = (escape_invisible(result.model_dump_json(indent=2)) + "\n").encode()
     write_atomically(directory / TRIAL_RESULT_NAME, data, durable=True)
 
 

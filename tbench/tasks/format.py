@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from tbench.results import LARGEST_REWARD
 from tbench.tasks.artifacts import MAIN, Artifact, CollectHook
-from tbench.tasks.network import NetworkMode, NetworkPolicy, Networks, allowed_host
+from tbench.tasks.network import NetworkMode, NetworkPolicy, Networks, normalise_host
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 _MB_PER_UNIT = {"": 1 / (1 << 20), "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
@@ -31,7 +31,7 @@ _NO_NAME = re.compile(r"""[<>:"/\\|?*]|^\s*$|[. ]$|^(?:con|prn|aux|nul|(?:com|lp
 _LONGEST_NAME = 100
 
 
-AllowedHosts = list[Annotated[str, AfterValidator(allowed_host)]]
+AllowedHosts = list[Annotated[str, AfterValidator(normalise_host)]]
 _Bound = Annotated[float, Field(strict=True, ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
 
 

@@ -50,7 +50,7 @@ class Networks:
         return {self.agent, self.verifier, *self.of_steps} == {self.start} and self.start.mode != "allowlist"
 
 
-def allowed_host(text: str) -> str:
+def normalise_host(text: str) -> str:
     """Normalise a host of `allowed_hosts`: lower case, no trailing dot. Raises ValueError."""
     host = text.strip().lower().removesuffix(".")
     if (network := _network(host)) is not None:

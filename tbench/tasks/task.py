@@ -93,7 +93,7 @@ class Task:
 
     The hash is computed once, when first needed. Files that are read later are compared with it and cached: a file that
     changed in between raises TrialError(task_changed), later changes have no effect. Tasks get no variables of tbench's
-    environment except those named by `allowing`.
+    environment except those named by `with_access`.
     """
 
     def __init__(self, path: Path, toml: bytes, file: TaskFile, raw: Mapping[str, Any]) -> None:
@@ -287,7 +287,7 @@ class Task:
                 digests[name] = _sha256(text)
         return digests
 
-    def allowing(self, names: Collection[str], *, host: bool = False) -> Task:
+    def with_access(self, names: Collection[str], *, host: bool = False) -> Task:
         """Return this task with access to exactly the variables `names` of tbench's environment.
 
         With `host`, its compose files may access the engine's machine.

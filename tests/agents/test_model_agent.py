@@ -12,7 +12,7 @@ from conftest import MakeTask
 from tbench.agents.model_agent import full_instruction
 from tbench.agents.trial_agent import Workplace
 from tbench.errors import TrialError
-from tbench.sandbox.backend import Copies, Sandbox, SandboxSettings, opened
+from tbench.sandbox.backend import Copies, Sandbox, SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.tasks.environment import agent_environment
@@ -93,6 +93,6 @@ async def test_loose_files_that_changed_are_not_copied(make_task: MakeTask, engi
     task = Task.read(loose(make_task))
     assert task.hash
     (task.path / "environment" / "run.sh").write_text("#!/bin/sh\necho other\n")
-    async with opened(DockerBackend(engine, SandboxSettings("tests"))) as backend:
+    async with open_backend(DockerBackend(engine, SandboxSettings("tests"))) as backend:
         with pytest.raises(TrialError, match=r"run\.sh changed"):
             await backend.sandbox(agent_environment(task), "tests")

@@ -14,7 +14,7 @@ from git_mirrors import Mirror
 from lives import TBENCH, wall_sec
 from small_task import Place
 
-from tbench.datasets.read_tasks import read_chosen
+from tbench.datasets.read_tasks import read_selected
 from tbench.tasks.sources import ALL_TASKS, TaskSet, read_tasks
 
 TASKS, FILES, FILE_BYTES, ROUNDS = 100, 5, 25_000, 5
@@ -51,5 +51,5 @@ async def by_name(place: Place, figures: Figures, scratch: Path) -> None:
         pulls.append(wall_sec([TBENCH, "dataset", "pull", source], rounds=1))
         clones.append(wall_sec(["git", "clone", "--quiet", mirror.url, str(scratch / f"clone-{number}")], rounds=1))
     figures.add("dataset_pull_sec", statistics.median(pulls), "s", statistics.median(clones))
-    named = seconds(lambda: read_chosen(source, ALL_TASKS))
+    named = seconds(lambda: read_selected(source, ALL_TASKS))
     figures.add("run_by_name_extra_sec", named - seconds(lambda: read_tasks(str(mirror.work / "tasks"))), "s")

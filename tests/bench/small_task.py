@@ -17,7 +17,7 @@ from tbench.config.settings import Verify
 from tbench.events import Events, Subscriber
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import RunOutcome, execute_run
-from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
+from tbench.sandbox.backend import Sandbox, SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images
@@ -68,7 +68,7 @@ class Place:
     async def sandboxes(self, count: int) -> AsyncIterator[list[Sandbox]]:
         """That many containers, removed at the end."""
         async with (
-            opened(DockerBackend(self.engine, SandboxSettings("bench"))) as backend,
+            open_backend(DockerBackend(self.engine, SandboxSettings("bench"))) as backend,
             contextlib.AsyncExitStack() as stack,
         ):
             made = []

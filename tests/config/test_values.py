@@ -6,14 +6,14 @@ import pytest
 
 from tbench.config.layers import Layers
 from tbench.config.settings import RunConfig
-from tbench.config.values import checked_capabilities
+from tbench.config.values import validate_capabilities
 from tbench.errors import UsageError
 
 LAYERS = Layers(RunConfig)
 
 
 def test_a_name_may_have_its_prefix_and_counts_once() -> None:
-    assert checked_capabilities(("SYS_PTRACE", "CAP_NET_RAW", "NET_RAW")) == ("NET_RAW", "SYS_PTRACE")
+    assert validate_capabilities(("SYS_PTRACE", "CAP_NET_RAW", "NET_RAW")) == ("NET_RAW", "SYS_PTRACE")
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,17 @@ from tb1_tasks import write_tb1_task
 
 from tbench.datasets.cache import Conversions, DatasetCache
 from tbench.datasets.known_dataset import Access
-from tbench.datasets.read_tasks import read_chosen
+from tbench.datasets.read_tasks import read_selected
 from tbench.errors import TaskInvalid, UsageError
 from tbench.tasks.sources import ALL_TASKS, TaskChoice
 
 
 def test_who_holds_a_dataset_for_too_long_is_given_up_in_one_line(tmp_path: Path) -> None:
     said: list[str] = []
-    with DatasetCache(tmp_path).locked("made-up@1.0-0123", said.append):
-        with pytest.raises(UsageError) as caught, DatasetCache(tmp_path, 0.2).locked("made-up@1.0-0123", said.append):
+    with DatasetCache(tmp_path).lock("made-up@1.0-0123", said.append):
+        with pytest.raises(UsageError) as caught, DatasetCache(tmp_path, 0.2).lock("made-up@1.0-0123", said.append):
             pytest.fail("two have the lock")
-        with DatasetCache(tmp_path, 0.2).locked("other@1.0-0123", said.append):
+        with DatasetCache(tmp_path, 0.2).lock("other@1.0-0123", said.append):
             pass
     assert said == ["made-up@1.0-0123: waiting for another process that is pulling it"]
     words = "made-up@1.0-0123: another process is still pulling it after 0.2 s (it holds "
@@ -31,10 +31,10 @@ def test_who_waits_goes_on_when_the_other_is_done(tmp_path: Path) -> None:
     said, waits, done = list[str](), threading.Event(), threading.Event()
 
     def take() -> None:
-        with DatasetCache(tmp_path, 30).locked("made-up", lambda line: (said.append(line), waits.set())[0]):
+        with DatasetCache(tmp_path, 30).lock("made-up", lambda line: (said.append(line), waits.set())[0]):
             done.set()
 
-    with DatasetCache(tmp_path).locked("made-up", said.append):
+    with DatasetCache(tmp_path).lock("made-up", said.append):
         other = threading.Thread(target=take)
         other.start()
         assert waits.wait(20) and not done.is_set()
@@ -60,7 +60,7 @@ def test_a_directory_of_both_forms_is_read_and_what_was_converted_is_said_once(
     write_tb1_task(tmp_path / "tasks" / "old-b", {"data.txt": "2\n"})
     write_tb1_task(tmp_path / "tasks" / "old-bad", {"task.yaml": "instruction: [\n"})
     said: list[str] = []
-    found = read_chosen(str(tmp_path / "tasks"), ALL_TASKS, Access(say=said.append))
+    found = read_selected(str(tmp_path / "tasks"), ALL_TASKS, Access(say=said.append))
     assert [task.name for task in found.tasks] == ["current", "old-a", "old-b"]
     assert found.invalid.keys() == {"old-bad"}
     assert "old-bad/task.yaml: line 2: is not valid YAML" in found.invalid["old-bad"]
@@ -103,4 +103,4 @@ def test_a_conversion_of_which_a_part_is_gone_is_made_again(tmp_path: Path, cach
 def test_a_source_of_nothing_but_bad_ones_says_why(tmp_path: Path) -> None:
     path = write_tb1_task(tmp_path / "old", {"task.yaml": "instruction: x\nparser_name: other\n"})
     with pytest.raises(UsageError, match=r"old/task\.yaml: parser_name: .*'other'"):
-        read_chosen(str(path), TaskChoice())
+        read_selected(str(path), TaskChoice())

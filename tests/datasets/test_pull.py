@@ -20,7 +20,7 @@ from tb1_tasks import write_tb1_task
 from tbench.datasets.cache import RECORD, CachedDataset, DatasetCache
 from tbench.datasets.known_dataset import Access, KnownDataset, discard_message
 from tbench.datasets.pull import pull
-from tbench.datasets.read_tasks import read_chosen
+from tbench.datasets.read_tasks import read_selected
 from tbench.datasets.reference import DatasetName, GitSource
 from tbench.datasets.resolve import find_dataset
 from tbench.errors import UsageError
@@ -195,10 +195,10 @@ def test_rows_of_a_registry_name_tasks_of_several_commits(mirror: Mirror, cache:
     second = mirror.commit()
     rows = row("mixed", "1", mirror, first, ["alpha"]), row("mixed", "1", mirror, second, ["delta"])
     place = registry(tmp_path / "r.json", {**rows[0], "tasks": [*rows[0]["tasks"], *rows[1]["tasks"]]})
-    tasks = read_chosen("mixed@1", ALL_TASKS, Access(str(place)))
+    tasks = read_selected("mixed@1", ALL_TASKS, Access(str(place)))
     assert tasks.names == ["alpha", "delta"]
     assert tasks.origin is not None and tasks.origin.commit is None and tasks.origin.words.startswith("mixed@1: 1 of 1")
-    one = read_chosen(
+    one = read_selected(
         "one",
         ALL_TASKS,
         Access(str(registry(tmp_path / "s.json", row("one", "2", mirror, None, ["beta"])))),
@@ -246,7 +246,7 @@ def test_tasks_of_terminal_bench_1_are_converted_and_those_that_cannot_be_are_na
     place = registry(tmp_path / "r.json", {**old, "terminal_bench_version": "latest"})
     for _ in range(2):
         said: list[str] = []
-        found = read_chosen("old@1", ALL_TASKS, Access(str(place), say=said.append))
+        found = read_selected("old@1", ALL_TASKS, Access(str(place), say=said.append))
         assert [(task.name, task.has_oracle) for task in found.tasks] == [("first", True)]
         assert "docker-compose.yaml: services: must be a table of services" in found.invalid["second"]
     assert said == []
@@ -255,7 +255,7 @@ def test_tasks_of_terminal_bench_1_are_converted_and_those_that_cannot_be_are_na
 def test_listed_tasks_that_are_gone_are_named(mirror: Mirror, cache: Path, tmp_path: Path) -> None:
     place = registry(tmp_path / "r.json", row("gone", "1", mirror, mirror.head, ["alpha", "omega"]))
     with pytest.raises(UsageError, match="has no task omega; check commit and path"):
-        read_chosen("gone@1", ALL_TASKS, Access(str(place)))
+        read_selected("gone@1", ALL_TASKS, Access(str(place)))
 
 
 def test_a_pointer_of_git_lfs_never_passes_for_data(
@@ -287,7 +287,7 @@ def test_links_that_leave_a_task_cost_that_task_alone(mirror: Mirror, cache: Pat
     mirror.commit()
     entry = pulled(mirror, cache)
     assert names(entry) == ["alpha", "beta", "gamma"] and entry.hashes["beta"] is None
-    tasks = read_chosen(f"git+{mirror.url}@main", ALL_TASKS)
+    tasks = read_selected(f"git+{mirror.url}@main", ALL_TASKS)
     assert [task.name for task in tasks.tasks] == ["alpha", "gamma"]
     assert "symlink leaves the task directory" in tasks.invalid["beta"]
 

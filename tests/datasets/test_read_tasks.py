@@ -11,7 +11,7 @@ from git_mirrors import Mirror, registry, row
 
 from tbench.datasets.cache import cache_directory
 from tbench.datasets.known_dataset import Access
-from tbench.datasets.read_tasks import read_again, read_chosen, read_tasks
+from tbench.datasets.read_tasks import read_again, read_selected, read_tasks
 from tbench.errors import UsageError
 from tbench.tasks.sources import ALL_TASKS, TaskChoice
 
@@ -27,11 +27,11 @@ def test_globs_and_limits_choose_among_the_tasks_of_a_name(mirror: Mirror, tmp_p
     access = Access(
         str(registry(tmp_path / "r.json", row("set", "1", mirror, mirror.head, ["alpha", "beta", "gamma"])))
     )
-    tasks = read_chosen("set@1", TaskChoice(["*a"], ["b*"], 1), access)
+    tasks = read_selected("set@1", TaskChoice(["*a"], ["b*"], 1), access)
     assert tasks.names == ["alpha"] and tasks.origin is not None
     assert (tasks.origin.tasks, tasks.origin.compared, tasks.origin.title) == (3, 1, "set@1")
     with pytest.raises(UsageError, match="--task omega: matches no task in set@1"):
-        read_chosen("set@1", TaskChoice(["omega"]), access)
+        read_selected("set@1", TaskChoice(["omega"]), access)
 
 
 def test_a_task_that_is_not_what_was_published_is_named_and_runs(mirror: Mirror) -> None:
@@ -63,13 +63,13 @@ def test_an_edit_of_the_cache_is_noticed_also_where_no_digests_are_published(mir
     (entry / "alpha/tests/test.sh").unlink()
     with pytest.raises(UsageError, match=r"alpha"):
         read_tasks(source)
-    read_chosen(source, ALL_TASKS, Access(refresh=True))
+    read_selected(source, ALL_TASKS, Access(refresh=True))
     assert "alpha" in read_tasks(source).names
 
 
 def test_a_run_that_goes_on_has_the_commit_that_it_began_with(mirror: Mirror, tmp_path: Path) -> None:
     place = str(registry(tmp_path / "r.json", row("set", "1", mirror, None, ["alpha"])))
-    first = read_chosen("set@1", ALL_TASKS, Access(place))
+    first = read_selected("set@1", ALL_TASKS, Access(place))
     (mirror.work / "tasks/alpha/instruction.md").write_text("Something else.\n")
     mirror.commit()
     assert read_again("set@1", first.origin, place).tasks[0].hash == first.tasks[0].hash
@@ -80,13 +80,13 @@ def test_a_run_that_goes_on_has_the_commit_that_it_began_with(mirror: Mirror, tm
     again = read_again("set@1", first.origin, place)
     assert again.tasks[0].hash == first.tasks[0].hash
     assert again.origin is not None and first.origin is not None and again.origin.commit == first.origin.commit
-    assert read_chosen("set@1", ALL_TASKS, Access(place)).tasks[0].hash != first.tasks[0].hash
+    assert read_selected("set@1", ALL_TASKS, Access(place)).tasks[0].hash != first.tasks[0].hash
 
 
 def test_directories_of_a_registry_are_read_where_they_are(mirror: Mirror, tmp_path: Path) -> None:
     tasks = [{"name": name, "path": str(mirror.work / "tasks" / name)} for name in ("beta", "alpha")]
     place = registry(tmp_path / "r.json", {"name": "here", "version": "1", "tasks": tasks})
-    found = read_chosen("here", ALL_TASKS, Access(str(place)))
+    found = read_selected("here", ALL_TASKS, Access(str(place)))
     assert found.names == ["alpha", "beta"] and found.origin is not None
     assert (found.origin.source, found.origin.url, found.origin.entry) == (str(place), None, "")
     assert not cache_directory().exists()

@@ -39,7 +39,7 @@ from tbench.fleet.machine import EngineAddress
 from tbench.rewards.executed import Live, agent_reward
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
-from tbench.sandbox.backend import SandboxSettings, opened
+from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN
 from tbench.sandbox.docker.tools import recipe_hash
@@ -187,7 +187,7 @@ async def test_the_engine_that_a_result_names_is_connected_by_its_name_and_let_g
 ) -> None:
     monkeypatch.setenv("PATH", second.path)
     before = children()
-    async with opened(MachineConnector(SandboxConfig())(second.over_ssh)(SandboxSettings("tests"))) as backend:
+    async with open_backend(MachineConnector(SandboxConfig())(second.over_ssh)(SandboxSettings("tests"))) as backend:
         assert backend.describe()["version"] == second.engine.info.version
         assert len(children() - before) == 1
     assert children() == before

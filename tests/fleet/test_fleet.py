@@ -15,7 +15,7 @@ from tbench.errors import EngineUnavailable, TrialError, UsageError
 from tbench.fleet.fleet import MAX_FAILURES, Fleet
 from tbench.rewards.executed import Live, agent_reward
 from tbench.runs.admission import MAX_LOST_MACHINES
-from tbench.sandbox.backend import opened
+from tbench.sandbox.backend import open_backend
 from tbench.tasks.sources import TaskSet, read_tasks
 
 MakeTask = Any
@@ -351,7 +351,7 @@ async def test_errors_of_tasks_and_of_what_runs_in_a_sandbox_set_no_machine_asid
 async def test_one_success_in_between_is_enough_to_stay() -> None:
     fleet = Fleet([FakeMachine("a"), FakeMachine("b")])
     notes: list[str] = []
-    async with opened(fleet, notes.append):
+    async with open_backend(fleet, notes.append):
         _, node = fleet.run_machines
         error = TrialError("sandbox_failed", FULL).info()
         for outcome in (error, error, None, error, error):
@@ -401,7 +401,7 @@ async def test_machines_of_different_architectures_are_refused_by_their_names(ta
 
 async def test_a_machine_of_another_architecture_does_not_join() -> None:
     fleet, late = Fleet([FakeMachine("a", architecture="amd64")]), FakeMachine("late", architecture="arm64")
-    async with opened(fleet):
+    async with open_backend(fleet):
         with pytest.raises(UsageError, match=r"^late: has the architecture arm64, and a has amd64; "):
             await fleet.join(late)
         assert late.done == ["closed"] and len(fleet.run_machines) == 1
@@ -416,7 +416,7 @@ async def test_what_else_differs_is_one_line_for_each_machine() -> None:
         FakeMachine("d", **told | {"backend": "podman", "version": "5.4", "cgroup_version": "1"}),
     ]
     fleet, notes = Fleet(machines), list[str]()
-    async with opened(fleet, notes.append):
+    async with open_backend(fleet, notes.append):
         await fleet.join(FakeMachine("late", **told | {"storage_driver": "vfs"}))
     ending = "; results name each trial's machine"
     assert notes == [

@@ -17,7 +17,7 @@ from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.events import Events
-from tbench.runs.plan import as_configured, check_same_run, overridden, plan_trials, semantic, trial_id
+from tbench.runs.plan import apply_overrides, as_configured, check_same_run, plan_trials, semantic, trial_id
 from tbench.runs.resume import EarlierRun
 from tbench.runs.run import Run, task_demand
 from tbench.sandbox.fake import FakeBackend
@@ -202,7 +202,7 @@ SAID: dict[str, Any] = {
 
 
 def file_with(**overrides: Any) -> TaskFile:
-    return overridden(TaskFile.model_validate(SAID), a_config(**overrides).overrides)
+    return apply_overrides(TaskFile.model_validate(SAID), a_config(**overrides).overrides)
 
 
 def test_without_overrides_a_task_is_as_it_is_written() -> None:
@@ -230,7 +230,7 @@ def test_a_factor_of_its_own_leaves_the_other_timeouts_alone(kind: str) -> None:
 
 
 def test_an_agent_without_a_timeout_goes_on_without_one() -> None:
-    assert overridden(TaskFile(), a_config(timeout_multiplier=9).overrides).agent.timeout_sec is None
+    assert apply_overrides(TaskFile(), a_config(timeout_multiplier=9).overrides).agent.timeout_sec is None
 
 
 def test_resources_replace_those_of_the_task() -> None:

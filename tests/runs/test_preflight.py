@@ -37,7 +37,7 @@ TPU = "[environment]\ntpu = { type = 'v4', topology = '2x2x1' }\n"
 
 
 def why(path: Path, agent: str = "model", allowed: tuple[str, ...] = ()) -> tuple[str, str] | None:
-    error = why_not_runnable(Task.read(path).allowing(allowed), "", agent)
+    error = why_not_runnable(Task.read(path).with_access(allowed), "", agent)
     return None if error is None else (error.type, str(error))
 
 

@@ -13,7 +13,7 @@ from run_plans import a_plan
 from reports.report import write_report
 from tbench.agents.trial_agent import NopAgent
 from tbench.api.stored_runs import summarise
-from tbench.cli.tasks import chosen_tasks
+from tbench.cli.tasks import read_selected_tasks
 from tbench.config.document import RunDocument
 from tbench.config.settings import RunConfig
 from tbench.datasets.cache import cache_directory
@@ -57,7 +57,7 @@ async def test_a_run_of_a_named_dataset_records_it_and_the_rules_it_breaks(
     mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = config_of(tmp_path, include=["alpha", "beta"])
-    notes = await run(config, chosen_tasks(config.tasks), tmp_path / "run")
+    notes = await run(config, read_selected_tasks(config.tasks), tmp_path / "run")
     said = f"terminal-bench@2.1 (commit {mirror.head[:12]}): 2 of 2 tasks match the published digests"
     assert said in notes
     stored = json.loads((tmp_path / "run/run.json").read_text())
@@ -86,20 +86,20 @@ async def test_a_run_goes_on_with_its_own_commit_and_is_refused_where_tasks_chan
     mirror: Mirror, tmp_path: Path
 ) -> None:
     config = config_of(tmp_path, limit=1)
-    await run(config, chosen_tasks(config.tasks), tmp_path / "run")
+    await run(config, read_selected_tasks(config.tasks), tmp_path / "run")
     first = mirror.head
     (mirror.work / "tasks/alpha/instruction.md").write_text("Something else.\n")
     mirror.commit()
     earlier = EarlierRun.read(tmp_path / "run")
     more = config_of(tmp_path, limit=2)
-    tasks = chosen_tasks(more.tasks, earlier.document)
+    tasks = read_selected_tasks(more.tasks, earlier.document)
     await run(more, tasks, tmp_path / "run", earlier)
     document = EarlierRun.read(tmp_path / "run").document
     assert isinstance(document, RunDocument) and document.dataset is not None
     assert (document.dataset.commit, [task.name for task in document.tasks]) == (first, ["alpha", "beta"])
     with pytest.raises(UsageError, match="these tasks have changed since: alpha; restore them, or start a new run"):
-        await run(more, chosen_tasks(more.tasks), tmp_path / "run", earlier)
+        await run(more, read_selected_tasks(more.tasks), tmp_path / "run", earlier)
     entry = cache_directory() / document.dataset.entry
     (entry / "beta/tests/test.sh").write_text("true\n")
     with pytest.raises(UsageError, match="changed after the pull: beta"):
-        chosen_tasks(more.tasks, document)
+        read_selected_tasks(more.tasks, document)

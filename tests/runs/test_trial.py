@@ -229,7 +229,7 @@ async def test_a_secret_of_the_task_is_hidden_in_the_line_of_a_step(
 
     made = bench()
     toml = '[environment]\nallow_internet = false\n[environment.env]\nTOKEN = "${PLANTED}"\n'
-    await made.run(Task.read(make_task(toml=toml)).allowing(["PLANTED"]), ScriptedAgent(shows))
+    await made.run(Task.read(make_task(toml=toml)).with_access(["PLANTED"]), ScriptedAgent(shows))
     (line,) = [event.line for event in made.seen if isinstance(event, TrialStep)]
     assert "[PLANT" in line and "open-" not in line and len(line) < 210
 
@@ -410,7 +410,7 @@ async def test_the_verifier_runs_with_its_own_environment_user_and_limit(
     monkeypatch.setenv("VERIFIER_KEY", "k")
     toml = '[verifier]\ntimeout_sec = 77\nenv = { KEY = "${VERIFIER_KEY}", OTHER = "${NOT_SET_AT_ALL:-o}" }\n'
     sandbox = FakeSandbox()
-    await bench(sandbox).run(Task.read(make_task(toml=toml)).allowing(["VERIFIER_KEY"]))
+    await bench(sandbox).run(Task.read(make_task(toml=toml)).with_access(["VERIFIER_KEY"]))
     call = sandbox.calls[0]
     own = {name: value for name, value in call.environment.items() if not name.startswith("TBENCH_VERIFIER_")}
     assert (own, call.user) == ({"KEY": "k", "OTHER": "o"}, "root")
@@ -432,7 +432,7 @@ async def test_secrets_of_the_host_are_in_no_file(
     monkeypatch.setenv("VERIFIER_KEY", "very-secret")
     made = bench()
     toml = '[verifier]\nenv = { KEY = "${VERIFIER_KEY}" }\n'
-    await made.run(Task.read(make_task(toml=toml)).allowing(["VERIFIER_KEY"]))
+    await made.run(Task.read(make_task(toml=toml)).with_access(["VERIFIER_KEY"]))
     written = [path.read_text() for path in made.store.path.rglob("*") if path.is_file()]
     assert written
     assert not any("very-secret" in text for text in written)

@@ -29,7 +29,7 @@ from tbench.sandbox.backend import (
     SandboxSettings,
     Snapshots,
     SwitchesNetwork,
-    opened,
+    open_backend,
     require,
 )
 from tbench.sandbox.docker.backend import DockerBackend
@@ -85,14 +85,14 @@ def podman() -> Iterator[Engine]:
 
 @pytest.fixture
 async def sandbox(backend: Backend, make_task: Any) -> AsyncIterator[Sandbox]:
-    async with opened(backend):
+    async with open_backend(backend):
         made = await backend.sandbox(agent_environment(Task.read(make_task())), "t.s0.x")
         yield made
         await made.remove()
 
 
 async def test_a_backend_says_what_it_has_and_what_it_is(backend: Backend) -> None:
-    async with opened(backend):
+    async with open_backend(backend):
         capacity = backend.capacity()
         assert capacity.cpus > 0
         assert capacity.memory_mb > 0
@@ -104,7 +104,7 @@ async def test_a_backend_says_what_it_has_and_what_it_is(backend: Backend) -> No
 
 async def test_a_backend_can_be_closed_before_it_was_opened_and_twice(backend: Backend) -> None:
     await backend.close()
-    async with opened(backend):
+    async with open_backend(backend):
         pass
     await backend.close()
 
@@ -112,7 +112,7 @@ async def test_a_backend_can_be_closed_before_it_was_opened_and_twice(backend: B
 async def test_phases_and_the_image_are_told_of_a_new_sandbox(backend: Backend, make_task: Any) -> None:
     phases: list[str] = []
     task = Task.read(make_task())
-    async with opened(backend):
+    async with open_backend(backend):
         made = await backend.sandbox(agent_environment(task), "t.s0.x", phases.append)
         await made.remove()
     assert phases[-1] == "sandbox"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_plans import a_plan
 
-from tbench.config.values import checked_proxy_choice, shown_proxy
+from tbench.config.values import proxy_text, validate_proxy_choice
 from tbench.errors import UsageError
 from tbench.runs.plan import stored_config
 from tbench.runs.redaction import make_redactor
@@ -80,7 +80,7 @@ def test_a_password_is_in_nothing_that_is_stored_and_found_again_where_it_is_kno
     stored = stored_config(config)
     assert stored.sandbox.container_proxy == URL  # for the run that is under way
     assert "w0rd" not in stored.model_dump_json()
-    assert stored.model_dump()["sandbox"]["container_proxy"] == SHOWN == checked_proxy_choice(SHOWN)
+    assert stored.model_dump()["sandbox"]["container_proxy"] == SHOWN == validate_proxy_choice(SHOWN)
     docker = configured(tmp_path)
     for known in ({"TBENCH_SANDBOX_CONTAINER_PROXY": URL}, {"https_proxy": URL}):
         assert container_proxy(SHOWN, {**docker, **known}).variables["HTTP_PROXY"] == URL
@@ -115,12 +115,12 @@ def test_a_short_password_is_hidden_where_it_is_one_and_stays_where_it_is_a_word
 )  # fmt: skip
 def test_a_proxy_that_no_container_can_use_is_refused_without_a_word_of_it(text: str) -> None:
     with pytest.raises(ValueError) as refused:
-        checked_proxy_choice(text)
+        validate_proxy_choice(text)
     assert "u:p" not in str(refused.value)
 
 
 def test_what_is_shown_of_a_proxy() -> None:
-    assert [shown_proxy(each) for each in ("http://p:1", "u:p@p:1", "socks5h://u:a@b@p:1", "inherit")] == [
+    assert [proxy_text(each) for each in ("http://p:1", "u:p@p:1", "socks5h://u:a@b@p:1", "inherit")] == [
         "http://p:1", "***@p:1", "socks5h://***@p:1", "inherit",
     ]  # fmt: skip
 

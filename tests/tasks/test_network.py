@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tbench.tasks.environment import Environment, agent_environment
-from tbench.tasks.network import NetworkPolicy, Networks, allowed_host
+from tbench.tasks.network import NetworkPolicy, Networks, normalise_host
 from tbench.tasks.task import Task
 
 PUBLIC, CLOSED = NetworkPolicy(), NetworkPolicy("no-network")
@@ -29,7 +29,7 @@ PUBLIC, CLOSED = NetworkPolicy(), NetworkPolicy("no-network")
     ],
 )
 def test_a_host_is_read_as_it_is_compared(written: str, host: str) -> None:
-    assert allowed_host(written) == host
+    assert normalise_host(written) == host
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_host_is_read_as_it_is_compared(written: str, host: str) -> None:
 )
 def test_what_is_no_host_is_refused(written: str) -> None:
     with pytest.raises(ValueError, match=r"must be a host such as|must have a name after"):
-        allowed_host(written)
+        normalise_host(written)
 
 
 def test_names_and_addresses_are_distinguished_and_addresses_do_not_overlap() -> None:

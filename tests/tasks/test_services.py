@@ -122,7 +122,7 @@ def test_variables_come_from_the_task_and_with_consent_from_outside(
     with pytest.raises(TrialError) as caught:
         next(agent_environment(task).containers())
     assert caught.value.type == "env_missing"
-    allowed = task.allowing(["FRUIT"])
+    allowed = task.with_access(["FRUIT"])
     assert why_not_runnable(allowed, "", "nop") is None
     api = agent_environment(allowed).project
     assert api is not None
@@ -211,7 +211,7 @@ def test_a_compose_file_is_read_once_and_belongs_to_the_hash(make_task: MakeTask
     changed = Task.read(path)
     # The hash is that of what was read.
     assert task.hash != changed.hash
-    for each in (task, task.allowing(["A"]), as_configured(task, a_config(memory_mb=99))):
+    for each in (task, task.with_access(["A"]), as_configured(task, a_config(memory_mb=99))):
         assert containers_of(each)["api"].settings.docker_image == "x"
     with pytest.raises(TrialError) as caught:
         agent_environment(task).require_unchanged()

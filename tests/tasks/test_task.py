@@ -122,15 +122,15 @@ def test_a_task_takes_what_its_copy_with_consent_is_allowed_and_nothing_before(
     monkeypatch.setenv("HOST_KEY", "real")
     task = Task.read(make_task(toml=TAKES))
     env = task.file.verifier.env
-    allowed = task.allowing(["HOST_KEY"])
+    allowed = task.with_access(["HOST_KEY"])
     assert [each.resolve_env(env) for each in (task, allowed)] == [{"KEY": "default"}, {"KEY": "real"}]
-    assert allowed.allowing(["OTHER"]).resolve_env(env) == {"KEY": "default"}
-    assert task.allowing(()) is task
+    assert allowed.with_access(["OTHER"]).resolve_env(env) == {"KEY": "default"}
+    assert task.with_access(()) is task
 
 
 def test_consent_changes_nothing_of_the_content(make_task: MakeTask) -> None:
     task = Task.read(make_task())
-    allowed = task.allowing(["HOST_KEY"])
+    allowed = task.with_access(["HOST_KEY"])
     (task.path / "tests" / "test.sh").write_text("changed")
     assert allowed.hash == task.hash
     for each in (task, allowed):

@@ -21,7 +21,7 @@ from tbench.results import TrialResult, is_weak
 from tbench.runs.plan import as_configured, sandbox_settings
 from tbench.runs.regrade import regrade
 from tbench.runs.run import Run
-from tbench.sandbox.backend import Compares, opened
+from tbench.sandbox.backend import Compares, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import remove_leftovers
 from tbench.sandbox.docker.engine import Engine
@@ -396,7 +396,7 @@ async def run_trial(engine: Engine, tools_volume: str, tmp_path: Path) -> AsyncI
         plan = a_plan(name, agent="shell", source=str(path.parent), concurrency=1, **settings)
         tasks = TaskSet((as_configured(Task.read(path), plan.config),), {})
         store = RunStore.create(tmp_path / "run", a_document(plan, tasks.tasks))
-        async with asyncio.timeout(BOUND_SEC), opened(DockerBackend(engine, sandbox_settings(plan))) as backend:
+        async with asyncio.timeout(BOUND_SEC), open_backend(DockerBackend(engine, sandbox_settings(plan))) as backend:
             made = Run(plan, tasks, make_agent=lambda: Shell(script), backend=backend, store=store, events=Events())
             results = (await made.execute()).results
         store.close()

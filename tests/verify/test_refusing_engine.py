@@ -12,7 +12,7 @@ from own_relay import CUT, FAILS, OwnRelay, own_relay
 
 from tbench.errors import TrialError
 from tbench.results import is_weak
-from tbench.sandbox.backend import SandboxSettings, opened
+from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.tasks.environment import agent_environment
@@ -83,7 +83,7 @@ async def test_what_the_engine_does_not_do_is_never_the_agents_zero(
 ) -> None:
     engine, task = Engine.connect(4, host=relay.host, outage_sec=10), Task.read(make_task())
     verdict: Verdict | None = None
-    async with asyncio.timeout(BOUND_SEC), opened(DockerBackend(engine, SandboxSettings(run_name))) as backend:
+    async with asyncio.timeout(BOUND_SEC), open_backend(DockerBackend(engine, SandboxSettings(run_name))) as backend:
         sandbox = await backend.sandbox(agent_environment(task), "trial")
         assert (await sandbox.shell("mkdir -p /app; touch /app/done", timeout_sec=30)).exit_code == 0
         relay.answers = refusing(pattern, first, answer)

@@ -15,7 +15,7 @@ from harness.trajectory import Outcome
 from tbench.agents.trial_agent import OracleAgent, Workplace
 from tbench.errors import TrialError
 from tbench.results import is_weak
-from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
+from tbench.sandbox.backend import Sandbox, SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.container import Container
 from tbench.sandbox.docker.engine import Engine
@@ -56,7 +56,7 @@ def verified(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Corouti
             if agent:
                 ended = await sandbox.shell(agent, timeout_sec=30, user=user)
                 assert ended.exit_code == 0, ended
-            task = Task.read(path).allowing(allowed)
+            task = Task.read(path).with_access(allowed)
             return await verify_twice(lambda again: verify(task, sandbox, again=again))
 
     return run
@@ -404,7 +404,7 @@ async def test_an_unhealthy_sandbox_is_an_error_and_leaves_nothing(
 ) -> None:
     run = f"test-{uuid.uuid4().hex[:12]}"
     task = Task.read(make_task(toml=HEALTHCHECK + "retries = 2\ncommand = 'echo no port; exit 1'\n"))
-    async with asyncio.timeout(BOUND_SEC), opened(DockerBackend(engine, SandboxSettings(run))) as backend:
+    async with asyncio.timeout(BOUND_SEC), open_backend(DockerBackend(engine, SandboxSettings(run))) as backend:
         failed = await failure(backend.sandbox(agent_environment(task), "t"))
     assert failed.type == "healthcheck_failed"
     assert "no port" in str(failed)
@@ -425,7 +425,7 @@ async def test_the_tasks_environment_is_in_the_sandbox(
 async def oracle(
     path: Path, sandbox: Sandbox, timeout_sec: float | None = None, allowed: Sequence[str] = ()
 ) -> Outcome:
-    place = Workplace(Task.read(path).allowing(allowed), sandbox, 0, path, timeout_sec, lambda _step, _line: None)
+    place = Workplace(Task.read(path).with_access(allowed), sandbox, 0, path, timeout_sec, lambda _step, _line: None)
     async with asyncio.timeout(BOUND_SEC):
         return (await OracleAgent().work(place)).outcome
 

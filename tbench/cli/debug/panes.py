@@ -13,7 +13,7 @@ from rich.text import Text
 from tbench.cli.attach import crop
 from tbench.cli.debug.keys import LineEditor
 from tbench.control.wire import DebugEnd, DebugState, DraftSeen, Screen, StepSeen, VerdictSeen
-from tbench.text import replace_unseen, visible
+from tbench.text import escape_invisible, replace_unseen
 
 _TEXT_LINES = 400
 """Maximum number of lines of one text to wrap."""
@@ -46,7 +46,7 @@ def from_screen(line: str) -> Text:
 def wrap_text(text: str, width: int, style: str) -> list[Text]:
     """Wrap an untrusted text to a width, escaping all controls."""
     lines = list[Text]()
-    for line in visible(text).expandtabs(4).split("\n")[:_TEXT_LINES]:
+    for line in escape_invisible(text).expandtabs(4).split("\n")[:_TEXT_LINES]:
         lines += Text(line, style=style).wrap(_WRAPPING, max(1, width), overflow="fold") or [Text()]
     return lines
 

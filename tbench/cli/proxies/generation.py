@@ -18,7 +18,7 @@ from tbench.agents.endpoints import connect
 from tbench.agents.setup import AgentSetup
 from tbench.cli.interruption import run_interruptibly
 from tbench.cli.printing import print_line
-from tbench.cli.tasks import chosen_tasks
+from tbench.cli.tasks import read_selected_tasks
 from tbench.config.layers import Resolved, preset
 from tbench.config.settings import AgentConfig, LimitsConfig, ModelConfig
 from tbench.errors import UsageError
@@ -56,7 +56,7 @@ def ask_and_store(resolved: Resolved[ExtractConfig], resume: bool) -> Path:
     BashSyntax()
     if resume and config.output.directory is None:
         raise UsageError("--resume: needs the extraction's directory as --output")
-    tasks = chosen_tasks(config.tasks)
+    tasks = read_selected_tasks(config.tasks)
     if config.output.directory is not None and not resume:
         EXTRACTION.refuse_to_overwrite(Path(config.output.directory))
     setup = AgentSetup.from_config(*_agent_and_model(resolved), LimitsConfig())

@@ -18,7 +18,7 @@ from tbench.scores.summarise import reward_table
 from tbench.storage.imported_plan import ImportedPlan
 from tbench.storage.record_directory import LineFile, new_directory
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, trial_directory
-from tbench.text import counted, names_shown, visible_line
+from tbench.text import counted, names_text, visible_line
 
 _RUNS = Path("runs")
 WriteTrials = Callable[[Path], Iterable[TrialResult]]
@@ -121,7 +121,7 @@ def mean_lines(
         )
     if zeros:
         types = Counter(result.error.type for result in zeros if result.error is not None)
-        why = names_shown([f"{type_} {count}" for type_, count in types.most_common()])
+        why = names_text([f"{type_} {count}" for type_, count in types.most_common()])
         yield (
             f"{counted(len(zeros), 'trial')} with 0 there and an error here ({why}): "
             "this changes the score over scored trials, but not the score"
@@ -172,17 +172,22 @@ def select_by_model(
 
 
 def _filter(
-    items: Sequence[Item], wanted: str | None, of: Callable[[Item], str | None], where: str, what: str, without: str
+    items: Sequence[Item],
+    wanted: str | None,
+    read_name: Callable[[Item], str | None],
+    where: str,
+    what: str,
+    without: str,
 ) -> list[Item]:
     if wanted is None:
         return list(items)
-    found = [item for item in items if (of(item) or without) == wanted]
+    found = [item for item in items if (read_name(item) or without) == wanted]
     if not found:
-        known = _shown(sorted({of(item) or without for item in items}))
+        known = _shown(sorted({read_name(item) or without for item in items}))
         raise UsageError(f"{where}: no result of {what} {wanted!r}; known: {known}")
     return found
 
 
 def _shown(names: Iterable[str]) -> str:
     """Join untrusted names on one line."""
-    return visible_line(names_shown(names))
+    return visible_line(names_text(names))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tbench.text import one_line, size_shown
+from tbench.text import one_line, size_text
 
 LARGEST_BYTES = 64_000_000
 """Maximum size of files that are read or copied; parsed JSON takes about ten times as much memory."""
@@ -49,9 +49,7 @@ def read_bytes(file: Path) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise UnusableFile("is not a regular file")
         if status.st_size > LARGEST_BYTES:
-            raise UnusableFile(
-                f"has {size_shown(status.st_size)}, more than the maximum of {size_shown(LARGEST_BYTES)}"
-            )
+            raise UnusableFile(f"has {size_text(status.st_size)}, more than the maximum of {size_text(LARGEST_BYTES)}")
         return file.read_bytes()
     except FileNotFoundError:
         raise UnusableFile("is missing") from None

@@ -27,7 +27,7 @@ from tbench.results import TrialResult
 from tbench.runs.control import RewindPoint, RunControl, TrialControl
 from tbench.runs.live.cassette import save_cassette
 from tbench.runs.live.debugged_trial import DebuggedTrial, steps_after
-from tbench.text import counted, names_shown, plain
+from tbench.text import counted, names_text, plain
 
 _REWIND_POLL_SEC, _REWIND_POLLS = 0.02, 250
 """Interval and number of checks for whether a rewound trial has begun again."""
@@ -76,7 +76,7 @@ class LiveControl:
         self._run.start_gate.open()
         self._run.run_gate.open()
         own = [each for each in self._run.trials.values() if each.gate.is_closed]
-        left = f"; held on their own: {names_shown(each.name for each in own)}" if own else ""
+        left = f"; held on their own: {names_text(each.name for each in own)}" if own else ""
         return f"goes on{left}"
 
     def abort(self, trial: str) -> str:
@@ -222,7 +222,7 @@ class LiveControl:
         if len(fitting) == 1:
             return fitting[0]
         if fitting:
-            names = names_shown(each.name for each in fitting)
+            names = names_text(each.name for each in fitting)
             raise UsageError(f"{plain(name)}: several trials of this task are running: {names}")
         if (over := self._finished_result(name)) is not None:
             raise UsageError(f"{plain(name)}: has ended with {outcome_text(over)}")

@@ -12,7 +12,7 @@ from harness.terminal import DrawnScreen, Tap
 from tbench.control.wire import Answer, Screen, as_line
 from tbench.errors import UsageError
 from tbench.runs.control import PauseGate, TrialControl
-from tbench.text import visible
+from tbench.text import escape_invisible
 
 _BETWEEN_SCREENS_SEC = 0.02
 """Shortest time between two drawings of the screen for one client."""
@@ -59,8 +59,8 @@ class SharedTerminal:
             typed, self._typed = bytes(self._typed).decode("utf-8", "replace"), bytearray()
             screen = await terminal.handed_back()
             terminal.add_remark("a person has given the terminal back")
-        now = "It cannot be told what is on the screen." if screen is None else f"[The screen now:]\n{screen.text}"
-        return TerminalHandback(f"{_shortened(visible(typed.replace(chr(13), chr(10))))}\n{now}")
+        now = "The screen could not be read." if screen is None else f"[The screen now:]\n{screen.text}"
+        return TerminalHandback(f"{_shortened(escape_invisible(typed.replace(chr(13), chr(10))))}\n{now}")
 
     async def screen(self) -> Screen:
         """Return the screen. Raises UsageError if it cannot be read."""

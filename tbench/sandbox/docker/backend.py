@@ -36,7 +36,7 @@ from tbench.sandbox.docker.networks import (
 from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
 from tbench.sandbox.docker.pulls import Pulls
 from tbench.sandbox.docker.removing import remove_refused
-from tbench.sandbox.docker.tools import base_images, checked_tools, repair_tools
+from tbench.sandbox.docker.tools import base_images, get_tools, repair_tools
 from tbench.sandbox.pinning import Lease, UnitPool, parse_ranges
 from tbench.tasks.environment import Environment
 
@@ -116,7 +116,7 @@ class DockerBackend:
         self._reaping = asyncio.create_task(self._remove_leftovers(say))
         try:
             waiting = asyncio.wait({self._reaping}, timeout=_REAP_FIRST_SEC)
-            tools, _, _ = await asyncio.gather(checked_tools(engine, say), ensure_network(engine), waiting)
+            tools, _, _ = await asyncio.gather(get_tools(engine, say), ensure_network(engine), waiting)
         except EngineError as error:
             raise UsageError(f"{self.name} cannot be made ready: {error}; 'tbench doctor' may say more") from error
         if settings.container_proxy.notice:

@@ -309,7 +309,7 @@ def last_lines(log: list[str]) -> str:
     return f"; last lines: {one_line(' | '.join(last), 200)}" if last else ""
 
 
-def tag_of_unchanged(environment: Environment) -> str:
+def build_tag_if_unchanged(environment: Environment) -> str:
     """Return the build tag, after a check that the files match the task's hash. Raises TrialError(task_changed)."""
     tag = build_tag(environment)
     environment.require_unchanged()

@@ -277,9 +277,9 @@ def remove_in_child(program: str = "tbench.sandbox.docker.cleaning", *where: str
     )
 
 
-async def remove_containers_of_owner(of: str, engine: Engine) -> None:
-    """Remove containers, networks and volumes with the owner label `of`, in several searches. Raises EngineError."""
-    owned = {"label": f"{LABEL_OWNER}={of}"}
+async def remove_containers_of_owner(owner_label: str, engine: Engine) -> None:
+    """Remove containers, networks and volumes with an owner label, in several searches. Raises EngineError."""
+    owned = {"label": f"{LABEL_OWNER}={owner_label}"}
     for _ in range(_SEARCHES):
         found = await engine.call(engine.api.containers, all=True, filters=owned)
         await asyncio.gather(*(force_remove(engine, each["Id"]) for each in found if not is_kept(each)))

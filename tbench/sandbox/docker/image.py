@@ -24,9 +24,9 @@ from tbench.sandbox.docker.build import (
     CacheGone,
     build,
     build_tag,
+    build_tag_if_unchanged,
     has_buildkit,
     last_lines,
-    tag_of_unchanged,
 )
 from tbench.sandbox.docker.dockerfile import (
     base_images,
@@ -192,7 +192,7 @@ class Images:
         if not environment.can_be_built:
             raise TrialError("image_unavailable", f"{environment.name}: {published} is not pulled and {_NO_DOCKERFILE}")
         # In a thread: hashing some megabytes must not hold up the other trials' terminals.
-        tag = await asyncio.to_thread(tag_of_unchanged, environment)
+        tag = await asyncio.to_thread(build_tag_if_unchanged, environment)
         if not self._rebuilds and (image := await self.find(tag)) is not None:
             return image.built("present")
         if self._closed_network is not None:

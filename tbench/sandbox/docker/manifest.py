@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.login import HUB, ImageName, Login, LoginUnreadable, find_login
-from tbench.text import counted, size_shown
+from tbench.text import counted, size_text
 from tbench.web import Unanswered, WebAnswer, WebRequest, is_loopback
 
 # Requests to registries block, so they run in threads. Sizes and waiting times are optional: what does not arrive
@@ -175,11 +175,11 @@ class Forecast:
         """One line for the user."""
         parts = [f"{counted(self.images, 'image')} to be pulled"]
         if self.unknown < self.images:
-            parts.append(f"{size_shown(self.transfer_bytes)}, about {size_shown(self.disk_bytes)} on the disk")
+            parts.append(f"{size_text(self.transfer_bytes)}, about {size_text(self.disk_bytes)} on the disk")
         if self.unknown:
             parts.append("size unknown" if self.unknown == self.images else f"size of {self.unknown} more unknown")
         if self.free_bytes is not None:
-            parts.append(f"{size_shown(self.free_bytes)} free in {self.root}")
+            parts.append(f"{size_text(self.free_bytes)} free in {self.root}")
         return "; ".join(parts)
 
     @property
@@ -189,8 +189,8 @@ class Forecast:
             return ""
         advice = "make room with 'docker system prune', or use --drop-images"
         return (
-            f"the images may not fit: they need about {size_shown(self.disk_bytes)}, and {self.root} has "
-            f"{size_shown(self.free_bytes or 0)} free; {advice}"
+            f"the images may not fit: they need about {size_text(self.disk_bytes)}, and {self.root} has "
+            f"{size_text(self.free_bytes or 0)} free; {advice}"
         )
 
 

@@ -17,7 +17,7 @@ from tbench.errors import TbenchError
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, PullStream
 from tbench.sandbox.docker.login import ImageName, Login, LoginUnreadable, find_login
 from tbench.sandbox.docker.manifest import requested_wait_sec
-from tbench.text import one_line, size_shown
+from tbench.text import one_line, size_text
 
 _WAITING = ("Pulling fs layer", "Waiting")
 _ARRIVED = ("Verifying Checksum", "Download complete", "Extracting", "Pull complete", "Already exists")
@@ -62,15 +62,15 @@ class PullProgress:
         loaded, total, is_more = self._sums
         if not total:
             return ""
-        whole = size_shown(total)
+        whole = size_text(total)
         unit = whole[-3:]
-        return f"{size_shown(loaded).removesuffix(unit)} of {whole}{'+' if is_more else ''}"
+        return f"{size_text(loaded).removesuffix(unit)} of {whole}{'+' if is_more else ''}"
 
     @property
     def summary(self) -> str:
         """Size and duration, such as `410 MB in 63 s`."""
         loaded, _, _ = self._sums
-        what = f"{size_shown(loaded)} in " if loaded else ""
+        what = f"{size_text(loaded)} in " if loaded else ""
         return f"{what}{time.monotonic() - self._started:.0f} s"
 
 

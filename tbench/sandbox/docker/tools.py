@@ -159,7 +159,7 @@ class Tools:
 _CHECKED: WeakKeyDictionary[Engine, Tools] = WeakKeyDictionary()
 
 
-async def checked_tools(engine: Engine, say: Say) -> Tools:
+async def get_tools(engine: Engine, say: Say) -> Tools:
     """Return the tools volume, checked once per connection to an engine. Raises UsageError."""
     if engine not in _CHECKED:
         _CHECKED[engine] = await repair_tools(engine, say)

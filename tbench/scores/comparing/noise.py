@@ -16,7 +16,7 @@ from tbench.scores.comparing.text import size
 from tbench.scores.statistics import RewardTable, score, task_means
 from tbench.scores.summary import percent
 from tbench.scores.tables import Column, Sheet
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 _NORMAL_975 = 1.959963984540054
 
@@ -202,9 +202,9 @@ def solve_rate_lines(name: str, tasks: Sequence[TaskSolveRate]) -> Iterator[str]
     trials = sum(task.scored for task in tasks)
     yield f"{name}: {counted(len(tasks), 'task')}, {counted(trials, 'trial')} with a verdict; solved: {parts or 'none'}"
     if without := [task.task for task in tasks if not task.scored]:
-        yield f"  no verdict at all: {counted(len(without), 'task')} ({names_shown(without)})"
+        yield f"  no verdict at all: {counted(len(without), 'task')} ({names_text(without)})"
     if single := [task.task for task in tasks if task.scored == 1]:
-        yield f"  only one verdict: {counted(len(single), 'task')} ({names_shown(single)})"
+        yield f"  only one verdict: {counted(len(single), 'task')} ({names_text(single)})"
 
 
 def _kind(task: TaskSolveRate) -> str:

@@ -11,7 +11,7 @@ from tbench.scores.comparing.compared_run import ComparedRun
 from tbench.scores.statistics import Row, coverage, mean_std, per_seed_scores
 from tbench.scores.summary import percent
 from tbench.scores.tables import Column, Sheet
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 ALPHA = 0.05
 _METHODS = {"bootstrap": "bootstrap over tasks", "bonett-price": "Bonett-Price"}
@@ -259,7 +259,7 @@ def _unscored_lines(comparison: Comparison, first: str, second: str) -> Iterator
         (comparison.both_unscored, "none"),
     ):
         if tasks:
-            yield f"tasks that {where} could score: {len(tasks)} ({names_shown(tasks)})"
+            yield f"tasks that {where} could score: {len(tasks)} ({names_text(tasks)})"
 
 
 def _left_out_lines(comparison: Comparison, first: str, second: str) -> Iterator[str]:
@@ -272,11 +272,11 @@ def _left_out_lines(comparison: Comparison, first: str, second: str) -> Iterator
         yield f"over the {common}: {scores}"
     for tasks, name in ((left.only_first, first), (left.only_second, second)):
         if tasks:
-            yield f"left out, only in {name}: {counted(len(tasks), 'task')} ({names_shown(tasks)})"
+            yield f"left out, only in {name}: {counted(len(tasks), 'task')} ({names_text(tasks)})"
     if left.renamed:
-        yield f"of these the same under another name: {names_shown(f'{old} = {new}' for old, new in left.renamed)}"
+        yield f"of these the same under another name: {names_text(f'{old} = {new}' for old, new in left.renamed)}"
     if left.changed:
-        yield f"left out, their content has changed: {counted(len(left.changed), 'task')} ({names_shown(left.changed)})"
+        yield f"left out, their content has changed: {counted(len(left.changed), 'task')} ({names_text(left.changed)})"
     for seeds, name in ((left.first_seeds, first), (left.second_seeds, second)):
         if seeds:
-            yield f"left out, only in {name}: {counted(len(seeds), 'seed')} ({names_shown(map(str, seeds))})"
+            yield f"left out, only in {name}: {counted(len(seeds), 'seed')} ({names_text(map(str, seeds))})"

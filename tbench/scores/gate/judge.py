@@ -8,7 +8,7 @@ from statistics import fmean
 from tbench.scores.gate.baseline import Baseline, Cusum, Difference, Tally, change_point, combine
 from tbench.scores.gate.nights import GateRule, Night, Series, make_series
 from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Role, Shift, State, TaskRewards, moved_tasks
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 _NOTABLE_AUTOCORRELATION = 0.1
 """Autocorrelation from which a note reports it."""
@@ -231,7 +231,7 @@ class _SeriesJudge:
         if not names:
             return []
         why = "new, changed or without verdicts in the baseline"
-        return [f"{counted(len(names), 'task')} not compared, {why}: {names_shown(names)}"]
+        return [f"{counted(len(names), 'task')} not compared, {why}: {names_text(names)}"]
 
     def _variance_notes(self) -> list[str]:
         overdispersion, r = self._baseline.overdispersion, self._baseline.autocorrelation

@@ -10,7 +10,7 @@ from datetime import date
 
 from tbench.errors import UsageError
 from tbench.scores.statistics import RewardTable, Row
-from tbench.text import counted, names_shown
+from tbench.text import counted, names_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class _OmittedNights:
             share = f"less than {100 * rule.min_shared:.0f} % of the tasks in common"
             found.append(f"{counted(self.tasks, 'night')} with {share} left out")
         if self.renamed:
-            names = names_shown(f"{old} → {new}" for new, old in self.renamed.items())
+            names = names_text(f"{old} → {new}" for new, old in self.renamed.items())
             found.append(f"renamed, with the same content: {names}")
         return tuple(found)
 
@@ -139,7 +139,7 @@ def make_series(nights: Sequence[Night], rule: GateRule) -> Series:
             left_out.tasks += 1
             continue
         kept.append((night, rows))
-    repeats = (f"given twice, counted once: {names_shown(repeated)}",) if repeated else ()
+    repeats = (f"given twice, counted once: {names_text(repeated)}",) if repeated else ()
     return Series(
         tasks=last.table.tasks,
         nights=tuple(night for night, _ in kept),

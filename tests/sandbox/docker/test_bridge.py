@@ -23,7 +23,7 @@ from run_plans import a_plan, sandboxes_of
 
 from tbench.errors import UsageError
 from tbench.runs.plan import semantic as semantic_of
-from tbench.sandbox.backend import BUSYBOX, Sandbox, opened
+from tbench.sandbox.backend import BUSYBOX, Sandbox, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineInfo
 from tbench.sandbox.docker.networks import choose_networks, endpoint_addresses, ensure_network
@@ -106,7 +106,7 @@ async def start(engine: Engine, tools_volume: str, make_task: Any) -> AsyncItera
 
         async def one(allow_internet: bool = True, **options: Any) -> Sandbox:
             settings = sandboxes_of(f"test-{uuid.uuid4().hex[:12]}", **options)
-            backend = await stack.enter_async_context(opened(DockerBackend(engine, settings)))
+            backend = await stack.enter_async_context(open_backend(DockerBackend(engine, settings)))
             task = Task.read(make_task(toml=TOML.format(str(allow_internet).lower())))
             started.append(await backend.sandbox(agent_environment(task), "t.s0.x"))
             return started[-1]

@@ -16,7 +16,7 @@ import pytest
 from docker.errors import APIError
 from requests import Response
 
-from tbench.sandbox.backend import SandboxSettings, opened
+from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker import backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import Scope, clean, remove_leftovers
@@ -329,10 +329,10 @@ async def test_a_run_begins_while_the_engine_is_still_busy_with_what_others_left
     monkeypatch.setattr(backend, "remove_leftovers", slow)
     monkeypatch.setattr(backend, "_REAP_FIRST_SEC", 0.01)
     async with asyncio.timeout(60):
-        async with opened(DockerBackend(engine, SandboxSettings("none")), lambda words: is_said.set()):
+        async with open_backend(DockerBackend(engine, SandboxSettings("none")), lambda words: is_said.set()):
             assert not is_said.is_set()
             is_removed.set()
             await is_said.wait()
         is_removed.clear()
-        async with opened(DockerBackend(engine, SandboxSettings("none"))):
+        async with open_backend(DockerBackend(engine, SandboxSettings("none"))):
             pass

@@ -15,7 +15,7 @@ import pytest
 from run_plans import sandboxes_of
 
 from tbench.errors import TrialError
-from tbench.sandbox.backend import SandboxSettings, opened
+from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.owner import LABEL_RUN
@@ -66,7 +66,7 @@ async def build(engine: Engine, tools_volume: str, tmp_path: Path) -> AsyncItera
         run = f"test-{uuid.uuid4().hex[:12]}"
         logs = tmp_path / "logs" / run
         settings = sandboxes_of(run, build=True, block_host=block_host, image_logs=logs)
-        async with opened(DockerBackend(engine, settings)) as backend:
+        async with open_backend(DockerBackend(engine, settings)) as backend:
             sandbox = await backend.sandbox(agent_environment(task), "t.s0.x")
             await sandbox.remove()
         left = await engine.call(engine.api.containers, all=True, filters={"label": f"{LABEL_RUN}={run}"})
@@ -162,7 +162,9 @@ async def test_a_build_that_is_cancelled_leaves_no_network_behind(
         found: list[Any] = await engine.call(engine.api.containers, all=True, filters={"label": f"{LABEL_RUN}={run}"})
         return found
 
-    async with opened(DockerBackend(engine, sandboxes_of(run, block_host=True)), lambda _: begun.set()) as backend:
+    async with open_backend(
+        DockerBackend(engine, sandboxes_of(run, block_host=True)), lambda _: begun.set()
+    ) as backend:
         building = asyncio.create_task(backend.sandbox(agent_environment(fresh("RUN sleep 60\n")), "t.s0.x"))
         await begun.wait()
         async with asyncio.timeout(60):
@@ -191,7 +193,7 @@ async def test_an_image_that_brings_such_an_instruction_along_is_no_base(
     engine: Engine, fresh: Fresh, build: Build, host_port: int
 ) -> None:
     base = fresh(f"ONBUILD ADD http://127.0.0.1:{host_port}/x /x\n")
-    async with opened(DockerBackend(engine, SandboxSettings("test-base"))) as backend:
+    async with open_backend(DockerBackend(engine, SandboxSettings("test-base"))) as backend:
         sandbox = await backend.sandbox(agent_environment(base), "t.s0.x")
         await sandbox.remove()
     name = backend.image_ids[base.name]
@@ -205,7 +207,7 @@ async def test_an_image_that_was_built_before_is_used(engine: Engine, fresh: Fre
     for block_host in (False, True):
         settings = sandboxes_of(f"test-{uuid.uuid4().hex[:12]}", block_host=block_host)
         said: list[str] = []
-        async with opened(DockerBackend(engine, settings), said.append) as backend:
+        async with open_backend(DockerBackend(engine, settings), said.append) as backend:
             sandbox = await backend.sandbox(agent_environment(task), "t.s0.x")
             await sandbox.remove()
         assert [line for line in said if "building" in line] == (

@@ -22,7 +22,7 @@ from tbench.agents.trial_agent import NopAgent, TrialAgent, Workplace
 from tbench.errors import TrialError, UsageError
 from tbench.events import Event, TrialPhase
 from tbench.results import Blame
-from tbench.sandbox.backend import SandboxSettings, opened
+from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineUnreachable
 from tbench.sandbox.docker.image import Images
@@ -118,7 +118,7 @@ async def test_tools_that_go_under_a_run_are_there_for_the_next_container(
     own, engine, volume = plain
     bench, said = bench_on(plain, tmp_path, make_task), list[str]()
     environment = agent_environment(bench.task("small"))
-    async with opened(DockerBackend(engine, SandboxSettings(bench.run)), said.append) as backend:
+    async with open_backend(DockerBackend(engine, SandboxSettings(bench.run)), said.append) as backend:
         await backend.prepare(environment)
         host = ["docker", "-H", own.host, "run", "--rm", "--network=none", f"--volume={volume}:/v"]
         done = await asyncio.to_thread(subprocess.run, [*host, "debian:bookworm-slim", "sh", "-c", damage], timeout=60)

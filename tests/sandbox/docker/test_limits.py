@@ -11,7 +11,7 @@ from run_plans import sandboxes_of
 
 from tbench.config.limits_in_force import LimitState
 from tbench.errors import UsageError
-from tbench.sandbox.backend import SandboxSettings, opened
+from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.create import ensure_scratch_image, limits_host_config, run_helper
 from tbench.sandbox.docker.engine import Engine
@@ -184,5 +184,7 @@ async def test_a_run_without_limits_says_so_once_and_is_none_where_they_are_requ
     with pytest.raises(UsageError, match=r"--require-limits: .*memory.* not in force"):
         await DockerBackend(dropping, sandboxes_of(run_name, require_limits=True)).open(said.append)
     # With limits, the same is a run; cpus of its own are one more.
-    async with opened(DockerBackend(engine, sandboxes_of(run_name, require_limits=True, pin_cpus=True))) as backend:
+    async with open_backend(
+        DockerBackend(engine, sandboxes_of(run_name, require_limits=True, pin_cpus=True))
+    ) as backend:
         assert set(backend.describe()["limits"].items()) == {(each, "in force") for each in (*ALL, "pinned cpus")}

@@ -22,7 +22,7 @@ from tbench.errors import TrialError
 from tbench.events import Events
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
-from tbench.sandbox.backend import BUSYBOX, Sandbox, SandboxSettings, opened, removed_afterwards
+from tbench.sandbox.backend import BUSYBOX, Sandbox, SandboxSettings, open_backend, removed_afterwards
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import Scope, clean
 from tbench.sandbox.docker.engine import Engine, EngineError
@@ -67,7 +67,7 @@ def tools(podman: Engine) -> str:
 async def start(podman: Engine, tools: str) -> AsyncIterator[Start]:
     """Starts containers for task directories; removes them at the end."""
     started: list[Sandbox] = []
-    async with opened(DockerBackend(podman, SandboxSettings(f"test-{uuid.uuid4().hex[:12]}"))) as backend:
+    async with open_backend(DockerBackend(podman, SandboxSettings(f"test-{uuid.uuid4().hex[:12]}"))) as backend:
 
         async def start_one(directory: Path) -> Sandbox:
             started.append(await backend.sandbox(agent_environment(Task.read(directory)), "tests"))
@@ -131,7 +131,7 @@ async def test_a_network_is_another_for_each_phase(
     path = make_task(toml='[environment]\nmemory_mb = 256\n[agent]\nnetwork_mode = "no-network"\n')
     with internet(tmp_path_factory.mktemp("internet")) as world:
         settings = SandboxSettings(f"test-{uuid.uuid4().hex[:12]}")
-        async with opened(DockerBackend(podman, settings, name_servers=(world.name_server,))) as backend:
+        async with open_backend(DockerBackend(podman, settings, name_servers=(world.name_server,))) as backend:
             sandbox = await backend.sandbox(agent_environment(Task.read(path)), "tests")
             async with removed_afterwards(sandbox):
                 for policy, reached in (

@@ -12,7 +12,7 @@ from own_registry import HTML, LOGIN, TOO_MANY, Front, OwnRegistry, answering, c
 
 from tbench.errors import TrialError
 from tbench.results import ImageOrigin
-from tbench.sandbox.backend import SandboxSettings, opened
+from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.build import build_tag
 from tbench.sandbox.docker.engine import Engine, EngineError
@@ -305,7 +305,7 @@ async def test_a_backend_drops_an_image_with_the_container_that_shows_it_as_it_w
     engine: Engine, fresh: Callable[..., Task]
 ) -> None:
     environment = agent_environment(fresh("RUN echo small > /file\n", toml="allow_internet = false\n"))
-    async with opened(DockerBackend(engine, SandboxSettings("tests"))) as backend:
+    async with open_backend(DockerBackend(engine, SandboxSettings("tests"))) as backend:
         sandbox = await backend.sandbox(environment, "tests")
         await sandbox.original()
         await sandbox.remove()
@@ -318,7 +318,7 @@ async def test_a_backend_tells_what_is_to_be_pulled_and_what_could_not_be(
     engine: Engine, registry: OwnRegistry, only: Named
 ) -> None:
     good, bad = only(registry.push(size=100_000).at(registry), "good"), only(f"{registry.address}/lab/none:1", "bad")
-    async with opened(DockerBackend(engine, SandboxSettings("tests"))) as backend:
+    async with open_backend(DockerBackend(engine, SandboxSettings("tests"))) as backend:
         (line,) = await backend.describe_pulls([good, bad], ask=True)
         assert line.startswith("2 images to be pulled; 0.1 MB, about 0.3 MB on the disk; size of 1 more unknown")
         failed = await backend.prefetch([good, bad])

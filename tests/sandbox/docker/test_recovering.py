@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tbench.errors import TrialError
-from tbench.sandbox.backend import SandboxSettings, opened
+from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.create import ensure_scratch_image
 from tbench.sandbox.docker.engine import Engine
@@ -28,8 +28,8 @@ async def test_its_own_containers_go_but_those_that_were_kept_and_an_image_that_
 ) -> None:
     environment, other_run = agent_environment(fresh()), f"{run_name}-{uuid.uuid4().hex[:4]}"
     async with (
-        opened(DockerBackend(engine, SandboxSettings(run_name))) as backend,
-        opened(DockerBackend(engine, SandboxSettings(other_run))) as other,
+        open_backend(DockerBackend(engine, SandboxSettings(run_name))) as backend,
+        open_backend(DockerBackend(engine, SandboxSettings(other_run))) as other,
     ):
         left, kept = [await backend.sandbox(environment, f"t.s{seed}") for seed in range(2)]
         others = await other.sandbox(environment, "t.s0")
@@ -58,7 +58,7 @@ async def test_a_kept_container_with_the_tools_of_another_version_is_refused_in_
     labels = {LABEL_RUN: run_name, LABEL_OWNER: engine.owner}
     other = engine.api.create_container(await ensure_scratch_image(engine), "none", labels=labels)["Id"]
     try:
-        async with opened(DockerBackend(engine, SandboxSettings(run_name))) as backend:
+        async with open_backend(DockerBackend(engine, SandboxSettings(run_name))) as backend:
             with pytest.raises(
                 TrialError, match=f"{other[:12]} was made by another version of tbench; use that version"
             ):

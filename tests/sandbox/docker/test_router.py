@@ -17,7 +17,7 @@ from internet import HERE, NEAR, THERE, Internet, internet
 from run_plans import sandboxes_of
 
 from tbench.errors import TrialError
-from tbench.sandbox.backend import BUSYBOX, Sandbox, SandboxSettings, opened
+from tbench.sandbox.backend import BUSYBOX, Sandbox, SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.container import Container
 from tbench.sandbox.docker.engine import Engine
@@ -63,7 +63,7 @@ async def started(engine: Engine, world: Internet, path: Path, **options: Any) -
     backend = DockerBackend(
         engine, sandboxes_of(f"test-{uuid.uuid4().hex[:12]}", **options), name_servers=(world.name_server,)
     )
-    async with opened(backend):
+    async with open_backend(backend):
         return await backend.sandbox(agent_environment(Task.read(path)), "t.s0.x")
 
 
@@ -459,7 +459,7 @@ async def test_a_router_goes_with_its_container_and_is_kept_with_it(
     assert all(name.startswith("/tbench-kept-") for name in names)
 
     backend = DockerBackend(engine, SandboxSettings(labels[LABEL_RUN]))
-    async with opened(backend):
+    async with open_backend(backend):
         task = Task.read(make_task(toml=TOML.format("public", "[]", "no-network")))
         again = await backend.reopen(agent_environment(task), "t.s0.x", kept)
         await again.use_network(CLOSED)
@@ -485,7 +485,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(
 ) -> None:
     path = make_task(toml=TOML.format("public", "[]", "no-network"))
     run = f"test-{uuid.uuid4().hex[:12]}"
-    async with opened(DockerBackend(engine, SandboxSettings(run))) as backend:
+    async with open_backend(DockerBackend(engine, SandboxSettings(run))) as backend:
         for delay_sec in (0.0, 0.1, 0.3, 0.6):
             starting = asyncio.create_task(backend.sandbox(agent_environment(Task.read(path)), "t.s0.x"))
             await asyncio.sleep(delay_sec)

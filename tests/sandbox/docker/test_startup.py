@@ -12,7 +12,7 @@ import pytest
 from run_plans import sandboxes_of
 
 from tbench.errors import TrialError
-from tbench.sandbox.backend import Sandbox, opened
+from tbench.sandbox.backend import Sandbox, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.container import Container
 from tbench.sandbox.docker.engine import Engine
@@ -47,7 +47,7 @@ async def start(engine: Engine, tools_volume: str, make_task: Any) -> AsyncItera
     """Starts containers of images with an entry point; removes them at the end."""
     started: list[Sandbox] = []
     settings = sandboxes_of(RUN, block_host=True)
-    async with opened(DockerBackend(engine, settings)) as backend:
+    async with open_backend(DockerBackend(engine, settings)) as backend:
 
         async def one(dockerfile: str, script: str = TELLS, internet: bool = False) -> Container:
             path: Path = make_task(dockerfile=dockerfile, toml=TOML.format(internet=str(internet).lower()))

@@ -13,7 +13,7 @@ import pytest
 from run_plans import sandboxes_of
 
 from tbench.errors import TrialError
-from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
+from tbench.sandbox.backend import Sandbox, SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.create import (
@@ -109,7 +109,7 @@ async def test_an_engine_that_cannot_limit_a_disk_is_asked_once_and_trials_go_on
 ) -> None:
     said: list[str] = []
     hopeful = Engine(engine.api, engine._executor, dataclasses.replace(engine.info, may_limit_disk=True), outage_sec=5)
-    async with opened(DockerBackend(hopeful, SandboxSettings("tests")), said.append) as backend:
+    async with open_backend(DockerBackend(hopeful, SandboxSettings("tests")), said.append) as backend:
         task = Task.read(make_task(toml=TOML.format(cpus=1, more="storage_mb = 64\n")))
         for _ in range(2):
             await (await backend.sandbox(agent_environment(task), "t")).remove()
@@ -122,7 +122,7 @@ async def test_a_trial_has_cpus_of_its_own_which_nproc_tells(engine: Engine, too
     if len(cpus) < 2 or not engine.shares_kernel:
         pytest.skip("takes two cpus")
     settings = sandboxes_of(f"test-{uuid.uuid4().hex[:12]}", pin_cpus=True)
-    async with opened(DockerBackend(engine, settings)) as backend:
+    async with open_backend(DockerBackend(engine, settings)) as backend:
         one, all_of_them = (
             Task.read(make_task(name, toml=TOML.format(cpus=count, more="")))
             for name, count in (("one", 1), ("all", 4 * len(cpus)))
@@ -160,7 +160,7 @@ async def test_a_gpu_that_is_not_there_is_an_error_of_the_task(
     if engine.info.has_gpus:
         pytest.skip("this machine has GPUs")
     path: Path = make_task(toml=TOML.format(cpus=1, more="gpus = 1\n"))
-    async with opened(DockerBackend(engine, SandboxSettings("tests"))) as backend:
+    async with open_backend(DockerBackend(engine, SandboxSettings("tests"))) as backend:
         with pytest.raises(TrialError, match="could not select device driver") as caught:
             await backend.sandbox(agent_environment(Task.read(path)), "t")
     assert (caught.value.type, caught.value.kind.retryable) == ("task_unsupported", False)

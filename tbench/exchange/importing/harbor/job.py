@@ -44,7 +44,7 @@ from tbench.exchange.importing.harbor.trial import FoundTrial, TrialWriter, read
 from tbench.exchange.importing.harbor.verdict import name_that_counts
 from tbench.results import TrialResult
 from tbench.storage.imported_plan import ImportedPlan, ImportOrigin, Scalar
-from tbench.text import counted, names_shown, visible_line
+from tbench.text import counted, names_text, visible_line
 
 # Harbor's mean of a job, computed by its rule and compared with the mean in the job's result.json
 #
@@ -59,12 +59,12 @@ def metric_that_counts(records: Iterable[HarborTrial], metric: str | None, where
     names = sorted({name for record in records for name in record.rewards or ()})
     if metric is not None and metric not in names:
         raise UsageError(
-            f"{where}: no trial has a reward {metric!r}; known: {visible_line(names_shown(names)) or 'none'}"
+            f"{where}: no trial has a reward {metric!r}; known: {visible_line(names_text(names)) or 'none'}"
         )
     if len(names) <= 1:
         return metric
     if (name := name_that_counts(names, metric)) is None:
-        raise UsageError(f"{where}: has rewards {visible_line(names_shown(names))}; choose one with --metric NAME")
+        raise UsageError(f"{where}: has rewards {visible_line(names_text(names))}; choose one with --metric NAME")
     return name
 
 
@@ -263,7 +263,7 @@ def _read_trials(job: Job, notes: list[str]) -> tuple[list[FoundTrial], list[Pat
         notes.append(f"{counted(len(cut), 'trial')} without a result: {why}{other}")
     unknown = sorted({key for each in found for key in unknown_keys(each.record)})
     if unknown:
-        notes.append(f"unknown keys of {RESULT} were ignored: {visible_line(names_shown(unknown))}")
+        notes.append(f"unknown keys of {RESULT} were ignored: {visible_line(names_text(unknown))}")
     return found, list(cut)
 
 
@@ -299,7 +299,7 @@ def _make_import(
     _note_retries(job, notes)
     settings, differing = common(recorded_settings(record.config) for record in records)
     if differing:
-        notes.append(f"settings that differ between trials were ignored: {visible_line(names_shown(differing))}")
+        notes.append(f"settings that differ between trials were ignored: {visible_line(names_text(differing))}")
     stated = stated_mean(job.result, records, counts)
     _note_lost_trials(job, found, cut, notes, is_whole=is_whole)
     first = min(found, key=lambda each: each.order)

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from tbench.errors import UsageError
 from tbench.exchange.importing.foreign_files import is_directory, is_file, object_or_none
-from tbench.text import names_shown, visible_line
+from tbench.text import names_text, visible_line
 
 
 def _in_utc(time: datetime) -> datetime:
@@ -241,4 +241,4 @@ def _head(file: Path) -> bytes:
 
 def links_note(job: JobPlace) -> str | None:
     """Return a note about links in a job's directory; None without links."""
-    return f"links were not followed: {visible_line(names_shown(job.links))}" if job.links else None
+    return f"links were not followed: {visible_line(names_text(job.links))}" if job.links else None

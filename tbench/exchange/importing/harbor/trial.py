@@ -262,7 +262,7 @@ class TrialWriter:
         return made
 
     def _step(
-        self, record: StepRecord, of: HarborTrial, source: Path, name: str, trajectory: Trajectory | None
+        self, record: StepRecord, trial: HarborTrial, source: Path, name: str, trajectory: Trajectory | None
     ) -> TaskStepResult:
         verdict = judge(record, record.exception_info, self._metric, _logs(source))
         contexts = (record.agent_result,) if record.agent_result is not None else ()
@@ -271,7 +271,7 @@ class TrialWriter:
             name=name,
             reward=verdict.reward,
             metrics=numbers((record.verifier_result and record.verifier_result.rewards) or {}),
-            outcome=_outcome(of, verdict, trajectory, count, began=record.agent_execution is not None),
+            outcome=_outcome(trial, verdict, trajectory, count, began=record.agent_execution is not None),
             error=verdict.error,
             steps=count,
             usage=total_usage(contexts, trajectory),
@@ -322,7 +322,9 @@ class TrialWriter:
         ]
 
 
-def _write_steps(target: Path, trajectory: Trajectory | None, of: TrialResult | TaskStepResult) -> Trajectory | None:
+def _write_steps(
+    target: Path, trajectory: Trajectory | None, result: TrialResult | TaskStepResult
+) -> Trajectory | None:
     """Write the steps to steps.jsonl, and return the trajectory with its outcome for storage."""
     if trajectory is None:
         return None
@@ -330,7 +332,7 @@ def _write_steps(target: Path, trajectory: Trajectory | None, of: TrialResult | 
     for step in trajectory.steps:
         log.append(step)
     log.close()
-    return trajectory.model_copy(update={"outcome": of.outcome, "usage": of.usage})
+    return trajectory.model_copy(update={"outcome": result.outcome, "usage": result.usage})
 
 
 # -- parts of a result ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from harness.trajectory import Outcome
 from tbench.errors import KINDS
 from tbench.exchange.importing.harbor.records import HarborTrial, Raised, StepRecord
 from tbench.results import Blame, ErrorInfo, Stage, is_reward
-from tbench.text import names_shown, one_line
+from tbench.text import names_text, one_line
 from tbench.verifier_logs import Logs, last_line, tests_ran, tool_failure
 
 # Meaning of Harbor's exceptions: an outcome of the agent, or an error that prevented the verdict
@@ -169,7 +169,7 @@ def _read_rewards(
         return metrics, known[name], None
     if name is not None and name in rewards:
         return metrics, None, error("verifier_bad_reward", f"the reward {name!r} is {rewards[name]!r}, not a number")
-    known_names = names_shown([repr(each[:60]) for each in sorted(rewards)])
+    known_names = names_text([repr(each[:60]) for each in sorted(rewards)])
     return metrics, None, error("verifier_bad_reward", f"no reward {name or DEFAULT_METRIC!r}, but {known_names}")
 
 

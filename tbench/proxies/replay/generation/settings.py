@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from harness.trajectory import Frozen
 from tbench.config.setting import Option
 from tbench.config.settings import EndpointConfig, RequestsConfig
-from tbench.config.values import checked_shard
+from tbench.config.values import validate_shard
 from tbench.proxies.replay.generation.prompts import Switch
 
 
@@ -28,7 +28,7 @@ class DatasetConfig(Frozen):
     """A JSONL file of steps, corrected or legacy records."""
     limit: Annotated[int | None, Option(("--limit", "-l"), daily=True)] = Field(default=None, ge=1)
     """Use only this number of steps, from the first on."""
-    shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(checked_shard)] = None
+    shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(validate_shard)] = None
     """Use only steps whose index modulo N is I, such as 0/4."""
 
 

@@ -22,7 +22,7 @@ from tbench.proxies.json_files import read_json
 from tbench.proxies.replay.directory import ReplayManifest, ReplayResponse, overall_status, token_quantiles
 from tbench.proxies.replay.scoring.metric import ScoredRun, ScoredStep, aggregate, ranking_score, score_units
 from tbench.proxies.replay.scoring.parser import REVISIONS, Revision
-from tbench.text import names_shown, one_line, plain
+from tbench.text import names_text, one_line, plain
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def result_lines(result: Mapping[str, Any]) -> Iterator[str]:
         reasons = ", ".join(f"{plain(reason)} {count}" for reason, count in coverage["reasons"].items())
         over = coverage["score_over_answered"]
         yield f"score over answered steps only {'-' if over is None else f'{over:.2f}'}; without a reply: {reasons}"
-        yield f"without a reply: {names_shown(plain(error['step'], 60) for error in result['errors'])}"
+        yield f"without a reply: {names_text(plain(error['step'], 60) for error in result['errors'])}"
     yield ""
     yield f"{'':26}{result['metric_revision']:>10}{'tolerant':>10}"
     for name, row in _rows(strict, tolerant):
@@ -276,7 +276,7 @@ def result_lines(result: Mapping[str, Any]) -> Iterator[str]:
     for kind, count in result["oddities"].items():
         yield f"{_ODDITIES.get(kind, kind)}: {count}"
     if empty := result["empty_references"]:
-        yield f"references without a command: {len(empty)} ({names_shown(plain(key, 60) for key in empty)})"
+        yield f"references without a command: {len(empty)} ({names_text(plain(key, 60) for key in empty)})"
     if problems := result["problems"]:
         yield f"lines skipped: {len(problems)}; first: {plain(problems[0])}"
 
@@ -321,5 +321,5 @@ def recomputed_lines(stored: Mapping[str, Any], found: Sequence[Recomputed]) -> 
     count = len(best.aggregate) - len(best.differing) - len(best.absent)
     yield f"{count} of {len(best.aggregate)} aggregate fields identical"
     if best.differing_steps:
-        names = names_shown(plain(key, 60) for key in best.differing_steps)
+        names = names_text(plain(key, 60) for key in best.differing_steps)
         yield f"steps that differ: {len(best.differing_steps)} ({names})"

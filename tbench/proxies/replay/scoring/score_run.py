@@ -26,7 +26,7 @@ from tbench.proxies.replay.directory import (
 from tbench.proxies.replay.scoring.metric import score_steps
 from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Revision
 from tbench.proxies.replay.scoring.result import ReplySource, make_result, write_result
-from tbench.text import names_shown
+from tbench.text import names_text
 
 
 def score_path(path: Path, dataset_path: Path | None = None, revision: Revision = DEFAULT_REVISION) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _foreign_replies(path: Path, responses: Responses, records: Sequence[Record]
     unknown = [key for key in responses.by_step if key not in known]
     if unknown and len(unknown) == len(responses.by_step):
         raise UsageError(
-            f"{path}: none of its steps ({names_shown(unknown, 1)}) is in this dataset; give the dataset of the run"
+            f"{path}: none of its steps ({names_text(unknown, 1)}) is in this dataset; give the dataset of the run"
         )
     return tuple(f"{path}: step {key}: is not one of the steps to score" for key in unknown)
 
@@ -207,7 +207,7 @@ def _check_steps(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest
     for directory in shards:
         own = {record.key for record in planned_records(records, manifests[directory])}
         if foreign := [key for key in read_responses(directory / RESPONSES_NAME).by_step if key not in own]:
-            raise UsageError(f"{directory}: contains replies to steps of another shard: {names_shown(foreign)}")
+            raise UsageError(f"{directory}: contains replies to steps of another shard: {names_text(foreign)}")
 
 
 def _merge_manifests(shards: Sequence[Path], manifests: Mapping[Path, ReplayManifest]) -> ReplayManifest:

@@ -34,10 +34,10 @@ async def prepare(engine: Engine, container: str, options: ServiceOptions) -> No
                 ipv4_address=endpoint.address,
             )
     for target, source in options.files:
-        await put(engine, container, target, source)
+        await copy_to_container(engine, container, target, source)
 
 
-async def put(engine: Engine, container: str, target: str, source: Path | None) -> None:
+async def copy_to_container(engine: Engine, container: str, target: str, source: Path | None) -> None:
     """Copy a file or folder of the task into a container; None makes a world-writable folder. Raises TrialError."""
     with engine_errors(f"copying {source} into a container"), tempfile.SpooledTemporaryFile(_IN_MEMORY) as packed:
         try:
@@ -68,7 +68,7 @@ def _as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
 # Files of the task are copied, never bound: a trial cannot change its task, and the engine may be on another machine.
 
 
-def volumes_wanted(project: Project, folder: Path) -> dict[str, str]:
+def choose_volumes(project: Project, folder: Path) -> dict[str, str]:
     """Choose names for the volumes of a project and for copied folders of the task, by kind and source.
 
     Single files need no volume, since they are copied into each container.
@@ -85,7 +85,7 @@ async def create_volume(engine: Engine, name: str, labels: Mapping[str, str]) ->
         await engine.call(engine.api.create_volume, name, labels=dict(labels), again=True)
 
 
-async def fill(engine: Engine, volume: str, folder: Path | None, labels: Mapping[str, str]) -> None:
+async def fill_volume(engine: Engine, volume: str, folder: Path | None, labels: Mapping[str, str]) -> None:
     """Copy a folder of the task into a volume; None makes it world-writable. Raises TrialError."""
     with container_errors("filling a volume for"):
         scratch = await ensure_scratch_image(engine)
@@ -98,7 +98,7 @@ async def fill(engine: Engine, volume: str, folder: Path | None, labels: Mapping
     }
     container = await create(engine, holder)
     try:
-        await put(engine, container, "/volume", folder)
+        await copy_to_container(engine, container, "/volume", folder)
     finally:
         await force_remove(engine, container)
 

@@ -27,7 +27,13 @@ from tbench.sandbox.docker.compose.networks import (
     offline_namespace,
 )
 from tbench.sandbox.docker.compose.options import ServiceEndpoint, ServiceOptions, service_options
-from tbench.sandbox.docker.compose.service_setup import create_volume, fill, prepare, single_files, volumes_wanted
+from tbench.sandbox.docker.compose.service_setup import (
+    choose_volumes,
+    create_volume,
+    fill_volume,
+    prepare,
+    single_files,
+)
 from tbench.sandbox.docker.container import Container
 from tbench.sandbox.docker.create import (
     Recipe,
@@ -128,7 +134,7 @@ class ServiceStarter:
         """Services that share one namespace, behind a router if it has a network."""
         self._networks: dict[str, EngineNetwork] = {}
         self._addresses: dict[tuple[str, str], str] = {}
-        self._volumes = volumes_wanted(project, folder)
+        self._volumes = choose_volumes(project, folder)
         self._started = {name: asyncio.Event() for name in project.services}
         self._waits: dict[tuple[str, Condition], asyncio.Task[None]] = {}
 
@@ -213,7 +219,7 @@ class ServiceStarter:
         self.made.volumes.append(name)
         await _finish_if_cancelled(create_volume(self._engine, name, labels))
         if volume is None or volume.world_writable:
-            await fill(self._engine, name, self._folder / source if volume is None else None, labels)
+            await fill_volume(self._engine, name, self._folder / source if volume is None else None, labels)
 
     def _labels(self, recipe: Recipe) -> dict[str, str]:
         return {**recipe.labels, LABEL_PROJECT: self.made.project}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tbench.sandbox.backend import SandboxSettings, opened
+from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.tasks.environment import agent_environment
@@ -152,7 +152,7 @@ def aliases(container: dict[str, Any]) -> set[str]:
 async def test_containers_are_as_docker_compose_makes_them(
     task: Task, composed: dict[str, Any], engine: Engine, tools_volume: str
 ) -> None:
-    async with opened(DockerBackend(engine, SandboxSettings("tests-beside"))) as backend:
+    async with open_backend(DockerBackend(engine, SandboxSettings("tests-beside"))) as backend:
         sandbox: Any = await backend.sandbox(agent_environment(task), "beside.0")
         try:
             ours = {name: inspected(engine, sandbox.service(name).container_id) for name in composed}

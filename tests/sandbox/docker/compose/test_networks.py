@@ -15,7 +15,7 @@ from internet import HERE, THERE, Internet, internet
 from run_plans import sandboxes_of
 
 from tbench.compose.project import MAIN, Project, Service, TrialNetwork
-from tbench.sandbox.backend import Compares, Sandbox, SandboxSettings, opened
+from tbench.sandbox.backend import Compares, Sandbox, SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.compose.networks import (
     EngineNetwork,
@@ -157,7 +157,7 @@ async def start(engine: Engine, tools_volume: str, make_task: Any, world: Intern
     async def start_them(compose: str = COMPOSE, **settings: Any) -> ComposeContainer:
         (path / "environment" / "docker-compose.yaml").write_text(compose)
         backend = DockerBackend(engine, sandboxes_of(run, **settings), name_servers=(world.name_server,))
-        async with opened(backend):
+        async with open_backend(backend):
             started.append(await backend.sandbox(agent_environment(Task.read(path)), "routed.0"))
         return started[-1]
 
@@ -244,7 +244,7 @@ async def test_a_kept_sandbox_is_found_again_with_its_router(start: Start, engin
     names = [each["Names"][0] for each in engine.api.containers(filters=of_run)]
     assert len(names) == 7 and all(name.startswith("/tbench-kept-") for name in names)
     task = Task.read(tmp_path / "tasks" / "routed")
-    async with opened(DockerBackend(engine, SandboxSettings(labels[LABEL_RUN]))) as backend:
+    async with open_backend(DockerBackend(engine, SandboxSettings(labels[LABEL_RUN]))) as backend:
         again = await backend.reopen(agent_environment(task), "routed.0", kept)
         await again.use_network(CLOSED)
         assert await reached(again) == ["no"] * 3

@@ -27,7 +27,7 @@ from tbench.sandbox.backend import (
     Keeps,
     SandboxSettings,
     Snapshots,
-    opened,
+    open_backend,
 )
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.compose.service_starter import ComposeContainer
@@ -67,8 +67,8 @@ async def start(engine: Engine, tools_volume: str, make_task: Any) -> AsyncItera
         for name, text in {"docker-compose.yaml": textwrap.dedent(compose), **(files or {})}.items():
             (path / "environment" / name).parent.mkdir(parents=True, exist_ok=True)
             (path / "environment" / name).write_text(text)
-        async with opened(DockerBackend(engine, sandboxes_of(run, **settings))) as backend:
-            task = Task.read(path).allowing((), host=trust)
+        async with open_backend(DockerBackend(engine, sandboxes_of(run, **settings))) as backend:
+            task = Task.read(path).with_access((), host=trust)
             started.append(await backend.sandbox(agent_environment(task), "composed.0"))
         return started[-1]
 
@@ -404,7 +404,7 @@ asyncio.run(start())
 """
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], capture_output=True)
     assert (done.returncode, len(left_of(engine, "tests-killed"))) == (-9, 4), done.stderr
-    async with opened(DockerBackend(engine, SandboxSettings("tests-next"))):
+    async with open_backend(DockerBackend(engine, SandboxSettings("tests-next"))):
         assert left_of(engine, "tests-killed") == []
 
 
@@ -414,7 +414,7 @@ async def test_a_kept_sandbox_is_found_again_with_its_services(start: Start, eng
     )
     kept = await sandbox.keep()
     task = Task.read(tmp_path / "tasks" / "composed")
-    async with opened(DockerBackend(engine, SandboxSettings("tests"))) as backend:
+    async with open_backend(DockerBackend(engine, SandboxSettings("tests"))) as backend:
         again = await backend.reopen(agent_environment(task), "composed.0", kept)
         assert isinstance(again, ComposeContainer)
         assert await answer(again, "side") == "tangerine"
@@ -430,7 +430,7 @@ async def test_a_snapshot_is_of_main_and_the_services_start_fresh(start: Start, 
     image = await sandbox.snapshot()
     task = Task.read(tmp_path / "tasks" / "composed")
     try:
-        async with opened(DockerBackend(engine, SandboxSettings("tests"))) as backend:
+        async with open_backend(DockerBackend(engine, SandboxSettings("tests"))) as backend:
             again = await backend.from_snapshot(agent_environment(task), "composed.0", image)
             try:
                 assert await said(again, "cat /root/file") == "mine"

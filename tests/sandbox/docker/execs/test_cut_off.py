@@ -17,7 +17,7 @@ from own_relay import OwnRelay, own_relay
 from tbench.agents.trial_agent import Workplace
 from tbench.errors import TrialError
 from tbench.events import Event, TrialPhase
-from tbench.sandbox.backend import Sandbox, SandboxSettings, opened
+from tbench.sandbox.backend import Sandbox, SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.commands import CommandOutput, EndOfOutput
 from tbench.sandbox.docker.engine import Engine
@@ -46,7 +46,7 @@ def bench(relayed: Engine, tools_volume: str, tmp_path: Path, make_task: Any) ->
 
 @pytest.fixture
 async def sandbox(bench: Bench) -> AsyncIterator[Sandbox]:
-    async with opened(DockerBackend(bench.engine, SandboxSettings(bench.run))) as backend:
+    async with open_backend(DockerBackend(bench.engine, SandboxSettings(bench.run))) as backend:
         sandbox = await backend.sandbox(agent_environment(bench.task(BAD)), "t.s0.x")
         yield sandbox
         await sandbox.remove()

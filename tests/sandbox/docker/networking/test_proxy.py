@@ -25,7 +25,7 @@ from tbench.agents.trial_agent import OracleAgent
 from tbench.events import Events
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
-from tbench.sandbox.backend import BUSYBOX, SandboxSettings, opened, removed_afterwards, use_network
+from tbench.sandbox.backend import BUSYBOX, SandboxSettings, open_backend, removed_afterwards, use_network
 from tbench.sandbox.container_proxy import container_proxy
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.build import build_tag
@@ -94,7 +94,7 @@ async def start(engine: Engine, tools_volume: str, make_task: Any, proxy: ThePro
             made = DockerBackend(
                 engine, sandboxes_of(f"test-{uuid.uuid4().hex[:12]}", **settings), name_servers=name_servers
             )
-            backend = await stack.enter_async_context(opened(made))
+            backend = await stack.enter_async_context(open_backend(made))
             path = make_task(
                 f"told-{uuid.uuid4().hex[:8]}",
                 toml=f'[environment]\nmemory_mb = 256\ndocker_image = "debian:bookworm-slim"\n{toml}',
@@ -144,7 +144,7 @@ async def test_what_docker_is_configured_for_comes_into_no_container_by_itself(
     task = Task.read(make_task(toml='[environment]\nmemory_mb = 256\ndocker_image = "debian:bookworm-slim"\n'))
     for choice, told in (("none", "0"), ("inherit", "4")):
         settings = SandboxSettings(f"test-{uuid.uuid4().hex[:12]}", container_proxy=container_proxy(choice))
-        async with opened(DockerBackend(Engine.connect(1), settings, owns_engine=True)) as backend:
+        async with open_backend(DockerBackend(Engine.connect(1), settings, owns_engine=True)) as backend:
             sandbox = await backend.sandbox(agent_environment(task), "told.0")
             assert await said(sandbox, NAMES) == told
             await sandbox.remove()
