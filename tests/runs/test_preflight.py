@@ -267,7 +267,7 @@ class Imaging(FakeBackend):
         self.failing: Mapping[str, TrialError] = {}
         self.has_dropped = asyncio.Event()
 
-    async def about_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
+    async def describe_pulls(self, environments: Sequence[Environment], *, ask: bool) -> Sequence[str]:
         self.asked.append(([each.name for each in environments], ask))
         return ("3 images to be pulled", "the images may not fit")
 

@@ -51,7 +51,7 @@ class JudgedSandbox(FakeSandbox):
         self.verdicts = list(verdicts)
         self._setup = setup
 
-    async def anew(self) -> FakeSandbox:
+    async def make_fresh(self) -> FakeSandbox:
         return JudgedSandbox({})
 
     def _default_answer(self, script: str) -> ExecResult:

@@ -33,8 +33,8 @@ class Slow(FakeSandbox):
             raise
         return made
 
-    async def bring(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
-        if self.fails == "bring":
+    async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
+        if self.fails == "copy_into":
             raise TrialError("verifier_failed", "not all of it came")
         await super().copy_into(copy, paths, removed)
 
@@ -66,7 +66,7 @@ async def test_a_copy_that_no_one_fills_is_removed(starts: bool) -> None:
     assert (len(sandbox.copies), sandbox.left) == (1, [])
 
 
-@pytest.mark.parametrize("fails", ["start", "bring"])
+@pytest.mark.parametrize("fails", ["start", "copy_into"])
 async def test_what_fails_is_reported_where_the_copy_is_wanted_and_leaves_nothing(fails: str) -> None:
     sandbox = Slow(fails)
     sandbox.let_start.set()

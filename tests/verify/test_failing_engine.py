@@ -73,9 +73,9 @@ class OnIt(FakeSandbox):
         return await super().make_room()
 
     async def original(self) -> FakeSandbox:
-        return await self.anew()
+        return await self.make_fresh()
 
-    async def anew(self) -> FakeSandbox:
+    async def make_fresh(self) -> FakeSandbox:
         self.engine.asked(is_fresh=True)
         return OnIt(self.engine, is_fresh=True)
 
@@ -86,7 +86,7 @@ async def verdict_of(mode: str, task: Task, engine: FailingEngine, directory: Pa
     environment = verifier_environment(task)
     assert environment is not None
     (directory / "artifacts.tar").touch()
-    return await SeparateVerifier(environment, OnIt(engine).anew).verify(
+    return await SeparateVerifier(environment, OnIt(engine).make_fresh).verify(
         HandedOver(directory / "artifacts.tar", (DONE,))
     )
 

@@ -73,10 +73,10 @@ class Container(FakeSandbox):
     async def start_copy(self) -> FakeSandbox:
         return self._made("copy")
 
-    async def anew(self) -> FakeSandbox:
+    async def make_fresh(self) -> FakeSandbox:
         return self._made("fresh one")
 
-    async def bring(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
+    async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
         self.done.append(f"brought {' '.join([*sorted(paths), *(f'-{path}' for path in sorted(removed))])}".strip())
 
     async def make_room(self) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ class NotComparable(Container):
 
 
 class NotCopyable(Container):
-    anew = None  # type: ignore[assignment]
+    make_fresh = None  # type: ignore[assignment]
 
 
 class Unrepairable(Container):

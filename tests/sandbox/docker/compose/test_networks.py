@@ -225,7 +225,7 @@ async def test_services_reach_each_other_while_their_way_out_changes(start: Star
 async def test_a_fresh_container_is_behind_the_same_router(start: Start) -> None:
     sandbox = await start()
     await sandbox.use_network(ALLOWLIST)
-    copy, other = await asyncio.gather(sandbox.copy([], []), sandbox.anew())
+    copy, other = await asyncio.gather(sandbox.copy([], []), sandbox.make_fresh())
     try:
         for each in (copy, other):
             assert await reached(each) == [f"at {HERE}:80", "no", "no"]

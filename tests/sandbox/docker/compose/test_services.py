@@ -168,7 +168,7 @@ async def test_services_of_a_task_without_a_network_answer_on_localhost_and_by_n
     start: Start, host_port: int
 ) -> None:
     sandbox = await start(SHARING)
-    copy = await sandbox.anew()
+    copy = await sandbox.make_fresh()
     # All at once: a name that nobody knows may take the resolver five seconds.
     places = (sandbox, sandbox.service("server"), sandbox.service("beside"), copy)
     await asyncio.gather(*(answers_as_one(place, host_port) for place in places))

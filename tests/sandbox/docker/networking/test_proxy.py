@@ -123,7 +123,7 @@ async def test_what_has_a_network_uses_the_proxy_and_what_has_none_is_not_told_o
     assert await said(open_one, "echo $NO_PROXY") == f".corp,localhost,127.0.0.1,::1,{await said(open_one, 'hostname')}"
     async with (
         removed_afterwards(await open_one.copy((), ())) as copy,
-        removed_afterwards(await open_one.anew()) as new,
+        removed_afterwards(await open_one.make_fresh()) as new,
     ):
         assert (await said(copy, NAMES), await said(new, NAMES)) == ("6", "6")
     closed = await start("allow_internet = false\n")
@@ -186,7 +186,7 @@ async def test_behind_a_router_only_a_phase_that_is_open_to_all_is_told(start: S
         await use_network(sandbox, environment, phase)
         told.append(await said(sandbox, NAMES))
     assert told == ["0", "0", "6"]
-    fresh = await sandbox.anew()
+    fresh = await sandbox.make_fresh()
     assert await said(fresh, NAMES) == "6"
     await fresh.remove()
 
