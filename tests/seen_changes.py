@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tbench.results import is_weak
-from tbench.verify.changes.facts import ChangeKind, File, ImageTree, Seen, Tests, WalkedFiles, told
+from tbench.verify.changes.facts import ChangeKind, ContainerFacts, File, ImageTree, Tests, WalkedFiles, sign_lines
 
 SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/root/.local/bin")
 IMAGE: Mapping[str, bytes] = {
@@ -54,7 +54,7 @@ def container(
     instruction: str = "Write it.\n",
     image: Mapping[str, bytes] = IMAGE,
     **parts: Any,
-) -> Seen:
+) -> ContainerFacts:
     """A container in which the files lie that are `changed`; None stands for one that is gone, LINK for a link."""
     changes: dict[str, ChangeKind] = {
         path: "removed" if data is None else "changed" if path in image else "added" for path, data in changed.items()
@@ -65,7 +65,7 @@ def container(
             now.pop(path, None)
     tests = Tests(script, texts, instruction, "/app", frozenset({"test_outputs.py"}))
     tree = ImageTree(frozenset(image), SEARCH_PATH)
-    return Seen(changes, tree, tests, _files(now), _files(image), **parts)
+    return ContainerFacts(changes, tree, tests, _files(now), _files(image), **parts)
 
 
 def _files(contents: Mapping[str, bytes]) -> dict[str, File]:
@@ -77,9 +77,9 @@ def _files(contents: Mapping[str, bytes]) -> dict[str, File]:
 
 def strong(signs: Any) -> set[str]:
     """Kinds of the strong ones among signs."""
-    return {sign.partition(":")[0] for sign in told(signs) if not is_weak(sign)}
+    return {sign.partition(":")[0] for sign in sign_lines(signs) if not is_weak(sign)}
 
 
 def weak(signs: Any) -> set[str]:
     """Kinds of the weak ones."""
-    return {sign.partition(":")[0] for sign in told(signs) if is_weak(sign)}
+    return {sign.partition(":")[0] for sign in sign_lines(signs) if is_weak(sign)}

@@ -20,8 +20,8 @@ from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, b
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.calibration import CONTROL
-from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen, listed, told
-from tbench.verify.changes.looking import look
+from tbench.verify.changes.facts import NO_ORACLE, ContainerFacts, OracleSystem, path_list, sign_lines
+from tbench.verify.changes.inspection import inspect_container
 from tbench.verify.changes.system import is_oracle_file, replaced
 from tbench.verify.changes.work import (
     KINDS_ABOUT_TEXT,
@@ -86,15 +86,17 @@ class Judging:
         if given is None:
             return own
         try:
-            looked = await look(self.task, self.sandbox, own.facts, self.oracle, given=given, printed=own.looked)
+            looked = await inspect_container(
+                self.task, self.sandbox, own.facts, self.oracle, given=given, printed=own.looked
+            )
         except TrialError as failure:
             if failure.agent_can_cause:
                 raise VerifierFailed(failure.type, str(failure), own.files, own.integrity, own.facts) from failure
             words = f"{UNCONFIRMED} it could not be looked at what changed: {failure.type}: {plain(str(failure), 200)}"
             return own.with_integrity(tamper=(*own.integrity.tamper, words))
         oracles = [sign for sign in looked.signs if is_oracle_file(looked.seen, sign.path)]
-        signs = told(sign for sign in looked.signs if sign not in oracles)
-        cleared = (f"{CLEARED}{sign}{ADDED_BY_ORACLE}" for sign in told(oracles))
+        signs = sign_lines(sign for sign in looked.signs if sign not in oracles)
+        cleared = (f"{CLEARED}{sign}{ADDED_BY_ORACLE}" for sign in sign_lines(oracles))
         return own.with_integrity(tamper=(*own.integrity.tamper, *signs, *cleared), replaced=_replaced(looked.seen))
 
     async def _fresh(self, again: bool) -> Verdict:
@@ -102,7 +104,7 @@ class Judging:
         if not isinstance(self.sandbox, Copies):
             raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
         async with background_copy(self.sandbox) as fill:
-            looked = await look(self.task, self.sandbox, oracle=self.oracle)
+            looked = await inspect_container(self.task, self.sandbox, oracle=self.oracle)
             work = work_of(looked.seen, looked.signs)
             try:
                 verdict = await self._with_work(fill, work)
@@ -123,8 +125,8 @@ class Judging:
         along = [sign for sign in shown if holds_in_fresh(sign, looked.seen)]
         if is_controlled and not self.oracle.is_own:
             along = [sign for sign in along if sign.kind not in KINDS_ABOUT_TEXT]
-        left = told(sign for sign in shown if sign not in along)
-        signs = (*told(along), *(sign if is_weak(sign) else f"{CLEARED}{sign}" for sign in left))
+        left = sign_lines(sign for sign in shown if sign not in along)
+        signs = (*sign_lines(along), *(sign if is_weak(sign) else f"{CLEARED}{sign}" for sign in left))
         # What lies there behind an earlier verifier is our own.
         planted = [path for path in looked.seen.changes if path.startswith(_PLACES_OF_OURS) and not self.again]
         peak = max(looked.memory_peak_bytes, verdict.facts.memory_peak_bytes)
@@ -148,7 +150,7 @@ class Judging:
         except VerifierFailed:
             pass
         own = {path for paths in alone for path in paths}
-        others = listed([path for paths in whole for path in paths if path not in own])
+        others = path_list([path for paths in whole for path in paths if path not in own])
         words = f"{SYSTEM_ADDED} it passes only with {others}, added to the system or removed from it"
         return verdict.with_integrity(tamper=(*verdict.integrity.tamper, words))
 
@@ -209,7 +211,7 @@ async def _attempt(judge: Callable[[bool], Awaitable[Verdict]], *, again: bool) 
         return error
 
 
-def _replaced(seen: Seen) -> dict[str, str]:
+def _replaced(seen: ContainerFacts) -> dict[str, str]:
     return dict(itertools.islice(replaced(seen).items(), MOST_REPLACED))
 
 

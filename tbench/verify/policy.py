@@ -13,7 +13,7 @@ from tbench.sandbox.backend import Compares, Copies, Sandbox
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.calibration import Calibration, unlike_oracle, unlike_oracles_files
-from tbench.verify.changes.facts import OracleSystem, listed
+from tbench.verify.changes.facts import OracleSystem, path_list
 from tbench.verify.judging import CLEARED, MOST_REPLACED, Judging
 from tbench.verify.tests_shown import tests_shown
 from tbench.verify.verifier import Verdict, VerifierFailed, logs_among
@@ -60,7 +60,7 @@ async def verify_by(
         if verdict.reward > 0 and policy == "both" and works_fresh is False:
             verdict = weighed(verdict, None, oracle, needs_system=True)
         elif verdict.reward > 0 and isinstance(sandbox, Compares):
-            others = listed([*verdict.integrity.replaced])
+            others = path_list([*verdict.integrity.replaced])
             also = f", where of the image's system {others} is other, or comes later" if others else ""
             verdict = verdict.with_integrity(tamper=(*verdict.integrity.tamper, f"{ALONE}{also}"))
     return like_oracle(verdict.with_integrity(verify=policy), oracle, task)
@@ -141,7 +141,7 @@ def weighed(shared: Verdict, fresh: Verdict | None, oracle: Calibration | None, 
         lower = dataclasses.replace(shared, reward=fresh.reward, metrics=fresh.metrics)
         return lower.with_integrity(tamper=(*signs, f"{DISAGREEMENT} {words}"))
     others = _beyond_oracle(shared.integrity.replaced, oracle)
-    what = f"of the image's system {listed(others)} is other, or comes later" if others else ""
+    what = f"of the image's system {path_list(others)} is other, or comes later" if others else ""
     if works_fresh is None:
         words += "; no oracle says whether work has to" + (f"; {what}" if what else "")
     else:

@@ -21,8 +21,8 @@ from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import BackendFacts, Compares, Copies, ExecResult, MakesRoom, Sandbox
 from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.task import Task
-from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen, Sign
-from tbench.verify.changes.looking import Inspection
+from tbench.verify.changes.facts import NO_ORACLE, ContainerFacts, OracleSystem, Sign
+from tbench.verify.changes.inspection import Inspection
 from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, SYSTEM_ADDED, Judging, uncleared
 from tbench.verify.report import Facts
 from tbench.verify.verifier import Verdict, VerifierFailed
@@ -107,7 +107,7 @@ class Scene:
     task: Task
     kind: type[Container] = Container
     repairs: tuple[str, ...] = ()
-    seen: Seen = field(default_factory=lambda: container({DONE: b"x"}))
+    seen: ContainerFacts = field(default_factory=lambda: container({DONE: b"x"}))
     signs: tuple[Sign, ...] = ()
     logs: Mapping[str, bytes] = field(default_factory=dict)
     peak: int = 0
@@ -122,7 +122,7 @@ class Scene:
     def __post_init__(self) -> None:
         self.sandbox = self.kind(self.done, repairs=self.repairs)
 
-    async def look(
+    async def inspect(
         self, task: Task, sandbox: Any, facts: Any = None, oracle: Any = NO_ORACLE, **told: Any
     ) -> Inspection:
         assert (task, sandbox, oracle) == (self.task, self.sandbox, self.oracle)
@@ -167,7 +167,7 @@ def scene(make_task: Any, monkeypatch: pytest.MonkeyPatch) -> SceneOf:
 
     def make(**parts: Any) -> Scene:
         made = Scene(task, **parts)
-        monkeypatch.setattr("tbench.verify.judging.look", made.look)
+        monkeypatch.setattr("tbench.verify.judging.inspect_container", made.inspect)
         monkeypatch.setattr("tbench.verify.judging.verify", made.verify)
         return made
 

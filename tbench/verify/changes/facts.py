@@ -29,15 +29,15 @@ class Sign:
     """The reason, worded to follow the path."""
 
 
-def told(signs: Iterable[Sign]) -> tuple[str, ...]:
+def sign_lines(signs: Iterable[Sign]) -> tuple[str, ...]:
     """Return the signs as lines `kind: paths why`, one for each kind and reason."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for sign in signs:
         grouped.setdefault((sign.kind, sign.why), []).append(sign.path)
-    return tuple(f"{kind}: {listed(paths)} {why}" for (kind, why), paths in grouped.items())
+    return tuple(f"{kind}: {path_list(paths)} {why}" for (kind, why), paths in grouped.items())
 
 
-def listed(paths: Sequence[str]) -> str:
+def path_list(paths: Sequence[str]) -> str:
     """Return the first paths, and the number of the others, as text."""
     paths = list(dict.fromkeys(paths))
     more = f" and {len(paths) - _MAX_NAMED} more" if len(paths) > _MAX_NAMED else ""
@@ -349,7 +349,7 @@ NO_ORACLE = OracleSystem()
 
 
 @dataclass(frozen=True)
-class Seen:
+class ContainerFacts:
     """Facts about one container on which the rules decide."""
 
     changes: Mapping[str, ChangeKind]

@@ -17,10 +17,10 @@ from tbench.sandbox.backend import BUSYBOX, NOT_STAGED, Compares, Sandbox, Strea
 from tbench.tasks.artifacts import Artifact
 from tbench.tasks.environment import Environment
 from tbench.tasks.task import Task
-from tbench.verify.changes.facts import Sign, told
-from tbench.verify.changes.looking import look
+from tbench.verify.changes.facts import Sign, sign_lines
+from tbench.verify.changes.inspection import inspect_container
 from tbench.verify.changes.system import replaced
-from tbench.verify.changes.turning import imported_work
+from tbench.verify.changes.tampering import imported_work
 from tbench.verify.changes.work import KINDS_IN_FRESH
 from tbench.verify.control_tests import try_control
 from tbench.verify.judging import CLEARED
@@ -220,7 +220,7 @@ class SeparateVerifier:
         task = self._environment.task
         try:
             # Artifacts can tamper with the tests that run them, even in a fresh container.
-            looked = await look(task, sandbox, verdict.facts)
+            looked = await inspect_container(task, sandbox, verdict.facts)
         except TrialError as error:
             # If the image has the tests, they may be missing from the task's directory.
             if error.origin is not None or not self._environment.brings_tests:
@@ -229,7 +229,7 @@ class SeparateVerifier:
         why = "shadows or replaces the image's own"
         signs = looked.signs + tuple(Sign("system-replaced", path, why) for path in replaced(looked.seen))
         tampering = tampering_paths(signs, task.file.artifacts, looked.seen.tests.asks_for)
-        verdict = verdict.with_integrity(tamper=(*verdict.integrity.tamper, *told(signs)))
+        verdict = verdict.with_integrity(tamper=(*verdict.integrity.tamper, *sign_lines(signs)))
         return _Graded(verdict, tampering, any(imported_work(looked.seen)))
 
     async def _check_pass(self, verdict: Verdict, graded: _Graded, handover: HandedOver) -> Verdict:

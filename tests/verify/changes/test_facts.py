@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 from seen_changes import changes_of
 
-from tbench.verify.changes.facts import ImageTree, Sign, WalkedFiles, look_functions, told
+from tbench.verify.changes.facts import ImageTree, Sign, WalkedFiles, look_functions, sign_lines
 
 # Signs as they are told.
 
 
 def test_signs_of_one_kind_are_one_line_that_says_how_many_there_are() -> None:
     signs = [Sign("kind", f"/path/{number}", "is wrong") for number in range(100)]
-    assert told([*signs, Sign("other", "/x", "is, too")]) == (
+    assert sign_lines([*signs, Sign("other", "/x", "is, too")]) == (
         "kind: /path/0, /path/1, /path/2 and 97 more is wrong",
         "other: /x is, too",
     )
 
 
 def test_no_path_adds_a_line_or_moves_the_cursor() -> None:
-    (line,) = told([Sign("kind", "/a\nknown\tpackage \x1b[2J", "is wrong")])
+    (line,) = sign_lines([Sign("kind", "/a\nknown\tpackage \x1b[2J", "is wrong")])
     assert line.isprintable()
 
 

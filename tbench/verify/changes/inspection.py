@@ -22,10 +22,10 @@ from tbench.verify.changes.facts import (
     MAX_INSPECTED,
     MENTIONS,
     NO_ORACLE,
+    ContainerFacts,
     File,
     ImageTree,
     OracleSystem,
-    Seen,
     Sign,
     Tests,
     WalkedFiles,
@@ -34,7 +34,7 @@ from tbench.verify.changes.facts import (
 )
 from tbench.verify.changes.image_facts import image_facts
 from tbench.verify.changes.system import host_signs, is_code, may_replace
-from tbench.verify.changes.turning import (
+from tbench.verify.changes.tampering import (
     READ_BY_RULES,
     imported_work,
     is_metadata,
@@ -86,7 +86,7 @@ _LOGS = (
 class Inspection:
     """The result of inspecting a container."""
 
-    seen: Seen
+    seen: ContainerFacts
     signs: tuple[Sign, ...]
     """Reasons to distrust a verdict from this container."""
     logs: Mapping[str, bytes]
@@ -95,7 +95,7 @@ class Inspection:
     """Peak memory use of the container; 0 if unknown."""
 
 
-async def look(
+async def inspect_container(
     task: Task,
     sandbox: Sandbox,
     facts: Facts | None = None,
@@ -120,7 +120,7 @@ async def look(
     for _ in range(_MAX_REQUESTS):  # processes in the container may change links between requests
         # The targets of links may hold settings and modules, too.
         tests = dataclasses.replace(tests, links=found.links)
-        seen = Seen(changes, image.tree, tests, given=given, oracle=oracle)
+        seen = ContainerFacts(changes, image.tree, tests, given=given, oracle=oracle)
         sums, contents = _needed_paths(seen)
         mentioning = {path for path in changes if may_mention(seen, path)}
         if is_complete and found.find_missing(sums, contents, walked.changed) <= asked:
@@ -159,7 +159,7 @@ async def _walk(
     return walked, found, len(walked.changed) <= MAX_INSPECTED
 
 
-def _unread(seen: Seen, wanted: set[str]) -> Iterator[Sign]:
+def _unread(seen: ContainerFacts, wanted: set[str]) -> Iterator[Sign]:
     """Yield a sign for each path that cannot be inspected: volumes, odd names, files beyond the limits."""
     for path in sorted(seen.given.volumes):
         yield Sign("unread", path, "is a volume, which is not compared with the image")
@@ -174,7 +174,7 @@ def _unread(seen: Seen, wanted: set[str]) -> Iterator[Sign]:
             yield Sign("unread", path, "is too large to be compared")
 
 
-def _needed_paths(seen: Seen) -> tuple[set[str], set[str]]:
+def _needed_paths(seen: ContainerFacts) -> tuple[set[str], set[str]]:
     """Return the paths whose checksums the rules need, and those whose contents they need."""
     sums: set[str] = set()
     contents = {"/etc/hosts", "/etc/resolv.conf", *imported_work(seen)}
@@ -191,7 +191,7 @@ def _needed_paths(seen: Seen) -> tuple[set[str], set[str]]:
     return sums - contents, contents
 
 
-def _may_impersonate(seen: Seen, path: str, change: str) -> bool:
+def _may_impersonate(seen: ContainerFacts, path: str, change: str) -> bool:
     """Whether a path, if it is a link, may pass for another module, a plugin or a test file."""
     name = basename(path)
     is_beside = dirname(path) in seen.tests.import_directories and (change == "changed" or "." not in name)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from seen_changes import IMAGE, LINK, container, strong, weak
 
-from tbench.verify.changes.turning import tampering_signs
+from tbench.verify.changes.tampering import tampering_signs
 from tbench.verify.changes.work import work_of
 
 SITE = "/usr/local/lib/python3.11/dist-packages"

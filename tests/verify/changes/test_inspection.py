@@ -11,7 +11,7 @@ import pytest
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
 from tbench.verify.changes.facts import Tests as TaskTests
-from tbench.verify.changes.looking import planted_programs
+from tbench.verify.changes.inspection import planted_programs
 from tbench.verify.report import Facts
 from tbench.verify.verifier import verify
 
