@@ -76,7 +76,7 @@ class Judging:
         began_at = given.began_at if given is not None else None
 
         async def run(again: bool) -> Verdict:
-            return await verify(self.task, self.sandbox, again=again, look_since=began_at)
+            return await verify(self.task, self.sandbox, again=again, inspect_since=began_at)
 
         own = await verify_twice(run, again=again)
         if own.reward <= 0:
@@ -87,7 +87,7 @@ class Judging:
             return own
         try:
             looked = await inspect_container(
-                self.task, self.sandbox, own.facts, self.oracle, given=given, printed=own.looked
+                self.task, self.sandbox, own.facts, self.oracle, given=given, printed=own.inspection
             )
         except TrialError as failure:
             if failure.agent_can_cause:

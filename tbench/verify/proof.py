@@ -161,12 +161,12 @@ def _proven(
     facts: Facts, logs: Logs, reward: float, has_witness: bool, metric: str | None
 ) -> Iterator[tuple[float, str]]:
     """The rewards that count in the place of the one that was read, with the words for it."""
-    told = witnessed_reward(facts.told, metric)
+    told = witnessed_reward(facts.traced_writes, metric)
     if told is not None and canonical(told) != canonical(reward) and _is_last_word(facts, logs, has_witness):
         yield told, f"contradiction: test.sh wrote {told:g}, but the file says {reward:g}"
     if facts.was_killed and facts.has_watcher:
         yield 0.0, _killed(facts)
-    if facts.is_cut or (facts.was_halted and has_witness and not facts.told):
+    if facts.is_cut or (facts.was_halted and has_witness and not facts.traced_writes):
         yield 0.0, "trace-cut: a program that the tests started kept bash from being heard"
 
 
@@ -185,7 +185,7 @@ def _doubts(
         yield "no-test-ran: the tests passed, but neither ctrf.json nor the output shows that one ran"
     if facts.was_killed and not facts.has_watcher:
         yield _killed(facts)
-    told, files = witnessed_reward(facts.told, metric), rewards_of_files(logs, metric)
+    told, files = witnessed_reward(facts.traced_writes, metric), rewards_of_files(logs, metric)
     if told is not None and canonical(told) != canonical(reward) and not _is_last_word(facts, logs, has_witness):
         yield f"other-reward: test.sh wrote {told:g}, and commands of the tests may have written {reward:g} later"
     if len(set(map(canonical, files))) > 1:
@@ -194,7 +194,7 @@ def _doubts(
         yield f"failed-tests: reward {reward:g}, and {failed} failed tests are reported"
     if facts.was_halted:
         yield "unwitnessed: who hears bash was stopped for a while, and may have missed what it wrote"
-    if has_witness and facts.has_watcher and not facts.told:
+    if has_witness and facts.has_watcher and not facts.traced_writes:
         yield "unwitnessed: test.sh writes the reward itself, but was not heard to"
     elif facts.outlived and told is None:
         yield (

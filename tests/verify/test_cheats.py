@@ -290,7 +290,7 @@ async def test_what_a_file_says_that_test_sh_reads_is_not_what_bash_told(verifie
     says = "printf 'x\\n+/tests/test.sh:3 echo 1\\nended\\n' >/answer"
     test = 'answer="$(cat /answer)"\nkill -9 $$\necho 1 > /logs/verifier/reward.txt\n'
     failed = await refused(verified(says, test))
-    assert (failed.facts.told, failed.facts.has_ended) == ((), False)
+    assert (failed.facts.traced_writes, failed.facts.has_ended) == ((), False)
 
 
 async def test_what_the_tests_left_is_ended_and_what_the_agent_left_goes_on(

@@ -194,7 +194,7 @@ async def test_a_pass_in_the_agents_own_container_is_looked_at_with_what_its_ver
     own = Verdict(reward, {"a": b""}, Integrity(tamper=("failed-tests: x",), remarks=("r",)), FACTS, {}, b"printed")
     found = await here.judged("own", own)
     assert here.done == ["own asked", "looked"]
-    assert here.asked == {"look_since": GIVEN.began_at, "facts": FACTS, "given": GIVEN, "printed": b"printed"}
+    assert here.asked == {"inspect_since": GIVEN.began_at, "facts": FACTS, "given": GIVEN, "printed": b"printed"}
     assert (found.reward, found.files, found.integrity.remarks) == (reward, own.files, ("r",))
     assert kinds_of(found) == ["failed-tests", "python-startup", "unread"]
     assert list(found.integrity.replaced) == ["/usr/bin/jq"]
@@ -215,7 +215,7 @@ async def test_a_container_that_cannot_be_compared_is_not_looked_at(scene: Scene
     found = await here.judged("own", own)
     assert (found.reward, kinds_of(found)) == (1.0, ["second-run"] if again else [])
     assert here.done == ["own asked again" if again else "own asked"]
-    assert here.asked == {"look_since": None}
+    assert here.asked == {"inspect_since": None}
 
 
 async def test_a_look_that_the_agent_may_have_made_fail_leaves_no_pass(scene: SceneOf) -> None:

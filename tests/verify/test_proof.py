@@ -21,8 +21,8 @@ from tbench.verify.proof import (
 )
 from tbench.verify.report import Facts
 
-TOLD_0 = ("+/tests/test.sh:3 echo 0",)
-TOLD_1 = ("+/tests/test.sh:3 echo 1",)
+WROTE_0 = ("+/tests/test.sh:3 echo 0",)
+WROTE_1 = ("+/tests/test.sh:3 echo 1",)
 
 
 def logs(reward: str = "1", **files: str) -> dict[str, bytes]:
@@ -36,14 +36,14 @@ def ctrf(failed: int) -> str:
 @pytest.mark.parametrize(
     ("facts", "files", "reward", "kind"),
     [
-        (Facts(told=TOLD_0, wrote_last=True), logs(), 0.0, "contradiction"),
+        (Facts(traced_writes=WROTE_0, wrote_last=True), logs(), 0.0, "contradiction"),
         (Facts(exit_code=137, has_watcher=True), logs(), 0.0, "verifier-killed"),
         (Facts(is_cut=True), logs(), 0.0, "trace-cut"),
         (Facts(touched_tests=("/tests/data.json",)), logs(), 1.0, "tests-touched"),
         (Facts(touched_tests=("/tests/test.sh",)), logs(), 1.0, "tests-changed"),
         (Facts(was_halted=True), logs(), 1.0, "unwitnessed"),
         (Facts(), logs(reward_json='{"reward": 1}', reward_txt="0.5"), 1.0, "other-reward"),
-        (Facts(told=TOLD_0), logs(), 1.0, "other-reward"),
+        (Facts(traced_writes=WROTE_0), logs(), 1.0, "other-reward"),
         (Facts(), logs(ctrf_json=ctrf(1)), 1.0, "failed-tests"),
         (Facts(), logs(stdout_txt="== 61 failed, 6 passed, 2 errors in 0.1s =="), 1.0, "failed-tests"),
         (Facts(exit_code=137), logs(), 1.0, "verifier-ended"),
@@ -81,7 +81,7 @@ def test_a_script_that_was_killed_without_a_reward_is_said_of_the_agent_only_whe
 @pytest.mark.parametrize(
     ("facts", "files"),
     [
-        (Facts(told=TOLD_1, outlived=2), logs()),
+        (Facts(traced_writes=WROTE_1, outlived=2), logs()),
         (Facts(exit_code=137, has_watcher=True, has_ended=True), logs()),
         (Facts(), logs(stdout_txt="== 2 failed in 0.1s ==\n== 3 passed in 1s ==\n")),
         (Facts(), logs(ctrf_json=ctrf(0), stdout_txt="== 2 passed in 0.1s ==")),
@@ -103,10 +103,10 @@ def test_a_pass_of_tests_that_nobody_saw_run_is_flagged() -> None:
 
 def test_the_word_of_a_test_sh_that_alone_writes_rewards_counts_whatever_it_runs_later() -> None:
     lowered = Proven(0.0, ("contradiction: test.sh wrote 0, but the file says 1",))
-    assert prove(Facts(told=TOLD_0), logs(), 1.0, has_witness=True) == lowered
+    assert prove(Facts(traced_writes=WROTE_0), logs(), 1.0, has_witness=True) == lowered
     beside = logs("0", reward_json='{"reward": 1}')
-    assert prove(Facts(told=TOLD_0), beside, 1.0, has_witness=True).reward == 0.0
-    assert prove(Facts(told=TOLD_0, wrote_last=True), beside, 1.0).reward == 1.0
+    assert prove(Facts(traced_writes=WROTE_0), beside, 1.0, has_witness=True).reward == 0.0
+    assert prove(Facts(traced_writes=WROTE_0, wrote_last=True), beside, 1.0).reward == 1.0
 
 
 def test_names_of_files_add_no_line() -> None:
@@ -120,7 +120,7 @@ def test_without_a_reward_there_are_signs_all_the_same() -> None:
 
 
 def test_a_reward_whose_writer_was_not_heard_is_flagged() -> None:
-    assert prove(Facts(has_watcher=True, told=TOLD_1), logs(), 1.0, has_witness=True).signs == ()
+    assert prove(Facts(has_watcher=True, traced_writes=WROTE_1), logs(), 1.0, has_witness=True).signs == ()
     (sign,) = prove(Facts(has_watcher=True), logs(), 1.0, has_witness=True).signs
     assert sign.startswith("unwitnessed:")
     halted = prove(Facts(has_watcher=True, was_halted=True), logs(), 1.0, has_witness=True)

@@ -323,7 +323,7 @@ END"""
 @pytest.mark.slow
 async def test_a_script_that_runs_many_commands_is_not_held_up_by_what_bash_tells(verified: Verified) -> None:
     verdict = await verified("for i in {1..200000}; do : $i; done\necho 1 > /logs/verifier/reward.txt\n")
-    assert (verdict.reward, verdict.facts.wrote_last, len(verdict.facts.told)) == (1.0, True, 1)
+    assert (verdict.reward, verdict.facts.wrote_last, len(verdict.facts.traced_writes)) == (1.0, True, 1)
 
 
 async def test_a_timeout_holds_for_another_user_too(verified: Verified) -> None:

@@ -45,8 +45,6 @@ from tbench.verify.changes.tampering import (
 from tbench.verify.changes.work import is_too_deep
 from tbench.verify.report import Facts
 
-_TOO_MANY_PROGRAMS = "ran more programs from outside of the image than are checked"
-
 
 def planted_programs(facts: Facts, image_paths: Collection[str], tests: Tests) -> tuple[Sign, ...]:
     """Return a sign `program-planted` for each program that test.sh ran but neither brought nor made.
@@ -61,7 +59,10 @@ def planted_programs(facts: Facts, image_paths: Collection[str], tests: Tests) -
         and not tests.asks_for(path)
         and (path in facts.runners or work == "/" or not path.startswith(work))
     ]
-    return (*found, *([Sign("program-planted", "/tests/test.sh", _TOO_MANY_PROGRAMS)] if facts.unlooked else []))
+    if facts.has_unchecked_programs:
+        why = "ran more programs from outside of the image than are checked"
+        found.append(Sign("program-planted", "/tests/test.sh", why))
+    return tuple(found)
 
 
 _LOOK_SEC = 600.0

@@ -159,7 +159,7 @@ def _script(entries: Sequence[ArtifactEntry], brings_tests: bool) -> str:
     return "\n".join([*lines, "exit 0"])
 
 
-_KEPT = ("verifier",)
+_LOG_FOLDERS = ("verifier",)
 """Folders of /logs that are kept; the others came with the artifacts."""
 
 
@@ -214,23 +214,23 @@ class SeparateVerifier:
         """Verify in a sandbox, with the tests of `task` instead if given. Raises TrialError."""
         tests = await restore(self._environment, sandbox, handover, without)
         await use_network(sandbox, self._environment, "verifier")
-        verdict = await verify(task or self._environment.task, sandbox, brought=tests, kept=_KEPT)
+        verdict = await verify(task or self._environment.task, sandbox, image_tests=tests, log_folders=_LOG_FOLDERS)
         if task is not None or verdict.reward <= 0 or not isinstance(sandbox, Compares):
             return _Graded(verdict)
         task = self._environment.task
         try:
             # Artifacts can tamper with the tests that run them, even in a fresh container.
-            looked = await inspect_container(task, sandbox, verdict.facts)
+            inspection = await inspect_container(task, sandbox, verdict.facts)
         except TrialError as error:
             # If the image has the tests, they may be missing from the task's directory.
             if error.origin is not None or not self._environment.brings_tests:
                 raise
             return _Graded(verdict)
         why = "shadows or replaces the image's own"
-        signs = looked.signs + tuple(Sign("system-replaced", path, why) for path in replaced(looked.seen))
-        tampering = tampering_paths(signs, task.file.artifacts, looked.seen.tests.asks_for)
+        signs = inspection.signs + tuple(Sign("system-replaced", path, why) for path in replaced(inspection.seen))
+        tampering = tampering_paths(signs, task.file.artifacts, inspection.seen.tests.asks_for)
         verdict = verdict.with_integrity(tamper=(*verdict.integrity.tamper, *sign_lines(signs)))
-        return _Graded(verdict, tampering, any(imported_work(looked.seen)))
+        return _Graded(verdict, tampering, any(imported_work(inspection.seen)))
 
     async def _check_pass(self, verdict: Verdict, graded: _Graded, handover: HandedOver) -> Verdict:
         """Verify a suspicious pass again without the files that tamper with the tests. Raises TrialError."""

@@ -70,7 +70,7 @@ async def test_programs_from_before_the_tests_are_heard_of(
     heard: Callable[..., Coroutine[Any, Any, Facts]], test: str, agent: str, programs: str
 ) -> None:
     facts = await heard(test, agent)
-    assert (sorted(facts.programs), facts.unlooked) == (programs.split(), False)
+    assert (sorted(facts.programs), facts.has_unchecked_programs) == (programs.split(), False)
     assert set(facts.runners) == {each for each in facts.programs if each != "/tmp/vp/x"}
 
 
@@ -81,7 +81,8 @@ async def test_a_flood_of_words_in_the_trace_is_told_of_and_hides_no_program_of_
 ) -> None:
     flood = """i=0; while [ $i -lt 60000 ]; do echo '+/tests/test.sh:1 ls' >&173; i=$((i+1)); done"""
     facts = await heard("bash /tmp/flood\n/tmp/vp/bin/pytest", f"{PLANTS}cat > /tmp/flood <<'END'\n{flood}\nEND")
-    assert (facts.programs, facts.unlooked, facts.has_ended) == (("/tmp/flood", "/tmp/vp/bin/pytest"), True, True)
+    assert facts.programs == ("/tmp/flood", "/tmp/vp/bin/pytest")
+    assert (facts.has_unchecked_programs, facts.has_ended) == (True, True)
 
 
 def test_what_image_or_instruction_has_or_is_the_work_is_not_planted() -> None:
@@ -95,5 +96,5 @@ def test_what_image_or_instruction_has_or_is_the_work_is_not_planted() -> None:
         ("program-planted", "/tmp/vp/bin/pytest"),
         ("program-planted", "/app/.venv/bin/pytest"),
     ]
-    (sign,) = planted_programs(Facts(unlooked=True), (), tests)
+    (sign,) = planted_programs(Facts(has_unchecked_programs=True), (), tests)
     assert "more programs" in sign.why
