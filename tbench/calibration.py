@@ -23,7 +23,7 @@ from tbench.storage.run_files import step_directory, trial_directory
 from tbench.tasks.task import Task
 from tbench.text import counted, names_shown, one_line, plain
 from tbench.verifier_logs import Logs
-from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTrial, keep, known
+from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTrial, load_calibration, save_calibration
 from tbench.verify.tests_shown import TEST_SUMS, logs_in, tests_shown
 
 if TYPE_CHECKING:
@@ -151,13 +151,13 @@ class CalibrationRun:
             "trials": tuple(trial for trial in now.trials if trial.counts),
             "offline": now.offline if now.offline is not None and now.offline.counts else None,
         }
-        keep(now.model_copy(update=lasting), self.root)
+        save_calibration(now.model_copy(update=lasting), self.root)
         return replace(each, calibration=now)
 
     async def _with_stored(self, runner: Runner, task: Task) -> CalibratedTask:
         """Return the task with its stored calibration, or an empty one. Raises TrialError if there is no image."""
         image, architecture = await runner.prepare(task)
-        earlier = None if self.again else known(task, image, architecture, self.say, self.root)
+        earlier = None if self.again else load_calibration(task, image, architecture, self.say, self.root)
         if earlier is not None:
             return CalibratedTask(task, earlier)
         begun = Calibration(

@@ -42,7 +42,7 @@ from tbench.storage.read_run import read_run
 from tbench.tasks.sources import TaskSet
 from tbench.text import counted
 from tbench.threads import THREADS
-from tbench.verify.calibration import usual_sec
+from tbench.verify.calibration import mean_oracle_sec
 
 if TYPE_CHECKING:
     from harness.endpoint.replicas import Endpoint
@@ -195,7 +195,7 @@ def expected_sec(config: RunConfig, tasks: TaskSet, directory: Path, say: Callab
     """
     if config.schedule.order != "longest":
         return {}
-    known, oracle = _recorded_sec(config, tasks, directory, say), usual_sec(tasks.tasks)
+    known, oracle = _recorded_sec(config, tasks, directory, say), mean_oracle_sec(tasks.tasks)
     both = [name for name in oracle if name in known]
     factor = sum(known[name] for name in both) / sum(oracle[name] for name in both) if both else 1.0
     return {name: sec * factor for name, sec in oracle.items()} | dict(known)

@@ -24,7 +24,7 @@ from tbench.storage.read_run import read_results, read_run_document
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, attempts, is_run, step_directory, trial_directory
 from tbench.storage.run_store import RunStore, write_trial
 from tbench.tasks.task import Task
-from tbench.verify.calibration import CalibratingAgent, Calibration, image_identity, known
+from tbench.verify.calibration import CalibratingAgent, Calibration, image_identity, load_calibration
 from tbench.verify.judging import uncleared
 from tbench.verify.policy import (
     AS_THE_ORACLE,
@@ -139,7 +139,7 @@ _VERIFIER_DIRECTORIES = ("verifier", "isolated/verifier")
 def calibrations_of(tasks: Iterable[Task], planned: Iterable[PlannedTask], architecture: str) -> dict[str, Calibration]:
     """Return the calibrations of tasks with the images that a run used, by name."""
     images = {each.name: image_identity(each.image_origin, each.image_id) for each in planned}
-    found = {task.name: known(task, images.get(task.name, ""), architecture) for task in tasks}
+    found = {task.name: load_calibration(task, images.get(task.name, ""), architecture) for task in tasks}
     return {name: each for name, each in found.items() if each is not None}
 
 
@@ -175,7 +175,7 @@ def calibration_for(result: TrialResult, task: Task, architecture: str) -> Calib
     """Return the calibration for a trial's task and image; None if its agent is one that calibrates."""
     if result.agent in get_args(CalibratingAgent):
         return None
-    return known(task, image_identity(result.image_origin, result.image_id), architecture)
+    return load_calibration(task, image_identity(result.image_origin, result.image_id), architecture)
 
 
 def _may_change(result: TrialResult) -> bool:

@@ -12,7 +12,7 @@ from tbench.reward import canonical, is_solved
 from tbench.sandbox.backend import Compares, Copies, Sandbox
 from tbench.tasks.task import Task
 from tbench.text import plain
-from tbench.verify.calibration import Calibration, unlike_oracle, unlike_oracles_files
+from tbench.verify.calibration import Calibration, test_differences, test_file_differences
 from tbench.verify.changes.facts import OracleSystem, path_list
 from tbench.verify.judging import CLEARED, MOST_REPLACED, Judging
 from tbench.verify.tests_shown import tests_shown
@@ -75,8 +75,8 @@ def like_oracle(verdict: Verdict, oracle: Calibration | None, task: Task) -> Ver
     for place in ("", "isolated/"):
         if logs := logs_among(verdict.files, f"{place}verifier/"):
             shown = tests_shown(logs)
-            found = unlike_oracle(shown, oracle, task.step_name)
-            also = unlike_oracles_files(logs, shown, oracle, task.step_name)
+            found = test_differences(shown, oracle, task.step_name)
+            also = test_file_differences(logs, shown, oracle, task.step_name)
             signs += [f"{UNLIKE_ORACLE} {words}" for words in (found, also) if words]
     if oracle.passes_fresh:
         found = f"{DISAGREEMENT}{_NOT_FRESH.removeprefix(UNCONFIRMED)}{WORKS_FRESH}"

@@ -39,7 +39,7 @@ from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, build_tag
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
-from tbench.verify.calibration import keep
+from tbench.verify.calibration import save_calibration
 from tbench.verify.reward import read_reward
 from tbench.verify.verifier import Verdict, VerifierFailed
 
@@ -340,7 +340,7 @@ async def _calibrate(cheats: Sequence[Cheat], written: Sequence[Mapping[str, Pat
     for kind, each in zip(likes, found, strict=True):
         assert each.calibration is not None, (kind, each.error)
         for path in (paths[cheat.name] for paths in written for cheat in cheats if cheat.kind == kind):
-            keep(each.calibration.model_copy(update={"task": path.name, "task_hash": Task.read(path).hash}))
+            save_calibration(each.calibration.model_copy(update={"task": path.name, "task_hash": Task.read(path).hash}))
 
 
 def _with_oracle(cheat: Cheat, path: Path, twin: Path) -> Task:

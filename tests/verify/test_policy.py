@@ -29,7 +29,7 @@ from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_SNAPSHOT
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.verify.calibration import Calibration, image_identity, keep
+from tbench.verify.calibration import Calibration, image_identity, save_calibration
 from tbench.verify.policy import verify_by
 from tbench.verify.verifier import Verdict, VerifierFailed
 
@@ -450,7 +450,7 @@ async def test_a_pass_of_a_trial_that_is_verified_again_is_held_to_the_oracles(
         "measured_at": "2026-01-01T00:00Z",
         "trials": [trial],
     }
-    keep(Calibration.model_validate(known))
+    save_calibration(Calibration.model_validate(known))
     (change,) = await regrade(partial(DockerBackend, engine), directory, (), None, print)
     assert change.after is not None and change.after.reward == 1.0
     words = "unlike-oracle: of 1 tests that the oracle passes 1 not shown (t::test_a)"
