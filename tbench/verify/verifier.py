@@ -27,7 +27,7 @@ from tbench.sandbox.backend import BUSYBOX, NOT_STAGED, Sandbox
 from tbench.tasks.task import Task
 from tbench.verifier_logs import Logs
 from tbench.verify.changes.facts import Tests, look_functions, walk_argument
-from tbench.verify.proof import calls_pytest, prove, reward_lines, starts_no_subshell, writes_alone
+from tbench.verify.proof import calls_pytest, check_reward, is_only_reward_writer, reward_lines, starts_no_subshell
 from tbench.verify.report import NO_FACTS, Facts, PartOutput, parse_time, read_report
 from tbench.verify.reward import read_metrics, read_reward, remarks
 from tbench.verify.tests_shown import TEST_SUMS, test_files_shown
@@ -296,18 +296,20 @@ class _VerifierRun:
         try:
             reward = _reward(self.task, facts, logs, wants_pytest)
         except TrialError as failure:
-            integrity = seen.model_copy(update={"tamper": prove(facts, logs, None).signs})
+            integrity = seen.model_copy(update={"tamper": check_reward(facts, logs, None).signs})
             raise VerifierFailed(failure.type, str(failure), files, integrity, facts) from None
         metric = self.task.file.verifier.metric
-        proven = prove(facts, logs, reward, calls_pytest=wants_pytest, has_witness=self._has_witness, metric=metric)
-        assert proven.reward is not None
-        update = {"tamper": proven.signs, "remarks": remarks(logs, proven.reward, metric)}
+        checked = check_reward(
+            facts, logs, reward, calls_pytest=wants_pytest, is_only_writer=self._is_only_writer, metric=metric
+        )
+        assert checked.reward is not None
+        update = {"tamper": checked.signs, "remarks": remarks(logs, checked.reward, metric)}
         files.pop(f"verifier/{TEST_SUMS}", None)
-        if proven.reward > 0 and (sums := await self._test_sums(logs)):
+        if checked.reward > 0 and (sums := await self._test_sums(logs)):
             files[f"verifier/{TEST_SUMS}"] = sums
         # If the reward is contradicted, the numbers beside it are not trusted either.
-        metrics = read_metrics(logs) if proven.reward == reward else {}
-        return Verdict(proven.reward, files, seen.model_copy(update=update), facts, metrics, inspection)
+        metrics = read_metrics(logs) if checked.reward == reward else {}
+        return Verdict(checked.reward, files, seen.model_copy(update=update), facts, metrics, inspection)
 
     async def _test_sums(self, logs: Logs) -> bytes:
         """Return sha256sum's lines for the test files outside /tests that the output of a pass names."""
@@ -329,13 +331,13 @@ class _VerifierRun:
         return {name: data.decode("utf-8", "replace") for name, data in found.items() if data is not None}
 
     @property
-    def _has_witness(self) -> bool:
-        """Whether test.sh itself writes each reward."""
+    def _is_only_writer(self) -> bool:
+        """Whether only test.sh writes rewards, so that each write is traced."""
         if self.image_tests is not None:
-            return not self.image_tests.others_mention_reward and writes_alone(self._test_script, ())
+            return not self.image_tests.others_mention_reward and is_only_reward_writer(self._test_script, ())
         entries = self.task.tests.items()
         others = (entry.data for name, entry in entries if name != "test.sh" and entry.data is not None)
-        return writes_alone(self._test_script, others)
+        return is_only_reward_writer(self._test_script, others)
 
     async def _run(self, again: bool) -> tuple[Facts, dict[str, bytes], bytes]:
         """Run verifier.sh; return its facts, the files that are kept, and the inspection's output.

@@ -543,7 +543,7 @@ async def test_what_has_no_end_among_the_tests_is_told_and_never_opened(verified
     verdict = await verified(f"{script}echo 1 >{AT}", judge="true\n")
     (changed, new) = verdict.integrity.tamper
     assert changed == "tests-changed: /tests/judge.sh changed while the tests ran"
-    assert new == "tests-changed: /tests/large.py, /tests/pipe.py, /tests/zero.py came while the tests ran"
+    assert new == "tests-changed: /tests/large.py, /tests/pipe.py, /tests/zero.py appeared while the tests ran"
 
 
 async def test_what_every_new_container_has_in_dev_is_put_back(verified: Verified) -> None:
