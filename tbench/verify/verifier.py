@@ -29,7 +29,7 @@ from tbench.verifier_logs import Logs
 from tbench.verify.changes.facts import Tests, look_functions, walk_argument
 from tbench.verify.proof import calls_pytest, check_reward, is_only_reward_writer, reward_lines, starts_no_subshell
 from tbench.verify.report import NO_FACTS, Facts, PartOutput, parse_time, read_report
-from tbench.verify.reward import read_metrics, read_reward, remarks
+from tbench.verify.reward import read_metrics, read_reward, reward_remarks
 from tbench.verify.tests_shown import TEST_SUMS, test_files_shown
 
 Part = Literal["whole", "prepare", "run", "collect"]
@@ -303,7 +303,7 @@ class _VerifierRun:
             facts, logs, reward, calls_pytest=wants_pytest, is_only_writer=self._is_only_writer, metric=metric
         )
         assert checked.reward is not None
-        update = {"tamper": checked.signs, "remarks": remarks(logs, checked.reward, metric)}
+        update = {"tamper": checked.signs, "remarks": reward_remarks(logs, checked.reward, metric)}
         files.pop(f"verifier/{TEST_SUMS}", None)
         if checked.reward > 0 and (sums := await self._test_sums(logs)):
             files[f"verifier/{TEST_SUMS}"] = sums
