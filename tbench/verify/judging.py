@@ -116,7 +116,7 @@ class Judging:
             if has_code(looked.seen, work[0]) or self.oracle.is_own:
                 run, oracle = partial(self._with_work, self.sandbox.copy, work), self.oracle
                 verdict = await try_control(
-                    verdict, self.task, run, is_oracle=oracle.is_own, fails=oracle.fails_control
+                    verdict, self.task, run, is_oracle=oracle.is_own, oracle_fails=oracle.fails_control
                 )
             verdict = verdict.with_integrity(replaced=_replaced(looked.seen))
         # What stayed behind may be why work does not pass, and says nothing against a pass; the others do.

@@ -248,7 +248,7 @@ class SeparateVerifier:
             async def run(task: Task) -> Verdict:
                 return (await self._grade_in_new(handover, without, task)).verdict
 
-            verdict = await try_control(verdict, self._environment.task, run, is_oracle=False, fails=False)
+            verdict = await try_control(verdict, self._environment.task, run, is_oracle=False, oracle_fails=False)
         return verdict
 
     async def _works_without_artifacts(self, handover: HandedOver) -> bool:
