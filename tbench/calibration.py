@@ -196,11 +196,11 @@ async def measure(runner: Runner, task: Task, agent: CalibratingAgent, repetitio
 def _measured(
     task: Task, agent: CalibratingAgent, repetition: int, result: TrialResult, directory: Path
 ) -> MeasuredTrial:
-    from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, uncleared
+    from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, undo_clearing
 
     steps = {step.name: step_directory(directory, step.name) for step in result.task_steps if step.begun}
     logs = {name: logs_in(each / "verifier") for name, each in (steps or {"": directory}).items()}
-    tamper = [uncleared(sign, ADDED_BY_ORACLE) for sign in result.integrity.tamper]
+    tamper = [undo_clearing(sign, ADDED_BY_ORACLE) for sign in result.integrity.tamper]
     return MeasuredTrial(
         agent=agent,
         repetition=repetition,

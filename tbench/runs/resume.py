@@ -25,15 +25,15 @@ from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, attempts, is_run
 from tbench.storage.run_store import RunStore, write_trial
 from tbench.tasks.task import Task
 from tbench.verify.calibration import CalibratingAgent, Calibration, image_identity, load_calibration
-from tbench.verify.judging import uncleared
+from tbench.verify.judging import undo_clearing
 from tbench.verify.policy import (
-    AS_THE_ORACLE,
+    ALSO_WITH_ORACLE,
     NEEDS_SYSTEM,
+    ORACLE_PASSES_FRESH,
     SYSTEM_REPLACED,
     UNLIKE_ORACLE,
-    WORKS_FRESH,
-    like_oracle,
-    weighed,
+    compare_pass,
+    weigh_verdicts,
 )
 from tbench.verify.reward import read_metrics
 from tbench.verify.tests_shown import logs_in
@@ -180,7 +180,7 @@ def calibration_for(result: TrialResult, task: Task, architecture: str) -> Calib
 
 def _may_change(result: TrialResult) -> bool:
     """Whether the result is a pass, or lost its pass to an earlier calibration."""
-    return bool(result.reward) or any(WORKS_FRESH in sign for sign in result.integrity.tamper)
+    return bool(result.reward) or any(ORACLE_PASSES_FRESH in sign for sign in result.integrity.tamper)
 
 
 def settled(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
@@ -228,10 +228,12 @@ def _settled_steps(result: TrialResult, oracle: Calibration, task: Task, directo
 
 
 def _settled(verdict: Verdict, oracle: Calibration, task: Task, directory: Path) -> Verdict:
-    rewards, signs = verdict.integrity.rewards, [uncleared(sign, AS_THE_ORACLE) for sign in verdict.integrity.tamper]
+    rewards = verdict.integrity.rewards
+    signs = [undo_clearing(sign, ALSO_WITH_ORACLE) for sign in verdict.integrity.tamper]
     if verdict.files:  # they show the tests again
         signs = [sign for sign in signs if not sign.startswith(UNLIKE_ORACLE)]
-    lower = [sign for sign in signs if sign.startswith((NEEDS_SYSTEM, SYSTEM_REPLACED)) or sign.endswith(WORKS_FRESH)]
+    system = (NEEDS_SYSTEM, SYSTEM_REPLACED)
+    lower = [sign for sign in signs if sign.startswith(system) or sign.endswith(ORACLE_PASSES_FRESH)]
     if lower and oracle.passes_fresh is not None and {"shared", "isolated"} <= rewards.keys():
         signs = [sign for sign in signs if sign not in lower]
         stands = any(sign.startswith(NEEDS_SYSTEM) for sign in lower)
@@ -239,10 +241,10 @@ def _settled(verdict: Verdict, oracle: Calibration, task: Task, directory: Path)
         shared = dataclasses.replace(verdict.with_integrity(tamper=signs), reward=rewards["shared"], metrics=metrics)
         isolated = Verdict(rewards["isolated"], {}, metrics=_metrics(directory / _VERIFIER_DIRECTORIES[1]))
         needs_system = stands or all(map(is_weak, signs))
-        verdict = weighed(shared, isolated, oracle, needs_system=needs_system)
+        verdict = weigh_verdicts(shared, isolated, oracle, needs_system=needs_system)
     else:
         verdict = verdict.with_integrity(tamper=signs)
-    return like_oracle(verdict, oracle, task)
+    return compare_pass(verdict, oracle, task)
 
 
 def _verifier_files(directory: Path) -> dict[str, bytes]:

@@ -35,7 +35,7 @@ from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.text import one_line
 from tbench.verify.calibration import CalibratingAgent, Calibration, architecture_of, image_identity, load_calibration
-from tbench.verify.policy import is_kept, like_oracle, verify_by
+from tbench.verify.policy import compare_pass, is_kept, verify_by
 from tbench.verify.separate.collecting import collect, hands_over, save_artifacts
 from tbench.verify.separate.grading import SeparateVerifier
 from tbench.verify.verifier import Verdict, VerifierFailed
@@ -289,7 +289,7 @@ class Trial:
         verdict = await verifier.verify(handover)
         if not is_last:
             await verifier.remove()
-        return like_oracle(verdict, await asyncio.to_thread(self._oracle), part.task)
+        return compare_pass(verdict, await asyncio.to_thread(self._oracle), part.task)
 
     async def _verdict_in_sandbox(self, part: TrialPart, sandbox: Sandbox) -> Verdict:
         remarks: tuple[str, ...] = ()

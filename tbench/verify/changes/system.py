@@ -59,7 +59,7 @@ def is_code(seen: ContainerFacts, path: str) -> bool:
     return path.startswith(seen.interpreters) or any(each.fullmatch(path) for each in (_CODE, _SYSTEM_SETTINGS))
 
 
-def replaced(seen: ContainerFacts) -> dict[str, str]:
+def replaced_paths(seen: ContainerFacts) -> dict[str, str]:
     """Return changed system paths, and new ones that programs or tests look for, with the start of their checksums.
 
     In order of path. Tests that run beside such files may behave differently than in the image.

@@ -65,7 +65,7 @@ def work_of(seen: ContainerFacts, signs: Collection[Sign]) -> Work:
     return paths, removed
 
 
-def has_code(seen: ContainerFacts, paths: Collection[str]) -> bool:
+def may_contain_code(seen: ContainerFacts, paths: Collection[str]) -> bool:
     """Whether any of the paths may be code: neither a directory nor named like a data file."""
     above = {dirname(path) for path in paths} | seen.image.by_directory.keys()
     files = (

@@ -19,7 +19,7 @@ from tbench.tasks.environment import Environment
 from tbench.tasks.task import Task
 from tbench.verify.changes.facts import Sign, sign_lines
 from tbench.verify.changes.inspection import inspect_container
-from tbench.verify.changes.system import replaced
+from tbench.verify.changes.system import replaced_paths
 from tbench.verify.changes.tampering import imported_work
 from tbench.verify.changes.work import KINDS_IN_FRESH
 from tbench.verify.control_tests import try_control
@@ -227,7 +227,7 @@ class SeparateVerifier:
                 raise
             return _Graded(verdict)
         why = "shadows or replaces the image's own"
-        signs = inspection.signs + tuple(Sign("system-replaced", path, why) for path in replaced(inspection.seen))
+        signs = inspection.signs + tuple(Sign("system-replaced", path, why) for path in replaced_paths(inspection.seen))
         tampering = tampering_paths(signs, task.file.artifacts, inspection.seen.tests.asks_for)
         verdict = verdict.with_integrity(tamper=(*verdict.integrity.tamper, *sign_lines(signs)))
         return _Graded(verdict, tampering, any(imported_work(inspection.seen)))

@@ -7,7 +7,7 @@ from seen_changes import IMAGE, container, strong
 
 from tbench.sandbox.backend import BackendFacts
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Sign
-from tbench.verify.changes.system import host_signs, replaced
+from tbench.verify.changes.system import host_signs, replaced_paths
 from tbench.verify.changes.work import work_of
 
 SITE = "/usr/local/lib/python3.11/dist-packages"
@@ -32,7 +32,7 @@ MORE = IMAGE | dict.fromkeys(
 )  # fmt: skip
 def test_what_is_not_the_image_s_and_what_comes_before_it_is_told_and_stays_behind(path: str) -> None:
     seen = container({path: b"other"}, image=MORE, script="answers; pip install x\n")
-    assert [*replaced(seen)] == [path]
+    assert [*replaced_paths(seen)] == [path]
     assert work_of(seen, []) == ([], [])
 
 
@@ -45,7 +45,7 @@ def test_what_is_not_the_image_s_and_what_comes_before_it_is_told_and_stays_behi
 )  # fmt: skip
 def test_what_hides_nothing_comes_along(path: str) -> None:
     seen = container({path: b"other"}, image=MORE)
-    assert (replaced(seen), work_of(seen, [])[0]) == ({}, [path])
+    assert (replaced_paths(seen), work_of(seen, [])[0]) == ({}, [path])
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_what_hides_nothing_comes_along(path: str) -> None:
 )  # fmt: skip
 def test_what_installers_write_says_nothing_and_stays_behind(path: str) -> None:
     seen = container({path: b"other"}, image=MORE)
-    assert (replaced(seen), work_of(seen, [])) == ({}, ([], []))
+    assert (replaced_paths(seen), work_of(seen, [])) == ({}, ([], []))
 
 
 def test_what_has_the_image_s_content_or_is_asked_for_or_came_with_the_tests_is_not_replaced() -> None:
-    assert replaced(container({"/usr/bin/jq": IMAGE["/usr/bin/jq"]})) == {}
-    assert replaced(container({"/usr/bin/jq": b"other"}, instruction="Repair `jq` in /usr/bin/jq.")) == {}
-    assert replaced(container({"/usr/bin/jq": b"other"}, changed_by_tests=frozenset({"/usr/bin/jq"}))) == {}
-    assert replaced(container({"/usr/bin/jq": None})) == {"/usr/bin/jq": ""}
+    assert replaced_paths(container({"/usr/bin/jq": IMAGE["/usr/bin/jq"]})) == {}
+    assert replaced_paths(container({"/usr/bin/jq": b"other"}, instruction="Repair `jq` in /usr/bin/jq.")) == {}
+    assert replaced_paths(container({"/usr/bin/jq": b"other"}, changed_by_tests=frozenset({"/usr/bin/jq"}))) == {}
+    assert replaced_paths(container({"/usr/bin/jq": None})) == {"/usr/bin/jq": ""}
 
 
 def test_a_program_that_the_instruction_wants_made_comes_along_under_a_name_that_the_tests_use() -> None:
@@ -153,7 +153,7 @@ def test_what_tests_look_for_in_the_system_comes_only_where_the_oracle_has_added
     own = OracleSystem(is_own=True)
     assert brought(INSTALLED, own) == INSTALLED.keys()
     assert brought({"/usr/bin/jq": b"other"}, own) == set()
-    oracle = OracleSystem(frozenset(replaced(container(INSTALLED, oracle=own, **ASKS)).items()))  # type: ignore[arg-type]
+    oracle = OracleSystem(frozenset(replaced_paths(container(INSTALLED, oracle=own, **ASKS)).items()))  # type: ignore[arg-type]
     assert brought(INSTALLED, oracle) == INSTALLED.keys()
     other = {
         "/usr/local/bin/served": b"x",
@@ -166,5 +166,5 @@ def test_what_tests_look_for_in_the_system_comes_only_where_the_oracle_has_added
 
 @pytest.mark.parametrize("path", ["/usr/bin/json.py", "/usr/x86_64-linux-gnu/bin/jq", "/usr/local/bin/pytest.so"])
 def test_what_lies_among_programs_hides_other_programs_and_the_modules_of_those(path: str) -> None:
-    assert path in replaced(container({path: b"x"}))
+    assert path in replaced_paths(container({path: b"x"}))
     assert work_of(container({path: b"x"}), [])[0] == []
