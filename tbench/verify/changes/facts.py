@@ -45,7 +45,7 @@ def path_list(paths: Sequence[str]) -> str:
 
 
 # A walk finds changed files by their ctime: processes in a container cannot set it back, and files of the image have
-# the time at which the image came to the machine.
+# the time at which the image was stored on the machine.
 
 ChangeKind = Literal["added", "changed", "removed"]
 MAX_INSPECTED = 400

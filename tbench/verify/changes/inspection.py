@@ -47,7 +47,7 @@ from tbench.verify.report import Facts
 
 
 def planted_programs(facts: Facts, image_paths: Collection[str], tests: Tests) -> tuple[Sign, ...]:
-    """Return a sign `program-planted` for each program that test.sh ran but neither brought nor made.
+    """Return a sign `program-planted` for each program that test.sh ran but did not create, and that the image lacks.
 
     Programs in the working directory are part of the work, unless they run the tests.
     """

@@ -125,7 +125,7 @@ async def _restore(
         image = environment.settings.docker_image or f"built of {environment.folder}/"
         raise TrialError("tests_missing", f"the verifier's image ({image}) has no /tests/test.sh")
     if ended.exit_code != 0:
-        why = "timed out" if ended.timed_out else "the disk is full, or a path needs a folder where there is none"
+        why = "timed out" if ended.timed_out else "the disk is full, or a path needs a folder where a file is"
         code = "" if ended.exit_code in (None, NOT_STAGED) else f" ({ended.exit_code})"
         message = f"the artifacts could not be copied into the verifier's container: {why}{code}"
         # Unless it timed out, the artifacts themselves may be the cause.
@@ -160,7 +160,7 @@ def _script(entries: Sequence[ArtifactEntry], brings_tests: bool) -> str:
 
 
 _LOG_FOLDERS = ("verifier",)
-"""Folders of /logs that are kept; the others came with the artifacts."""
+"""Folders of /logs that are kept; the others are part of the artifacts."""
 
 
 @dataclass(frozen=True)
