@@ -1,4 +1,4 @@
-"""Changes of a made-up container, for the rules that judge them."""
+"""Facts about made-up containers, for the rules about changes."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ IMAGE: Mapping[str, bytes] = {
     "/etc/resolv.conf": b"nameserver 127.0.0.11\n",
     "/root/.bashrc": b"# nothing\n",
 }
-"""What the image has, by path."""
+"""Files of the image by path."""
 LINK = b"a link"
 SCRIPT = "python3 -m pytest -rA /tests/test_outputs.py && jq . x\n"
 
 
 async def changes_of(sandbox: Any) -> dict[str, ChangeKind]:
-    """How a real container differs from its image."""
+    """Return the differences of a real container from its image."""
     now = await walk(sandbox, (await sandbox.backend_facts()).began_at)
     return now.beyond(ImageTree((await walk(await sandbox.original())).paths, ()).by_directory)
 
 
 async def walk(sandbox: Any, since: float = math.inf) -> WalkedFiles:
-    """A walk through a real container, as a look makes it."""
+    """Walk through a real container like an inspection."""
     lists = f"/opt/tbench/bin/changed -a {since!r} inf {0 if since == math.inf else 400} / 3>/dev/null"
     return WalkedFiles.read((await sandbox.shell(lists, timeout_sec=60, user="root")).output)
 
@@ -55,7 +55,7 @@ def container(
     image: Mapping[str, bytes] = IMAGE,
     **parts: Any,
 ) -> ContainerFacts:
-    """A container in which the files lie that are `changed`; None stands for one that is gone, LINK for a link."""
+    """Return a container with `changed` files by path; None stands for a removed file, LINK for a link."""
     changes: dict[str, ChangeKind] = {
         path: "removed" if data is None else "changed" if path in image else "added" for path, data in changed.items()
     }
@@ -76,10 +76,10 @@ def _files(contents: Mapping[str, bytes]) -> dict[str, File]:
 
 
 def strong(signs: Any) -> set[str]:
-    """Kinds of the strong ones among signs."""
+    """Return the kinds of the strong signs."""
     return {sign.partition(":")[0] for sign in sign_lines(signs) if not is_weak(sign)}
 
 
 def weak(signs: Any) -> set[str]:
-    """Kinds of the weak ones."""
+    """Return the kinds of the weak signs."""
     return {sign.partition(":")[0] for sign in sign_lines(signs) if is_weak(sign)}
