@@ -1,4 +1,4 @@
-"""From the bytes that verifier.sh prints to facts and files."""
+"""Parsing of the output of verifier.sh into facts and files."""
 
 from __future__ import annotations
 
