@@ -56,8 +56,7 @@ async def try_control(
         is_disarmed = did_not_fail(tests_shown(verdict.logs), tests_shown(tried.logs), with_test[1])
     if not is_disarmed or not is_solved(tried.reward):
         return verdict
-    sign = "tests-disarmed: tests that must fail pass with the work in place"
-    return verdict.with_integrity(tamper=(*verdict.integrity.tamper, sign))
+    return verdict.with_signs("tests-disarmed: tests that must fail pass with the work in place")
 
 
 # -- other expected values -----------------------------------------------------------------------

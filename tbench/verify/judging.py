@@ -84,7 +84,7 @@ class Judge:
         if own.reward <= 0:
             return own
         if again or own.integrity.regrades:
-            own = own.with_integrity(tamper=(*own.integrity.tamper, SECOND_RUN))
+            own = own.with_signs(SECOND_RUN)
         if given is None:
             return own
         try:
@@ -95,12 +95,11 @@ class Judge:
             if failure.agent_can_cause:
                 raise VerifierFailed(failure.type, str(failure), own.files, own.integrity, own.facts) from failure
             reason = f"the container could not be inspected: {failure.type}: {plain(str(failure), 200)}"
-            return own.with_integrity(tamper=(*own.integrity.tamper, f"{UNCONFIRMED} {reason}"))
+            return own.with_signs(f"{UNCONFIRMED} {reason}")
         of_oracle = [sign for sign in inspection.signs if is_oracle_file(inspection.seen, sign.path)]
         signs = sign_lines(sign for sign in inspection.signs if sign not in of_oracle)
         cleared = (f"{CLEARED}{sign}{ADDED_BY_ORACLE}" for sign in sign_lines(of_oracle))
-        replaced = _first_replaced(inspection.seen)
-        return own.with_integrity(tamper=(*own.integrity.tamper, *signs, *cleared), replaced=replaced)
+        return own.with_signs(*signs, *cleared).with_integrity(replaced=_first_replaced(inspection.seen))
 
     async def _try_fresh_container(self, _: bool) -> Verdict:
         """Return the verdict of a fresh container, which is the same whether or not a verifier ran before."""
@@ -138,8 +137,8 @@ class Judge:
             files={**inspection.logs, **verdict.files},
             facts=dataclasses.replace(verdict.facts, memory_peak_bytes=peak),
         )
-        tamper, evidence = (*verdict.integrity.tamper, *signs), sorted(planted)[:_MAX_EVIDENCE]
-        return verdict.with_integrity(tamper=tamper, evidence=(*verdict.integrity.evidence, *evidence))
+        evidence = (*verdict.integrity.evidence, *sorted(planted)[:_MAX_EVIDENCE])
+        return verdict.with_signs(*signs).with_integrity(evidence=evidence)
 
     async def _without_additions(self, verdict: Verdict, whole: Work, rest: Work) -> Verdict:
         """Return a pass of the whole work or, if that changed the system, the verdict about the rest if it is as good.
@@ -154,10 +153,11 @@ class Judge:
                 return of_rest
         except VerifierFailed:
             pass
-        paths = {path for paths in rest for path in paths}
-        needed = path_list([path for paths_of_whole in whole for path in paths_of_whole if path not in paths])
-        sign = f"{SYSTEM_ADDED} it passes only with {needed}, added to the system or removed from it"
-        return verdict.with_integrity(tamper=(*verdict.integrity.tamper, sign))
+        in_rest = set(itertools.chain(*rest))
+        needed = path_list(path for path in itertools.chain(*whole) if path not in in_rest)
+        return verdict.with_signs(
+            f"{SYSTEM_ADDED} it passes only with {needed}, added to the system or removed from it"
+        )
 
     async def _verify_with(self, fill: Fill, work: Work, task: Task | None = None) -> Verdict:
         """Return the verdict of a fresh container with the work or, if no test ran there, of another one."""

@@ -63,9 +63,9 @@ async def verify_by(
         if verdict.reward > 0 and policy == "both" and passes_fresh is False:
             verdict = weigh_verdicts(verdict, None, oracle, needs_system=True)
         elif verdict.reward > 0 and isinstance(sandbox, Compares):
-            replaced = path_list([*verdict.integrity.replaced])
+            replaced = path_list(verdict.integrity.replaced)
             sign = f"{ALONE}, with replaced system files: {replaced}" if replaced else ALONE
-            verdict = verdict.with_integrity(tamper=(*verdict.integrity.tamper, sign))
+            verdict = verdict.with_signs(sign)
     return compare_pass(verdict.with_integrity(verify=policy), oracle, task)
 
 
@@ -118,7 +118,7 @@ async def _judge_in_both(judge: Judge, *, oracle_passes_fresh: bool | None) -> V
         return own
     signs = failure.integrity.tamper if isinstance(failure, VerifierFailed) else ()
     unconfirmed = f"{_NOT_FRESH}: {failure.type}: {plain(str(failure), 200)}"
-    return own.with_integrity(tamper=(*own.integrity.tamper, *signs, unconfirmed))
+    return own.with_signs(*signs, unconfirmed)
 
 
 def _merge_verdicts(own: Verdict, fresh: Verdict) -> Verdict:
@@ -143,20 +143,16 @@ def weigh_verdicts(
     other = f"{fresh.reward:g} in a fresh container" if fresh is not None else "no fresh container was used"
     rewards = f"{other}, {shared.reward:g} in the agent's own"
     passes_fresh = None if oracle is None else oracle.passes_fresh
-    signs = list(shared.integrity.tamper)
     if fresh is not None and (passes_fresh or not needs_system):
-        signs.append(f"{_DISAGREEMENT} {rewards}{ORACLE_PASSES_FRESH if passes_fresh else ''}")
         lower = dataclasses.replace(shared, reward=fresh.reward, metrics=fresh.metrics)
-        return lower.with_integrity(tamper=signs)
+        return lower.with_signs(f"{_DISAGREEMENT} {rewards}{ORACLE_PASSES_FRESH if passes_fresh else ''}")
     replaced = path_list(_beyond_oracle(shared.integrity.replaced, oracle))
+    needs = f"{NEEDS_SYSTEM} {rewards}"
     if passes_fresh is None:
         more = f"; replaced system files: {replaced}" if replaced else ""
-        signs.append(f"{NEEDS_SYSTEM} {rewards}; it is not known whether the oracle passes in a fresh one{more}")
-    else:
-        signs.append(f"{NEEDS_SYSTEM} {rewards}; the oracle's work fails in a fresh one")
-        if replaced:
-            signs.append(f"{SYSTEM_REPLACED} {replaced}, unlike in the oracle's passes")
-    return shared.with_integrity(tamper=signs)
+        return shared.with_signs(f"{needs}; it is not known whether the oracle passes in a fresh one{more}")
+    also = [f"{SYSTEM_REPLACED} {replaced}, unlike in the oracle's passes"] if replaced else []
+    return shared.with_signs(f"{needs}; the oracle's work fails in a fresh one", *also)
 
 
 def _beyond_oracle(replaced: Mapping[str, str], oracle: Calibration | None) -> list[str]:

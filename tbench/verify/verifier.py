@@ -149,6 +149,10 @@ class Verdict:
         """Return this verdict with earlier remarks put before its own."""
         return self.with_integrity(remarks=(*remarks, *self.integrity.remarks))
 
+    def with_signs(self, *signs: str) -> Verdict:
+        """Return this verdict with further signs of tampering."""
+        return self.with_integrity(tamper=(*self.integrity.tamper, *signs))
+
     def with_integrity(self, *, tamper: Iterable[str] | None = None, **update: object) -> Verdict:
         """Return this verdict with updated fields of its integrity; duplicate signs in `tamper` are dropped."""
         if tamper is not None:

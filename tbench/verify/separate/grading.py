@@ -229,7 +229,7 @@ class SeparateVerifier:
         why = "shadows or replaces the image's own"
         signs = inspection.signs + tuple(Sign("system-replaced", path, why) for path in replaced_paths(inspection.seen))
         tampering = tampering_paths(signs, task.file.artifacts, inspection.seen.tests.asks_for)
-        verdict = verdict.with_integrity(tamper=(*verdict.integrity.tamper, *sign_lines(signs)))
+        verdict = verdict.with_signs(*sign_lines(signs))
         return _Graded(verdict, tampering, any(imported_work(inspection.seen)))
 
     async def _check_pass(self, verdict: Verdict, graded: _Graded, handover: HandedOver) -> Verdict:
