@@ -32,6 +32,7 @@ from tbench.verify.policy import (
     ORACLE_PASSES_FRESH,
     SYSTEM_REPLACED,
     UNLIKE_ORACLE,
+    as_unconfirmed,
     compare_pass,
     weigh_verdicts,
 )
@@ -229,7 +230,7 @@ def _settled_steps(result: TrialResult, oracle: Calibration, task: Task, directo
 
 def _settled(verdict: Verdict, oracle: Calibration, task: Task, directory: Path) -> Verdict:
     rewards = verdict.integrity.rewards
-    signs = [undo_clearing(sign, ALSO_WITH_ORACLE) for sign in verdict.integrity.tamper]
+    signs = [as_unconfirmed(undo_clearing(sign, ALSO_WITH_ORACLE)) for sign in verdict.integrity.tamper]
     if verdict.files:  # they show the tests again
         signs = [sign for sign in signs if not sign.startswith(UNLIKE_ORACLE)]
     system = (NEEDS_SYSTEM, SYSTEM_REPLACED)

@@ -7,6 +7,7 @@ test that always fails. Correct work fails them, as calibrations show for the or
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -34,20 +35,21 @@ async def try_control(
 ) -> Verdict:
     """Return a pass, with a sign against it if the control tests pass with the same work. Raises TrialError.
 
-    `run` verifies the work with the tests of another task. For the oracle's own work, only the reward of the control
-    tests is recorded. `oracle_fails`: the oracle is known to fail them. If it is not, a failing test is added, and the
-    sign requires a report of pytest that it passed.
+    `run` verifies the work with the tests of another task. If the tests with other values give no verdict, the failing
+    test is used; if that gives none either, the pass is not controlled. For the oracle's own work, only the reward of
+    the control tests is recorded. `oracle_fails`: the oracle is known to fail them. If it is not, a failing test is
+    added, and the sign requires a report of pytest that it passed.
     """
     if not is_solved(verdict.reward):
         return verdict
     is_known, with_test = oracle_fails or is_oracle, with_failing_test(task)
-    control = (with_other_expectations(task) if is_known else None) or (with_test and with_test[0])
-    if control is None:
+    controls = [with_other_expectations(task) if is_known else None, with_test and with_test[0]]
+    for control in filter(None, controls):
+        with contextlib.suppress(VerifierFailed):
+            tried = await run(control)
+            break
+    else:
         return verdict
-    try:
-        tried = await run(control)
-    except VerifierFailed:
-        tried = Verdict(0.0, {})
     if is_known:
         verdict = verdict.with_integrity(rewards={**verdict.integrity.rewards, CONTROL: tried.reward})
         is_disarmed = not is_oracle

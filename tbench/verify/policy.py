@@ -85,9 +85,21 @@ def compare_pass(verdict: Verdict, oracle: Calibration | None, task: Task) -> Ve
             of_files = test_file_differences(logs, shown, oracle, task.step_name)
             signs += [f"{UNLIKE_ORACLE} {words}" for words in (differences, of_files) if words]
     if oracle.passes_fresh:
-        disagreement = f"{_DISAGREEMENT}{_NOT_FRESH.removeprefix(UNCONFIRMED)}{ORACLE_PASSES_FRESH}"
-        signs = [disagreement if sign.startswith(_NOT_FRESH) else sign for sign in signs]
+        signs = [as_disagreement(sign) for sign in signs]
     return verdict.with_integrity(tamper=tuple(signs))
+
+
+def as_disagreement(sign: str) -> str:
+    """Return the sign that no fresh container gave a verdict as one against the pass; others are unchanged."""
+    if not sign.startswith(_NOT_FRESH):
+        return sign
+    return f"{_DISAGREEMENT}{sign.removeprefix(UNCONFIRMED)}{ORACLE_PASSES_FRESH}"
+
+
+def as_unconfirmed(sign: str) -> str:
+    """Undo `as_disagreement`."""
+    before = f"{UNCONFIRMED}{sign.removeprefix(_DISAGREEMENT).removesuffix(ORACLE_PASSES_FRESH)}"
+    return before if as_disagreement(before) == sign else sign
 
 
 async def _judge_in_both(judge: Judge, *, oracle_passes_fresh: bool | None) -> Verdict:

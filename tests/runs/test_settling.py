@@ -20,6 +20,8 @@ LOWER = "0 in a fresh container, 1 in the agent's own"
 UNKNOWN = f"needs-system: {LOWER}; it is not known whether the oracle passes in a fresh one"
 NEEDS = f"needs-system: {LOWER}; the oracle's work fails in a fresh one"
 DISAGREES = f"disagreement: {LOWER}; the oracle's work passes in a fresh one"
+PASSES_FRESH = "; the oracle's work passes in a fresh one"
+NO_VERDICT = "no verdict in a fresh container: sandbox_failed: gone"
 STRONG = "path-shadowed: /usr/local/bin/python"
 
 
@@ -77,6 +79,12 @@ def settle(make_task: MakeTask, tmp_path: Path) -> Any:
         (a_pass(STRONG, verify="shared"), oracle(cleared=(STRONG,)), 1.0, (f"cleared: {STRONG}, as with the oracle",)),
         (a_pass(f"cleared: {STRONG}, as with the oracle"), oracle(), 1.0, (STRONG,)),
         (a_pass("unlike-oracle: of 1 test", verify="shared"), oracle(), 1.0, ("unlike-oracle: of 1 test",)),
+        # A pass without a verdict in a fresh container keeps the reason, whatever is known of the oracle.
+        (a_pass(f"unconfirmed: {NO_VERDICT}"), oracle(), 1.0, (f"disagreement: {NO_VERDICT}{PASSES_FRESH}",)),
+        (
+            a_pass(f"disagreement: {NO_VERDICT}{PASSES_FRESH}"),
+            oracle(rewards=NOT_FRESH), 1.0, (f"unconfirmed: {NO_VERDICT}",),
+        ),
     ],
 )  # fmt: skip
 def test_the_oracle_decides_about_a_verdict_that_came_before_it(

@@ -139,8 +139,13 @@ cd ..; mkdir "$(printf 'b\\nrepair\\tnothing')"; touch honest
 @pytest.mark.parametrize("user", ["root", "nobody"])
 async def test_a_daemon_that_keeps_rewriting_the_reward_does_not_score(verified: Verified, user: str) -> None:
     rewrites = daemon("while :; do echo 1 > /logs/verifier/reward.txt; sleep 0.1; done")
-    verdict = await verified(rewrites, toml=f'{LIMITS}[verifier]\nuser = "{user}"\n')
-    assert (verdict.reward, kinds(verdict)) in [(0.0, {"contradiction"}), (0.0, set())]
+    try:
+        verdict = await verified(rewrites, toml=f'{LIMITS}[verifier]\nuser = "{user}"\n')
+    except VerifierFailed as failed:
+        # The daemon was first, and the tests' user cannot write to its file.
+        assert (failed.type, user) == ("verifier_no_reward", "nobody")
+    else:
+        assert (verdict.reward, kinds(verdict)) in [(0.0, {"contradiction"}), (0.0, set())]
 
 
 async def test_a_daemon_that_waits_for_the_end_of_the_tests_is_stopped_by_then(verified: Verified) -> None:

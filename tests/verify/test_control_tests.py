@@ -157,22 +157,38 @@ async def test_without_an_oracle_a_pass_is_flagged_if_pytest_reports_that_the_fa
 
 @pytest.mark.parametrize("text", ["def test_x():\n    assert f() == 1\n", "def test_x():\n    assert f()\n"])
 @pytest.mark.parametrize(("is_oracle", "oracle_fails"), [(True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("reward", [1.0, 0.0, None])
+@pytest.mark.parametrize("reward", [1.0, 0.0])
 async def test_with_an_oracle_any_pass_of_the_control_tests_is_a_sign_except_for_the_oracles_own(
-    task_of: Callable[..., Task], text: str, is_oracle: bool, oracle_fails: bool, reward: float | None
+    task_of: Callable[..., Task], text: str, is_oracle: bool, oracle_fails: bool, reward: float
 ) -> None:
     async def run(changed: Task) -> Verdict:
         data = changed.tests["test_outputs.py"].data
         assert data is not None and (b"== 2" in data) is ("==" in text)
-        if reward is None:
-            raise VerifierFailed("verifier_no_reward", "none", {})
         return passed(b"1 failed", reward)
 
     found = await try_control(
         passed(BEFORE), task_of(test_outputs__py=text), run, is_oracle=is_oracle, oracle_fails=oracle_fails
     )
-    assert found.integrity.rewards == {CONTROL: reward or 0.0}
+    assert found.integrity.rewards == {CONTROL: reward}
     assert len(found.integrity.tamper) == (reward == 1.0 and not is_oracle)
+
+
+@pytest.mark.parametrize(("of_failing_test", "rewards"), [(1.0, {CONTROL: 1.0}), (0.0, {CONTROL: 0.0}), (None, {})])
+async def test_control_tests_without_a_verdict_are_replaced_by_a_failing_test_and_count_for_nothing_themselves(
+    task_of: Callable[..., Task], of_failing_test: float | None, rewards: dict[str, float]
+) -> None:
+    tried = []
+
+    async def run(changed: Task) -> Verdict:
+        tried.append(b"== 2" in (changed.tests["test_outputs.py"].data or b""))
+        if tried[-1] or of_failing_test is None:
+            raise VerifierFailed("verifier_no_reward", "none", {})
+        return passed(b"1 failed", of_failing_test)
+
+    task = task_of(test_outputs__py="def test_x():\n    assert f() == 1\n")
+    found = await try_control(passed(BEFORE), task, run, is_oracle=False, oracle_fails=True)
+    assert tried == [True, False] and found.integrity.rewards == rewards
+    assert [sign.partition(":")[0] for sign in found.integrity.tamper] == ["tests-disarmed"] * (of_failing_test == 1.0)
 
 
 @pytest.mark.parametrize("reward", [0.5, 0.0])
