@@ -63,12 +63,14 @@ def execute(config: RunConfig, earlier: EarlierRun | None = None) -> RunOutcome:
     tasks = tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.of(config.agent, config.model, config.limits)
     engines = Engines.connect(config.sandbox, config.schedule.most_at_once)
+    view = contextlib.ExitStack()
     try:
         check_engines(config, engines)
         with tuned_gc():
             return run_interruptibly(
-                _execute(config, setup, tasks, engines, earlier),
-                stopping="stopping: removing containers, keeping finished trials; press Ctrl-C again to exit at once",
+                _execute(config, setup, tasks, engines, earlier, view),
+                stopping="stopping; finished trials are kept; Ctrl-C again exits at once",
+                end_view=view.close,
                 at_once=partial(_exit_immediately, config.sandbox),
             )
     finally:
@@ -101,8 +103,14 @@ def tasks_as_configured(tasks: TaskSet, config: RunConfig) -> TaskSet:
 
 
 async def _execute(
-    config: RunConfig, setup: AgentSetup, tasks: TaskSet, engines: Engines, earlier: EarlierRun | None
+    config: RunConfig,
+    setup: AgentSetup,
+    tasks: TaskSet,
+    engines: Engines,
+    earlier: EarlierRun | None,
+    view: contextlib.ExitStack,
 ) -> RunOutcome:
+    """Execute a run, and show its progress as long as `view` is not closed."""
     events = Events(print_early_note)
     chat, served = await connect_if_used(setup, lambda text: events.emit(Note(text=text)))
     if chat is not None:
@@ -122,7 +130,8 @@ async def _execute(
             is_away=lambda: chat is not None and chat.outage.is_away,
             remark=_capacity_note(config, tasks, engines),
         )
-        with run_log(directory, config.output.log_level, hide) as log, showing as show:
+        with run_log(directory, config.output.log_level, hide) as log, view:
+            show = view.enter_context(showing)
             events.replace(show)
             events.subscribe(log)
             expected = expected_sec(config, tasks, directory, lambda text: events.emit(Note(text=text)))
