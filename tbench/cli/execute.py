@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -49,10 +50,11 @@ if TYPE_CHECKING:
     from harness.model import ServedModel
     from tbench.calibration import BackgroundCalibration
     from tbench.runs.resume import EarlierRun
+    from tbench.scores.summary import Summary
 
 _SUMMARY_MODULES = ("tbench.storage.summaries", "tbench.scores.tables")
 """Modules for the summary, imported in the background while the engine is prepared."""
-SummaryForm = Literal["text", "json", "line"]
+SummaryForm = Literal["text", "brief", "json", "line"]
 _COLLECTIONS = (700, 10, 400)
 """Python's default thresholds, except for fewer full collections: with a thousand trials, one takes half a second. The
 garbage between two is small: about a hundred small objects per finished trial."""
@@ -157,7 +159,8 @@ async def _execute(
     finally:
         if chat is not None:
             await chat.close()
-    print_summary(directory, "line" if config.output.json_lines else "text")
+    is_verbose = config.output.verbosity == "verbose"
+    print_summary(directory, "line" if config.output.json_lines else "text" if is_verbose else "brief")
     whose = f"{chat.url}: " if chat is not None and why_no_machine(backend) is None else ""
     _print_end(directory, ended[0], whose)
     return ended[0]
@@ -353,7 +356,10 @@ def tuned_gc() -> Iterator[None]:
 
 
 def print_summary(directory: Path, form: SummaryForm = "text", *, population: bool = False) -> None:
-    """Print the score of a run directory, after a run or later. The form `line` is one line of JSON."""
+    """Print the score of a run directory, after a run or later.
+
+    The form `brief` leaves out details and adds the next commands; `line` is one line of JSON.
+    """
     import json
 
     from tbench.scores.tables import render
@@ -374,6 +380,18 @@ def print_summary(directory: Path, form: SummaryForm = "text", *, population: bo
     console = Console(file=sys.stdout, highlight=False)
     # Captured, because the console exits with 1 if the reader has gone.
     with console.capture() as tables:
-        render(summary, console)
+        render(summary, console, brief=form == "brief")
     click.echo(tables.get(), nl=False)
     print_line(f"run directory: {directory}")
+    if form == "brief":
+        _print_next(directory, summary)
+
+
+def _print_next(directory: Path, summary: Summary) -> None:
+    """Print the commands that show more about a run."""
+    if (failure := summary.worst_failure) is not None:
+        task, seed = failure
+        print_line(f"worst failure: {shlex.join(['tbench', 'why', f'{directory}/{task}/{seed}'])}")
+    print_line(f"all numbers: {shlex.join(['tbench', 'summary', str(directory)])}")
+    folder = directory.parent if directory.parent.name else directory
+    print_line(f"in a browser: {shlex.join(['tbench', 'view', str(folder)])}")
