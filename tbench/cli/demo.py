@@ -21,7 +21,7 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
 
     from reports.report import write_report
     from tbench.cli.execute import execute
-    from tbench.cli.run import exit_with_outcome
+    from tbench.cli.run import exit_with_outcomes
     from tbench.config.settings import RunConfig
     from tbench.demo.scripts import SCRIPTS
     from tbench.demo.server import DemoEndpoint
@@ -42,7 +42,7 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
         RUN.refuse_to_overwrite(Path(directory))
         outcome = execute(config)
     print_line(f"report: {write_report(Path(directory), None)}")
-    exit_with_outcome(outcome, min_coverage=0.0)
+    exit_with_outcomes([outcome], min_coverage=0.0)
 
 
 @click.command("demo-endpoint", cls=TbenchCommand)

@@ -60,9 +60,12 @@ _COLLECTIONS = (700, 10, 400)
 garbage between two is small: about a hundred small objects per finished trial."""
 
 
-def execute(config: RunConfig, earlier: EarlierRun | None = None) -> RunOutcome:
-    """Execute a run and print its score. Raises UsageError for what the user can fix, before anything starts."""
-    tasks = tasks_of_run(config, earlier.document if earlier else None)
+def execute(config: RunConfig, earlier: EarlierRun | None = None, tasks: TaskSet | None = None) -> RunOutcome:
+    """Execute a run and print its score. Raises UsageError for what the user can fix, before anything starts.
+
+    `tasks` are the tasks of the configuration, if they have been read.
+    """
+    tasks = tasks or tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.of(config.agent, config.model, config.limits)
     engines = Engines.connect(config.sandbox, config.schedule.most_at_once)
     view = contextlib.ExitStack()
@@ -324,10 +327,14 @@ def print_early_note(event: Event) -> None:
 
 def _default_directory(config: RunConfig, served: ServedModel | None) -> str:
     what = served.id if served else config.agent.name.replace(":", "-")
-    slug = re.sub(r"[^\w.-]+", "-", what).strip("-.") or "run"
     # Several shards may start in the same second.
     part = f"_shard-{config.schedule.shard.replace('/', '-of-')}" if config.schedule.shard else ""
-    return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug}{part}"
+    return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug(what)}{part}"
+
+
+def slug(name: str) -> str:
+    """Return a name for a directory that resembles the name of a model or an agent."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
 
 
 def _exit_immediately(sandbox: SandboxConfig) -> None:

@@ -40,6 +40,8 @@ class Option:
     """Another setting of the section, whose value from lower layers this one replaces."""
     several: str | None = None
     """The setting that takes the values if the option is repeated."""
+    per_model: bool = False
+    """Whether each repetition of the option is another model, with a run of its own."""
     has_password: bool = False
     """Whether values may contain a password, so that messages do not quote them."""
     measured: bool = True

@@ -165,8 +165,9 @@ class EndpointConfig(SamplingSettings):
 
     options: ClassVar[Mapping[str, Option]] = {"omit_seed": Option(("--no-seed/--send-seed",))}
 
-    name: Annotated[str | None, Option(("--model", "-m"), daily=True, measured=False)] = None
-    """Id of the model, if the endpoint lists several."""
+    name: Annotated[str | None, Option(("--model", "-m"), daily=True, measured=False, per_model=True)] = None
+    """Id of the model, if the endpoint lists several; repeatable in tbench run. Each model gets a run of its own, and
+    the runs are compared. In a file, each of several models is a table [[model]]."""
     request_timeout_sec: Annotated[
         float,
         WrapValidator(_seconds_or_auto),
