@@ -12,11 +12,14 @@ import click
 
 from tbench.cli.parsing.commands import Argument
 from tbench.cli.parsing.values import PATH_TYPE
+from tbench.cli.printing import print_line
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from tbench.config.document import RunDocument
     from tbench.config.layers import Resolved
-    from tbench.config.settings import RunConfig, SandboxConfig
+    from tbench.config.settings import RunConfig, SandboxConfig, TasksConfig
+    from tbench.tasks.sources import TaskSet
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 task_option = click.option("--task", "-t", multiple=True, help="Only tasks whose name matches this glob; repeatable.")
@@ -50,6 +53,22 @@ def sandbox_config(given: Mapping[str, Any]) -> SandboxConfig:
         layers.option(f"sandbox.{name}", value, f"--{name.replace('_', '-')}") for name, value in options.items()
     ]
     return layers.resolve(values).config.sandbox
+
+
+def chosen_tasks(chosen: TasksConfig, earlier: RunDocument | None = None) -> TaskSet:
+    """Read the tasks that a configuration chooses, of the dataset version of `earlier` if that run is resumed.
+
+    Prints on stderr what is fetched. Raises UsageError.
+    """
+    from tbench.datasets.known import Access
+    from tbench.datasets.reading import read_chosen
+    from tbench.datasets.reference import stored_source
+    from tbench.tasks.sources import TaskChoice
+
+    is_same = earlier is not None and earlier.config.tasks.source == stored_source(chosen.source)
+    access = Access(chosen.registry, chosen.refresh, chosen.offline, lambda text: print_line(text, err=True))
+    choice = TaskChoice(chosen.include, chosen.exclude, chosen.limit)
+    return read_chosen(chosen.source, choice, access, earlier.dataset if earlier and is_same else None)
 
 
 def write_new(file: Path, text: str) -> None:

@@ -20,11 +20,11 @@ import click
 
 from harness.replies import ReplyStats
 from tbench.agents.setup import AgentSetup, connect_if_used
+from tbench.cli.common import chosen_tasks
 from tbench.cli.interruption import print_notice, run_interruptibly
 from tbench.cli.printing import print_line, print_text
 from tbench.cli.progress import progress
 from tbench.cli.run_log import run_log
-from tbench.cli.tasks import chosen_tasks
 from tbench.config.document import Locked, RunDocument, RunPlan
 from tbench.config.settings import AUTO_FALLBACK, AUTO_MAX, RunConfig, SandboxConfig
 from tbench.errors import UsageError

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line for each task.")
 def check(given: GivenSettings[RunConfig], runs: bool | None, as_json: bool) -> None:
     """Report what keeps tasks from being run or verified, and likely mistakes; exit with 2 for problems."""
+    from tbench.cli.common import chosen_tasks
     from tbench.cli.findings import cannot_run, static_findings, trial_findings
-    from tbench.cli.tasks import chosen_tasks
 
     config = given.resolve().config
     tasks = chosen_tasks(config.tasks)
@@ -115,7 +115,7 @@ def _print_json(
 @click.command("list", cls=ConfiguredCommand, configuration=RunConfig, only=SELECTION_SETTINGS)
 def list_tasks(given: GivenSettings[RunConfig]) -> None:
     """List tasks with their difficulty, limits and content hashes."""
-    from tbench.cli.tasks import chosen_tasks
+    from tbench.cli.common import chosen_tasks
 
     for task in chosen_tasks(given.resolve().config.tasks).tasks:
         environment = task.file.environment
@@ -158,7 +158,7 @@ def calibrate(
 ) -> None:
     """Measure what oracle and nop score on tasks, and how close to the limits; exit with 2 for unhealthy tasks."""
     from tbench.calibration import conditions, is_healthy
-    from tbench.cli.tasks import chosen_tasks
+    from tbench.cli.common import chosen_tasks
 
     config = given.resolve().config
     if page is not None:

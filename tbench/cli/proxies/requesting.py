@@ -16,9 +16,9 @@ from harness.protocols.thinking_bash import ThinkingBash
 from tbench import exit_codes
 from tbench.agents.connecting import connect
 from tbench.agents.setup import AgentSetup
+from tbench.cli.common import chosen_tasks
 from tbench.cli.interruption import run_interruptibly
 from tbench.cli.printing import print_line
-from tbench.cli.tasks import chosen_tasks
 from tbench.config.layers import Resolved, preset
 from tbench.config.settings import AgentConfig, LimitsConfig, ModelConfig
 from tbench.errors import UsageError
