@@ -91,6 +91,6 @@ def _print_comparison(directories: Sequence[Path], *, is_json: bool) -> None:
     try:
         print_comparison(directories, "line" if is_json else "table")
     except UsageError as error:
-        print_line(f"not compared: {error}", err=True)
+        print_line(f"tbench compare: {error}", err=True)
         for directory in () if is_json else directories:
             print_line(f"{directory}: {read_summary(directory)[1].score_line}")

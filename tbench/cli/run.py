@@ -267,6 +267,11 @@ def require_run_directory(directory: Path) -> None:
                 f"{directory}: is {what}, not a run; to resume it, repeat its tbench {command} command "
                 f"with --output {directory} --resume"
             )
+    if any(directory.glob(f"*/{RUN.manifest}")):
+        raise UsageError(
+            f"{directory}: is a folder of runs; name one of them, or repeat the tbench run command of all of them with "
+            f"--output {directory} --resume"
+        )
 
 
 def _with_earlier_shell_state(resolved: Resolved[RunConfig], earlier: EarlierRun | None) -> RunConfig:

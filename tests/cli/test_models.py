@@ -127,3 +127,13 @@ def test_other_commands_take_one_model(tmp_path: Path, command: str) -> None:
     done = in_process.tbench(*command.split(), "-m", "a", "-m", "b", *URL, directory=tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip() == "tbench: --model: several models; only tbench run takes more than one"
+
+
+def test_a_folder_of_runs_is_resumed_by_the_command_that_began_them(tmp_path: Path) -> None:
+    (tmp_path / "all" / "a").mkdir(parents=True)
+    (tmp_path / "all" / "a" / "run.json").write_text("{}")
+    done = in_process.tbench("resume", "all", directory=tmp_path)
+    assert done.returncode == 2
+    assert "all: is a folder of runs; name one of them, or repeat the tbench run command" in done.stderr
+    done = in_process.tbench("run", "-m", "a", "-m", "b", *URL, "-o", "all/a", directory=tmp_path)
+    assert done.stderr.startswith("tbench: all/a: is the run of a single model; name another directory")
