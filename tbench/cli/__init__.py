@@ -250,6 +250,8 @@ def main() -> None:
             click.echo(visible(traceback.format_exc()), err=True, nl=False)
             sys.exit(exit_codes.BUG)
         click.echo(f"tbench: {one_line(str(error), 1000)}", err=True)
+        for line in getattr(error, "looked_at", ()):
+            click.echo(f"  {one_line(line)}", err=True)
         sys.exit(exit_codes.USAGE)
 
 

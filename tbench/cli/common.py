@@ -29,7 +29,7 @@ engines_option = click.option(
     "engines",
     metavar="ADDRESS",
     multiple=True,
-    help="Engine address as for tbench run; repeatable. Default: DOCKER_HOST.",
+    help="Engine address as for tbench run; repeatable. Default: DOCKER_HOST, or else the first that answers.",
 )
 
 

@@ -113,6 +113,7 @@ async def _plan(
             ("engine", f"{name}{counted(info.cpus, 'cpu')}, {info.memory_mb / 1024:,.1f} GB of memory")
             for name, info in zip(engines.names, infos, strict=True)
         ),
+        *(("engine", engine.notice.removeprefix("engine: ")) for engine in engines.all if engine.notice),
         *([("room", size)] if size else []),
         ("output", _output(config, earlier)),
     ]

@@ -76,7 +76,7 @@ def execute(config: RunConfig, earlier: EarlierRun | None = None, tasks: TaskSet
                 _execute(config, setup, tasks, engines, earlier, view),
                 stopping="stopping; finished trials are kept; Ctrl-C again exits at once",
                 end_view=view.close,
-                at_once=partial(_exit_immediately, config.sandbox),
+                at_once=partial(_exit_immediately, config.sandbox, engines),
             )
     finally:
         engines.close()
@@ -337,12 +337,12 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
 
 
-def _exit_immediately(sandbox: SandboxConfig) -> None:
+def _exit_immediately(sandbox: SandboxConfig, engines: Engines) -> None:
     print_notice("exiting at once; a child process removes what is left")
     if sandbox.engines:
         remove_on_machines_in_child(sandbox.engines)
     elif sandbox.ray is None:  # the actors on a cluster's nodes wait for the end of this process
-        remove_in_child()
+        remove_in_child(variables=engines.all[0].variables)
 
 
 @contextlib.contextmanager

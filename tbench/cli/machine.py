@@ -69,7 +69,11 @@ def setup(engines: tuple[str, ...]) -> None:
     flag_value="",
     help="Also test a model's features: seeds, tools, logprobs …; NAME may be omitted if there is only one.",
 )
-@click.option("--engine", metavar="ADDRESS", help="Engine address as for tbench run. Default: DOCKER_HOST.")
+@click.option(
+    "--engine",
+    metavar="ADDRESS",
+    help="Engine address as for tbench run. Default: DOCKER_HOST, or else the first that answers.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 def doctor(base_url: str | None, model: str | None, engine: str | None, as_json: bool) -> None:
     """Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if a check fails."""
@@ -103,10 +107,10 @@ def _process_context(engine: str | None) -> Iterator[ProcessContext]:
     from tbench.fleet.forward import SshForward
     from tbench.fleet.machine import EngineAddress
 
-    here = ProcessContext.of_this_process()
     address = EngineAddress.parse(engine) if engine is not None else None
+    here = ProcessContext.of_this_process(host=address.text if address is not None else None)
     if address is None or address.scheme != "ssh":
-        yield here if address is None else replace(here, host=address.text)
+        yield here
         return
     with contextlib.closing(SshForward(address)) as forward:
         forward.connect()
@@ -208,6 +212,8 @@ def clean(everything: bool, kept: bool, run: str | None, dry_run: bool, engines:
     scope, removed, failed = Scope(everything=everything, kept=kept, run=run), 0, 0
     with contextlib.closing(Engines.connect(SandboxConfig(engines=engines))) as connected:
         for name, engine in zip(connected.names, connected.all, strict=True):
+            if engine.notice:
+                print_line(engine.notice, err=True)
             done = asyncio.run(clean_engine(engine, scope, dry_run=dry_run))
             for line in done.removed:
                 print_line(f"{name}{'would remove' if dry_run else 'removed'} {line}")

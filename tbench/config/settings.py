@@ -289,8 +289,9 @@ class SandboxConfig(Frozen):
     """Sandbox"""
 
     engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", daily=True, measured=False)] = ()
-    """Address of an engine: unix://, ssh:// or tcp://; repeatable. The default is DOCKER_HOST. A trial goes to the
-    machine with the most free CPUs and memory; if a machine is lost, its trials start again on another one."""
+    """Address of an engine: unix://, ssh:// or tcp://; repeatable. The default is DOCKER_HOST, or else the
+    first engine of this machine that answers. A trial goes to the machine with the most free CPUs and memory; if a
+    machine is lost, its trials start again on another one."""
     ray: Annotated[str | None, Option(metavar="HOST:PORT", measured=False)] = None
     """Address of a Ray cluster, auto or local. Every node with the resource `engine` runs trials."""
     build: Annotated[bool, _NOT_MEASURED] = False

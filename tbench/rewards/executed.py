@@ -95,7 +95,7 @@ class Live:
     output: Path | None = None
     """Directory in which each call's trials are stored in a subdirectory; None stores nothing."""
     engines: tuple[str, ...] = ()
-    """Addresses of the engines, as for `--engine`; without any, DOCKER_HOST is used."""
+    """Addresses of the engines, as for `--engine`; without any, DOCKER_HOST or this machine's."""
     backend: MakeBackend | None = None
     """Makes the backend for each call; None uses the engines."""
 

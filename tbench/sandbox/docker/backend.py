@@ -93,7 +93,7 @@ class DockerBackend:
 
     @classmethod
     def connect(cls, settings: SandboxSettings, *, concurrency: int = 8, host: str | None = None) -> DockerBackend:
-        """Connect to the engine at `host` (default: DOCKER_HOST). Raises EngineUnavailable with advice."""
+        """Connect to the engine at `host`, as `Engine.connect` does. Raises EngineUnavailable with advice."""
         return cls(Engine.connect(concurrency, host), settings, owns_engine=True)
 
     @property
@@ -119,8 +119,9 @@ class DockerBackend:
             tools, _, _ = await asyncio.gather(checked_tools(engine, say), ensure_network(engine), waiting)
         except EngineError as error:
             raise UsageError(f"{self.name} cannot be made ready: {error}; 'tbench doctor' may say more") from error
-        if settings.container_proxy.notice:
-            say(settings.container_proxy.notice)
+        for notice in (engine.notice, settings.container_proxy.notice):
+            if notice:
+                say(notice)
         self._tools_volume = tools.volume
         self._say = say
         states = limit_states(tools.limits, PROBE_LIMITS)
