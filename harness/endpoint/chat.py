@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from harness.endpoint.address import Proxy, full_url, usable_key, without_password
+from harness.endpoint.address import Proxy, full_url, likely_urls, usable_key, without_password
 from harness.endpoint.answers import (
     ModelCard,
     RawReply,
@@ -94,12 +94,15 @@ _SERVER_IS_UP = {408, 409, 429}
 """Statuses of a server that is up and asks for a retry."""
 _NOTHING = "HTTP 200 with finish_reason length and not one token: the prompt is too long for the context"
 _NO_SUCH_PATH = {403, 404, 405, 501}
+_ABOUT_THE_KEY = {401, 403}
 _LENGTH_REFUSED = {400, 413, 416, 422}
 """Statuses with which servers refuse requests that are too long."""
 _GAVE_UP_WAITING = {408, 504, 524, 598, 599}
 """Statuses with which a server or gateway reports that an answer takes too long."""
 _NAME_IT = "a server without a list of models needs --model NAME"
 _LEARNED = "; its context length will be learned from its refusals"
+_ELSEWHERE_SEC = 2.0
+"""Time limit of the question whether the endpoint is at another URL."""
 _LONG_WAIT_SEC = 10.0
 """Wait after which such a status is about a slow reply; before, it is about an unreachable server."""
 NEAR_TIME_LIMIT = "near_time_limit"
@@ -136,6 +139,7 @@ class ChatModel:
         rendering: Rendering | None = None,
     ) -> None:
         url = full_url(base_url)
+        self._scheme, self._likely_urls = urlsplit(url).scheme, likely_urls(url)
         self.url = without_password(url)
         self._root = url.removesuffix("/v1")
         self._tokenizes = True
@@ -228,7 +232,7 @@ class ChatModel:
         several.
         """
         policy = self._retry if budget_sec is None else self._retry.model_copy(update={"total_sec": budget_sec})
-        cards = (await self._retry_request("/models", self._listed, policy)).value
+        cards = (await self._retry_request("/models", self._listed_here, policy)).value
         served = _as_served(await self._choose_model(cards), cards)
         others = (card.id for card in cards if served.root and card.root == served.root and card.id != served.id)
         served = served.model_copy(update={"names": tuple(dict.fromkeys(others))})
@@ -551,6 +555,43 @@ class ChatModel:
         answer = await self._send(self._transport.post(path, content), limit_sec, error_for)
         return read_completion(answer, max_tokens=_SHORT_TOKENS, context_tokens=None, takes_calls=False)
 
+    async def _listed_here(self) -> list[ModelCard]:
+        """Return the listed models. Raises RequestRefused if the endpoint answers at a similar URL instead."""
+        try:
+            return await self._listed()
+        except (TransientError, RequestRefused) as failure:
+            if isinstance(failure, TransientError):
+                is_an_error = failure.reason.startswith(("HTTP 4", "HTTP 5"))  # of a server that is starting or busy
+                may_be_elsewhere = not (failure.refused or failure.over_time or is_an_error)
+            else:
+                may_be_elsewhere = failure.status not in _ABOUT_THE_KEY
+            if not may_be_elsewhere or (url := await self._other_url()) is None:
+                raise
+        words = f"{self.url} has no endpoint, but {without_password(url)} has one: use that URL"
+        raise RequestRefused(words, status=404)
+
+    async def _other_url(self) -> str | None:
+        """Return a similar URL where models are listed; searched once, since a server may only be starting."""
+        urls, self._likely_urls = self._likely_urls, []
+        for url in urls:
+            if await self._lists_models(url):
+                return url
+        return None
+
+    async def _lists_models(self, url: str) -> bool:
+        """Whether models are listed at another URL of the same server; the key is not sent without TLS."""
+        is_as_safe = urlsplit(url).scheme in (self._scheme, "https")
+        transport = Transport(url, self._key if is_as_safe else None)
+        try:
+            async with asyncio.timeout(_ELSEWHERE_SEC):
+                return bool(read_models(await transport.get("/models")))
+        except StatusError as error:
+            return error.status in _ABOUT_THE_KEY and not is_as_safe
+        except (TransientError, EndpointError, TimeoutError):
+            return False
+        finally:
+            await transport.close()
+
     async def _listed(self) -> list[ModelCard]:
         """Return the listed models; none if the list fails but the named model replies."""
         try:
@@ -700,7 +741,7 @@ def _size_text(size: int) -> str:
 def _advice(status: int, words: str, refusal: Refusal, size: int) -> str:
     if not refusal.is_sure and refusal.reason is Reason.OTHER:
         return f" (probably its size, {_size_text(size)}: {BODY_REMEDY})"
-    if status in {401, 403}:
+    if status in _ABOUT_THE_KEY:
         return " (check OPENAI_API_KEY)"
     if _TOOL_FLAG in words:
         return f" (start vLLM with --enable-auto-tool-choice {_TOOL_FLAG} NAME, or use a protocol without tool calls)"

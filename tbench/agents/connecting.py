@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Callable
@@ -10,12 +11,14 @@ from functools import partial
 from harness.endpoint.address import full_url, without_password
 from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy
 from harness.endpoint.replicas import MOVE_ON_SEC, Endpoint, Replicas, WaitNotice
+from harness.endpoint.retry import TransientError
 from harness.errors import EndpointError
 from harness.model import Rendering, Sampling, ServedModel
 from tbench.config.settings import ModelConfig, ServerConfig
 from tbench.errors import UsageError
 
 _PREFLIGHT_SEC = 20.0
+_LOCAL_SEC = 2.0
 
 
 def make_chat(
@@ -85,3 +88,15 @@ def unconnected(model: ModelConfig, say: Callable[[str], None], api_key: str | N
 
 def _say_about(name: str, say: Callable[[str], None], text: str) -> None:
     say(f"{name} {text}")
+
+
+async def serves_models(url: str) -> bool:
+    """Whether a server lists models at a URL; asks once, for a short time and without a key."""
+    chat = ChatModel(url, None, Sampling(), api_key=None)
+    try:
+        async with asyncio.timeout(_LOCAL_SEC):
+            return bool(await chat.list_models())
+    except (TransientError, EndpointError, TimeoutError):
+        return False
+    finally:
+        await chat.close()

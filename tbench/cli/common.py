@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,12 +17,16 @@ from tbench.cli.printing import print_line
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from tbench.cli.parsing.configured import GivenSettings
     from tbench.config.document import RunDocument
     from tbench.config.layers import Resolved
     from tbench.config.settings import RunConfig, SandboxConfig, TasksConfig
     from tbench.tasks.sources import TaskSet
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Config = TypeVar("Config", bound="BaseModel")
 task_option = click.option("--task", "-t", multiple=True, help="Only tasks whose name matches this glob; repeatable.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 engines_option = click.option(
@@ -69,6 +74,25 @@ def chosen_tasks(chosen: TasksConfig, earlier: RunDocument | None = None) -> Tas
     access = Access(chosen.registry, chosen.refresh, chosen.offline, lambda text: print_line(text, err=True))
     choice = TaskChoice(chosen.include, chosen.exclude, chosen.limit)
     return read_chosen(chosen.source, choice, access, earlier.dataset if earlier and is_same else None)
+
+
+def with_endpoint(given: GivenSettings[Config]) -> GivenSettings[Config]:
+    """Return the settings, with a model server of this machine if the agent needs an endpoint and has none."""
+    from tbench.agents.setup import LOCAL_ENDPOINT
+
+    every: list[Any] = [resolved.config for resolved in given.resolve_each()]
+    is_model = getattr(getattr(every[0], "agent", None), "name", "model") == "model"
+    if not is_model or all(each.model.base_url or getattr(each.model, "endpoints", ()) for each in every):
+        return given
+    from tbench.agents.connecting import serves_models  # imports the clients, which an oracle does not need
+
+    if not asyncio.run(serves_models(LOCAL_ENDPOINT)):
+        return given
+    if os.environ.get("OPENAI_API_KEY"):
+        raise UsageError(f"no endpoint: {LOCAL_ENDPOINT} answers; to send OPENAI_API_KEY there, give it as --base-url")
+    print_line(f"endpoint: {LOCAL_ENDPOINT}, as it answers and no other is given", err=True)
+    found = given.layers.option("model.base_url", LOCAL_ENDPOINT, "found")
+    return replace(given, values=[found, *given.values])
 
 
 def write_new(file: Path, text: str) -> None:

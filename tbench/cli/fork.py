@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tbench.cli.common import json_option
+from tbench.cli.common import json_option, with_endpoint
 from tbench.cli.parsing.commands import Argument
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, Integer
@@ -225,7 +225,7 @@ def debug(what: str, given: GivenSettings[RunConfig], dataset: str, commands: st
     if names_trial(what):
         debug_trial(what, given, mode)
     else:
-        debug_task(what, dataset, given.resolve().config, mode)
+        debug_task(what, dataset, with_endpoint(given).resolve().config, mode)
 
 
 def names_trial(what: str) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tbench import exit_codes
-from tbench.cli.common import json_option, reject_pull_with_build, runs_argument, task_option
+from tbench.cli.common import json_option, reject_pull_with_build, runs_argument, task_option, with_endpoint
 from tbench.cli.parsing.commands import Argument, TbenchCommand, insert_optional_values
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, UnknownValue
@@ -174,7 +174,7 @@ def run(given: GivenSettings[RunConfig], resume: bool, retry_errors: str | None,
     """Run tasks against a model and print the score. The API key comes from OPENAI_API_KEY."""
     from tbench.runs.admission import RetryErrors
 
-    each = given.resolve_each()
+    each = with_endpoint(given).resolve_each()
     resolved = each[0]
     wanted = RetryErrors.parse(retry_errors, resolved.config.schedule.retry_choice)
     if retry_errors is not None and not resume:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tbench import exit_codes
+from tbench.cli.common import with_endpoint
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import PATH_TYPE
 from tbench.cli.printing import print_line, print_text
@@ -23,7 +24,7 @@ def extract(given: GivenSettings[ExtractConfig], resume: bool, score: Path | Non
     from tbench.proxies.extraction.score import make_rewards, score_directory
     from tbench.proxies.extraction.score import render as as_text
 
-    resolved = given.resolve()
+    resolved = (with_endpoint(given) if score is None else given).resolve()
     config = resolved.config
     if score is None:
         from tbench.cli.proxies.requesting import ask_and_store
@@ -57,7 +58,7 @@ def replay_run(given: GivenSettings[ReplayConfig], resume: bool, skip_if_exists:
     from tbench.proxies.replay.asking.options import ReplayOptions
     from tbench.proxies.replay.directory import REPLAY, RESULT_NAME
 
-    config = given.resolve().config
+    config = with_endpoint(given).resolve().config
     options = ReplayOptions.of(config)
     if skip_if_exists and (options.output / RESULT_NAME).exists():
         say(f"{options.output}: has a result; skipped")
