@@ -265,13 +265,17 @@ def _code() -> int:
             from click.shell_completion import shell_complete
 
             return shell_complete(app, {}, "tbench", _COMPLETE, instruction)
-        with app.make_context("tbench", sys.argv[1:]) as context:
+        words = sys.argv[1:]
+        if words[:1] == ["help"]:
+            words = [*words[1:], "--help"]
+        with app.make_context("tbench", words) as context:
             app.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.exceptions.NoArgsIsHelpError as mistake:
-        mistake.show()
+        assert mistake.ctx is not None
+        click.echo(mistake.ctx.get_help())  # on stdout, for a pager
         return 2
     except click.ClickException as mistake:
         from tbench.cli.parsing.usage_errors import error_line

@@ -73,7 +73,7 @@ def _rates(file: Path) -> dict[str, float]:
     from tbench.text import one_line
 
     try:
-        rates = tomllib.loads(file.read_text(encoding="utf-8"))
+        rates = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"--pass-rates {file}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:  # TOMLDecodeError or UnicodeDecodeError

@@ -89,7 +89,7 @@ class Layers(Generic[Config]):
     def file(self, path: Path) -> list[Value]:
         """Read settings from a TOML file. Raises UsageError."""
         try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
+            document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise UsageError(f"-c {path}: cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError:

@@ -226,7 +226,7 @@ def as_settings_file(values: Iterable[Value]) -> str:
 
 def _document(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -25,6 +25,7 @@ from tbench.config.setting import settings_of
 from tbench.config.settings import RunConfig
 from tbench.errors import KINDS
 from tbench.rewards.texts import Counting, Shape
+from tbench.tasks.sources import tasks_dir
 
 KILLED_RUN = Path(__file__).parents[1] / "data" / "killed-run" / "run"
 MODULE = [sys.executable, "-m", "tbench"]
@@ -178,6 +179,41 @@ def test_arguments_and_required_options_come_first_in_the_help() -> None:
 def test_resume_shows_no_defaults_because_those_are_the_run_s_own() -> None:
     said = tbench("resume", "--help").stdout
     assert "Trials at once, or auto: as many as vLLM has capacity for.\n" in said and "[600]" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("run --api-key sk-1", "no such option --api-key; the key comes from the variable OPENAI_API_KEY"),
+        ("doctor --api-key sk-1", "no such option --api-key; the key comes from the variable OPENAI_API_KEY"),
+        (
+            "run --env-file .env",
+            "--env-file; run 'set -a; . FILE; set +a' first, which sets its variables",
+        ),
+        ("run -a oracle -t tidynotes", "--task tidynotes: matches no task in {tasks}; did you mean tidy-notes?"),
+        ("debug tidynotes -a oracle", "tbench: tidynotes: matches no task in {tasks}; did you mean tidy-notes?"),
+        ("extract --agent oracle", "no such option --agent; see tbench extract --help-all"),
+        ("summary {runs}", "{runs}: contains runs; give one of them, as listed by 'tbench history {runs}'"),
+        ("leaderboard {runs}", "no result of a replay"),
+        ("leaderboard {runs}", "or list runs with tbench history"),
+    ],
+)
+def test_a_usual_mistake_is_answered_with_what_helps(words: str, advice: str) -> None:
+    known = {"runs": str(KILLED_RUN.parent), "tasks": str(tasks_dir())}
+    done = tbench(*words.format(**known).split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert advice.format(**known) in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [(), ("run",), ("task", "list")], ids=" ".join)
+def test_help_is_also_a_command(words: tuple[str, ...]) -> None:
+    done = tbench("help", *words)
+    assert (done.returncode, done.stdout) == (0, tbench(*words, "--help").stdout)
+
+
+def test_without_a_command_the_help_is_on_stdout_for_a_pager() -> None:
+    done = tbench()
+    assert (done.returncode, done.stdout, done.stderr) == (2, tbench("--help").stdout, "")
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,12 @@ def test_a_stored_configuration_is_changed_by_what_is_given_now() -> None:
     assert after == before.with_values(schedule={"concurrency": 9})
 
 
+def test_a_file_with_the_mark_that_windows_puts_first_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_bytes(b"\xef\xbb\xbf[limits]\r\nsteps = 3\r\n")
+    assert resolve(LAYERS.file(file)).config.limits.steps == 3
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
