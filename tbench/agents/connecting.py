@@ -18,7 +18,7 @@ from tbench.config.settings import ModelConfig, ServerConfig
 from tbench.errors import UsageError
 
 _PREFLIGHT_SEC = 20.0
-_LOCAL_SEC = 2.0
+_LIST_SEC = 2.0
 
 
 def make_chat(
@@ -90,13 +90,11 @@ def _say_about(name: str, say: Callable[[str], None], text: str) -> None:
     say(f"{name} {text}")
 
 
-async def serves_models(url: str) -> bool:
-    """Whether a server lists models at a URL; asks once, for a short time and without a key."""
-    chat = ChatModel(url, None, Sampling(), api_key=None)
+async def listed_models(url: str, api_key: str | None = None) -> tuple[str, ...]:
+    """Return the models that a server lists at a URL, asked once and for a short time; none if it does not answer."""
     try:
-        async with asyncio.timeout(_LOCAL_SEC):
-            return bool(await chat.list_models())
+        async with ChatModel(url, None, Sampling(), api_key=api_key) as chat:
+            async with asyncio.timeout(_LIST_SEC):  # not of the imports, which may take as long
+                return tuple(card.id for card in await chat.list_models())
     except (TransientError, EndpointError, TimeoutError):
-        return False
-    finally:
-        await chat.close()
+        return ()

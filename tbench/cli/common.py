@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -84,15 +85,36 @@ def with_endpoint(given: GivenSettings[Config]) -> GivenSettings[Config]:
     is_model = getattr(getattr(every[0], "agent", None), "name", "model") == "model"
     if not is_model or all(each.model.base_url or getattr(each.model, "endpoints", ()) for each in every):
         return given
-    from tbench.agents.connecting import serves_models  # imports the clients, which an oracle does not need
+    from tbench.agents.connecting import listed_models  # imports the clients, which an oracle does not need
 
-    if not asyncio.run(serves_models(LOCAL_ENDPOINT)):
+    if not asyncio.run(listed_models(LOCAL_ENDPOINT)):
         return given
     if os.environ.get("OPENAI_API_KEY"):
         raise UsageError(f"no endpoint: {LOCAL_ENDPOINT} answers; to send OPENAI_API_KEY there, give it as --base-url")
     print_line(f"endpoint: {LOCAL_ENDPOINT}, as it answers and no other is given", err=True)
     found = given.layers.option("model.base_url", LOCAL_ENDPOINT, "found")
     return replace(given, values=[found, *given.values])
+
+
+def choose_endpoint(url: str | None, model: str | None) -> tuple[str | None, str | None]:
+    """Return URL and model for a new configuration file: given, found, or asked for on a terminal."""
+    from tbench.agents.connecting import listed_models
+    from tbench.agents.setup import LOCAL_ENDPOINT
+
+    url = url or os.environ.get("OPENAI_BASE_URL", "").strip() or None
+    if url is None and asyncio.run(listed_models(LOCAL_ENDPOINT)):
+        url = LOCAL_ENDPOINT
+    may_ask = sys.stdin.isatty()
+    if url is None and may_ask:
+        asked = "Endpoint, such as http://HOST:8000/v1 (empty for none)"
+        url = click.prompt(asked, default="", show_default=False, err=True).strip() or None
+    if url is not None and model is None:
+        key = None if url == LOCAL_ENDPOINT else os.environ.get("OPENAI_API_KEY")
+        models = asyncio.run(listed_models(url, key))
+        if len(models) > 1 and may_ask:
+            return url, click.prompt("Model", type=click.Choice(models), err=True)
+        model = models[0] if len(models) == 1 else None
+    return url, model
 
 
 def write_new(file: Path, text: str) -> None:

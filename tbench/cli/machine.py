@@ -81,13 +81,13 @@ def doctor(base_url: str | None, model: str | None, engine: str | None, as_json:
     import os
     from pathlib import Path
 
-    from tbench.agents.connecting import serves_models
+    from tbench.agents.connecting import listed_models
     from tbench.agents.setup import LOCAL_ENDPOINT
     from tbench.doctor.examination import Subject, examination
     from tbench.errors import UsageError
 
     key = os.environ.get("OPENAI_API_KEY")
-    if not base_url and not key and asyncio.run(serves_models(LOCAL_ENDPOINT)):
+    if not base_url and not key and asyncio.run(listed_models(LOCAL_ENDPOINT)):
         base_url = LOCAL_ENDPOINT
     if model is not None and not base_url:
         raise UsageError("--model: needs --base-url or OPENAI_BASE_URL")
