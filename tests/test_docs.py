@@ -144,8 +144,10 @@ def options_of(command: tuple[str, ...], *, with_off: bool = True) -> set[str]:
 
 
 def subcommands(command: tuple[str, ...]) -> set[str]:
-    lines = help_of(command).partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
-    return {line.split()[0] for line in lines if re.match(r" {2}\S", line)}
+    found: click.Command | None = app
+    for word in command:
+        found = found.get_command(click.Context(found), word) if isinstance(found, click.Group) else None
+    return set(found.list_commands(click.Context(found))) if isinstance(found, click.Group) else set()
 
 
 def every_command(words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -167,7 +167,7 @@ def _as_json(
 @format_option
 @json_option
 def flaky(runs: tuple[Path, ...], form: OutputFormat, as_json: bool) -> None:
-    """List tasks solved only sometimes, with Wilson intervals; runs with the same configuration are pooled."""
+    """List the tasks solved only sometimes; with Wilson intervals; runs with the same configuration are pooled."""
     from tbench.api.stored_runs import read_runs, repeats, sides_of
     from tbench.errors import UsageError
     from tbench.scores.comparing.noise import task_solve_rates
@@ -239,7 +239,7 @@ def _flaky_as_json(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskSolve
 @format_option
 @json_option
 def power(runs: tuple[Path, ...], points: float, power: float, form: OutputFormat, as_json: bool) -> None:
-    """Estimate how many seeds it takes to detect a difference, on these tasks and on similar ones."""
+    """Estimate how many seeds show a difference: on these tasks, and on similar ones."""
     from tbench.api.stored_runs import read_runs, repeats, sides_of
     from tbench.scores.comparing import noise as text
     from tbench.scores.statistics import coverage

@@ -31,7 +31,7 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def config() -> None:
-    """Show the configuration of a run, its schema, or a file to start from."""
+    """Show a run's settings, or write them to a file."""
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig)

@@ -16,7 +16,7 @@ from tbench.cli.printing import print_line
 @click.option("--seeds", "-k", type=Integer(min=1), default=3, help="Seeds per task.")
 @click.option("--concurrency", "-n", type=Integer(min=1), default=4, help="Trials at once.")
 def demo(output: str | None, seeds: int, concurrency: int) -> None:
-    """Run bundled tasks against a scripted demo endpoint, score them and write the report."""
+    """Run bundled tasks against a scripted endpoint; score them and write the report."""
     from datetime import datetime
 
     from reports.report import write_report

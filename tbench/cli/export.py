@@ -38,7 +38,7 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def export() -> None:
-    """Export runs as ATIF, training data, Harbor jobs or SQLite."""
+    """Export runs as ATIF, SFT data, Harbor jobs or SQLite."""
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])

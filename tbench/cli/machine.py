@@ -76,7 +76,7 @@ def setup(engines: tuple[str, ...]) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 def doctor(base_url: str | None, model: str | None, engine: str | None, as_json: bool) -> None:
-    """Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if a check fails."""
+    """Check engine, machine, network and endpoint: also disk, certificates, clock; exit with 2 if a check fails."""
     import asyncio
     import os
     from pathlib import Path
@@ -205,7 +205,7 @@ def _print_lines(findings: list[Finding], features: list[Feature]) -> None:
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @engines_option
 def clean(everything: bool, kept: bool, run: str | None, dry_run: bool, engines: tuple[str, ...]) -> None:
-    """Remove what dead runs left behind, and dangling images; never anything of a run in progress."""
+    """Remove what dead runs left behind; also dangling images, but never anything of a run in progress."""
     import asyncio
 
     from tbench.config.settings import SandboxConfig

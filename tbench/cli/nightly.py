@@ -179,7 +179,7 @@ def gate(
     min_shared: float,
     as_json: bool,
 ) -> None:
-    """Judge whether the latest run is worse than those before it by more than chance; exit with 5 if it is."""
+    """Alarm if the latest run is worse by more than chance: compared with those before it; the exit code is 5."""
     import json
     from dataclasses import replace
 

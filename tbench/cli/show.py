@@ -178,7 +178,7 @@ _LEAST_COLUMNS, _MOST_COLUMNS = 60, 200
     "second", cls=Argument, metavar="OTHER", type=NAME_TYPE, help="Another trial, usually of the same task."
 )
 def diff(first: str, second: str) -> None:
-    """Show the first step at which two trials differ, side by side: what was typed and what was seen."""
+    """Show the first step at which two trials differ: what was typed and what was seen, side by side."""
     from tbench.cli.printing import print_coloured
     from tbench.storage.stored_trial import find_trial
 

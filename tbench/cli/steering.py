@@ -157,7 +157,7 @@ def send_and_print(run: Path, request: Request) -> None:
 @run_or_trial_argument
 @click.option("--now", is_flag=True, help="Also hold the running trials, each at its next model call.")
 def pause(where: str | None, now: bool) -> None:
-    """Start no more trials, or hold a trial at its next model call; the pause does not count against time limits."""
+    """Pause a run or a trial: start no more trials, or hold one at its next model call; time limits pause, too."""
     from tbench.control.wire import Pause
 
     run, trial = run_and_trial(where)
@@ -220,7 +220,7 @@ def refuse(where: str, why: str) -> None:
 @run_argument
 @click.option("--concurrency", type=Integer(min=1), required=True, help="New maximum number of trials at once.")
 def set_(where: str | None, concurrency: int) -> None:
-    """Change the number of trials that a run executes at once."""
+    """Change how many trials a run executes at once."""
     from tbench.control.wire import SetConcurrency
 
     run, _ = run_and_trial(where)

@@ -216,7 +216,7 @@ def verify(name: str, **given: Any) -> None:
 @click.option("--container-proxy", metavar="inherit|none|URL", help="The sandbox's proxy, if it has a network.")
 @click.option("--verify/--no-verify", default=True, help="Run the verifier when you leave the shell.")
 def shell(task: str, verify: bool, **given: Any) -> None:
-    """Open a shell in a task's sandbox and run the verifier when you leave it."""
+    """Open a shell in a task's sandbox: the verifier runs when you leave it."""
     from tbench.cli.interactive import shell_session
     from tbench.cli.interruption import run_interruptibly
     from tbench.sandbox.docker.backend import DockerBackend

@@ -156,7 +156,7 @@ def calibrate(
     page: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure what oracle and nop score on tasks, and how close to the limits; exit with 2 for unhealthy tasks."""
+    """Measure what oracle and nop score on tasks; also how close to the limits; exit with 2 for unhealthy tasks."""
     from tbench.calibration import conditions, is_healthy
     from tbench.cli.common import chosen_tasks
 

@@ -99,11 +99,20 @@ def test_help_is_as_wide_as_the_terminal() -> None:
 def test_help_says_every_sentence_to_its_end_and_what_exit_codes_mean() -> None:
     said = tbench("--help").stdout
     assert "..." not in said.replace("[ARGS]...", "")
-    codes = re.findall(r"^    (\d+) +\w", said, re.MULTILINE)
+    codes = re.findall(r"[:,] (\d+) \w", " ".join(said.partition("Exit codes")[2].split()))
     assert codes == ["0", "1", "2", "3", "4", "5", "130"]
     for page in ("first-run", "reliability"):
         text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text().partition("\n## Exit codes\n")[2]
         assert re.findall(r"^\| (\d+) \|", text.partition("\n## ")[0], re.MULTILINE) == codes
+
+
+def test_the_list_of_commands_fits_one_screen_with_each_of_them_on_one_line_below_a_heading() -> None:
+    said = tbench("--help", COLUMNS="80").stdout.splitlines()
+    assert len(said) <= 56 and max(map(len, said)) <= 80
+    listed = [name for names in app.headings.values() for name in names]
+    assert sorted(listed) == sorted(app.table) and len(listed) == len(set(listed))
+    rows = said[4 : 4 + len(listed)]
+    assert [re.split(r" +", row[10:])[0] for row in rows] == listed
 
 
 def test_the_help_of_run_fits_one_screen_and_its_last_line_leads_to_all_options() -> None:

@@ -20,7 +20,7 @@ from tbench.proxies.replay.asking.settings import ReplayConfig
 @click.option("--score", metavar="DIR", type=PATH_TYPE, help="Only score the replies stored in DIR.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def extract(given: GivenSettings[ExtractConfig], resume: bool, score: Path | None, as_json: bool) -> None:
-    """Ask for one reply per task and seed, and count those that contain a command; nothing is executed."""
+    """Ask for one reply per task and seed; count those that contain a command; nothing is executed."""
     from tbench.proxies.extraction.score import make_rewards, score_directory
     from tbench.proxies.extraction.score import render as as_text
 

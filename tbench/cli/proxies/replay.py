@@ -38,7 +38,7 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def replay() -> None:
-    """Let a model continue recorded conversations and score its next commands; nothing is executed."""
+    """Score a model's next commands: it continues recorded conversations; nothing is executed."""
 
 
 # `tbench replay build`
@@ -329,7 +329,7 @@ def correlate(
     mixed: bool,
     as_json: bool,
 ) -> None:
-    """Compute the rank correlation of proxy scores and executed scores of the same models."""
+    """Correlate proxy scores with executed scores: of the same models, by rank."""
     from tbench.errors import UsageError
     from tbench.proxies.correlation import correlate as correlation_of
     from tbench.proxies.model_scores import by_model, differences, executed_scores, proxy_scores, read_names
