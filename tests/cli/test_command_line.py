@@ -214,6 +214,14 @@ def test_a_usual_mistake_is_answered_with_what_helps(words: str, advice: str) ->
     assert advice.format(**known) in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("group", "word"), [pytest.param(group, word, id=name) for name, group, word in COMMANDS])
+def test_o_is_the_output_wherever_there_is_one(group: LazyGroup, word: str) -> None:
+    command = group.get_command(click.Context(group), word)
+    assert command is not None
+    for option in command.params:
+        assert ("--output" in option.opts) == ("-o" in option.opts)
+
+
 @pytest.mark.parametrize("words", [(), ("run",), ("task", "list")], ids=" ".join)
 def test_help_is_also_a_command(words: tuple[str, ...]) -> None:
     done = tbench("help", *words)

@@ -140,7 +140,11 @@ metric_revision_option = click.option(
 @dataset_option
 @metric_revision_option
 @click.option(
-    "--output", metavar="RESULT.json", type=PATH_TYPE, help="Where to write the result; default: beside the replies."
+    "--output",
+    "-o",
+    metavar="RESULT.json",
+    type=PATH_TYPE,
+    help="Where to write the result; default: beside the replies.",
 )
 @json_option
 def score(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from own_relay import own_relay
 from tbench.doctor import CheckStatus
 from tbench.doctor.connection import ProcessContext, check_address
 from tbench.errors import EngineUnavailable
+from tbench.sandbox.docker.cleaning import remove_in_child
 from tbench.sandbox.docker.discovery import DEFAULT, Machine, Place, Search, find_engine, start_commands
 from tbench.sandbox.docker.engine import Engine, no_engine
 
@@ -227,6 +229,25 @@ def test_a_command_without_an_engine_prints_the_places_below_one_line(
     assert first.startswith("tbench: no container engine answers; start one with '")
     assert places[0] == f"  unix://{root}/var/run/docker.sock (Docker): does not exist"
     assert len(places) == 7
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nobody waits for the child
+def test_a_child_that_cleans_up_is_led_to_the_engine_that_was_found(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "what_it_sees.py").write_text(
+        "import os, pathlib, sys\npathlib.Path(sys.argv[2]).write_text(os.environ['DOCKER_HOST'])\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    with listening(root / "user/docker.sock") as host:
+        found = search(root).found
+    assert found is not None
+    remove_in_child("what_it_sees", str(root / "seen"), variables=found.variables)
+    ends_at = time.monotonic() + 60
+    while not (root / "seen").exists() or not (root / "seen").read_text():
+        assert time.monotonic() < ends_at
+        time.sleep(0.05)
+    assert (root / "seen").read_text() == host
 
 
 @pytest.mark.engine
