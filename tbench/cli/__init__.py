@@ -35,7 +35,7 @@ COMMANDS = {
     "calibrate": LazyCommand(
         "tbench.cli.task_check",
         "calibrate",
-        "Measure what oracle and nop score on tasks, and how close to the limits; exit with 2 for unhealthy tasks.",
+        "Measure how oracle and nop score, and how close they come to the limits; exit with 2 for unhealthy tasks.",
     ),
     "nightly": LazyCommand(
         "tbench.cli.nightly",
@@ -67,7 +67,7 @@ COMMANDS = {
     "blame": LazyCommand(
         "tbench.cli.fork",
         "blame",
-        "Find the step after which a failed trial could hardly succeed any more, by forking it at several steps.",
+        "Find the step after which a failed trial was unlikely to succeed, by forking it at several steps.",
     ),
     "ps": LazyCommand(
         "tbench.cli.steering",

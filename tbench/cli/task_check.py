@@ -156,7 +156,7 @@ def calibrate(
     page: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure what oracle and nop score on tasks, and how close to the limits; exit with 2 for unhealthy tasks."""
+    """Measure how oracle and nop score, and how close they come to the limits; exit with 2 for unhealthy tasks."""
     from tbench.calibration import conditions, is_healthy
     from tbench.cli.tasks import chosen_tasks
 

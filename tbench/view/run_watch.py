@@ -78,7 +78,7 @@ _SEARCH_SHARE = 50
 _SWEEP_POLLS = 16
 """Number of polls in which the size of each recording is checked once, even without journal events of its trial."""
 _MOST_DRAWN = 64
-"""Most screens that one poll redraws."""
+"""Maximum number of screens that one poll redraws."""
 _LINGER_SEC = 8.0
 """Seconds for which a trial with a verdict stays on the page."""
 _KEEP_ENDED_SEC = 600.0

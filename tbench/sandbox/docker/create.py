@@ -229,7 +229,7 @@ async def create(engine: Engine, config: Mapping[str, Any]) -> str:
                     await force_remove(engine, name)
                 if error.status != 409:
                     raise container_error(error, "creating") from error
-                # ServiceResources by an earlier call whose answer was lost; it may be incomplete.
+                # Created by an earlier call whose answer was lost; it may be incomplete.
                 await force_remove(engine, name)
         raise TrialError("sandbox_failed", f"creating the container failed: {name} exists already, again and again")
 
