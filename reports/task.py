@@ -192,7 +192,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 _OPEN_RUNS, _MOST_RUNS = 60, 500
 _CELLS, _FEWEST_CELLS = 3000, 3
-"""Number of cells in all rows together, and the fewest of each row, which takes precedence."""
+"""Maximum number of cells in all rows together, and minimum number in each row, which takes precedence."""
 _CHARTS = 5
 _LEAST_RUNS = 3
 """Minimum number of runs of a series that has its own chart."""

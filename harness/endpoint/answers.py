@@ -46,7 +46,7 @@ Count = Annotated[NonNegativeInt | None, WrapValidator(_none_if_invalid)]
 
 
 _CONTEXT_NAME = re.compile(r"context(?!.*(output|completion|train))|n_ctx(?!.*train)|max_(model|seq|sequence)_?len")
-"""Field of a listed model with the length of its context, not that of its training or a reply."""
+"""Field of a listed model with the length of its context; other fields refer to its training or to replies."""
 _LONGEST_IDENTITY = 120
 """Maximum number of characters kept of a fingerprint, which usually has 20."""
 

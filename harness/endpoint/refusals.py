@@ -371,7 +371,7 @@ def _explain_by_sum(numbers: list[Quantity], asked: int) -> Refusal | None:
 
 
 def _include_reply(refusal: Refusal, text: str, sent_bytes: int, max_tokens: int | None) -> Refusal:
-    """Treat a prompt's refusal as one of prompt and max_tokens, if possible, so that it is retried with less."""
+    """Treat the refusal of a prompt as a refusal of prompt and max_tokens, if possible, so that less is requested."""
     prompt, asked = refusal.prompt_tokens or 0, max_tokens or 0
     if refusal.reason is not Reason.PROMPT or not asked:
         return refusal

@@ -34,7 +34,7 @@ class Capture:
         """Output of background processes between the previous command and this one."""
         self._output = PlainText()
         self._prompt: bytearray | None = None
-        """Output since the shell reported to be back at its prompt before the command reported its end; else None."""
+        """Output since the shell reported its prompt, if it did so before the command reported its end; else None."""
         self._is_drawn = False
         """Whether the shell has drawn that prompt."""
         self._between = BackgroundOutput()
@@ -88,7 +88,7 @@ class Capture:
                 self._between.append(bytes(self._prompt))
 
     def discard_background(self) -> None:
-        """Discard output since the last command, which was shown otherwise."""
+        """Discard output since the last command, because it has been shown in another way."""
         if self._was_delivered:
             self._was_delivered, self.append = False, _discard
             self._between.take_text()

@@ -80,7 +80,7 @@ class RewindPoint:
     """Version of the state that debuggers last received."""
     verdicts: tuple[VerdictSeen, ...] = ()
     hold_at: HoldPoint | None = "reply"
-    """Point at which the trial waits after the replay. Without waiting at replies, differences are logged."""
+    """Point at which the trial waits after the replay. If that is not a reply, differences are logged."""
 
 
 class TrialDebugger(Protocol):

@@ -250,7 +250,7 @@ class RunWatch:
     def _draw(self, run: WatchedRun) -> set[str]:
         """Redraw the screens that may have changed, and return the names of the trials whose screens did.
 
-        Checked are trials with journal events and, in turn, a share of the others.
+        It checks the trials with journal events and, in turn, a share of the others.
         """
         turn, drawn = self._poll_number % _SWEEP_POLLS, set[str]()
         for at, (name, trial) in enumerate(run.trials.items()):

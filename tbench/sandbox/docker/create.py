@@ -99,7 +99,7 @@ class Recipe:
 
     @property
     def startup(self) -> Startup:
-        """Startup commands of the image; for a snapshot, of its original."""
+        """Startup commands of the image; a snapshot has those of the image that it was made from."""
         return (self.original or self.image).startup if self.starts else NO_STARTUP
 
     @property
