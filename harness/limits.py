@@ -18,7 +18,7 @@ Settling = Literal["adaptive", "strict"]
 SMALLEST_REPLY_TOKENS = 64
 """Minimum room for a reply, in tokens: no protocol's reply is shorter."""
 OUTPUT_LIMIT_BYTES = 10_000
-"""Length above which observations lose their middle."""
+"""Length above which the middle of an observation is cut out."""
 
 
 class LimitSettings(Frozen):

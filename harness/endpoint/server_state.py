@@ -55,7 +55,7 @@ class ServerLimits:
     accepted_tokens: int = 0
     """Largest max_tokens that it has accepted."""
     longest_tokens: int = 0
-    """Maximum number of tokens of an answered prompt and its reply: refusals that state a shorter context are wrong."""
+    """Length of the longest answered prompt with its reply: refusals that state a shorter context are wrong."""
     longest_bytes: int = 0
     """Size of the largest answered request."""
     _accepted_once: set[int] = field(default_factory=set)
@@ -72,8 +72,8 @@ class ServerLimits:
         """Record the length of an answered prompt and its reply, and the size of the request."""
         self.longest_tokens = max(self.longest_tokens, usage.prompt_tokens + usage.completion_tokens)
         self.longest_bytes = max(self.longest_bytes, sent_bytes)
-        # Counts above the context are discarded, so the request's size has to show if the refusal stated something
-        # else, such as the room left by a prompt.
+        # The refusal may have stated something else than the context, such as the room left by a prompt. Only the
+        # request's size can show this, because counts above the context are discarded.
         if self.learned_tokens is not None and 2 * self.learned_tokens < sent_bytes * self.tokens_per_byte:
             self.learned_tokens = None
         if sent_bytes >= _MEASURED_BYTES and usage.prompt_tokens > 0:
@@ -302,7 +302,8 @@ _IDENTITY = {
 """Descriptions of the identifying fields of replies."""
 _FIRST_REPLIES = 50
 MOST_IN_A_ROW = 8
-"""Number of consecutive unknown replies that rules out a fleet: with two equal servers, it happens once in 256."""
+"""Number of consecutive replies with an unknown fingerprint from which they are not attributed to a fleet: with two equal
+servers, chance produces so many from one of them only once in 256."""
 
 
 def listing_difference(before: ServedModel, now: ServedModel) -> str | None:
