@@ -302,8 +302,8 @@ _IDENTITY = {
 """Descriptions of the identifying fields of replies."""
 _FIRST_REPLIES = 50
 MOST_IN_A_ROW = 8
-"""Number of consecutive replies with an unknown fingerprint from which they are not attributed to a fleet: with two equal
-servers, chance produces so many from one of them only once in 256."""
+"""Number of consecutive replies with an unknown fingerprint that are too many for a fleet: with two equal servers,
+chance produces so many from one of them only once in 256."""
 
 
 def listing_difference(before: ServedModel, now: ServedModel) -> str | None:
