@@ -108,9 +108,8 @@ def _print(built: BuildReport) -> None:
             print_line(f"{title}: {len(lines) - _SHOWN} more, in {built.manifest_path}", err=True)
     print_line(f"{counted(built.records, 'step')} of {counted(len(built.tasks), 'conversation')}: {built.path}")
     if built.dev_path is not None:
-        print_line(
-            f"{counted(built.dev_records, 'step')} of {counted(len(built.dev_task_ids), 'conversation')}: {built.dev_path}"
-        )
+        conversations = counted(len(built.dev_task_ids), "conversation")
+        print_line(f"{counted(built.dev_records, 'step')} of {conversations}: {built.dev_path}")
     print_line(f"manifest: {built.manifest_path}")
     for reason, count in sorted(built.dropped.items()):
         print_line(f"{count} turns left out: {reason}")
