@@ -57,7 +57,7 @@ def without_lone_surrogates(text: str) -> str:
 #
 # Covers the tokens of the chat templates and tokenizers of Qwen, Llama, Gemma, DeepSeek, Mistral, GLM, Phi, gpt-oss
 # and tokens that follow their patterns. `<think>`, `<tool_call>` and `<tool_response>` are included: in several
-# vocabularies they are single tokens that a template also writes. XML-like tags that are no single token anywhere
+# vocabularies they are single tokens that a template also writes. XML-like tags that are not a single token anywhere
 # (`<thinking>`, `<response>`) are not.
 
 # Every pattern begins with `<` or `[`, has neither anywhere else, and no white space: so the space that `neutralise`

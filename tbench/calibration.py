@@ -144,7 +144,7 @@ class CalibrationRun:
         return self._stored(each, offline=trial)
 
     def _stored(self, each: CalibratedTask, **update: Any) -> CalibratedTask:
-        """Return the task with an updated calibration, of which lasting results are stored."""
+        """Return the task with an updated calibration; trials that count are also stored."""
         assert each.calibration is not None
         now = each.calibration.model_copy(update={**update, "measured_at": datetime.now(UTC)})
         lasting = {

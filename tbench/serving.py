@@ -70,7 +70,7 @@ class LocalServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # A client that disconnects, or does not read for too long, is no error.
+        # A client that disconnects, or does not read for too long, is not an error.
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 

@@ -121,7 +121,7 @@ class FinishedShard:
 
     @classmethod
     def read(cls, directory: Path) -> FinishedShard:
-        """Read a shard. Raises UsageError if it is none, or is still being written."""
+        """Read a shard. Raises UsageError if it is not a shard, or is still being written."""
         stored = read_run(directory)
         if stored.document is None or stored.document.shard is None:
             raise UsageError(

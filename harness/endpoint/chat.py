@@ -89,7 +89,7 @@ _SHORT_TOKENS = 16
 _WORD = "word "
 """One token for nearly every tokenizer."""
 _MARGIN = 1.2
-"""Factor by which a test prompt is longer than the prompt of estimated length that it stands for."""
+"""Ratio of the length of a test prompt to the estimated length of the prompt that it stands for."""
 _SERVER_IS_UP = {408, 409, 429}
 """Statuses of a server that is up and asks for a retry."""
 _NOTHING = "HTTP 200 with finish_reason length and not one token: the prompt is too long for the context"
@@ -104,7 +104,7 @@ _LEARNED = "; its context length will be learned from its refusals"
 _ELSEWHERE_SEC = 2.0
 """Time limit of the question whether the endpoint is at another URL."""
 _LONG_WAIT_SEC = 10.0
-"""Wait after which such a status is about a slow reply; before, it is about an unreachable server."""
+"""Seconds from which such a status means a slow reply; earlier, it means an unreachable server."""
 NEAR_TIME_LIMIT = "near_time_limit"
 """Sign of a reply that took more than four fifths of its time limit."""
 _MORE_TIME = "; the server is there: give a reply more time (--request-timeout), or fewer tokens (--max-tokens)"
@@ -184,7 +184,7 @@ class ChatModel:
 
     @property
     def context_tokens(self) -> int | None:
-        """Most tokens of prompt and reply together, according to the endpoint's list of models or a refusal."""
+        """Maximum tokens of prompt and reply together, according to the endpoint's list of models or a refusal."""
         return self.limits.context_tokens
 
     @context_tokens.setter
@@ -524,7 +524,7 @@ class ChatModel:
                 await self.outage.check()
 
     async def _confirm_too_long(self, error: TooManyTokensError) -> None:
-        """Test whether a prompt is refused for its length, unless the refusal says so. Raises RequestRefused if not."""
+        """Test whether a prompt was refused for its length, unless the refusal says so. Raises RequestRefused."""
         refusal = error.refusal
         if refusal.is_sure:
             return

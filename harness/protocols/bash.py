@@ -214,7 +214,7 @@ def _only_block(found: list[Block]) -> Block:
 # bash-tool: one native call of the function `bash` per reply. The format of mini-swe-agent v2 and Tmax's harness.
 #
 # Only the first call is run and stays in the history. If its arguments had to be repaired, the repaired call stays:
-# servers put the arguments into the prompt and fail if they are no object.
+# servers put the arguments into the prompt and fail if they are not an object.
 
 FUNCTION = "bash"
 

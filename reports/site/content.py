@@ -201,7 +201,7 @@ class RunSeries:
         return frozenset(run for run, name in self.names.items() if name in names)
 
     def judged_at(self, run: SiteRun) -> JudgedNight | None:
-        """Return how a run was judged, in short; None if it is no night."""
+        """Return how a run was judged, in short; None if it is not a night."""
         return self.judged.by_name.get(self.names[run.slug])
 
     def run_named(self, name: str) -> SiteRun:
@@ -248,7 +248,7 @@ class Site:
         return next(good, None)
 
     def verdict_at(self, run: SiteRun) -> GateVerdict | None:
-        """Return the verdict at the time when this run was the last of its series; None if it is no night."""
+        """Return the verdict at the time when this run was the last of its series; None if it is not a night."""
         series = self.series_of(run)
         return series.judged.verdict_at(series.names[run.slug])
 

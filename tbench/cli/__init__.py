@@ -35,7 +35,7 @@ COMMANDS = {
     "calibrate": LazyCommand(
         "tbench.cli.task_check",
         "calibrate",
-        "Measure what oracle and nop score on tasks; also how close to the limits; exit with 2 for unhealthy tasks.",
+        "Measure how oracle and nop score on tasks; exit with 2 if tasks are unhealthy or too close to their limits.",
     ),
     "nightly": LazyCommand(
         "tbench.cli.nightly",
@@ -67,7 +67,7 @@ COMMANDS = {
     "blame": LazyCommand(
         "tbench.cli.fork",
         "blame",
-        "Find the step that made a trial fail: it is forked at several steps.",
+        "Find the step after which a failed trial was unlikely to succeed; it is forked at several.",
     ),
     "ps": LazyCommand(
         "tbench.cli.steering",

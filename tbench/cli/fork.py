@@ -142,7 +142,7 @@ _BAR = 30
 )
 @json_option
 def blame(trial: str, given: GivenSettings[RunConfig], samples: int, as_json: bool) -> None:
-    """Find the step that made a trial fail: it is forked at several steps."""
+    """Find the step after which a failed trial was unlikely to succeed; it is forked at several."""
     import json
 
     from tbench.api.forking import blame as blame_trial

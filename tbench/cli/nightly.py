@@ -153,7 +153,7 @@ _DIFFERENCES_SHOWN = 3
     "--min-se",
     type=Number(min=0),
     default=3.0,
-    help="Standard errors by which the nights since the change must be below the baseline.",
+    help="How many standard errors below the baseline the nights since the change must be for an alarm.",
 )
 @click.option(
     "--min-coverage",

@@ -90,7 +90,7 @@ def _cells(trial: TrialUnderWay) -> tuple[str, ...]:
 # Arguments that name a run or one of its trials.
 
 _RUNS = Path("runs")
-_DEFAULT_RUN = "Default: the only run in progress in runs."
+_DEFAULT_RUN = "Default: the only run in progress below runs/."
 
 
 def _target_argument(metavar: str, help: str, *, required: bool = True) -> Callable[[Command], Command]:
@@ -99,7 +99,7 @@ def _target_argument(metavar: str, help: str, *, required: bool = True) -> Calla
 
 
 trial_argument = _target_argument(
-    "TRIAL", "The trial, as RUN/TASK/SEED; or as TASK/SEED or TASK if only one run in runs is in progress."
+    "TRIAL", "The trial, as RUN/TASK/SEED; or as TASK/SEED or TASK if only one run below runs/ is in progress."
 )
 run_or_trial_argument = _target_argument(
     "WHERE", f"A run directory, or a trial as RUN/TASK/SEED. {_DEFAULT_RUN}", required=False

@@ -156,7 +156,7 @@ def calibrate(
     page: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure what oracle and nop score on tasks; also how close to the limits; exit with 2 for unhealthy tasks."""
+    """Measure how oracle and nop score on tasks; exit with 2 if tasks are unhealthy or too close to their limits."""
     from tbench.calibration import conditions, is_healthy
     from tbench.cli.common import chosen_tasks
 

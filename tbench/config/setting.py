@@ -37,7 +37,7 @@ class Option:
     """Value of the option when it is given without one."""
     metavar: str | None = None
     instead_of: str | None = None
-    """Another setting of the section, whose value from lower layers this one replaces."""
+    """Another setting of the section: if this one is set, the other's value from lower layers is dropped."""
     several: str | None = None
     """The setting that takes the values if the option is repeated."""
     per_model: bool = False

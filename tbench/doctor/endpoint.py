@@ -96,7 +96,7 @@ async def check_completion(make: Callable[[], ChatModel]) -> CheckResult:
 
 async def _room_for_replies(chat: ChatModel) -> int | None:
     """Request the default --max-tokens; if it is refused, return the number of tokens that would be allowed."""
-    with contextlib.suppress(EndpointError, ContextLimitReached):  # includes timeouts, which are no refusals
+    with contextlib.suppress(EndpointError, ContextLimitReached):  # includes timeouts, which are not refusals
         await chat.query(_SAY_OK, seed=0, max_tokens=_DEFAULT)
     return min((each for each in (chat.context_tokens, chat.most_tokens) if each is not None), default=None)
 

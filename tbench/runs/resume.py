@@ -185,10 +185,10 @@ def _may_change(result: TrialResult) -> bool:
 
 
 def settled(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
-    """Return a trial's result as judged beside the oracle's passes. Raises OSError.
+    """Return a trial's result after comparison with the oracle's passes. Raises OSError.
 
-    A pass has to show the oracle's tests; signs that the oracle shows, too, are cleared; and where the oracle passes in
-    a fresh container, a lower reward from one counts. Earlier settling makes no difference.
+    A pass must include the oracle's tests. Signs that the oracle has, too, are cleared. If the oracle passes in a fresh
+    container, a lower reward from a fresh container counts. Earlier settling makes no difference.
     """
     if task.steps:
         return _settled_steps(result, oracle, task, directory)

@@ -51,7 +51,7 @@ class Counts(Frozen):
     flagged: int = 0
     """Trials with a strong sign of tampering."""
     weakly_flagged: int = 0
-    """Trials with only weak signs of tampering, other than just a pass that no other container judged."""
+    """Trials with only weak signs of tampering; a missing confirmation in a fresh container alone does not count."""
     unconfirmed: int = 0
     """Passes that no fresh container has confirmed."""
     repaired: int = 0

@@ -333,7 +333,7 @@ def _notes(counts: Counts) -> Iterator[str]:
 
 def _time_text(time: TimeSplit) -> str:
     parts = ", ".join(f"{name} {sec:,.1f} s ({100 * sec / time.total_sec:.0f} %)" for name, sec in time.parts().items())
-    return f"{parts}; queue apart {time.queue_sec:,.1f} s"
+    return f"{parts}; not included: queue {time.queue_sec:,.1f} s"
 
 
 def _flag_lines(summary: Summary) -> Iterator[str]:

@@ -66,7 +66,7 @@ def test_the_benchmark_has_its_files_name_by_default(bench: NightlyBench) -> Non
         ("[rnu]\n", "rnu: no such section; did you mean run?"),
         ("[serve]\ncomand = ['x']\n", "serve.comand: no such setting; did you mean serve.command?"),
         ("[serve]\ncommand = 'vllm serve'\n", "serve.command: Input should be a valid"),
-        ("[serve]\ncommand = ['vllm', '{model}']\n", "{model} is no placeholder; use one of {checkpoint}, {name}"),
+        ("[serve]\ncommand = ['vllm', '{model}']\n", "{model} is not a placeholder; use one of {checkpoint}, {name}"),
         ("[serve]\ncommand = ['vllm']\nport = 0\n", "port 0 takes a free port, so command needs a {port}"),
         ("[serve]\ncommand = ['vllm']\nenv = { A = 1 }\n", "serve.env: A: must have a string as value"),
         (f"[serve]\ncommand = ['vllm']\n{ENDPOINT}", "model.base_url: [serve] starts the server"),

@@ -100,7 +100,7 @@ class Cheat:
     shows: tuple[Mode, ...] = MODES
     """Modes in which it has any effect, or in which an honest agent passes; elsewhere it is an honest failure."""
     open: tuple[Mode, ...] = ()
-    """Modes in which it is known to score, and docs/integrity.md says so."""
+    """Modes in which it is known to score, and docs/reference/cheats.md says so."""
     memory_mb: int = 512
     pids: int = 512
 

@@ -13,6 +13,7 @@ from tbench.cli.common import json_option, runs_argument
 from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
 from tbench.cli.parsing.values import PATH_TYPE, Integer, OneOf
 from tbench.cli.printing import print_line, print_text
+from tbench.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,9 +106,10 @@ def _print(built: BuildReport) -> None:
             print_line(f"{title}: {without_lone_surrogates(line)}", err=True)
         if len(lines) > _SHOWN:
             print_line(f"{title}: {len(lines) - _SHOWN} more, in {built.manifest_path}", err=True)
-    print_line(f"{built.records} steps of {len(built.tasks)} conversations: {built.path}")
+    print_line(f"{counted(built.records, 'step')} of {counted(len(built.tasks), 'conversation')}: {built.path}")
     if built.dev_path is not None:
-        print_line(f"{built.dev_records} steps of {len(built.dev_task_ids)} conversations: {built.dev_path}")
+        conversations = counted(len(built.dev_task_ids), "conversation")
+        print_line(f"{counted(built.dev_records, 'step')} of {conversations}: {built.dev_path}")
     print_line(f"manifest: {built.manifest_path}")
     for reason, count in sorted(built.dropped.items()):
         print_line(f"{count} turns left out: {reason}")

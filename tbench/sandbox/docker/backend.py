@@ -433,7 +433,7 @@ class DockerBackend:
             is_fresh=environment.role != "agent",
             loose=loose_files(environment),
             gpus=task.gpus,
-            # Only if the task sets it: the schema's default is no request.
+            # Only if the task sets it: the schema's default does not request a limit.
             storage_mb=task.storage_mb if "storage_mb" in task.model_fields_set else None,
             no_new_privileges=settings.config.no_new_privileges,
             cap_add=settings.config.cap_add,

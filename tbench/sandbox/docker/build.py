@@ -156,7 +156,7 @@ _TRACE = "moby.buildkit.trace"
 _VERTEX, _LOG = 1, 3
 _STEP = re.compile(rb"\[(?!internal\])")
 _MIN_SECRET_LENGTH = 8
-"""Minimum length of a build argument's value to be hidden; a shorter one is no secret, and may occur in any word."""
+"""Minimum length of a build argument's value to be hidden; a shorter one is not a secret, and may occur in any word."""
 _IMAGE_GONE = re.compile(r"(?<!@)sha256:[0-9a-f]{64}|layer does not exist")
 """Matches an error about an image id, which no Dockerfile contains, so the builder took it from its cache."""
 
