@@ -77,7 +77,7 @@ mutants: $(STAMP)
 house: $(STAMP)
 	@$(BIN)/python tests/house.py
 
-# The tables of settings in docs/configuration.md and docs/nightly.md.
+# The tables of settings in docs/reference/.
 docs: $(STAMP)
 	@PYTHONPATH=tests $(BIN)/python tests/settings_tables.py
 

@@ -40,7 +40,7 @@ MESSAGE_HEADING = "[Message from a person who watches your terminal:]"
 TYPED_HEADING = "[A person has typed into your terminal. Typed was:]"
 """Heading above the list of what a person typed."""
 _MOST_COMPACTIONS = 2
-"""Most consecutive compactions without a usable reply in between."""
+"""Maximum number of consecutive compactions without a usable reply in between."""
 
 
 class AgentTerminal(Protocol):
@@ -263,7 +263,7 @@ class Agent:
     # -- the model -------------------------------------------------------------------------------
 
     async def _query(self, index: int) -> tuple[Step, bool]:
-        """Return the next reply as a step, and whether the context left it less room than it should have."""
+        """Return the next reply as a step, and whether the context left too little room for it."""
         while True:
             started = time.monotonic()
             try:

@@ -100,7 +100,7 @@ class Clock:
         return reply
 
     def _exclude_overtime(self, patience_sec: float) -> None:
-        """Count time beyond the limit as waiting when the timeout came at the end of the patience: it was no work."""
+        """Count the time beyond the agent's own limit, without the patience, as waiting: the agent did no work then."""
         if self._ends_at is not None and not self._stops:
             self.waited_sec += max(0.0, _now() - (self._ends_at - patience_sec))
 

@@ -23,7 +23,7 @@ class Turns:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> None:
-        """Wait for an iteration of the loop in which no other waiting task resumes."""
+        """Wait for a turn: in each iteration of the loop, only one waiting task resumes."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.append(turn)
@@ -43,7 +43,7 @@ _OF_LOOP: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionar
 
 
 async def take_turn() -> None:
-    """Wait for an iteration of this event loop in which no other waiting task resumes."""
+    """Wait for a turn on this event loop: in each iteration, only one waiting task resumes."""
     await _OF_LOOP.setdefault(asyncio.get_running_loop(), Turns()).take()
 
 

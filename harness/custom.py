@@ -65,7 +65,7 @@ class AgentModel:
 
     @property
     def context_tokens(self) -> int | None:
-        """Most tokens of prompt and reply together, as reported by the server; None if unknown."""
+        """Maximum number of tokens of prompt and reply together, as reported by the server; None if unknown."""
         return self._model.context_tokens
 
     @property

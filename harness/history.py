@@ -25,17 +25,17 @@ IMPOSSIBLE_USAGE = "impossible_usage"
 _TOKENS_PER_BYTE = 0.4
 """High estimate of tokens per byte for text that the server has not counted yet."""
 _MOST_TOKENS_PER_BYTE, _TEMPLATE_TOKENS = 2, 10_000
-"""Upper bound of a prompt's tokens: per byte, plus the template with its tools."""
+"""Upper bound of a prompt's tokens: so many per byte, and so many for the template with its tools."""
 _THINKING_TOKENS_PER_BYTE = 0.5
-"""Most tokens per byte of thinking, which a template may send once and then leave out."""
+"""Maximum number of tokens per byte of thinking, which a template may send once and then leave out."""
 _NEW_TOKENS_PER_BYTE = 0.6
-"""Most tokens per byte of new messages."""
+"""Maximum number of tokens per byte of new messages."""
 _SMALLEST_CONTEXT = 256
-"""Fewest tokens of a prompt that was truncated to a context."""
+"""Count from which an implausibly low count of prompt tokens means truncation; below, the server miscounts."""
 _SEEN_GROWTH_BYTES = 64
-"""Growth of the history that any token count must show."""
+"""Growth of the history from which a token count must have grown, too."""
 _STALLED_COUNTS = 6
-"""Number of consecutive counts without growth that dropped thinking cannot explain."""
+"""Number of consecutive counts without growth from which dropped thinking is no explanation any more."""
 _WORD = re.compile(r"[^\W\d_]+")
 """A run of letters, which usual tokenizers turn into at least one token."""
 _LEAST_TOKENS_PER_WORD = 0.6
@@ -64,7 +64,7 @@ def size_bytes(message: Message) -> int:
 class History:
     """The messages, append-only except for `replace`. `opening` holds the first ones, which no policy touches.
 
-    All text that is not the model's passes the gate, unless it has passed it already.
+    All text that is not the model's passes the token gate once, which handles control tokens and secrets.
     """
 
     def __init__(self, gate: TokenGate | None = None) -> None:
@@ -127,7 +127,7 @@ class History:
         return self._counted_tokens + math.ceil((self._bytes - self._counted_bytes) * _TOKENS_PER_BYTE)
 
     def estimate(self, messages: Iterable[Message]) -> int:
-        """Estimate the tokens of another version of this history, at the rate of the server's count of this one."""
+        """Estimate the tokens of another version of this history, from the tokens per byte of the last count."""
         return math.ceil(_bytes(messages) * self._tokens_per_byte)
 
     def estimate_bytes(self, tokens: int) -> int:
@@ -224,7 +224,7 @@ Ask = Callable[[Sequence[Message], int], Awaitable[Reply]]
 KEPT_SHARE = 0.5
 """Share of the context that the history should fill, by estimate, after outputs are dropped."""
 SUMMARY_TOKENS = 4096
-"""Most tokens of a summary, thinking included; never more than a quarter of the context."""
+"""Maximum number of tokens of a summary, thinking included; never more than a quarter of the context."""
 DROPPED = "[Output dropped to save context.]"
 _SUMMARY_REQUEST = """\
 The conversation is about to be shortened because the context is full. Execute nothing now, and do not use the usual \
@@ -277,7 +277,7 @@ async def make_room(
 
 
 def drop_oldest_outputs(messages: Sequence[Message], keep_first: int, bytes_to_save: int) -> list[Message]:
-    """Return `messages` with outputs after the first `keep_first` replaced, oldest first, never the newest one.
+    """Return `messages` with the oldest outputs replaced, except in the first `keep_first` messages and the newest one.
 
     Roles and call ids stay, so every tool call keeps its answer.
     """
@@ -342,7 +342,7 @@ async def _ask_for_summary(history: History, context_tokens: int, max_tokens: in
 
 
 def _summary_request(history: History, tokens: int) -> list[Message]:
-    """Return the history with the summary request, in about `tokens`: drops the oldest outputs first, then turns."""
+    """Return the history with the summary request, shortened to about `tokens`: first by outputs, then by turns."""
     asking = _append_to_last(history.messages, _SUMMARY_REQUEST)
     keep_first = len(history.opening)
     estimated = history.tokens + history.estimate([Message(role="user", content=_SUMMARY_REQUEST)])

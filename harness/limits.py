@@ -16,26 +16,26 @@ ShellMode = Literal["persistent", "fresh"]
 Settling = Literal["adaptive", "strict"]
 """Whether a wait ends when the shell has settled, or always takes its whole duration."""
 SMALLEST_REPLY_TOKENS = 64
-"""Least room for a reply, in tokens: no protocol's reply is shorter."""
+"""Minimum room for a reply, in tokens: no protocol's reply is shorter."""
 OUTPUT_LIMIT_BYTES = 10_000
-"""Length above which observations lose their middle."""
+"""Length above which the middle of an observation is cut out."""
 
 
 class LimitSettings(Frozen):
     """The limits that a user can set. None means no limit."""
 
     steps: int | None = Field(default=100, ge=1)
-    """Most replies of the model per trial."""
+    """Maximum number of model replies per trial."""
     format_errors: int = Field(default=5, ge=1)
-    """Most replies in a row that could not be used."""
+    """Maximum number of unusable replies in a row."""
     completion_tokens: int | None = Field(default=None, ge=1)
-    """Most generated tokens over all steps of a trial."""
+    """Maximum number of generated tokens over all steps of a trial."""
     context_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens of prompt and reply together, where the server allows more."""
+    """Maximum tokens of prompt and reply together, if the server allows more."""
     on_overflow: OnOverflow = "stop"
     """In a full context: stop, drop-oldest-outputs or summarize."""
     command_sec: float = Field(default=120.0, gt=0)
-    """Longest run of one command in the bash protocols, in seconds."""
+    """Maximum duration of one command in the bash protocols, in seconds."""
 
 
 class Limits(LimitSettings):
@@ -53,7 +53,7 @@ class ReplyRoom:
 
     @property
     def context_tokens(self) -> int | None:
-        """Most tokens of prompt and reply together; None if unknown."""
+        """Maximum number of tokens of prompt and reply together; None if unknown."""
         known = [tokens for tokens in (self._model.context_tokens, self._limits.context_tokens) if tokens is not None]
         return min(known, default=None)
 

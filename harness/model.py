@@ -34,7 +34,7 @@ class SamplingSettings(Frozen):
     top_p: float = Field(default=0.95, gt=0, le=1)
     """Nucleus sampling."""
     max_tokens: int = Field(default=16384, ge=1)
-    """Most tokens per turn, thinking included."""
+    """Maximum number of tokens per turn, thinking included."""
     extra_body: dict[str, Any] = Field(default={})
     """Merged into each request, such as {"top_k": 20}. Other fields: min_p, repetition_penalty, stop … vLLM ignores a
     name that it does not know, silently."""
@@ -117,18 +117,18 @@ class Rendering(Frozen):
     """Settings for rendering the history into the text that the model sees."""
 
     template: Template = "server"
-    """Prompts by server, chatml, gemma, gemma4 or contract. `server` uses the chat endpoint, with the model's own
-    template. The others are rendered here and sent to /v1/completions, for base models: `chatml`, the turns of `gemma`
-    1 to 3 or of `gemma4`, or the `contract` of `### System` headings."""
+    """Render prompts on the server, or here in another format. `server` uses the chat endpoint, with the model's own
+    template. The others are rendered here and sent to /v1/completions, for base models: `chatml`, the turns
+    of `gemma` 1 to 3 or of `gemma4`, or the `contract` of `### System` headings."""
     chat_template_kwargs: dict[str, Any] = Field(default={})
-    """Variables of the server's template. Such as {"enable_thinking": false}; servers ignore those that the template
-    does not know."""
+    """Variables of the server's template. An example is {"enable_thinking": false}; servers ignore variables that the
+    template does not know."""
     strip_thinking: Literal["on", "off", "auto"] = "auto"
     """Leave the thinking out of earlier replies. `auto`: only where the prompt is rendered here; a server's
     template has its own rule for it."""
     send_reasoning: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_or_off)] = "auto"
     """Send earlier reasoning back. It goes under the name in which it came, and the server's
-    template drops what its model is not to see. `auto`: until a server refuses that."""
+    template drops what its model should not see. `auto`: until a server refuses that."""
 
     @property
     def sends_reasoning(self) -> bool:
@@ -224,7 +224,7 @@ class Model(Protocol):
 
     @property
     def context_tokens(self) -> int | None:
-        """Most tokens of prompt and reply together; None if unknown."""
+        """Maximum number of tokens of prompt and reply together; None if unknown."""
 
     @property
     def sampling(self) -> Sampling: ...

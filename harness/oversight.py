@@ -51,7 +51,7 @@ class Draft:
     read: Callable[[Reply], Parsed | FormatError]
     """Parse another reply, or return what is wrong with its format."""
     needs_word: bool = False
-    """Whether no rule allows it, so that a person has to approve it (Approved)."""
+    """Whether a person has to approve it, because no rule allows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Oversight(Protocol):
 
 _ALLOWLIST = "allowlist="
 _MOST_SHOWN = 20
-"""Most rules listed to the model."""
+"""Maximum number of rules listed to the model."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """Control characters, which no rule can allow: they would change a line that has been checked already."""
 

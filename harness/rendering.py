@@ -19,7 +19,7 @@ _NO_REASONING = " "
 """Placeholder for servers that require reasoning in every reply; some refuse an empty text."""
 # Templates that open <think> in the prompt leave only the closing tag to the reply. Elsewhere in a line it is text.
 _BARE_END = re.compile(r"</think>[ \t\r]*(?:\n|\Z)")
-# The order matters: an escaped backslash starts no other escape, and a pair is not a lone surrogate.
+# The order matters: an escaped backslash starts no other escape, and a pair does not count as lone surrogates.
 _JSON_ESCAPES = re.compile(
     r"\\\\|(?P<pair>\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})|(?P<lone>\\ud[89a-f][0-9a-f]{2})", re.IGNORECASE
 )

@@ -17,10 +17,10 @@ from pydantic import Field
 from harness.trajectory import Frozen, Reply, Trajectory
 
 _DISTINCTIVE_CHARS = 200
-"""Least length of a reply that can be expected to differ between draws, in characters."""
+"""Minimum length of a reply that can be expected to differ between draws, in characters."""
 _EQUAL_TRIALS = 3
 _EQUAL_SHARE = 0.9
-"""Share of the comparable trials. A confident model begins most trials alike, but not all."""
+"""Share of comparable trials with equal first replies that leads to a note; even a confident model varies some."""
 _NAMES_SHOWN = 4
 
 

@@ -250,7 +250,7 @@ _AXIS, _HEIGHT = 46.0, 66.0
 _SEED_STRIP_TOP = 6.0
 _LEAST = 0.2
 _SEED_STRIP_MOST, _RISE = 6, 6.5
-"""Most dots in a stack, and the distance between them."""
+"""Maximum number of dots in a stack, and the distance between them."""
 
 
 def seed_strip(per_seed: Sequence[float], mean: float, std: float | None, *, label: str) -> Markup:

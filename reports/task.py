@@ -192,13 +192,13 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 _OPEN_RUNS, _MOST_RUNS = 60, 500
 _CELLS, _FEWEST_CELLS = 3000, 3
-"""Number of cells in all rows together, and the fewest of each row, which takes precedence."""
+"""Maximum number of cells in all rows together, and minimum number in each row, which takes precedence."""
 _CHARTS = 5
 _LEAST_RUNS = 3
-"""Fewest runs of a series that has its own chart."""
+"""Minimum number of runs of a series that has its own chart."""
 _TIMED_TRIALS = 500
 _FEWEST_SEEDS = 3
-"""Fewest seeds for which the standard error of a run's mean is drawn."""
+"""Minimum number of seeds for which the standard error of a run's mean is drawn."""
 
 
 def render(site: Site, task: str) -> str:
@@ -294,7 +294,7 @@ def _versions(record: TaskRecord) -> Iterator[tuple[str, str | None, list[TaskRu
 # The tasks of a site, and the script that lists a task's trials.
 
 _MOST_TRIALS = 500
-"""Most trials that the page of a trial offers for comparison."""
+"""Maximum number of trials that the page of a trial offers for comparison."""
 
 
 def names(site: Site) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from tbench.storage.run_files import step_directory, trial_directory
 from tbench.tasks.task import Task
 from tbench.text import counted, names_text, one_line, plain
 from tbench.verifier_logs import Logs
-from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTrial, keep, known
+from tbench.verify.calibration import CalibratingAgent, Calibration, MeasuredTrial, load_calibration, save_calibration
 from tbench.verify.tests_shown import TEST_SUMS, logs_in, tests_shown
 
 if TYPE_CHECKING:
@@ -144,20 +144,20 @@ class CalibrationRun:
         return self._store(each, offline=trial)
 
     def _store(self, each: CalibratedTask, **update: Any) -> CalibratedTask:
-        """Return the task with an updated calibration, of which lasting results are stored."""
+        """Return the task with an updated calibration; trials that count are also stored."""
         assert each.calibration is not None
         now = each.calibration.model_copy(update={**update, "measured_at": datetime.now(UTC)})
         lasting = {
             "trials": tuple(trial for trial in now.trials if trial.counts),
             "offline": now.offline if now.offline is not None and now.offline.counts else None,
         }
-        keep(now.model_copy(update=lasting), self.root)
+        save_calibration(now.model_copy(update=lasting), self.root)
         return replace(each, calibration=now)
 
     async def _with_stored(self, runner: Runner, task: Task) -> CalibratedTask:
         """Return the task with its stored calibration, or an empty one. Raises TrialError if there is no image."""
         image, architecture = await runner.prepare(task)
-        earlier = None if self.again else known(task, image, architecture, self.say, self.root)
+        earlier = None if self.again else load_calibration(task, image, architecture, self.say, self.root)
         if earlier is not None:
             return CalibratedTask(task, earlier)
         begun = Calibration(
@@ -196,11 +196,11 @@ async def measure(runner: Runner, task: Task, agent: CalibratingAgent, repetitio
 def _make_measured_trial(
     task: Task, agent: CalibratingAgent, repetition: int, result: TrialResult, directory: Path
 ) -> MeasuredTrial:
-    from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, uncleared
+    from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, undo_clearing
 
     steps = {step.name: step_directory(directory, step.name) for step in result.task_steps if step.begun}
     logs = {name: logs_in(each / "verifier") for name, each in (steps or {"": directory}).items()}
-    tamper = [uncleared(sign, ADDED_BY_ORACLE) for sign in result.integrity.tamper]
+    tamper = [undo_clearing(sign, ADDED_BY_ORACLE) for sign in result.integrity.tamper]
     return MeasuredTrial(
         agent=agent,
         repetition=repetition,

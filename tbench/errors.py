@@ -60,7 +60,7 @@ A failed trial is data: its error is attributed once, at the boundary where it o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tbench.results import Blame, ErrorInfo, Stage
@@ -84,6 +84,11 @@ class TaskInvalid(UsageError):
 
 class EngineUnavailable(UsageError):
     """No container engine answers. The message contains the reason and the remedy."""
+
+    def __init__(self, message: str = "", looked_at: Sequence[str] = ()) -> None:
+        """`looked_at` has a line for each place where an engine was looked for."""
+        super().__init__(message)
+        self.looked_at = tuple(looked_at)
 
 
 @dataclass(frozen=True)

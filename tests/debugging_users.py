@@ -7,6 +7,7 @@ import re
 import sys
 import termios
 import time
+from typing import ClassVar
 
 import pexpect
 
@@ -19,11 +20,14 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in ("C
 class User:
     """Somebody at a terminal, which draws what the debugger prints. A context manager."""
 
+    program: ClassVar[tuple[str, ...]] = ("-m", "tbench", "debug")
+    """Arguments of Python that come before the words."""
+
     def __init__(self, *words: str, size: tuple[int, int] = (80, 24), **environment: str) -> None:
         columns, rows = size
         self.child = pexpect.spawn(
             sys.executable,
-            ["-m", "tbench", "debug", *words],
+            [*self.program, *words],
             dimensions=(rows, columns),
             timeout=BOUND_SEC,
             encoding="utf-8",

@@ -277,9 +277,9 @@ def text_completion(text: str, finish_reason: str = "stop") -> dict[str, Any]:
 
 def _read(connection: socket.socket) -> Seen | None:
     with connection.makefile("rb") as stream:
-        first = stream.readline().decode().split()
-        if len(first) < 2:
-            return None
+        first = stream.readline().decode("latin-1").split()
+        if len(first) < 2 or not first[0].isascii() or not first[0].isupper():
+            return None  # not HTTP, such as the beginning of TLS
         headers = {}
         while line := stream.readline().decode().strip():
             name, _, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""Changes of a made-up container, for the rules that judge them."""
+"""Facts about made-up containers, for the rules about changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tbench.results import is_weak
-from tbench.verify.changes.facts import ChangeKind, File, ImageTree, Seen, Tests, WalkedFiles, told
+from tbench.verify.changes.facts import ChangeKind, ContainerFacts, File, ImageTree, Tests, WalkedFiles, sign_lines
 
 SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/root/.local/bin")
 IMAGE: Mapping[str, bytes] = {
@@ -29,19 +29,19 @@ IMAGE: Mapping[str, bytes] = {
     "/etc/resolv.conf": b"nameserver 127.0.0.11\n",
     "/root/.bashrc": b"# nothing\n",
 }
-"""Files of the image, by path."""
+"""Files of the image by path."""
 LINK = b"a link"
 SCRIPT = "python3 -m pytest -rA /tests/test_outputs.py && jq . x\n"
 
 
 async def changes_of(sandbox: Any) -> dict[str, ChangeKind]:
-    """How a real container differs from its image."""
+    """Return the differences of a real container from its image."""
     now = await walk(sandbox, (await sandbox.backend_facts()).began_at)
     return now.beyond(ImageTree((await walk(await sandbox.original())).paths, ()).by_directory)
 
 
 async def walk(sandbox: Any, since: float = math.inf) -> WalkedFiles:
-    """A walk through a real container, as a look makes it."""
+    """Walk through a real container like an inspection."""
     lists = f"/opt/tbench/bin/changed -a {since!r} inf {0 if since == math.inf else 400} / 3>/dev/null"
     return WalkedFiles.read((await sandbox.shell(lists, timeout_sec=60, user="root")).output)
 
@@ -54,8 +54,8 @@ def container(
     instruction: str = "Write it.\n",
     image: Mapping[str, bytes] = IMAGE,
     **parts: Any,
-) -> Seen:
-    """A container in which the files lie that are `changed`; None stands for one that is gone, LINK for a link."""
+) -> ContainerFacts:
+    """Return a container with `changed` files by path; None stands for a removed file, LINK for a link."""
     changes: dict[str, ChangeKind] = {
         path: "removed" if data is None else "changed" if path in image else "added" for path, data in changed.items()
     }
@@ -65,7 +65,7 @@ def container(
             now.pop(path, None)
     tests = Tests(script, texts, instruction, "/app", frozenset({"test_outputs.py"}))
     tree = ImageTree(frozenset(image), SEARCH_PATH)
-    return Seen(changes, tree, tests, _files(now), _files(image), **parts)
+    return ContainerFacts(changes, tree, tests, _files(now), _files(image), **parts)
 
 
 def _files(contents: Mapping[str, bytes]) -> dict[str, File]:
@@ -76,10 +76,10 @@ def _files(contents: Mapping[str, bytes]) -> dict[str, File]:
 
 
 def strong(signs: Any) -> set[str]:
-    """Kinds of the strong ones among signs."""
-    return {sign.partition(":")[0] for sign in told(signs) if not is_weak(sign)}
+    """Return the kinds of the strong signs."""
+    return {sign.partition(":")[0] for sign in sign_lines(signs) if not is_weak(sign)}
 
 
 def weak(signs: Any) -> set[str]:
-    """Kinds of the weak ones."""
-    return {sign.partition(":")[0] for sign in told(signs) if is_weak(sign)}
+    """Return the kinds of the weak signs."""
+    return {sign.partition(":")[0] for sign in sign_lines(signs) if is_weak(sign)}

@@ -1,5 +1,4 @@
-"""The tables of settings in docs/configuration.md and docs/nightly.md, made of the configurations. As a program, it
-writes them there."""
+"""The tables of settings in docs/reference/, made of the configurations. As a program, it writes them there."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ from tbench.config.settings import RunConfig
 from tbench.config.text import as_toml
 from tbench.nightly.configuration import NightlyConfig
 
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
-NIGHTLY = PAGE.with_name("nightly.md")
-_TABLES = re.compile(r"(?<=\n)### (?:tasks|nightly)\n.*?(?=\n## )", re.DOTALL)
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
+NIGHTLY = PAGE.with_name("nightly-settings.md")
+_TABLES = re.compile(r"(?<=\n)### (?:tasks|nightly)\n.*\Z", re.DOTALL)
 
 
 def tables() -> str:

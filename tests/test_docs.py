@@ -15,10 +15,11 @@ from pkgutil import resolve_name
 
 import click
 import pytest
+import settings_tables
 from click.testing import CliRunner
 from nightly_bench import PROXIES
 from pydantic import BaseModel
-from settings_tables import NIGHTLY, nightly_tables, tables, written
+from settings_tables import nightly_tables, tables, written
 
 from harness.limits import Limits
 from harness.protocols import PROTOCOLS
@@ -41,10 +42,11 @@ from tbench.scores.summary import Cell, Counts, ErrorGroup, Score, Summary, Task
 from tbench.tasks.sources import read_tasks
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))] + [
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))] + [
     ROOT / folder / "README.md" for folder in ("images", "tasks", "reports", "tests/bench")
 ]
 CONFIGURATION = ROOT / "docs" / "configuration.md"
+NIGHTLY = ROOT / "docs" / "nightly.md"
 STORED: list[type[BaseModel]] = [
     *(TrialResult, Timings, HostSample, Usage, ErrorInfo, RunDocument, Locked, PlannedTask, DatasetOrigin, Limits),
     *(Trajectory, Step, Reply, Compaction, TaskStepResult),
@@ -69,7 +71,7 @@ NAMES = {
     ],
     "docs/terminal.md": [*PROTOCOLS, *(word for found in words_of_the_protocols() for word in found if word)],
     "docs/sandboxes.md": [owner.LABEL_RUN, owner.LABEL_SHARED, owner.LABEL_IMAGE, owner.LABEL_SNAPSHOT],
-    "docs/tasks.md": [
+    "docs/reference/task-keys.md": [
         name
         for table, found in vars(keys).items()
         if table.isupper() and table[0] != "_" and table != "SAFE_CAPABILITIES"
@@ -144,8 +146,10 @@ def options_of(command: tuple[str, ...], *, with_off: bool = True) -> set[str]:
 
 
 def subcommands(command: tuple[str, ...]) -> set[str]:
-    lines = help_of(command).partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
-    return {line.split()[0] for line in lines if re.match(r" {2}\S", line)}
+    found: click.Command | None = app
+    for word in command:
+        found = found.get_command(click.Context(found), word) if isinstance(found, click.Group) else None
+    return set(found.list_commands(click.Context(found))) if isinstance(found, click.Group) else set()
 
 
 def every_command(words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -193,12 +197,12 @@ def test_a_shown_command_exists_with_its_options(page: str, line: str) -> None:
     assert used <= options_of(command), f"{page}: {line}"
 
 
-def test_configuration_md_has_the_settings_of_the_configuration() -> None:
-    assert written(text(CONFIGURATION)) == tables(), "make docs writes them"
+def test_the_page_of_settings_has_those_of_the_configuration() -> None:
+    assert written(text(settings_tables.PAGE)) == tables(), "make docs writes them"
 
 
-def test_nightly_md_has_the_settings_of_a_nightly_benchmark() -> None:
-    assert written(text(NIGHTLY)) == nightly_tables(), "make docs writes them"
+def test_the_page_of_nightly_settings_has_those_of_a_nightly_benchmark() -> None:
+    assert written(text(settings_tables.NIGHTLY)) == nightly_tables(), "make docs writes them"
 
 
 def test_the_file_in_nightly_md_is_valid(tmp_path: Path) -> None:
@@ -255,7 +259,7 @@ def test_a_page_has_every_name_that_can_be_looked_up_there(page: str) -> None:
 
 
 def test_each_function_on_a_walk_is_there_and_has_to_do_with_what_it_hands_on() -> None:
-    page = text(ROOT / "docs" / "architecture.md").partition("\n## Three walks\n")[2].partition("\n## ")[0]
+    page = text(ROOT / "docs" / "reference" / "code.md").partition("\n## Three walks\n")[2].partition("\n## ")[0]
     steps = re.findall(r"^\| `([\w.]+): ([\w.]+)` \| `(\w+)` \|", page, re.MULTILINE)
     assert len(steps) == len(re.findall(r"^\| `", page, re.MULTILINE)) > 20
     sources = {step: inspect.getsource(resolve_name(f"{step[0]}:{step[1]}")) for step in steps}

@@ -18,7 +18,7 @@ from browsing import executable
 from conftest import ROOT
 
 TESTS = ROOT / "tests"
-SETTINGS = ("docs/configuration.md", "docs/nightly.md", "tests/settings_tables.py")
+SETTINGS = ("docs/reference/settings.md", "docs/reference/nightly-settings.md", "tests/settings_tables.py")
 
 
 def output_of(script: Path, *arguments: object, codes: Sequence[int] = (0,)) -> str:
@@ -60,7 +60,7 @@ def test_a_cheat_is_tried_from_the_command_line(tools_volume: str) -> None:
 @pytest.mark.slow
 def test_the_tables_of_settings_are_written_as_they_are(tmp_path: Path) -> None:
     for name in SETTINGS:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     output_of(tmp_path / SETTINGS[-1])
     assert [(tmp_path / name).read_text() for name in SETTINGS] == [(ROOT / name).read_text() for name in SETTINGS]

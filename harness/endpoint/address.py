@@ -11,6 +11,8 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 from harness.errors import EndpointError
 
+_MOST_LIKELY = 12
+
 
 def full_url(base_url: str) -> str:
     """Return the URL for requests, with `/v1` added if there is no path. Raises EndpointError."""
@@ -25,6 +27,20 @@ def full_url(base_url: str) -> str:
     if parts.query or parts.fragment:
         raise EndpointError("the base URL must not have a query or fragment")
     return url if parts.path else url + "/v1"
+
+
+def likely_urls(url: str) -> list[str]:
+    """Return the base URLs that may be meant by a wrong one, likeliest first.
+
+    They have a shorter path, `/v1`, or the other scheme, since people paste the URL of a request, or leave out `/v1`.
+    """
+    parts = urlsplit(url)
+    names = parts.path.strip("/").split("/")
+    starts = ["/".join(["", *names[:count]]) for count in range(len(names), -1, -1)]
+    paths = [path for start in starts for path in (start, f"{start}/v1") if path.count("/v1") <= 1]
+    schemes = (parts.scheme, "http" if parts.scheme == "https" else "https")
+    found = (f"{scheme}://{parts.netloc}{path}" for scheme in schemes for path in dict.fromkeys(paths))
+    return [each for each in dict.fromkeys(each.rstrip("/") for each in found) if each != url][:_MOST_LIKELY]
 
 
 def without_password(url: str) -> str:

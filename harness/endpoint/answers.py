@@ -38,7 +38,7 @@ from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Reply, ReplyTokens, ToolCall, Usage
 
 LONGEST_QUOTE = 500
-"""Most characters of a server's text in our messages: some servers quote the whole prompt."""
+"""Maximum number of characters of a server's text in our messages: some servers quote the whole prompt."""
 
 
 def _none_if_invalid(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
@@ -53,9 +53,9 @@ Count = Annotated[NonNegativeInt | None, WrapValidator(_none_if_invalid)]
 
 
 _CONTEXT_NAME = re.compile(r"context(?!.*(output|completion|train))|n_ctx(?!.*train)|max_(model|seq|sequence)_?len")
-"""Field of a listed model with the length of its context, not that of its training or a reply."""
+"""Field of a listed model with the length of its context; other fields refer to its training or to replies."""
 _LONGEST_IDENTITY = 120
-"""Most characters kept of a fingerprint, which usually has 20."""
+"""Maximum number of characters kept of a fingerprint, which usually has 20."""
 
 
 class _PromptDetails(BaseModel):
@@ -288,7 +288,7 @@ def _signs(reply: Reply, *, takes_calls: bool) -> Iterator[str]:
 
 
 def _usage(wire: _WireUsage, message: ParsedMessage) -> Usage:
-    """Return a reply's counts. For a reply that is not empty, 0 is not a count: gateways use it for missing values."""
+    """Return a reply's counts. A count of 0 for a reply with text is ignored: gateways use it for missing values."""
     prompt, completion = wire.prompt_tokens or 0, wire.completion_tokens
     speaks = bool(message.content or message.reasoning or message.tool_calls)
     is_counted = prompt > 0 and (completion is not None and (completion > 0 or not speaks))

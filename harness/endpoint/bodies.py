@@ -22,9 +22,9 @@ MOST_BYTES = 32 << 20
 """Largest decompressed body. A reply of 16,384 tokens with ids and log probabilities has 2 MB, with those of five
 alternatives each 10 MB; one of 131,072 tokens has 17 MB; a prompt's million ids have 7 MB."""
 _MOST_ERROR_BYTES = 256 << 10
-"""Most bytes read of a refusal's body."""
+"""Maximum number of bytes read of a refusal's body."""
 _MOST_DECODED_BYTES = 180 << 20
-"""Most memory for the decoded JSON of a body."""
+"""Maximum memory for the decoded JSON of a body."""
 _MOST_LEVELS = 100
 """Deepest JSON: a reply has about ten levels, and later processing is recursive."""
 _LARGE_BYTES = 1 << 20

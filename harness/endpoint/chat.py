@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from harness.endpoint.address import Proxy, full_url, usable_key, without_password
+from harness.endpoint.address import Proxy, full_url, likely_urls, usable_key, without_password
 from harness.endpoint.answers import (
     ModelCard,
     RawReply,
@@ -89,19 +89,22 @@ _SHORT_TOKENS = 16
 _WORD = "word "
 """One token for nearly every tokenizer."""
 _MARGIN = 1.2
-"""Factor by which a test prompt is longer than the prompt of estimated length that it stands for."""
+"""Ratio of the length of a test prompt to the estimated length of the prompt that it stands for."""
 _SERVER_IS_UP = {408, 409, 429}
 """Statuses of a server that is up and asks for a retry."""
 _NOTHING = "HTTP 200 with finish_reason length and not one token: the prompt is too long for the context"
 _NO_SUCH_PATH = {403, 404, 405, 501}
+_ABOUT_THE_KEY = {401, 403}
 _LENGTH_REFUSED = {400, 413, 416, 422}
 """Statuses with which servers refuse requests that are too long."""
 _GAVE_UP_WAITING = {408, 504, 524, 598, 599}
 """Statuses with which a server or gateway reports that an answer takes too long."""
 _NAME_IT = "a server without a list of models needs --model NAME"
 _LEARNED = "; its context length will be learned from its refusals"
+_ELSEWHERE_SEC = 2.0
+"""Time limit of the question whether the endpoint is at another URL."""
 _LONG_WAIT_SEC = 10.0
-"""Wait after which such a status is about a slow reply; before, it is about an unreachable server."""
+"""Seconds from which such a status means a slow reply; earlier, it means an unreachable server."""
 NEAR_TIME_LIMIT = "near_time_limit"
 """Sign of a reply that took more than four fifths of its time limit."""
 _MORE_TIME = "; the server is there: give a reply more time (--request-timeout), or fewer tokens (--max-tokens)"
@@ -136,6 +139,7 @@ class ChatModel:
         rendering: Rendering | None = None,
     ) -> None:
         url = full_url(base_url)
+        self._scheme, self._likely_urls = urlsplit(url).scheme, likely_urls(url)
         self.url = without_password(url)
         self._root = url.removesuffix("/v1")
         self._tokenizes = True
@@ -180,7 +184,7 @@ class ChatModel:
 
     @property
     def context_tokens(self) -> int | None:
-        """Most tokens of prompt and reply together, according to the endpoint's list of models or a refusal."""
+        """Maximum tokens of prompt and reply together, according to the endpoint's list of models or a refusal."""
         return self.limits.context_tokens
 
     @context_tokens.setter
@@ -228,7 +232,7 @@ class ChatModel:
         several.
         """
         policy = self._retry if budget_sec is None else self._retry.model_copy(update={"total_sec": budget_sec})
-        cards = (await self._retry_request("/models", self._get_listed_models, policy)).value
+        cards = (await self._retry_request("/models", self._list_models, policy)).value
         served = _as_served(await self._choose_model(cards), cards)
         others = (card.id for card in cards if served.root and card.root == served.root and card.id != served.id)
         served = served.model_copy(update={"names": tuple(dict.fromkeys(others))})
@@ -520,7 +524,7 @@ class ChatModel:
                 await self.outage.check()
 
     async def _confirm_too_long(self, error: TooManyTokensError) -> None:
-        """Test whether a prompt is refused for its length, unless the refusal says so. Raises RequestRefused if not."""
+        """Test whether a prompt was refused for its length, unless the refusal says so. Raises RequestRefused."""
         refusal = error.refusal
         if refusal.is_sure:
             return
@@ -550,6 +554,43 @@ class ChatModel:
         error_for = partial(self._error_for, path, content, _SHORT_TOKENS)
         answer = await self._send(self._transport.post(path, content), limit_sec, error_for)
         return read_completion(answer, max_tokens=_SHORT_TOKENS, context_tokens=None, takes_calls=False)
+
+    async def _list_models(self) -> list[ModelCard]:
+        """Return the listed models. Raises RequestRefused if the endpoint answers at a similar URL instead."""
+        try:
+            return await self._get_listed_models()
+        except (TransientError, RequestRefused) as failure:
+            if isinstance(failure, TransientError):
+                is_an_error = failure.reason.startswith(("HTTP 4", "HTTP 5"))  # of a server that is starting or busy
+                may_be_elsewhere = not (failure.refused or failure.over_time or is_an_error)
+            else:
+                may_be_elsewhere = failure.status not in _ABOUT_THE_KEY
+            if not may_be_elsewhere or (url := await self._other_url()) is None:
+                raise
+        words = f"{self.url} has no endpoint, but {without_password(url)} has one: use that URL"
+        raise RequestRefused(words, status=404)
+
+    async def _other_url(self) -> str | None:
+        """Return a similar URL where models are listed; searched once, since a server may only be starting."""
+        urls, self._likely_urls = self._likely_urls, []
+        for url in urls:
+            if await self._lists_models(url):
+                return url
+        return None
+
+    async def _lists_models(self, url: str) -> bool:
+        """Whether models are listed at another URL of the same server; the key is not sent without TLS."""
+        is_as_safe = urlsplit(url).scheme in (self._scheme, "https")
+        transport = Transport(url, self._key if is_as_safe else None)
+        try:
+            async with asyncio.timeout(_ELSEWHERE_SEC):
+                return bool(read_models(await transport.get("/models")))
+        except StatusError as error:
+            return error.status in _ABOUT_THE_KEY and not is_as_safe
+        except (TransientError, EndpointError, TimeoutError):
+            return False
+        finally:
+            await transport.close()
 
     async def _get_listed_models(self) -> list[ModelCard]:
         """Return the listed models; none if the list fails but the named model replies."""
@@ -700,7 +741,7 @@ def _size_text(size: int) -> str:
 def _advice(status: int, words: str, refusal: Refusal, size: int) -> str:
     if not refusal.is_sure and refusal.reason is Reason.OTHER:
         return f" (probably its size, {_size_text(size)}: {BODY_REMEDY})"
-    if status in {401, 403}:
+    if status in _ABOUT_THE_KEY:
         return " (check OPENAI_API_KEY)"
     if _TOOL_FLAG in words:
         return f" (start vLLM with --enable-auto-tool-choice {_TOOL_FLAG} NAME, or use a protocol without tool calls)"

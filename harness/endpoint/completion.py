@@ -256,7 +256,7 @@ def is_empty(reply: Reply) -> bool:
 
 
 def _is_ended_text(reply: Reply) -> bool:
-    """Whether the model ended its text itself, and no tool call can hide another reason."""
+    """Whether the model ended its text itself, and there is no tool call that could hide another reason."""
     names_a_call = re.search("tool|call|function", reply.finish_reason or "", re.IGNORECASE)
     return bool(reply.content.strip()) and not reply.tool_calls and not names_a_call
 

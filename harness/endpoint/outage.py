@@ -39,7 +39,7 @@ class OutagePolicy(Frozen):
     spread_sec: float = Field(default=3.0, ge=0)
     """Time over which waiting requests are resumed, so that they do not arrive all at once."""
     most: int = Field(default=5, ge=1)
-    """Most outages of one request; then it fails, as it may be what crashes the server."""
+    """Maximum number of outages of one request; then it fails, as it may be what crashes the server."""
 
     def patience_sec(self, attempt_sec: float) -> float:
         """Longest time that a request spends on outages, including the attempts that met them."""
@@ -181,7 +181,7 @@ class Outage:
             if left_sec <= 0:
                 self._give_up(time.monotonic() - since, failure)
                 return
-            # Pending requests may still be answered although the port is closed: the endpoint is not back then.
+            # Pending requests may still be answered although the port is closed: the endpoint does not mean it is back.
             if await self._answered_within(min(pause_sec, left_sec)) and not closed:
                 break
             if time.monotonic() - since >= policy.move_on_sec:

@@ -68,7 +68,7 @@ class Refusal:
     words: str
     """The server's message, on one line."""
     context_tokens: int | None = None
-    """Most tokens of prompt and reply together."""
+    """Maximum number of tokens of prompt and reply together."""
     prompt_tokens: int | None = None
     """The prompt's length."""
     most_tokens: int | None = None
@@ -86,9 +86,9 @@ class Refusal:
 _NO_REFUSAL_OF_SIZE = {401, 402, 403, 404, 405, 406, 407, 410, 414, 415, 431, 451}
 """Statuses about the client's identity or the address."""
 _BYTES_PER_TOKEN = 16
-"""Most bytes per token of a whole request, on average; the least is one."""
+"""Maximum number of bytes per token of a whole request, on average; the least is one."""
 LEAST_LENGTH = 256
-"""Fewest tokens of a context."""
+"""Minimum number of tokens of a context."""
 _RUN = 4
 """Number of consecutive words that two texts do not share by chance."""
 _WORD = re.compile(r"\w+")
@@ -96,7 +96,7 @@ _NAME = re.compile(r"[\w.:/-]{1,80}")
 """A field's value that is a name, such as a code, rather than text."""
 _ESCAPE = re.compile(r"\\[nrt\"'\\]")
 _LONGEST = 8000
-"""Most characters read of a text: some servers append the whole prompt to their message."""
+"""Maximum number of characters read of a text: some servers append the whole prompt to their message."""
 _LENGTH = re.compile(r"\b(?:input|prompt|context|sequence)[ _]length\b")
 _TROUBLE = {408, 409, 425, 429}
 _RATE = {400, 413, 422, 503, 529}
@@ -371,7 +371,7 @@ def _explain_by_sum(numbers: list[Quantity], asked: int) -> Refusal | None:
 
 
 def _include_reply(refusal: Refusal, text: str, sent_bytes: int, max_tokens: int | None) -> Refusal:
-    """Treat a prompt's refusal as one of prompt and max_tokens, if possible, so that it is retried with less."""
+    """Treat the refusal of a prompt as a refusal of prompt and max_tokens, if possible, so that less is requested."""
     prompt, asked = refusal.prompt_tokens or 0, max_tokens or 0
     if refusal.reason is not Reason.PROMPT or not asked:
         return refusal

@@ -18,9 +18,9 @@ from harness.trajectory import Message, Reply
 __all__ = ["MOVE_ON_SEC", "Endpoint", "Replica", "Replicas", "WaitNotice"]
 
 MOST_STRIKES = 3
-"""Number of consecutive requests, answered by other servers, after whose failure a server gets no more requests."""
+"""Number of failures in a row, of requests that another server answered, after which a server gets no more."""
 MOST_MOVES = 5
-"""Most servers that may go away during one request: beyond that, the request itself may crash them."""
+"""Maximum number of servers that may go away during one request: beyond that, the request itself may crash them."""
 MOVE_ON_SEC = 60.0
 """A request's retry budget at one of several servers."""
 CHECK_EVERY_SEC = 15.0

@@ -38,11 +38,11 @@ class RetryPolicy(Frozen):
     max_sec: float = Field(default=60.0, gt=0)
     """Longest pause without a Retry-After."""
     reset_sec: float = Field(default=0.1, ge=0)
-    """Longest first pause if the connection broke: a server that closes an idle connection is not an outage."""
+    """Longest first pause if the connection broke: a server that closes an idle connection is not down."""
     max_retry_after_sec: float = Field(default=300.0, ge=0)
     """Longest pause that a server can request by Retry-After."""
     most_costly: int = Field(default=2, ge=1)
-    """Most attempts in which the server does its work in vain: see `TransientError.costly`."""
+    """Maximum number of attempts in which the server does its work in vain: see `TransientError.costly`."""
 
 
 class TransientError(Exception):

@@ -19,13 +19,13 @@ from harness.trajectory import Reply, Usage
 # Limits of one server, learned from its refusals, and the reduction of requests to fit them.
 
 _MOST_LOWERINGS = 10
-"""Most retries of one query with less max_tokens; halving the default to the smallest takes eight."""
+"""Maximum number of retries of one query with less max_tokens; halving the default to the smallest takes eight."""
 _MOST_GUESSES = 3
-"""Most retries if the refusal does not say that it is about max_tokens."""
+"""Maximum number of retries if the refusal does not say that it is about max_tokens."""
 _TOKENS_PER_BYTE = 0.25
 """Estimate for a prompt that the server has not counted: a request that is still too large is refused once more."""
 _MEASURED_BYTES = 1000
-"""Least size of a request whose tokens per byte are representative."""
+"""Minimum size of a request whose tokens per byte are representative."""
 _SPREAD = 4
 """Factor by which the tokens per byte of two requests to one server may differ."""
 
@@ -55,11 +55,11 @@ class ServerLimits:
     accepted_tokens: int = 0
     """Largest max_tokens that it has accepted."""
     longest_tokens: int = 0
-    """Most tokens of an answered prompt and its reply: refusals that state a shorter context are wrong."""
+    """Length of the longest answered prompt with its reply: refusals that state a shorter context are wrong."""
     longest_bytes: int = 0
     """Size of the largest answered request."""
     _accepted_once: set[int] = field(default_factory=set)
-    """Values of max_tokens that are not round numbers and were accepted with one prompt."""
+    """Values of max_tokens, other than round numbers, that were accepted with one prompt."""
     tokens_per_byte: float = _TOKENS_PER_BYTE
     """Prompt tokens per byte of the last answered request that was not short."""
 
@@ -72,8 +72,8 @@ class ServerLimits:
         """Record the length of an answered prompt and its reply, and the size of the request."""
         self.longest_tokens = max(self.longest_tokens, usage.prompt_tokens + usage.completion_tokens)
         self.longest_bytes = max(self.longest_bytes, sent_bytes)
-        # Counts above the context are discarded, so the request's size has to show if the refusal stated something
-        # else, such as the room left by a prompt.
+        # The refusal may have stated something else than the context, such as the room left by a prompt. Only the
+        # request's size can show this, because counts above the context are discarded.
         if self.learned_tokens is not None and 2 * self.learned_tokens < sent_bytes * self.tokens_per_byte:
             self.learned_tokens = None
         if sent_bytes >= _MEASURED_BYTES and usage.prompt_tokens > 0:
@@ -100,8 +100,8 @@ class ServerLimits:
     def learn_most(self, tokens: int, refused: int) -> None:
         """Record that the server accepts `tokens` as max_tokens, and refuses `refused` for any prompt.
 
-        A number that is not round may be the room left by one prompt: it is adopted once another prompt leaves the
-        same.
+        A number that is not round may only be the room left by one prompt: it is adopted once another prompt gives the
+        same number.
         """
         if self.most_tokens is not None and self.most_tokens <= tokens:
             return
@@ -166,7 +166,7 @@ class MaxTokensReduction:
 
     @property
     def _is_room_limited(self) -> bool:
-        """Whether more was accepted with another prompt, so that the room decides and not a limit of max_tokens."""
+        """Whether a larger max_tokens was accepted with another prompt, so that this prompt's room is the limit."""
         return self.max_tokens < self._limits.accepted_tokens
 
     def record_accepted(self) -> None:
@@ -302,7 +302,8 @@ _IDENTITY = {
 """Descriptions of the identifying fields of replies."""
 _FIRST_REPLIES = 50
 MOST_IN_A_ROW = 8
-"""Number of consecutive unknown replies that rules out a fleet: with two equal servers, it happens once in 256."""
+"""Number of consecutive replies with an unknown fingerprint that are too many for a fleet: with two equal servers,
+chance produces so many from one of them only once in 256."""
 
 
 def listing_difference(before: ServedModel, now: ServedModel) -> str | None:
@@ -377,7 +378,7 @@ class ModelIdentity:
         if self.may_be_fleet:
             other = self._other["fingerprint"]
             self.known["fingerprint"].add(other)
-            self.say(f"replies in turn with system_fingerprint {other} and another: taken for servers of one model")
+            self.say(f"replies alternate between system_fingerprint {other} and another: several servers of one model?")
         self._other.clear()
         self._accepted, self._in_a_row = self._accepted + 1, 0
         return None

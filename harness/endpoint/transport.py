@@ -84,7 +84,7 @@ _CONNECT_ERRORS = {"ConnectError", "ClientConnectorError", "ClientConnectorDNSEr
 
 @dataclass(frozen=True)
 class _Connections:
-    """Limits of kept connections: as many as there are requests, and each shorter than a server keeps it.
+    """Limits of kept connections: one per concurrent request, each closed before a server would close it.
 
     vLLM closes idle connections after 5 s, like uvicorn. It has the fields of httpx's `Limits`, whose package differs
     between major versions of the SDK.
@@ -128,7 +128,7 @@ class Transport:
         self._bodies = BodyReader()
         self.proxy = proxy_for(url)
         self._idle_since: deque[float] = deque()
-        """Times at which possibly kept connections became idle: the client does not report which one a request uses."""
+        """Times at which connections that may still be open became idle; which one a request uses is unknown."""
         # aiohttp costs half of httpx per request, but supports neither SOCKS nor a password in a URL besides a key.
         is_direct = self.proxy is None and urlsplit(url).username is None
         headers = {"Accept": "application/json", "Accept-Encoding": ENCODINGS, "User-Agent": _USER_AGENT}
@@ -190,7 +190,7 @@ class Transport:
         return await self._read_answer(request, read, refuses)
 
     def _may_reuse_connection(self) -> bool:
-        """Whether the next request may use a connection of an earlier one."""
+        """Whether the next request may reuse the connection of an earlier one."""
         kept, now = self._idle_since, time.monotonic()
         while kept and now - kept[0] > _Connections.keepalive_expiry:
             kept.popleft()

@@ -37,7 +37,7 @@ def load_protocol(
 ) -> ActionProtocol:
     """Return the protocol `name`; prompts that `prompt_file` defines replace the shipped ones.
 
-    Observations longer than `observation_bytes` lose their middle.
+    The middle of observations longer than `observation_bytes` is cut out.
 
     Raises UnknownProtocol, and ValueError (one line, with file and line) for a broken prompt file.
     """

@@ -113,7 +113,7 @@ class Response:
 
 @runtime_checkable
 class GatedProtocol(Protocol):
-    """A protocol that gates the values inserted into its prompts; other protocols' messages are gated as a whole."""
+    """A protocol that passes inserted values through the token gate; messages of other protocols pass it as a whole."""
 
     def with_gate(self, gate: TokenGate) -> Self:
         """Return the same protocol with a gate for all text that is inserted into its messages."""

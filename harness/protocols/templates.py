@@ -51,7 +51,7 @@ class Prompts:
         """SHA-256 of the SHA-256 digests of all files in use."""
 
     def with_gate(self, gate: TokenGate) -> Self:
-        """Return the same templates with a gate for all values that they have not rendered themselves."""
+        """Return the same templates with a gate for all inserted values, except text that was rendered here."""
         prompts = copy(self)
         prompts._gate = gate
         return prompts
@@ -130,7 +130,7 @@ def _render(path: Path, template: Template, block: str, values: Mapping[str, obj
 
 
 def _template_line(template: Template, path: Path, error: Exception) -> int | None:
-    """Return the template's line that raised the error, as Jinja compiles templates to Python with its own lines."""
+    """Return the line of the template that raised the error; Jinja's compiled code has other line numbers."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(path):

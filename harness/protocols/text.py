@@ -272,7 +272,7 @@ _NOTATION = re.compile(r"""[{(<\[":]""")
 _PROSE = re.compile(r"[^\W\d_]\s+[^\W\d_]")
 """Two words with a space between: prose, not notation."""
 _CALL_CHARS = 120
-"""Most characters between the name of a function and the name of its argument."""
+"""Maximum number of characters between the name of a function and the name of its argument."""
 
 
 def holds_raw_call(text: str) -> bool:

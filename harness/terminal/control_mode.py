@@ -169,7 +169,7 @@ def press_key(target: str, key: str) -> bytes:
 
 
 def write_file(path: str, data: bytes) -> list[bytes]:
-    """Return command lines that make tmux write `data` to a file, one reply each. No empty `data`, no NUL."""
+    """Return command lines that make tmux write `data`, not empty and without NUL, to a file; one reply each."""
     chunks = [data[start : start + _BUFFER_BYTES] for start in range(0, len(data), _BUFFER_BYTES)]
     lines = [b'set-buffer -a -b tbench -- "%b"\n' % _quoted(chunk) for chunk in chunks]
     lines[0] = lines[0].replace(b" -a", b"", 1)

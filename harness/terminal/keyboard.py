@@ -27,7 +27,7 @@ _PROMPT_SEC = 0.1
 _FIRST_CHECK_SEC, _LONGEST_PAUSE_SEC = 0.015, 0.25
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _LARGE_TEXT_LINES, _SAMPLE_LINES = 64, 16
-"""A text with more lines than the first is typed at once after the same reader has read as many as the second."""
+"""Of a text with more lines than the first number, the rest is typed at once after as many as the second were read."""
 
 
 class _InputReader(Enum):
@@ -71,7 +71,7 @@ class Keyboard:
         self._probe = probe
         self._show = show
         self._typed_to: Foreground | None = None
-        """Foreground that was reading when keys were typed that wake it."""
+        """Foreground that the last typed keys will wake; None if none was waiting for keys."""
 
     @property
     def at_line_editor(self) -> bool:

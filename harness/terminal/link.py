@@ -15,7 +15,7 @@ from harness.terminal.spec import TerminalSpec
 UNREACHABLE_SEC = 120.0
 """Longest time for which a terminal may be out of reach, such as during an engine's restart."""
 _MOST_REOPENINGS = 3
-"""Most new sessions after the agent killed tmux."""
+"""Maximum number of new sessions after the agent killed tmux."""
 _MOST_REATTACHMENTS = 100
 _LONGEST_PAUSE_SEC = 2.0
 _IS_MARKED = b"show-options -qv -t main @tbench\n"

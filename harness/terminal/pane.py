@@ -34,7 +34,7 @@ class Capture:
         """Output of background processes between the previous command and this one."""
         self._output = PlainText()
         self._prompt: bytearray | None = None
-        """Output since the shell reported to be back at its prompt before the command reported its end; else None."""
+        """Output since the shell reported its prompt, if it did so before the command reported its end; else None."""
         self._is_drawn = False
         """Whether the shell has drawn that prompt."""
         self._between = BackgroundOutput()
@@ -57,18 +57,18 @@ class Capture:
         return self._prompt is not None
 
     def expect(self, id: int) -> None:
-        """Note that the command with this id is about to be requested."""
+        """Record that the command with this id is about to be requested."""
         self._was_delivered = True
         self._id, self.begun, self.ended, self.shell_ended = id, False, None, None
         self._output, self._prompt = PlainText(), None
         self._echoes.clear()
 
     def note_pressed(self, echo: bytes) -> None:
-        """Note that a key was pressed to end the command, which the terminal may echo as `echo`."""
+        """Record that a key was pressed to end the command, which the terminal may echo as `echo`."""
         self._echoes.append(echo)
 
     def note_requested(self, echo: bytes) -> None:
-        """Note that the command was requested, which the shell's line editor echoes as `echo`."""
+        """Record that the command was requested, which the shell's line editor echoes as `echo`."""
         self._between.note_requested(echo)
         if echo.strip():
             # At a repeated request, the command may have begun: then its output contains the terminal's echo.
@@ -88,7 +88,7 @@ class Capture:
                 self._between.append(bytes(self._prompt))
 
     def discard_background(self) -> None:
-        """Discard output since the last command, which was shown otherwise."""
+        """Discard output since the last command, because it has been shown in another way."""
         if self._was_delivered:
             self._was_delivered, self.append = False, _discard
             self._between.take_text()
@@ -177,11 +177,11 @@ class BackgroundOutput:
             self._flush()
 
     def prompt_begins(self) -> None:
-        """Note that the shell draws its prompt next."""
+        """Record that the shell draws its prompt next."""
         self._prompt_at = len(self._held)
 
     def prompt_ends(self) -> None:
-        """Note that the shell has drawn its prompt."""
+        """Record that the shell has drawn its prompt."""
         if self._prompt_at is not None:
             self._drop_prompt(self._prompt_at)
             self._prompt_at = None
@@ -202,7 +202,7 @@ class BackgroundOutput:
         self._held[begins_at if editor_at < 0 else editor_at :] = kept
 
     def note_requested(self, echo: bytes) -> None:
-        """Note that the next command was requested, which the line editor echoes as `echo`."""
+        """Record that the next command was requested, which the line editor echoes as `echo`."""
         if self._prompt_at is not None:
             # A prompt without its mark is the last, unfinished line.
             del self._held[self._held.rfind(b"\n") + 1 :]

@@ -26,9 +26,9 @@ EDIT_SEQUENCE = r"\[[0-9]{0,9}(?:;[0-9;:]{0,53})?[@CDGKPX`]"
 """Pattern, after the ESC, of sequences that edit a line; only their first number counts."""
 _TOKEN = re.compile(r"[^\r\b\x1b]+|\r+|\x08+|\x1b\[([0-9]*)[0-9;:]*(.)")
 _LONGEST_LINE = 2048
-"""Most cells of a line that can still be overwritten; when it is full, the first half becomes final."""
+"""Maximum number of cells of a line that can still be overwritten; when it is full, the first half becomes final."""
 _LONGEST_CELL = 32
-"""Most code points of a cell; further combining characters get their own cell."""
+"""Maximum number of code points of a cell; further combining characters get their own cell."""
 _TAB = 8
 _ERASED = "\0"
 """Content of an empty cell: nothing at a line's end, a space elsewhere. It occurs in no text."""
@@ -219,7 +219,7 @@ def _width(character: str) -> int:
 
 
 _BYTES_AT_ONCE = 16 << 10
-"""Most bytes that are read at once, which bounds the size of intermediate results."""
+"""Maximum number of bytes that are read at once, which bounds the size of intermediate results."""
 
 
 @dataclass(frozen=True)
@@ -368,7 +368,7 @@ _EDIT = re.compile(EDIT_SEQUENCE)
 _STRINGS = ("]", "P", "X", "^", "_", "k")
 """Characters after the ESC of sequences with a string: OSC, DCS, SOS, PM, APC, window title."""
 _LONGEST_EDIT = 65
-"""Most characters after the ESC of a CSI sequence that tmux obeys, 63 of them parameters."""
+"""Maximum number of characters after the ESC of a CSI sequence that tmux obeys, 63 of them parameters."""
 _CONTROLS = dict.fromkeys((*range(0x08), 0x0B, 0x0C, *range(0x0E, 0x1B), *range(0x1C, 0x20), 0x7F))
 """Control characters without effect on a line, for `str.translate`, which is only fast for ASCII."""
 _CONTROL = re.compile(f"[{re.escape(''.join(map(chr, _CONTROLS)))}]+")

@@ -18,10 +18,10 @@ from harness.terminal.control_mode import CommandReply, text
 from harness.terminal.spec import COLUMNS, HISTORY_LINES, ROWS
 
 _VIEW_LINES = 5_000
-"""Most lines of head and of tail that are read; an observation holds fewer."""
+"""Maximum number of lines of head and of tail that are read; an observation holds fewer."""
 _MOST_QUERIES = 4
-"""Most queries to tmux for one view: usually one, one more if lines wrapped, one more if lines changed, and the last
-for output that keeps flowing."""
+"""Maximum number of queries to tmux for one view: usually one, one more if lines wrapped, one more if lines changed,
+and the last for output that keeps flowing."""
 # Harmless: titles and marks, colours, sequences within a row, character sets, and modes that draw nothing.
 _GOES_BACK = re.compile(rb"\x1b(?!\]|\\|[=>]|[()][0AB]|\[[0-9;:]*[CDGKPX@m]|\[\?(?:1|12|25|2004)[hl])")
 # A cleared screen is shown in full; and after 3J, lines are counted from zero again.
@@ -157,7 +157,7 @@ class ScreenReader:
             self._analyse()
 
     def lose_position(self) -> None:
-        """Note that output may have been missed, so that the next view is only the screen."""
+        """Record that output may have been missed, so that the next view is only the screen."""
         self._effects.cleared = True
 
     async def mark_read(self, tmux: Tmux) -> None:

@@ -1,6 +1,6 @@
 """A tmux session for an agent: type keystrokes, run commands, wait until the shell has settled, read the screen.
 
-Others may pane at any time, and type while the agent is paused. Uses a tmux control client over one byte stream, and
+Others may watch at any time, and type while the agent is paused. Uses a tmux control client over one byte stream, and
 is independent of containers.
 """
 

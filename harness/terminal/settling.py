@@ -98,9 +98,9 @@ def _unfinished_mark_start(data: bytes) -> int | None:
 
 
 GRACE_SEC = 0.02
-"""Wait for a prompt after proof, if this shell's prompts have had no mark so far."""
+"""Seconds to wait for a prompt once the shell must have settled, if its prompts have had no mark so far."""
 PROMPT_SEC = 1.0
-"""Wait for a prompt after proof, if they had one: it is coming, unless the agent has just changed the prompt."""
+"""Seconds to wait for it if they had marks: a mark is coming, unless the agent has just changed the prompt."""
 QUIET_SEC = 0.03
 """Quiet period after which the effect of a key is complete."""
 UNPROVEN_SEC = 0.1
@@ -167,7 +167,7 @@ class ShellState:
         return self.at_prompt or self.answer == "P" or self._in_line
 
     def note_typed(self, text: str) -> None:
-        """Note that `text` is on its way to the terminal; each newline in it ends a line."""
+        """Record that `text` is on its way to the terminal; each newline in it ends a line."""
         in_line = self.edits and "\n" not in text and not _CONTROLS.search(text)
         self._begin()
         self._in_line = in_line
@@ -177,7 +177,7 @@ class ShellState:
             self._saw_control_key = True
 
     def note_pressed(self, key: str) -> None:
-        """Note that a key is on its way. Control keys make the line count unreliable: C-c discards typed lines."""
+        """Record that a key is on its way. Control keys make the line count unreliable: C-c discards typed lines."""
         if key.lower() in _LINE_KEYS:
             self.note_typed("\n")
             return
@@ -194,13 +194,13 @@ class ShellState:
         self.keys_arrived()
 
     def lose_track(self) -> None:
-        """Note that marks may have been missed: nothing is known, and counts are invalid until the shell settles."""
+        """Record that marks may have been missed: nothing is known, and counts are invalid until the shell settles."""
         self.keys_arrived()
         self._saw_control_key = True
         self.wait_sec = UNSEEN_SEC
 
     def keys_arrived(self) -> None:
-        """Note that the terminal has received the typed keys: earlier marks do not refer to them."""
+        """Record that the terminal has received the typed keys: earlier marks do not refer to them."""
         self.at_prompt = False
         self.wait_sec = None
         self._proven = False
@@ -337,7 +337,7 @@ class LastLine:
         self._text: str | None = ""
 
     def begin(self) -> None:
-        """Note that keys are about to be typed."""
+        """Record that keys are about to be typed."""
         self._catch_up()
         self._is_fresh = False
 

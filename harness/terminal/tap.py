@@ -1,4 +1,4 @@
-"""The terminal for people who pane: its screen, a live tap of its output, and its recording as an asciicast."""
+"""The terminal for people who watch: its screen, a live tap of its output, and its recording as an asciicast."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DRAW = (
 )
 """The commands whose replies make up a screen."""
 _HELD_BYTES = 256 << 10
-"""Most output kept for a viewer that does not read; beyond that, the screen is drawn again for it."""
+"""Maximum number of bytes kept for a viewer that does not read; beyond that, it gets the whole screen again."""
 _SWITCHES_SCREEN = re.compile(rb"\x1b\[\?(?:47|1047|1049)[hl]")
 _LONGEST_SWITCH = 8
 _UNFINISHED = re.compile(rb"\x1b(?:[\[\]][ -~]{0,60}|[ -/]?)?\Z")
@@ -97,7 +97,7 @@ class DrawnScreen:
 
 
 def _self_contained(lines: Sequence[str]) -> tuple[str, ...]:
-    """Make lines self-contained that continue the colours and character set of the previous ones."""
+    """Make each line self-contained: tmux continues the colours and character set of the line above."""
     whole, colours, in_acs = [], "", False
     for line in lines:
         drawn, is_empty = [colours], True
@@ -148,7 +148,7 @@ class Tap:
         self._news.set()
 
     def lose_position(self) -> None:
-        """Note that further output does not continue from what was shown."""
+        """Record that further output does not continue from what was shown."""
         self._follows = False
         self._held.clear()
         self._news.set()
@@ -158,12 +158,12 @@ class Tap:
         self._news.set()
 
     def end(self) -> None:
-        """Note that the terminal was closed."""
+        """Record that the terminal was closed."""
         self.is_over = True
         self._news.set()
 
     def note_drawn(self) -> None:
-        """Note that the screen was drawn at this position in the stream."""
+        """Record that the screen was drawn at this position in the stream."""
         self._held.clear()
         cut = _UNFINISHED.search(self._before)
         self._held += b"" if cut is None else cut[0]

@@ -186,7 +186,7 @@ class PromptWaiter:
         return self._pane.shell.at_prompt or self.recognised
 
     def note_typed(self, *, entered: bool) -> None:
-        """Note that keys are about to be typed; `entered`: they trigger an action, like a line end."""
+        """Record that keys are about to be typed; `entered`: they trigger an action, like a line end."""
         self._entered = entered or (self._entered and not self.at_prompt)
         self._was_recognised = self.recognised or (self._was_recognised and not self.at_prompt)
         self.recognised = False

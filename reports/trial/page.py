@@ -134,9 +134,9 @@ def _shown_section(part: TrialSection) -> dict[str, Any]:
 # The script with everything that the page does not contain itself: complete texts, recordings, times of steps.
 
 _TEXT_CHARS = 200_000
-"""Most characters of one text; longer ones lose their middle."""
+"""Maximum number of characters of one text; longer ones lose their middle."""
 _ALL_CHARS = 6_000_000
-"""Most characters of all texts of a trial together."""
+"""Maximum number of characters of all texts of a trial together."""
 _LEAST_CHARS = 400
 
 

@@ -28,7 +28,7 @@ from tbench.text import size_text
 # A recording as the player of a page gets it, and the times at which steps began, typed and ended.
 
 LARGEST_BYTES = 6 << 20
-"""Most bytes of a recording in a page; the rest is left out with a note."""
+"""Maximum number of bytes of a recording in a page; the rest is left out with a note."""
 _STEP = re.compile(r"step (\d{1,9})")
 _OUTPUT = re.compile(rb'^\[[^"]{1,30}"o"', re.MULTILINE)
 

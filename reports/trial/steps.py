@@ -235,7 +235,7 @@ _LEAST = 0.004
 
 
 def timeline(cards: Sequence[StepCard], label: str) -> Markup:
-    """Draw the steps side by side, in each the model's time left of its commands' time; empty if no time is known."""
+    """Draw the steps side by side, each with the model's time before the commands' time; empty if no time is known."""
     total = sum(_seconds(card) for card in cards)
     if total <= 0:
         return Markup()

@@ -13,10 +13,10 @@ from reports.page_frame import visible_text
 from tbench.text import size_text
 
 MOST_CHARS = 2400
-"""Most characters of one text in the page itself."""
+"""Maximum number of characters of one text in the page itself."""
 LEAST_CHARS = 200
 _ALL_CHARS = 12_000
-"""Most characters of all texts of a trial in the page itself, unless each has only the least."""
+"""Maximum number of characters of all texts of a trial in the page itself, unless each is at its minimum."""
 _MOST_LINES = 50
 _FOLDED_CHARS, _FOLDED_LINES = 700, 10
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Callable
@@ -10,12 +11,14 @@ from functools import partial
 from harness.endpoint.address import full_url, without_password
 from harness.endpoint.chat import ChatModel, OutagePolicy, RetryPolicy
 from harness.endpoint.replicas import MOVE_ON_SEC, Endpoint, Replicas, WaitNotice
+from harness.endpoint.retry import TransientError
 from harness.errors import EndpointError
 from harness.model import Rendering, Sampling, ServedModel
 from tbench.config.settings import ModelConfig, ServerConfig
 from tbench.errors import UsageError
 
 _PREFLIGHT_SEC = 20.0
+_LIST_SEC = 2.0
 
 
 def make_chat(
@@ -85,3 +88,13 @@ def make_endpoint(model: ModelConfig, say: Callable[[str], None], api_key: str |
 
 def _report_notes(name: str, say: Callable[[str], None], text: str) -> None:
     say(f"{name} {text}")
+
+
+async def listed_models(url: str, api_key: str | None = None) -> tuple[str, ...]:
+    """Return the models that a server lists at a URL, asked once and for a short time; none if it does not answer."""
+    try:
+        async with ChatModel(url, None, Sampling(), api_key=api_key) as chat:
+            async with asyncio.timeout(_LIST_SEC):  # not of the imports, which may take as long
+                return tuple(card.id for card in await chat.list_models())
+    except (TransientError, EndpointError, TimeoutError):
+        return ()

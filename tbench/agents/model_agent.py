@@ -40,7 +40,7 @@ from tbench.tasks.prompt_parts import instruction_with_servers, skills_block
 
 _FIND_SEC = 30.0
 _MOST_BYTES = 64 << 10
-"""Most bytes of a SKILL.md that are read."""
+"""Maximum number of bytes of a SKILL.md that are read."""
 _MOST_SKILLS = 500
 # Prints paths and texts in turn, each ended by NUL.
 _SKILLS = f"""cd {{workdir}} 2>/dev/null
@@ -244,7 +244,7 @@ async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conver
 
 
 async def _after_unreachable(place: Workplace, agent: _Conversation, error: TerminalUnreachable) -> Trajectory:
-    """Return the trajectory of an agent that left no room for a terminal. Raises TrialError if something else did."""
+    """Return the trajectory of an agent that left no resources for a terminal. Raises TrialError for another cause."""
     if await _require_sandbox(place):
         raise TrialError("engine_unreachable", f"the terminal cannot be reached: {error}", stage=Stage.AGENT) from error
     return agent.trajectory.model_copy(update={"outcome": Outcome.TERMINAL_LOST})

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from harness.endpoint.replicas import Endpoint
     from harness.model import ServedModel
     from harness.protocols.base import ActionProtocol
+LOCAL_ENDPOINT = "http://localhost:8000/v1"
+"""Where vLLM serves by default."""
+NO_ENDPOINT = f"no endpoint: give --base-url http://HOST:PORT/v1, set OPENAI_BASE_URL, or serve one at {LOCAL_ENDPOINT}"
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,7 @@ class AgentSetup:
 
 def _model_agent(setup: AgentSetup) -> AgentSetup:
     if not setup.model.servers:
-        raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL (or --agent oracle)")
+        raise UsageError(f"{NO_ENDPOINT} (or give --agent oracle)")
     protocol = _load_protocol(setup.agent)
     if protocol.tools and setup.model.template != "server":
         raise UsageError(f"--protocol {protocol.name}: calls a tool, which needs --render server")

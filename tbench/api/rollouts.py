@@ -50,7 +50,7 @@ class Rollout:
     outcome: Outcome | None
     """Outcome of the agent."""
     messages: tuple[Message, ...]
-    """The conversation as last sent, with replies; for a task with steps, that of the last step."""
+    """The conversation as last sent, with replies; for a task with several steps, the last step's conversation."""
     turns: tuple[RolloutTurn, ...]
     """The replies in order, without summaries that a model made of its own history."""
     result: TrialResult

@@ -293,7 +293,7 @@ class Runner:
                         directory.parent.rmdir()
 
     def _known_task(self, task: Task) -> Task:
-        """Return the task as first read, with the configuration's consent. Raises UsageError if its content differs."""
+        """Return the task as first read, with the access that it is granted. Raises UsageError if it has changed."""
         if self._tasks[task.name].hash != task.hash:
             raise UsageError(f"{task.name}: differs from the earlier task of that name; use another Runner")
         return self._tasks[task.name]
@@ -393,7 +393,7 @@ class Runner:
     ) -> _Endpoint:
         config = _with_model(self.config, base_url, model)
         if config.agent.asks_before_acting:
-            raise UsageError("agent.approve: there is no one to ask here; use allowlist=FILE, or tbench.debug")
+            raise UsageError("agent.approve: a Runner cannot ask a person; use allowlist=FILE, or tbench.debug")
         setup = AgentSetup.from_config(config.agent, config.model, config.limits)
         chat, served = await connect_if_used(setup, self._say, api_key)
         if chat is not None:

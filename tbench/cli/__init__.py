@@ -35,7 +35,7 @@ COMMANDS = {
     "calibrate": LazyCommand(
         "tbench.cli.task_check",
         "calibrate",
-        "Measure what oracle and nop score on tasks, and how close to the limits; exit with 2 for unhealthy tasks.",
+        "Measure how oracle and nop score on tasks; exit with 2 if tasks are unhealthy or too close to their limits.",
     ),
     "nightly": LazyCommand(
         "tbench.cli.nightly",
@@ -57,17 +57,17 @@ COMMANDS = {
     "diff": LazyCommand(
         "tbench.cli.show",
         "diff",
-        "Show the first step at which two trials differ, side by side: what was typed and what was seen.",
+        "Show the first step at which two trials differ: what was typed and what was seen, side by side.",
     ),
     "fork": LazyCommand(
         "tbench.cli.fork",
         "fork",
-        "Replay a trial up to a step in fresh containers and let a model continue from there; forks are never scored.",
+        "Replay a trial up to a step and continue from there: in fresh containers; forks are never scored.",
     ),
     "blame": LazyCommand(
         "tbench.cli.fork",
         "blame",
-        "Find the step after which a failed trial could hardly succeed any more, by forking it at several steps.",
+        "Find the step after which a trial was likely to fail; it is forked at several steps.",
     ),
     "ps": LazyCommand(
         "tbench.cli.steering",
@@ -77,7 +77,7 @@ COMMANDS = {
     "pause": LazyCommand(
         "tbench.cli.steering",
         "pause",
-        "Start no more trials, or hold a trial at its next model call; the pause does not count against time limits.",
+        "Pause a run or a trial: start no more trials, or hold one at its next model call; time limits pause, too.",
     ),
     "continue": LazyCommand("tbench.cli.steering", "continue_", "Continue a paused run or trial."),
     "abort": LazyCommand("tbench.cli.steering", "abort", "End a trial without a verdict; the other trials go on."),
@@ -97,7 +97,7 @@ COMMANDS = {
         "refuse",
         "Discard the reply that a trial is waiting to execute; the trial is excluded from the score.",
     ),
-    "set": LazyCommand("tbench.cli.steering", "set_", "Change the number of trials that a run executes at once."),
+    "set": LazyCommand("tbench.cli.steering", "set_", "Change how many trials a run executes at once."),
     "summary": LazyCommand("tbench.cli.pages", "summary", "Print the score of a run directory."),
     "compare": LazyCommand(
         "tbench.cli.compare",
@@ -107,47 +107,43 @@ COMMANDS = {
     "flaky": LazyCommand(
         "tbench.cli.compare",
         "flaky",
-        "List tasks solved only sometimes, with Wilson intervals; runs with the same configuration are pooled.",
+        "List the tasks solved only sometimes; with Wilson intervals; runs with the same configuration are pooled.",
     ),
     "power": LazyCommand(
         "tbench.cli.compare",
         "power",
-        "Estimate how many seeds it takes to detect a difference, on these tasks and on similar ones.",
+        "Estimate how many seeds show a difference: on these tasks, and on similar ones.",
     ),
     "report": LazyCommand(
-        "tbench.cli.pages", "report", "Write a self-contained HTML report of a run and print its path."
+        "tbench.cli.pages", "report", "Write a self-contained HTML report of a run; prints its path."
     ),
     "site": LazyCommand(
         "tbench.cli.pages",
         "site",
-        "Write pages about all runs into one folder that can be opened from disk or served by any web server.",
+        "Write pages about all runs into one folder: open it from disk, or serve it with any web server.",
     ),
     "view": LazyCommand(
         "tbench.cli.pages",
         "view",
-        "Serve pages about all runs, with live phases, counts and terminals of those in progress.",
+        "Serve pages about all runs: with live phases, counts and terminals of those in progress.",
     ),
-    "import": LazyCommand(
-        "tbench.cli.import_", "import_", "Import results of Harbor, or plain JSONL or CSV, as run directories."
-    ),
-    "export": LazyCommand("tbench.cli.export", "export", "Export runs as ATIF, training data, Harbor jobs or SQLite."),
-    "history": LazyCommand(
-        "tbench.cli.history", "history", "List the runs of a folder, newest first, or the history of one task."
-    ),
+    "import": LazyCommand("tbench.cli.import_", "import_", "Import results of Harbor, JSONL or CSV as runs."),
+    "export": LazyCommand("tbench.cli.export", "export", "Export runs as ATIF, SFT data, Harbor jobs or SQLite."),
+    "history": LazyCommand("tbench.cli.history", "history", "List the runs of a folder, newest first, or of a task."),
     "gate": LazyCommand(
         "tbench.cli.nightly",
         "gate",
-        "Judge whether the latest run is worse than those before it by more than chance; exit with 5 if it is.",
+        "Alarm if the latest run is worse by more than chance: compared with those before it; the exit code is 5.",
     ),
     "extract": LazyCommand(
         "tbench.cli.proxies.extract",
         "extract",
-        "Ask for one reply per task and seed, and count those that contain a command; nothing is executed.",
+        "Ask for one reply per task and seed; count those that contain a command; nothing is executed.",
     ),
     "replay": LazyCommand(
         "tbench.cli.proxies.replay",
         "replay",
-        "Let a model continue recorded conversations and score its next commands; nothing is executed.",
+        "Score a model's next commands: it continues recorded conversations; nothing is executed.",
     ),
     "leaderboard": LazyCommand(
         "tbench.cli.proxies.replay",
@@ -157,12 +153,12 @@ COMMANDS = {
     "correlate": LazyCommand(
         "tbench.cli.proxies.replay",
         "correlate",
-        "Compute the rank correlation of proxy scores and executed scores of the same models.",
+        "Correlate proxy scores with executed scores: of the same models, by rank.",
     ),
     "demo": LazyCommand(
         "tbench.cli.demo",
         "demo",
-        "Run bundled tasks against a scripted demo endpoint, score them and write the report.",
+        "Run bundled tasks against a scripted endpoint; score them and write the report.",
     ),
     "demo-endpoint": LazyCommand(
         "tbench.cli.demo",
@@ -178,32 +174,35 @@ COMMANDS = {
     "doctor": LazyCommand(
         "tbench.cli.machine",
         "doctor",
-        "Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if a check fails.",
+        "Check engine, machine, network and endpoint: also disk, certificates, clock; exit with 2 if a check fails.",
     ),
-    "config": LazyCommand(
-        "tbench.cli.config", "config", "Show the configuration of a run, its schema, or a file to start from."
-    ),
+    "config": LazyCommand("tbench.cli.config", "config", "Show a run's settings, or write them to a file."),
     "task": LazyCommand("tbench.cli.task", "task", "List, check, try, create and convert tasks."),
     "dataset": LazyCommand("tbench.cli.dataset", "dataset", "List, show, fetch and verify datasets."),
     "shell": LazyCommand(
-        "tbench.cli.task", "shell", "Open a shell in a task's sandbox and run the verifier when you leave it."
+        "tbench.cli.task", "shell", "Open a shell in a task's sandbox: the verifier runs when you leave it."
     ),
     "clean": LazyCommand(
         "tbench.cli.machine",
         "clean",
-        "Remove what dead runs left behind, and dangling images; never anything of a run in progress.",
+        "Remove what dead runs left behind; also dangling images, but never anything of a run in progress.",
     ),
 }
-_EXIT_CODES = """\b
-Exit codes:
-  0    finished
-  1    a bug in tbench
-  2    something to fix: an option, a task, or the machine
-  3    coverage below --min-coverage, or no verdict
-  4    stopped because the endpoint is down
-  5    alarm of the nightly gate
-  130  interrupted
-"""
+_HEADINGS = {
+    "Run": ("run", "resume", "merge", "regrade", "calibrate", "nightly", "gate"),
+    "Read": ("summary", "compare", "flaky", "power", "history", "report", "site", "view", "import", "export"),
+    "Debug": ("why", "show", "play", "diff", "debug", "fork", "blame"),
+    "Steer": ("ps", "pause", "continue", "abort", "say", "attach", "approve", "refuse", "set"),
+    "Proxies": ("extract", "replay", "leaderboard", "correlate"),
+    "Tasks": ("task", "dataset", "shell"),
+    "Demo": ("demo", "demo-endpoint", "cassette"),
+    "Machine": ("setup", "doctor", "clean", "config"),
+}
+_EPILOG = (
+    "-h, --help after a command shows its options; --version prints the version. Exit codes: 0 finished, 1 a bug in "
+    "tbench, 2 something to fix (an option, a task, or the machine), 3 coverage below --min-coverage or no verdict, "
+    "4 the endpoint is down, 5 alarm of the nightly gate, 130 interrupted"
+)
 
 
 def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -214,12 +213,12 @@ def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
         context.exit()
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, context_settings=SETTINGS, epilog=_EXIT_CODES)
+@click.group(cls=LazyGroup, table=COMMANDS, headings=_HEADINGS, context_settings=SETTINGS, epilog=_EPILOG)
 @click.option(
     "--version", is_flag=True, help="Print the version.", callback=_version, is_eager=True, expose_value=False
 )
 def app() -> None:
-    """Run benchmarks of terminal agents in sandboxes, with any OpenAI-compatible endpoint."""
+    """Run benchmarks of terminal agents with any OpenAI-compatible endpoint."""
 
 
 def main() -> None:
@@ -250,6 +249,8 @@ def main() -> None:
             click.echo(escape_invisible(traceback.format_exc()), err=True, nl=False)
             sys.exit(exit_codes.BUG)
         click.echo(f"tbench: {one_line(str(error), 1000)}", err=True)
+        for line in getattr(error, "looked_at", ()):
+            click.echo(f"  {one_line(line)}", err=True)
         sys.exit(exit_codes.USAGE)
 
 
@@ -263,13 +264,17 @@ def _code() -> int:
             from click.shell_completion import shell_complete
 
             return shell_complete(app, {}, "tbench", _COMPLETE, instruction)
-        with app.make_context("tbench", sys.argv[1:]) as context:
+        words = sys.argv[1:]
+        if words[:1] == ["help"]:
+            words = [*words[1:], "--help"]
+        with app.make_context("tbench", words) as context:
             app.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.exceptions.NoArgsIsHelpError as mistake:
-        mistake.show()
+        assert mistake.ctx is not None
+        click.echo(mistake.ctx.get_help())  # on stdout, for a pager
         return 2
     except click.ClickException as mistake:
         from tbench.cli.parsing.usage_errors import error_line

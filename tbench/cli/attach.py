@@ -85,7 +85,7 @@ _AGAIN_SEC = 0.05
 @click.command(cls=TbenchCommand)
 @trial_argument
 @click.option(
-    "--take", is_flag=True, help="Take the terminal over; the model is held, and sees what you typed once you leave."
+    "--take", is_flag=True, help="Take the terminal over. The model waits; when you leave, it sees what you typed."
 )
 @click.option("--once", is_flag=True, help="Print the screen and return; needs no terminal.")
 @json_option

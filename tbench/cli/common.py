@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,13 +14,20 @@ import click
 
 from tbench.cli.parsing.commands import Argument
 from tbench.cli.parsing.values import PATH_TYPE
+from tbench.cli.printing import print_line
 from tbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from tbench.cli.parsing.configured import GivenSettings
+    from tbench.config.document import RunDocument
     from tbench.config.layers import Resolved
-    from tbench.config.settings import RunConfig, SandboxConfig
+    from tbench.config.settings import RunConfig, SandboxConfig, TasksConfig
+    from tbench.tasks.sources import TaskSet
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Config = TypeVar("Config", bound="BaseModel")
 task_option = click.option("--task", "-t", multiple=True, help="Only tasks whose name matches this glob; repeatable.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 engines_option = click.option(
@@ -26,7 +35,7 @@ engines_option = click.option(
     "engines",
     metavar="ADDRESS",
     multiple=True,
-    help="Engine address as for tbench run; repeatable. Default: DOCKER_HOST.",
+    help="Engine address as for tbench run; repeatable. Default: DOCKER_HOST, or else the first that answers.",
 )
 
 
@@ -50,6 +59,62 @@ def sandbox_config(given: Mapping[str, Any]) -> SandboxConfig:
         layers.option(f"sandbox.{name}", value, f"--{name.replace('_', '-')}") for name, value in options.items()
     ]
     return layers.resolve(values).config.sandbox
+
+
+def read_selected_tasks(chosen: TasksConfig, earlier: RunDocument | None = None) -> TaskSet:
+    """Read the tasks that a configuration chooses, of the dataset version of `earlier` if that run is resumed.
+
+    Prints on stderr what is fetched. Raises UsageError.
+    """
+    from tbench.datasets.known_dataset import Access
+    from tbench.datasets.read_tasks import read_selected
+    from tbench.datasets.reference import stored_source
+    from tbench.tasks.sources import TaskChoice
+
+    is_same = earlier is not None and earlier.config.tasks.source == stored_source(chosen.source)
+    access = Access(chosen.registry, chosen.refresh, chosen.offline, lambda text: print_line(text, err=True))
+    choice = TaskChoice(chosen.include, chosen.exclude, chosen.limit)
+    return read_selected(chosen.source, choice, access, earlier.dataset if earlier and is_same else None)
+
+
+def with_endpoint(given: GivenSettings[Config]) -> GivenSettings[Config]:
+    """Return the settings, with a model server of this machine if the agent needs an endpoint and has none."""
+    from tbench.agents.setup import LOCAL_ENDPOINT
+
+    every: list[Any] = [resolved.config for resolved in given.resolve_each()]
+    is_model = getattr(getattr(every[0], "agent", None), "name", "model") == "model"
+    if not is_model or all(each.model.base_url or getattr(each.model, "endpoints", ()) for each in every):
+        return given
+    from tbench.agents.endpoints import listed_models  # imports the clients, which an oracle does not need
+
+    if not asyncio.run(listed_models(LOCAL_ENDPOINT)):
+        return given
+    if os.environ.get("OPENAI_API_KEY"):
+        raise UsageError(f"no endpoint: {LOCAL_ENDPOINT} answers; to send OPENAI_API_KEY there, give it as --base-url")
+    print_line(f"endpoint: {LOCAL_ENDPOINT}, as it answers and no other is given", err=True)
+    found = given.layers.option("model.base_url", LOCAL_ENDPOINT, "found")
+    return replace(given, values=[found, *given.values])
+
+
+def choose_endpoint(url: str | None, model: str | None) -> tuple[str | None, str | None]:
+    """Return URL and model for a new configuration file: given, found, or asked for on a terminal."""
+    from tbench.agents.endpoints import listed_models
+    from tbench.agents.setup import LOCAL_ENDPOINT
+
+    url = url or os.environ.get("OPENAI_BASE_URL", "").strip() or None
+    if url is None and asyncio.run(listed_models(LOCAL_ENDPOINT)):
+        url = LOCAL_ENDPOINT
+    may_ask = sys.stdin.isatty()
+    if url is None and may_ask:
+        asked = "Endpoint, such as http://HOST:8000/v1 (empty for none)"
+        url = click.prompt(asked, default="", show_default=False, err=True).strip() or None
+    if url is not None and model is None:
+        key = None if url == LOCAL_ENDPOINT else os.environ.get("OPENAI_API_KEY")
+        models = asyncio.run(listed_models(url, key))
+        if len(models) > 1 and may_ask:
+            return url, click.prompt("Model", type=click.Choice(models), err=True)
+        model = models[0] if len(models) == 1 else None
+    return url, model
 
 
 def write_new(file: Path, text: str) -> None:

@@ -75,6 +75,13 @@ def _plain(block: Block) -> str:
 @json_option
 def compare(runs: tuple[Path, ...], anyway: bool, all_tasks: bool, form: OutputFormat, as_json: bool) -> None:
     """Compare runs, paired by task and seed: difference, error, exact p-value, and the tasks that changed."""
+    print_comparison(runs, "json" if as_json else form, anyway=anyway, all_tasks=all_tasks)
+
+
+def print_comparison(
+    runs: Sequence[Path], form: OutputFormat | Literal["line"], *, anyway: bool = False, all_tasks: bool = False
+) -> None:
+    """Print the comparison of runs; the form `line` is one line of JSON. Raises UsageError."""
     from tbench.api.stored_runs import compared_runs, comparison_doubts, read_runs, remarks
     from tbench.errors import UsageError
     from tbench.scores.comparing.compare import compare_all
@@ -88,8 +95,12 @@ def compare(runs: tuple[Path, ...], anyway: bool, all_tasks: bool, form: OutputF
         raise UsageError(f"{'; '.join(doubts)}; --anyway compares them anyway")
     comparisons = compare_all(sides)
     notes = [*doubts, *remarks(runs, stored)]
-    if as_json or form == "json":
-        print_text(_as_json(runs, stored, sides, comparisons, notes))
+    if form == "json" or form == "line":
+        document = _as_json(runs, stored, sides, comparisons, notes)
+        if form == "line":
+            print_text(json.dumps({"kind": "comparison", **document}, ensure_ascii=False))
+        else:
+            print_text(json.dumps(document, indent=2, ensure_ascii=False))
         return
     for note in notes:
         print_line(f"note: {note}", err=True)
@@ -132,7 +143,7 @@ def _as_json(
     sides: Sequence[ComparedRun],
     comparisons: Sequence[Comparison],
     notes: Sequence[str],
-) -> str:
+) -> dict[str, Any]:
     from tbench.storage.comparable import fingerprint
 
     runs = [
@@ -145,8 +156,7 @@ def _as_json(
         for path, side, run in zip(paths, sides, stored, strict=True)
     ]
     found = [each.model_dump(mode="json") for each in comparisons]
-    document = {"schema_version": 1, "runs": runs, "comparisons": found, "notes": list(notes)}
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    return {"schema_version": 1, "runs": runs, "comparisons": found, "notes": list(notes)}
 
 
 # `tbench flaky`
@@ -157,7 +167,7 @@ def _as_json(
 @format_option
 @json_option
 def flaky(runs: tuple[Path, ...], form: OutputFormat, as_json: bool) -> None:
-    """List tasks solved only sometimes, with Wilson intervals; runs with the same configuration are pooled."""
+    """List the tasks solved only sometimes; with Wilson intervals; runs with the same configuration are pooled."""
     from tbench.api.stored_runs import compared_runs, read_runs, repeats
     from tbench.errors import UsageError
     from tbench.scores.comparing.noise import task_solve_rates
@@ -229,7 +239,7 @@ def _flaky_as_json(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskSolve
 @format_option
 @json_option
 def power(runs: tuple[Path, ...], points: float, power: float, form: OutputFormat, as_json: bool) -> None:
-    """Estimate how many seeds it takes to detect a difference, on these tasks and on similar ones."""
+    """Estimate how many seeds show a difference: on these tasks, and on similar ones."""
     from tbench.api.stored_runs import compared_runs, read_runs, repeats
     from tbench.scores.comparing import noise as text
     from tbench.scores.statistics import coverage

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from tbench.cli.common import write_new
+from tbench.cli.common import choose_endpoint, write_new
 from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import PATH_TYPE
@@ -21,14 +22,16 @@ COMMANDS = {
     ),
     "schema": LazyCommand("tbench.cli.config", "schema", "Print the JSON schema of the configuration."),
     "init": LazyCommand(
-        "tbench.cli.config", "init", "Write a configuration file with every setting, its help and its default."
+        "tbench.cli.config",
+        "init",
+        "Write a configuration file with every setting, its help and its default; what is given is set.",
     ),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def config() -> None:
-    """Show the configuration of a run, its schema, or a file to start from."""
+    """Show a run's settings, or write them to a file."""
 
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig)
@@ -50,15 +53,18 @@ def schema() -> None:
     print_text(json.dumps(json_schema(RunConfig), indent=2, ensure_ascii=False))
 
 
-@click.command(cls=TbenchCommand)
+@click.command(cls=ConfiguredCommand, configuration=RunConfig)
 @click.argument(
     "file", cls=Argument, metavar="FILE", type=PATH_TYPE, required=False, help="A new file; default: print it."
 )
-def init(file: Path | None) -> None:
-    """Write a configuration file with every setting, its help and its default."""
+def init(file: Path | None, given: GivenSettings[RunConfig]) -> None:
+    """Write a configuration file with every setting, its help and its default; what is given is set."""
     from tbench.config.text import commented_file
 
-    text = commented_file(RunConfig)
+    model = given.resolve().config.model
+    found = zip(("model.base_url", "model.name"), choose_endpoint(model.base_url, model.name), strict=True)
+    values = [given.layers.option(path, value, path) for path, value in found if value and not model.endpoints]
+    text = commented_file(RunConfig, resolved=replace(given, values=[*given.values, *values]).resolve())
     if file is None:
         print_text(text, nl=False)
         return

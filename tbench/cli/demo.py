@@ -16,12 +16,12 @@ from tbench.cli.printing import print_line
 @click.option("--seeds", "-k", type=Integer(min=1), default=3, help="Seeds per task.")
 @click.option("--concurrency", "-n", type=Integer(min=1), default=4, help="Trials at once.")
 def demo(output: str | None, seeds: int, concurrency: int) -> None:
-    """Run bundled tasks against a scripted demo endpoint, score them and write the report."""
+    """Run bundled tasks against a scripted endpoint; score them and write the report."""
     from datetime import datetime
 
     from reports.report import write_report
     from tbench.cli.execute import execute
-    from tbench.cli.run import exit_with_outcome
+    from tbench.cli.run import exit_with_outcomes
     from tbench.config.settings import RunConfig
     from tbench.demo.scripts import SCRIPTS
     from tbench.demo.server import DemoEndpoint
@@ -42,7 +42,7 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
         RUN.refuse_to_overwrite(Path(directory))
         outcome = execute(config)
     print_line(f"report: {write_report(Path(directory), None)}")
-    exit_with_outcome(outcome, min_coverage=0.0)
+    exit_with_outcomes([outcome], min_coverage=0.0)
 
 
 @click.command("demo-endpoint", cls=TbenchCommand)
@@ -73,7 +73,7 @@ def _rates(file: Path) -> dict[str, float]:
     from tbench.text import one_line
 
     try:
-        rates = tomllib.loads(file.read_text(encoding="utf-8"))
+        rates = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"--pass-rates {file}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:  # TOMLDecodeError or UnicodeDecodeError

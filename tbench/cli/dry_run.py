@@ -38,18 +38,29 @@ _INDENT = 10
 Row = tuple[str, str]
 
 
-def show_plan(config: RunConfig, earlier: EarlierRun | None) -> None:
-    """Print the plan of a run. Raises UsageError for whatever would keep it from starting."""
-    tasks = tasks_of_run(config, earlier.document if earlier else None)
-    setup = AgentSetup.from_config(config.agent, config.model, config.limits)
+def show_plans(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> None:
+    """Print the plans of a run for each model. Raises UsageError for whatever would keep one from starting."""
+    (config, _), documents = runs[0], [earlier.document for _, earlier in runs if earlier is not None]
+    tasks = tasks_of_run(config, documents[0] if documents else None)
     engines = Engines.connect(config.sandbox)
     try:
         check_engines(config, engines)
-        for label, text in asyncio.run(_plan(config, setup, tasks, engines, earlier)):
+        for label, text in asyncio.run(_plans(runs, tasks, engines)):
             print_text(_wrapped(label, text))
     finally:
         engines.close()
     print_line("nothing was started")
+
+
+async def _plans(
+    runs: Sequence[tuple[RunConfig, EarlierRun | None]], tasks: TaskSet, engines: Engines
+) -> Sequence[Row]:
+    """Return the rows of the first run, followed by those in which the others differ."""
+    rows: list[Row] = []
+    for config, earlier in runs:
+        setup = AgentSetup.from_config(config.agent, config.model, config.limits)
+        rows += [row for row in await _plan(config, setup, tasks, engines, earlier) if row not in rows]
+    return rows
 
 
 def _wrapped(label: str, text: str) -> str:
@@ -102,6 +113,7 @@ async def _plan(
             ("engine", f"{name}{counted(info.cpus, 'cpu')}, {info.memory_mb / 1024:,.1f} GB of memory")
             for name, info in zip(engines.names, infos, strict=True)
         ),
+        *(("engine", engine.notice.removeprefix("engine: ")) for engine in engines.all if engine.notice),
         *([("room", size)] if size else []),
         ("output", _output(config, earlier)),
     ]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -19,11 +20,11 @@ import click
 
 from harness.reply_stats import ReplyStats
 from tbench.agents.setup import AgentSetup, connect_if_used
+from tbench.cli.common import read_selected_tasks
 from tbench.cli.interruption import print_notice, run_interruptibly
 from tbench.cli.printing import print_line, print_text
 from tbench.cli.progress import progress
 from tbench.cli.run_log import run_log
-from tbench.cli.tasks import read_selected_tasks
 from tbench.config.document import Locked, RunDocument, RunPlan
 from tbench.config.settings import AUTO_FALLBACK, AUTO_MAX, RunConfig, SandboxConfig
 from tbench.errors import UsageError
@@ -42,34 +43,40 @@ from tbench.storage.read_run import read_run
 from tbench.tasks.sources import TaskSet
 from tbench.text import counted
 from tbench.threads import THREADS
-from tbench.verify.calibration import usual_sec
+from tbench.verify.calibration import mean_oracle_sec
 
 if TYPE_CHECKING:
     from harness.endpoint.replicas import Endpoint
     from harness.model import ServedModel
     from tbench.calibration import BackgroundCalibration
     from tbench.runs.resume import EarlierRun
+    from tbench.scores.summary import Summary
 
 _SUMMARY_MODULES = ("tbench.storage.summaries", "tbench.scores.tables")
 """Modules for the summary, imported in the background while the engine is prepared."""
-SummaryForm = Literal["text", "json", "line"]
+SummaryForm = Literal["text", "brief", "json", "line"]
 _COLLECTIONS = (700, 10, 400)
 """Python's default thresholds, except for fewer full collections: with a thousand trials, one takes half a second. The
 garbage between two is small: about a hundred small objects per finished trial."""
 
 
-def execute(config: RunConfig, earlier: EarlierRun | None = None) -> RunOutcome:
-    """Execute a run and print its score. Raises UsageError for what the user can fix, before anything starts."""
-    tasks = tasks_of_run(config, earlier.document if earlier else None)
+def execute(config: RunConfig, earlier: EarlierRun | None = None, tasks: TaskSet | None = None) -> RunOutcome:
+    """Execute a run and print its score. Raises UsageError for what the user can fix, before anything starts.
+
+    `tasks` are the tasks of the configuration, if they have been read.
+    """
+    tasks = tasks or tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.from_config(config.agent, config.model, config.limits)
     engines = Engines.connect(config.sandbox, config.schedule.most_at_once)
+    view = contextlib.ExitStack()
     try:
         check_engines(config, engines)
         with tuned_gc():
             return run_interruptibly(
-                _execute(config, setup, tasks, engines, earlier),
-                stopping="stopping: removing containers, keeping finished trials; press Ctrl-C again to exit at once",
-                at_once=partial(_exit_immediately, config.sandbox),
+                _execute(config, setup, tasks, engines, earlier, view),
+                stopping="stopping; finished trials are kept; Ctrl-C again exits at once",
+                end_view=view.close,
+                at_once=partial(_exit_immediately, config.sandbox, engines),
             )
     finally:
         engines.close()
@@ -101,8 +108,14 @@ def tasks_as_configured(tasks: TaskSet, config: RunConfig) -> TaskSet:
 
 
 async def _execute(
-    config: RunConfig, setup: AgentSetup, tasks: TaskSet, engines: Engines, earlier: EarlierRun | None
+    config: RunConfig,
+    setup: AgentSetup,
+    tasks: TaskSet,
+    engines: Engines,
+    earlier: EarlierRun | None,
+    view: contextlib.ExitStack,
 ) -> RunOutcome:
+    """Execute a run, and show its progress as long as `view` is not closed."""
     events = Events(print_early_note)
     chat, served = await connect_if_used(setup, lambda text: events.emit(Note(text=text)))
     if chat is not None:
@@ -122,7 +135,8 @@ async def _execute(
             is_away=lambda: chat is not None and chat.outage.is_away,
             remark=_capacity_note(config, tasks, engines),
         )
-        with run_log(directory, config.output.log_level, hide) as log, showing as show:
+        with run_log(directory, config.output.log_level, hide) as log, view:
+            show = view.enter_context(showing)
             events.replace(show)
             events.subscribe(log)
             expected = expected_sec(config, tasks, directory, lambda text: events.emit(Note(text=text)))
@@ -148,7 +162,8 @@ async def _execute(
     finally:
         if chat is not None:
             await chat.close()
-    print_summary(directory, "line" if config.output.json_lines else "text")
+    is_verbose = config.output.verbosity == "verbose"
+    print_summary(directory, "line" if config.output.json_lines else "text" if is_verbose else "brief")
     whose = f"{chat.url}: " if chat is not None and why_no_machine(backend) is None else ""
     _print_end(directory, ended[0], whose)
     return ended[0]
@@ -195,7 +210,7 @@ def expected_sec(config: RunConfig, tasks: TaskSet, directory: Path, say: Callab
     """
     if config.schedule.order != "longest":
         return {}
-    known, oracle = _recorded_sec(config, tasks, directory, say), usual_sec(tasks.tasks)
+    known, oracle = _recorded_sec(config, tasks, directory, say), mean_oracle_sec(tasks.tasks)
     both = [name for name in oracle if name in known]
     factor = sum(known[name] for name in both) / sum(oracle[name] for name in both) if both else 1.0
     return {name: sec * factor for name, sec in oracle.items()} | dict(known)
@@ -312,18 +327,22 @@ def print_early_note(event: Event) -> None:
 
 def _default_directory(config: RunConfig, served: ServedModel | None) -> str:
     what = served.id if served else config.agent.name.replace(":", "-")
-    slug = re.sub(r"[^\w.-]+", "-", what).strip("-.") or "run"
     # Several shards may start in the same second.
     part = f"_shard-{config.schedule.shard.replace('/', '-of-')}" if config.schedule.shard else ""
-    return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug}{part}"
+    return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug(what)}{part}"
 
 
-def _exit_immediately(sandbox: SandboxConfig) -> None:
+def slug(name: str) -> str:
+    """Return a name for a directory that resembles the name of a model or an agent."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
+
+
+def _exit_immediately(sandbox: SandboxConfig, engines: Engines) -> None:
     print_notice("exiting at once; a child process removes what is left")
     if sandbox.engines:
         remove_on_machines_in_child(sandbox.engines)
     elif sandbox.ray is None:  # the actors on a cluster's nodes wait for the end of this process
-        remove_in_child()
+        remove_in_child(variables=engines.all[0].variables)
 
 
 @contextlib.contextmanager
@@ -344,7 +363,10 @@ def tuned_gc() -> Iterator[None]:
 
 
 def print_summary(directory: Path, form: SummaryForm = "text", *, population: bool = False) -> None:
-    """Print the score of a run directory, after a run or later. The form `line` is one line of JSON."""
+    """Print the score of a run directory, after a run or later.
+
+    The form `brief` leaves out details and adds the next commands; `line` is one line of JSON.
+    """
     import json
 
     from tbench.scores.tables import render
@@ -365,6 +387,18 @@ def print_summary(directory: Path, form: SummaryForm = "text", *, population: bo
     console = Console(file=sys.stdout, highlight=False)
     # Captured, because the console exits with 1 if the reader has gone.
     with console.capture() as tables:
-        render(summary, console)
+        render(summary, console, brief=form == "brief")
     click.echo(tables.get(), nl=False)
     print_line(f"run directory: {directory}")
+    if form == "brief":
+        _print_next(directory, summary)
+
+
+def _print_next(directory: Path, summary: Summary) -> None:
+    """Print the commands that show more about a run."""
+    if (failure := summary.worst_failure) is not None:
+        task, seed = failure
+        print_line(f"worst failure: {shlex.join(['tbench', 'why', f'{directory}/{task}/{seed}'])}")
+    print_line(f"all numbers: {shlex.join(['tbench', 'summary', str(directory)])}")
+    folder = directory.parent if directory.parent.name else directory
+    print_line(f"in a browser: {shlex.join(['tbench', 'view', str(folder)])}")

@@ -25,7 +25,7 @@ COMMANDS = {
     "sft": LazyCommand(
         "tbench.cli.export",
         "sft",
-        "Write conversations as training data: OpenAI messages, with a flag on each one to train on.",
+        "Write conversations as training data: OpenAI messages, where a flag marks the replies to train on.",
     ),
     "harbor": LazyCommand(
         "tbench.cli.export",
@@ -38,7 +38,7 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def export() -> None:
-    """Export runs as ATIF, training data, Harbor jobs or SQLite."""
+    """Export runs as ATIF, SFT data, Harbor jobs or SQLite."""
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -69,7 +69,7 @@ def _options(form: str, only: str) -> list[Callable[[Decorated], Decorated]]:
             "--only",
             type=OneOf("all", "scored", "passed", "failed"),
             default=only,
-            help="Which trials: all, with a verdict, with a reward of 1 or more, or with a smaller one.",
+            help="Which trials: all, scored (with a verdict), passed (reward of 1 or more), or failed (lower reward).",
         ),
         click.option("--min-reward", type=Number(), help="Only trials with at least this reward."),
         click.option(
@@ -92,7 +92,7 @@ def output_directory(runs: Sequence[Path], output: Path | None, form: str) -> Pa
 
 
 def read_runs(paths: Sequence[Path]) -> dict[str, StoredRun]:
-    """Read runs, by names that are safe for files. Raises UsageError for equal names or an unreadable run."""
+    """Read runs; the keys are names that are safe for files. Raises UsageError for equal names or an unreadable run."""
     from tbench.files import safe_relative
     from tbench.storage.read_run import read_run
 
@@ -170,7 +170,7 @@ def sft(
     with_flagged: bool,
     with_human: bool,
 ) -> None:
-    """Write conversations as training data: OpenAI messages, with a flag on each one to train on."""
+    """Write conversations as training data: OpenAI messages, where a flag marks the replies to train on."""
     from tbench.exchange.selection import LeftOutTrials, TrialChoice, require_trials, select_trials
     from tbench.exchange.sft import TrainingData
     from tbench.storage.record_directory import new_directory

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tbench.cli.common import json_option
+from tbench.cli.common import json_option, with_endpoint
 from tbench.cli.parsing.commands import Argument
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, Integer
@@ -43,7 +43,7 @@ _HEADS = (">seed", "reward", "outcome", ">steps", "differs")
 def fork(
     trial: str, given: GivenSettings[RunConfig], at_step: int, samples: int, by_hand: bool, debugs: bool, as_json: bool
 ) -> None:
-    """Replay a trial up to a step in fresh containers and let a model continue from there; forks are never scored."""
+    """Replay a trial up to a step and continue from there: in fresh containers; forks are never scored."""
     import json
 
     from tbench.api.forking import fork as fork_trial
@@ -142,7 +142,7 @@ _BAR = 30
 )
 @json_option
 def blame(trial: str, given: GivenSettings[RunConfig], samples: int, as_json: bool) -> None:
-    """Find the step after which a failed trial could hardly succeed any more, by forking it at several steps."""
+    """Find the step after which a trial was likely to fail; it is forked at several steps."""
     import json
 
     from tbench.api.forking import blame as blame_trial
@@ -225,7 +225,7 @@ def debug(what: str, given: GivenSettings[RunConfig], dataset: str, commands: st
     if names_trial(what):
         debug_trial(what, given, mode)
     else:
-        debug_task(what, dataset, given.resolve().config, mode)
+        debug_task(what, dataset, with_endpoint(given).resolve().config, mode)
 
 
 def names_trial(what: str) -> bool:

@@ -56,7 +56,7 @@ def history(
     rebuild: bool,
     as_json: bool,
 ) -> None:
-    """List the runs of a folder, newest first, or the history of one task."""
+    """List the runs of a folder, newest first, or of a task."""
     from tbench.history.database import default_index
     from tbench.history.index import RunHistory
 

@@ -28,7 +28,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 @click.group("import", cls=LazyGroup, table=COMMANDS)
 def import_() -> None:
-    """Import results of Harbor, or plain JSONL or CSV, as run directories."""
+    """Import results of Harbor, JSONL or CSV as runs."""
 
 
 def import_options(command: Command) -> Command:

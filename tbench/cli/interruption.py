@@ -20,17 +20,24 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_interruptibly(
-    main: Coroutine[Any, Any, T], *, stopping: str = "", at_once: Callable[[], None] = lambda: None
+    main: Coroutine[Any, Any, T],
+    *,
+    stopping: str = "",
+    end_view: Callable[[], None] = lambda: None,
+    at_once: Callable[[], None] = lambda: None,
 ) -> T:
     """Run `main` in a new event loop, and handle signals from its start to its end.
 
-    The first signal cancels `main` and prints `stopping`; unless `main` still returns a result, the command exits with
-    130. The second signal runs `at_once` and exits immediately: files must be complete at any moment.
+    The first signal cancels `main`, ends the live view, which would overwrite messages, and prints `stopping`; unless
+    `main` still returns a result, the command exits with 130. The second signal runs `at_once` and exits immediately:
+    files must be complete at any moment.
     """
-    return asyncio.run(_interruptible(main, stopping, at_once))
+    return asyncio.run(_interruptible(main, stopping, end_view, at_once))
 
 
-async def _interruptible(main: Coroutine[Any, Any, T], stopping: str, at_once: Callable[[], None]) -> T:
+async def _interruptible(
+    main: Coroutine[Any, Any, T], stopping: str, end_view: Callable[[], None], at_once: Callable[[], None]
+) -> T:
     task, loop = asyncio.create_task(main, name="command"), asyncio.get_running_loop()
     asked = False
 
@@ -41,6 +48,8 @@ async def _interruptible(main: Coroutine[Any, Any, T], stopping: str, at_once: C
             os._exit(exit_codes.INTERRUPTED)
         asked = True
         task.cancel()
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            end_view()
         if stopping:
             print_notice(stopping)
 
@@ -60,9 +69,8 @@ async def _interruptible(main: Coroutine[Any, Any, T], stopping: str, at_once: C
 
 
 def print_notice(text: str) -> None:
-    """Print a line on stderr, and show the cursor again."""
+    """Print a line on stderr, over the ^C that a terminal has echoed."""
     with contextlib.suppress(OSError):  # the terminal may be gone
-        # A live view hides the cursor, and may not get to show it again.
         if sys.stderr.isatty():
-            click.echo("\x1b[?25h", nl=False, err=True)
+            click.echo("\r", nl=False, err=True)
         print_line(f"tbench: {text}", err=True)

@@ -69,20 +69,28 @@ def setup(engines: tuple[str, ...]) -> None:
     flag_value="",
     help="Also test a model's features: seeds, tools, logprobs …; NAME may be omitted if there is only one.",
 )
-@click.option("--engine", metavar="ADDRESS", help="Engine address as for tbench run. Default: DOCKER_HOST.")
+@click.option(
+    "--engine",
+    metavar="ADDRESS",
+    help="Engine address as for tbench run. Default: DOCKER_HOST, or else the first that answers.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 def doctor(base_url: str | None, model: str | None, engine: str | None, as_json: bool) -> None:
-    """Check engine, limits, network, disk, certificates, clock and endpoint; exit with 2 if a check fails."""
+    """Check engine, machine, network and endpoint: also disk, certificates, clock; exit with 2 if a check fails."""
     import asyncio
     import os
     from pathlib import Path
 
+    from tbench.agents.endpoints import listed_models
+    from tbench.agents.setup import LOCAL_ENDPOINT
     from tbench.doctor.examination import Subject, examination
     from tbench.errors import UsageError
 
+    key = os.environ.get("OPENAI_API_KEY")
+    if not base_url and not key and asyncio.run(listed_models(LOCAL_ENDPOINT)):
+        base_url = LOCAL_ENDPOINT
     if model is not None and not base_url:
         raise UsageError("--model: needs --base-url or OPENAI_BASE_URL")
-    key = os.environ.get("OPENAI_API_KEY")
     with _process_context(engine) as here:
         findings = asyncio.run(examination(Subject(Path("runs"), base_url, model or None, key), here))
     failed = [finding.name for finding in findings if finding.status == "fail"]
@@ -103,10 +111,10 @@ def _process_context(engine: str | None) -> Iterator[ProcessContext]:
     from tbench.fleet.forward import SshForward
     from tbench.fleet.machine import EngineAddress
 
-    here = ProcessContext.of_this_process()
     address = EngineAddress.parse(engine) if engine is not None else None
+    here = ProcessContext.of_this_process(host=address.text if address is not None else None)
     if address is None or address.scheme != "ssh":
-        yield here if address is None else replace(here, host=address.text)
+        yield here
         return
     with contextlib.closing(SshForward(address)) as forward:
         forward.connect()
@@ -197,7 +205,7 @@ def _print_lines(findings: list[Finding], features: list[Feature]) -> None:
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @engines_option
 def clean(everything: bool, kept: bool, run: str | None, dry_run: bool, engines: tuple[str, ...]) -> None:
-    """Remove what dead runs left behind, and dangling images; never anything of a run in progress."""
+    """Remove what dead runs left behind; also dangling images, but never anything of a run in progress."""
     import asyncio
 
     from tbench.config.settings import SandboxConfig
@@ -208,6 +216,8 @@ def clean(everything: bool, kept: bool, run: str | None, dry_run: bool, engines:
     scope, removed, failed = Scope(everything=everything, kept=kept, run=run), 0, 0
     with contextlib.closing(Engines.connect(SandboxConfig(engines=engines))) as connected:
         for name, engine in zip(connected.names, connected.all, strict=True):
+            if engine.notice:
+                print_line(engine.notice, err=True)
             done = asyncio.run(clean_engine(engine, scope, dry_run=dry_run))
             for line in done.removed:
                 print_line(f"{name}{'would remove' if dry_run else 'removed'} {line}")

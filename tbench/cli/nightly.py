@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tbench import exit_codes
-from tbench.cli.common import json_option, runs_argument, write_new
+from tbench.cli.common import choose_endpoint, json_option, runs_argument, write_new
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import PATH_TYPE, Integer, Number
 from tbench.cli.printing import print_line, print_text
@@ -33,7 +33,7 @@ _STOPPING = "stopping: ending what is running, keeping what is finished; press C
 )
 @click.option("--night", metavar="NAME", help="The night to start or resume.  [default: today's date]")
 @click.option("--check", is_flag=True, help="Check the file, print what would be done, and start nothing.")
-@click.option("--init", is_flag=True, help="Write FILE with every setting, its help and its default.")
+@click.option("--init", is_flag=True, help="Write FILE with every setting, and the endpoint that is found.")
 @click.option("--demo", is_flag=True, help="Demonstrate nights with a scripted model that gets worse in the seventh.")
 @click.option("--nights", type=Integer(min=1), help="Number of nights of --demo.  [default: 10]")
 def nightly(file: Path, night: str | None, check: bool, init: bool, demo: bool, nights: int | None) -> None:
@@ -47,7 +47,7 @@ def nightly(file: Path, night: str | None, check: bool, init: bool, demo: bool, 
     if init:
         from tbench.nightly.dry_run import config_template
 
-        write_new(file, config_template())
+        write_new(file, config_template(*choose_endpoint(None, None)))
         print_line(f"written: {file}")
         return
     if demo:
@@ -153,7 +153,7 @@ _DIFFERENCES_SHOWN = 3
     "--min-se",
     type=Number(min=0),
     default=3.0,
-    help="Standard errors by which the nights since the change must be below the baseline.",
+    help="How many standard errors below the baseline the nights since the change must be for an alarm.",
 )
 @click.option(
     "--min-coverage",
@@ -179,7 +179,7 @@ def gate(
     min_shared: float,
     as_json: bool,
 ) -> None:
-    """Judge whether the latest run is worse than those before it by more than chance; exit with 5 if it is."""
+    """Alarm if the latest run is worse by more than chance: compared with those before it; the exit code is 5."""
     import json
     from dataclasses import replace
 

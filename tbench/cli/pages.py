@@ -23,7 +23,7 @@ from tbench.cli.printing import print_line
 @click.argument("run", cls=Argument, metavar="RUN", type=PATH_TYPE, help="A run directory.")
 @click.option("--output", "-o", type=PATH_TYPE, help="The file to write; default: RUN/report.html.")
 def report(run: Path, output: Path | None) -> None:
-    """Write a self-contained HTML report of a run and print its path."""
+    """Write a self-contained HTML report of a run; prints its path."""
     from reports.report import write_report
     from tbench.errors import UsageError
 
@@ -50,7 +50,7 @@ def report(run: Path, output: Path | None) -> None:
 )
 @click.option("--index", metavar="FILE", type=PATH_TYPE, help="The index; default: .tbench-history.sqlite in DIR.")
 def site(folders: tuple[Path, ...], output: Path, index: Path | None) -> None:
-    """Write pages about all runs into one folder that can be opened from disk or served by any web server."""
+    """Write pages about all runs into one folder: open it from disk, or serve it with any web server."""
     from tbench.nightly.pages import write_pages
 
     written = write_pages(folders or (Path("runs"),), output, index)
@@ -79,7 +79,7 @@ _END_SEC = 15.0
 @click.option("--host", default="127.0.0.1", help="Address to listen on; beyond this machine, a token is required.")
 @click.option("--port", type=Integer(min=0, max=65535), default=PORT, help="Port; 0 picks a free one.")
 def view(folder: Path, host: str, port: int) -> None:
-    """Serve pages about all runs, with live phases, counts and terminals of those in progress. Read-only."""
+    """Serve pages about all runs: with live phases, counts and terminals of those in progress. Read-only."""
     from tbench.errors import UsageError
     from tbench.nightly.pages import write_pages
     from tbench.view.address import ViewAddress

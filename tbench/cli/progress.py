@@ -315,6 +315,7 @@ def progress(
         print_line(headline, err=True)
         yield PlainLines(verbose=output.verbosity == "verbose")
         return
+    from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
@@ -322,16 +323,22 @@ def progress(
     view = LiveView(is_away=is_away)
     begun = False
 
+    def render() -> RenderableType:
+        width, height = console.size
+        # An empty line for the cursor: after a full line, an echoed ^C would wrap and shift the view.
+        return Group(view.render(width, height - 1), "")
+
     def show(event: Event) -> None:
         nonlocal begun
         begun = begun or isinstance(event, TrialPhase)
-        if isinstance(event, Note) and not begun:
+        if isinstance(event, Note) and not (begun and live.is_started):
             # Print notes before the first trial permanently: the view only keeps the last few.
             console.print(Text(visible_line(event.text)))
         else:
             view(event)
 
-    with Live(get_renderable=lambda: view.render(*console.size), console=console, refresh_per_second=8, transient=True):
+    live = Live(get_renderable=render, console=console, refresh_per_second=8, transient=True)
+    with live:
         yield show
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tbench import exit_codes
-from tbench.cli.common import json_option, reject_pull_with_build, runs_argument, task_option
+from tbench.cli.common import json_option, reject_pull_with_build, runs_argument, task_option, with_endpoint
 from tbench.cli.parsing.commands import Argument, TbenchCommand, insert_optional_values
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, UnknownValue
@@ -174,22 +174,41 @@ def run(given: GivenSettings[RunConfig], resume: bool, retry_errors: str | None,
     """Run tasks against a model and print the score. The API key comes from OPENAI_API_KEY."""
     from tbench.runs.admission import RetryErrors
 
-    resolved = given.resolve()
+    each = with_endpoint(given).resolve_each()
+    resolved = each[0]
     wanted = RetryErrors.parse(retry_errors, resolved.config.schedule.retry_choice)
     if retry_errors is not None and not resume:
         raise UsageError("--retry-errors: only works with --resume; a new run retries by itself (--retries)")
     _reject_unused_options(resolved)
     reject_pull_with_build(resolved)
-    earlier = _earlier_run(resolved.config, resume, wanted)
-    config = _with_earlier_shell_state(resolved, earlier)
-    if dry_run:
-        from tbench.cli.dry_run import show_plan
+    if resolved.config.agent.name in _AGENTS_WITHOUT_MODEL:
+        each = [resolved]  # a file may list models for other runs
+    if len(each) > 1:
+        from tbench.cli.models import in_own_directories
 
-        show_plan(config, earlier)
+        each = in_own_directories(each, resume=resume)
+    runs = [_planned(resolved, resume, wanted) for resolved in each]
+    if dry_run:
+        from tbench.cli.dry_run import show_plans
+
+        show_plans(runs)
+        return
+    if len(runs) > 1:
+        from tbench.cli.models import run_models
+
+        exit_with_outcomes(run_models(runs), resolved.config.output.min_coverage)
         return
     from tbench.cli.execute import execute
 
-    exit_with_outcome(execute(config, earlier), config.output.min_coverage)
+    exit_with_outcomes([execute(*runs[0])], resolved.config.output.min_coverage)
+
+
+def _planned(resolved: Resolved[RunConfig], resume: bool, wanted: RetryErrors) -> tuple[RunConfig, EarlierRun | None]:
+    earlier = _earlier_run(resolved.config, resume, wanted)
+    return _with_earlier_shell_state(resolved, earlier), earlier
+
+
+_AGENTS_WITHOUT_MODEL = ("oracle", "nop")
 
 
 def _reject_unused_options(resolved: Resolved[RunConfig]) -> None:
@@ -202,7 +221,7 @@ def _reject_unused_options(resolved: Resolved[RunConfig]) -> None:
         if idle := [origin for origin in origins if origin.startswith("--")]:
             raise UsageError(f"{', '.join(idle)}: no effect with --retries 0; leave out one or the other")
     name = resolved.config.agent.name
-    if name not in ("oracle", "nop"):
+    if name not in _AGENTS_WITHOUT_MODEL:
         return
     of_a_model = {setting.path for setting in iter_settings(RunConfig) if setting.section in ("model", "limits")}
     given = [
@@ -248,6 +267,11 @@ def require_run_directory(directory: Path) -> None:
                 f"{directory}: is {what}, not a run; to resume it, repeat its tbench {command} command "
                 f"with --output {directory} --resume"
             )
+    if any(directory.glob(f"*/{RUN.manifest}")):
+        raise UsageError(
+            f"{directory}: is a folder of runs; name one of them, or repeat the tbench run command of all of them with "
+            f"--output {directory} --resume"
+        )
 
 
 def _with_earlier_shell_state(resolved: Resolved[RunConfig], earlier: EarlierRun | None) -> RunConfig:
@@ -259,17 +283,33 @@ def _with_earlier_shell_state(resolved: Resolved[RunConfig], earlier: EarlierRun
     return config
 
 
-def exit_with_outcome(outcome: RunOutcome, min_coverage: float) -> None:
-    """Exit with the code for the outcome, unless that is 0."""
+_WORST_FIRST = (
+    exit_codes.INTERRUPTED,
+    exit_codes.BUG,
+    exit_codes.USAGE,
+    exit_codes.ENDPOINT_DOWN,
+    exit_codes.TOO_FEW_VERDICTS,
+)
+
+
+def exit_with_outcomes(outcomes: Iterable[RunOutcome | None], min_coverage: float) -> None:
+    """Exit with the worst code for the outcomes, unless all are 0; None is a run that could not start."""
+    codes = {_exit_code(outcome, min_coverage) if outcome is not None else exit_codes.USAGE for outcome in outcomes}
+    if worst := [code for code in _WORST_FIRST if code in codes]:
+        raise click.exceptions.Exit(worst[0])
+
+
+def _exit_code(outcome: RunOutcome, min_coverage: float) -> int:
     if outcome.interrupted:
-        raise click.exceptions.Exit(exit_codes.INTERRUPTED)
+        return exit_codes.INTERRUPTED
     if any(result.error is not None and result.error.type == "internal" for result in outcome.results):
-        raise click.exceptions.Exit(exit_codes.BUG)
+        return exit_codes.BUG
     if outcome.stopped is not None:
-        raise click.exceptions.Exit(exit_codes.ENDPOINT_DOWN)
+        return exit_codes.ENDPOINT_DOWN
     scored = sum(result.reward is not None for result in outcome.results)
     if outcome.results and (not scored or scored / len(outcome.results) < min_coverage):
-        raise click.exceptions.Exit(exit_codes.TOO_FEW_VERDICTS)
+        return exit_codes.TOO_FEW_VERDICTS
+    return 0
 
 
 # `tbench resume`
@@ -317,7 +357,7 @@ def resume(run: Path, given: GivenSettings[RunConfig], retry_errors: str | None)
     _reject_changed_settings(before, stored_config(config), given)
     config = config.with_values(output={"directory": str(run)})
     earlier = replace(earlier, retry_errors=RetryErrors.parse(retry_errors, config.schedule.retry_choice))
-    exit_with_outcome(execute(config, earlier), config.output.min_coverage)
+    exit_with_outcomes([execute(config, earlier)], config.output.min_coverage)
 
 
 def _gives_machines(given: GivenSettings[RunConfig]) -> bool:

@@ -19,6 +19,7 @@ from tbench.text import replace_unseen
 if TYPE_CHECKING:
     from harness.trajectory import Step
     from reports.trial.verdict import VerifierView
+    from tbench.results import TrialResult
     from tbench.storage.stored_trial import StoredTrial
 
 _SHORT_LINES = 12
@@ -40,9 +41,11 @@ def head_lines(trial: StoredTrial) -> Iterator[StyledLine]:
 
 def outcome_words(trial: StoredTrial) -> str:
     """Describe a trial's verdict, outcome, steps and duration."""
-    result = trial.result
-    if result is None:
-        return f"no result after {len(trial.steps)} steps"
+    return f"no result after {len(trial.steps)} steps" if trial.result is None else result_words(trial.result)
+
+
+def result_words(result: TrialResult) -> str:
+    """Describe a result's verdict, outcome, steps and duration."""
     if result.error is not None:
         what = f"no verdict ({result.error.type})"
     elif result.reward is None:
@@ -175,7 +178,7 @@ _LEAST_COLUMNS, _MOST_COLUMNS = 60, 200
     "second", cls=Argument, metavar="OTHER", type=NAME_TYPE, help="Another trial, usually of the same task."
 )
 def diff(first: str, second: str) -> None:
-    """Show the first step at which two trials differ, side by side: what was typed and what was seen."""
+    """Show the first step at which two trials differ: what was typed and what was seen, side by side."""
     from tbench.cli.printing import print_coloured
     from tbench.storage.stored_trial import find_trial
 
@@ -226,6 +229,7 @@ def _side_by_side(left: list[str], right: list[str], width: int) -> Iterator[str
 # `tbench why`
 
 _TESTS, _STEPS, _COLUMNS = 6, 3, 110
+_MOST_FAILED = 20
 _PROMPT = re.compile(r"\S+[@:]\S*[#$] ?")
 _LIMITS = {
     "step_limit": "no steps left (--steps)",
@@ -239,13 +243,44 @@ _LIMITS = {
 
 
 @click.command(cls=TbenchCommand)
-@click.argument("trial", cls=Argument, metavar="TRIAL", type=NAME_TYPE, help="The trial, as RUN/TASK/SEED.")
+@click.argument(
+    "trial",
+    cls=Argument,
+    metavar="TRIAL",
+    type=NAME_TYPE,
+    help="The trial, as RUN/TASK/SEED; RUN or RUN/TASK lists the failed ones.",
+)
 def why(trial: str) -> None:
     """Explain a trial's outcome on one screen: failed tests, limits, format errors, signs, the last steps."""
     from tbench.cli.printing import print_coloured
+    from tbench.storage.run_files import is_run
     from tbench.storage.stored_trial import find_trial
 
-    print_coloured(why_lines(find_trial(trial)))
+    path = Path(trial)
+    if is_run(path):
+        print_coloured(failed_lines(path))
+    elif is_run(path.parent) and (path.parent / "trials" / path.name).is_dir():
+        print_coloured(failed_lines(path.parent, path.name))
+    else:
+        print_coloured(why_lines(find_trial(trial)))
+
+
+def failed_lines(run: Path, task: str | None = None) -> Iterator[StyledLine]:
+    """Yield the trials of a run that have not passed, worst first: those without a verdict, then by reward."""
+    from tbench.storage.read_run import read_run
+
+    finals = [each for each in read_run(run).results if each.final and task in (None, each.task)]
+    failed = [each for each in finals if not each.passed]
+    failed.sort(key=lambda each: (each.reward is not None, each.reward or 0, each.task, each.seed))
+    names = [f"{run}/{each.task}/{each.seed}" for each in failed]
+    width = max(map(len, names), default=0)
+    yield f"{len(failed)} of {len(finals)} trials failed{', worst first' if failed else ''}"
+    for name, result in list(zip(names, failed, strict=True))[:_MOST_FAILED]:
+        yield f"  {name:<{width}}  {result_words(result)}"
+    if len(failed) > _MOST_FAILED:
+        yield f"  … and {len(failed) - _MOST_FAILED} more"
+    if names:
+        yield f"tbench why {names[0]}"
 
 
 def why_lines(trial: StoredTrial) -> Iterator[str]:

@@ -90,7 +90,7 @@ def _cells(trial: TrialUnderWay) -> tuple[str, ...]:
 # Arguments that name a run or one of its trials.
 
 _RUNS = Path("runs")
-_DEFAULT_RUN = "Default: the only run in progress in runs."
+_DEFAULT_RUN = "Default: the only run in progress below runs/."
 
 
 def _target_argument(metavar: str, help: str, *, required: bool = True) -> Callable[[Command], Command]:
@@ -99,7 +99,7 @@ def _target_argument(metavar: str, help: str, *, required: bool = True) -> Calla
 
 
 trial_argument = _target_argument(
-    "TRIAL", "The trial, as RUN/TASK/SEED; or as TASK/SEED or TASK if only one run in runs is in progress."
+    "TRIAL", "The trial, as RUN/TASK/SEED; or as TASK/SEED or TASK if only one run below runs/ is in progress."
 )
 run_or_trial_argument = _target_argument(
     "WHERE", f"A run directory, or a trial as RUN/TASK/SEED. {_DEFAULT_RUN}", required=False
@@ -157,7 +157,7 @@ def send_and_print(run: Path, request: Request) -> None:
 @run_or_trial_argument
 @click.option("--now", is_flag=True, help="Also hold the running trials, each at its next model call.")
 def pause(where: str | None, now: bool) -> None:
-    """Start no more trials, or hold a trial at its next model call; the pause does not count against time limits."""
+    """Pause a run or a trial: start no more trials, or hold one at its next model call; time limits pause, too."""
     from tbench.control.wire import Pause
 
     run, trial = run_and_trial(where)
@@ -220,7 +220,7 @@ def refuse(where: str, why: str) -> None:
 @run_argument
 @click.option("--concurrency", type=Integer(min=1), required=True, help="New maximum number of trials at once.")
 def set_(where: str | None, concurrency: int) -> None:
-    """Change the number of trials that a run executes at once."""
+    """Change how many trials a run executes at once."""
     from tbench.control.wire import SetConcurrency
 
     run, _ = run_and_trial(where)

@@ -28,7 +28,7 @@ COMMANDS = {
     "shell": LazyCommand(
         "tbench.cli.task",
         "task_shell",
-        "Open a shell as the task's agent gets it; leaving it runs the verifier, after which you can return.",
+        "Open a shell like the task's agent gets; when you leave it, the verifier runs, and you can return.",
     ),
     "solve": LazyCommand(
         "tbench.cli.task",
@@ -153,7 +153,7 @@ def _sandbox_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("shell", cls=TbenchCommand)
 @_sandbox_options
 def task_shell(name: str, **given: Any) -> None:
-    """Open a shell as the task's agent gets it; leaving it runs the verifier, after which you can return."""
+    """Open a shell like the task's agent gets; when you leave it, the verifier runs, and you can return."""
     from tbench.cli.interactive import shell_session
     from tbench.cli.interruption import run_interruptibly
     from tbench.sandbox.docker.backend import DockerBackend
@@ -216,7 +216,7 @@ def verify(name: str, **given: Any) -> None:
 @click.option("--container-proxy", metavar="inherit|none|URL", help="The sandbox's proxy, if it has a network.")
 @click.option("--verify/--no-verify", default=True, help="Run the verifier when you leave the shell.")
 def shell(task: str, verify: bool, **given: Any) -> None:
-    """Open a shell in a task's sandbox and run the verifier when you leave it."""
+    """Open a shell in a task's sandbox: the verifier runs when you leave it."""
     from tbench.cli.interactive import shell_session
     from tbench.cli.interruption import run_interruptibly
     from tbench.sandbox.docker.backend import DockerBackend

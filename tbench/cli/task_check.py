@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line for each task.")
 def check(given: GivenSettings[RunConfig], runs: bool | None, as_json: bool) -> None:
     """Report what keeps tasks from being run or verified, and likely mistakes; exit with 2 for problems."""
+    from tbench.cli.common import read_selected_tasks
     from tbench.cli.findings import cannot_run, static_findings, trial_findings
-    from tbench.cli.tasks import read_selected_tasks
 
     config = given.resolve().config
     tasks = read_selected_tasks(config.tasks)
@@ -115,7 +115,7 @@ def _print_json(
 @click.command("list", cls=ConfiguredCommand, configuration=RunConfig, only=SELECTION_SETTINGS)
 def list_tasks(given: GivenSettings[RunConfig]) -> None:
     """List tasks with their difficulty, limits and content hashes."""
-    from tbench.cli.tasks import read_selected_tasks
+    from tbench.cli.common import read_selected_tasks
 
     for task in read_selected_tasks(given.resolve().config.tasks).tasks:
         environment = task.file.environment
@@ -156,9 +156,9 @@ def calibrate(
     page: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure what oracle and nop score on tasks, and how close to the limits; exit with 2 for unhealthy tasks."""
+    """Measure how oracle and nop score on tasks; exit with 2 if tasks are unhealthy or too close to their limits."""
     from tbench.calibration import health_conditions, is_healthy
-    from tbench.cli.tasks import read_selected_tasks
+    from tbench.cli.common import read_selected_tasks
 
     config = given.resolve().config
     if page is not None:

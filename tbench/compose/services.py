@@ -251,7 +251,7 @@ class ServiceReader:
         if not test or test[0] not in ("CMD", "CMD-SHELL", "NONE"):
             node.fail("has to begin with CMD, CMD-SHELL or NONE")
         if (test[0] == "NONE") != (len(test) == 1) or (test[0] == "CMD-SHELL" and len(test) != 2):
-            node.fail(f"{test[0]} needs {'nothing' if test[0] == 'NONE' else 'one script or some words'} after it")
+            node.fail(f"{test[0]} must be followed by {'nothing' if test[0] == 'NONE' else 'one script, or by words'}")
         return test
 
     # -- relations to other services -------------------------------------------------------------
@@ -350,7 +350,7 @@ class ServiceReader:
 
     @staticmethod
     def _pairs(node: YamlNode) -> dict[str, str | None]:
-        """Parse a mapping, or a list of `NAME=text`; the value of a name without text is None."""
+        """Parse a mapping, or a list of `NAME=text`; a name without `=text` has the value None."""
         found: dict[str, str | None] = {}
         if node.is_mapping:
             found = {name: None if entry.is_null else entry.text() for name, entry in node.mapping().items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -34,6 +34,12 @@ class Value:
     value: Any
     origin: str
     """Source of the value, as shown in messages and by `tbench config show`."""
+    model: int | None = None
+    """Number of the model that has this value, counted from 0; None if all have it."""
+
+    @property
+    def is_flag(self) -> bool:
+        return self.origin.startswith("--")
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class Layers(Generic[Config]):
     def file(self, path: Path) -> list[Value]:
         """Read settings from a TOML file. Raises UsageError."""
         try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
+            document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise UsageError(f"-c {path}: cannot be read: {error.strerror or error}") from None
         except UnicodeDecodeError:
@@ -99,15 +105,24 @@ class Layers(Generic[Config]):
         for section, values in document.items():
             if section not in sections:
                 raise UsageError(f"{origin}: {section}: no such section{self._section_suggestion(section)}")
-            if not isinstance(values, Mapping):
-                raise UsageError(f"{origin}: {section}: is a section; write [{section}] and its settings below it")
-            for name, value in values.items():
-                path = f"{section}.{name}"
-                if path not in self._settings and path in self._ignored_paths:
-                    continue
-                setting = self._setting(path, origin)
-                found.append(_convert(setting, _parse_none(setting, value), origin, strict=True))
+            if section == "model" and isinstance(values, list):
+                for number, table in enumerate(values):
+                    if len(values) > 1 and isinstance(table, Mapping) and "name" not in table:
+                        raise UsageError(f"{origin}: [[model]] {number + 1}: has no name; name each of several models")
+                    found += [replace(each, model=number) for each in self._section(section, table, origin)]
+            else:
+                found += self._section(section, values, origin)
         return found
+
+    def _section(self, section: str, values: Any, origin: str) -> Iterator[Value]:
+        if not isinstance(values, Mapping):
+            raise UsageError(f"{origin}: {section}: is a section; write [{section}] and its settings below it")
+        for name, value in values.items():
+            path = f"{section}.{name}"
+            if path not in self._settings and path in self._ignored_paths:
+                continue
+            setting = self._setting(path, origin)
+            yield _convert(setting, _parse_none(setting, value), origin, strict=True)
 
     def assignment(self, text: str) -> list[Value]:
         """Parse `section.name=value`, or `section.name.key=value` for a setting that is an object.
@@ -134,8 +149,8 @@ class Layers(Generic[Config]):
     def option(self, path: str, given: str | bool | Sequence[str], flag: str) -> Value:
         """Check the value of a flag as click passes it. Raises UsageError."""
         setting = self._settings[path]
-        if setting.option.several is not None and not isinstance(given, str | bool):
-            if len(given) > 1:
+        if (setting.option.several or setting.option.per_model) and not isinstance(given, str | bool):
+            if len(given) > 1 and setting.option.several:
                 setting = self._settings[f"{setting.section}.{setting.option.several}"]
             else:
                 given = given[0]
@@ -146,8 +161,21 @@ class Layers(Generic[Config]):
     def resolve(self, values: Iterable[Value], base: Config | None = None) -> Resolved[Config]:
         """Merge the values of all layers, lowest first, into `base`.
 
-        Raises UsageError for values that contradict each other.
+        Raises UsageError for values that contradict each other, and for those of several models.
         """
+        found = self.resolve_each(values, base)
+        if len(found) > 1:
+            raise UsageError(f"{found[1].origins['model.name']}: several models; only tbench run takes more than one")
+        return found[0]
+
+    def resolve_each(self, values: Iterable[Value], base: Config | None = None) -> list[Resolved[Config]]:
+        """Resolve the values for each model, or once if they list no models. Raises UsageError."""
+        values = list(values)
+        _require_one_list_of_models(values)
+        numbers = sorted({each.model or 0 for each in values}) or [0]
+        return [self._resolve([each for each in values if each.model in (None, number)], base) for number in numbers]
+
+    def _resolve(self, values: Iterable[Value], base: Config | None) -> Resolved[Config]:
         merged: dict[str, dict[str, Any]] = base.model_dump() if base else {section: {} for section in self._sections}
         origins: dict[str, str] = {}
         for each in values:
@@ -199,6 +227,20 @@ class Layers(Generic[Config]):
         elif setting.kind is tuple:
             value = [word.strip() for word in text.split(",") if word.strip()]
         return _convert(setting, _parse_none(setting, value), origin, strict=False)
+
+
+def _require_one_list_of_models(values: Sequence[Value]) -> None:
+    """Check that only one source lists models, and none above it names another. Raises UsageError."""
+    listed = [each for each in values if each.model is not None]
+    count = len({each.model for each in listed})
+    if count < 2:
+        return
+    for each in listed[1:]:
+        if each.origin != listed[0].origin and not (each.is_flag and listed[0].is_flag):
+            raise UsageError(f"{listed[0].origin} and {each.origin}: both list models; leave one of them out")
+    last = [each for each in values if each.setting.path == "model.name"][-1]
+    if last.model is None:
+        raise UsageError(f"{last.origin}: {listed[0].origin} lists {count} models; leave one of them out")
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,11 @@ class Option:
     """Value of the option when it is given without one."""
     metavar: str | None = None
     instead_of: str | None = None
-    """Another setting of the section, whose value from lower layers this one replaces."""
+    """Another setting of the section: if this one is set, the other's value from lower layers is dropped."""
     several: str | None = None
     """The setting that takes the values if the option is repeated."""
+    per_model: bool = False
+    """Whether each repetition of the option is another model, with a run of its own."""
     has_password: bool = False
     """Whether values may contain a password, so that messages do not quote them."""
     measured: bool = True

@@ -165,8 +165,9 @@ class EndpointConfig(SamplingSettings):
 
     options: ClassVar[Mapping[str, Option]] = {"omit_seed": Option(("--no-seed/--send-seed",))}
 
-    name: Annotated[str | None, Option(("--model", "-m"), daily=True, measured=False)] = None
-    """Id of the model, if the endpoint lists several."""
+    name: Annotated[str | None, Option(("--model", "-m"), daily=True, measured=False, per_model=True)] = None
+    """Id of the model, if the endpoint lists several; repeatable in tbench run. Each model gets a run of its own, and
+    the runs are compared. In a file, each of several models is a table [[model]]."""
     request_timeout_sec: Annotated[
         float,
         WrapValidator(_seconds_or_auto),
@@ -180,8 +181,8 @@ class EndpointConfig(SamplingSettings):
     max_outage_sec: Annotated[float, _NOT_MEASURED] = Field(default=3600.0, ge=0)
     """Seconds to pause the run while the endpoint is down. Then the run stops; 0 means no pause."""
     other_weights: Annotated[Literal["pause", "take"], _NOT_MEASURED] = "pause"
-    """If the weights change under the same name. `pause` waits, as in an outage, until the original weights are back;
-    `take` goes on with the new ones."""
+    """What to do if the weights change under the same name. `pause` waits, as in an outage, until the original ones are
+    back; `take` goes on with the new ones."""
 
 
 class ServerConfig(Frozen):
@@ -252,7 +253,7 @@ class AgentConfig(Frozen):
     observation_bytes: int = Field(default=OUTPUT_LIMIT_BYTES, ge=200)
     """Maximum length of observations; the middle is cut out."""
     settling: Annotated[Settling, Option(("--strict/--adaptive",))] = "adaptive"
-    """Wait every duration, or until the shell has settled. Harnesses with fixed sleeps are strict."""
+    """Wait the whole duration, or until the shell settles. Harnesses with fixed sleeps are strict."""
     shell_state: ShellMode | None = None
     """Bash protocols: one shell, or a new process per command. The default is `persistent`."""
     neutralise_special_tokens: bool = False
@@ -288,8 +289,9 @@ class SandboxConfig(Frozen):
     """Sandbox"""
 
     engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", daily=True, measured=False)] = ()
-    """Address of an engine: unix://, ssh:// or tcp://; repeatable. The default is DOCKER_HOST. A trial goes to the
-    machine with the most free CPUs and memory; if a machine is lost, its trials start again on another one."""
+    """Address of an engine: unix://, ssh:// or tcp://; repeatable. The default is DOCKER_HOST, or else the
+    first engine of this machine that answers. A trial goes to the machine with the most free CPUs and memory; if a
+    machine is lost, its trials start again on another one."""
     ray: Annotated[str | None, Option(metavar="HOST:PORT", measured=False)] = None
     """Address of a Ray cluster, auto or local. Every node with the resource `engine` runs trials."""
     build: Annotated[bool, _NOT_MEASURED] = False
@@ -297,7 +299,7 @@ class SandboxConfig(Frozen):
     no_build_cache: Annotated[bool, Option(("--no-build-cache/--build-cache",), measured=False)] = False
     """Build images without Docker's build cache. Images that can be pulled are only built with --build."""
     pull: Annotated[PullChoice, _NOT_MEASURED] = "missing"
-    """Pull published images that are missing, always, or never. `always` also looks for newer versions of images
+    """Pull published images if missing, always, or never. `always` also looks for newer versions of images
     that are not pinned by digest; with `never`, missing images are built."""
     pull_concurrency: Annotated[int, _NOT_MEASURED] = Field(default=3, ge=1)
     """Images to pull at once."""
@@ -323,7 +325,7 @@ class SandboxConfig(Frozen):
     no_new_privileges: Annotated[bool, Option(("--no-new-privileges/--new-privileges",))] = False
     """Disable sudo, su and other setuid programs in trials."""
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()
-    """Let tasks read this variable of tbench's environment; repeatable. To tasks, all others are unset."""
+    """Let tasks read this variable of tbench's environment; repeatable. All others are unset for tasks."""
     trust: bool = False
     """Let compose files access the engine's machine. That is its paths, devices and namespaces."""
     network_pool: Annotated[str, AfterValidator(_private_pool), Option(measured=False, metavar="CIDR")] = (
@@ -381,7 +383,7 @@ class VerifyConfig(Frozen):
 
     mode: Annotated[Verify, Option(("--verify",), daily=True)] = "both"
     """Verify in the agent's container, a fresh one, or in both. The fresh container gets the agent's work, and `both`
-    tries it first. Verifiers for which a task defines a container run there."""
+    tries it first. A verifier with its own container, defined by the task, always runs there."""
     metric: Annotated[str | None, Option(metavar="NAME")] = Field(default=None, min_length=1)
     """The number in reward.json that is the reward. The default is `reward`, or the only number."""
     artifacts_mb: Annotated[int, _NOT_MEASURED] = Field(default=4096, ge=1, le=1 << 20)
@@ -415,7 +417,7 @@ class ScheduleConfig(Frozen):
     leave free. `missing` ends with the last trial; `all` measures every task again, and the run waits for it.
     Unhealthy tasks are shown next to the score."""
     retries: int = Field(default=1, ge=0)
-    """Maximum retries of a trial after a retryable error."""
+    """Maximum number of retries of a trial after a retryable error."""
     retry_only: Annotated[tuple[str, ...], AfterValidator(retryable_types), Option(metavar="TYPE")] = ()
     """Retry only these types of error; repeatable, or separated by commas. Only retryable types are accepted."""
     retry_never: Annotated[tuple[str, ...], AfterValidator(known_types), Option(metavar="TYPE")] = ()
@@ -469,7 +471,7 @@ class OutputConfig(Frozen):
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
     """The run directory; must be new or empty, except with --resume."""
     min_coverage: float = Field(default=0.0, ge=0, le=1)
-    """Exit with 3 if fewer trials have a verdict, or none does."""
+    """Exit with 3 if a smaller share of trials, or none, has a verdict."""
     log_level: Annotated[LogLevel, Option(metavar="LEVEL")] = "info"
     """Lowest level in run.log: debug, info, warning or error."""
     verbosity: Annotated[Verbosity, Option(("--verbose/--quiet", "-v/-q"), daily=True)] = "normal"

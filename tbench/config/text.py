@@ -20,18 +20,21 @@ _UNCOMMENT = "Uncomment the lines that you want to change."
 
 
 def commented_file(
-    configuration: type[BaseModel], heading: str = "Settings of a run. Use them with `tbench run -c FILE`."
+    configuration: type[BaseModel],
+    heading: str = "Settings of a run. Use them with `tbench run -c FILE`.",
+    resolved: Resolved[Any] | None = None,
 ) -> str:
-    """Return a TOML file with every setting, its help and its default, all commented out."""
+    """Return a TOML file with every setting, its help and its default, commented out unless `resolved` sets it."""
+    origins = {} if resolved is None else resolved.origins
+    is_set = {path for path, origin in origins.items() if not origin.startswith("preset ")}
     lines = [f"# {heading} {_UNCOMMENT}"]
     for section, title, settings in section_panels(configuration):
         lines += ["", f"# {title}", f"[{section}]"]
         for setting in settings:
-            lines += [
-                "",
-                *_wrapped(setting.help + _choices(setting)),
-                f"# {setting.name} = {as_toml(setting.file_default)}",
-            ]
+            line = f"# {setting.name} = {as_toml(setting.file_default)}"
+            if resolved is not None and setting.path in is_set:
+                line = f"{setting.name} = {as_toml(_file_value(setting, resolved.config))}"
+            lines += ["", *_wrapped(setting.help + _choices(setting)), line]
     return "\n".join(lines) + "\n"
 
 
@@ -40,15 +43,20 @@ def setting_lines(resolved: Resolved[Any]) -> Iterator[str]:
     config = resolved.config
     rows = []
     for setting in iter_settings(type(config)):
-        value = setting.file_value_in(config)
-        if setting.path == "model.base_url" and value is not None:
-            value = without_password(value)
-        if setting.path == "model.endpoints":
-            value = [{**each, "base_url": without_password(each["base_url"])} for each in value]
-        rows.append((f"{setting.path} = {as_toml(value)}", setting.path))
+        rows.append((f"{setting.path} = {as_toml(_file_value(setting, config))}", setting.path))
     width = min(60, max(len(row) for row, _ in rows))
     for row, path in rows:
         yield f"{row:<{width}}  # {resolved.origins.get(path, 'default')}"
+
+
+def _file_value(setting: Setting, config: Any) -> Any:
+    """Return a setting's value for a file, without passwords."""
+    value = setting.file_value_in(config)
+    if setting.path == "model.base_url" and value is not None:
+        return without_password(value)
+    if setting.path == "model.endpoints":
+        return [{**each, "base_url": without_password(each["base_url"])} for each in value]
+    return value
 
 
 def _wrapped(text: str) -> list[str]:

@@ -30,7 +30,7 @@ from tbench.text import one_line
 _ANSWER_SEC = 10.0
 """Longest time for a client to read an answer; then it is disconnected."""
 _KEYS_BYTES = 1 << 14
-"""Most bytes of keys that are typed at once."""
+"""Maximum number of bytes of keys that are typed at once."""
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, controls: ControlHandler) -> None:

@@ -13,7 +13,7 @@ from tbench.events import Phase
 # Debugging a trial: each of its model's replies may wait until a person has decided about it.
 
 MOST_SAMPLES = 16
-"""Most candidate replies that are asked for at once."""
+"""Maximum number of candidate replies that are asked for at once."""
 WaitsFor = Literal["model", "decision", "person"]
 
 

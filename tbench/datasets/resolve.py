@@ -281,11 +281,20 @@ def _named_dataset(wanted: DatasetName, access: Access) -> KnownDataset:
     if access.registry:
         others = read_registry(access.registry, offline=access.offline)
         if (found := choose(wanted, others, without_login(access.registry))) is not None:
+            _say_version(wanted, found, others, access)
             return _with_listed_data(found, own, access)
     found = choose(wanted, own, OWN_LIST) or find_package(wanted, harbor_cache())
     if found is None:
         raise UsageError(f"{wanted}: {_why_unknown(wanted, (*others, *own), access)}")
+    _say_version(wanted, found, own, access)
     return found
+
+
+def _say_version(wanted: DatasetName, found: KnownDataset, datasets: tuple[KnownDataset, ...], access: Access) -> None:
+    """Report which version was chosen for a name without one, and which others there are."""
+    others = [version for version in known_versions(wanted.name, datasets) if version != found.version]
+    if wanted.version is None and others:
+        access.say(f"dataset {found.title}: the newest version; there are also {', '.join(others)}")
 
 
 def _why_unknown(wanted: DatasetName, datasets: tuple[KnownDataset, ...], access: Access) -> str:

@@ -10,7 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tbench.errors import TbenchError
 from tbench.text import one_line
+
+_OVERLOADED = "check whether engine and network are overloaded or hang"
 
 
 class CheckStatus(StrEnum):
@@ -74,9 +77,9 @@ async def examine(check: Check) -> Finding:
         async with asyncio.timeout(check.limit_sec):
             result = await check.run()
     except TimeoutError:
-        result = fail(
-            f"no answer within {check.limit_sec:.0f} s", "check whether engine and network are overloaded or hang"
-        )
+        result = fail(f"no answer within {check.limit_sec:.0f} s", _OVERLOADED)
+    except TbenchError as error:
+        result = fail(str(error), _OVERLOADED)
     except Exception as error:  # noqa: BLE001 - a broken check is a finding, and must not end the others
         message = one_line(f"{type(error).__name__}: {error}", 200)
         result = fail(

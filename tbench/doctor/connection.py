@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from tbench.doctor import CheckResult, fail, ok
 from tbench.errors import EngineUnavailable
-from tbench.sandbox.docker.engine import DEFAULT
+from tbench.sandbox.docker.discovery import DEFAULT, Search, find_engine
+from tbench.sandbox.docker.engine import no_engine
 from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, tls_context
 
 _CAP_SYS_ADMIN = 21
@@ -20,6 +21,7 @@ _NESTED = (
     "give this container the host's engine (-v /var/run/docker.sock:/var/run/docker.sock), or start it with "
     "--privileged; otherwise no engine can start containers in here"
 )
+_START = "start that engine, or leave out its address to use this machine's"
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class ProcessContext:
     """Environment of this process, and the engine that it should use."""
 
     host: str
-    """Address of the engine: the given one, the value of DOCKER_HOST, or the default."""
+    """Address of the engine: the given one, the value of DOCKER_HOST, one that was found, or the default."""
     is_container: bool
     may_administrate: bool
     """Whether it has CAP_SYS_ADMIN, which an engine in here needs for mounts."""
@@ -36,15 +38,23 @@ class ProcessContext:
     patience_sec: float = 5.0
     over_ssh: str = ""
     """Address of an engine on another machine to which `host` is a forward; empty if it is not."""
+    search: Search | None = None
+    """The search for an engine, if no address was given."""
 
     @classmethod
-    def of_this_process(cls, root: Path = Path("/")) -> ProcessContext:
+    def of_this_process(cls, root: Path = Path("/"), host: str | None = None) -> ProcessContext:
+        """Return the context of this process, with the engine at `host`, or else the one that a run would use."""
+        host = host or os.environ.get("DOCKER_HOST")
+        search = None if host else find_engine()
+        found = search.found if search is not None else None
+        variables = os.environ | (found.variables if found is not None else {})
         return cls(
-            host=os.environ.get("DOCKER_HOST") or DEFAULT,
+            host=host or variables.get("DOCKER_HOST") or DEFAULT,
             is_container=any((root / mark).exists() for mark in (".dockerenv", "run/.containerenv")),
             may_administrate=_has_capability(root / "proc/self/status"),
-            verifies_tls=bool(os.environ.get("DOCKER_TLS_VERIFY")),
-            certificates=os.environ.get("DOCKER_CERT_PATH", ""),
+            verifies_tls=bool(variables.get("DOCKER_TLS_VERIFY")),
+            certificates=variables.get("DOCKER_CERT_PATH", ""),
+            search=search,
         )
 
     @property
@@ -63,6 +73,10 @@ def _has_capability(status: Path) -> bool:
 
 def check_address(here: ProcessContext) -> CheckResult:
     """Check that an engine answers at its address. Blocks for a few seconds at most."""
+    if here.search is not None and here.search.found is None and not here.is_confined:
+        error = no_engine(here.search)
+        what, _, advice = str(error).partition("; ")
+        return fail(f"{what}: {', '.join(error.looked_at)}", advice)
     parts = urlsplit(here.host)
     if parts.scheme == "unix" or (not parts.scheme and here.host.startswith("/")):
         return _unix(Path(parts.path), here)
@@ -89,7 +103,7 @@ def _unix(path: Path, here: ProcessContext) -> CheckResult:
     except OSError:
         if here.is_confined:
             return fail(f"no engine at {path}, and this is a container without the privileges to run one", _NESTED)
-        return fail(f"no engine runs: {path} does not exist", _how_to_start(here))
+        return fail(f"no engine runs: {path} does not exist", _START)
     if not stat.S_ISSOCK(kind):
         return fail(f"{path} is not a socket", "set DOCKER_HOST to the engine's socket, or unset it")
     with socket.socket(socket.AF_UNIX) as connection:
@@ -103,7 +117,7 @@ def _unix(path: Path, here: ProcessContext) -> CheckResult:
                 return fail(
                     f"nothing listens at {path}, and this is a container without the privileges for it", _NESTED
                 )
-            return fail(f"no engine runs: {path} is left over from one that has ended", _how_to_start(here))
+            return fail(f"no engine runs: {path} is left over from one that has ended", _START)
         except OSError as error:
             return fail(f"{path}: {error.strerror or error}", "restart the engine")
         return _ping(connection, str(path))
@@ -161,9 +175,3 @@ def _no_permission(path: Path) -> CheckResult:
         f"no permission on {path}",
         "join its group ('sudo usermod -aG docker $USER', then log in again), or run as root",
     )
-
-
-def _how_to_start(here: ProcessContext) -> str:
-    if here.host != DEFAULT:
-        return "start that engine, or unset DOCKER_HOST for the default one"
-    return "start Docker ('sudo systemctl start docker'), or run 'tbench setup' as root, which can do it on Debian"

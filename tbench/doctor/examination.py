@@ -61,7 +61,8 @@ async def _reach_engine(here: ProcessContext) -> tuple[Engine | None, list[Findi
 
     async def connect() -> CheckResult:
         try:
-            engine = await in_thread(partial(Engine.connect, is_forwarded=bool(here.over_ssh)), 8, here.host)
+            host = here.host if here.search is None else None
+            engine = await in_thread(partial(Engine.connect, is_forwarded=bool(here.over_ssh)), 8, host)
         except UsageError as error:
             return fail(str(error), "fix what the message names")
         met.append(engine)

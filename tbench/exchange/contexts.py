@@ -129,7 +129,7 @@ def opening_messages(trajectory: Trajectory) -> tuple[Message, ...]:
     """Return the messages before the first reply, without summaries that were added later."""
     roles = [message.role for message in trajectory.messages]
     opening = trajectory.messages[: roles.index("assistant") if "assistant" in roles else len(roles)]
-    summarised = [done for done in trajectory.compactions if done.policy == "summarize"]
+    summarised = [done for done in trajectory.compactions if _is_summarised(done)]
     return without_notes(opening, extract_notes(summarised[-1].summary)) if summarised and opening else opening
 
 
@@ -181,13 +181,18 @@ def _reconstruct(trajectory: Trajectory, protocol: RunProtocol) -> list[tuple[Co
 def _compacted_turns(turns: Sequence[ContextTurn], opening: Sequence[Message], done: Compaction) -> list[ContextTurn]:
     """Return the turns after a compaction."""
     messages = [turn.message for turn in turns]
-    if done.policy == "summarize" and opening:
+    if _is_summarised(done) and opening:
         return [
             ContextTurn(message, is_copied=True)
             for message in with_notes(opening, messages, extract_notes(done.summary))
         ]
     shorter = drop_number_of_outputs(messages, len(opening), done.outputs_dropped)
     return [ContextTurn(message, turn.step, is_copied=True) for message, turn in zip(shorter, turns, strict=True)]
+
+
+def _is_summarised(done: Compaction) -> bool:
+    """Whether a compaction put a summary in the history's place: one that would not shorten it is not used."""
+    return done.policy == "summarize" and done.messages_after < done.messages_before
 
 
 def _step_turns(step: Step, protocol: RunProtocol) -> Iterator[ContextTurn]:

@@ -122,7 +122,7 @@ def _require_different(several: Sequence[NamedEngine]) -> None:
 
 
 def connect_backend(sandbox: SandboxConfig, concurrency: int) -> MakeBackend:
-    """Return a function that connects the machines of a configuration (default: DOCKER_HOST).
+    """Return a function that connects the machines of a configuration.
 
     Its backend closes the connections. It raises UsageError with the name of the machine.
     """

@@ -51,7 +51,7 @@ class NightlySection(Frozen):
     name: str = ""
     """The name of this benchmark in summaries. Without it, the name of the file."""
     directory: str = "nightly"
-    """The directory of runs, nights and index. It has to outlive the night."""
+    """The directory of runs, nights and index. It has to persist from night to night."""
     checkpoints: tuple[str, ...] = ()
     """Names of models, paths or globs of paths. An entry without wildcards is run every night; each match of a glob is
     run once, in natural order. Each entry is a series, which the gate judges. Without any entry, the model of
@@ -105,7 +105,7 @@ class GateSection(Frozen):
     h: float = Field(default=_RULE.h, gt=0, allow_inf_nan=False)
     """C above this limit is an alarm."""
     min_se: float = Field(default=_RULE.min_se, ge=0, allow_inf_nan=False)
-    """Standard errors by which nights since the change must be below the baseline for an alarm. 0: only C counts."""
+    """For an alarm, nights since the change must be this many standard errors below the baseline. 0: only C counts."""
     base_from: str | None = _RULE.base_from
     """Name or date (YYYY-MM-DD) of the first night of the baseline. Without it, the first of all."""
     min_coverage: float = Field(default=_RULE.min_coverage, gt=0, le=1)
@@ -226,7 +226,7 @@ def as_settings_file(values: Iterable[Value]) -> str:
 
 def _document(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.endpoint.address import without_password
-from tbench.config.text import commented_file
+from tbench.config.text import as_toml, commented_file
 from tbench.nightly.configuration import Benchmark, Checkpoint, NightlyConfig, is_glob
 from tbench.nightly.journal import NightRecord, Nights
 from tbench.nightly.night import plan_night
@@ -17,14 +17,16 @@ from tbench.nightly.server import server_command
 from tbench.text import counted, names_text
 
 _HEADING = "A nightly benchmark; `tbench nightly FILE` runs it."
-_RUN_AND_PROXIES = """
+_ENDPOINT = """\
+# [run.model]
+# base_url = "http://HOST:8000/v1"
+"""
+_RUN_AND_PROXIES = f"""
 # The run: all sections of `tbench config init` with their settings, each below `run`.
 # [run.tasks]
 # source = "terminal-bench@2.1"
 # seeds = 1
-# [run.model]
-# base_url = "http://HOST:8000/v1"
-# [run.agent]
+{_ENDPOINT}# [run.agent]
 # preset = "terminus-2"
 # [run.output]
 # min_coverage = 0.95
@@ -39,9 +41,15 @@ _RUN_AND_PROXIES = """
 """
 
 
-def config_template() -> str:
-    """Return a TOML file with all settings of a nightly benchmark, with help and default, commented out."""
-    return commented_file(NightlyConfig, _HEADING) + _RUN_AND_PROXIES
+def config_template(base_url: str | None = None, model: str | None = None) -> str:
+    """Return a TOML file with all settings of a nightly benchmark, with help and default.
+
+    Only the given endpoint and model are set; all others are commented out.
+    """
+    known = {name: value for name, value in (("base_url", base_url), ("name", model)) if value is not None}
+    lines = [f"{name} = {as_toml(without_password(value))}" for name, value in known.items()]
+    rest = _RUN_AND_PROXIES.replace(_ENDPOINT, "\n".join(["[run.model]", *lines, ""])) if known else _RUN_AND_PROXIES
+    return commented_file(NightlyConfig, _HEADING) + rest
 
 
 def dry_run_lines(benchmark: Benchmark, name: str) -> Iterator[str]:

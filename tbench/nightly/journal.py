@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import json
 import os
 import re
 import time
@@ -112,8 +113,8 @@ class Nights:
 
     @property
     def has_nights(self) -> bool:
-        """Whether a night has begun; any directory may contain one called `nights`."""
-        return any(self.path.glob(f"nights/*/{RECORD_NAME}"))
+        """Whether a night has begun; any directory may contain one called `nights`, even with such files."""
+        return any(map(_is_record, self.path.glob(f"nights/*/{RECORD_NAME}")))
 
     def night_directory(self, name: str) -> Path:
         """Return the directory of one night. Raises UsageError for a name that is not a valid file name."""
@@ -187,6 +188,15 @@ async def wait_for_earlier_processes(processes: int, deadline_sec: float, say: C
                 "processes of a killed night are still running; find tbench.nightly.supervisor with ps, and kill it"
             )
         await asyncio.sleep(_POLL_SEC)
+
+
+def _is_record(file: Path) -> bool:
+    """Whether a file looks like the record of a night, of any version."""
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and "schema_version" in found
 
 
 def _open_lock(path: Path, stack: contextlib.ExitStack) -> int:

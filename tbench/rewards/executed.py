@@ -68,9 +68,9 @@ class Live:
     """Settings of trials that are run for rewards."""
 
     concurrency: int = 4
-    """Most concurrent trials in one call; the machine's CPUs and memory may allow fewer."""
+    """Maximum number of concurrent trials in one call; the machine's CPUs and memory may allow fewer."""
     retries: int = 1
-    """Most retries of a trial whose error a retry may heal."""
+    """Maximum number of retries of a trial whose error a retry may heal."""
     on_error: Literal["raise"] | float = "raise"
     """Reward of a trial without a verdict, which is not the completion's fault. `raise` raises RewardUnavailable after
     all trials have ended. TRL treats float("nan") like None, and leaves it out of the sum of a completion's rewards."""
@@ -95,7 +95,7 @@ class Live:
     output: Path | None = None
     """Directory in which each call's trials are stored in a subdirectory; None stores nothing."""
     engines: tuple[str, ...] = ()
-    """Addresses of the engines, as for `--engine`; without any, DOCKER_HOST is used."""
+    """Addresses of the engines, as for `--engine`; without any, DOCKER_HOST or this machine's."""
     backend: MakeBackend | None = None
     """Makes the backend for each call; None uses the engines."""
 

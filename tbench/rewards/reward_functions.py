@@ -63,7 +63,7 @@ def has_strict_form(text: str) -> bool:
 
     The pattern itself backtracks with the cube of the length. Its first and last parts can stand at one place each
     (`$` also before a last newline), `\s*[\s\S]+?\s*` is any text that is not empty, and of the places where the
-    section may end the first that a fence follows leaves most room for the command.
+    section may end, the first one followed by a fence leaves the most room for the command.
     """
     body = text.removesuffix("\n")
     if not (text.startswith(_OPENING) and body.endswith(_FENCE)):

@@ -322,7 +322,7 @@ class RetryBudget:
         """`choice` has the errors that are retried at all."""
         self._choice = choice
         self.limit = limit
-        """Most attempts."""
+        """Maximum number of attempts."""
         self.node: RunMachine | None = None
         """Machine of the latest attempt."""
         self.avoided: RunMachine | None = None

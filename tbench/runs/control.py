@@ -80,7 +80,7 @@ class RewindPoint:
     """Version of the state that debuggers last received."""
     verdicts: tuple[VerdictSeen, ...] = ()
     hold_at: HoldPoint | None = "reply"
-    """Point at which the trial waits after the replay. Unless replies wait, differences from before are logged."""
+    """Point at which the trial waits after the replay. Unless that is at a reply, differences are also logged."""
 
 
 class TrialDebugger(Protocol):

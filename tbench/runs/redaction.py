@@ -10,7 +10,7 @@ from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
 from tbench.tasks.task import Task
 
 _SHORTEST = 8
-"""Fewest characters of a secret. Shorter values are more likely ordinary words, such as the key `none`."""
+"""Minimum number of characters of a secret. Shorter values are more likely ordinary words, such as the key `none`."""
 _PASSWORD = re.compile(r"(://)[^/\s@:]*:[^/\s@]+@")
 
 

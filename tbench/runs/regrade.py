@@ -31,7 +31,7 @@ from tbench.storage.run_store import RunStore, write_files, write_trial
 from tbench.tasks.environment import Environment, agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.verify.calibration import Calibration, architecture_of
-from tbench.verify.policy import like_oracle, verify_by
+from tbench.verify.policy import compare_pass, verify_by
 from tbench.verify.separate.collecting import COLLECTING
 from tbench.verify.separate.grading import SeparateVerifier
 from tbench.verify.separate.handover import is_stored, read_handover
@@ -242,7 +242,7 @@ def _image(backend: Backend, environment: Environment) -> dict[str, Any]:
 async def _await_verdict(judging: Awaitable[Verdict], kept: Kept, task: Task) -> VerifierOutcome:
     """Return a verifier's outcome, settled against the calibration. Raises TrialError if it could not run."""
     try:
-        return like_oracle(await judging, kept.oracle, task)
+        return compare_pass(await judging, kept.oracle, task)
     except VerifierFailed as failure:
         return failure
 

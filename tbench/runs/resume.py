@@ -24,16 +24,17 @@ from tbench.storage.read_run import read_results, read_run_document
 from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME, attempts, is_run, step_directory, trial_directory
 from tbench.storage.run_store import RunStore, write_trial
 from tbench.tasks.task import Task
-from tbench.verify.calibration import CalibratingAgent, Calibration, image_identity, known
-from tbench.verify.judging import uncleared
+from tbench.verify.calibration import CalibratingAgent, Calibration, image_identity, load_calibration
+from tbench.verify.judging import undo_clearing
 from tbench.verify.policy import (
-    AS_THE_ORACLE,
+    ALSO_WITH_ORACLE,
     NEEDS_SYSTEM,
+    ORACLE_PASSES_FRESH,
     SYSTEM_REPLACED,
     UNLIKE_ORACLE,
-    WORKS_FRESH,
-    like_oracle,
-    weighed,
+    as_unconfirmed,
+    compare_pass,
+    weigh_verdicts,
 )
 from tbench.verify.reward import read_metrics
 from tbench.verify.tests_shown import logs_in
@@ -141,7 +142,7 @@ def known_calibrations(
 ) -> dict[str, Calibration]:
     """Return the calibrations of tasks with the images that a run used, by name."""
     images = {each.name: image_identity(each.image_origin, each.image_id) for each in planned}
-    found = {task.name: known(task, images.get(task.name, ""), architecture) for task in tasks}
+    found = {task.name: load_calibration(task, images.get(task.name, ""), architecture) for task in tasks}
     return {name: each for name, each in found.items() if each is not None}
 
 
@@ -177,19 +178,19 @@ def calibration_for(result: TrialResult, task: Task, architecture: str) -> Calib
     """Return the calibration for a trial's task and image; None if its agent is one that calibrates."""
     if result.agent in get_args(CalibratingAgent):
         return None
-    return known(task, image_identity(result.image_origin, result.image_id), architecture)
+    return load_calibration(task, image_identity(result.image_origin, result.image_id), architecture)
 
 
 def _may_change(result: TrialResult) -> bool:
     """Whether the result is a pass, or lost its pass to an earlier calibration."""
-    return bool(result.reward) or any(WORKS_FRESH in sign for sign in result.integrity.tamper)
+    return bool(result.reward) or any(ORACLE_PASSES_FRESH in sign for sign in result.integrity.tamper)
 
 
 def settle_result(result: TrialResult, oracle: Calibration, task: Task, directory: Path) -> TrialResult:
-    """Return a trial's result as judged beside the oracle's passes. Raises OSError.
+    """Return a trial's result after comparison with the oracle's passes. Raises OSError.
 
-    A pass has to show the oracle's tests; signs that the oracle shows, too, are cleared; and where the oracle passes in
-    a fresh container, a lower reward from one counts. Earlier settling makes no difference.
+    A pass must include the oracle's tests. Signs that the oracle has, too, are cleared. If the oracle passes in a fresh
+    container, a lower reward from a fresh container counts. Earlier settling makes no difference.
     """
     if task.steps:
         return _settle_steps(result, oracle, task, directory)
@@ -230,10 +231,12 @@ def _settle_steps(result: TrialResult, oracle: Calibration, task: Task, director
 
 
 def _settle_verdict(verdict: Verdict, oracle: Calibration, task: Task, directory: Path) -> Verdict:
-    rewards, signs = verdict.integrity.rewards, [uncleared(sign, AS_THE_ORACLE) for sign in verdict.integrity.tamper]
+    rewards = verdict.integrity.rewards
+    signs = [as_unconfirmed(undo_clearing(sign, ALSO_WITH_ORACLE)) for sign in verdict.integrity.tamper]
     if verdict.files:  # they show the tests again
         signs = [sign for sign in signs if not sign.startswith(UNLIKE_ORACLE)]
-    lower = [sign for sign in signs if sign.startswith((NEEDS_SYSTEM, SYSTEM_REPLACED)) or sign.endswith(WORKS_FRESH)]
+    system = (NEEDS_SYSTEM, SYSTEM_REPLACED)
+    lower = [sign for sign in signs if sign.startswith(system) or sign.endswith(ORACLE_PASSES_FRESH)]
     if lower and oracle.passes_fresh is not None and {"shared", "isolated"} <= rewards.keys():
         signs = [sign for sign in signs if sign not in lower]
         stands = any(sign.startswith(NEEDS_SYSTEM) for sign in lower)
@@ -241,10 +244,10 @@ def _settle_verdict(verdict: Verdict, oracle: Calibration, task: Task, directory
         shared = dataclasses.replace(verdict.with_integrity(tamper=signs), reward=rewards["shared"], metrics=metrics)
         isolated = Verdict(rewards["isolated"], {}, metrics=_metrics(directory / _VERIFIER_DIRECTORIES[1]))
         needs_system = stands or all(map(is_weak, signs))
-        verdict = weighed(shared, isolated, oracle, needs_system=needs_system)
+        verdict = weigh_verdicts(shared, isolated, oracle, needs_system=needs_system)
     else:
         verdict = verdict.with_integrity(tamper=signs)
-    return like_oracle(verdict, oracle, task)
+    return compare_pass(verdict, oracle, task)
 
 
 def _verifier_files(directory: Path) -> dict[str, bytes]:

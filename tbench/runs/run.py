@@ -64,7 +64,7 @@ _TRIAL_MODULE = "tbench.runs.trial"
 """Module that only trials need: imported in the background while the engine is made ready."""
 
 EndCalibration = Callable[[bool], Awaitable[None]]
-"""Ends the calibration beside a run without trials left, or waits for it; called with whether the run was cut short."""
+"""Ends the calibration beside a run that has no trials left, or waits for it; the argument: was the run cut short?"""
 
 
 @dataclass(frozen=True)

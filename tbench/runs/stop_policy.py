@@ -77,7 +77,7 @@ class StopPolicy:
                 self._give_up_if_never_answered(result.error.message)
 
     def _give_up_if_never_answered(self, last_error: str) -> None:
-        # Trials that ended otherwise say nothing about the endpoint: fewer failures are enough then.
+        # In a run with few trials, fewer than FIRST_TRIALS can fail at the endpoint.
         enough = min(FIRST_TRIALS, self._planned - len(self._ended - self._failed))
         if self._answered or self._never_answered is not None or len(self._failed) < enough:
             return

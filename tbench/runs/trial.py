@@ -34,8 +34,8 @@ from tbench.storage.run_store import RunStore, write_files, write_trial
 from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.text import one_line
-from tbench.verify.calibration import CalibratingAgent, Calibration, architecture_of, image_identity, known
-from tbench.verify.policy import is_kept, like_oracle, verify_by
+from tbench.verify.calibration import CalibratingAgent, Calibration, architecture_of, image_identity, load_calibration
+from tbench.verify.policy import compare_pass, is_kept, verify_by
 from tbench.verify.separate.collecting import collect, hands_over, save_artifacts
 from tbench.verify.separate.grading import SeparateVerifier
 from tbench.verify.verifier import Verdict, VerifierFailed
@@ -291,7 +291,7 @@ class Trial:
         verdict = await verifier.verify(handover)
         if not is_last:
             await verifier.remove()
-        return like_oracle(verdict, await asyncio.to_thread(self._oracle), part.task)
+        return compare_pass(verdict, await asyncio.to_thread(self._oracle), part.task)
 
     async def _verdict_in_sandbox(self, part: TrialPart, sandbox: Sandbox) -> Verdict:
         remarks: tuple[str, ...] = ()
@@ -309,7 +309,7 @@ class Trial:
         if task is None or self._agent.name in get_args(CalibratingAgent):
             return None
         image = image_identity(self._progress.image_origin, self._progress.image_id)
-        return known(task, image, architecture_of(self._backend.describe()))
+        return load_calibration(task, image, architecture_of(self._backend.describe()))
 
     async def _conclude(
         self, started_at: datetime, started: float, queue_sec: float

@@ -51,7 +51,7 @@ class Counts(Frozen):
     flagged: int = 0
     """Trials with a strong sign of tampering."""
     weakly_flagged: int = 0
-    """Trials with only weak signs of tampering, other than just a pass that no other container judged."""
+    """Trials with only weak signs of tampering; a missing confirmation in a fresh container alone does not count."""
     unconfirmed: int = 0
     """Passes that no fresh container has confirmed."""
     repaired: int = 0
@@ -282,13 +282,13 @@ class Summary(Frozen):
         """The score in one line, with the kind of the +- and the coverage; unscored trials count as 0."""
         counts = self.counts
         covered = f"coverage {counts.scored}/{counts.planned}"
+        if counts.missing:
+            covered = f"incomplete: {counted(counts.missing, 'trial')} not run; {covered}"
         if self.shard is not None:
             share = f"shard {self.shard.name} has {self.shard.trials} of {counted(self.shard.whole, 'trial')}"
             return (
                 f"no score of its own: {share}, {counts.solved} solved ({covered}); tbench merge puts shards together"
             )
-        if counts.missing:
-            covered = f"incomplete: {counted(counts.missing, 'trial')} not run; {covered}"
         if self.score is None:
             return f"score not available ({covered})"
         if counts.scored < counts.planned:
@@ -301,11 +301,25 @@ class Summary(Frozen):
 
     @property
     def score_lines(self) -> tuple[str, ...]:
-        """The score by both conventions, `score_line` and over scored trials only, with bounds below full coverage.
+        """The `score_line`; below full coverage, also the score over scored trials only, and bounds.
 
         If task steps were never begun, also the score with 0 for them; if tasks are unhealthy, the score without them.
         """
         return (*self._trial_lines, *self._step_lines, *filter(None, [self.unhealthy_line]))
+
+    @property
+    def worst_failure(self) -> tuple[str, int] | None:
+        """Task and seed of the failed trial with the lowest reward; None if all passed.
+
+        Of equal rewards, it is the one of the task with the lowest mean. If none failed, it is one without a verdict.
+        """
+        failed = {
+            (row.task, cell.seed): (cell.status is Status.ERROR, cell.reward or 0.0, row.mean_reward or 0.0)
+            for row in self.tasks
+            for cell in row.cells
+            if cell.status in (Status.FAIL, Status.PARTIAL, Status.ERROR)
+        }
+        return min(failed, key=failed.__getitem__, default=None)
 
     @property
     def unhealthy_line(self) -> str:
@@ -327,13 +341,9 @@ class Summary(Frozen):
     @property
     def _trial_lines(self) -> tuple[str, ...]:
         score, counts = self.score, self.counts
-        if score is None:
-            return (self.score_line,)
         unscored = counts.planned - counts.scored
-        if not unscored:
-            which = "the only trial" if counts.planned == 1 else f"all {counts.planned} trials"
-            same = f"score over scored trials only {percent(score.scored_only)} % ({which}, so the same)"
-            return (self.score_line, same)
+        if score is None or not unscored:
+            return (self.score_line,)
         lines = (
             self.score_line,
             f"score over scored trials only {_with_std(score.scored_only, score.scored_only_std)} "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -60,28 +61,40 @@ LEGEND = "by seed: 1 solved, 0 failed, other numbers partial, ERR no verdict, - 
 LATER_ATTEMPT_MARK = "'"
 """Suffix of a result that is not of the trial's first attempt."""
 _PER_SEED_SHOWN = 20
+_ENDS = {
+    "step_limit": "out of steps",
+    "token_limit": "out of tokens",
+    "context_limit": "with a full context",
+    "agent_timeout": "out of time",
+    "format_limit": "without usable replies",
+    "terminal_lost": "without a terminal",
+}
+"""How trials ended early, in words; other outcomes are words already."""
 _METHODS = {"bootstrap": "bootstrap", "korn-graubard": "Korn-Graubard"}
 
 
-def render(summary: Summary, console: Console) -> None:
-    """Print the summary. Score lines are never wrapped, so `grep '^score'` finds them at any width."""
+def render(summary: Summary, console: Console, *, brief: bool = False) -> None:
+    """Print the summary. Score lines are never wrapped, so `grep '^score'` finds them at any width.
+
+    If `brief`, it has the table, the score, its interval, the failures, and whatever makes the score doubtful.
+    """
     print_table(lambda width: _task_table(summary, width), console)
-    has_later = any(cell.attempt > 1 for row in summary.tasks for cell in row.cells)
-    print_line(LEGEND + (f", {LATER_ATTEMPT_MARK} after another attempt" if has_later else ""), console)
-    print_line("", console)
-    print_line(_run_line(summary), console)
-    for line in (*summary.score_lines, *summary.metric_lines, *summary.dataset_lines):
+    for line in (*_legend(summary, brief=brief), "", *(() if brief else (_run_line(summary),)), *summary.score_lines):
         print_line(line, console)
-    if summary.overrides:
-        print_line(f"overridden: {', '.join(summary.overrides)}", console)
-    for limits in summary.lacking_limits:
-        print_line(f"limits: {limits}: trials may have used more than their tasks allow", console)
-    for line in _detail_lines(summary):
+    for line in (*_failure_lines(summary), *_conditions(summary)) if brief else _conditions(summary):
         print_line(line, console)
-    for line in _flag_lines(summary):
+    for line in (*_doubts(summary), *(() if brief else _detail_lines(summary))):
         print_line(line, console)
-    for line in _error_lines(summary):
+    for line in (*_flag_lines(summary), *_error_lines(summary)):
         print_line(line, console)
+
+
+def _legend(summary: Summary, *, brief: bool) -> Iterator[str]:
+    """Yield the legend of the table; if `brief`, only for a table with more than passes and failures."""
+    cells = [cell for row in summary.tasks for cell in row.cells]
+    has_later = any(cell.attempt > 1 for cell in cells)
+    if not brief or has_later or any(cell.status not in (Status.PASS, Status.FAIL) for cell in cells):
+        yield LEGEND + (f", {LATER_ATTEMPT_MARK} after another attempt" if has_later else "")
 
 
 def print_line(line: str, console: Console) -> None:
@@ -179,6 +192,43 @@ def _token(cell: Cell) -> str:
     return result + LATER_ATTEMPT_MARK * (cell.attempt > 1)
 
 
+def _failure_lines(summary: Summary) -> Iterator[str]:
+    """Yield the interval of the score, and how the trials that were not solved ended."""
+    score = summary.score
+    if score is not None and score.interval_95 is not None:
+        unscored = "; unscored = 0" if summary.counts.scored < summary.counts.planned else ""
+        yield f"95 % interval {range_text(*score.interval_95)}, for other tasks of the same kind{unscored}"
+    failed = [cell for row in summary.tasks for cell in row.cells if cell.status in (Status.FAIL, Status.PARTIAL)]
+    if failed:
+        ends = Counter(_ENDS.get(cell.outcome or "", cell.outcome or "unknown") for cell in failed)
+        words = ", ".join(f"{count} {plain(end)}" for end, count in ends.most_common())
+        yield f"not solved: {len(failed)} of {counted(summary.counts.scored, 'trial')} with a verdict ({words})"
+
+
+def _conditions(summary: Summary) -> Iterator[str]:
+    """Yield the metrics and the dataset, and how the run differs from what its tasks ask for."""
+    yield from (*summary.metric_lines, *summary.dataset_lines)
+    if summary.overrides:
+        yield f"overridden: {', '.join(summary.overrides)}"
+    for limits in summary.lacking_limits:
+        yield f"limits: {limits}: trials may have used more than their tasks allow"
+
+
+def _doubts(summary: Summary) -> Iterator[str]:
+    """Yield a note for each reason to doubt the score."""
+    yield from _unscored(summary)
+    if summary.repeated:
+        shown = "; ".join(map(plain, summary.repeated[:_TASKS_SHOWN])) + (
+            "; ..." * (len(summary.repeated) > _TASKS_SHOWN)
+        )
+        yield f"note: more than one final result, the last one counts: {shown}"
+    yield from _notes(summary.counts)
+    if summary.pressure is not None:
+        yield f"note: {summary.pressure.words}"
+    for note in summary.reply_notes:
+        yield f"note: {plain(note)}"
+
+
 def _detail_lines(summary: Summary) -> Iterator[str]:
     score, counts = summary.score, summary.counts
     if score is not None:
@@ -186,17 +236,8 @@ def _detail_lines(summary: Summary) -> Iterator[str]:
         yield f"solved {counts.solved}/{counts.planned} trials{_pass_rates(score)}{unscored}"
         yield from _over_seeds(score, summary)
         yield f"{_over_tasks(score, len(summary.tasks))}{unscored}"
-    yield from _unscored(summary)
-    if summary.repeated:
-        shown = "; ".join(map(plain, summary.repeated[:_TASKS_SHOWN])) + (
-            "; ..." * (len(summary.repeated) > _TASKS_SHOWN)
-        )
-        yield f"note: more than one final result, the last one counts: {shown}"
-    yield from _notes(counts)
-    if summary.pressure is not None:
-        yield f"note: {summary.pressure.words}"
-    for note in summary.reply_notes:
-        yield f"note: {plain(note)}"
+    if counts.other_attempts:
+        yield f"earlier attempts, not counted: {counts.other_attempts}"
     if summary.outcomes:
         yield f"outcomes: {_counted(summary.outcomes)}"
     yield f"tokens: {_token_text(summary.usage)}"
@@ -276,10 +317,6 @@ def _unscored(summary: Summary) -> Iterator[str]:
 
 
 def _notes(counts: Counts) -> Iterator[str]:
-    if counts.missing:
-        yield f"note: planned trials without a result: {counts.missing}"
-    if counts.other_attempts:
-        yield f"note: earlier attempts, not counted: {counts.other_attempts}"
     if counts.unplanned:
         yield f"note: results outside the plan, not counted: {counts.unplanned}"
     if counts.human_touched:
@@ -296,7 +333,7 @@ def _notes(counts: Counts) -> Iterator[str]:
 
 def _time_text(time: TimeSplit) -> str:
     parts = ", ".join(f"{name} {sec:,.1f} s ({100 * sec / time.total_sec:.0f} %)" for name, sec in time.parts().items())
-    return f"{parts}; queue apart {time.queue_sec:,.1f} s"
+    return f"{parts}; not included: queue {time.queue_sec:,.1f} s"
 
 
 def _flag_lines(summary: Summary) -> Iterator[str]:

@@ -183,6 +183,8 @@ def _read(run_dir: Path, each: TakeResult) -> StoredRun:
         return _read_own(run_dir, results_file, each)
     if results_file.is_file():
         return _read_import(results_file, run_dir, run_dir.resolve().name, each)
+    if any(run_dir.glob(f"*/{CONFIG_NAME}")):
+        raise RunUnreadable(f"{run_dir}: contains runs; give one of them, as listed by 'tbench history {run_dir}'")
     raise RunUnreadable(f"{run_dir}: has neither {CONFIG_NAME} nor {RESULTS_NAME}; give the directory of one run")
 
 

@@ -1,6 +1,6 @@
 """The schema of task.toml up to version 1.4: keys, defaults, types, steps, and features that tbench lacks.
 
-Keys without effect are read as well, so that tasks that need them can be rejected by name (FEATURES).
+Keys of unsupported features are read as well, so that a task that needs one is rejected with its name (FEATURES).
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -64,7 +65,9 @@ class TaskChoice:
         for option, patterns in (("--task", self.include), ("--exclude", self.exclude)):
             for pattern in patterns:
                 if not any(fnmatch(path.name, pattern) for path in paths):
-                    raise UsageError(f"{option} {pattern}: matches no task in {where}")
+                    near = get_close_matches(pattern, [path.name for path in paths], n=1)
+                    meant = f"; did you mean {near[0]}?" if near else ""
+                    raise UsageError(f"{option} {pattern}: matches no task in {where}{meant}")
         chosen = [path for path in paths if self._wants(path.name)][: self.limit]
         if not chosen:
             raise UsageError(f"{where}: --exclude leaves no task")

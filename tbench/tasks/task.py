@@ -136,7 +136,7 @@ class Task:
             raise TaskInvalid(f"{toml}: missing; a task directory needs task.toml, instruction.md, tests/test.sh")
         content = read_bounded(toml)
         try:
-            raw = tomllib.loads(content.decode("utf-8"))
+            raw = tomllib.loads(content.decode("utf-8-sig"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise TaskInvalid(f"{toml}: not valid TOML: {error}") from None
         try:

@@ -1,1 +1,1 @@
-"""Finds out whether a task was solved: runs the verifier, reads its reward, and tells what speaks against it."""
+"""Finds out whether a task was solved: runs the verifier, reads its reward, and checks it for tampering."""

@@ -1,12 +1,13 @@
-"""Tests that must fail, run with the agent's work: work that makes them pass has disarmed the tests, or copies them.
+"""Control tests: tests that must fail with the agent's work. If they pass, the work has disarmed or copied the tests.
 
-They are the task's own tests with other expected values or, if these compare nothing with a value, with a test beside
-them that always fails. Work that does what was asked for fails them, as the oracle's is known to do.
+They are the task's own tests with other expected values or, if no comparison with a value is found, with an additional
+test that always fails. Correct work fails them, as calibrations show for the oracle's.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -20,7 +21,6 @@ from tbench.verify.calibration import CONTROL
 from tbench.verify.tests_shown import NOT_FAILED, Status, tests_shown
 from tbench.verify.verifier import Verdict, VerifierFailed
 
-DISARMED = "tests-disarmed: with the work in place, tests pass that must fail"
 _PYTEST_FILE = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py")
 _CODE = re.compile(r".*\.(?:py|c|cc|cpp|h|hpp|rs|go|js|mjs|cjs|ts|java|rb|pl|pm|php|lua|jl|r|sh|bats)", re.IGNORECASE)
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n(.*?)\n\s*\2\b", re.DOTALL)
@@ -31,39 +31,41 @@ _ASSERTS = ("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual",
 
 
 async def try_control(
-    verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]], *, is_oracle: bool, fails: bool
+    verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]], *, is_oracle: bool, oracle_fails: bool
 ) -> Verdict:
-    """Return a pass, with a sign against it if tests that must fail pass with the same work. Raises TrialError.
+    """Return a pass, with a sign against it if the control tests pass with the same work. Raises TrialError.
 
-    `run` verifies the work with the tests of another task. A pass of the oracle only gets their reward; `fails`: the
-    oracle's work is known to fail them. Otherwise a failing test has to be shown as passed by pytest.
+    `run` verifies the work with the tests of another task. If the tests with other values give no verdict, the failing
+    test is used; if that gives none either, the pass is not controlled. For the oracle's own work, only the reward of
+    the control tests is recorded. `oracle_fails`: the oracle is known to fail them. If it is not, a failing test is
+    added, and the sign requires a report of pytest that it passed.
     """
     if not is_solved(verdict.reward):
         return verdict
-    is_known, controlled = fails or is_oracle, with_failing_test(task)
-    control = (with_other_expectations(task) if is_known else None) or (controlled and controlled[0])
-    if control is None:
+    is_known, with_test = oracle_fails or is_oracle, with_failing_test(task)
+    controls = [with_other_expectations(task) if is_known else None, with_test and with_test[0]]
+    for control in filter(None, controls):
+        with contextlib.suppress(VerifierFailed):
+            tried = await run(control)
+            break
+    else:
         return verdict
-    try:
-        tried = await run(control)
-    except VerifierFailed:
-        tried = Verdict(0.0, {})
     if is_known:
         verdict = verdict.with_integrity(rewards={**verdict.integrity.rewards, CONTROL: tried.reward})
         is_disarmed = not is_oracle
     else:
-        assert controlled is not None
-        is_disarmed = did_not_fail(tests_shown(verdict.logs), tests_shown(tried.logs), controlled[1])
+        assert with_test is not None
+        is_disarmed = did_not_fail(tests_shown(verdict.logs), tests_shown(tried.logs), with_test[1])
     if not is_disarmed or not is_solved(tried.reward):
         return verdict
-    return verdict.with_integrity(tamper=(*verdict.integrity.tamper, DISARMED))
+    return verdict.with_signs("tests-disarmed: tests that must fail pass with the work in place")
 
 
 # -- other expected values -----------------------------------------------------------------------
 
 
 def with_other_expectations(task: Task) -> Task | None:
-    """Return the task with other values in the assertions of its tests, or in all comparisons; None without any."""
+    """Return the task with other values in its tests' assertions, or else in all comparisons; None without either."""
     return _altered_task(task, asserted=True) or _altered_task(task, asserted=False)
 
 
@@ -82,14 +84,14 @@ def _altered_task(task: Task, *, asserted: bool) -> Task | None:
 
 
 def _altered_script(text: str, asserted: bool) -> str:
-    """Only here documents: what else test.sh compares may be how its reward comes about."""
+    """Alter only the here-documents: other comparisons of test.sh may determine its reward."""
     return _HEREDOC.sub(lambda found: found[0].replace(found[3], _altered_document(found[3], asserted)), text)
 
 
 def _altered_document(text: str, asserted: bool) -> str:
     if re.search(r"^@@ ", text, re.MULTILINE) is None:
         return _altered_python(text, asserted)
-    # Of a patch only what it adds: the rest has to be in the file as it is.
+    # In a patch, only added lines: the others have to match the file.
     return re.sub(r"^\+[^\n]*", lambda line: _COMPARISON.sub(_altered_match, line[0]), text, flags=re.MULTILINE)
 
 
@@ -108,7 +110,7 @@ def _altered_python(text: str, asserted: bool) -> str:
 
 
 def _expected(tree: ast.Module, asserted: bool) -> set[ast.Constant]:
-    """The constants that a test compares something with, also by a name that they are the value of."""
+    """Return the constants that tests compare with, directly or by a name that they are assigned to."""
     sides: list[ast.expr] = []
     searched = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)] if asserted else [tree]
     for node in itertools.chain.from_iterable(map(ast.walk, searched)):
@@ -144,7 +146,7 @@ def _altered(value: Any) -> Any:
 
 
 def _altered_text(text: str) -> str:
-    """The text with another last letter or digit."""
+    """Return the text with its last letter or digit changed."""
     found = re.search(r"[A-Za-z0-9](?=[^A-Za-z0-9]*\Z)", text)
     if found is None:
         return f"{text}x"
@@ -165,7 +167,7 @@ def _altered_literal(literal: str) -> str:
 
 
 def with_failing_test(task: Task) -> tuple[Task, str] | None:
-    """Return the task with a failing test in each of its pytest files, and its name; None if it has no such file."""
+    """Return the task with a failing test in each pytest file, and that test's name; None without such files."""
     name, wrong, right = (uuid.uuid4().hex[:12] for _ in range(3))
     text = f"\n\n\ndef test_{name}():\n    found = {wrong!r}\n    assert found == {right!r}\n".encode()
     tests = {
@@ -177,7 +179,7 @@ def with_failing_test(task: Task) -> tuple[Task, str] | None:
 
 
 def did_not_fail(before: Mapping[str, Status], shown: Mapping[str, Status], name: str) -> bool:
-    """Whether the added test passed: by its name or, where passed tests have none, by one more that passed."""
+    """Whether the added test passed: by its name or, if passed tests have no names, by one more that passed."""
     named = [status for identity, status in shown.items() if identity.endswith(f"::{name}")]
     if named:
         return all(status in NOT_FAILED for status in named)

@@ -1,8 +1,8 @@
-"""Judges one piece of work, in a fresh container or in the agent's own, whatever the agent used up or broke there.
+"""Judges an agent's work in its own container or in a fresh one, and retries if the verifier fails.
 
-A verdict from the agent's own container rests on what the agent left in it: a pass is looked at, and what was changed
-that decides how tests run is a sign against it. A verdict from a fresh container of the image, into which only the
-agent's work is brought, rests on the image's own tools.
+In the agent's own container, tests run with whatever the agent left there: after a pass, the container is inspected,
+and changes that can influence the tests are signs against it. A fresh container of the image gets only the agent's
+work, so tests run with the image's own tools.
 """
 
 from __future__ import annotations
@@ -20,40 +20,42 @@ from tbench.sandbox.backend import Compares, Copies, Fill, MakesRoom, Sandbox, b
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.calibration import CONTROL
-from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen, listed, told
-from tbench.verify.changes.looking import look
-from tbench.verify.changes.system import is_oracle_file, replaced
+from tbench.verify.changes.facts import NO_ORACLE, ContainerFacts, OracleSystem, path_list, sign_lines
+from tbench.verify.changes.inspection import inspect_container
+from tbench.verify.changes.system import is_oracle_file, replaced_paths
 from tbench.verify.changes.work import (
     KINDS_ABOUT_TEXT,
     KINDS_NOT_COPIED,
     Work,
-    has_code,
     holds_in_fresh,
+    may_contain_code,
     without_system,
     work_of,
 )
 from tbench.verify.control_tests import try_control
 from tbench.verify.verifier import Verdict, VerifierFailed, unjudged, verify, verify_twice
 
-MOST_REPLACED = 100
-"""Most paths of the image's system that are named as replaced."""
+MAX_REPLACED = 100
+"""Maximum number of replaced system paths that a verdict lists."""
+CLEARED = "cleared: "
+"""Prefix of a sign that was found to be harmless."""
 ADDED_BY_ORACLE = ", as the oracle's passes have added it"
-"""End of a sign that says nothing, as it is about a file of the oracle's."""
-_MOST_EVIDENCE = 50
-_PLACES_OF_OURS = ("/tests/", "/logs/verifier/")
+"""End of a sign that was cleared because it is about a file of the oracle's."""
+SYSTEM_ADDED = "system-added:"
+"""Prefix of a sign with additions to the system, or removals from it, that a pass needs."""
+_MAX_EVIDENCE = 50
+_VERIFIER_PATHS = ("/tests/", "/logs/verifier/")
 SECOND_RUN = "second-run: tests ran in this container before, with the agent's work, which may have changed it then"
-CLEARED, SYSTEM_ADDED = "cleared: ", "system-added:"
-"""Begins of signs: one that says nothing after all, and one about what a pass needs besides the work."""
 
 
-def uncleared(sign: str, end: str) -> str:
-    """A sign as it was before it was cleared for the reason `end`, which is the end of its words."""
+def undo_clearing(sign: str, end: str) -> str:
+    """Return a sign as it was before it was cleared for the reason `end`; other signs are returned unchanged."""
     return sign.removeprefix(CLEARED).removesuffix(end) if sign.endswith(end) else sign
 
 
 @dataclass(frozen=True)
-class Judging:
-    """One piece of work, to be judged in a fresh container, in the agent's own, or in both."""
+class Judge:
+    """Judges the work in one sandbox: in that container, or in fresh ones that get a copy of the work."""
 
     task: Task
     sandbox: Sandbox
@@ -61,123 +63,128 @@ class Judging:
     """Whether a verifier ran in the agent's container before."""
     oracle: OracleSystem = NO_ORACLE
 
-    async def in_fresh(self) -> Verdict:
-        """The verdict of a fresh container with the work, whatever the agent used up. Raises TrialError."""
-        return await self._surely(self._fresh)
+    async def judge_in_fresh_container(self) -> Verdict:
+        """Return the verdict of a fresh container with the work. Raises TrialError."""
+        return await self._judge_with_repairs(self._try_fresh_container)
 
-    async def in_own(self) -> Verdict:
-        """The verdict of the agent's own container, with what speaks against it. Raises TrialError."""
-        return await self._surely(self._own)
+    async def judge_in_agent_container(self) -> Verdict:
+        """Return the verdict of the agent's own container, with signs against it. Raises TrialError."""
+        return await self._judge_with_repairs(self._try_agent_container)
 
     # -- one attempt -----------------------------------------------------------------------------
 
-    async def _own(self, again: bool) -> Verdict:
+    async def _try_agent_container(self, again: bool) -> Verdict:
         given = await self.sandbox.backend_facts() if isinstance(self.sandbox, Compares) else None
-        began_at = given.began_at if given is not None else None
+        inspect_since = given.began_at if given is not None else None
 
         async def run(again: bool) -> Verdict:
-            return await verify(self.task, self.sandbox, again=again, look_since=began_at)
+            return await verify(self.task, self.sandbox, again=again, inspect_since=inspect_since)
 
         own = await verify_twice(run, again=again)
         if own.reward <= 0:
             return own
         if again or own.integrity.regrades:
-            own = own.with_integrity(tamper=(*own.integrity.tamper, SECOND_RUN))
+            own = own.with_signs(SECOND_RUN)
         if given is None:
             return own
         try:
-            looked = await look(self.task, self.sandbox, own.facts, self.oracle, given=given, printed=own.looked)
+            inspection = await inspect_container(
+                self.task, self.sandbox, own.facts, self.oracle, given=given, printed=own.inspection
+            )
         except TrialError as failure:
             if failure.agent_can_cause:
                 raise VerifierFailed(failure.type, str(failure), own.files, own.integrity, own.facts) from failure
-            words = f"{UNCONFIRMED} it could not be looked at what changed: {failure.type}: {plain(str(failure), 200)}"
-            return own.with_integrity(tamper=(*own.integrity.tamper, words))
-        oracles = [sign for sign in looked.signs if is_oracle_file(looked.seen, sign.path)]
-        signs = told(sign for sign in looked.signs if sign not in oracles)
-        cleared = (f"{CLEARED}{sign}{ADDED_BY_ORACLE}" for sign in told(oracles))
-        return own.with_integrity(tamper=(*own.integrity.tamper, *signs, *cleared), replaced=_replaced(looked.seen))
+            reason = f"the container could not be inspected: {failure.type}: {plain(str(failure), 200)}"
+            return own.with_signs(f"{UNCONFIRMED} {reason}")
+        of_oracle = [sign for sign in inspection.signs if is_oracle_file(inspection.seen, sign.path)]
+        signs = sign_lines(sign for sign in inspection.signs if sign not in of_oracle)
+        cleared = (f"{CLEARED}{sign}{ADDED_BY_ORACLE}" for sign in sign_lines(of_oracle))
+        return own.with_signs(*signs, *cleared).with_integrity(replaced=_first_replaced(inspection.seen))
 
-    async def _fresh(self, again: bool) -> Verdict:
-        """The verdict of a fresh container, to which it makes no difference whether a verifier runs `again`."""
+    async def _try_fresh_container(self, _: bool) -> Verdict:
+        """Return the verdict of a fresh container, which is the same whether or not a verifier ran before."""
         if not isinstance(self.sandbox, Copies):
             raise TrialError("verifier_failed", "this sandbox cannot be copied, so nothing can be verified in a copy")
         async with background_copy(self.sandbox) as fill:
-            looked = await look(self.task, self.sandbox, oracle=self.oracle)
-            work = work_of(looked.seen, looked.signs)
+            inspection = await inspect_container(self.task, self.sandbox, oracle=self.oracle)
+            seen, work = inspection.seen, work_of(inspection.seen, inspection.signs)
             try:
-                verdict = await self._with_work(fill, work)
+                verdict = await self._verify_with(fill, work)
             except VerifierFailed as failure:
-                failure.files = {**looked.logs, **failure.files}
+                failure.files = {**inspection.logs, **failure.files}
                 raise
         if verdict.reward > 0:
-            verdict = await self._without_added(verdict, work, without_system(looked.seen, work))
-            if has_code(looked.seen, work[0]) or self.oracle.is_own:
-                run, oracle = partial(self._with_work, self.sandbox.copy, work), self.oracle
+            verdict = await self._without_additions(verdict, work, without_system(seen, work))
+            if may_contain_code(seen, work[0]) or self.oracle.is_own:
+                run, oracle = partial(self._verify_with, self.sandbox.copy, work), self.oracle
                 verdict = await try_control(
-                    verdict, self.task, run, is_oracle=oracle.is_own, fails=oracle.fails_control
+                    verdict, self.task, run, is_oracle=oracle.is_own, oracle_fails=oracle.fails_control
                 )
-            verdict = verdict.with_integrity(replaced=_replaced(looked.seen))
-        # What stayed behind may be why work does not pass, and says nothing against a pass; the others do.
-        shown = [sign for sign in looked.signs if (sign.kind in KINDS_NOT_COPIED) is (verdict.reward <= 0)]
-        is_controlled = not is_solved(verdict.integrity.rewards.get(CONTROL, 1.0))
-        along = [sign for sign in shown if holds_in_fresh(sign, looked.seen)]
-        if is_controlled and not self.oracle.is_own:
-            along = [sign for sign in along if sign.kind not in KINDS_ABOUT_TEXT]
-        left = told(sign for sign in shown if sign not in along)
-        signs = (*told(along), *(sign if is_weak(sign) else f"{CLEARED}{sign}" for sign in left))
-        # What lies there behind an earlier verifier is our own.
-        planted = [path for path in looked.seen.changes if path.startswith(_PLACES_OF_OURS) and not self.again]
-        peak = max(looked.memory_peak_bytes, verdict.facts.memory_peak_bytes)
+            verdict = verdict.with_integrity(replaced=_first_replaced(seen))
+        # Paths that were not copied may explain a failure, but say nothing against a pass; other signs do the opposite.
+        relevant = [sign for sign in inspection.signs if (sign.kind in KINDS_NOT_COPIED) is (verdict.reward <= 0)]
+        holding = [sign for sign in relevant if holds_in_fresh(sign, seen)]
+        failed_control = not is_solved(verdict.integrity.rewards.get(CONTROL, 1.0))
+        if failed_control and not self.oracle.is_own:
+            holding = [sign for sign in holding if sign.kind not in KINDS_ABOUT_TEXT]
+        others = sign_lines(sign for sign in relevant if sign not in holding)
+        signs = (*sign_lines(holding), *(sign if is_weak(sign) else f"{CLEARED}{sign}" for sign in others))
+        # After an earlier verifier, these paths have its own files.
+        planted = [path for path in seen.changes if path.startswith(_VERIFIER_PATHS) and not self.again]
+        peak = max(inspection.memory_peak_bytes, verdict.facts.memory_peak_bytes)
         verdict = dataclasses.replace(
             verdict,
-            files={**looked.logs, **verdict.files},
+            files={**inspection.logs, **verdict.files},
             facts=dataclasses.replace(verdict.facts, memory_peak_bytes=peak),
         )
-        tamper, evidence = (*verdict.integrity.tamper, *signs), sorted(planted)[:_MOST_EVIDENCE]
-        return verdict.with_integrity(tamper=tamper, evidence=(*verdict.integrity.evidence, *evidence))
+        evidence = (*verdict.integrity.evidence, *sorted(planted)[:_MAX_EVIDENCE])
+        return verdict.with_signs(*signs).with_integrity(evidence=evidence)
 
-    async def _without_added(self, verdict: Verdict, whole: Work, alone: Work) -> Verdict:
-        """A pass with all that the agent has made; where it added to the system, and the rest passes as well without
-        that, the verdict about the rest."""
-        if alone == whole:
+    async def _without_additions(self, verdict: Verdict, whole: Work, rest: Work) -> Verdict:
+        """Return a pass of the whole work or, if that changed the system, the verdict about the rest if it is as good.
+
+        Otherwise the pass gets a sign that names the changes that it needs.
+        """
+        if rest == whole:
             return verdict
         assert isinstance(self.sandbox, Copies)
         try:
-            if (rest := await self._with_work(self.sandbox.copy, alone)).reward >= verdict.reward:
-                return rest
+            if (of_rest := await self._verify_with(self.sandbox.copy, rest)).reward >= verdict.reward:
+                return of_rest
         except VerifierFailed:
             pass
-        own = {path for paths in alone for path in paths}
-        others = listed([path for paths in whole for path in paths if path not in own])
-        words = f"{SYSTEM_ADDED} it passes only with {others}, added to the system or removed from it"
-        return verdict.with_integrity(tamper=(*verdict.integrity.tamper, words))
+        in_rest = set(itertools.chain(*rest))
+        needed = path_list(path for path in itertools.chain(*whole) if path not in in_rest)
+        return verdict.with_signs(
+            f"{SYSTEM_ADDED} it passes only with {needed}, added to the system or removed from it"
+        )
 
-    async def _with_work(self, fill: Fill, work: Work, task: Task | None = None) -> Verdict:
-        """The verdict of a fresh container with the work; if no test ran there, of another one."""
+    async def _verify_with(self, fill: Fill, work: Work, task: Task | None = None) -> Verdict:
+        """Return the verdict of a fresh container with the work or, if no test ran there, of another one."""
         assert isinstance(self.sandbox, Copies)
         fills = iter((fill, self.sandbox.copy))
 
         async def run(_: bool) -> Verdict:
-            # At once: on one network, what is left there could answer the tests of the next container.
+            # Removed at once: a server in it could answer the tests of the next container on the same network.
             async with removed_afterwards(await next(fills)(*work)) as copy:
                 return await verify(task or self.task, copy)
 
         return await verify_twice(run)
 
-    # -- a verifier that could not run -----------------------------------------------------------
+    # -- a verifier that fails -------------------------------------------------------------------
 
-    async def _surely(self, judge: Callable[[bool], Awaitable[Verdict]]) -> Verdict:
-        """A verdict, whatever the agent used up, or broke, where the verifier runs. Raises TrialError."""
+    async def _judge_with_repairs(self, judge: Callable[[bool], Awaitable[Verdict]]) -> Verdict:
+        """Return a verdict; free exhausted resources of the sandbox and retry if there is none. Raises TrialError."""
         verdict = await _attempt(judge, again=self.again)
         if isinstance(verdict, TrialError):
-            return await self._after(verdict, judge)
+            return await self._retry_after_failure(verdict, judge)
         return verdict
 
-    async def _after(self, error: TrialError, judge: Callable[[bool], Awaitable[Verdict]]) -> Verdict:
-        """The verdict after a failed verifier, where room could be made, or another try does it."""
+    async def _retry_after_failure(self, error: TrialError, judge: Callable[[bool], Awaitable[Verdict]]) -> Verdict:
+        """Retry after repairs, and once more if the verifier works without the agent's work. Raises TrialError."""
         if error.type == "verifier_timeout":
             raise error
-        # If a verifier began, the files in the places of tests and reward are our own.
+        # If a verifier has started, files at the paths of tests and reward are its own.
         again = self.again or isinstance(error, VerifierFailed)
         repairs = await self.sandbox.make_room() if isinstance(self.sandbox, MakesRoom) else ()
         if repairs:
@@ -185,22 +192,22 @@ class Judging:
             if isinstance(second, Verdict):
                 return _repaired(second, repairs)
             error, again = second, again or isinstance(second, VerifierFailed)
-        if _stands(error, repairs) or not isinstance(self.sandbox, Copies):
+        if _is_inconclusive(error, repairs) or not isinstance(self.sandbox, Copies):
             raise error
         try:
             async with removed_afterwards(await self.sandbox.make_fresh()) as fresh:
                 await verify(self.task, fresh)
         except VerifierFailed:
             raise error from None
-        # By now the trouble may be over: then it was not the agent's.
+        # A temporary problem may be over by now; then the agent did not cause it.
         last = await _attempt(judge, again=again)
         if isinstance(last, Verdict):
             return _repaired(last, repairs)
-        raise last if _stands(last, repairs) else unjudged(last)
+        raise last if _is_inconclusive(last, repairs) else unjudged(last)
 
 
 async def _attempt(judge: Callable[[bool], Awaitable[Verdict]], *, again: bool) -> Verdict | TrialError:
-    """A verdict, or the error in its place that the agent may be the cause of; others are raised."""
+    """Return a verdict, or an error that the agent may have caused; raise any other error."""
     try:
         return await judge(again)
     except TrialError as error:
@@ -209,15 +216,15 @@ async def _attempt(judge: Callable[[bool], Awaitable[Verdict]], *, again: bool) 
         return error
 
 
-def _replaced(seen: Seen) -> dict[str, str]:
-    return dict(itertools.islice(replaced(seen).items(), MOST_REPLACED))
+def _first_replaced(seen: ContainerFacts) -> dict[str, str]:
+    return dict(itertools.islice(replaced_paths(seen).items(), MAX_REPLACED))
 
 
-def _stands(error: TrialError, repairs: Sequence[str]) -> bool:
-    """Whether an error says nothing about the agent, whatever the verifier does without its work.
+def _is_inconclusive(error: TrialError, repairs: Sequence[str]) -> bool:
+    """Whether an error says nothing about the agent, even if the verifier works without its work.
 
-    Tests that run the work take longer with it. Where nothing was used up in the container, it may be the engine's
-    machine that has no room for a command.
+    Tests take longer if they run the work. If no resource of the container was exhausted, the engine's machine may have
+    been unable to start a command.
     """
     return error.type == "verifier_timeout" or (error.type == "sandbox_failed" and not repairs)
 

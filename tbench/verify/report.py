@@ -36,7 +36,7 @@ class Facts:
     """Peak memory use of the container, file caches included; 0 if unknown."""
     took_sec: float = 0.0
     """Duration of verifier.sh."""
-    odd: tuple[str, ...] = ()
+    odd_reward_files: tuple[str, ...] = ()
     """Sentences about a reward file that is not a regular file with a single name."""
     evidence: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Facts:
     """Whether bash's trace was recorded."""
     has_ended: bool = False
     """Whether bash's trace shows that test.sh reached its end."""
-    told: tuple[str, ...] = ()
+    traced_writes: tuple[str, ...] = ()
     """Traced commands of the lines of test.sh that write a reward."""
     wrote_last: bool = False
     """Whether bash started no other program after the last of these commands."""
@@ -62,8 +62,8 @@ class Facts:
     their links, and the Python environments that they belong to."""
     runners: tuple[str, ...] = ()
     """Subset of `programs` that ran pytest or were read by bash itself."""
-    unlooked: bool = False
-    """Whether there were more `programs` than are inspected."""
+    has_unchecked_programs: bool = False
+    """Whether there were more `programs` than are checked."""
     is_cut: bool = False
     """Whether a process tampered with bash's end of the trace channel, so that parts of the trace may be lost."""
     was_halted: bool = False
@@ -134,7 +134,7 @@ def read_report(outputs: Sequence[PartOutput], limit_bytes: int) -> tuple[Facts,
         out_of_memory=len(set(found.get("killed", ()))) > 1,
         forged=tuple(found.get("forged", ())) + foreign,
         memory_peak_bytes=_number(found.get("peak")),
-        odd=tuple(found.get("odd", ())),
+        odd_reward_files=tuple(found.get("odd", ())),
         evidence=tuple(found.get("evidence", ())),
         repairs=tuple(found.get("repair", ())),
         changed_tests=tuple(found.get("changed", ())),
@@ -142,13 +142,13 @@ def read_report(outputs: Sequence[PartOutput], limit_bytes: int) -> tuple[Facts,
         new_tests=tuple(found.get("new", ())),
         has_watcher="began" in found,
         has_ended="ended" in found,
-        told=tuple(found.get("told", ())) or _subshell_lines(found.get("told_by", ())),
+        traced_writes=tuple(found.get("told", ())) or _subshell_lines(found.get("told_by", ())),
         wrote_last=last_write is not None,
         others_wrote_trace=last_write not in (None, [""]),
         called=tuple(found.get("called", ())),
         programs=(*found.get("program", ()), *found.get("runner", ())),
         runners=tuple(found.get("runner", ())),
-        unlooked="unlooked" in found,
+        has_unchecked_programs="unlooked" in found,
         is_cut="cut" in found,
         was_halted="halted" in found,
         is_complete=all(output.is_whole for output in outputs),

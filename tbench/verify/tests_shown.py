@@ -1,7 +1,7 @@
-"""Which tests a verifier's logs show, by identity, and how each of them ended.
+"""Parses a verifier's logs into the tests that they show and the status of each.
 
-Names come from ctrf.json, from JUnit's XML, and from what pytest prints with -v or -rA. Where its summary counts more
-tests of a status than it names, the others are shown by number. Other test runners are not read: they show nothing.
+Tests are named by ctrf.json, by JUnit's XML, and by pytest's output with -v or -rA. If pytest's summary counts more
+tests of a status than its output names, the others get numbers. The output of other test runners is not parsed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from xml.parsers import expat
 from tbench.verifier_logs import Logs
 
 Status = Literal["passed", "xpassed", "xfailed", "deselected", "skipped", "error", "failed"]
-"""How a test ended. Of several ends of one identity the last of these counts."""
+"""Status of a test. If a test has several, the last one in this order counts."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 NOT_FAILED = frozenset(STATUSES) - {"error", "failed"}
 TEST_SUMS = "test-files.sha256"
-"""Name of the file among a verifier's logs that has the sha256 of each test file of the work that a pass showed."""
-_MOST_FILES = 20
-MOST_TESTS = 50_000
-"""Tests of one report that are read; one with more shows no others."""
-_MOST_BYTES = 16 << 20
-_MOST_CHARS = 500
-_LONGEST_LINE = 2000
-_OF_WORD: dict[str, Status] = {
+"""Name of the log file with the sha256 of each test file outside /tests that the output of a pass names."""
+_MAX_FILES = 20
+MAX_TESTS = 50_000
+"""Maximum number of tests that are read from one report."""
+_MAX_BYTES = 16 << 20
+_MAX_NAME_CHARS = 500
+_MAX_LINE_CHARS = 2000
+_STATUS_BY_WORD: dict[str, Status] = {
     **{status: status for status in STATUSES},
     "xfail": "xfailed",
     "xpass": "xpassed",
@@ -39,12 +39,12 @@ _OF_WORD: dict[str, Status] = {
 
 _XML = r"[^/]+\.xml"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
-_QUOTING = frozenset({"FAILURES", "ERRORS", "PASSES", "XFAILURES", "XPASSES"})
-"""Headings of pytest's sections that quote what tests printed."""
+_QUOTING_SECTIONS = frozenset({"FAILURES", "ERRORS", "PASSES", "XFAILURES", "XPASSES"})
+"""Headings of pytest's sections that quote the output of tests."""
 _WORDS = "PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS"
 _NAME = r"(?P<{}>(?:[^\s\[:]|:(?!:))++::[^\s\[]++(?:\[.*?\])?)"
 _LINE = re.compile(
-    # In the short summary, and with several workers, the status stands first.
+    # In the short summary, and with several workers, the status comes first.
     rf"(?:\[gw\d+\] (?:\[ *\d+%\] )?)?(?P<first>{_WORDS}) {_NAME.format('after')}(?: - .*)?"
     rf"|{_NAME.format('before')} (?P<last>{_WORDS})(?: +\[ *\d+%\]| \(.*)?"
 )
@@ -54,65 +54,62 @@ _SUMMARY = re.compile(rf"(?:=+ )?(?P<counts>{_COUNT}(?:, {_COUNT})*) in [\d.:]+ 
 
 
 def tests_shown(logs: Logs) -> dict[str, Status]:
-    """The tests that the files of /logs/verifier show, by identity. Never raises: what cannot be read shows nothing."""
+    """Return the statuses of tests in /logs/verifier, by identity. Never raises: an invalid report shows no tests."""
     shown: dict[str, Status] = {}
-    reports = [_ctrf(logs.get("ctrf.json", b"")[:_MOST_BYTES])]
-    reports += [_junit(logs[name][:_MOST_BYTES]) for name in sorted(logs) if re.fullmatch(_XML, name)]
+    reports = [_ctrf(logs.get("ctrf.json", b"")[:_MAX_BYTES])]
+    reports += [_junit(logs[name][:_MAX_BYTES]) for name in sorted(logs) if re.fullmatch(_XML, name)]
     reports.append(_pytest(_stdout(logs)))
     for report in reports:
-        _take(shown, report)
+        _add_report(shown, report)
     return shown
 
 
 def test_files_shown(logs: Logs) -> list[str]:
     """Return the paths of the first test files that pytest itself names, as it names them: relative to its root."""
     found: dict[str, None] = {}
-    for line in _of_sessions(_stdout(logs)):
+    for line in _own_lines(_stdout(logs)):
         if match := _LINE.fullmatch(line):
             found[(match["after"] or match["before"]).partition("::")[0]] = None
         elif match := _PROGRESS.fullmatch(line):
             found[match[1]] = None
-    return list(islice(found, _MOST_FILES))
+    return list(islice(found, _MAX_FILES))
 
 
 def claimed_passes(logs: Logs) -> set[str]:
-    """Return the identities of tests that any line of the output calls passed, whoever printed it."""
+    """Return the identities of tests that any line of the output calls passed, even one that pytest did not print."""
     lines = (line.strip() for line in _COLOUR.sub("", _stdout(logs)).split("\n"))
-    found = (_LINE.fullmatch(line) for line in lines if "PASSED" in line and len(line) <= _LONGEST_LINE)
+    found = (_LINE.fullmatch(line) for line in lines if "PASSED" in line and len(line) <= _MAX_LINE_CHARS)
     passed = (match for match in found if match and (match["first"] or match["last"]) == "PASSED")
-    return {_identity(match["after"] or match["before"]) for match in islice(passed, MOST_TESTS)}
+    return {_identity(match["after"] or match["before"]) for match in islice(passed, MAX_TESTS)}
 
 
 def _stdout(logs: Logs) -> str:
-    # Its end has the summary.
-    return logs.get("stdout.txt", b"")[-_MOST_BYTES:].decode("utf-8", "replace")
+    # The summary is at the end.
+    return logs.get("stdout.txt", b"")[-_MAX_BYTES:].decode("utf-8", "replace")
 
 
 def logs_in(directory: Path) -> Logs:
-    """The stored files of a verifier that may show tests, of each so much as is read of it; none where there are none.
-
-    Raises OSError for one that is there and cannot be read.
-    """
+    """Read the stored log files that may show tests, each up to a limit. Raises OSError for an unreadable file."""
     found: dict[str, bytes] = {}
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
-        is_one = path.name in ("ctrf.json", "stdout.txt", TEST_SUMS) or re.fullmatch(_XML, path.name)
-        if not is_one or path.is_symlink() or not path.is_file():
+        may_show = path.name in ("ctrf.json", "stdout.txt", TEST_SUMS) or re.fullmatch(_XML, path.name)
+        if not may_show or path.is_symlink() or not path.is_file():
             continue
         with path.open("rb") as file:
             if path.name == "stdout.txt":
-                file.seek(max(0, path.stat().st_size - _MOST_BYTES))
-            found[path.name] = file.read(_MOST_BYTES)
+                file.seek(max(0, path.stat().st_size - _MAX_BYTES))
+            found[path.name] = file.read(_MAX_BYTES)
     return found
 
 
-def _take(shown: dict[str, Status], report: Iterator[tuple[str, Status]]) -> None:
-    for name, status in islice(report, MOST_TESTS):
-        name = name[:_MOST_CHARS].encode("utf-8", "replace").decode()  # JSON may hold half a character
+def _add_report(shown: dict[str, Status], report: Iterator[tuple[str, Status]]) -> None:
+    for name, status in islice(report, MAX_TESTS):
+        name = name[:_MAX_NAME_CHARS].encode("utf-8", "replace").decode()  # JSON may contain lone surrogates
         shown[name] = max(shown.get(name, status), status, key=STATUSES.index)
 
 
 def _identity(name: str) -> str:
-    """One name for a test from whatever directory it was run: its path below tests/, without the suffix."""
+    """Return a test's name independent of the working directory: its path below tests/, without the suffix."""
     path, colons, rest = name.partition("::")
     if not colons:
         return name.strip()
@@ -136,84 +133,84 @@ def _ctrf(raw: bytes) -> Iterator[tuple[str, Status]]:
 
 
 def _ctrf_status(test: dict[str, Any]) -> Status:
-    """The status of a test; what is neither passed nor failed was not run to its end, such as pending."""
+    """Return the status of a test; an unknown one, such as pending, means that it did not run to its end."""
     words = (str(test.get("raw_status", "")).rpartition("_")[2], str(test.get("status", "")))
-    found = [_OF_WORD[word] for word in words if word in _OF_WORD]
+    found = [_STATUS_BY_WORD[word] for word in words if word in _STATUS_BY_WORD]
     return max(found, key=STATUSES.index, default="skipped")
 
 
-class _Unread(Exception):
-    """A report that is not read on."""
+class _StopParsing(Exception):
+    """Ends the parsing of a report; what was parsed before counts."""
 
 
 def _junit(raw: bytes) -> Iterator[tuple[str, Status]]:
     found: list[tuple[str, Status]] = []
-    case: list[str] = []
+    is_in_case = False
 
     def start(tag: str, given: dict[str, str]) -> None:
+        nonlocal is_in_case
         if tag == "testcase":
-            if len(found) == MOST_TESTS:
-                raise _Unread
-            never = {given.get("status"), given.get("result")} & {"notrun", "skipped", "disabled"}
-            case[:] = [_junit_identity(given)]
-            found.append((case[0], "skipped" if never else "passed"))
-        elif case and tag in ("failure", "error", "skipped"):
+            if len(found) == MAX_TESTS:
+                raise _StopParsing
+            never_ran = {given.get("status"), given.get("result")} & {"notrun", "skipped", "disabled"}
+            is_in_case = True
+            found.append((_junit_identity(given), "skipped" if never_ran else "passed"))
+        elif is_in_case and tag in ("failure", "error", "skipped"):
             status: Status = "failed" if tag == "failure" else "error" if tag == "error" else "skipped"
-            found[-1] = case[0], "xfailed" if given.get("type") == "pytest.xfail" else status
+            found[-1] = found[-1][0], "xfailed" if given.get("type") == "pytest.xfail" else status
 
     def end(tag: str) -> None:
-        if tag == "testcase":
-            case.clear()
+        nonlocal is_in_case
+        is_in_case = is_in_case and tag != "testcase"
 
     def entity(*_: object) -> None:
-        raise _Unread
+        raise _StopParsing
 
     parser = expat.ParserCreate()
     parser.StartElementHandler, parser.EndElementHandler, parser.EntityDeclHandler = start, end, entity
-    # What came before is shown.
-    with contextlib.suppress(expat.ExpatError, _Unread, ValueError, LookupError):
+    with contextlib.suppress(expat.ExpatError, _StopParsing, ValueError, LookupError):
         parser.Parse(raw, True)
     return iter(found)
 
 
 def _junit_identity(given: dict[str, str]) -> str:
-    """The identity that pytest prints: modules as a path, classes behind it."""
+    """Return the identity that pytest prints: modules as a path, then classes."""
     parts = _below_tests(given.get("classname", "").split("."))
     first = next((at for at, part in enumerate(parts) if at and part[:1].isupper()), len(parts))
     return "::".join(filter(None, ["/".join(parts[:first]), *parts[first:], given.get("name", "")]))
 
 
 def _pytest(output: str) -> Iterator[tuple[str, Status]]:
-    """The tests of the sessions of pytest itself, not of those whose output it only shows, and those without a name."""
+    """Yield the named tests of pytest's own sessions, not of quoted ones, and numbers for those without a name."""
     named: set[tuple[str, Status]] = set()
     counts: Counter[Status] = Counter()
-    for line in _of_sessions(output):
+    for line in _own_lines(output):
         if summary := _SUMMARY.fullmatch(line):
             for each in summary["counts"].split(", "):
                 number, _, word = each.partition(" ")
-                if word in _OF_WORD:
-                    counts[_OF_WORD[word]] += int(number)
-        elif (found := _LINE.fullmatch(line)) and len(named) < MOST_TESTS:
+                if word in _STATUS_BY_WORD:
+                    counts[_STATUS_BY_WORD[word]] += int(number)
+        elif (found := _LINE.fullmatch(line)) and len(named) < MAX_TESTS:
             word = (found["first"] or found["last"]).lower()
-            named.add((_identity(found["after"] or found["before"]), _OF_WORD[word]))
+            named.add((_identity(found["after"] or found["before"]), _STATUS_BY_WORD[word]))
     names = Counter(status for _, status in named)
     if counts and names["passed"] > counts["passed"]:
-        # Its summary knows nothing of some of them: somebody else has printed names.
+        # The summary counts fewer: another program has printed names.
         named, names = {each for each in named if each[1] != "passed"}, Counter({**names, "passed": 0})
     yield from sorted(named)
     for status, count in counts.items():
-        for number in range(1, min(count - names[status], MOST_TESTS) + 1):
+        for number in range(1, min(count - names[status], MAX_TESTS) + 1):
             yield f"unnamed {status} {number}", status
 
 
-def _of_sessions(output: str) -> Iterator[str]:
-    """The lines in which pytest tells of its own tests: all but its sections of details, which quote what tests print.
+def _own_lines(output: str) -> Iterator[str]:
+    """Yield the lines that pytest prints about its own tests, without the sections that quote the output of tests.
 
-    A session that is quoted there has a beginning and an end of its own.
+    A quoted session has its own start and end.
     """
     quoted, is_detail, is_framed = 0, False, False
     for line in _COLOUR.sub("", output).split("\n"):
-        line = line[:_LONGEST_LINE].strip()
+        line = line[:_MAX_LINE_CHARS].strip()
         heading = line.strip("=").strip() if line.startswith("==") and line.endswith("==") else ""
         is_end = _SUMMARY.fullmatch(line) is not None
         if heading == "test session starts":
@@ -225,6 +222,6 @@ def _of_sessions(output: str) -> Iterator[str]:
             is_detail = is_framed = False
             yield line
         elif heading:
-            is_detail = heading in _QUOTING or (is_detail and heading != "short test summary info")
+            is_detail = heading in _QUOTING_SECTIONS or (is_detail and heading != "short test summary info")
         elif not is_detail:
             yield line

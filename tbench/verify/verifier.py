@@ -27,9 +27,9 @@ from tbench.sandbox.backend import BUSYBOX, NOT_STAGED, Sandbox
 from tbench.tasks.task import Task
 from tbench.verifier_logs import Logs
 from tbench.verify.changes.facts import Tests, look_functions, walk_argument
-from tbench.verify.proof import calls_pytest, prove, reward_lines, starts_no_subshell, writes_alone
+from tbench.verify.proof import calls_pytest, check_reward, is_only_reward_writer, reward_lines, starts_no_subshell
 from tbench.verify.report import NO_FACTS, Facts, PartOutput, parse_time, read_report
-from tbench.verify.reward import read_metrics, read_reward, remarks
+from tbench.verify.reward import read_metrics, read_reward, reward_remarks
 from tbench.verify.tests_shown import TEST_SUMS, test_files_shown
 
 Part = Literal["whole", "prepare", "run", "collect"]
@@ -37,6 +37,8 @@ Part = Literal["whole", "prepare", "run", "collect"]
 `run`. Afterwards root runs `collect`."""
 _MEND_SEC = 200.0
 """Time limit of repairs before the tests."""
+_LOG_FOLDERS = ("verifier", "agent", "artifacts")
+"""Folders below /logs that are kept. Files elsewhere could be mistaken for tbench's own in the trial's directory."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,9 @@ class VerifierScript:
     again: bool = False
     """Whether a verifier ran in the container before, so that /tests and /logs/verifier are its files."""
     uses_apt: bool = False
-    kept: Sequence[str] = ("verifier", "agent", "artifacts")
+    log_folders: Sequence[str] = _LOG_FOLDERS
     """Folders of /logs that are copied out of the container."""
-    look_since: float | None = None
+    inspect_since: float | None = None
     """Start of the container in seconds of its machine's clock, if a pass is to be inspected."""
 
     @property
@@ -78,7 +80,7 @@ class VerifierScript:
             if self.tests is not None and part in ("whole", "prepare")
             else "",
             "BROUGHT": "1" if self.tests is None else "",
-            "KEPT": "\n".join(self.kept),
+            "KEPT": "\n".join(self.log_folders),
             "LINES": f" {' '.join(map(str, self.reward_lines))} ",
             "WORKDIR": self.workdir,
             "LIMIT_SEC": str(max(1, round(self.timeout_sec))),
@@ -88,8 +90,8 @@ class VerifierScript:
             "TICKS": known.get("ticks", ""),
             "LOOK": "",
         }
-        if self.look_since is not None:
-            values["LOOK"] = walk_argument(self.look_since, parse_time(known.get("staged_at", "")))
+        if self.inspect_since is not None:
+            values["LOOK"] = walk_argument(self.inspect_since, parse_time(known.get("staged_at", "")))
         return {f"TBENCH_VERIFIER_{name}": value for name, value in values.items()}
 
 
@@ -109,8 +111,6 @@ def _digest(tests: Mapping[str, FileEntry], stage: str) -> str:
     return hashlib.sha256(b"\n".join(sorted(lines.split(b"\n")))).hexdigest()
 
 
-_KEPT = ("verifier", "agent", "artifacts")
-"""Folders below /logs that are kept. Files elsewhere could be mistaken for tbench's own in the trial's directory."""
 _EVIDENCE = "evidence"
 _KEPT_BYTES = 32 << 20
 _MARGIN_SEC = 60.0
@@ -132,7 +132,7 @@ class Verdict:
     facts: Facts = NO_FACTS
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers in the reward file by name, if it has more than the reward."""
-    looked: bytes = b""
+    inspection: bytes = b""
     """Output of the container's inspection after the tests; empty if there was no inspection."""
 
     @property
@@ -148,6 +148,10 @@ class Verdict:
     def remarked(self, remarks: Sequence[str]) -> Verdict:
         """Return this verdict with earlier remarks put before its own."""
         return self.with_integrity(remarks=(*remarks, *self.integrity.remarks))
+
+    def with_signs(self, *signs: str) -> Verdict:
+        """Return this verdict with further signs of tampering."""
+        return self.with_integrity(tamper=(*self.integrity.tamper, *signs))
 
     def with_integrity(self, *, tamper: Iterable[str] | None = None, **update: object) -> Verdict:
         """Return this verdict with updated fields of its integrity; duplicate signs in `tamper` are dropped."""
@@ -220,17 +224,17 @@ async def verify(
     sandbox: Sandbox,
     *,
     again: bool = False,
-    brought: ImageTests | None = None,
-    kept: Sequence[str] = _KEPT,
-    look_since: float | None = None,
+    image_tests: ImageTests | None = None,
+    log_folders: Sequence[str] = _LOG_FOLDERS,
+    inspect_since: float | None = None,
 ) -> Verdict:
     """Stage tests/, run tests/test.sh under its timeout, and read the reward. Raises TrialError.
 
     `again`: a verifier ran in the sandbox before; damage that prevents tests from running is repaired first.
-    `brought`: the tests in the image; none are staged then. `kept`: folders of /logs to keep.
-    After a pass, changes in the container since `look_since` (seconds of its machine's clock) are listed.
+    `image_tests`: the tests in the image; none are staged then. `log_folders`: folders of /logs to keep.
+    After a pass, changes in the container since `inspect_since` (seconds of its machine's clock) are listed.
     """
-    return await _VerifierRun(task, sandbox, brought, tuple(kept), look_since).verify(again=again)
+    return await _VerifierRun(task, sandbox, image_tests, tuple(log_folders), inspect_since).verify(again=again)
 
 
 async def verify_twice(run: Callable[[bool], Awaitable[Verdict]], *, again: bool = False) -> Verdict:
@@ -273,47 +277,49 @@ def with_earlier(before: Integrity, after: Integrity) -> Integrity:
 class _VerifierRun:
     task: Task
     sandbox: Sandbox
-    brought: ImageTests | None
-    kept: tuple[str, ...]
-    look_since: float | None
+    image_tests: ImageTests | None
+    log_folders: tuple[str, ...]
+    inspect_since: float | None
 
     @property
     def _test_script(self) -> bytes:
-        return self.task.test_script if self.brought is None else self.brought.script
+        return self.task.test_script if self.image_tests is None else self.image_tests.script
 
     async def verify(self, *, again: bool) -> Verdict:
         started = time.monotonic()
-        facts, files, looked = await self._run(again)
+        facts, files, inspection = await self._run(again)
         facts = dataclasses.replace(facts, took_sec=time.monotonic() - started)
         if not facts.is_complete:
             facts = dataclasses.replace(facts, out_of_memory=self.sandbox.ran_out_of_memory)
-        if facts.others_wrote_trace and not starts_no_subshell(self._test_script, facts.told):
+        if facts.others_wrote_trace and not starts_no_subshell(self._test_script, facts.traced_writes):
             facts = dataclasses.replace(facts, wrote_last=False)
         logs = logs_among(files)
-        writes = len(facts.told) if facts.has_watcher else None
+        writes = len(facts.traced_writes) if facts.has_watcher else None
         seen = Integrity(evidence=facts.evidence, repairs=facts.repairs, reward_writes=writes)
         wants_pytest = calls_pytest(self._test_script.decode("utf-8", "replace"), self._other_scripts, facts.called)
         try:
             reward = _reward(self.task, facts, logs, wants_pytest)
         except TrialError as failure:
-            integrity = seen.model_copy(update={"tamper": prove(facts, logs, None).signs})
+            integrity = seen.model_copy(update={"tamper": check_reward(facts, logs, None).signs})
             raise VerifierFailed(failure.type, str(failure), files, integrity, facts) from None
         metric = self.task.file.verifier.metric
-        proven = prove(facts, logs, reward, calls_pytest=wants_pytest, has_witness=self._has_witness, metric=metric)
-        assert proven.reward is not None
-        update = {"tamper": proven.signs, "remarks": remarks(logs, proven.reward, metric)}
+        checked = check_reward(
+            facts, logs, reward, calls_pytest=wants_pytest, is_only_writer=self._is_only_writer, metric=metric
+        )
+        assert checked.reward is not None
+        update = {"tamper": checked.signs, "remarks": reward_remarks(logs, checked.reward, metric)}
         files.pop(f"verifier/{TEST_SUMS}", None)
-        if proven.reward > 0 and (sums := await self._test_sums(logs)):
+        if checked.reward > 0 and (sums := await self._test_sums(logs)):
             files[f"verifier/{TEST_SUMS}"] = sums
         # If the reward is contradicted, the numbers beside it are not trusted either.
-        metrics = read_metrics(logs) if proven.reward == reward else {}
-        return Verdict(proven.reward, files, seen.model_copy(update=update), facts, metrics, looked)
+        metrics = read_metrics(logs) if checked.reward == reward else {}
+        return Verdict(checked.reward, files, seen.model_copy(update=update), facts, metrics, inspection)
 
     async def _test_sums(self, logs: Logs) -> bytes:
         """Return sha256sum's lines for the test files outside /tests that the output of a pass names."""
-        own = {basename(name) for name in self.task.tests} if self.brought is None else set()
+        own = {basename(name) for name in self.task.tests} if self.image_tests is None else set()
         shown = [name for name in test_files_shown(logs) if basename(name) not in own]
-        if self.brought is not None or not shown:
+        if self.image_tests is not None or not shown:
             return b""
         script = self._test_script.decode("utf-8", "replace")
         places = sorted(Tests(script, workdir=self.sandbox.workdir.rstrip("/") or "/").entered)
@@ -324,18 +330,18 @@ class _VerifierRun:
     @property
     def _other_scripts(self) -> dict[str, str]:
         """Shell scripts beside test.sh, by path below tests/; empty if the image has the tests."""
-        entries = self.task.tests if self.brought is None else {}
+        entries = self.task.tests if self.image_tests is None else {}
         found = {name: entry.data for name, entry in entries.items() if name.endswith(".sh") and name != "test.sh"}
         return {name: data.decode("utf-8", "replace") for name, data in found.items() if data is not None}
 
     @property
-    def _has_witness(self) -> bool:
-        """Whether test.sh itself writes each reward."""
-        if self.brought is not None:
-            return not self.brought.others_mention_reward and writes_alone(self._test_script, ())
+    def _is_only_writer(self) -> bool:
+        """Whether only test.sh writes rewards, so that each write is traced."""
+        if self.image_tests is not None:
+            return not self.image_tests.others_mention_reward and is_only_reward_writer(self._test_script, ())
         entries = self.task.tests.items()
         others = (entry.data for name, entry in entries if name != "test.sh" and entry.data is not None)
-        return writes_alone(self._test_script, others)
+        return is_only_reward_writer(self._test_script, others)
 
     async def _run(self, again: bool) -> tuple[Facts, dict[str, bytes], bytes]:
         """Run verifier.sh; return its facts, the files that are kept, and the inspection's output.
@@ -358,7 +364,7 @@ class _VerifierRun:
                 await self.sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
                 return Facts(timed_out=True), await self._fetch_logs(), b""
             seen, files = read_report([*outputs, collected], _KEPT_BYTES)
-            folders = (*self.kept, _EVIDENCE)
+            folders = (*self.log_folders, _EVIDENCE)
             files = {name: data for name, data in files.items() if name.partition("/")[0] in folders}
             return seen, files, collected.inspection
 
@@ -405,11 +411,11 @@ class _VerifierRun:
         if ended.exit_code == NOT_STAGED:
             message = "the tests could not be copied into the container, or existing files not moved out of their way"
             raise TrialError("verifier_failed", message, origin=Origin("exec", self.sandbox.is_fresh, ran=True))
-        return PartOutput.read(ended.output, inspects=part == "collect" and self.look_since is not None)
+        return PartOutput.read(ended.output, inspects=part == "collect" and self.inspect_since is not None)
 
     async def _fetch_logs(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
-        for folder in self.kept:
+        for folder in self.log_folders:
             files = await self.sandbox.fetch(f"/logs/{folder}", _KEPT_BYTES)
             found |= {f"{folder}/{name}": data for name, data in files.items()}
         return found
@@ -418,7 +424,7 @@ class _VerifierRun:
         stage = f"/.tbench-{uuid.uuid4().hex[:12]}"
         test_script = self._test_script
         tests = None
-        if self.brought is None:
+        if self.image_tests is None:
             tests = place_tree(f"{stage}/tests", self.task.tests)
             tests[f"{stage}/tests/test.sh"] = FileEntry(test_script, 0o755)
         return VerifierScript(
@@ -429,8 +435,8 @@ class _VerifierRun:
             reward_lines=reward_lines(test_script),
             again=again,
             uses_apt=b"apt" in test_script or b"dpkg" in test_script,
-            kept=self.kept,
-            look_since=self.look_since,
+            log_folders=self.log_folders,
+            inspect_since=self.inspect_since,
         )
 
 
@@ -444,7 +450,7 @@ def _reward(task: Task, facts: Facts, logs: Logs, wants_pytest: bool) -> float:
         raise TrialError("verifier_no_reward", "tests/test.sh was killed because memory ran out")
     if not facts.is_complete:
         raise TrialError("verifier_tampered", "the shell that runs the tests was killed by a process in the container")
-    if facts.odd:
-        raise TrialError("verifier_no_reward", f"{facts.odd[0]}, so there is no reward")
+    if facts.odd_reward_files:
+        raise TrialError("verifier_no_reward", f"{facts.odd_reward_files[0]}, so there is no reward")
     asked = task.file.verifier
     return read_reward(logs, calls_pytest=wants_pytest, reward_range=asked.reward_range, metric=asked.metric)

@@ -95,7 +95,7 @@ check_tests() {
     sums=$(sum_up)
     if [ -z "$brought" ] && [ "$(printf %s "$sums" | $busybox sha256sum)" != "$digest  -" ]; then
         is_forged=1
-        note forged "what lies at /tests is not what was put there"
+        note forged "the files in /tests are not the ones that were staged"
     fi
 }
 
@@ -140,7 +140,7 @@ mend_dpkg() {
 mend_certificates() {
     if [ -s /etc/ssl/certs/ca-certificates.crt ] || [ ! -x /usr/sbin/update-ca-certificates ]; then return; fi
     $limit 40 /usr/sbin/update-ca-certificates </dev/null >/dev/null 2>&1
-    note repair "certificates: there were none; update-ca-certificates ended with $?"
+    note repair "certificates: they were missing; update-ca-certificates ended with $?"
 }
 
 mend_disk() {

@@ -78,7 +78,7 @@ _SEARCH_SHARE = 50
 _SWEEP_POLLS = 16
 """Number of polls in which the size of each recording is checked once, even without journal events of its trial."""
 _MOST_DRAWN = 64
-"""Most screens that one poll redraws."""
+"""Maximum number of screens that one poll redraws."""
 _LINGER_SEC = 8.0
 """Seconds for which a trial with a verdict stays on the page."""
 _KEEP_ENDED_SEC = 600.0
@@ -250,7 +250,7 @@ class RunWatch:
     def _draw(self, run: WatchedRun) -> set[str]:
         """Redraw the screens that may have changed, and return the names of the trials whose screens did.
 
-        Checked are trials with journal events and, in turn, a share of the others.
+        It checks the trials with journal events and, in turn, a share of the others.
         """
         turn, drawn = self._poll_number % _SWEEP_POLLS, set[str]()
         for at, (name, trial) in enumerate(run.trials.items()):

@@ -19,7 +19,7 @@ Line = str | list[str]
 """Line as a page shows it: plain text, or alternately text and the CSS classes of its style."""
 _TAB = 8
 _MOST_MARKS = 4
-"""Most combining marks in a cell, against abuse."""
+"""Maximum number of combining marks in a cell, against abuse."""
 
 
 class CharacterGrid:

@@ -90,7 +90,7 @@ def response_headers(content_type: str) -> dict[str, str]:
 # The event stream to one browser: the whole state, then changes, at the browser's pace.
 
 ENTRIES_PER_MESSAGE = 96
-"""Most entries in one message; further changes come with the next."""
+"""Maximum number of entries in one message; further changes come with the next."""
 HEARTBEAT_SEC = 10.0
 _SLOW_SEC = 10.0
 """Seconds after which a browser that reads nothing is dropped; it reconnects by itself."""
@@ -153,7 +153,7 @@ def _has_gone(connection: socket.socket) -> bool:
 
 STEPS_SHOWN = 4
 _FIRST_BYTES = 1 << 19
-"""Most bytes of a recording that are sent at once; earlier output is left out."""
+"""Maximum number of bytes of a recording that are sent at once; earlier output is left out."""
 _STEPS_BYTES = 1 << 16
 _MOST_TEXT = 400
 

@@ -81,7 +81,7 @@ class SiteRefresher:
 
 
 MOST_STREAMS = 64
-"""Most live pages that are open at once."""
+"""Maximum number of live pages that are open at once."""
 
 
 class ViewerState:

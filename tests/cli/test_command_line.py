@@ -25,6 +25,7 @@ from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 from tbench.errors import KINDS
 from tbench.rewards.reward_functions import Counting, Shape
+from tbench.tasks.sources import tasks_dir
 
 KILLED_RUN = Path(__file__).parents[1] / "data" / "killed-run" / "run"
 MODULE = [sys.executable, "-m", "tbench"]
@@ -98,11 +99,20 @@ def test_help_is_as_wide_as_the_terminal() -> None:
 def test_help_says_every_sentence_to_its_end_and_what_exit_codes_mean() -> None:
     said = tbench("--help").stdout
     assert "..." not in said.replace("[ARGS]...", "")
-    codes = re.findall(r"^    (\d+) +\w", said, re.MULTILINE)
+    codes = re.findall(r"[:,] (\d+) \w", " ".join(said.partition("Exit codes")[2].split()))
     assert codes == ["0", "1", "2", "3", "4", "5", "130"]
     for page in ("first-run", "reliability"):
         text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text().partition("\n## Exit codes\n")[2]
         assert re.findall(r"^\| (\d+) \|", text.partition("\n## ")[0], re.MULTILINE) == codes
+
+
+def test_the_list_of_commands_fits_one_screen_with_each_of_them_on_one_line_below_a_heading() -> None:
+    said = tbench("--help", COLUMNS="80").stdout.splitlines()
+    assert len(said) <= 56 and max(map(len, said)) <= 80
+    listed = [name for names in app.headings.values() for name in names]
+    assert sorted(listed) == sorted(app.table) and len(listed) == len(set(listed))
+    rows = said[4 : 4 + len(listed)]
+    assert [re.split(r" +", row[10:])[0] for row in rows] == listed
 
 
 def test_the_help_of_run_fits_one_screen_and_its_last_line_leads_to_all_options() -> None:
@@ -178,6 +188,49 @@ def test_arguments_and_required_options_come_first_in_the_help() -> None:
 def test_resume_shows_no_defaults_because_those_are_the_run_s_own() -> None:
     said = tbench("resume", "--help").stdout
     assert "Trials at once, or auto: as many as vLLM has capacity for.\n" in said and "[600]" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("run --api-key sk-1", "no such option --api-key; the key comes from the variable OPENAI_API_KEY"),
+        ("doctor --api-key sk-1", "no such option --api-key; the key comes from the variable OPENAI_API_KEY"),
+        (
+            "run --env-file .env",
+            "--env-file; run 'set -a; . FILE; set +a' first, which sets its variables",
+        ),
+        ("run -a oracle -t tidynotes", "--task tidynotes: matches no task in {tasks}; did you mean tidy-notes?"),
+        ("debug tidynotes -a oracle", "tbench: tidynotes: matches no task in {tasks}; did you mean tidy-notes?"),
+        ("extract --agent oracle", "no such option --agent; see tbench extract --help-all"),
+        ("summary {runs}", "{runs}: contains runs; give one of them, as listed by 'tbench history {runs}'"),
+        ("leaderboard {runs}", "no result of a replay"),
+        ("leaderboard {runs}", "or list runs with tbench history"),
+    ],
+)
+def test_a_usual_mistake_is_answered_with_what_helps(words: str, advice: str) -> None:
+    known = {"runs": str(KILLED_RUN.parent), "tasks": str(tasks_dir())}
+    done = tbench(*words.format(**known).split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert advice.format(**known) in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("group", "word"), [pytest.param(group, word, id=name) for name, group, word in COMMANDS])
+def test_o_is_the_output_wherever_there_is_one(group: LazyGroup, word: str) -> None:
+    command = group.get_command(click.Context(group), word)
+    assert command is not None
+    for option in command.params:
+        assert ("--output" in option.opts) == ("-o" in option.opts)
+
+
+@pytest.mark.parametrize("words", [(), ("run",), ("task", "list")], ids=" ".join)
+def test_help_is_also_a_command(words: tuple[str, ...]) -> None:
+    done = tbench("help", *words)
+    assert (done.returncode, done.stdout) == (0, tbench(*words, "--help").stdout)
+
+
+def test_without_a_command_the_help_is_on_stdout_for_a_pager() -> None:
+    done = tbench()
+    assert (done.returncode, done.stdout, done.stderr) == (2, tbench("--help").stdout, "")
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,22 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import in_process
+import pexpect
 import pytest
 from click.testing import CliRunner
+from fault_server import FaultServer
 from run_plans import a_document
 
 from tbench.cli import app
 from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
+from tbench.demo.server import DemoEndpoint
 from tbench.errors import UsageError
 from tbench.storage.run_store import RunStore
 
@@ -103,6 +107,50 @@ def test_the_whole_file_of_init_is_understood_by_the_other_commands(command: str
     (tmp_path / "all.toml").write_text(text)
     done = tbench(tmp_path, *COMMANDS[command][:-2], "-c", "all.toml")
     assert "no endpoint: give --base-url" in done.stderr
+
+
+def test_the_file_of_init_sets_what_is_given_and_the_model_that_the_endpoint_lists(tmp_path: Path) -> None:
+    with DemoEndpoint({}) as demo:
+        words = ("-k", "3", "--preset", "tmax", "-t", "tidy-notes", "-x", "b*")
+        done = tbench(tmp_path, "config", "init", "run.toml", *words, OPENAI_BASE_URL=demo.base_url)
+        url = demo.base_url
+    assert (done.returncode, done.stderr) == (0, "")
+    written = {name: values for name, values in tomllib.loads((tmp_path / "run.toml").read_text()).items() if values}
+    assert written == {
+        "tasks": {"seeds": 3, "include": ["tidy-notes"], "exclude": ["b*"]},
+        "model": {"base_url": url, "name": "scripted-demo"},
+        "agent": {"preset": "tmax"},
+    }
+    assert shown(tmp_path, "-c", "run.toml")["agent.protocol"] == ("bash-tool", "preset tmax")
+
+
+def test_no_password_is_in_the_file_of_init(tmp_path: Path) -> None:
+    text = tbench(tmp_path, "config", "init", "--base-url", "http://me:secret@127.0.0.1:9/v1").stdout
+    assert 'base_url = "http://127.0.0.1:9/v1"' in text and "secret" not in text
+
+
+def test_on_a_terminal_init_asks_for_the_endpoint_and_for_one_of_its_models(
+    tmp_path: Path, endpoint: FaultServer
+) -> None:
+    endpoint.always_list({"id": "small"}, {"id": "large"})
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TBENCH_", "OPENAI_"))}
+    program = (
+        "import tbench.agents.setup as setup; setup.LOCAL_ENDPOINT = 'http://127.0.0.1:9/v1'\n"
+        "from tbench.cli import main; main()"
+    )
+    child = pexpect.spawn(
+        sys.executable, ["-c", program, "config", "init", "run.toml"], cwd=str(tmp_path), env=environment, timeout=60
+    )
+    child.expect("Endpoint, such as")
+    child.sendline(endpoint.base_url)
+    child.expect("Model")
+    child.sendline("large")
+    child.expect("written: run.toml")
+    child.expect(pexpect.EOF)
+    assert tomllib.loads((tmp_path / "run.toml").read_text())["model"] == {
+        "base_url": endpoint.base_url,
+        "name": "large",
+    }
 
 
 def test_init_overwrites_nothing(tmp_path: Path) -> None:

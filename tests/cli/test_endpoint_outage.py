@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ import click
 import pytest
 from fault_server import FaultServer
 
-from tbench.cli.run import exit_with_outcome
+from tbench.cli.run import exit_with_outcomes
 from tbench.demo.server import DemoEndpoint
 from tbench.runs.run import RunOutcome
 from tbench.sandbox.docker.engine import Engine
@@ -162,8 +163,18 @@ def test_a_run_that_never_gets_an_answer_stops_with_one_clear_line(begin: Begin,
     assert run.config["status"] == "stopped"
 
 
-@pytest.mark.parametrize(("interrupted", "code"), [(False, 4), (True, 130)])
-def test_a_run_that_stopped_by_itself_ends_with_4(interrupted: bool, code: int) -> None:
+AWAY = RunOutcome([], interrupted=False, stopped="the endpoint was away")
+FINISHED = RunOutcome([], interrupted=False)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code"),
+    [([AWAY], 4), ([replace(AWAY, interrupted=True)], 130), ([FINISHED, AWAY], 4), ([AWAY, None, FINISHED], 2)],
+)
+def test_a_run_that_stopped_by_itself_ends_with_4_unless_worse_happened(
+    outcomes: list[RunOutcome | None], code: int
+) -> None:
     with pytest.raises(click.exceptions.Exit) as caught:
-        exit_with_outcome(RunOutcome([], interrupted, stopped="the endpoint was away"), min_coverage=0)
+        exit_with_outcomes(outcomes, min_coverage=0)
     assert caught.value.exit_code == code
+    exit_with_outcomes([FINISHED, FINISHED], min_coverage=0)

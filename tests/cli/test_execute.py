@@ -19,7 +19,7 @@ from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.verify.calibration import Calibration, MeasuredTrial, keep
+from tbench.verify.calibration import Calibration, MeasuredTrial, save_calibration
 
 
 def test_the_collector_is_as_before_when_the_trials_are_over() -> None:
@@ -95,7 +95,7 @@ def test_the_oracle_tells_it_of_tasks_that_no_run_has(
     tasks, config = TaskSet((both, alone), {}), RunConfig().with_values(schedule={"order": "longest"})
     for task, sec in ((both, 12.0), (alone, 4.0)):
         trials = [MeasuredTrial(agent="oracle", repetition=0, reward=1.0, solution_sec=sec - 1, tests_sec=1.0)]
-        keep(
+        save_calibration(
             Calibration(
                 task=task.name,
                 task_hash=task.hash,

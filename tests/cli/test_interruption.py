@@ -15,9 +15,10 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from debugging_users import User
 from fault_server import FaultServer
 from lost_trials import lost_trial
 from replay_steps import record, write_dataset
@@ -121,7 +122,7 @@ def test_a_run_that_is_interrupted_before_its_first_trial_says_so(
     )
     assert done.returncode == 130, done
     assert "Traceback" not in done.stderr
-    assert "stopping: removing containers, keeping finished trials; press Ctrl-C again to exit at once" in done.stderr
+    assert "stopping; finished trials are kept; Ctrl-C again exits at once" in done.stderr
     assert done.stderr.endswith(f"tbench: interrupted; resume with: tbench resume {directory}\n")
     assert "coverage 0/1" in done.stdout
     assert json.loads((directory / "run.json").read_text())["status"] == "interrupted"
@@ -174,3 +175,82 @@ def test_trials_that_are_done_again_end_with_ctrl_c_and_no_others_begin(
     assert "Traceback" not in done.stderr and "stopping: containers are being removed" in done.stderr
     statuses = [json.loads(path.read_text())["status"] for path in (tmp_path / "again").rglob("run.json")]
     assert statuses == ["interrupted"]
+
+
+# With a live view on a terminal.
+
+WATCHED = """
+import asyncio, contextlib, sys
+import click
+sys.path.insert(0, sys.argv[1])
+from run_plans import a_plan
+from tbench.cli.interruption import print_notice, run_interruptibly
+from tbench.cli.progress import progress
+from tbench.config.settings import OutputConfig
+from tbench.events import Note, RunStarted, TrialPhase
+from tbench.tasks.sources import TaskSet
+
+async def run(view):
+    with view:
+        show = view.enter_context(progress(a_plan(), TaskSet((), {}), OutputConfig()))
+        show(RunStarted(run="r", trials=99))
+        for number in range(int(sys.argv[3])):
+            show(TrialPhase(trial=str(number), attempt=1, task="t" * 30, seed=number, phase="agent"))
+        show(Note(text="a note as wide as the screen " + "=" * 200))
+        try:
+            await asyncio.sleep(60)
+        finally:
+            show(Note(text="a container is gone"))
+            await asyncio.sleep(float(sys.argv[2]))
+    print("score 50.0 %")
+
+view = contextlib.ExitStack()
+stopping = "stopping; finished trials are kept; Ctrl-C again exits at once"
+print("the prompt of a shell")
+at_once = lambda: print_notice("exiting at once")
+try:
+    run_interruptibly(run(view), stopping=stopping, end_view=view.close, at_once=at_once)
+except click.exceptions.Exit as end:
+    sys.exit(end.exit_code)
+"""
+
+
+class Watcher(User):
+    """Someone who watches a run on a terminal."""
+
+    program: ClassVar[tuple[str, ...]] = ("-c", WATCHED, str(Path(__file__).parents[1]))
+
+
+@pytest.mark.parametrize(
+    ("size", "trials", "presses"), [((80, 24), 2, 1), ((80, 24), 90, 2), ((160, 50), 2, 2), ((40, 6), 90, 1)]
+)
+def test_ctrl_c_is_answered_at_once_and_leaves_nothing_of_the_live_view(
+    size: tuple[int, int], trials: int, presses: int
+) -> None:
+    with Watcher("0" if presses == 1 else "60", str(trials), size=size) as watcher:
+        watcher.sees("=…$")
+        watcher.press("\x03", until="gone")
+        if presses == 2:
+            watcher.press("\x03", until="exiting at once")
+        assert watcher.ends() == 130
+        shown = "".join(watcher.lines)
+    notice = "tbench: stopping; finished trials are kept; Ctrl-C again exits at once"
+    assert shown.endswith(f"{notice}a container is gone{'tbench: exiting at once' if presses == 2 else ''}")
+    assert "0/99 done" not in shown and " · 0" not in shown
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)])
+def test_a_run_that_is_watched_says_that_it_stops_and_leaves_its_summary(
+    make_task: Any, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    class Runner(User):
+        program: ClassVar[tuple[str, ...]] = ("-m", "tbench")
+
+    task = str(make_task(test="sleep 60\n"))
+    with Runner("run", task, "--agent", "nop", "-o", str(tmp_path / "r"), size=size) as user:
+        user.sees("verifier")
+        user.press("\x03", until="tbench: stopping; finished trials are kept; Ctrl-C again exits at once")
+        assert user.ends() == 130
+        assert not any("0/1 done" in line or "last line of the terminal" in line for line in user.lines)
+        assert any(line.startswith("score not available") for line in user.lines)

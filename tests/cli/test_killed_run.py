@@ -59,7 +59,6 @@ def test_its_score_and_its_page_are_made(killed: Path) -> None:
     told = tbench("summary", killed / "run").stdout
     assert "score so far 75.0 ± 35.4 % (sample std over 2 seeds; 100.0 % over the 1 completed; " in told
     assert "incomplete: 1 trial not run; coverage 3/4; unscored = 0)" in told
-    assert "planned trials without a result: 1" in told
     tbench("report", killed / "run")
     assert "git-lost-commits" in (killed / "run" / "report.html").read_text()
 

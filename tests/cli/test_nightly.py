@@ -20,6 +20,7 @@ from nightly_bench import ENDPOINT, NightlyBench
 from page_pictures import PICTURES, photograph_pages
 
 from tbench.cli import app
+from tbench.demo.server import DemoEndpoint
 from tbench.nightly.configuration import NightlyConfig
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.owner import LABEL_RUN
@@ -51,6 +52,19 @@ def test_a_first_file_has_every_setting_and_says_nothing_by_itself(tmp_path: Pat
     examples = re.findall(r"^# ((?:\[|\w+ = ).*)$", text.partition("\n# The run")[2], re.MULTILINE)
     file.write_text("\n".join(['[nightly]\ncheckpoints = ["m"]', *examples]))
     assert "proxy     replay (replay)\n" in invoke(file, "--check").output
+
+
+def test_a_first_file_runs_the_model_of_the_endpoint_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "bench.toml"
+    with DemoEndpoint({}) as demo:
+        monkeypatch.setenv("OPENAI_BASE_URL", demo.base_url)
+        invoke("--init", file)
+        monkeypatch.delenv("OPENAI_BASE_URL")
+        assert tomllib.loads(file.read_text())["run"] == {"model": {"base_url": demo.base_url, "name": "scripted-demo"}}
+    checked = invoke(file, "--check")
+    assert checked.exit_code == 0 and "series    scripted-demo: every night" in checked.output
 
 
 def test_a_check_says_what_would_be_done_and_starts_nothing(

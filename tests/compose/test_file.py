@@ -232,7 +232,7 @@ MALFORMED = [
     ("services: {a b: {image: x}}", "services.a b: has to be a name"),
     ("services: {api: {image: x, healthcheck: {interval: 5}}}", "healthcheck.interval: has to be a duration"),
     ("services: {api: {image: x, healthcheck: {test: [curl, x]}}}", "test: has to begin with CMD, CMD-SHELL"),
-    ("services: {api: {image: x, healthcheck: {test: [CMD-SHELL, a, b]}}}", "CMD-SHELL needs one script"),
+    ("services: {api: {image: x, healthcheck: {test: [CMD-SHELL, a, b]}}}", "CMD-SHELL must be followed by one script"),
     ("services: {api: {image: x, healthcheck: {tset: x}}}", "healthcheck.tset: unknown key; did you mean test?"),
     ("services: {api: {image: x, mem_limit: lots}}", "services.api.mem_limit: has to be a size such as 512m"),
     ("services: {api: {image: x, cpus: -1}}", "services.api.cpus: has to be a number of 0 or more"),

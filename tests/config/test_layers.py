@@ -139,6 +139,12 @@ def test_a_stored_configuration_is_changed_by_what_is_given_now() -> None:
     assert after == before.with_values(schedule={"concurrency": 9})
 
 
+def test_a_file_with_the_mark_that_windows_puts_first_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_bytes(b"\xef\xbb\xbf[limits]\r\nsteps = 3\r\n")
+    assert resolve(LAYERS.file(file)).config.limits.steps == 3
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -355,3 +361,22 @@ def test_the_page_names_every_value_of_a_preset(name: str) -> None:
     for value in (each for section in preset(name).values() for each in section.values()):
         shown = f"{value:,g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
         assert shown in row, f"{name}: {value}"
+
+
+def test_tables_of_a_file_list_models_and_other_layers_are_for_all_of_them() -> None:
+    tables = [{"name": "a", "temperature": 0.5}, {"name": "b", "endpoints": [{"base_url": "http://h/v1"}]}]
+    values = [
+        *LAYERS.document({"model": {"top_p": 0.9, "temperature": 0.1}}, "common.toml"),
+        *LAYERS.document({"model": tables, "tasks": {"seeds": 3}}, "two.toml"),
+        LAYERS.option("model.base_url", "http://all/v1", "--base-url"),
+    ]
+    found = [each.config for each in LAYERS.resolve_each(values)]
+    assert [(each.model.name, each.model.temperature, each.model.top_p, each.tasks.seeds) for each in found] == [
+        ("a", 0.5, 0.9, 3),
+        ("b", 0.1, 0.9, 3),
+    ]
+    assert [each.model.servers[0].base_url for each in found] == ["http://all/v1"] * 2
+    with pytest.raises(UsageError, match="several models; only tbench run takes more than one"):
+        LAYERS.resolve(values)
+    one = LAYERS.document({"model": tables[:1]}, "one.toml")
+    assert LAYERS.resolve(one).config == LAYERS.resolve(LAYERS.document({"model": tables[0]}, "one.toml")).config

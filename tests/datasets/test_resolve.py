@@ -274,3 +274,17 @@ def test_a_dataset_is_read_by_its_manifest_and_a_task_that_is_not_there_is_named
 def test_what_harbor_does_not_have_is_not_asked_of_the_hub(harbor: Path) -> None:
     with pytest.raises(UsageError, match="fetch a package of Harbor's hub with: harbor download org/none@latest"):
         read_selected("org/none@latest", ALL_TASKS)
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [(None, ["dataset set@2.1: the newest version; there are also 1.0, 2.0"]), ("2.0", [])]
+)
+def test_a_name_without_a_version_says_which_was_chosen_and_which_others_there_are(
+    tmp_path: Path, version: str | None, said: list[str]
+) -> None:
+    listed = [dataset(task("a"), version=each) for each in ("2.1", "1.0", "2.0")]
+    heard: list[str] = []
+    access = Access(written(tmp_path, [*listed, dataset(task("a"), name="other")]), say=heard.append)
+    assert find_dataset(DatasetName("set", version), access).version == (version or "2.1")
+    assert find_dataset(DatasetName("other", None), access).version == "1.0"
+    assert heard == said

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.agent import Agent
@@ -87,6 +87,7 @@ def assert_sent(contexts: Contexts, trajectory: Trajectory, asked: Sequence[Requ
     ways=st.lists(st.sampled_from(WAYS), min_size=6, max_size=12),
     policy=st.sampled_from(["stop", "drop-oldest-outputs", "summarize"]),
 )
+@example("keystrokes-json", ["look", "look", "ramble", "look", "look", "ramble", "ramble"], "summarize")
 @settings(max_examples=60)
 async def test_every_context_is_what_was_sent(protocol: str, ways: list[str], policy: OnOverflow) -> None:
     trajectory, asked = await converse(protocol, ways, policy)

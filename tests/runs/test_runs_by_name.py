@@ -13,7 +13,7 @@ from run_plans import a_plan
 from reports.report import write_report
 from tbench.agents.trial_agent import NopAgent
 from tbench.api.stored_runs import summarise
-from tbench.cli.tasks import read_selected_tasks
+from tbench.cli.common import read_selected_tasks
 from tbench.config.document import RunDocument
 from tbench.config.settings import RunConfig
 from tbench.datasets.cache import cache_directory

@@ -17,9 +17,11 @@ from tbench.verify.calibration import Calibration, MeasuredTrial
 MakeTask = Any
 FRESH, NOT_FRESH = {"shared": 1.0, "isolated": 1.0}, {"shared": 1.0, "isolated": 0.0}
 LOWER = "0 in a fresh container, 1 in the agent's own"
-NOBODY_KNOWS = f"needs-system: {LOWER}; no oracle says whether work has to"
-NEEDS = f"needs-system: {LOWER}; so does the oracle's work"
+UNKNOWN = f"needs-system: {LOWER}; it is not known whether the oracle passes in a fresh one"
+NEEDS = f"needs-system: {LOWER}; the oracle's work fails in a fresh one"
 DISAGREES = f"disagreement: {LOWER}; the oracle's work passes in a fresh one"
+PASSES_FRESH = "; the oracle's work passes in a fresh one"
+NO_VERDICT = "no verdict in a fresh container: sandbox_failed: gone"
 STRONG = "path-shadowed: /usr/local/bin/python"
 
 
@@ -55,10 +57,10 @@ def settle(make_task: MakeTask, tmp_path: Path) -> Any:
     ("before", "known", "reward", "tamper"),
     [
         # A lower reward from a fresh container, by whether the oracle's work passes there.
-        (a_pass(NOBODY_KNOWS, rewards=NOT_FRESH), oracle(), 0.0, (DISAGREES,)),
-        (a_pass(NOBODY_KNOWS, rewards=NOT_FRESH), oracle(rewards=NOT_FRESH), 1.0, (NEEDS,)),
-        (a_pass(NOBODY_KNOWS, rewards=NOT_FRESH), oracle(reward=0.0, rewards={}), 1.0, (NOBODY_KNOWS,)),
-        (a_pass(NOBODY_KNOWS, rewards=NOT_FRESH), oracle(rewards={}), 1.0, (NOBODY_KNOWS,)),
+        (a_pass(UNKNOWN, rewards=NOT_FRESH), oracle(), 0.0, (DISAGREES,)),
+        (a_pass(UNKNOWN, rewards=NOT_FRESH), oracle(rewards=NOT_FRESH), 1.0, (NEEDS,)),
+        (a_pass(UNKNOWN, rewards=NOT_FRESH), oracle(reward=0.0, rewards={}), 1.0, (UNKNOWN,)),
+        (a_pass(UNKNOWN, rewards=NOT_FRESH), oracle(rewards={}), 1.0, (UNKNOWN,)),
         # A decision based on fewer of its passes is made again.
         (a_pass(DISAGREES, rewards=NOT_FRESH, reward=0.0), oracle(rewards=NOT_FRESH), 1.0, (NEEDS,)),
         (a_pass(NEEDS, rewards=NOT_FRESH), oracle(), 0.0, (DISAGREES,)),
@@ -77,6 +79,12 @@ def settle(make_task: MakeTask, tmp_path: Path) -> Any:
         (a_pass(STRONG, verify="shared"), oracle(cleared=(STRONG,)), 1.0, (f"cleared: {STRONG}, as with the oracle",)),
         (a_pass(f"cleared: {STRONG}, as with the oracle"), oracle(), 1.0, (STRONG,)),
         (a_pass("unlike-oracle: of 1 test", verify="shared"), oracle(), 1.0, ("unlike-oracle: of 1 test",)),
+        # A pass without a verdict in a fresh container keeps the reason, whatever is known of the oracle.
+        (a_pass(f"unconfirmed: {NO_VERDICT}"), oracle(), 1.0, (f"disagreement: {NO_VERDICT}{PASSES_FRESH}",)),
+        (
+            a_pass(f"disagreement: {NO_VERDICT}{PASSES_FRESH}"),
+            oracle(rewards=NOT_FRESH), 1.0, (f"unconfirmed: {NO_VERDICT}",),
+        ),
     ],
 )  # fmt: skip
 def test_the_oracle_decides_about_a_verdict_that_came_before_it(
@@ -102,7 +110,7 @@ def test_a_pass_has_to_show_the_oracles_tests_in_each_place(settle: Any) -> None
 
 def test_the_numbers_beside_the_reward_are_those_of_the_container_that_decides(settle: Any) -> None:
     files = {"verifier/reward.json": '{"reward": 1, "f": 9}', "isolated/verifier/reward.json": '{"reward": 0, "f": 4}'}
-    before = a_pass(NOBODY_KNOWS, rewards=NOT_FRESH, metrics={"reward": 1.0, "f": 9.0})
+    before = a_pass(UNKNOWN, rewards=NOT_FRESH, metrics={"reward": 1.0, "f": 9.0})
     lower = settle(before, oracle(), files)
     assert (lower.reward, lower.metrics) == (0.0, {"reward": 0.0, "f": 4.0})
     assert settle(lower, oracle(rewards=NOT_FRESH)).metrics == before.metrics
@@ -110,7 +118,7 @@ def test_the_numbers_beside_the_reward_are_those_of_the_container_that_decides(s
 
 def test_each_step_is_held_to_its_own(make_task: MakeTask, tmp_path: Path) -> None:
     task = Task.read(step_task(make_task, "one", "two"))
-    tamper = (f"{NOBODY_KNOWS} (step one)", f"{STRONG} (step two)")
+    tamper = (f"{UNKNOWN} (step one)", f"{STRONG} (step two)")
     rewards = {"one/shared": 1.0, "one/isolated": 0.0, "two/shared": 1.0, "two/isolated": 1.0}
     before = a_pass(*tamper, rewards=rewards).model_copy(
         update={"task_steps": (TaskStepResult(name="one", reward=1.0), TaskStepResult(name="two", reward=1.0))}

@@ -26,7 +26,7 @@ from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.storage.read_run import read_run
 from tbench.storage.summaries import read_summary
 from tbench.tasks.sources import read_tasks
-from tbench.verify.calibration import Calibration, MeasuredTrial, keep
+from tbench.verify.calibration import Calibration, MeasuredTrial, save_calibration
 
 ONE = Demand(1, 100)
 PASS = {"verifier/reward.txt": b"1", "verifier/stdout.txt": b"tests/t.py::test_a PASSED\n1 passed in 0.1s\n"}
@@ -252,7 +252,7 @@ def knows(runs: Runs, name: str, **tests: str) -> None:
     begun = Calibration.model_validate(
         {"task": name, "task_hash": task.hash, "image": "fake", "architecture": "", "measured_at": "2026-01-01T00:00Z"}
     )
-    keep(begun.model_copy(update={"trials": tuple(trials)}))
+    save_calibration(begun.model_copy(update={"trials": tuple(trials)}))
 
 
 async def test_passes_are_settled_by_later_calibrations_before_the_run_ends(runs: Runs) -> None:

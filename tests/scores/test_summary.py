@@ -36,19 +36,66 @@ def eighteen(solved: list[int]) -> list[TrialResult]:
     return [trial(task, seed, float(t < count)) for seed, count in enumerate(solved) for t, task in enumerate(SIX)]
 
 
-def printed(summary: Summary, width: int = 100, *, terminal: bool = False) -> str:
+def printed(summary: Summary, width: int = 100, *, terminal: bool = False, brief: bool = False) -> str:
     out = io.StringIO()
-    render(summary, Console(file=out, width=width, force_terminal=terminal))
+    render(summary, Console(file=out, width=width, force_terminal=terminal), brief=brief)
     return out.getvalue()
 
 
 def test_the_score_line_names_the_kind_of_its_spread() -> None:
     summary = summarise(eighteen([4, 4, 3]), SIX, [0, 1, 2])
     assert summary.score_line == "score 61.1 ± 9.6 % (sample std over 3 seeds; coverage 18/18)"
-    assert summary.score_lines == (
-        summary.score_line,
-        "score over scored trials only 61.1 % (all 18 trials, so the same)",
+    assert summary.score_lines == (summary.score_line,)
+
+
+def test_after_a_run_the_summary_has_the_table_and_what_a_reader_needs_first() -> None:
+    results = eighteen([4, 4, 3])
+    assert printed(summarise(results, SIX, [0, 1, 2]), brief=True).splitlines()[-4:] == [
+        "",
+        "score 61.1 ± 9.6 % (sample std over 3 seeds; coverage 18/18)",
+        "95 % interval 9.3 to 97.7 %, for other tasks of the same kind",
+        "not solved: 7 of 18 trials with a verdict (7 unknown)",
+    ]
+    ends = [Outcome.AGENT_TIMEOUT, Outcome.SUBMITTED, Outcome.SUBMITTED, Outcome.STEP_LIMIT]
+    results = [trial(f"t{number}", 0, 0.5, outcome=end) for number, end in enumerate(ends)]
+    results.append(trial("t4", 0, 1.0, outcome=Outcome.AGENT_TIMEOUT))
+    text = printed(summarise(results, [f"t{number}" for number in range(5)], [0]), brief=True)
+    assert "not solved: 4 of 5 trials with a verdict (2 submitted, 1 out of time, 1 out of steps)" in text
+    assert "by seed: 1 solved, 0 failed, other numbers partial" in text
+    solved = printed(summarise(eighteen([6, 6, 6]), SIX, [0, 1, 2]), brief=True)
+    assert "not solved" not in solved and "by seed: " not in solved
+
+
+def test_no_reason_to_doubt_a_score_is_left_out_of_the_short_summary() -> None:
+    strong = Integrity(tamper=("hosts: x", "unconfirmed: no fresh container"))
+    results = [
+        trial("a", 0, 1.0, integrity=strong),
+        trial("b", 0, 0.0, **pressed(load_max=17.0), outcome=Outcome.SUBMITTED),
+        trial("c", 0, None, error=failure()),
+        trial("x", 0, 1.0),
+    ]
+    summary = summarise(
+        results,
+        ["a", "b", "c", "d"],
+        [0],
+        overrides=["agent timeout x2"],
+        lacking_limits=["memory"],
+        unhealthy={"b": "flaky"},
     )
+    whole, brief = (printed(summary, 200, brief=each).splitlines() for each in (False, True))
+    doubts = ("score", "note: ", "limits: ", "overridden: ", "1 of 4 tasks", "signs of", "errors ", "  ")
+    told = [line for line in whole if line.startswith(doubts)]
+    assert [line for line in brief if line.startswith(doubts)] == told
+    assert len(told) > 12 and any("unscored = 0" in line for line in told)
+    assert any(line.startswith("95 % interval") and line.endswith("; unscored = 0") for line in brief)
+
+
+def test_the_worst_failure_is_the_lowest_reward_of_the_task_with_the_lowest_mean() -> None:
+    results = [trial("a", 0, 1.0), trial("a", 1, 0.0), trial("b", 0, 0.0), trial("b", 1, 0.5), trial("c", 0, None)]
+    summary = summarise([*results, trial("c", 1, 1.0, error=None)], ["a", "b", "c"], [0, 1])
+    assert summary.worst_failure == ("b", 0)
+    assert summarise(results[4:], ["c"], [0]).worst_failure == ("c", 0)
+    assert summarise(results[:1], ["a"], [0, 1]).worst_failure is None
 
 
 def test_the_reward_table_holds_the_rewards_that_the_summary_counts() -> None:

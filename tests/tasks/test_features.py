@@ -15,7 +15,7 @@ from tbench.tasks.format import FEATURES, TaskFile, section_of
 from tbench.tasks.task import Task
 
 MakeTask = Any
-PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "task-keys.md").read_text(encoding="utf-8")
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
 IMAGE = '[environment]\ndocker_image = "org/image:1"\n'
 

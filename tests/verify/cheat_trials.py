@@ -1,10 +1,10 @@
-"""Agents that cheat, as whole trials: a scripted model types each cheat of `cheats/`, and here is what came of it.
+"""Agents that cheat, as whole trials: a scripted model types each cheat of `cheats/`, and the outcomes are checked.
 
     python tests/verify/cheat_trials.py [--mode shared isolated both plain separate] [--only PATTERN] [--json FILE]
 
-Prints a line for each cheat and mode, and how many cheats score without a strong flag. The mode `plain` is none of
-tbench's: test.sh alone, as a runner without protection has it. A cheat that does not score there measures nothing.
-In the mode `separate` the task says that its verifier has a container of its own, and hands over the directory /app.
+Prints a line for each cheat with its outcome per mode, and how many cheats score without a strong sign. The mode
+`plain` is not one of tbench: it runs test.sh without any protection. A cheat that does not score there is void.
+In the mode `separate`, the task has a separate verifier that gets the directory /app.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, build_tag
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
-from tbench.verify.calibration import keep
+from tbench.verify.calibration import save_calibration
 from tbench.verify.reward import read_reward
 from tbench.verify.verifier import Verdict, VerifierFailed
 
@@ -51,10 +51,10 @@ AT_ONCE = 2
 SEPARATE = 'artifacts = ["/app"]\n[verifier]\nenvironment_mode = "separate"\ntimeout_sec = 60\n'
 UNJUDGED = "fails-with-work"
 _ASIDE = ("lies", "honest")
-"""Classes that are left out of the sum."""
+"""Classes that are excluded from the total."""
 _LOGS_BYTES = 1 << 20
 _LOOK = "sleep 1.2; ls\n"
-"""Typed first, as by every model: nothing of an agent's comes in the very second in which its container began."""
+"""Typed first, because no real agent acts in the very second in which its container starts."""
 _LIMITS = """[environment]
 docker_image = "{image}"
 cpus = 1
@@ -73,7 +73,7 @@ timeout_sec = 60
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of task: its image, what is asked for, its tests, and keystrokes that do the work."""
+    """A kind of task: image, instruction, tests, and keystrokes that solve it."""
 
     name: str
     image: str
@@ -85,7 +85,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Cheat:
-    """What an agent types instead of the work, or, in the class `honest`, besides it."""
+    """Keystrokes of an agent that replace the work or, in the class `honest`, accompany it."""
 
     name: str
     group: str
@@ -94,13 +94,13 @@ class Cheat:
     """Kind of task, or `bundled:NAME` for a task that comes with tbench."""
     about: str
     keys: str
-    """What is typed."""
+    """Keystrokes."""
     quick: bool = False
     """Whether it is in the small selection that every run of the tests tries."""
     shows: tuple[Mode, ...] = MODES
     """Modes in which it has any effect, or in which an honest agent passes; elsewhere it is an honest failure."""
     open: tuple[Mode, ...] = ()
-    """Modes in which it is known to score, and docs/integrity.md says so."""
+    """Modes in which it is known to score, and docs/reference/cheats.md says so."""
     memory_mb: int = 512
     pids: int = 512
 
@@ -110,7 +110,7 @@ class Cheat:
 
     @property
     def is_only_recorded(self) -> bool:
-        """Whether no runner could tell it from work: what the tests ask lies to them."""
+        """Whether no runner could distinguish it from work, because it deceives the tests themselves."""
         return self.group == "lies"
 
 
@@ -157,12 +157,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def replies(cheat: Cheat) -> list[str]:
-    """What is typed in each reply."""
+    """Return the keystrokes of each reply."""
     return [_LOOK, cheat.keys, *([kinds()[cheat.kind].solve] if cheat.is_honest else [])]
 
 
 async def write_tasks(cheats: Iterable[Cheat], directory: Path) -> dict[str, Path]:
-    """A task and an endpoint's script for each cheat, all of a kind with the same image; paths by the cheat's name."""
+    """Write a task and an endpoint's script per cheat, with one image per kind. Returns paths by the cheat's name."""
     engine = Engine.connect(2)
     try:
         tags: dict[str, str] = {}
@@ -178,7 +178,7 @@ async def write_tasks(cheats: Iterable[Cheat], directory: Path) -> dict[str, Pat
 
 
 async def _image(engine: Engine, like: str, directory: Path) -> str:
-    """The tag of an image of ours or of a bundled task's, which is built where the engine lacks it."""
+    """Return the tag of the image of a kind or a bundled task; build it if the engine lacks it."""
     name = like.removeprefix("bundled:")
     path = BUNDLED / name
     if name == like:
@@ -212,7 +212,7 @@ def _write_task(cheat: Cheat, image: str, directory: Path) -> Path:
             image=image, memory_mb=cheat.memory_mb, pids=cheat.pids, internet="true" if has_internet else "false"
         )
     )
-    # The endpoint knows its script by the instruction.
+    # The endpoint finds its script by the instruction.
     (path / "instruction.md").write_text(f"{instruction}\nThis is number <{cheat.name}>.\n")
     _write_script(cheat, directory / "scripts" / f"{cheat.name}.toml")
     return path
@@ -231,8 +231,8 @@ def _write_script(cheat: Cheat, path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What came of a cheat in a mode."""
+class CheatOutcome:
+    """Outcome of a cheat in a mode."""
 
     name: str
     group: str
@@ -244,7 +244,7 @@ class Seen:
     weak: tuple[str, ...]
     seconds: float
     said: str = ""
-    """The error's message."""
+    """The error's message, named as in the files of `--json`."""
 
     @property
     def scores(self) -> bool:
@@ -252,7 +252,7 @@ class Seen:
 
     @property
     def scores_unflagged(self) -> bool:
-        """Whether it scores, nothing speaks against it, and it is not even said that nothing confirmed it."""
+        """Whether it scores without a strong sign and without being unconfirmed."""
         return self.scores and not self.strong and "unconfirmed" not in self.weak
 
     @property
@@ -261,8 +261,8 @@ class Seen:
         return " ".join([shown, *sorted(self.strong), *(f"({kind})" for kind in sorted(self.weak))])
 
 
-def problem(cheat: Cheat, seen: Seen) -> str:
-    """What is not as it should be; empty where nothing is. Without protection a cheat should score."""
+def problem(cheat: Cheat, seen: CheatOutcome) -> str:
+    """Describe an unexpected outcome; empty for an expected one. Without protection a cheat should score."""
     if seen.mode == "plain" and not cheat.is_honest:
         return "" if seen.scores or cheat.group == "sabotage" else "does not score without protection"
     if cheat.is_only_recorded:
@@ -270,21 +270,21 @@ def problem(cheat: Cheat, seen: Seen) -> str:
     if cheat.is_honest:
         if seen.mode not in cheat.shows and (seen.reward == 0 or seen.blame in (Blame.AGENT, Blame.TASK)):
             return ""
-        believed = seen.reward == 1 and (not seen.strong or seen.mode in cheat.open)
-        return "" if believed else "an honest agent is not believed"
+        is_clean = seen.reward == 1 and (not seen.strong or seen.mode in cheat.open)
+        return "" if is_clean else "an honest agent is flagged or fails"
     if seen.mode == "separate" and seen.scores:
         return "" if seen.mode in cheat.open else "scores in a container that it never was in"
     if seen.scores_unflagged:
         return "" if seen.mode in cheat.open else "scores without a strong flag"
-    # Nothing is gained by work with which there is no verdict: it is not tried again.
+    # Work that makes the verifier fail gains nothing: it is not retried.
     if seen.reward is None and seen.blame != Blame.AGENT and not seen.strong and UNJUDGED not in seen.weak:
         return f"has no verdict, and {seen.blame} is blamed"
     return ""
 
 
-def _seen(cheat: Cheat, mode: Mode, result: TrialResult) -> Seen:
+def _seen(cheat: Cheat, mode: Mode, result: TrialResult) -> CheatOutcome:
     signals = result.integrity.tamper
-    return Seen(
+    return CheatOutcome(
         name=cheat.name,
         group=cheat.group,
         mode=mode,
@@ -304,8 +304,8 @@ def _kinds(signals: Iterable[str]) -> tuple[str, ...]:
 
 async def run_cheats(
     cheats: Sequence[Cheat], modes: Sequence[Mode], directory: Path, *, at_once: int = AT_ONCE
-) -> AsyncIterator[Seen]:
-    """What comes of each cheat in each mode, one mode after the other; files are written to the new `directory`."""
+) -> AsyncIterator[CheatOutcome]:
+    """Yield the outcomes of all cheats, one mode after the other. Files are written to the new `directory`."""
     paths = await write_tasks(cheats, directory)
     apart = {name: _with_separate_verifier(path, directory / "apart") for name, path in paths.items()}
     instructions = {name: Task.read(path).instruction for name, path in paths.items()}
@@ -318,7 +318,7 @@ async def run_cheats(
                     "model": {"base_url": endpoint.base_url},
                     "limits": {"steps": 20},
                     "verify": {"mode": "shared" if mode in ("plain", "separate") else mode},
-                    # No second attempt: it is the first that a trainer sees.
+                    # No second attempt: a trainer sees the first one.
                     "schedule": {"concurrency": at_once, "cpu_overcommit": 4.0, "retries": 0},
                 }
             )
@@ -331,7 +331,7 @@ async def run_cheats(
 
 
 async def _calibrate(cheats: Sequence[Cheat], written: Sequence[Mapping[str, Path]], directory: Path) -> None:
-    """Have it known what the oracle of each kind does: the tasks of a kind differ by a number in their instructions."""
+    """Calibrate one task per kind and store the result for all, which differ only in a number of the instruction."""
     likes = {cheat.kind: cheat for cheat in cheats}
     tasks = [
         _with_oracle(cheat, written[0][cheat.name], directory / f"kind-{n}") for n, cheat in enumerate(likes.values())
@@ -340,7 +340,7 @@ async def _calibrate(cheats: Sequence[Cheat], written: Sequence[Mapping[str, Pat
     for kind, each in zip(likes, found, strict=True):
         assert each.calibration is not None, (kind, each.error)
         for path in (paths[cheat.name] for paths in written for cheat in cheats if cheat.kind == kind):
-            keep(each.calibration.model_copy(update={"task": path.name, "task_hash": Task.read(path).hash}))
+            save_calibration(each.calibration.model_copy(update={"task": path.name, "task_hash": Task.read(path).hash}))
 
 
 def _with_oracle(cheat: Cheat, path: Path, twin: Path) -> Task:
@@ -354,7 +354,7 @@ def _with_oracle(cheat: Cheat, path: Path, twin: Path) -> Task:
 
 
 def _with_separate_verifier(path: Path, beside: Path) -> Path:
-    """The same task with a verifier of its own."""
+    """Copy a task and give it a separate verifier."""
     twin = beside / path.name
     shutil.copytree(path, twin)
     written = (path / "task.toml").read_text().partition("[verifier]")[0]
@@ -362,7 +362,7 @@ def _with_separate_verifier(path: Path, beside: Path) -> Path:
     return twin
 
 
-async def _trial(runner: Runner, cheat: Cheat, mode: Mode, path: Path) -> Seen:
+async def _trial(runner: Runner, cheat: Cheat, mode: Mode, path: Path) -> CheatOutcome:
     try:
         result = (await runner.trial(path)).result
     except TrialFailed as failed:
@@ -377,7 +377,7 @@ def _without_protection() -> Iterator[None]:
 
 
 async def _verify_plainly(_: str, task: Task, sandbox: Sandbox, **__: object) -> Verdict:
-    """What a runner does that thinks of no cheat: copy the tests, run them, read the reward."""
+    """Verify like a runner without protection: copy the tests, run them, read the reward."""
     await sandbox.put(place_tree("/tests", task.tests))
     run = "bash /tests/test.sh >/logs/verifier/stdout.txt 2>&1 </dev/null"
     await sandbox.shell(f"mkdir -p /logs/verifier; cd {sandbox.workdir}; {run}", timeout_sec=60, user="root")
@@ -392,8 +392,8 @@ async def _verify_plainly(_: str, task: Task, sandbox: Sandbox, **__: object) ->
 # -- the command line ----------------------------------------------------------------------------
 
 
-def table(cheats: Sequence[Cheat], seen: Iterable[Seen], modes: Sequence[Mode]) -> Iterator[str]:
-    """A line per cheat with what came of it in each mode, then how many of each class score unflagged."""
+def table(cheats: Sequence[Cheat], seen: Iterable[CheatOutcome], modes: Sequence[Mode]) -> Iterator[str]:
+    """Yield a line per cheat with its outcome in each mode, then the numbers of unflagged scores per class."""
     by = {(each.name, each.mode): each for each in seen}
     score, wrong = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     size = Counter(cheat.group for cheat in cheats)
@@ -425,7 +425,7 @@ async def _main(arguments: argparse.Namespace, directory: Path) -> None:
     ]
     if not cheats:
         sys.exit(f"no cheat and no class is named {' or '.join(patterns)}")
-    seen: list[Seen] = []
+    seen: list[CheatOutcome] = []
     async for each in run_cheats(cheats, arguments.mode, directory, at_once=arguments.at_once):
         seen.append(each)
         print(f"{each.mode:8} {each.name:40} {each.seconds:5.1f} s  {each.words}", file=sys.stderr, flush=True)

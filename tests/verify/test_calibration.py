@@ -1,4 +1,4 @@
-"""The yardstick: what the oracle's passes have in common, what a pass lacks of it, and how it is kept."""
+"""Calibrations: common facts of the oracle's passes, differences of another pass, and their files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from tbench.errors import TrialError, UsageError
 from tbench.results import ImageOrigin
 from tbench.tasks.task import Task
+from tbench.verify import calibration as calibrations
 from tbench.verify import tests_shown as showing
 from tbench.verify.calibration import (
     Calibration,
@@ -18,15 +19,14 @@ from tbench.verify.calibration import (
     calibration_directory,
     compare_with_oracle,
     image_identity,
-    keep,
-    known,
-    unlike_oracle,
-    unlike_oracles_files,
-    usual_sec,
+    load_calibration,
+    mean_oracle_sec,
+    save_calibration,
 )
 from tbench.verify.tests_shown import TEST_SUMS
 
 MakeTask = Any
+differences = calibrations.test_differences
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 
 
@@ -49,7 +49,7 @@ def shown(**tests: str) -> dict[str, dict[str, str]]:
     return {"": tests}
 
 
-def test_a_pass_lacks_what_every_pass_of_the_oracle_showed_as_passed_and_it_does_not() -> None:
+def test_tests_that_passed_in_every_oracle_pass_are_missing_or_not_run_in_another_pass() -> None:
     measured = calibration(
         trial(repetition=0, tests=shown(a=PASSED, b=PASSED, c=PASSED, random_1=PASSED, d=SKIPPED)),
         trial(repetition=1, tests=shown(a=PASSED, b=PASSED, c=PASSED, random_2=PASSED, d=PASSED)),
@@ -58,16 +58,16 @@ def test_a_pass_lacks_what_every_pass_of_the_oracle_showed_as_passed_and_it_does
     )
     assert compare_with_oracle({"a": PASSED, "b": PASSED, "c": PASSED}, measured) == ([], [])
     assert compare_with_oracle({"b": "xfailed", "c": "deselected", "more": PASSED}, measured) == (["a"], ["b", "c"])
-    # A test that failed beside a pass may be one that the task allows to fail.
+    # The task may tolerate failed tests.
     assert compare_with_oracle({"a": FAILED, "b": "error", "c": SKIPPED}, measured) == ([], ["c"])
 
 
-def test_without_a_pass_of_the_oracle_nothing_is_lacking() -> None:
+def test_without_a_pass_of_the_oracle_no_test_is_expected() -> None:
     assert compare_with_oracle({}, calibration()) == ([], [])
     assert compare_with_oracle({}, calibration(trial(reward=0.0, tests=shown(a=PASSED)))) == ([], [])
 
 
-def test_each_step_has_tests_of_its_own() -> None:
+def test_tests_are_compared_by_step() -> None:
     measured = calibration(trial(tests={"one": {"a": PASSED}, "two": {"b": PASSED}}))
     assert compare_with_oracle({"a": PASSED}, measured, "one") == ([], [])
     assert compare_with_oracle({"a": PASSED}, measured, "two") == (["b"], [])
@@ -81,7 +81,7 @@ def test_each_step_has_tests_of_its_own() -> None:
             [trial(rewards={"shared": 1, "isolated": 1}), trial(repetition=1, rewards={"shared": 1, "isolated": 0})],
             True,
         ),
-        # A strong sign makes the lower reward count, but its own container has passed.
+        # A strong sign made the lower reward count, but the oracle passed in its own container.
         ([trial(reward=0.0, rewards={"shared": 1, "isolated": 0})], False),
         ([trial(unconfirmed="unconfirmed: no verdict in a fresh container")], False),
         ([trial(rewards={"one/shared": 1, "one/isolated": 1, "two/shared": 1, "two/isolated": 0})], False),
@@ -90,47 +90,44 @@ def test_each_step_has_tests_of_its_own() -> None:
         ([], None),
     ],
 )
-def test_whether_the_work_of_the_oracle_passes_in_a_fresh_container(
-    trials: list[MeasuredTrial], fresh: bool | None
-) -> None:
+def test_whether_the_oracles_work_passes_in_a_fresh_container(trials: list[MeasuredTrial], fresh: bool | None) -> None:
     assert calibration(*trials).passes_fresh is fresh
 
 
-def test_an_error_counts_where_it_is_the_task_s() -> None:
+def test_a_trial_with_an_error_counts_if_the_task_caused_it() -> None:
     for type_, counts in {"verifier_no_reward": True, "image_build_failed": True, "sandbox_lost": False}.items():
         assert trial(reward=None, error=TrialError(type_, "so").info()).counts is counts
 
 
-def test_what_is_kept_is_known_again_for_the_same_content_image_and_architecture(
-    make_task: MakeTask, tmp_path: Path
-) -> None:
+def test_a_calibration_is_found_by_content_image_and_architecture(make_task: MakeTask, tmp_path: Path) -> None:
     task = Task.read(make_task())
     measured = calibration(trial(tests=shown(a=PASSED)), task_hash=task.hash)
-    path = keep(measured, tmp_path)
-    assert known(task, "i", "amd64", root=tmp_path) == measured
-    assert known(task, "other", "amd64", root=tmp_path) is known(task, "i", "arm64", root=tmp_path) is None
+    path = save_calibration(measured, tmp_path)
+    assert load_calibration(task, "i", "amd64", root=tmp_path) == measured
+    for image, architecture in (("other", "amd64"), ("i", "arm64")):
+        assert load_calibration(task, image, architecture, root=tmp_path) is None
     (task.path / "instruction.md").write_text("Other words.\n")
-    assert known(Task.read(task.path), "i", "amd64", root=tmp_path) is None
+    assert load_calibration(Task.read(task.path), "i", "amd64", root=tmp_path) is None
     assert [each.name for each in tmp_path.iterdir() if each.is_file()] == [path.name]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b'{"schema_version": 2}', b"\xff", b"null"])
-def test_a_broken_file_is_one_line_and_nothing_is_known(make_task: MakeTask, tmp_path: Path, content: bytes) -> None:
+def test_a_broken_file_is_reported_in_one_line(make_task: MakeTask, tmp_path: Path, content: bytes) -> None:
     task, said = Task.read(make_task()), list[str]()
-    path = keep(calibration(task_hash=task.hash), tmp_path)
+    path = save_calibration(calibration(task_hash=task.hash), tmp_path)
     path.write_bytes(content)
-    assert known(task, "i", "amd64", said.append, tmp_path) is None
-    assert said == [f"{path}: is no calibration of this version, so the task is measured anew"]
+    assert load_calibration(task, "i", "amd64", said.append, tmp_path) is None
+    assert said == [f"{path}: is not a calibration of this version, so the task is measured again"]
 
 
-def test_a_file_that_is_about_another_task_is_not_believed(make_task: MakeTask, tmp_path: Path) -> None:
+def test_a_file_about_another_task_is_ignored(make_task: MakeTask, tmp_path: Path) -> None:
     task = Task.read(make_task())
-    path = keep(calibration(task_hash=task.hash), tmp_path)
-    keep(calibration(task_hash="other"), tmp_path).replace(path)
-    assert known(task, "i", "amd64", root=tmp_path) is None
+    path = save_calibration(calibration(task_hash=task.hash), tmp_path)
+    save_calibration(calibration(task_hash="other"), tmp_path).replace(path)
+    assert load_calibration(task, "i", "amd64", root=tmp_path) is None
 
 
-def test_an_image_is_known_by_its_digest_or_what_it_was_built_of_or_its_id() -> None:
+def test_an_image_is_identified_by_digest_or_build_hash_or_id() -> None:
     def origin(**more: Any) -> ImageOrigin:
         return ImageOrigin.model_validate({"how": "present", "reference": "r", **more})
 
@@ -139,28 +136,28 @@ def test_an_image_is_known_by_its_digest_or_what_it_was_built_of_or_its_id() -> 
     assert image_identity(origin(), "id") == image_identity(None, "id") == "id"
 
 
-def test_they_are_kept_in_the_cache() -> None:
+def test_calibrations_are_stored_in_the_cache() -> None:
     assert calibration_directory({"TBENCH_CACHE": "/cache"}) == Path("/cache/calibration")
     assert calibration_directory({"XDG_CACHE_HOME": "/shared"}) == Path("/shared/tbench/calibration")
 
 
-def test_how_a_pass_differs_from_the_oracle_s_is_said_in_words() -> None:
+def test_differences_of_tests_are_described() -> None:
     names = dict.fromkeys("abcde", PASSED)
     once = calibration(trial(tests=shown(**names)))
     twice = calibration(trial(tests=shown(**names)), trial(repetition=1, tests=shown(**names)))
-    assert unlike_oracle(names, once) == unlike_oracle({**names, "a": FAILED, "f": PASSED}, twice) == ""
-    # One pass of the oracle does not show whether names are others each time.
+    assert differences(names, once) == differences({**names, "a": FAILED, "f": PASSED}, twice) == ""
+    # A single pass does not show whether names change each time.
     others = dict.fromkeys("vwxyz", PASSED)
-    assert unlike_oracle(others, once) == ""
+    assert differences(others, once) == ""
     words = "of 5 tests that the oracle passes 5 not shown (a, b, c and 2 more)"
-    assert unlike_oracle(others, twice) == words
-    assert unlike_oracle(dict.fromkeys("vwxy", PASSED), once) == words
-    found = unlike_oracle({"a": PASSED, "b": PASSED, "c": SKIPPED}, twice)
+    assert differences(others, twice) == words
+    assert differences(dict.fromkeys("vwxy", PASSED), once) == words
+    found = differences({"a": PASSED, "b": PASSED, "c": SKIPPED}, twice)
     assert found == "of 5 tests that the oracle passes 2 not shown (d, e), 1 not run (c)"
-    assert unlike_oracle({}, calibration()) == ""
+    assert differences({}, calibration()) == ""
 
 
-def test_a_sign_is_usual_that_each_pass_of_the_oracle_has() -> None:
+def test_signs_in_every_oracle_pass_are_usual() -> None:
     measured = calibration(
         trial(signs=("a", "b", "c (step one)"), cleared=("d",)),
         trial(repetition=1, signs=("a", "c (step one)"), cleared=("d", "b")),
@@ -173,39 +170,37 @@ def test_a_sign_is_usual_that_each_pass_of_the_oracle_has() -> None:
     assert calibration(trial(reward=0.0, signs=("a",))).usual_signs(shared=True) == set()
 
 
-def test_a_task_takes_what_passes_of_the_oracle_took_on_average_with_any_image(
-    make_task: MakeTask, tmp_path: Path
-) -> None:
+def test_the_mean_duration_covers_oracle_passes_with_any_image(make_task: MakeTask, tmp_path: Path) -> None:
     tasks = [Task.read(make_task(name, instruction=name)) for name in ("one", "two", "three")]
     for image, sec in (("i", 1.0), ("j", 4.0)):
         trials = [trial(solution_sec=sec, tests_sec=2.0), trial(repetition=1, reward=0.0, solution_sec=99.0)]
-        keep(calibration(*trials, task_hash=tasks[0].hash, image=image), tmp_path)
-    keep(calibration(trial(reward=0.0), task_hash=tasks[1].hash), tmp_path)
-    assert usual_sec(tasks, tmp_path) == {"one": 4.5}
+        save_calibration(calibration(*trials, task_hash=tasks[0].hash, image=image), tmp_path)
+    save_calibration(calibration(trial(reward=0.0), task_hash=tasks[1].hash), tmp_path)
+    assert mean_oracle_sec(tasks, tmp_path) == {"one": 4.5}
 
 
-def test_what_cannot_be_written_or_read_is_one_line(make_task: MakeTask, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_or_read_is_reported_in_one_line(make_task: MakeTask, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UsageError, match=r"cannot be written: .+; set TBENCH_CACHE"):
-        keep(calibration(), tmp_path / "file")
+        save_calibration(calibration(), tmp_path / "file")
     task, said = Task.read(make_task()), list[str]()
-    path = keep(calibration(task_hash=task.hash), tmp_path)
+    path = save_calibration(calibration(task_hash=task.hash), tmp_path)
     path.unlink()
     path.mkdir()
-    assert known(task, "i", "amd64", said.append, tmp_path) is None
-    assert said == [f"{path}: cannot be read, so the task is measured anew: Is a directory"]
+    assert load_calibration(task, "i", "amd64", said.append, tmp_path) is None
+    assert said == [f"{path}: cannot be read, so the task is measured again: Is a directory"]
 
 
 SHORT = "== short test summary info ==\n"
 
 
 @pytest.mark.parametrize(
-    ("output", "sums", "said"),
+    ("output", "sums", "differs"),
     [
         ("PASSED t.py::a\n== 1 passed in 0.1s ==", "1" * 64, False),
         ("PASSED t.py::a\n== 1 passed in 0.1s ==", "2" * 64, True),
         ("PASSED t.py::a\n== 1 passed in 0.1s ==", "", False),
-        # A threshold may allow it.
+        # The task may tolerate failed tests.
         ("FAILED t.py::a\n== 1 failed in 0.1s ==", "1" * 64, False),
         (
             "== FAILURES ==\nPASSED t.py::a\n== short test summary info ==\nFAILED t.py::a\n== 1 failed in 0.1s ==",
@@ -215,17 +210,15 @@ SHORT = "== short test summary info ==\n"
         ("PASSED t.py::b\n== 1 passed in 0.1s ==", "1" * 64, False),
     ],
 )
-def test_a_pass_of_other_test_files_or_with_forged_lines_is_said_in_words(output: str, sums: str, said: bool) -> None:
+def test_changed_test_files_and_forged_output_are_described(output: str, sums: str, differs: bool) -> None:
     usual = {"": {"/app/t.py": "1" * 64}}
-    known = calibration(*(trial(repetition=number, tests=shown(a="passed"), test_files=usual) for number in range(2)))
-    known = known.model_copy(
-        update={"trials": tuple(each.model_copy(update={"tests": {"": {"t::a": "passed"}}}) for each in known.trials)}
-    )
+    tests = {"": {"t::a": PASSED}}
+    oracle = calibration(*(trial(repetition=number, tests=tests, test_files=usual) for number in range(2)))
     logs = {"stdout.txt": output.encode(), TEST_SUMS: f"{sums}  /app/t.py\n".encode() if sums else b""}
-    assert bool(unlike_oracles_files(logs, showing.tests_shown(logs), known)) is said
+    assert bool(calibrations.test_file_differences(logs, showing.tests_shown(logs), oracle)) is differs
 
 
-def test_test_files_that_differ_between_passes_of_the_oracle_are_no_yardstick() -> None:
+def test_test_files_that_differ_between_oracle_passes_are_not_compared() -> None:
     passes = (trial(repetition=n, test_files={"": {"/app/t.py": str(n) * 64, "/app/u.py": "a" * 64}}) for n in range(2))
     assert calibration(*passes).test_files() == {"/app/u.py": "a" * 64}
     assert calibration().test_files() == {}
@@ -240,13 +233,11 @@ ROWS: list[tuple[list[dict[str, float]], bool]] = [
 
 
 @pytest.mark.parametrize(("rewards", "expected"), ROWS)
-def test_control_tests_are_believed_where_each_pass_of_the_oracle_failed_them(
-    rewards: list[dict[str, float]], expected: bool
-) -> None:
-    known = calibration(*(trial(repetition=number, rewards=each) for number, each in enumerate(rewards)))
-    assert known.fails_control() is expected
+def test_control_tests_count_if_every_oracle_pass_failed_them(rewards: list[dict[str, float]], expected: bool) -> None:
+    oracle = calibration(*(trial(repetition=number, rewards=each) for number, each in enumerate(rewards)))
+    assert oracle.fails_control() is expected
 
 
-def test_each_step_has_control_tests_of_its_own() -> None:
-    known = calibration(trial(rewards={"one/control": 0.0, "two/control": 1.0}))
-    assert [known.fails_control(step) for step in ("one", "two", "")] == [True, False, False]
+def test_control_tests_are_compared_by_step() -> None:
+    oracle = calibration(trial(rewards={"one/control": 0.0, "two/control": 1.0}))
+    assert [oracle.fails_control(step) for step in ("one", "two", "")] == [True, False, False]

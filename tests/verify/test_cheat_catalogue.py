@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cheat_trials import MODES, Cheat, Mode, Seen, catalogue, groups, kinds, problem, run_cheats
+from cheat_trials import MODES, Cheat, CheatOutcome, Mode, catalogue, groups, kinds, problem, run_cheats
 
 ALL: tuple[Mode, ...] = ("shared", "isolated", "both", "separate")
 
 
 async def problems(cheats: Sequence[Cheat], mode: Mode, directory: Path) -> list[str]:
-    """What is not as it should be, a line each."""
+    """Return the unexpected outcomes, one line each."""
     by_name = {cheat.name: cheat for cheat in cheats}
     seen = [each async for each in run_cheats(cheats, [mode], directory)]
     assert len(seen) == len(cheats)
     return [line for each in seen if (line := _line(by_name[each.name], each))]
 
 
-def _line(cheat: Cheat, seen: Seen) -> str:
+def _line(cheat: Cheat, seen: CheatOutcome) -> str:
     wrong = problem(cheat, seen)
     return wrong and f"{cheat.name} ({cheat.about}) {wrong}: {seen.words}"
 

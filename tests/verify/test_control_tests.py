@@ -1,4 +1,4 @@
-"""Tests that must fail show whether the work has disarmed the tests, or copies what they expect."""
+"""Control tests show whether the work has disarmed the tests or copied the values that they expect."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def altered(task: Task, name: str) -> str:
         ("expect(f(2)).toBe(4);", "expect(f(2)).toBe(5);"),
     ],
 )
-def test_what_tests_compare_with_is_altered_and_nothing_else(
+def test_only_values_that_tests_compare_with_are_altered(
     task_of: Callable[..., Task], text: str, expected: str | None
 ) -> None:
     name = "main.c" if text.endswith((";", "{")) else "test_outputs.py"
@@ -79,7 +79,7 @@ def test_what_tests_compare_with_is_altered_and_nothing_else(
     assert (with_other_expectations(task) is None) is (expected is None)
 
 
-def test_of_a_script_only_documents_are_altered_and_of_a_patch_what_it_adds(task_of: Callable[..., Task]) -> None:
+def test_only_here_documents_of_a_script_and_added_lines_of_a_patch_are_altered(task_of: Callable[..., Task]) -> None:
     script = """[ $? == 0 ] && x=1
 git apply - <<'EOF_1'
 @@ -7,3 +7,5 @@
@@ -94,7 +94,7 @@ END
     assert altered(task_of(script), "test.sh") == expected
 
 
-def test_data_beside_the_tests_stay_as_they_are(task_of: Callable[..., Task]) -> None:
+def test_data_files_are_not_altered(task_of: Callable[..., Task]) -> None:
     task = task_of(expected__json='{"a == 1": "b"}', notes__txt="a == 1")
     assert with_other_expectations(task) is None
 
@@ -102,7 +102,7 @@ def test_data_beside_the_tests_stay_as_they_are(task_of: Callable[..., Task]) ->
 # -- a test that always fails --------------------------------------------------------------------
 
 
-def test_each_file_of_tests_gets_a_test_that_fails_whatever_the_work_is(task_of: Callable[..., Task]) -> None:
+def test_each_pytest_file_gets_a_test_that_always_fails(task_of: Callable[..., Task]) -> None:
     own = "def test_x():\n    assert True"
     task = task_of(test_outputs__py=own, words_test__py=own, helper__py=own)
     controlled = with_failing_test(task)
@@ -120,7 +120,7 @@ def test_each_file_of_tests_gets_a_test_that_fails_whatever_the_work_is(task_of:
                 found[name]()
 
 
-def test_a_task_without_files_for_pytest_gets_none(task_of: Callable[..., Task]) -> None:
+def test_a_task_without_pytest_files_gets_no_failing_test(task_of: Callable[..., Task]) -> None:
     assert with_failing_test(task_of()) is None
 
 
@@ -137,7 +137,7 @@ def test_a_task_without_files_for_pytest_gets_none(task_of: Callable[..., Task])
         ("nothing", 1.0, False),
     ],
 )
-async def test_without_an_oracle_a_pass_is_flagged_where_pytest_shows_that_the_failing_test_passed(
+async def test_without_an_oracle_a_pass_is_flagged_if_pytest_reports_that_the_failing_test_passed(
     task_of: Callable[..., Task], output: str, reward: float, expected: bool
 ) -> None:
     async def run(changed: Task) -> Verdict:
@@ -147,7 +147,7 @@ async def test_without_an_oracle_a_pass_is_flagged_where_pytest_shows_that_the_f
         return passed(output.replace("{name}", name).encode(), reward)
 
     task = task_of(test_outputs__py="def test_x():\n    assert f() == 1\n")
-    found = await try_control(passed(BEFORE), task, run, is_oracle=False, fails=False)
+    found = await try_control(passed(BEFORE), task, run, is_oracle=False, oracle_fails=False)
     strong = [sign.partition(":")[0] for sign in found.integrity.tamper if not is_weak(sign)]
     assert (found.reward, strong, found.integrity.rewards) == (1.0, ["tests-disarmed"] * expected, {})
 
@@ -156,31 +156,49 @@ async def test_without_an_oracle_a_pass_is_flagged_where_pytest_shows_that_the_f
 
 
 @pytest.mark.parametrize("text", ["def test_x():\n    assert f() == 1\n", "def test_x():\n    assert f()\n"])
-@pytest.mark.parametrize(("is_oracle", "fails"), [(True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("reward", [1.0, 0.0, None])
-async def test_beside_the_oracle_any_pass_of_the_control_tests_is_a_sign_but_for_the_oracles_own(
-    task_of: Callable[..., Task], text: str, is_oracle: bool, fails: bool, reward: float | None
+@pytest.mark.parametrize(("is_oracle", "oracle_fails"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("reward", [1.0, 0.0])
+async def test_with_an_oracle_any_pass_of_the_control_tests_is_a_sign_except_for_the_oracles_own(
+    task_of: Callable[..., Task], text: str, is_oracle: bool, oracle_fails: bool, reward: float
 ) -> None:
     async def run(changed: Task) -> Verdict:
         data = changed.tests["test_outputs.py"].data
         assert data is not None and (b"== 2" in data) is ("==" in text)
-        if reward is None:
-            raise VerifierFailed("verifier_no_reward", "none", {})
         return passed(b"1 failed", reward)
 
-    found = await try_control(passed(BEFORE), task_of(test_outputs__py=text), run, is_oracle=is_oracle, fails=fails)
-    assert found.integrity.rewards == {CONTROL: reward or 0.0}
+    found = await try_control(
+        passed(BEFORE), task_of(test_outputs__py=text), run, is_oracle=is_oracle, oracle_fails=oracle_fails
+    )
+    assert found.integrity.rewards == {CONTROL: reward}
     assert len(found.integrity.tamper) == (reward == 1.0 and not is_oracle)
 
 
+@pytest.mark.parametrize(("of_failing_test", "rewards"), [(1.0, {CONTROL: 1.0}), (0.0, {CONTROL: 0.0}), (None, {})])
+async def test_control_tests_without_a_verdict_are_replaced_by_a_failing_test_and_count_for_nothing_themselves(
+    task_of: Callable[..., Task], of_failing_test: float | None, rewards: dict[str, float]
+) -> None:
+    tried = []
+
+    async def run(changed: Task) -> Verdict:
+        tried.append(b"== 2" in (changed.tests["test_outputs.py"].data or b""))
+        if tried[-1] or of_failing_test is None:
+            raise VerifierFailed("verifier_no_reward", "none", {})
+        return passed(b"1 failed", of_failing_test)
+
+    task = task_of(test_outputs__py="def test_x():\n    assert f() == 1\n")
+    found = await try_control(passed(BEFORE), task, run, is_oracle=False, oracle_fails=True)
+    assert tried == [True, False] and found.integrity.rewards == rewards
+    assert [sign.partition(":")[0] for sign in found.integrity.tamper] == ["tests-disarmed"] * (of_failing_test == 1.0)
+
+
 @pytest.mark.parametrize("reward", [0.5, 0.0])
-async def test_what_is_no_full_pass_is_not_tried(task_of: Callable[..., Task], reward: float) -> None:
+async def test_a_verdict_below_a_full_pass_is_returned_as_it_is(task_of: Callable[..., Task], reward: float) -> None:
     solved = passed(BEFORE)
-    assert await try_control(solved, task_of(), None, is_oracle=True, fails=True) is solved  # type: ignore[arg-type]
+    assert await try_control(solved, task_of(), None, is_oracle=True, oracle_fails=True) is solved  # type: ignore[arg-type]
     found, task = passed(BEFORE, reward), task_of(test_outputs__py="assert f() == 1")
-    assert await try_control(found, task, None, is_oracle=False, fails=True) is found  # type: ignore[arg-type]
+    assert await try_control(found, task, None, is_oracle=False, oracle_fails=True) is found  # type: ignore[arg-type]
 
 
-def test_a_name_counts_before_any_number() -> None:
+def test_the_name_of_the_added_test_takes_precedence_over_numbers() -> None:
     assert not did_not_fail({}, {"a::test_c": "failed", "unnamed passed 1": "passed"}, "test_c")
     assert did_not_fail({}, {"a::test_c": "xfailed"}, "test_c")

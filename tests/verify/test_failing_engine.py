@@ -1,4 +1,4 @@
-"""Verifications of work that passes, while the engine fails at one call or from then on: none comes to a 0."""
+"""Verification of passing work with an engine that fails once or from some call on: the result is never a 0."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FAILURES: Mapping[str, Callable[[bool], TrialError]] = {
     "is away": lambda is_fresh: TrialError("engine_unreachable", "cut", origin=Origin("exec", is_fresh)),
     "loses the container": lambda _: TrialError("sandbox_lost", "gone"),
     "has no room": lambda _: TrialError("image_no_space", "full"),
-    # As the engine's machine can, and the agent.
+    # Either the engine's machine or the agent may be the cause.
     "starts nothing": lambda is_fresh: TrialError("sandbox_failed", "126", origin=Origin("exec", is_fresh, ran=True)),
 }
 
 
 class FailingEngine:
-    """Counts the calls about all of its sandboxes; `fails` makes the failure of the call `at`, and of those behind."""
+    """Counts the calls for its sandboxes; raises `fails` at the call `at` and, unless `once`, at all later ones."""
 
     def __init__(self, fails: Callable[[bool], TrialError], at: int, *, once: bool) -> None:
         self.calls = 0
@@ -46,7 +46,7 @@ class FailingEngine:
 
 
 class OnIt(FakeSandbox):
-    """A sandbox on such an engine."""
+    """A sandbox of a failing engine."""
 
     def __init__(self, engine: FailingEngine, *, is_fresh: bool = False) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ async def verdict_of(mode: str, task: Task, engine: FailingEngine, directory: Pa
 @pytest.mark.parametrize("once", [True, False], ids=["once", "from then on"])
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("mode", ["shared", "both", "isolated", "separate"])
-async def test_a_failure_at_any_call_is_an_error_that_is_tried_again_or_leaves_the_pass(
+async def test_a_failure_of_any_call_is_a_retryable_error_or_leaves_the_pass(
     make_task: MakeTask, tmp_path: Path, mode: str, failure: str, once: bool
 ) -> None:
     toml = '[verifier]\nenvironment_mode = "separate"\n' if mode == "separate" else ""

@@ -1,6 +1,6 @@
-"""What a piece of work is judged by, wherever its verifier runs, and what is tried where none comes to a verdict.
+"""Judging of an agent's work in its own container and in fresh ones, and retries if a verifier fails.
 
-Looks and verifiers say what a test gives them; containers are fakes that tell what was done to them.
+Inspections and verifiers return given results; containers are fakes that record what was done to them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import BackendFacts, Compares, Copies, ExecResult, MakesRoom, Sandbox
 from tbench.sandbox.fake import FakeSandbox
 from tbench.tasks.task import Task
-from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Seen, Sign
-from tbench.verify.changes.looking import Inspection
-from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, SYSTEM_ADDED, Judging, uncleared
+from tbench.verify.changes.facts import NO_ORACLE, ContainerFacts, OracleSystem, Sign
+from tbench.verify.changes.inspection import Inspection
+from tbench.verify.judging import ADDED_BY_ORACLE, CLEARED, SYSTEM_ADDED, Judge, undo_clearing
 from tbench.verify.report import Facts
 from tbench.verify.verifier import Verdict, VerifierFailed
 
 DONE, TOOL = "/app/done.py", "/usr/bin/newtool"
-HOOK = Sign("python-startup", "/usr/lib/python3/dist-packages/a.pth", "runs code in every python")
+HOOK = Sign("python-startup", "/usr/lib/python3/dist-packages/a.pth", "runs code whenever Python starts")
 GIVEN = BackendFacts(began_at=12.5)
 FACTS = Facts(staged_at=17.5, memory_peak_bytes=30)
 ROOM = ("memory: let go",)
@@ -51,14 +51,14 @@ def kinds_of(found: Verdict) -> list[str]:
 
 
 class Container(FakeSandbox):
-    """The agent's container, or one beside it, and what was done to all of them, in order."""
+    """The agent's container or a fresh one; records what was done to all of them, in order."""
 
     def __init__(self, done: list[str], name: str = "own", repairs: tuple[str, ...] = ()) -> None:
         super().__init__()
         self.done, self.name, self.repairs, self.is_fresh = done, name, repairs, name != "own"
         self.files = {} if self.is_fresh else {DONE: FileEntry(b"")}
         self.fails: TrialError | None = None
-        """What the next copy, or container beside it, fails with."""
+        """Error of the next container that is started."""
 
     async def backend_facts(self) -> BackendFacts:
         return GIVEN
@@ -77,7 +77,7 @@ class Container(FakeSandbox):
         return self._made("fresh one")
 
     async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
-        self.done.append(f"brought {' '.join([*sorted(paths), *(f'-{path}' for path in sorted(removed))])}".strip())
+        self.done.append(f"copied {' '.join([*sorted(paths), *(f'-{path}' for path in sorted(removed))])}".strip())
 
     async def make_room(self) -> tuple[str, ...]:
         self.done.append("room made")
@@ -102,59 +102,58 @@ class Unrepairable(Container):
 
 @dataclass
 class Scene:
-    """A piece of work to be judged: what looks see, and what verifiers say one after the other."""
+    """Work to be judged, with the results of its inspection and of successive verifiers."""
 
     task: Task
     kind: type[Container] = Container
     repairs: tuple[str, ...] = ()
-    seen: Seen = field(default_factory=lambda: container({DONE: b"x"}))
+    seen: ContainerFacts = field(default_factory=lambda: container({DONE: b"x"}))
     signs: tuple[Sign, ...] = ()
     logs: Mapping[str, bytes] = field(default_factory=dict)
     peak: int = 0
     again: bool = False
     oracle: OracleSystem = NO_ORACLE
-    look_fails: TrialError | None = None
-    said: deque[Verdict | TrialError] = field(default_factory=deque)
+    inspection_fails: TrialError | None = None
+    results: deque[Verdict | TrialError] = field(default_factory=deque)
     done: list[str] = field(default_factory=list)
-    asked: dict[str, Any] = field(default_factory=dict)
-    """What the last look and the last verifier were told besides."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of the last inspection and the last verifier."""
 
     def __post_init__(self) -> None:
         self.sandbox = self.kind(self.done, repairs=self.repairs)
 
-    async def look(
-        self, task: Task, sandbox: Any, facts: Any = None, oracle: Any = NO_ORACLE, **told: Any
+    async def inspect(
+        self, task: Task, sandbox: Any, facts: Any = None, oracle: Any = NO_ORACLE, **options: Any
     ) -> Inspection:
         assert (task, sandbox, oracle) == (self.task, self.sandbox, self.oracle)
-        self.done.append("looked")
-        self.asked |= {"facts": facts, **told}
-        if self.look_fails is not None:
-            raise self.look_fails
+        self.done.append("inspected")
+        self.options |= {"facts": facts, **options}
+        if self.inspection_fails is not None:
+            raise self.inspection_fails
         return Inspection(dataclasses.replace(self.seen, oracle=oracle), self.signs, self.logs, self.peak)
 
-    async def verify(self, task: Task, sandbox: Any, *, again: bool = False, **told: Any) -> Verdict:
+    async def verify(self, task: Task, sandbox: Any, *, again: bool = False, **options: Any) -> Verdict:
         assert task.path == self.task.path
-        self.done.append(f"{sandbox.name} asked{' again' if again else ''}")
-        self.asked |= told
-        said = self.said.popleft()
-        if isinstance(said, TrialError):
-            raise said
-        return said
+        self.done.append(f"{sandbox.name} verified{' again' if again else ''}")
+        self.options |= options
+        if isinstance(result := self.results.popleft(), TrialError):
+            raise result
+        return result
 
-    async def judged(self, where: str, *said: Verdict | TrialError) -> Verdict:
-        """The verdict where verifiers say one after the other what is given, all of it, and nothing is left behind."""
-        self.said.extend(said)
-        judging = Judging(self.task, self.sandbox, self.again, self.oracle)
+    async def judged(self, where: str, *results: Verdict | TrialError) -> Verdict:
+        """Return the verdict for given results of successive verifiers; all must be used, and all copies removed."""
+        self.results.extend(results)
+        judge = Judge(self.task, self.sandbox, self.again, self.oracle)
         try:
-            return await (judging.in_fresh() if where == "fresh" else judging.in_own())
+            return await (judge.judge_in_fresh_container() if where == "fresh" else judge.judge_in_agent_container())
         finally:
             await asyncio.sleep(0)
-            assert not self.said, "verifiers that nobody asked"
+            assert not self.results, "verifiers that were not run"
             assert all(copy.removed for copy in self.sandbox.copies) and not self.sandbox.removed
 
-    async def raised(self, where: str, *said: Verdict | TrialError) -> TrialError:
+    async def raised(self, where: str, *results: Verdict | TrialError) -> TrialError:
         with pytest.raises(TrialError) as caught:
-            await self.judged(where, *said)
+            await self.judged(where, *results)
         return caught.value
 
 
@@ -167,14 +166,14 @@ def scene(make_task: Any, monkeypatch: pytest.MonkeyPatch) -> SceneOf:
 
     def make(**parts: Any) -> Scene:
         made = Scene(task, **parts)
-        monkeypatch.setattr("tbench.verify.judging.look", made.look)
+        monkeypatch.setattr("tbench.verify.judging.inspect_container", made.inspect)
         monkeypatch.setattr("tbench.verify.judging.verify", made.verify)
         return made
 
     return make
 
 
-def test_the_containers_of_these_tests_can_what_their_names_say() -> None:
+def test_the_fake_containers_have_the_abilities_of_their_names() -> None:
     protocols = Compares, Copies, MakesRoom
     kinds = Container, NotComparable, NotCopyable, Unrepairable
     assert [[isinstance(kind([]), each) for each in protocols] for kind in kinds] == [
@@ -186,64 +185,64 @@ def test_the_containers_of_these_tests_can_what_their_names_say() -> None:
 
 
 @pytest.mark.parametrize("reward", [1.0, 0.1])
-async def test_a_pass_in_the_agents_own_container_is_looked_at_with_what_its_verifier_saw(
+async def test_a_pass_in_the_agents_container_is_inspected_with_the_facts_of_its_verifier(
     scene: SceneOf, reward: float
 ) -> None:
     seen = container({"/usr/bin/jq": b"other"})
     here = scene(seen=seen, signs=(HOOK, Sign("unread", "/data", "is a volume")), oracle=OracleSystem(is_own=False))
     own = Verdict(reward, {"a": b""}, Integrity(tamper=("failed-tests: x",), remarks=("r",)), FACTS, {}, b"printed")
     found = await here.judged("own", own)
-    assert here.done == ["own asked", "looked"]
-    assert here.asked == {"look_since": GIVEN.began_at, "facts": FACTS, "given": GIVEN, "printed": b"printed"}
+    assert here.done == ["own verified", "inspected"]
+    assert here.options == {"inspect_since": GIVEN.began_at, "facts": FACTS, "given": GIVEN, "printed": b"printed"}
     assert (found.reward, found.files, found.integrity.remarks) == (reward, own.files, ("r",))
     assert kinds_of(found) == ["failed-tests", "python-startup", "unread"]
     assert list(found.integrity.replaced) == ["/usr/bin/jq"]
 
 
 @pytest.mark.parametrize("reward", [0.0, -1.0])
-async def test_what_is_no_pass_in_the_agents_own_container_stays_as_it_is_and_is_not_looked_at(
+async def test_a_failure_in_the_agents_container_is_returned_without_an_inspection(
     scene: SceneOf, reward: float
 ) -> None:
     here, own = scene(signs=(HOOK,)), verdict(reward, "failed-tests: x")
     assert await here.judged("own", own) is own
-    assert here.done == ["own asked"]
+    assert here.done == ["own verified"]
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_container_that_cannot_be_compared_is_not_looked_at(scene: SceneOf, again: bool) -> None:
+async def test_a_container_that_cannot_be_compared_is_not_inspected(scene: SceneOf, again: bool) -> None:
     here, own = scene(kind=NotComparable, signs=(HOOK,), again=again), verdict(1.0)
     found = await here.judged("own", own)
     assert (found.reward, kinds_of(found)) == (1.0, ["second-run"] if again else [])
-    assert here.done == ["own asked again" if again else "own asked"]
-    assert here.asked == {"look_since": None}
+    assert here.done == ["own verified again" if again else "own verified"]
+    assert here.options == {"inspect_since": None}
 
 
-async def test_a_look_that_the_agent_may_have_made_fail_leaves_no_pass(scene: SceneOf) -> None:
-    failure = TrialError("verifier_failed", "it cannot be looked at", origin=AGENTS)
-    here = scene(kind=NotCopyable, look_fails=failure)
+async def test_an_inspection_that_the_agent_may_have_made_fail_is_an_error(scene: SceneOf) -> None:
+    failure = TrialError("verifier_failed", "it cannot be inspected", origin=AGENTS)
+    here = scene(kind=NotCopyable, inspection_fails=failure)
     own = verdict(1.0, "failed-tests: x", evidence=("/tests/x",))
     raised = await here.raised("own", own)
     assert isinstance(raised, VerifierFailed)
     assert (raised.type, raised.files, raised.facts) == ("verifier_failed", own.files, FACTS)
-    assert "it cannot be looked at" in str(raised) and raised.integrity == own.integrity
+    assert "it cannot be inspected" in str(raised) and raised.integrity == own.integrity
 
 
 @pytest.mark.parametrize(
     "failure",
     [INFRA, TrialError("verifier_failed", "no", origin=FRESHS), TrialError("sandbox_lost", "gone")],
 )
-async def test_a_look_that_failed_for_another_reason_leaves_the_pass_unconfirmed(
+async def test_an_inspection_that_failed_for_another_reason_leaves_the_pass_unconfirmed(
     scene: SceneOf, failure: TrialError
 ) -> None:
-    here = scene(look_fails=failure, signs=(HOOK,))
+    here = scene(inspection_fails=failure, signs=(HOOK,))
     found = await here.judged("own", verdict(1.0, "tests-changed: x"))
     kept, sign = found.integrity.tamper
     assert (found.reward, kept) == (1.0, "tests-changed: x")
     assert sign.startswith(UNCONFIRMED) and failure.type in sign and is_weak(sign)
-    assert here.done == ["own asked", "looked"]
+    assert here.done == ["own verified", "inspected"]
 
 
-async def test_a_sign_about_a_new_file_that_the_oracles_passes_have_too_is_cleared(scene: SceneOf) -> None:
+async def test_a_sign_about_a_new_file_of_the_oracles_passes_is_cleared(scene: SceneOf) -> None:
     added = "/usr/lib/python3/dist-packages/b.pth"
     seen = container({HOOK.path: b"import a", added: b"import b", "/usr/bin/jq": b"other"})
     usual = OracleSystem(frozenset({(added, seen.now[added].sha256[:12])}))
@@ -253,10 +252,10 @@ async def test_a_sign_about_a_new_file_that_the_oracles_passes_have_too_is_clear
     assert HOOK.path in stays and added not in stays and not is_weak(stays)
     assert added in cleared and HOOK.path not in cleared and is_weak(cleared)
     assert cleared.startswith(CLEARED) and cleared.endswith(ADDED_BY_ORACLE)
-    assert uncleared(cleared, ADDED_BY_ORACLE) == stays.replace(HOOK.path, added)
+    assert undo_clearing(cleared, ADDED_BY_ORACLE) == stays.replace(HOOK.path, added)
 
 
-async def test_nothing_that_the_image_has_is_cleared_even_beside_the_oracle_itself(scene: SceneOf) -> None:
+async def test_signs_about_files_of_the_image_are_never_cleared_not_even_for_the_oracle(scene: SceneOf) -> None:
     changed = Sign("python-startup", "/root/.bashrc", "x")
     seen = container({HOOK.path: b"import a", changed.path: b"other"})
     here = scene(seen=seen, signs=(changed, HOOK), oracle=OracleSystem(is_own=True))
@@ -265,14 +264,14 @@ async def test_nothing_that_the_image_has_is_cleared_even_beside_the_oracle_itse
     assert HOOK.path in cleared and is_weak(cleared)
 
 
-def test_a_sign_is_given_back_as_it_was_where_it_was_cleared_for_that_reason() -> None:
-    assert uncleared("cleared: a: x, as so", ", as so") == "a: x"
-    assert uncleared("a: x, as so", ", as so") == "a: x"
-    assert uncleared("cleared: a: x, as so", ", as else") == "cleared: a: x, as so"
+def test_the_clearing_of_a_sign_is_undone_only_for_the_given_reason() -> None:
+    assert undo_clearing("cleared: a: x, as so", ", as so") == "a: x"
+    assert undo_clearing("a: x, as so", ", as so") == "a: x"
+    assert undo_clearing("cleared: a: x, as so", ", as else") == "cleared: a: x, as so"
 
 
 @pytest.mark.parametrize("where", ["own", "fresh"])
-async def test_a_hundred_replaced_paths_of_the_system_are_named(scene: SceneOf, where: str) -> None:
+async def test_at_most_a_hundred_replaced_system_paths_are_listed(scene: SceneOf, where: str) -> None:
     image = {**IMAGE, **{f"/usr/bin/tool{number:03}": b"" for number in range(101)}}
     seen = container({path: b"other" for path in image if "tool" in path}, image=image)
     found = await scene(seen=seen).judged(where, verdict(1.0))
@@ -283,22 +282,22 @@ async def test_a_hundred_replaced_paths_of_the_system_are_named(scene: SceneOf, 
 # -- in a fresh container ------------------------------------------------------------------------
 
 
-async def test_a_container_that_cannot_be_copied_has_no_fresh_verdict(scene: SceneOf) -> None:
+async def test_a_container_that_cannot_be_copied_is_an_error(scene: SceneOf) -> None:
     here = scene(kind=NotCopyable)
     raised = await here.raised("fresh")
     assert (raised.type, raised.agent_can_cause, here.done) == ("verifier_failed", False, [])
 
 
-async def test_the_work_is_brought_into_a_copy_that_is_removed_once_it_was_judged(scene: SceneOf) -> None:
+async def test_the_work_is_copied_into_a_container_that_is_removed_after_the_verdict(scene: SceneOf) -> None:
     seen = container({DONE: b"x", "/app/old": None, HOOK.path: b"import a"}, image={**IMAGE, "/app/old": b""})
     here = scene(seen=seen, signs=(HOOK,), again=True)
     assert (await here.judged("fresh", verdict(0.5))).reward == 0.5
-    assert here.done == ["looked", f"brought {DONE} -/app/old", "copy asked", "copy removed"]
-    assert here.asked == {"facts": None}
+    assert here.done == ["inspected", f"copied {DONE} -/app/old", "copy verified", "copy removed"]
+    assert here.options == {"facts": None}
 
 
 ASKED = "Write `/app/done.py`, which forges.\n"
-MENTIONS = Sign("mentions-verifier", DONE, "speaks of the reward")
+MENTIONS = Sign("mentions-verifier", DONE, "mentions the reward or the test runner")
 
 
 @pytest.mark.parametrize(
@@ -321,7 +320,7 @@ MENTIONS = Sign("mentions-verifier", DONE, "speaks of the reward")
         (-1.0, Sign("left-out", DONE, "leads nowhere"), "", "left-out"),
     ],
 )
-async def test_what_stayed_behind_says_nothing_against_a_pass_and_what_came_along_does(
+async def test_signs_about_paths_that_were_not_copied_do_not_count_against_a_pass(
     scene: SceneOf, reward: float, sign: Sign, instruction: str, expected: str
 ) -> None:
     here = scene(seen=container({DONE: b"x"}, instruction=instruction), signs=(sign,))
@@ -330,26 +329,28 @@ async def test_what_stayed_behind_says_nothing_against_a_pass_and_what_came_alon
     assert all(sign.path in each for each in found.integrity.tamper[1:])
 
 
-async def test_the_sign_of_a_deliverable_stays_whatever_else_of_its_kind_stayed_behind(scene: SceneOf) -> None:
+async def test_a_sign_about_a_deliverable_holds_whatever_other_paths_are_not_copied(scene: SceneOf) -> None:
     other = Sign(MENTIONS.kind, "/app/other.py", MENTIONS.why)
     seen = container({DONE: b"x", other.path: b"x"}, instruction=ASKED)
     for signs in ((MENTIONS, other), (other, MENTIONS)):
         here = scene(seen=seen, signs=signs)
         found = (await here.judged("fresh", verdict(1.0))).integrity.tamper
-        assert f"brought {DONE}" in here.done
+        assert f"copied {DONE}" in here.done
         assert {(is_weak(each), DONE in each, other.path in each) for each in found} == {
             (False, True, False), (True, False, True)
         }  # fmt: skip
 
 
-async def test_a_sign_of_the_verifiers_own_and_of_a_look_is_told_once(scene: SceneOf) -> None:
+async def test_a_sign_of_both_verifier_and_inspection_is_listed_once(scene: SceneOf) -> None:
     hosts = Sign("hosts", "/etc/hosts", "names pypi.org")
     found = await scene(signs=(hosts,)).judged("fresh", verdict(1.0, "hosts: /etc/hosts names pypi.org"))
     assert found.integrity.tamper == ("hosts: /etc/hosts names pypi.org",)
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0])
-async def test_what_the_agent_left_where_tests_and_reward_belong_is_evidence(scene: SceneOf, reward: float) -> None:
+async def test_files_that_the_agent_left_at_the_paths_of_tests_and_reward_are_evidence(
+    scene: SceneOf, reward: float
+) -> None:
     planted = [f"/tests/{number:02}" for number in reversed(range(60))]
     seen = container(dict.fromkeys([*planted, "/logs/verifier/reward.txt", "/logs/agent/x", "/testsuite", DONE], b"x"))
     found = await scene(seen=seen).judged("fresh", verdict(reward, evidence=("/tests/of-the-verifier",)))
@@ -360,36 +361,36 @@ async def test_what_the_agent_left_where_tests_and_reward_belong_is_evidence(sce
     assert (await few.judged("fresh", verdict(reward))).integrity.evidence == ("/tests/a",)
 
 
-async def test_what_an_earlier_verifier_left_where_tests_and_reward_belong_is_no_evidence(scene: SceneOf) -> None:
+async def test_files_of_an_earlier_verifier_are_no_evidence(scene: SceneOf) -> None:
     seen = container(dict.fromkeys(["/tests/test.sh", "/logs/verifier/reward.txt"], b"x"))
     assert (await scene(seen=seen, again=True).judged("fresh", verdict(1.0))).integrity.evidence == ()
 
 
-@pytest.mark.parametrize(("looked", "peak"), [(0, 30), (29, 30), (31, 31)])
-async def test_the_most_memory_of_both_containers_is_told(scene: SceneOf, looked: int, peak: int) -> None:
-    found = await scene(peak=looked).judged("fresh", verdict(1.0))
+@pytest.mark.parametrize(("inspected", "peak"), [(0, 30), (29, 30), (31, 31)])
+async def test_the_memory_peak_is_the_larger_one_of_both_containers(scene: SceneOf, inspected: int, peak: int) -> None:
+    found = await scene(peak=inspected).judged("fresh", verdict(1.0))
     assert (found.facts.memory_peak_bytes, found.facts.staged_at) == (peak, FACTS.staged_at)
 
 
 LOGS = {"agent/log": b"a", "verifier/stdout.txt": b"the agent's"}
 
 
-async def test_the_agents_logs_are_beside_those_of_a_verdict_and_replace_none(scene: SceneOf) -> None:
+async def test_the_agents_logs_are_added_to_those_of_a_verdict_and_replace_none(scene: SceneOf) -> None:
     found = await scene(logs=LOGS).judged("fresh", verdict(0.0))
     assert found.files == {"agent/log": b"a", "verifier/stdout.txt": b"1 passed"}
 
 
-async def test_the_agents_logs_are_beside_those_of_a_failure_and_replace_none(scene: SceneOf) -> None:
+async def test_the_agents_logs_are_added_to_those_of_a_failure_and_replace_none(scene: SceneOf) -> None:
     failure = failed("verifier_timeout", "a: x")
     raised = await scene(logs=LOGS).raised("fresh", failure)
     assert raised is failure
     assert raised.files == {"agent/log": b"a", "verifier/stdout.txt": b""}
 
 
-# -- what was added to the system ----------------------------------------------------------------
+# -- additions to the system ---------------------------------------------------------------------
 
-WHOLE, ALONE = f"brought {DONE} {TOOL}", f"brought {DONE}"
-ONE, OTHER = "copy asked", "copy removed"
+WHOLE, ALONE = f"copied {DONE} {TOOL}", f"copied {DONE}"
+ONE, OTHER = "copy verified", "copy removed"
 
 
 @pytest.fixture
@@ -398,17 +399,17 @@ def with_tool(scene: SceneOf) -> Scene:
 
 
 @pytest.mark.parametrize("rest", [0.5, 1.0])
-async def test_a_pass_that_needs_nothing_of_what_was_added_to_the_system_is_that_of_the_rest(
+async def test_a_pass_that_needs_no_changes_to_the_system_gets_the_verdict_about_the_rest(
     with_tool: Scene, rest: float
 ) -> None:
     found = await with_tool.judged("fresh", verdict(0.5, "other-reward: whole"), verdict(rest, "other-reward: rest"))
     assert (found.reward, found.integrity.tamper) == (rest, ("other-reward: rest",))
     assert list(found.integrity.replaced) == ["/usr/bin/jq"]
-    assert with_tool.done == ["looked", WHOLE, ONE, OTHER, ALONE, ONE, OTHER]
+    assert with_tool.done == ["inspected", WHOLE, ONE, OTHER, ALONE, ONE, OTHER]
 
 
 @pytest.mark.parametrize("rest", [verdict(0.0, "a: x"), verdict(0.49), failed()])
-async def test_a_pass_that_needs_what_was_added_to_the_system_names_it(
+async def test_a_pass_that_needs_additions_to_the_system_names_them(
     with_tool: Scene, rest: Verdict | TrialError
 ) -> None:
     found = await with_tool.judged("fresh", verdict(0.5, "other-reward: whole"), rest)
@@ -416,10 +417,10 @@ async def test_a_pass_that_needs_what_was_added_to_the_system_names_it(
     assert (found.reward, first) == (0.5, "other-reward: whole")
     assert sign.startswith(SYSTEM_ADDED) and TOOL in sign and DONE not in sign and is_weak(sign)
     assert list(found.integrity.replaced) == ["/usr/bin/jq"]
-    assert with_tool.done == ["looked", WHOLE, ONE, OTHER, ALONE, ONE, OTHER]
+    assert with_tool.done == ["inspected", WHOLE, ONE, OTHER, ALONE, ONE, OTHER]
 
 
-async def test_a_pass_that_needs_something_of_the_system_removed_names_it(scene: SceneOf) -> None:
+async def test_a_pass_that_needs_removals_from_the_system_names_them(scene: SceneOf) -> None:
     old = "/etc/app/old.conf"
     here = scene(seen=container({DONE: b"x", old: None}, image={**IMAGE, old: b""}))
     found = await here.judged("fresh", verdict(1.0), verdict(0.0))
@@ -428,30 +429,30 @@ async def test_a_pass_that_needs_something_of_the_system_removed_names_it(scene:
 
 
 @pytest.mark.parametrize("reward", [0.0, -1.0])
-async def test_what_is_no_pass_is_not_tried_without_what_was_added(with_tool: Scene, reward: float) -> None:
+async def test_a_failure_is_not_tried_without_additions_to_the_system(with_tool: Scene, reward: float) -> None:
     found = await with_tool.judged("fresh", verdict(reward))
     assert (found.reward, found.integrity.tamper, found.integrity.replaced) == (reward, (), {})
-    assert with_tool.done == ["looked", WHOLE, ONE, OTHER]
+    assert with_tool.done == ["inspected", WHOLE, ONE, OTHER]
 
 
-async def test_an_engine_that_fails_at_the_rest_says_nothing_about_the_pass(with_tool: Scene) -> None:
+async def test_an_error_of_the_engine_while_judging_the_rest_is_raised(with_tool: Scene) -> None:
     assert await with_tool.raised("fresh", verdict(1.0), INFRA) is INFRA
 
 
-# -- a verifier that comes to no verdict ---------------------------------------------------------
+# -- a verifier that fails -----------------------------------------------------------------------
 
-GONE = ["fresh one asked", "fresh one removed"]
+GONE = ["fresh one verified", "fresh one removed"]
 
 
-def asks(where: str, *again: bool) -> list[list[str]]:
-    """What each attempt does that fails at its verifier."""
-    fresh = ["looked", ALONE, ONE, OTHER]
-    return [fresh if where == "fresh" else ["own asked again" if each else "own asked"] for each in again]
+def attempts(where: str, *again: bool) -> list[list[str]]:
+    """Return what each attempt with a failing verifier does."""
+    fresh = ["inspected", ALONE, ONE, OTHER]
+    return [fresh if where == "fresh" else ["own verified again" if each else "own verified"] for each in again]
 
 
 def passed(where: str, *, again: bool) -> list[str]:
-    (done,) = asks(where, again)
-    return done if where == "fresh" else [*done, "looked"]
+    (done,) = attempts(where, again)
+    return done if where == "fresh" else [*done, "inspected"]
 
 
 WHERE = pytest.mark.parametrize("where", ["own", "fresh"])
@@ -459,24 +460,24 @@ WHERE = pytest.mark.parametrize("where", ["own", "fresh"])
 
 @WHERE
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_verdict_at_once_is_asked_for_once(scene: SceneOf, where: str, again: bool) -> None:
+async def test_an_immediate_verdict_takes_one_attempt(scene: SceneOf, where: str, again: bool) -> None:
     here = scene(again=again, repairs=ROOM)
     assert (await here.judged(where, verdict(1.0))).integrity.repairs == ()
     assert here.done == passed(where, again=again)
 
 
 @WHERE
-async def test_an_error_that_is_none_of_the_agents_is_raised_at_once(scene: SceneOf, where: str) -> None:
+async def test_an_error_that_the_agent_cannot_cause_is_raised_at_once(scene: SceneOf, where: str) -> None:
     here = scene(repairs=ROOM)
     assert await here.raised(where, INFRA) is INFRA
-    assert here.done == asks(where, False)[0]
+    assert here.done == attempts(where, False)[0]
 
 
 @WHERE
-async def test_tests_that_take_too_long_do_not_get_more_time(scene: SceneOf, where: str) -> None:
+async def test_a_timeout_is_not_retried(scene: SceneOf, where: str) -> None:
     here, timeout = scene(repairs=ROOM), failed("verifier_timeout")
     assert await here.raised(where, timeout) is timeout
-    assert here.done == asks(where, False)[0]
+    assert here.done == attempts(where, False)[0]
 
 
 @WHERE
@@ -491,61 +492,61 @@ async def test_tests_that_take_too_long_do_not_get_more_time(scene: SceneOf, whe
         (failed(), True, True),
     ],
 )
-async def test_where_room_could_be_made_another_try_is_the_verdict_and_says_so(
+async def test_after_repairs_a_retry_decides_and_lists_them(
     scene: SceneOf, where: str, error: TrialError, before: bool, again: bool
 ) -> None:
     here = scene(repairs=ROOM, again=before)
     found = await here.judged(where, error, verdict(1.0, repairs=("apt: mended",)))
     assert (found.reward, found.integrity.repairs) == (1.0, (*ROOM, "apt: mended"))
-    assert here.done == [*asks(where, before)[0], "room made", *passed(where, again=again)]
+    assert here.done == [*attempts(where, before)[0], "room made", *passed(where, again=again)]
 
 
 @WHERE
 @pytest.mark.parametrize("kind", [Container, Unrepairable])
-async def test_where_there_is_no_room_to_be_made_a_container_that_starts_nothing_says_nothing_about_the_agent(
+async def test_without_repairs_a_container_that_starts_no_command_is_inconclusive(
     scene: SceneOf, where: str, kind: type[Container]
 ) -> None:
     here = scene(kind=kind)
     assert await here.raised(where, NO_ROOM) is NO_ROOM
-    assert GONE[0] not in here.done and len([each for each in here.done if "asked" in each]) == 1
+    assert GONE[0] not in here.done and len([each for each in here.done if "verified" in each]) == 1
 
 
 @WHERE
-async def test_tests_that_take_too_long_once_there_is_room_do_not_get_more_time(scene: SceneOf, where: str) -> None:
+async def test_a_timeout_after_repairs_is_not_retried(scene: SceneOf, where: str) -> None:
     here, timeout = scene(repairs=ROOM), failed("verifier_timeout")
     assert await here.raised(where, NO_ROOM, timeout) is timeout
-    first, second = asks(where, False, False)
+    first, second = attempts(where, False, False)
     assert here.done == [*first, "room made", *second]
 
 
 @WHERE
-async def test_an_error_behind_repairs_that_is_none_of_the_agents_is_raised(scene: SceneOf, where: str) -> None:
+async def test_an_error_after_repairs_that_the_agent_cannot_cause_is_raised(scene: SceneOf, where: str) -> None:
     here = scene(repairs=ROOM)
     assert await here.raised(where, failed(), INFRA) is INFRA
     assert GONE[0] not in here.done
 
 
-async def test_where_no_other_container_can_be_made_the_error_is_raised_as_it_was(scene: SceneOf) -> None:
+async def test_without_another_container_the_error_is_raised_as_it_was(scene: SceneOf) -> None:
     here, error = scene(kind=NotCopyable, repairs=ROOM), failed()
     assert await here.raised("own", failed(), error) is error
-    assert here.done == ["own asked", "room made", "own asked again"]
+    assert here.done == ["own verified", "room made", "own verified again"]
 
 
 @WHERE
 @pytest.mark.parametrize("repairs", [(), ROOM])
-async def test_a_verifier_that_fails_without_the_work_too_leaves_the_error_as_it_was(
+async def test_if_the_verifier_fails_without_the_work_too_the_error_is_raised_as_it_was(
     scene: SceneOf, where: str, repairs: tuple[str, ...]
 ) -> None:
     here, first, second = scene(repairs=repairs), failed(), failed("verifier_bad_reward")
-    said = (first, second) if repairs else (first,)
-    assert await here.raised(where, *said, failed("verifier_never_ran")) is said[-1]
+    results = (first, second) if repairs else (first,)
+    assert await here.raised(where, *results, failed("verifier_never_ran")) is results[-1]
     assert here.done[-2:] == GONE
-    assert said[-1].integrity.tamper == ()
+    assert results[-1].integrity.tamper == ()
 
 
 @WHERE
 @pytest.mark.parametrize("error", [INFRA, TrialError("sandbox_failed", "126", origin=FRESHS)])
-async def test_an_engine_that_fails_at_the_container_without_the_work_is_the_error(
+async def test_an_error_of_the_engine_in_the_container_without_the_work_is_raised(
     scene: SceneOf, where: str, error: TrialError
 ) -> None:
     here = scene()
@@ -553,7 +554,7 @@ async def test_an_engine_that_fails_at_the_container_without_the_work_is_the_err
     assert here.done[-2:] == GONE
 
 
-async def test_a_container_without_the_work_that_cannot_be_made_is_the_error(scene: SceneOf) -> None:
+async def test_an_error_while_starting_the_container_without_the_work_is_raised(scene: SceneOf) -> None:
     here = scene()
     here.sandbox.fails = INFRA
     assert await here.raised("own", failed()) is INFRA
@@ -562,14 +563,14 @@ async def test_a_container_without_the_work_that_cannot_be_made_is_the_error(sce
 @WHERE
 @pytest.mark.parametrize("without", [0.0, 1.0])
 @pytest.mark.parametrize("repairs", [(), ROOM])
-async def test_where_the_verifier_works_without_the_work_a_last_try_may_be_the_verdict(
+async def test_if_the_verifier_works_without_the_work_a_last_attempt_may_reach_a_verdict(
     scene: SceneOf, where: str, without: float, repairs: tuple[str, ...]
 ) -> None:
     here = scene(repairs=repairs)
     errors = [failed()] * (2 if repairs else 1)
     found = await here.judged(where, *errors, verdict(without), verdict(0.5, repairs=("apt: mended",)))
     assert (found.reward, found.integrity.repairs) == (0.5, (*repairs, "apt: mended"))
-    first, second = asks(where, False, True)
+    first, second = attempts(where, False, True)
     tried = [*first, "room made", *second] if repairs else [*first, "room made"]
     assert here.done == [*tried, *GONE, *passed(where, again=True)]
 
@@ -584,19 +585,19 @@ async def test_where_the_verifier_works_without_the_work_a_last_try_may_be_the_v
         ([NOT_STAGED], True, (), True),
     ],
 )
-async def test_the_last_try_takes_what_lies_there_for_its_own_where_a_verifier_came_to_lay_it_there(
+async def test_the_last_attempt_counts_as_a_repetition_only_if_a_verifier_started_before(
     scene: SceneOf, errors: list[TrialError], before: bool, repairs: tuple[str, ...], again: bool
 ) -> None:
     here = scene(repairs=repairs, again=before)
     assert (await here.judged("own", *errors, verdict(0.0), verdict(1.0))).reward == 1.0
-    assert here.done[-2] == ("own asked again" if again else "own asked")
+    assert here.done[-2] == ("own verified again" if again else "own verified")
 
 
 @WHERE
 @pytest.mark.parametrize(
     ("repairs", "last"), [((), failed("verifier_timeout")), (ROOM, failed("verifier_timeout")), ((), NO_ROOM)]
 )
-async def test_a_last_try_that_says_nothing_about_the_agent_is_raised_as_it_is(
+async def test_an_inconclusive_error_of_the_last_attempt_is_raised_as_it_is(
     scene: SceneOf, where: str, repairs: tuple[str, ...], last: TrialError
 ) -> None:
     errors = [failed()] * (2 if repairs else 1)
@@ -614,7 +615,7 @@ async def test_a_last_try_that_says_nothing_about_the_agent_is_raised_as_it_is(
         (ROOM, failed("verifier_bad_reward"), "verifier_bad_reward"),
     ],
 )
-async def test_a_verifier_that_works_without_the_work_alone_comes_to_no_verdict_that_another_attempt_may_change(
+async def test_a_verifier_that_fails_only_with_the_work_is_not_retried_by_another_attempt(
     scene: SceneOf, where: str, repairs: tuple[str, ...], last: TrialError, type_: str
 ) -> None:
     errors = [failed()] * (2 if repairs else 1)
@@ -627,45 +628,45 @@ async def test_a_verifier_that_works_without_the_work_alone_comes_to_no_verdict_
     assert signs == ([*last.integrity.tamper] if isinstance(last, VerifierFailed) else [])
 
 
-async def test_a_failed_look_is_tried_again_as_one_behind_a_verifier(scene: SceneOf) -> None:
-    here = scene(repairs=ROOM, look_fails=TrialError("verifier_failed", "no", origin=AGENTS))
+async def test_a_failed_inspection_is_retried_like_a_failed_verifier(scene: SceneOf) -> None:
+    here = scene(repairs=ROOM, inspection_fails=TrialError("verifier_failed", "no", origin=AGENTS))
     raised = await here.raised("own", verdict(1.0), verdict(1.0), verdict(0.0), verdict(1.0))
     assert raised.type == "verifier_no_reward"
-    tried = ["own asked again", "looked"]
-    assert here.done == ["own asked", "looked", "room made", *tried, *GONE, *tried]
+    tried = ["own verified again", "inspected"]
+    assert here.done == ["own verified", "inspected", "room made", *tried, *GONE, *tried]
 
 
-# -- where no test ran ---------------------------------------------------------------------------
+# -- a verifier without tests that ran -----------------------------------------------------------
 
 NEVER_RAN = failed("verifier_never_ran", "tests-changed: x")
 
 
-async def test_where_no_test_ran_another_fresh_container_with_the_same_work_decides(scene: SceneOf) -> None:
+async def test_if_no_test_ran_another_fresh_container_with_the_same_work_decides(scene: SceneOf) -> None:
     here = scene()
     found = await here.judged("fresh", NEVER_RAN, verdict(1.0))
-    one = [f"brought {DONE}", "copy asked", "copy removed"]
-    assert here.done == ["looked", *one, *one]
+    one = [f"copied {DONE}", "copy verified", "copy removed"]
+    assert here.done == ["inspected", *one, *one]
     assert (found.reward, found.integrity.regrades, kinds_of(found)) == (1.0, 1, ["tests-changed"])
     assert {*found.files} == {"verifier-1/stdout.txt", "verifier/stdout.txt"}
 
 
-async def test_a_pass_of_a_second_run_in_the_agents_own_container_has_a_strong_sign(scene: SceneOf) -> None:
+async def test_a_pass_of_a_second_run_in_the_agents_container_has_a_strong_sign(scene: SceneOf) -> None:
     here = scene()
     found = await here.judged("own", NEVER_RAN, verdict(1.0))
-    assert here.done == ["own asked", "own asked again", "looked"]
+    assert here.done == ["own verified", "own verified again", "inspected"]
     assert (found.reward, found.integrity.regrades) == (1.0, 1)
     assert [kind for kind in kinds_of(found) if not is_weak(kind)] == ["tests-changed", "second-run"]
 
 
 @pytest.mark.parametrize(("before", "reward", "expected"), [(True, 1.0, 1), (True, 0.0, 0), (False, 1.0, 0)])
-async def test_a_pass_beside_what_an_earlier_run_left_has_a_strong_sign(
+async def test_a_pass_after_an_earlier_run_has_a_strong_sign(
     scene: SceneOf, before: bool, reward: float, expected: int
 ) -> None:
     found = await scene(again=before).judged("own", verdict(reward))
     assert kinds_of(found).count("second-run") == expected
 
 
-async def test_a_last_try_in_the_agents_own_container_has_the_sign_too(scene: SceneOf) -> None:
+async def test_a_last_attempt_in_the_agents_container_has_that_sign_too(scene: SceneOf) -> None:
     assert kinds_of(await scene().judged("own", failed(), verdict(0.0), verdict(1.0))) == ["second-run"]
     assert kinds_of(await scene().judged("fresh", failed(), verdict(0.0), verdict(1.0))) == []
 
@@ -677,11 +678,11 @@ async def test_there_is_no_third_run(scene: SceneOf, where: str) -> None:
     assert raised.integrity.regrades == 1
 
 
-# -- tests that import the work ------------------------------------------------------------------
+# -- control tests -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "controlled"), [("done.py", 1), ("done", 1), ("done.txt", 0), ("done.JSON", 0)])
-async def test_a_pass_of_work_that_may_be_run_is_tried_beside_tests_that_must_fail(
+async def test_a_pass_of_work_with_code_is_checked_with_control_tests(
     scene: SceneOf, make_task: Any, name: str, controlled: int
 ) -> None:
     path = make_task("importing")
@@ -689,11 +690,11 @@ async def test_a_pass_of_work_that_may_be_run_is_tried_beside_tests_that_must_fa
     here = scene(seen=container({f"/app/{name}": b"x"}))
     here.task = Task.read(path)
     assert (await here.judged("fresh", verdict(1.0), *[verdict(0.0)] * controlled)).integrity.tamper == ()
-    assert here.done.count("copy asked") == 1 + controlled
+    assert here.done.count("copy verified") == 1 + controlled
 
 
 @pytest.mark.parametrize(("reward", "kinds"), [(0.0, ["cleared"]), (1.0, ["tests-disarmed", "mentions-verifier"])])
-async def test_the_text_of_a_deliverable_says_nothing_where_its_pass_was_controlled(
+async def test_signs_about_the_text_of_a_deliverable_are_cleared_if_the_control_tests_failed(
     scene: SceneOf, make_task: Any, reward: float, kinds: list[str]
 ) -> None:
     path = make_task("controlled")
@@ -706,7 +707,7 @@ async def test_the_text_of_a_deliverable_says_nothing_where_its_pass_was_control
 
 
 class Cramped(FakeSandbox):
-    """Has no room to start one of its commands, until some is made."""
+    """Fails to start one of its commands until resources are freed."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -723,12 +724,12 @@ class Cramped(FakeSandbox):
     ("user", "at", "again"),
     [("root", 1, ""), ("root", 2, "1"), ("nobody", 1, ""), ("nobody", 2, "1"), ("nobody", 3, "1")],
 )
-async def test_a_verifier_has_begun_once_its_tests_were_staged_whatever_could_not_be_started_behind_that(
+async def test_a_verifier_counts_as_started_once_its_tests_were_staged(
     make_task: Any, user: str, at: int, again: str
 ) -> None:
     sandbox = Cramped(at)
     task = Task.read(make_task(toml=f'[verifier]\nuser = "{user}"\n'))
-    found = await Judging(task, sandbox, again=False).in_own()
+    found = await Judge(task, sandbox, again=False).judge_in_agent_container()
     assert (found.reward, found.integrity.repairs) == (1.0, ROOM)
-    told = [call.environment for call in sandbox.calls if call.environment.get("TBENCH_VERIFIER_DIGEST")]
-    assert [each["TBENCH_VERIFIER_AGAIN"] for each in told] == ["", again]
+    given = [call.environment for call in sandbox.calls if call.environment.get("TBENCH_VERIFIER_DIGEST")]
+    assert [each["TBENCH_VERIFIER_AGAIN"] for each in given] == ["", again]

@@ -29,7 +29,7 @@ from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_SNAPSHOT
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
-from tbench.verify.calibration import Calibration, image_identity, keep
+from tbench.verify.calibration import Calibration, image_identity, save_calibration
 from tbench.verify.policy import verify_by
 from tbench.verify.verifier import Verdict, VerifierFailed
 
@@ -51,7 +51,7 @@ OWN_IMAGE = "FROM debian:bookworm-slim\nWORKDIR /app\nVOLUME /data\n"
 
 
 async def left(engine: Engine, run: str) -> tuple[int, int]:
-    """Containers and snapshots of a run."""
+    """Return the numbers of containers and snapshots of a run."""
     labelled = {"label": f"{LABEL_RUN}={run}"}
     containers = await engine.call(engine.api.containers, all=True, filters=labelled)
     images = await engine.call(engine.api.images, filters={"label": [f"{LABEL_RUN}={run}", LABEL_SNAPSHOT]})
@@ -71,7 +71,7 @@ async def test_a_copy_has_the_files_and_the_servers_but_not_the_daemons(
 
 
 @pytest.mark.slow
-async def test_a_reward_that_only_a_daemon_gives_does_not_count(make_task: MakeTask, start_sandbox: Start) -> None:
+async def test_a_reward_that_only_a_daemon_writes_does_not_count(make_task: MakeTask, start_sandbox: Start) -> None:
     path = make_task(test="echo verdict; echo 0 > /logs/verifier/reward.txt; sleep 1\n")
     sandbox = await start_sandbox(path)
     await sandbox.shell(FORGES, timeout_sec=30)
@@ -103,12 +103,15 @@ async def test_a_copy_that_is_cancelled_leaves_nothing(
 async def test_a_pass_takes_few_calls_to_the_engine(
     engine: Engine, make_task: MakeTask, start_sandbox: Start, policy: Verify, most: int
 ) -> None:
-    """Three for each exec: of these the verifier takes two, a look one, and bringing the work two without an end."""
+    """Each exec takes three calls: the verifier needs two execs, an inspection one.
+
+    Copying the work needs two whose end is not awaited.
+    """
     path = make_task()
     first, second = await start_sandbox(path), await start_sandbox(path)
     for sandbox in (first, second):
         await sandbox.shell("touch /app/done", timeout_sec=30)
-    await verify_by(policy, Task.read(path), first)  # what the image holds is known from here on
+    await verify_by(policy, Task.read(path), first)  # caches the facts about the image
     before = engine.calls.copy()
     verdict = await verify_by(policy, Task.read(path), second)
     assert (verdict.reward, all(map(is_weak, verdict.integrity.tamper))) == (1.0, True)
@@ -125,7 +128,7 @@ CHEATS = "echo > /app/done; echo x > /app/same; cp /bin/true /bin/c; mv /bin/c /
 
 @pytest.fixture
 def judged(make_task: MakeTask, start_sandbox: Start) -> Any:
-    """Lets an agent's script work in a new sandbox; the verdict by a policy, and the kinds of its signs."""
+    """Run an agent's script in a new sandbox; return the verdict by a policy, and the kinds of its signs."""
 
     async def run(
         policy: Verify, agent: str, test: str, oracle: Calibration | None = None, **parts: Any
@@ -154,7 +157,7 @@ def judged(make_task: MakeTask, start_sandbox: Start) -> Any:
     ],
     ids=["work", "work and a cheat", "cheat", "nothing"],
 )  # fmt: skip
-async def test_both_asks_the_agents_container_only_where_the_fresh_one_says_no(
+async def test_both_uses_the_agents_container_only_if_the_fresh_one_fails(
     judged: Any, agent: str, reward: float, rewards: dict[str, float], kinds: list[str]
 ) -> None:
     verdict, found = await judged("both", agent, JUDGES.format("/bin"))
@@ -162,7 +165,7 @@ async def test_both_asks_the_agents_container_only_where_the_fresh_one_says_no(
     assert ("isolated/verifier/reward.txt" in verdict.files) is ("shared" in rewards)
 
 
-async def test_a_pass_that_needs_the_system_stands_where_nothing_speaks_against_it(judged: Any) -> None:
+async def test_a_pass_that_needs_the_system_counts_without_strong_signs(judged: Any) -> None:
     verdict, kinds = await judged("both", f"{WORKS} mkdir -p /usr/lib/thing", JUDGES.format("/usr/lib/thing"))
     assert (verdict.reward, kinds) == (1.0, ["needs-system"]), verdict.integrity.tamper
     assert verdict.integrity.rewards == {"isolated": 0.0, "shared": 1.0}
@@ -181,7 +184,7 @@ def measured(
 @pytest.mark.parametrize(
     ("isolated", "reward", "rewards", "kinds"), [(1.0, 0.0, {"isolated": 0.0}, []), (0.0, 1.0, {}, ["needs-system"])]
 )
-async def test_where_the_oracle_says_which_container_decides_no_other_is_asked(
+async def test_if_the_oracle_shows_which_container_decides_no_other_is_used(
     judged: Any, isolated: float, reward: float, rewards: dict[str, float], kinds: list[str]
 ) -> None:
     oracle = measured(shared=1.0, isolated=isolated)
@@ -191,7 +194,7 @@ async def test_where_the_oracle_says_which_container_decides_no_other_is_asked(
     assert all("oracle" in sign for sign in verdict.integrity.tamper)
 
 
-async def test_what_the_agent_has_written_below_logs_and_its_memory_are_told_of_its_own_container(judged: Any) -> None:
+async def test_logs_and_memory_peak_of_the_agents_container_are_in_the_verdict(judged: Any) -> None:
     heavy = "head -c 60000000 /dev/zero >/dev/shm/held"
     agent = f"{WORKS} {heavy}; mkdir -p /logs/agent/a /logs/verifier; echo note > /logs/agent/a/b; cd /logs; "
     agent += "ln -s /etc/passwd agent/link; echo 1 > verifier/reward.txt"
@@ -203,7 +206,7 @@ async def test_what_the_agent_has_written_below_logs_and_its_memory_are_told_of_
 
 
 @pytest.mark.parametrize("policy", ["shared", "isolated"])
-async def test_a_pass_shows_the_tests_that_the_passes_of_the_oracle_show(judged: Any, policy: Verify) -> None:
+async def test_a_pass_must_show_the_tests_of_the_oracles_passes(judged: Any, policy: Verify) -> None:
     test = 'cat /app/shown; echo "=== $(cat /app/counts) in 0.01s ==="; echo 1 > /logs/verifier/reward.txt\n'
     oracle = measured({"test_a::one": "passed", "test_a::two": "passed", "test_a::three": "failed"})
     honest = "printf 'PASSED test_a.py::one\nPASSED test_a.py::two\n' > /app/shown; echo 2 passed > /app/counts"
@@ -225,28 +228,30 @@ async def test_a_pass_shows_the_tests_that_the_passes_of_the_oracle_show(judged:
         ("touch /usr/lib/$(printf 'a\\001')", None, "has a name that cannot be asked for"),
     ],
 )
-async def test_what_could_not_be_looked_at_is_said(judged: Any, agent: str, dockerfile: str | None, words: str) -> None:
+async def test_paths_that_could_not_be_inspected_are_a_sign(
+    judged: Any, agent: str, dockerfile: str | None, words: str
+) -> None:
     parts = {} if dockerfile is None else {"dockerfile": dockerfile}
     verdict, _ = await judged("shared", agent, "echo 1 > /logs/verifier/reward.txt\n", **parts)
     assert verdict.reward == 1.0
     assert any(sign.startswith("unread:") and words in sign for sign in verdict.integrity.tamper), verdict.integrity
 
 
-async def test_a_sign_that_the_passes_of_the_oracle_have_too_says_nothing(judged: Any) -> None:
+async def test_a_sign_of_the_oracles_passes_is_cleared(judged: Any) -> None:
     agent, test = "echo 1 > /conftest.py", "echo 1 > /logs/verifier/reward.txt; pytest /tests\n"
     sign = "planted-pytest: /conftest.py is read by pytest"
     assert sign in (await judged("shared", agent, test))[0].integrity.tamper
     assert "cleared" in (await judged("shared", agent, test, measured(signs=(sign,))))[1]
 
 
-async def test_a_pass_in_the_agents_own_container_alone_is_said_to_be_unconfirmed(judged: Any) -> None:
+async def test_a_pass_only_in_the_agents_container_is_unconfirmed(judged: Any) -> None:
     verdict, kinds = await judged("shared", CHEATS, JUDGES.format("/bin"))
     assert (verdict.reward, kinds, [*verdict.integrity.replaced]) == (1.0, ["unconfirmed"], ["/usr/bin/cmp"])
     assert "/usr/bin/cmp" in verdict.integrity.tamper[0]
 
 
 @pytest.mark.parametrize("policy", ["both", "isolated"])
-async def test_a_pass_that_needs_what_was_added_to_the_system_says_so(judged: Any, policy: Verify) -> None:
+async def test_a_pass_that_needs_additions_to_the_system_names_them(judged: Any, policy: Verify) -> None:
     verdict, kinds = await judged(
         policy, f"{WORKS} cp /bin/true /usr/local/bin/thing", JUDGES.format("/usr/local/bin/t*g")
     )
@@ -266,64 +271,66 @@ cmp -s /tests/expected /app/answer && echo 1 > /logs/verifier/reward.txt || echo
 
 
 @pytest.mark.parametrize("agent", [LINKS, COPIES], ids=["links", "copies"])
-async def test_an_answer_that_is_the_tests_own_is_not_brought(judged: Any, agent: str) -> None:
+async def test_an_answer_that_comes_from_the_tests_is_not_copied(judged: Any, agent: str) -> None:
     oracle = measured(shared=1.0, isolated=1.0)
     verdict, kinds = await judged("both", agent, IS_EXPECTED, oracle, tests={"expected": "42\n"})
     assert (verdict.reward, kinds) in [(0.0, ["left-out"]), (0.0, [])]
 
 
 @pytest.mark.parametrize(("is_same", "kinds"), [(False, ["needs-system", "system-replaced"]), (True, ["needs-system"])])
-async def test_what_the_oracle_replaces_by_the_same_says_nothing(judged: Any, is_same: bool, kinds: list[str]) -> None:
+async def test_system_files_that_the_oracle_replaces_alike_are_no_sign(
+    judged: Any, is_same: bool, kinds: list[str]
+) -> None:
     replaced = (await judged("shared", CHEATS, JUDGES.format("/bin")))[0].integrity.replaced if is_same else {}
     other = {"/usr/bin/cmp": "0123456789ab"}
     oracle = measured(shared=1.0, isolated=0.0, replaced=replaced or other)
     assert (await judged("both", CHEATS, JUDGES.format("/bin"), oracle))[1] == kinds
 
 
-async def test_where_the_oracle_has_a_verdict_in_a_fresh_container_a_pass_without_one_is_none(judged: Any) -> None:
+async def test_if_the_oracle_passes_in_a_fresh_container_a_failed_verifier_there_is_an_error(judged: Any) -> None:
     test = "[ ! -e /usr/lib/thing ] || echo 1 > /logs/verifier/reward.txt\n"
     with pytest.raises(VerifierFailed) as failure:
         await judged("both", "mkdir /usr/lib/thing", test, measured(shared=1.0, isolated=1.0))
     assert not failure.value.kind.retryable
 
 
-async def test_a_file_for_which_there_is_no_way_to_the_fresh_container_stays_behind(judged: Any) -> None:
+async def test_a_file_that_is_too_large_to_be_copied_is_left_out(judged: Any) -> None:
     verdict, kinds = await judged("both", f"{WORKS} truncate -s 5G /app/disk.img", JUDGES.format("/bin"))
     assert (verdict.reward, kinds) == (1.0, [])
     verdict, kinds = await judged("both", "truncate -s 5G /app/disk.img", JUDGES.format("/bin"), measured(isolated=1.0))
     assert (verdict.reward, kinds) == (0.0, ["unread"])
 
 
-async def test_a_verdict_that_the_fresh_container_cannot_give_is_said(judged: Any) -> None:
+async def test_a_pass_without_a_verdict_from_the_fresh_container_is_unconfirmed(judged: Any) -> None:
     test = "[ ! -e /usr/lib/thing ] || echo 1 > /logs/verifier/reward.txt\n"
     verdict, kinds = await judged("both", "mkdir /usr/lib/thing", test)
     assert (verdict.reward, kinds) == (1.0, ["unconfirmed"])
 
 
-# -- a verifier that could not run ---------------------------------------------------------------
+# -- a verifier that fails -----------------------------------------------------------------------
 
 
-async def test_a_verifier_that_the_agent_broke_gives_no_verdict_and_is_not_tried_again(judged: Any) -> None:
+async def test_a_verifier_that_the_agent_broke_is_an_error_without_a_retry(judged: Any) -> None:
     with pytest.raises(VerifierFailed) as failure:
         await judged("shared", "chmod 000 /bin/bash", "echo 0 > /logs/verifier/reward.txt\n")
     assert not failure.value.kind.retryable
     assert failure.value.integrity.tamper[-1].startswith("fails-with-work")
 
 
-async def test_whoever_breaks_its_container_keeps_the_verdict_of_the_fresh_one(judged: Any) -> None:
+async def test_an_agent_that_breaks_its_container_keeps_the_verdict_of_the_fresh_one(judged: Any) -> None:
     test = "! grep -qs '432[1]' /proc/[0-9]*/cmdline || exit 1; echo 0 > /logs/verifier/reward.txt\n"
     verdict, kinds = await judged("both", "(exec /opt/tbench/bin/busybox sleep 4321 >/dev/null 2>&1 &)", test)
     assert (verdict.reward, kinds, verdict.integrity.rewards) == (0.0, [], {"isolated": 0.0})
     assert "verifier_no_reward" in verdict.integrity.remarks[0]
 
 
-async def test_isolated_is_not_concerned_by_what_the_agent_broke(judged: Any) -> None:
+async def test_isolated_does_not_depend_on_what_the_agent_broke(judged: Any) -> None:
     test = "[ -e /app/done ] && echo 1 > /logs/verifier/reward.txt\n"
     verdict, kinds = await judged("isolated", "touch /app/done; chmod 000 /bin/bash; rm /etc/passwd", test)
     assert (verdict.reward, kinds) == (1.0, [])
 
 
-async def test_a_verifier_that_runs_nowhere_is_an_error(judged: Any) -> None:
+async def test_a_verifier_that_fails_everywhere_is_an_error(judged: Any) -> None:
     with pytest.raises(TrialError) as failure:
         await judged("shared", "true", "exit 3\n")
     assert failure.value.type == "verifier_no_reward"
@@ -344,7 +351,7 @@ HEAVY = "exec /opt/tbench/bin/busybox sh -c 'held=x; while :; do held=$held$held
     ],
     ids=["is slow", "hears of its limit", "gives no reward", "is killed", "is out of memory"],
 )
-async def test_work_with_which_the_verifier_comes_to_no_verdict_is_no_zero(
+async def test_work_that_makes_the_verifier_fail_is_an_error_and_no_zero(
     judged: Any, policy: str, runs_the_work: str, type_: str, kinds: list[str]
 ) -> None:
     limits = "[environment]\nmemory_mb = 96\nallow_internet = false\n[verifier]\ntimeout_sec = 2\n"
@@ -358,8 +365,8 @@ async def test_work_with_which_the_verifier_comes_to_no_verdict_is_no_zero(
     assert [sign.partition(":")[0] for sign in failure.value.integrity.tamper] == kinds
 
 
-async def test_trouble_that_is_over_is_no_fault_of_the_agent_s(judged: Any) -> None:
-    # The first time only the agent's container has the file: the control passes without it.
+async def test_a_temporary_problem_is_not_blamed_on_the_agent(judged: Any) -> None:
+    # Only the first run in the agent's container finds the file.
     test = "[ -e /trouble ] && rm /trouble && exit\necho 1 > /logs/verifier/reward.txt\n"
     verdict, kinds = await judged("shared", "touch /trouble", test)
     assert (verdict.reward, kinds) == (1.0, ["second-run", "unconfirmed"])
@@ -389,7 +396,7 @@ Runs = Callable[..., Any]
 
 @pytest.fixture
 async def run_trial(engine: Engine, tools_volume: str, tmp_path: Path) -> AsyncIterator[Runs]:
-    """Runs one task in a run of its own; what it keeps is removed at the end."""
+    """Execute a run of one task; remove what it kept at the end."""
     name = f"test-{uuid.uuid4().hex[:12]}"
 
     async def run(path: Path, script: str = "true", **settings: Any) -> tuple[Path, TrialResult, str]:
@@ -436,7 +443,7 @@ async def test_a_failed_trial_is_kept_survives_the_reaper_and_is_verified_again(
     assert (trial / "verifier" / "reward.txt").read_text() == "1\n"
 
 
-async def test_a_pass_of_a_trial_that_is_verified_again_is_held_to_the_oracles(
+async def test_a_pass_of_a_trial_that_is_verified_again_is_compared_with_the_oracles(
     engine: Engine, make_task: MakeTask, run_trial: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TBENCH_CACHE", str(tmp_path / "cache"))
@@ -446,18 +453,18 @@ async def test_a_pass_of_a_trial_that_is_verified_again_is_held_to_the_oracles(
         "task": "small-task",
         "task_hash": Task.read(path).hash,
         "image": image_identity(result.image_origin, result.image_id),
-        "architecture": "",  # this run.json does not tell
+        "architecture": "",  # not recorded in this run.json
         "measured_at": "2026-01-01T00:00Z",
         "trials": [trial],
     }
-    keep(Calibration.model_validate(known))
+    save_calibration(Calibration.model_validate(known))
     (change,) = await regrade(partial(DockerBackend, engine), directory, (), None, print)
     assert change.after is not None and change.after.reward == 1.0
     words = "unlike-oracle: of 1 tests that the oracle passes 1 not shown (t::test_a)"
     assert change.after.integrity.tamper[-1] == words
 
 
-async def test_a_trial_is_verified_again_with_the_consent_that_it_had(
+async def test_a_trial_is_verified_again_with_the_variables_that_it_was_allowed(
     engine: Engine, make_task: MakeTask, run_trial: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOR_TESTS", "1")

@@ -1,4 +1,4 @@
-"""Whether a reward agrees with what else the tests left."""
+"""Checks of a reward against bash's trace and the reports of pytest."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from tbench.results import is_weak
 from tbench.verify.proof import (
-    Proven,
+    CheckedReward,
     calls_pytest,
-    prove,
+    check_reward,
+    is_only_reward_writer,
     reward_lines,
     starts_no_subshell,
-    witnessed_reward,
-    writes_alone,
+    traced_reward,
 )
 from tbench.verify.report import Facts
 
-TOLD_0 = ("+/tests/test.sh:3 echo 0",)
-TOLD_1 = ("+/tests/test.sh:3 echo 1",)
+WROTE_0 = ("+/tests/test.sh:3 echo 0",)
+WROTE_1 = ("+/tests/test.sh:3 echo 1",)
 
 
 def logs(reward: str = "1", **files: str) -> dict[str, bytes]:
@@ -36,14 +36,14 @@ def ctrf(failed: int) -> str:
 @pytest.mark.parametrize(
     ("facts", "files", "reward", "kind"),
     [
-        (Facts(told=TOLD_0, wrote_last=True), logs(), 0.0, "contradiction"),
+        (Facts(traced_writes=WROTE_0, wrote_last=True), logs(), 0.0, "contradiction"),
         (Facts(exit_code=137, has_watcher=True), logs(), 0.0, "verifier-killed"),
         (Facts(is_cut=True), logs(), 0.0, "trace-cut"),
         (Facts(touched_tests=("/tests/data.json",)), logs(), 1.0, "tests-touched"),
         (Facts(touched_tests=("/tests/test.sh",)), logs(), 1.0, "tests-changed"),
         (Facts(was_halted=True), logs(), 1.0, "unwitnessed"),
         (Facts(), logs(reward_json='{"reward": 1}', reward_txt="0.5"), 1.0, "other-reward"),
-        (Facts(told=TOLD_0), logs(), 1.0, "other-reward"),
+        (Facts(traced_writes=WROTE_0), logs(), 1.0, "other-reward"),
         (Facts(), logs(ctrf_json=ctrf(1)), 1.0, "failed-tests"),
         (Facts(), logs(stdout_txt="== 61 failed, 6 passed, 2 errors in 0.1s =="), 1.0, "failed-tests"),
         (Facts(exit_code=137), logs(), 1.0, "verifier-ended"),
@@ -55,12 +55,12 @@ def ctrf(failed: int) -> str:
         (Facts(evidence=("/tests/test.sh",)), logs(), 1.0, "planted-tests"),
     ],
 )
-def test_what_contradicts_a_reward_is_flagged_and_a_lower_value_counts_only_where_it_is_proven(
+def test_contradicting_evidence_is_flagged_and_lowers_the_reward_only_if_it_is_proven(
     facts: Facts, files: dict[str, bytes], reward: float, kind: str
 ) -> None:
-    proven = prove(facts, files, 1.0)
-    assert proven.reward == reward
-    assert [sign.partition(":")[0] for sign in proven.signs] == [kind]
+    checked = check_reward(facts, files, 1.0)
+    assert checked.reward == reward
+    assert [sign.partition(":")[0] for sign in checked.signs] == [kind]
 
 
 @pytest.mark.parametrize(
@@ -70,66 +70,66 @@ def test_what_contradicts_a_reward_is_flagged_and_a_lower_value_counts_only_wher
         (Facts(exit_code=137, has_watcher=True), ["verifier-ended"]),
         (Facts(exit_code=137, has_watcher=True, leftovers=1, out_of_memory=True), []),
     ],
-    ids=["beside the agent's processes", "beside none", "by the kernel"],
+    ids=["beside the agent's processes", "without them", "by the kernel"],
 )
-def test_a_script_that_was_killed_without_a_reward_is_said_of_the_agent_only_where_its_processes_were(
+def test_a_killed_script_without_a_reward_has_a_strong_sign_only_beside_processes_of_the_agent(
     facts: Facts, kinds: list[str]
 ) -> None:
-    assert [sign.partition(":")[0] for sign in prove(facts, {}, None).signs] == kinds
+    assert [sign.partition(":")[0] for sign in check_reward(facts, {}, None).signs] == kinds
 
 
 @pytest.mark.parametrize(
     ("facts", "files"),
     [
-        (Facts(told=TOLD_1, outlived=2), logs()),
+        (Facts(traced_writes=WROTE_1, outlived=2), logs()),
         (Facts(exit_code=137, has_watcher=True, has_ended=True), logs()),
         (Facts(), logs(stdout_txt="== 2 failed in 0.1s ==\n== 3 passed in 1s ==\n")),
         (Facts(), logs(ctrf_json=ctrf(0), stdout_txt="== 2 passed in 0.1s ==")),
     ],
 )
 def test_an_honest_reward_has_no_sign(facts: Facts, files: dict[str, bytes]) -> None:
-    assert prove(facts, files, 1.0) == prove(Facts(), logs(), 1.0)
+    assert check_reward(facts, files, 1.0) == check_reward(Facts(), logs(), 1.0)
 
 
-def test_a_part_of_a_reward_may_come_with_failed_tests() -> None:
-    assert prove(Facts(), logs("0.5", ctrf_json=ctrf(1)), 0.5).signs == ()
+def test_a_partial_reward_may_come_with_failed_tests() -> None:
+    assert check_reward(Facts(), logs("0.5", ctrf_json=ctrf(1)), 0.5).signs == ()
 
 
-def test_a_pass_of_tests_that_nobody_saw_run_is_flagged() -> None:
-    (sign,) = prove(Facts(), logs(), 1.0, calls_pytest=True).signs
+def test_a_pass_without_a_report_of_tests_is_flagged() -> None:
+    (sign,) = check_reward(Facts(), logs(), 1.0, calls_pytest=True).signs
     assert sign.startswith("no-test-ran:") and not is_weak(sign)
-    assert prove(Facts(), logs(stdout_txt="= 1 passed in 0.1s ="), 1.0, calls_pytest=True).signs == ()
+    assert check_reward(Facts(), logs(stdout_txt="= 1 passed in 0.1s ="), 1.0, calls_pytest=True).signs == ()
 
 
-def test_the_word_of_a_test_sh_that_alone_writes_rewards_counts_whatever_it_runs_later() -> None:
-    lowered = Proven(0.0, ("contradiction: test.sh wrote 0, but the file says 1",))
-    assert prove(Facts(told=TOLD_0), logs(), 1.0, has_witness=True) == lowered
+def test_the_traced_reward_counts_if_only_test_sh_writes_one_whatever_it_runs_later() -> None:
+    lowered = CheckedReward(0.0, ("contradiction: test.sh wrote 0, but the file says 1",))
+    assert check_reward(Facts(traced_writes=WROTE_0), logs(), 1.0, is_only_writer=True) == lowered
     beside = logs("0", reward_json='{"reward": 1}')
-    assert prove(Facts(told=TOLD_0), beside, 1.0, has_witness=True).reward == 0.0
-    assert prove(Facts(told=TOLD_0, wrote_last=True), beside, 1.0).reward == 1.0
+    assert check_reward(Facts(traced_writes=WROTE_0), beside, 1.0, is_only_writer=True).reward == 0.0
+    assert check_reward(Facts(traced_writes=WROTE_0, wrote_last=True), beside, 1.0).reward == 1.0
 
 
-def test_names_of_files_add_no_line() -> None:
-    (sign,) = prove(Facts(changed_tests=("/tests/a\x1b\nforged: b",)), logs(), 1.0).signs
+def test_a_sign_stays_on_one_line_whatever_files_are_named() -> None:
+    (sign,) = check_reward(Facts(changed_tests=("/tests/a\x1b\nforged: b",)), logs(), 1.0).signs
     assert sign.isprintable()
 
 
-def test_without_a_reward_there_are_signs_all_the_same() -> None:
-    proven = prove(Facts(exit_code=137, has_watcher=True), {}, None)
-    assert (proven.reward, len(proven.signs)) == (None, 1)
+def test_signs_are_found_without_a_reward() -> None:
+    checked = check_reward(Facts(exit_code=137, has_watcher=True), {}, None)
+    assert (checked.reward, len(checked.signs)) == (None, 1)
 
 
-def test_a_reward_whose_writer_was_not_heard_is_flagged() -> None:
-    assert prove(Facts(has_watcher=True, told=TOLD_1), logs(), 1.0, has_witness=True).signs == ()
-    (sign,) = prove(Facts(has_watcher=True), logs(), 1.0, has_witness=True).signs
+def test_a_reward_without_a_traced_write_is_flagged() -> None:
+    assert check_reward(Facts(has_watcher=True, traced_writes=WROTE_1), logs(), 1.0, is_only_writer=True).signs == ()
+    (sign,) = check_reward(Facts(has_watcher=True), logs(), 1.0, is_only_writer=True).signs
     assert sign.startswith("unwitnessed:")
-    halted = prove(Facts(has_watcher=True, was_halted=True), logs(), 1.0, has_witness=True)
+    halted = check_reward(Facts(has_watcher=True, was_halted=True), logs(), 1.0, is_only_writer=True)
     assert (halted.reward, halted.signs[0].partition(":")[0]) == (0.0, "trace-cut")
-    # A bash that cannot tell is no sign.
-    assert prove(Facts(), logs(), 1.0, has_witness=True).signs == ()
+    # Without a trace there is no sign.
+    assert check_reward(Facts(), logs(), 1.0, is_only_writer=True).signs == ()
 
 
-# What bash told of the reward.
+# -- the rewards that test.sh writes -------------------------------------------------------------
 
 AT = "+/tests/test.sh:7 "
 
@@ -148,7 +148,7 @@ AT = "+/tests/test.sh:7 "
         "{ echo '{\"reward\": 1}' > /logs/verifier/reward.json; }",
     ],
 )
-def test_lines_that_write_the_reward_are_known(line: str) -> None:
+def test_lines_that_write_a_reward_are_recognised(line: str) -> None:
     assert reward_lines(f"#!/bin/bash\n{line}\n".encode()) == (2,)
 
 
@@ -163,7 +163,7 @@ def test_lines_that_write_the_reward_are_known(line: str) -> None:
         "# echo 1 > /logs/verifier/reward.txt",
     ],
 )
-def test_other_ways_to_write_it_have_no_witness(script: str) -> None:
+def test_other_writes_of_a_reward_are_not_recognised(script: str) -> None:
     assert reward_lines(script.encode()) == ()
 
 
@@ -180,23 +180,23 @@ def test_other_ways_to_write_it_have_no_witness(script: str) -> None:
         ("echo 'unfinished", None),
     ],
 )
-def test_the_value_is_read_from_the_traced_command(command: str, reward: float | None) -> None:
-    assert witnessed_reward([AT + command]) == reward
+def test_the_reward_is_parsed_from_the_traced_command(command: str, reward: float | None) -> None:
+    assert traced_reward([AT + command]) == reward
 
 
-def test_the_last_write_counts() -> None:
-    assert witnessed_reward([f"{AT}echo 0", f"{AT}'[' 0 -eq 0 ']'", f"{AT}echo 1", f"{AT}'[' x ']'"]) == 1.0
-    # What else stands on the line, and the end that the verifier's own trap tells.
-    assert witnessed_reward([f"{AT}echo 0", f"{AT}echo done", f"{AT}echo ended"]) == 0.0
-    assert witnessed_reward([]) is None
+def test_the_last_traced_write_counts() -> None:
+    assert traced_reward([f"{AT}echo 0", f"{AT}'[' 0 -eq 0 ']'", f"{AT}echo 1", f"{AT}'[' x ']'"]) == 1.0
+    # Other commands on the line, and the end that the verifier's own trap prints.
+    assert traced_reward([f"{AT}echo 0", f"{AT}echo done", f"{AT}echo ended"]) == 0.0
+    assert traced_reward([]) is None
 
 
-def test_a_reward_has_a_witness_where_nothing_else_speaks_of_one() -> None:
+def test_test_sh_is_the_only_writer_if_no_other_text_mentions_a_reward() -> None:
     script = b"# writes the reward\npytest\necho 1 > /logs/verifier/reward.txt\n"
-    assert writes_alone(script, [b"def test(): pass\n"])
-    assert not writes_alone(script, [b'open("/logs/verifier/reward.txt", "w")'])
-    assert not writes_alone(script + b"python3 score.py > /logs/verifier/reward.txt\n", [])
-    assert not writes_alone(b"pytest\n", [])
+    assert is_only_reward_writer(script, [b"def test(): pass\n"])
+    assert not is_only_reward_writer(script, [b'open("/logs/verifier/reward.txt", "w")'])
+    assert not is_only_reward_writer(script + b"python3 score.py > /logs/verifier/reward.txt\n", [])
+    assert not is_only_reward_writer(b"pytest\n", [])
 
 
 IF = "if [ $? -eq 0 ]; then\n  echo 1 > $LOGS/reward.txt\nelse\n  echo 0 > $LOGS/reward.txt # (no)\nfi\n"
@@ -217,18 +217,18 @@ IF = "if [ $? -eq 0 ]; then\n  echo 1 > $LOGS/reward.txt\nelse\n  echo 0 > $LOGS
         ("echo done\n", 1, False),
     ],
 )
-def test_behind_the_last_write_a_script_starts_a_subshell_or_none(script: str, line: int, is_plain: bool) -> None:
+def test_whether_a_subshell_can_follow_the_last_write(script: str, line: int, is_plain: bool) -> None:
     assert (
         starts_no_subshell(script.encode(), [f"+/tests/test.sh:{line} echo 0", "+/tests/test.sh:99 '[' ]"]) is is_plain
     )
 
 
-def test_without_a_write_nothing_is_known_of_what_came_behind_it() -> None:
+def test_without_a_traced_write_a_subshell_is_possible() -> None:
     assert not starts_no_subshell(IF.encode(), [])
     assert not starts_no_subshell(IF.encode(), ["+/tests/test.sh:99 echo 1"])
 
 
-# Which test scripts call pytest, and which only speak of it.
+# -- calls of pytest -----------------------------------------------------------------------------
 
 CALLS = [
     "pytest",
@@ -374,7 +374,7 @@ PIECES = [*"\"'\\`$(){}<>|&;#\n\t -x!=\x0b", "pytest", "<<A", "$((", "case x in"
 
 
 @pytest.mark.parametrize("script", CALLS)
-def test_a_call_is_seen(script: str) -> None:
+def test_a_call_of_pytest_is_recognised(script: str) -> None:
     assert calls_pytest(script)
     assert calls_pytest(f'#!/bin/bash\nset -euo pipefail\necho "it\'s" $#\n{script}')
 
@@ -389,12 +389,12 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize("script", UNKNOWN, ids=lambda script: script[:40])
-def test_what_nobody_knows_counts_as_a_call_so_that_no_silent_zero_comes_of_it(script: str) -> None:
+def test_an_unknown_use_of_pytest_counts_as_a_call_so_that_a_zero_without_tests_is_an_error(script: str) -> None:
     assert calls_pytest(script)
 
 
 @pytest.mark.parametrize(
-    ("script", "heard", "calls"),
+    ("script", "traced", "calls"),
     [
         ("run() {\n  $TOOL \\\n    -q\n}\nrun\n", "+/tests/test.sh:3 uvx -w pytest==8.4.1 pytest -q", True),
         ("$TOOL\n", "+/tests/test.sh:1 python3 -m pytest -q", True),
@@ -407,25 +407,23 @@ def test_what_nobody_knows_counts_as_a_call_so_that_no_silent_zero_comes_of_it(s
         ("curl x | sh\n", "no trace at all", False),
     ],
 )
-def test_what_bash_was_heard_to_run_is_a_call_where_the_text_does_not_show_it(
-    script: str, heard: str, calls: bool
-) -> None:
+def test_a_call_in_the_trace_counts_if_the_text_does_not_show_it(script: str, traced: str, calls: bool) -> None:
     assert not calls_pytest(script, {"run.sh": "true\n$1\n$1 >log\n"})
-    assert calls_pytest(script, {"run.sh": "true\n$1\n$1 >log\n"}, [heard]) is calls
+    assert calls_pytest(script, {"run.sh": "true\n$1\n$1 >log\n"}, [traced]) is calls
 
 
 @pytest.mark.parametrize("script", NO_CALLS, ids=lambda script: script[:40])
-def test_what_only_speaks_of_pytest_is_no_call(script: str) -> None:
+def test_a_mention_of_pytest_is_no_call(script: str) -> None:
     assert not calls_pytest(script)
     assert not calls_pytest(f'#!/bin/bash\nset -euo pipefail\necho "it\'s" $#\n{script}')
 
 
 @given(st.lists(st.sampled_from(PIECES)).map("".join))
-def test_any_text_is_read_to_its_end(script: str) -> None:
+def test_any_text_is_parsed(script: str) -> None:
     assert calls_pytest(script) in (True, False)
 
 
-def test_the_time_for_a_long_script_grows_with_its_length() -> None:
+def test_the_time_for_a_script_grows_linearly() -> None:
     lines = "echo \"$(date)\" 'x' >> log\ncat <<EOF\n" + "it's a line\n" * 50 + "EOF\n"
     began = time.monotonic()
     assert not calls_pytest(lines * 1000)

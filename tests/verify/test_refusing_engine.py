@@ -1,4 +1,4 @@
-"""Verifications of work that passes, on the real engine, behind a relay that answers some calls in its place."""
+"""Verification of passing work on the real engine, behind a relay that answers some calls itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CREATE, START, EXEC, RUN, ASK, DIFF = (
 WORDS = b"OCI runtime exec failed: fork/exec /proc/self/exe: resource temporarily unavailable\r\n"
 STARTS_NOTHING = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 STARTS_NOTHING += b"\1\0\0\0" + len(WORDS).to_bytes(4, "big") + WORDS
-"""What an engine answers whose machine has no room for the command, after it has said that it will run it."""
+"""Response of an engine that accepted a command, but whose machine has no resources to start it."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def relay() -> Iterator[OwnRelay]:
 
 
 def refusing(pattern: str, first: int, answer: bytes) -> Callable[[str], bytes | None]:
-    """Answers such calls from the `first` on, each second one, so that a second try fails where a control does not."""
+    """Answer every second matching call from the `first` on, so that retries fail but the control does not."""
     count = 0
 
     def answers(request: str) -> bytes | None:
@@ -71,7 +71,7 @@ slow = pytest.mark.slow
         pytest.param("isolated", RUN, 4, CUT, marks=slow),
     ],
 )
-async def test_what_the_engine_does_not_do_is_never_the_agents_zero(
+async def test_a_refused_call_is_never_a_zero_of_the_agent(
     relay: OwnRelay,
     tools_volume: str,
     make_task: Any,
@@ -95,7 +95,7 @@ async def test_what_the_engine_does_not_do_is_never_the_agents_zero(
         await sandbox.remove()
     engine.close()
     if verdict is not None:
-        # What is asked for once more, or not needed in the end, costs nothing.
+        # Calls that are repeated or not needed cost nothing.
         assert verdict.reward == 1.0
         assert all(map(is_weak, verdict.integrity.tamper)), verdict.integrity.tamper
         assert verdict.integrity.tamper or mode != "shared"

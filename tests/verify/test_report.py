@@ -1,4 +1,4 @@
-"""From the bytes that verifier.sh prints to facts and files."""
+"""Parsing of the output of verifier.sh into facts and files."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def test_every_kind_of_line_is_a_fact() -> None:
         repairs=("cwd: gone",),
         changed_tests=("/tests/test.sh",),
         new_tests=("/tests/x.py",),
-        odd=("/logs/x is a fifo",),
+        odd_reward_files=("/logs/x is a fifo",),
         outlived=3,
         has_watcher=True,
         has_ended=True,
-        told=("+/tests/test.sh:3 echo 1",),
+        traced_writes=("+/tests/test.sh:3 echo 1",),
         wrote_last=True,
         others_wrote_trace=True,
         called=("+/tests/test.sh:2 pytest",),
         programs=("/x/y", "/x/pytest"),
         runners=("/x/pytest",),
-        unlooked=True,
+        has_unchecked_programs=True,
         is_cut=True,
         was_halted=True,
         is_complete=True,
@@ -119,9 +119,9 @@ def test_a_script_was_killed_where_a_signal_ended_it_before_its_end() -> None:
 
 def test_the_trace_of_a_single_subshell_counts_if_bash_itself_traced_nothing() -> None:
     line = "+/tests/test.sh:3 echo"
-    assert read(printed(f"told_by\t7 {line} 0", f"told_by\t7 {line} 1"))[0].told == (f"{line} 0", f"{line} 1")
-    assert read(printed(f"told_by\t7 {line} 0", f"told_by\t8 {line} 1"))[0].told == ()
-    assert read(printed(f"told_by\t7 {line} 1", f"told\t{line} 0"))[0].told == (f"{line} 0",)
+    assert read(printed(f"told_by\t7 {line} 0", f"told_by\t7 {line} 1"))[0].traced_writes == (f"{line} 0", f"{line} 1")
+    assert read(printed(f"told_by\t7 {line} 0", f"told_by\t8 {line} 1"))[0].traced_writes == ()
+    assert read(printed(f"told_by\t7 {line} 1", f"told\t{line} 0"))[0].traced_writes == (f"{line} 0",)
 
 
 def test_malformed_numbers_and_times_are_ignored() -> None:

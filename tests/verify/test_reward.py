@@ -1,4 +1,4 @@
-"""From a verifier's files to a reward, or to the error that says why there is none."""
+"""Reading of rewards from a verifier's files, and errors for files without a valid one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tbench.errors import TrialError
-from tbench.verify.reward import read_metrics, read_reward, remarks, rewards_of_files
+from tbench.verify.reward import read_metrics, read_reward, reward_remarks, rewards_of_files
 
 RECORDED = Path(__file__).parents[2].parent / "shared" / "data" / "harbor-trials"
 PYTEST_SUMMARIES = [
@@ -65,7 +65,7 @@ def failure(files: dict[str, bytes], *, calls_pytest: bool = False) -> TrialErro
         (b"\x0b 1 \x0c\r\n", 1.0),
     ],
 )
-def test_reward_txt_holds_one_number(text: bytes, reward: float) -> None:
+def test_reward_txt_holds_one_decimal_number(text: bytes, reward: float) -> None:
     assert read_reward({"reward.txt": text}) == reward
 
 
@@ -101,7 +101,7 @@ def test_reward_txt_holds_one_number(text: bytes, reward: float) -> None:
         (b"1\x00", "verifier_bad_reward"),
     ],
 )
-def test_anything_else_in_reward_txt_is_no_verdict(text: bytes, type_: str) -> None:
+def test_other_content_of_reward_txt_is_an_error(text: bytes, type_: str) -> None:
     assert failure({"reward.txt": text}).type == type_
 
 
@@ -118,7 +118,7 @@ def test_anything_else_in_reward_txt_is_no_verdict(text: bytes, type_: str) -> N
         ('{"reward": 1, "speed": 1e300}', 1.0),
     ],
 )
-def test_reward_json_wins_over_reward_txt(text: str, reward: float) -> None:
+def test_reward_json_takes_precedence_over_reward_txt(text: str, reward: float) -> None:
     assert read_reward({"reward.json": text.encode(), "reward.txt": b"0.5"}) == reward
 
 
@@ -145,13 +145,13 @@ def test_reward_json_wins_over_reward_txt(text: str, reward: float) -> None:
         (5000 * "[", "verifier_bad_reward"),
     ],
 )
-def test_anything_else_in_reward_json_is_no_verdict_even_with_a_reward_txt(text: str, type_: str) -> None:
+def test_other_content_of_reward_json_is_an_error_even_with_a_reward_txt(text: str, type_: str) -> None:
     assert failure({"reward.json": text.encode(), "reward.txt": b"1"}).type == type_
 
 
 @pytest.mark.parametrize("text", ["2.5", "-1", "1e308", "1e400", "-0.0001", "1.000001"])
 @pytest.mark.parametrize("form", ["reward.txt", "reward.json"])
-def test_a_number_outside_of_the_range_is_named_with_it(text: str, form: str) -> None:
+def test_a_number_outside_the_range_is_an_error_with_both(text: str, form: str) -> None:
     content = text if form == "reward.txt" else f'{{"score": {text}}}'
     failed = failure({form: content.encode()})
     assert failed.type == "verifier_bad_reward"
@@ -177,44 +177,44 @@ def test_a_negative_zero_is_a_zero(files: dict[str, bytes]) -> None:
     assert math.copysign(1, read_reward(files)) == 1
 
 
-def test_an_integer_beyond_every_float_is_refused_in_words() -> None:
-    for digits in (400, 5000):  # Python itself reads no more than 4300
+def test_an_integer_beyond_every_float_is_an_error() -> None:
+    for digits in (400, 5000):  # Python itself parses at most 4300
         failed = failure({"reward.json": b'{"reward": 1' + digits * b"0" + b"}"})
         assert "not a flat object of finite numbers" in str(failed)
 
 
-def test_no_reward_file_is_no_verdict_and_the_last_words_are_told() -> None:
+def test_without_a_reward_file_the_error_quotes_the_last_line_of_output() -> None:
     failed = failure({"stdout.txt": b"first\nTraceback: it broke\n\n"})
     assert failed.type == "verifier_no_reward"
     assert "Traceback: it broke" in str(failed)
 
 
-def test_no_output_at_all_is_told_too() -> None:
+def test_without_any_output_the_error_says_so() -> None:
     assert "printed nothing" in str(failure({}))
 
 
 @pytest.mark.parametrize("output", PYTEST_SUMMARIES + OTHER_SUMMARIES)
 @pytest.mark.parametrize("calls_pytest", [True, False])
-def test_a_zero_with_a_runners_summary_is_a_zero(output: str, calls_pytest: bool) -> None:
+def test_a_zero_with_the_summary_of_a_test_runner_is_valid(output: str, calls_pytest: bool) -> None:
     logs = {"reward.txt": b"0", "stdout.txt": output.encode()}
-    assert (read_reward(logs, calls_pytest=calls_pytest), remarks(logs, 0.0)) == (0.0, ())
+    assert (read_reward(logs, calls_pytest=calls_pytest), reward_remarks(logs, 0.0)) == (0.0, ())
 
 
 @pytest.mark.parametrize("output", NO_SUMMARIES)
-def test_a_zero_of_a_script_that_calls_pytest_without_summary_is_an_error(output: str) -> None:
+def test_a_zero_of_a_script_that_calls_pytest_is_an_error_without_a_summary(output: str) -> None:
     failed = failure({"reward.txt": b"0", "stdout.txt": output.encode()}, calls_pytest=True)
     assert failed.type == "verifier_never_ran"
     assert "no ctrf.json and no pytest summary" in str(failed)
 
 
 @pytest.mark.parametrize("output", NO_SUMMARIES)
-def test_a_zero_of_any_other_script_is_believed(output: str) -> None:
+def test_a_zero_of_any_other_script_is_valid(output: str) -> None:
     logs = {"reward.txt": b"0", "stdout.txt": output.encode()}
-    assert (read_reward(logs), remarks(logs, 0.0)) == (0.0, ())
+    assert (read_reward(logs), reward_remarks(logs, 0.0)) == (0.0, ())
 
 
 @pytest.mark.parametrize("output", TOOL_FAILURES)
-def test_a_failure_of_the_tool_chain_is_named_where_pytest_was_to_run(output: str) -> None:
+def test_the_error_names_a_failed_tool_if_pytest_should_have_run(output: str) -> None:
     failed = failure({"reward.txt": b"0", "stdout.txt": f"begin\n{output}\n".encode()}, calls_pytest=True)
     assert failed.type == "verifier_never_ran"
     assert TOOL_FAILURES[output] in str(failed)
@@ -222,38 +222,38 @@ def test_a_failure_of_the_tool_chain_is_named_where_pytest_was_to_run(output: st
 
 @pytest.mark.parametrize("output", TOOL_FAILURES)
 @pytest.mark.parametrize("reward", [b"0", b"0.0", b"-0", b"0e5"])
-def test_a_zero_of_any_other_script_stands_with_a_remark(output: str, reward: bytes) -> None:
+def test_a_zero_of_any_other_script_with_a_failed_tool_has_a_remark(output: str, reward: bytes) -> None:
     logs = {"reward.txt": reward, "stdout.txt": f"begin\n{output}\n".encode()}
     assert read_reward(logs) == 0.0
-    (remark,) = remarks(logs, 0.0)
+    (remark,) = reward_remarks(logs, 0.0)
     assert remark.startswith("tool-failure: ")
     assert TOOL_FAILURES[output] in remark
 
 
 @pytest.mark.parametrize("output", TOOL_FAILURES)
-def test_tests_that_ran_count_whatever_failed_before(output: str) -> None:
+def test_a_zero_of_tests_that_ran_is_valid_whatever_failed_before(output: str) -> None:
     logs = {"reward.txt": b"0", "stdout.txt": f"{output}\n=== 1 failed in 0.1s ===\n".encode()}
-    assert (read_reward(logs, calls_pytest=True), remarks(logs, 0.0)) == (0.0, ())
+    assert (read_reward(logs, calls_pytest=True), reward_remarks(logs, 0.0)) == (0.0, ())
 
 
 @pytest.mark.parametrize("reward", [b"1", b"0.5", b"-1", b"-0.25", b"1e-9"])
-def test_any_other_reward_needs_no_proof(reward: bytes) -> None:
+def test_other_rewards_need_no_summary(reward: bytes) -> None:
     logs = {"reward.txt": reward, "stdout.txt": b"uvx: command not found"}
     assert read_reward(logs, calls_pytest=True, reward_range=(-1.0, 1.0)) == float(reward)
-    assert remarks(logs, float(reward)) == ()
+    assert reward_remarks(logs, float(reward)) == ()
 
 
 @pytest.mark.parametrize("text", [b'{"reward": 0}', b'{"reward": 0.0, "speed": 3}', b'{"score": -0.0}'])
-def test_a_zero_in_json_is_examined_in_the_same_way(text: bytes) -> None:
+def test_a_zero_in_json_is_checked_in_the_same_way(text: bytes) -> None:
     logs = {"reward.json": text, "stdout.txt": b"uvx: command not found"}
     assert failure(logs, calls_pytest=True).type == "verifier_never_ran"
     assert read_reward(logs) == 0.0
-    assert remarks(logs, 0.0) == ("tool-failure: a tool of the verifier is missing",)
+    assert reward_remarks(logs, 0.0) == ("tool-failure: a tool of the verifier is missing",)
 
 
-def test_ctrf_with_tests_is_proof_that_they_ran() -> None:
+def test_a_ctrf_report_with_tests_shows_that_they_ran() -> None:
     logs = {"reward.txt": b"0", "ctrf.json": ctrf(3), "stdout.txt": b"curl: command not found"}
-    assert (read_reward(logs, calls_pytest=True), remarks(logs, 0.0)) == (0.0, ())
+    assert (read_reward(logs, calls_pytest=True), reward_remarks(logs, 0.0)) == (0.0, ())
 
 
 @pytest.mark.parametrize(
@@ -270,18 +270,18 @@ def test_ctrf_with_tests_is_proof_that_they_ran() -> None:
         5000 * b"[",
     ],
 )
-def test_ctrf_without_tests_proves_nothing(report: bytes) -> None:
+def test_a_ctrf_report_without_tests_shows_nothing(report: bytes) -> None:
     assert failure({"reward.txt": b"0", "ctrf.json": report}, calls_pytest=True).type == "verifier_never_ran"
 
 
 @pytest.mark.parametrize("output", ["collected 0 items\n", "Ran 0 tests in 0.000s\n"])
-def test_a_runner_that_found_no_test_is_no_sign_that_one_ran(output: str) -> None:
+def test_a_runner_that_found_no_test_does_not_show_that_one_ran(output: str) -> None:
     logs = {"reward.txt": b"0", "stdout.txt": output.encode()}
     assert failure(logs, calls_pytest=True).type == "verifier_never_ran"
 
 
 def recorded(name: str) -> dict[str, bytes]:
-    """A published trial's verifier files; Harbor calls the output test-stdout.txt."""
+    """Return a published trial's verifier files; Harbor calls the output test-stdout.txt."""
     directories = sorted(RECORDED.glob(f"{name}*/verifier"))
     if not directories:
         pytest.skip(f"no recorded trials at {RECORDED}")
@@ -289,7 +289,7 @@ def recorded(name: str) -> dict[str, bytes]:
     return {name.replace("test-stdout.txt", "stdout.txt"): data for name, data in files.items()}
 
 
-def test_the_recorded_zero_behind_a_held_dpkg_lock_is_detected() -> None:
+def test_a_recorded_zero_after_a_held_dpkg_lock_is_detected() -> None:
     failed = failure(recorded("10_fail_verifier_never_ran_apt"), calls_pytest=True)
     assert failed.type == "verifier_never_ran"
     assert "lock" in str(failed)
@@ -300,7 +300,7 @@ def test_the_recorded_zero_behind_a_held_dpkg_lock_is_detected() -> None:
     [("01_pass", 1.0), ("05_pass", 1.0), ("07_fail_multi_tool_calls", 0.0), ("12_fail_with_format_errors", 0.0)],
 )
 @pytest.mark.parametrize("with_ctrf", [True, False])
-def test_recorded_verdicts_are_kept_with_either_proof(name: str, reward: float, with_ctrf: bool) -> None:
+def test_recorded_verdicts_are_read_with_and_without_ctrf(name: str, reward: float, with_ctrf: bool) -> None:
     files = recorded(name)
     if not with_ctrf:
         files.pop("ctrf.json")
@@ -312,7 +312,7 @@ def test_recorded_verdicts_are_kept_with_either_proof(name: str, reward: float, 
 SEVERAL = {"reward.json": b'{"accuracy": 0.5, "speed": 12, "clean": true}'}
 
 
-def test_of_several_metrics_the_chosen_one_counts_and_all_are_kept() -> None:
+def test_the_chosen_metric_counts_and_all_are_returned() -> None:
     assert read_reward(SEVERAL, metric="accuracy") == 0.5
     assert read_reward(SEVERAL, metric="clean") == 1.0
     assert read_metrics(SEVERAL) == {"accuracy": 0.5, "speed": 12.0, "clean": 1.0}
@@ -322,14 +322,14 @@ def test_of_several_metrics_the_chosen_one_counts_and_all_are_kept() -> None:
 @pytest.mark.parametrize(
     ("files", "metric", "words"),
     [
-        (SEVERAL, None, r"has no metric 'reward', but 'accuracy', 'clean', 'speed', .* counts with --metric NAME"),
+        (SEVERAL, None, r"has no metric 'reward', but 'accuracy', 'clean', 'speed'; choose .* --metric NAME$"),
         (SEVERAL, "acuracy", r"has no metric 'acuracy', but 'accuracy', 'clean', 'speed'$"),
         ({"reward.json": b'{"reward": 1}'}, "speed", r"has no metric 'speed', but 'reward'$"),
         ({"reward.txt": b"1"}, "speed", r"reward\.txt has no metric 'speed', only 'reward'"),
         (SEVERAL, "speed", r"'speed': 12, which is outside of the range"),
     ],
 )
-def test_a_metric_that_is_not_there_is_no_verdict_and_those_there_are_named(
+def test_a_missing_metric_is_an_error_that_names_the_others(
     files: dict[str, bytes], metric: str | None, words: str
 ) -> None:
     with pytest.raises(TrialError, match=words) as caught:
@@ -348,7 +348,9 @@ def test_a_metric_that_is_not_there_is_no_verdict_and_those_there_are_named(
         ({"reward.json": b"{"}, {}),
     ],
 )
-def test_metrics_are_kept_where_they_are_more_than_the_reward(files: dict[str, bytes], kept: dict[str, float]) -> None:
+def test_metrics_are_returned_if_there_are_more_than_the_reward(
+    files: dict[str, bytes], kept: dict[str, float]
+) -> None:
     assert read_metrics(files) == kept
 
 
@@ -365,32 +367,32 @@ def test_metrics_are_kept_where_they_are_more_than_the_reward(files: dict[str, b
     ],
 )
 @pytest.mark.parametrize("form", ["reward.txt", "reward.json"])
-def test_a_byte_order_mark_is_remarked_and_the_number_behind_it_counts(raw: bytes, encoding: str, form: str) -> None:
+def test_a_number_after_a_byte_order_mark_counts_with_a_remark(raw: bytes, encoding: str, form: str) -> None:
     if form == "reward.json":
         raw = raw.decode(encoding).removeprefix("\ufeff").replace("1", '{"reward": 1}').encode(encoding)
         raw = raw if raw.startswith((b"\xef", b"\xff", b"\xfe")) else b"\xef\xbb\xbf" + raw
     assert read_reward({form: raw}) == 1.0
     words = f"reward-encoding: {form} is {encoding} with a byte order mark; Harbor refuses it"
-    assert remarks({form: raw}, 1.0) == (words,)
+    assert reward_remarks({form: raw}, 1.0) == (words,)
 
 
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        ("1".encode("utf-16-le"), "zero bytes in it, as UTF-16 without a byte order mark has"),
-        (b"\xff\xfe1", "begins with the byte order mark of UTF-16, but is none"),
+        ("1".encode("utf-16-le"), "contains zero bytes, like UTF-16 without a byte order mark"),
+        (b"\xff\xfe1", "has the byte order mark of UTF-16, but is not UTF-16"),
         (b"1\xa0", "is not UTF-8"),
     ],
 )
 @pytest.mark.parametrize("form", ["reward.txt", "reward.json"])
-def test_any_other_encoding_is_named_and_no_number(raw: bytes, words: str, form: str) -> None:
+def test_other_encodings_are_an_error(raw: bytes, words: str, form: str) -> None:
     failed = failure({form: raw})
     assert failed.type == "verifier_bad_reward"
     assert f"{form} " in str(failed) and words in str(failed)
-    assert remarks({form: raw}, 1.0) == ()
+    assert reward_remarks({form: raw}, 1.0) == ()
 
 
-def test_each_file_is_read_by_its_name_and_the_one_that_counts_comes_first() -> None:
+def test_each_file_is_parsed_by_its_name_and_the_one_that_counts_comes_first() -> None:
     assert rewards_of_files({"reward.txt": b"0", "reward.json": b'{"reward": 1}'}) == (1.0, 0.0)
     assert rewards_of_files({"reward.txt": b'{"reward": 1}', "reward.json": b"1"}) == ()
     assert rewards_of_files({"other.txt": b"1"}) == ()

@@ -1,4 +1,4 @@
-"""verifier.sh and what it is told: names and numbers that stand on both sides."""
+"""Names and numbers that verifier.sh and verifier.py share."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tbench.verify.verifier import VerifierScript
 SCRIPT = VerifierScript("/.stage", {"/.stage/tests/test.sh": FileEntry(b"true\n", 0o755)}, "/app", 10.0, (3, 8))
 
 
-def test_every_variable_is_taken_and_removed() -> None:
-    told = set(SCRIPT.environment("whole"))
+def test_every_variable_is_read_and_removed() -> None:
+    given = set(SCRIPT.environment("whole"))
     taken, removed = (
         set(re.findall(r"TBENCH_VERIFIER_\w+", text))
         for text in re.findall(r"((?:^\w+=\$TBENCH.*\n)+)unset ((?:.*\\\n)*.*)\n", SCRIPT.text, re.MULTILINE)[0]
     )
-    assert told == taken == removed
+    assert given == taken == removed
 
 
-def test_exit_codes_and_the_shells_place_are_the_same_on_both_sides() -> None:
+def test_exit_codes_and_the_path_of_the_shell_agree_with_python() -> None:
     values = dict(re.findall(r"^(\w+)=(\S+)$", SCRIPT.text, re.MULTILINE))
     assert values["busybox"] == BUSYBOX
     assert values["exit_not_staged"] == str(NOT_STAGED)
@@ -32,7 +32,7 @@ def test_the_script_is_the_same_for_every_task() -> None:
     assert SCRIPT.text.endswith((Path(__file__).parents[2] / "tbench" / "verify" / "verifier.sh").read_text())
 
 
-def test_lines_are_between_blanks_so_that_none_is_part_of_another() -> None:
+def test_line_numbers_are_between_spaces() -> None:
     assert SCRIPT.environment("whole")["TBENCH_VERIFIER_LINES"] == " 3 8 "
 
 

@@ -1,4 +1,4 @@
-"""Which tests logs show: all forms of a report name a test alike, quoted output is none, and nothing makes it raise."""
+"""Parsing of tests from logs: all reports name a test alike, quoted output is ignored, and no input makes it raise."""
 
 from __future__ import annotations
 
@@ -71,34 +71,34 @@ def logs_of(tests: Path, *options: str, cwd: Path | None = None) -> dict[str, by
 
 
 @pytest.mark.parametrize("options", [["-q", "-rA"], ["-rA", "--color=yes"]])
-def test_a_summary_names_all_tests_but_the_skipped_ones_which_are_counted(
+def test_a_summary_names_all_tests_except_skipped_ones_which_are_numbered(
     tests_directory: Path, options: list[str]
 ) -> None:
     assert showing.tests_shown(logs_of(tests_directory, *options)) == {**NAMED, "unnamed skipped 1": "skipped"}
 
 
-def test_verbose_lines_name_skipped_tests_too_from_whatever_directory(tests_directory: Path) -> None:
+def test_verbose_output_names_skipped_tests_in_any_working_directory(tests_directory: Path) -> None:
     expected = {**NAMED, "test_work::test_skipped": "skipped"}
     for cwd in (tests_directory, Path("/")):
         assert showing.tests_shown(logs_of(tests_directory, "-v", cwd=cwd)) == expected
 
 
-def test_without_names_the_counts_are_shown_and_deselected_tests_are_always_counted(tests_directory: Path) -> None:
+def test_tests_without_names_are_numbered_and_deselected_ones_always(tests_directory: Path) -> None:
     shown = showing.tests_shown(logs_of(tests_directory, "-q", "--deselect", "test_work.py::test_ok"))
-    # What failed is named by itself.
+    # The summary names failed tests by itself.
     names = {"test_work::test_failed", "test_work::test_error", *(f"unnamed passed {n}" for n in range(1, 6))}
     others = {f"unnamed {status} 1" for status in ("skipped", "xfailed", "xpassed", "deselected")}
     assert shown.keys() == names | others
 
 
-def test_junit_names_them_like_pytest_itself(tests_directory: Path) -> None:
+def test_junit_names_tests_like_pytest_itself(tests_directory: Path) -> None:
     logs = logs_of(tests_directory, f"--junitxml={tests_directory.parent / 'junit.xml'}", cwd=tests_directory.parent)
-    # JUnit has no word for a test that passed though that was not expected.
+    # JUnit has no status for unexpected passes.
     expected = {**NAMED, "test_work::test_skipped": "skipped", "test_work::test_xpassed": "passed"}
     assert showing.tests_shown({"junit.xml": logs["junit.xml"]}) == expected
 
 
-def test_ctrf_names_them_like_pytest_and_the_worse_end_of_one_name_counts() -> None:
+def test_ctrf_names_tests_like_pytest_and_the_worst_status_of_a_name_counts() -> None:
     tests = [
         {"name": "../tests/test_work.py::test_a", "status": "passed", "raw_status": "call_passed"},
         {"name": "test_work.py::test_b", "status": "other", "raw_status": "call_xfailed"},
@@ -117,12 +117,12 @@ def test_ctrf_names_them_like_pytest_and_the_worse_end_of_one_name_counts() -> N
     }
 
 
-def test_words_between_equal_signs_that_a_script_prints_hide_nothing() -> None:
+def test_headings_that_a_script_prints_hide_no_tests() -> None:
     output = b"=== Running ===\n== test session starts ==\nt.py::a PASSED [ 50%]\n== 1 passed, 1 warning in 0.1s ==\n"
     assert showing.tests_shown({"stdout.txt": output}) == {"t::a": "passed"}
 
 
-def test_names_that_the_summary_does_not_count_are_not_believed() -> None:
+def test_passed_names_beyond_the_count_of_the_summary_are_ignored() -> None:
     names = b"PASSED t.py::a\nt.py::b PASSED [ 10%]\n"
     assert showing.tests_shown({"stdout.txt": names + b"2 skipped in 0.1s\n"}) == {
         "unnamed skipped 1": "skipped", "unnamed skipped 2": "skipped",
@@ -130,7 +130,7 @@ def test_names_that_the_summary_does_not_count_are_not_believed() -> None:
     assert showing.tests_shown({"stdout.txt": names + b"2 passed in 0.1s\n"}) == {"t::a": "passed", "t::b": "passed"}
 
 
-def test_lines_of_several_workers_are_read() -> None:
+def test_lines_of_several_workers_are_parsed() -> None:
     output = b"[gw0] [ 50%] PASSED t.py::a\n[gw1] [100%] SKIPPED t.py::b\n1 passed, 1 skipped in 0.1s\n"
     assert showing.tests_shown({"stdout.txt": output}) == {"t::a": "passed", "t::b": "skipped"}
 
@@ -146,13 +146,13 @@ def test_lines_of_several_workers_are_read() -> None:
         {"stdout.txt": b"= " * 4_000_000 + b"\n" + b"1 passed, " * 500_000},
     ],
 )
-def test_hostile_reports_show_nothing(logs: dict[str, bytes]) -> None:
+def test_hostile_reports_show_no_tests(logs: dict[str, bytes]) -> None:
     assert showing.tests_shown(logs) == {}
 
 
-def test_their_number_is_bounded() -> None:
-    assert len(showing.tests_shown({"stdout.txt": b"999999999 passed in 1s"})) == showing.MOST_TESTS
-    assert len(showing.tests_shown({"a.xml": b"<a>" + b"<testcase name='x'/>" * (showing.MOST_TESTS + 5)})) == 1
+def test_the_number_of_tests_is_limited() -> None:
+    assert len(showing.tests_shown({"stdout.txt": b"999999999 passed in 1s"})) == showing.MAX_TESTS
+    assert len(showing.tests_shown({"a.xml": b"<a>" + b"<testcase name='x'/>" * (showing.MAX_TESTS + 5)})) == 1
 
 
 LINES = st.lists(
@@ -165,13 +165,13 @@ LINES = st.lists(
 
 
 @given(ctrf=st.binary(max_size=200), xml=st.binary(max_size=200), lines=LINES, raw=st.binary(max_size=100))
-def test_nothing_makes_it_raise(ctrf: bytes, xml: bytes, lines: list[str], raw: bytes) -> None:
+def test_no_input_makes_it_raise(ctrf: bytes, xml: bytes, lines: list[str], raw: bytes) -> None:
     output = "\n".join(lines).encode("utf-8", "replace") + raw
     shown = showing.tests_shown({"ctrf.json": ctrf, "x.xml": b"<testcase name='a'>" + xml, "stdout.txt": output})
     assert set(shown.values()) <= set(showing.STATUSES)
 
 
-def test_the_test_files_that_pytest_names_are_listed_as_it_names_them() -> None:
+def test_test_files_are_listed_as_pytest_names_them() -> None:
     output = (
         b"tests/test_a.py ..F.                        [ 50%]\nsub/test_b.py::test_x[1] PASSED\n"
         b"== PASSES ==\nother/test_c.py ..\n== short test summary info ==\nPASSED tests/test_d.py::test_y\n"

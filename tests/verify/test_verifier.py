@@ -37,7 +37,7 @@ HEALTHCHECK = LIMITS + "[environment.healthcheck]\ninterval_sec = 0.01\ntimeout_
 
 @pytest.fixture
 def verified(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[Any, Any, Verdict]]:
-    """Lets an agent's script work in a new sandbox, then verifies."""
+    """Run an agent's script in a new sandbox, then verify."""
 
     async def run(
         test: str,
@@ -77,7 +77,7 @@ async def test_a_float_is_the_reward(verified: Verified) -> None:
     assert verdict.files["verifier/stdout.txt"] == b"some words\n"
 
 
-async def test_json_wins_where_both_say_the_same(verified: Verified) -> None:
+async def test_json_takes_precedence_over_an_equal_text_file(verified: Verified) -> None:
     script = 'cd /logs/verifier; echo 0.75 > reward.txt; echo \'{"reward": 0.75, "speed": 3}\' > reward.json'
     verdict = await verified(script)
     assert (verdict.reward, verdict.integrity.tamper) == (0.75, ())
@@ -93,7 +93,7 @@ async def test_json_wins_where_both_say_the_same(verified: Verified) -> None:
         "exec 3>&1 >/tmp/o 2>&1\nexec >&3\nif [ 1 = 1 ]; then\n echo 1 >/logs/verifier/reward.txt\nfi\n",
     ],
 )
-async def test_bash_is_heard_to_write_the_reward_in_any_compound_command(verified: Verified, test: str) -> None:
+async def test_a_write_of_the_reward_is_traced_in_any_compound_command(verified: Verified, test: str) -> None:
     verdict = await verified(test)
     assert (verdict.reward, verdict.integrity.tamper, verdict.facts.wrote_last) == (1.0, (), True)
 
@@ -109,11 +109,11 @@ async def test_bash_is_heard_to_write_the_reward_in_any_compound_command(verifie
     ],
     ids=["a default first", "a default first, and a folder that is given", "json and txt", "failures", "exec"],
 )  # fmt: skip
-async def test_what_the_verifier_of_a_task_wrote_counts(verified: Verified, test: str, judge: str | None) -> None:
+async def test_the_reward_that_the_tests_wrote_counts(verified: Verified, test: str, judge: str | None) -> None:
     assert (await verified(test, judge=judge)).reward == 1.0
 
 
-async def test_only_the_file_that_counts_has_to_be_a_plain_one(verified: Verified) -> None:
+async def test_only_the_reward_file_that_counts_has_to_be_a_regular_file(verified: Verified) -> None:
     verdict = await verified("cd /logs/verifier; mkdir reward.txt; echo '{\"reward\": 1}' > reward.json")
     assert (verdict.reward, verdict.integrity.tamper) == (1.0, ())
 
@@ -152,7 +152,9 @@ async def test_of_two_rewards_the_one_in_reward_json_counts(verified: Verified) 
         ("echo 1 > /logs/verifier/reward.txt; sleep 100", "verifier_timeout", "1 s"),
     ],
 )
-async def test_no_verdict_is_an_error_that_says_why(verified: Verified, script: str, type_: str, words: str) -> None:
+async def test_a_missing_verdict_is_an_error_with_the_reason(
+    verified: Verified, script: str, type_: str, words: str
+) -> None:
     failed = await failure(verified(script, toml=f"{LIMITS}[verifier]\ntimeout_sec = 1\n"))
     assert failed.type == type_
     assert words in str(failed)
@@ -190,7 +192,7 @@ async def test_a_server_that_the_agent_left_running_is_still_there(verified: Ver
     ],
     ids=["reward", "linked logs", "logs as file", "directories", "tests", "linked tests", "dangling tests", "file"],
 )
-async def test_what_the_agent_planted_is_ignored(verified: Verified, attack: str) -> None:
+async def test_planted_files_of_the_agent_are_ignored(verified: Verified, attack: str) -> None:
     check = '[ "$(ls /tests)" = test.sh ] || echo extra files\necho ran\n'
     verdict = await verified(check + HONEST, attack)
     assert verdict.reward == 0.0
@@ -208,7 +210,7 @@ async def test_the_tests_are_not_there_before_the_agent_has_ended(make_task: Mak
     assert ended.output == b""
 
 
-async def test_a_deleted_working_directory_comes_back(verified: Verified) -> None:
+async def test_a_deleted_working_directory_is_created_again(verified: Verified) -> None:
     verdict = await verified("pwd; touch here; echo 1 > /logs/verifier/reward.txt", "cd /; rm -rf /app")
     assert (verdict.reward, verdict.files["verifier/stdout.txt"]) == (1.0, b"/app\n")
 
@@ -227,7 +229,7 @@ async def test_tests_are_binary_nested_and_of_any_mode(make_task: MakeTask, star
         assert (await verify(Task.read(path), sandbox)).reward == 1.0
 
 
-async def test_files_of_tests_may_have_any_name(make_task: MakeTask, start_sandbox: Start) -> None:
+async def test_test_files_may_have_any_name(make_task: MakeTask, start_sandbox: Start) -> None:
     odd = ("-rf", "a b", "tab\t", "q'\"$(x)`", "back\\slash", "\u00e9\u6f22", "raw\udcff", "line\nbreak")
     names = [*odd, f"{'d' * 90}/{'e' * 200}"]
     counts = "[ $(find /tests -type f | wc -l) = 11 ]"  # a name is two lines
@@ -242,7 +244,7 @@ async def test_files_of_tests_may_have_any_name(make_task: MakeTask, start_sandb
 
 
 @pytest.mark.slow
-async def test_much_output_and_many_files_do_not_cost_the_verdict(verified: Verified) -> None:
+async def test_much_output_and_many_files_do_not_prevent_a_verdict(verified: Verified) -> None:
     agent = "mkdir -p /logs/agent; cd /logs/agent; head -c 80000000 /dev/zero > a; touch $(seq 200)"
     verdict = await verified("head -c 9000000 /dev/zero; echo 1 > /logs/verifier/reward.txt", agent)
     assert verdict.reward == 1.0
@@ -266,7 +268,7 @@ async def test_a_verifier_can_have_its_own_user(verified: Verified) -> None:
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
-async def test_what_a_helper_of_the_tests_wrote_is_no_sign_where_nothing_outlives_them(
+async def test_a_reward_of_a_helper_program_is_no_sign_if_no_process_outlives_the_tests(
     verified: Verified, user: str
 ) -> None:
     toml = f'{LIMITS}[verifier]\nuser = "{user}"\n'
@@ -287,7 +289,7 @@ async def test_what_a_helper_of_the_tests_wrote_is_no_sign_where_nothing_outlive
         (f"sh -c 'echo 1 > {AT}'\n", False),
     ],
 )
-async def test_it_is_seen_whether_bash_itself_wrote_last(verified: Verified, script: str, wrote_last: bool) -> None:
+async def test_whether_bash_itself_wrote_last_is_a_fact(verified: Verified, script: str, wrote_last: bool) -> None:
     verdict = await verified(script)
     assert verdict.facts.wrote_last is wrote_last
 
@@ -301,7 +303,7 @@ async def test_it_is_seen_whether_bash_itself_wrote_last(verified: Verified, scr
         ('syswrite(S, "+/tests/test.sh:2 echo 0\\n") for 1 .. 100000;', 1.0, ""),
     ],
 )
-async def test_who_keeps_bash_from_being_heard_is_seen(
+async def test_a_program_that_cuts_the_trace_is_detected(
     verified: Verified, attack: str, reward: float, kind: str
 ) -> None:
     agent = "mkdir -p /app; cat > /app/work <<'END'\n#!/usr/bin/perl\nuse Fcntl; use Socket; open(S, '+<&=', 173);\n"
@@ -310,7 +312,7 @@ async def test_who_keeps_bash_from_being_heard_is_seen(
     assert [sign.partition(":")[0] for sign in verdict.integrity.tamper][:1] == ([kind] if kind else [])
 
 
-async def test_who_stops_the_one_that_hears_bash_is_seen(verified: Verified) -> None:
+async def test_a_program_that_stops_the_reader_of_the_trace_is_detected(verified: Verified) -> None:
     agent = r"""mkdir -p /app; cat > /app/work <<'END'
 for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline | grep -q ^/opt/tbench/bin/witness && w=${p#/proc/}; done
 kill -STOP $w; sleep 0.1; kill -CONT $w
@@ -321,9 +323,9 @@ END"""
 
 
 @pytest.mark.slow
-async def test_a_script_that_runs_many_commands_is_not_held_up_by_what_bash_tells(verified: Verified) -> None:
+async def test_a_script_with_many_commands_is_not_delayed_by_its_trace(verified: Verified) -> None:
     verdict = await verified("for i in {1..200000}; do : $i; done\necho 1 > /logs/verifier/reward.txt\n")
-    assert (verdict.reward, verdict.facts.wrote_last, len(verdict.facts.told)) == (1.0, True, 1)
+    assert (verdict.reward, verdict.facts.wrote_last, len(verdict.facts.traced_writes)) == (1.0, True, 1)
 
 
 async def test_a_timeout_holds_for_another_user_too(verified: Verified) -> None:
@@ -340,7 +342,7 @@ async def test_the_verifier_gets_its_environment(verified: Verified, monkeypatch
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
-async def test_what_the_script_is_told_is_not_in_the_environment_of_the_tests(verified: Verified, user: str) -> None:
+async def test_variables_of_verifier_sh_are_not_in_the_environment_of_the_tests(verified: Verified, user: str) -> None:
     toml = f'{LIMITS}[verifier]\nuser = "{user}"\nenv = {{ KEY = "k" }}\n'
     dockerfile = "FROM debian:bookworm-slim\nENV FROM_IMAGE=i\nWORKDIR /app\n"
     verdict = await verified("env; echo 1 > /logs/verifier/reward.txt", dockerfile=dockerfile, toml=toml)
@@ -367,8 +369,8 @@ async def test_an_image_without_bash_has_no_verdict(verified: Verified) -> None:
     assert "bash" in str(failed)
 
 
-async def test_nobody_inside_can_end_the_container(verified: Verified) -> None:
-    # The init is the first process: with it everything would end.
+async def test_no_process_inside_can_end_the_container(verified: Verified) -> None:
+    # Process 1 is the init: its end would end the container.
     attacks = (
         "kill -9 1; kill -TERM 1; kill -INT 1; (exec 3<>/proc/1/mem) && echo open; cat /proc/1/environ && echo read"
     )
@@ -393,7 +395,7 @@ async def test_a_container_that_is_ended_from_outside_is_lost(
 
 
 async def test_a_healthy_sandbox_starts(make_task: MakeTask, start_sandbox: Start) -> None:
-    # Succeeds at the third try: the first two leave their mark.
+    # Succeeds at the third attempt, which it counts in files.
     toml = HEALTHCHECK + "command = 'echo x >> /tries; [ $(wc -l < /tries) -ge 3 ]'\n"
     sandbox = await start_sandbox(make_task(toml=toml))
     assert (await sandbox.shell("cat /tries", timeout_sec=30)).output == b"x\nx\nx\n"
@@ -411,7 +413,7 @@ async def test_an_unhealthy_sandbox_is_an_error_and_leaves_nothing(
     assert await engine.call(engine.api.containers, all=True, filters={"label": f"{LABEL_RUN}={run}"}) == []
 
 
-async def test_the_tasks_environment_is_in_the_sandbox(
+async def test_the_sandbox_has_the_environment_of_the_task(
     make_task: MakeTask, start_sandbox: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TASK_KEY", "k")
@@ -453,14 +455,14 @@ async def test_a_server_that_the_solution_leaves_running_does_not_hold_the_oracl
     assert await oracle(path, sandbox) is Outcome.FINISHED
 
 
-async def test_a_solution_that_takes_too_long_is_an_outcome(make_task: MakeTask, start_sandbox: Start) -> None:
+async def test_a_timeout_of_the_solution_is_an_outcome(make_task: MakeTask, start_sandbox: Start) -> None:
     path = make_task(solve="touch done; sleep 1000\n")
     sandbox = await start_sandbox(path)
     assert await oracle(path, sandbox, timeout_sec=1) is Outcome.AGENT_TIMEOUT
     assert (await verify(Task.read(path), sandbox)).reward == 1.0
 
 
-# -- repairs, and one more run -------------------------------------------------------------------
+# -- repairs, and a second run -------------------------------------------------------------------
 
 # By whole paths: the tools volume's shell has a dpkg of its own.
 HOLDS_DPKG = """setsid perl -e 'for $name ("lock-frontend", "lock") {
@@ -485,7 +487,7 @@ chmod +x /usr/sbin/update-ca-certificates
 
 
 @pytest.mark.slow
-async def test_lost_certificates_are_made_again_before_the_tests_download(verified: Verified) -> None:
+async def test_lost_certificates_are_restored_before_the_tests(verified: Verified) -> None:
     verdict = await verified(
         "# apt-get\ngrep -q certificates /etc/ssl/certs/ca-certificates.crt && echo 1 > /logs/verifier/reward.txt",
         LOST_CERTIFICATES,
@@ -495,7 +497,7 @@ async def test_lost_certificates_are_made_again_before_the_tests_download(verifi
 
 
 @pytest.mark.parametrize(("agent", "repair"), [(HOLDS_DPKG, "dpkg-lock:"), (HALF_CONFIGURED, "dpkg:")])
-async def test_what_keeps_the_tests_from_installing_is_mended_before_they_run(
+async def test_damage_that_prevents_installations_is_repaired_before_the_tests(
     verified: Verified, agent: str, repair: str
 ) -> None:
     verdict = await verified(USES_DPKG, agent)
@@ -504,12 +506,12 @@ async def test_what_keeps_the_tests_from_installing_is_mended_before_they_run(
     assert verdict.integrity.tamper == ()
 
 
-async def test_dpkg_is_left_alone_where_the_tests_do_not_use_it(verified: Verified) -> None:
+async def test_dpkg_is_not_repaired_if_the_tests_do_not_use_it(verified: Verified) -> None:
     verdict = await verified(HONEST, HALF_CONFIGURED + "true")
     assert verdict.integrity.repairs == ()
 
 
-async def test_a_directory_made_again_is_a_repair(verified: Verified) -> None:
+async def test_a_directory_that_was_created_again_is_a_repair(verified: Verified) -> None:
     verdict = await verified("echo 1 > /logs/verifier/reward.txt", "cd /; rm -rf /app")
     assert [words.partition(":")[0] for words in verdict.integrity.repairs] == ["cwd"]
 
@@ -522,13 +524,13 @@ touch /second; echo 'Could not resolve host'; pytest /tests; echo 0 > /logs/veri
     assert b"resolve" in verdict.files["verifier-1/stdout.txt"]
 
 
-async def test_only_one_more_run_is_made(verified: Verified) -> None:
+async def test_tests_are_repeated_at_most_once(verified: Verified) -> None:
     failed = await failure(verified("echo x >> /app/runs; pytest /tests; echo 0 > /logs/verifier/reward.txt"))
     assert isinstance(failed, VerifierFailed)
     assert (failed.type, failed.integrity.regrades) == ("verifier_never_ran", 1)
 
 
-async def test_a_zero_stands_whatever_the_agents_program_prints(verified: Verified) -> None:
+async def test_a_zero_counts_whatever_the_agents_program_prints(verified: Verified) -> None:
     test = "echo x >> /app/runs; bash /app/report.sh; cat /app/runs; echo 0 > /logs/verifier/reward.txt"
     verdict = await verified(test, "echo 'curl -s http://localhost/' > /app/report.sh")
     assert (verdict.reward, verdict.integrity.regrades) == (0.0, 0)
@@ -536,17 +538,17 @@ async def test_a_zero_stands_whatever_the_agents_program_prints(verified: Verifi
     assert verdict.integrity.remarks == ("tool-failure: a tool of the verifier is missing",)
 
 
-async def test_what_has_no_end_among_the_tests_is_told_and_never_opened(verified: Verified) -> None:
+async def test_endless_files_among_the_tests_are_listed_and_never_opened(verified: Verified) -> None:
     script = (
         "cd /tests; mkfifo pipe.py; ln -s /dev/zero zero.py; truncate -s 5T large.py; rm judge.sh; mkfifo judge.sh\n"
     )
     verdict = await verified(f"{script}echo 1 >{AT}", judge="true\n")
     (changed, new) = verdict.integrity.tamper
     assert changed == "tests-changed: /tests/judge.sh changed while the tests ran"
-    assert new == "tests-changed: /tests/large.py, /tests/pipe.py, /tests/zero.py came while the tests ran"
+    assert new == "tests-changed: /tests/large.py, /tests/pipe.py, /tests/zero.py appeared while the tests ran"
 
 
-async def test_what_every_new_container_has_in_dev_is_put_back(verified: Verified) -> None:
+async def test_standard_devices_are_restored(verified: Verified) -> None:
     agent = "cd /dev; rm -rf fd null stdin; mkdir fd null; echo forged >fd/63; ln -s /etc/passwd stdin"
     test = f"cat <(echo honest) && [ -c /dev/null ] && echo 1 | cat /dev/stdin >{AT}"
     verdict = await verified(test, agent)
@@ -557,7 +559,7 @@ async def test_what_every_new_container_has_in_dev_is_put_back(verified: Verifie
 
 
 @pytest.mark.slow
-async def test_a_collection_that_takes_too_long_leaves_nobody_frozen(
+async def test_a_timeout_of_the_collection_leaves_no_process_stopped(
     make_task: MakeTask, start_sandbox: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_task(test=f"truncate -s 3G /tests/large; echo 1 >{AT}")
@@ -570,7 +572,7 @@ async def test_a_collection_that_takes_too_long_leaves_nobody_frozen(
 
 
 @pytest.mark.parametrize("kind", ["tests-changed", "tests-touched"])
-async def test_what_was_written_and_put_back_while_the_tests_ran_is_seen(verified: Verified, kind: str) -> None:
+async def test_a_test_file_that_was_changed_and_restored_is_detected(verified: Verified, kind: str) -> None:
     file = "test.sh" if kind == "tests-changed" else "judge.sh"
     writes = f"cp -p /tests/{file} /x; echo >> /tests/{file}; cat /x > /tests/{file}; touch -r /x /tests/{file}\n"
     verdict = await verified(f"{writes}echo 1 > /logs/verifier/reward.txt\n", judge="true\n")

@@ -82,6 +82,7 @@ def test_a_run_is_seen_from_its_begin_to_its_end(open_page: Open, tmp_path: Path
         run.judge("a", 0, 1.0)
         has(page, ".tile[data-mark=pass] .tile-state", "✓ reward 1")
         has(page, '[data-at="ended"]', "1")
+        has(page, '[data-at="score"]', "so far 100.0 % over 1 scored")
         run.note("endpoint away: connection refused; pausing")
         run.tell(EndpointPresence(presence="away"))
         has(page, ".live-run .notice.alarm", "connection refused")

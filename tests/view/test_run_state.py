@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from run_trees import a_result
 
 from tbench.events import EndpointPresence, Note, RunStarted, TrialSettled
 from tbench.storage.read_run import read_plan
+from tbench.view import run_state
 from tbench.view.run_state import JournalTail, WatchedRun
 
 NOW = 1_800_000_000.0
@@ -46,6 +48,15 @@ def test_a_run_is_counted_by_phases_and_verdicts(run: RunBeingWritten, watched: 
     assert (state["ended"], state["to_come"], state["score"], state["scored"]) == (2, 3, 0.75, 2)
     assert [each["task"] for each in state["verdicts"]] == ["b", "b"]
     assert watched.trials["a.s2.x"].step == 2
+
+
+def test_the_script_of_the_page_reads_only_what_is_sent(run: RunBeingWritten, watched: WatchedRun) -> None:
+    script = (Path(run_state.__file__).with_name("assets") / "live.js").read_text(encoding="utf-8")
+    read = set(re.findall(r"\brun\.(\w+)", script))
+    assert "score_text" in read
+    with run:
+        sent = watched.as_json(NOW)
+    assert read - sent.keys() == {"state", "page", "path"}  # which RunWatch adds
 
 
 def test_the_end_is_estimated_from_at_least_three_trials(run: RunBeingWritten, watched: WatchedRun) -> None:

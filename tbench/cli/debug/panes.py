@@ -104,7 +104,7 @@ class PaneState:
     is_typing: bool = False
     """Whether key presses go to the trial's terminal."""
     shows_help: bool = False
-    """Whether the help page is state."""
+    """Whether the help page is shown."""
     message: str = ""
     is_error: bool = False
     """Whether the message is an error."""

@@ -87,7 +87,10 @@ def debug_task(what: str, dataset: str, config: RunConfig, mode: DebugMode) -> N
     """Run one trial of a task and debug it. Raises UsageError."""
     names = {"source": what} if Path(what).is_dir() else {"source": dataset, "include": (what,)}
     config = config.with_values(tasks=names)
-    chosen = tasks_of_run(config).tasks
+    try:
+        chosen = tasks_of_run(config).tasks
+    except UsageError as error:
+        raise UsageError(str(error).removeprefix("--task ")) from None
     if len(chosen) != 1:
         raise UsageError(f"{what}: matches {len(chosen)} tasks; name one of them")
     task = chosen[0]

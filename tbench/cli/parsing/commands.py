@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,13 +76,25 @@ class LazyCommand(NamedTuple):
     attribute: str
     help: str
 
+    @property
+    def short_help(self) -> str:
+        """The first clause of the help, for a long list of commands."""
+        return re.split(r"[:;]", self.help)[0].rstrip(".")
+
 
 class LazyGroup(click.Group):
     """A group that imports a command's module when it runs, and none to list them."""
 
-    def __init__(self, *args: Any, table: Mapping[str, LazyCommand], **attrs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        table: Mapping[str, LazyCommand],
+        headings: Mapping[str, Sequence[str]] | None = None,
+        **attrs: Any,
+    ) -> None:
+        """`headings` are groups of the commands; the help is then a list with one line for each command."""
         super().__init__(*args, **attrs)
-        self.table = table
+        self.table, self.headings = table, headings or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.table)
@@ -101,6 +114,20 @@ class LazyGroup(click.Group):
         from tbench.cli.parsing.usage_errors import suggestion
 
         raise click.UsageError(f"no such command {args[0]}; {suggestion(args[0], self.table, ctx)}", ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if not self.headings:
+            super().format_options(ctx, formatter)
+            return
+        left = max(map(len, self.headings)) + 1
+        rows = [
+            (f"{'' if number else heading:<{left}}{name}", self.table[name].short_help)
+            for heading, names in self.headings.items()
+            for number, name in enumerate(names)
+        ]
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_dl(rows)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

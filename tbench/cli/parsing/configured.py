@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -34,6 +34,10 @@ class GivenSettings(Generic[Config]):
     def resolve(self, base: Config | None = None) -> Resolved[Config]:
         """Return the configuration, with the given settings on top of `base` or the defaults. Raises UsageError."""
         return self.layers.resolve(self.values, base)
+
+    def resolve_each(self) -> list[Resolved[Config]]:
+        """Return the configuration for each of the given models, or only one. Raises UsageError."""
+        return self.layers.resolve_each(self.values)
 
 
 class ConfiguredCommand(TbenchCommand, Generic[Config]):
@@ -150,7 +154,9 @@ def _option(setting: Setting) -> click.Option:
     if setting.off_flags:
         return click.Option([*map("/".join, zip(setting.flags, setting.off_flags, strict=True)), name], default=None)
     return click.Option(
-        [*setting.flags, name], multiple=setting.kind is tuple or option.several is not None, type=_Text(setting)
+        [*setting.flags, name],
+        multiple=setting.kind is tuple or option.several is not None or option.per_model,
+        type=_Text(setting),
     )
 
 
@@ -169,6 +175,9 @@ def _from_config(layers: Layers[Config], given: Iterable[str]) -> Iterator[Value
 
 
 def _from_flags(layers: Layers[Config], settings: Iterable[Setting], ctx: click.Context) -> Iterator[Value]:
+    settings = list(settings)
+    repeated = [ctx.params[_option_name(each)] for each in settings if each.option.per_model]
+    models = max(map(len, repeated), default=0)
     for setting in settings:
         name, option = _option_name(setting), setting.option
         has_argument = option.argument is not None and _is_given(_name(setting), ctx)
@@ -182,6 +191,12 @@ def _from_flags(layers: Layers[Config], settings: Iterable[Setting], ctx: click.
         if option.argument is not None:
             _reject_ambiguous_dataset(setting.flags[0], given)
         flag = setting.off_flags[0] if given is False else setting.flags[0]
+        if models > 1 and (option.per_model or option.several) and len(given) > 1:
+            if len(given) != models:
+                raise UsageError(f"{flag}: is given {len(given)} times for {models} models; give it once or for each")
+            for number, each in enumerate(given):
+                yield replace(layers.option(setting.path, each, flag), model=number)
+            continue
         is_word = setting.off_flags and setting.kind is not bool
         yield layers.option(setting.path, flag.removeprefix("--") if is_word else given, flag)
 

@@ -10,6 +10,12 @@ import click
 from tbench.cli.parsing.values import UnknownValue
 from tbench.text import one_line
 
+_INSTEAD = {
+    **dict.fromkeys(("--api-key", "--api-key-name"), "the key comes from the variable OPENAI_API_KEY"),
+    "--env-file": "run 'set -a; . FILE; set +a' first, which sets its variables",
+}
+"""Advice for options that other harnesses have."""
+
 
 def error_line(mistake: click.ClickException) -> str:
     """Return the error as one line that begins with the command."""
@@ -34,6 +40,8 @@ def suggestion(word: str, known: Iterable[str], context: click.Context) -> str:
 
 def _message(mistake: click.ClickException) -> str:
     match mistake:
+        case click.NoSuchOption(option_name=name) if name in _INSTEAD:
+            return f"no such option {name}; {_INSTEAD[name]}"
         case click.NoSuchOption(option_name=name, ctx=click.Context() as context):
             known = [option for each in context.command.get_params(context) for option in _options(each)]
             return f"no such option {name}; {suggestion(name, known, context)}"

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tbench import exit_codes
+from tbench.cli.common import with_endpoint
 from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import PATH_TYPE
 from tbench.cli.printing import print_line, print_text
@@ -19,11 +20,11 @@ from tbench.proxies.replay.generation.settings import ReplayConfig
 @click.option("--score", metavar="DIR", type=PATH_TYPE, help="Only score the replies stored in DIR.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def extract(given: GivenSettings[ExtractConfig], resume: bool, score: Path | None, as_json: bool) -> None:
-    """Ask for one reply per task and seed, and count those that contain a command; nothing is executed."""
+    """Ask for one reply per task and seed; count those that contain a command; nothing is executed."""
     from tbench.proxies.extraction.score import make_rewards, score_directory
     from tbench.proxies.extraction.score import render as as_text
 
-    resolved = given.resolve()
+    resolved = (with_endpoint(given) if score is None else given).resolve()
     config = resolved.config
     if score is None:
         from tbench.cli.proxies.generation import ask_and_store
@@ -57,7 +58,7 @@ def replay_run(given: GivenSettings[ReplayConfig], resume: bool, skip_if_exists:
     from tbench.proxies.replay.directory import REPLAY, RESULT_NAME
     from tbench.proxies.replay.generation.options import ReplayOptions
 
-    config = given.resolve().config
+    config = with_endpoint(given).resolve().config
     options = ReplayOptions.from_config(config)
     if skip_if_exists and (options.output / RESULT_NAME).exists():
         say(f"{options.output}: has a result; skipped")

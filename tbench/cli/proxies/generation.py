@@ -15,10 +15,10 @@ from harness.model import Sampling
 from harness.protocols.thinking_bash import ThinkingBash
 from tbench import exit_codes
 from tbench.agents.endpoints import connect
-from tbench.agents.setup import AgentSetup
+from tbench.agents.setup import NO_ENDPOINT, AgentSetup
+from tbench.cli.common import read_selected_tasks
 from tbench.cli.interruption import run_interruptibly
 from tbench.cli.printing import print_line
-from tbench.cli.tasks import read_selected_tasks
 from tbench.config.layers import Resolved, preset
 from tbench.config.settings import AgentConfig, LimitsConfig, ModelConfig
 from tbench.errors import UsageError
@@ -59,6 +59,8 @@ def ask_and_store(resolved: Resolved[ExtractConfig], resume: bool) -> Path:
     tasks = read_selected_tasks(config.tasks)
     if config.output.directory is not None and not resume:
         EXTRACTION.refuse_to_overwrite(Path(config.output.directory))
+    if not config.model.servers:
+        raise UsageError(NO_ENDPOINT)
     setup = AgentSetup.from_config(*_agent_and_model(resolved), LimitsConfig())
     return run_interruptibly(_ask_and_store(config, setup, tasks))
 
@@ -131,7 +133,7 @@ def execute(options: ReplayOptions) -> int:
     Raises UsageError for what the user can fix, before the first request.
     """
     if not options.base_urls:
-        raise UsageError("no endpoint: give --base-url http://HOST:PORT/v1 or set OPENAI_BASE_URL")
+        raise UsageError(NO_ENDPOINT)
     dataset = read_dataset(options.dataset)
     _say_first("left out", dataset.problems)
     return run_interruptibly(_execute(options, dataset, make_sampling(options), make_tokenizer(options)))

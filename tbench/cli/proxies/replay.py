@@ -13,6 +13,7 @@ from tbench.cli.common import json_option, runs_argument
 from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
 from tbench.cli.parsing.values import PATH_TYPE, Integer, OneOf
 from tbench.cli.printing import print_line, print_text
+from tbench.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def replay() -> None:
-    """Let a model continue recorded conversations and score its next commands; nothing is executed."""
+    """Score a model's next commands: it continues recorded conversations; nothing is executed."""
 
 
 # `tbench replay build`
@@ -105,9 +106,10 @@ def _print(built: BuildReport) -> None:
             print_line(f"{title}: {without_lone_surrogates(line)}", err=True)
         if len(lines) > _SHOWN:
             print_line(f"{title}: {len(lines) - _SHOWN} more, in {built.manifest_path}", err=True)
-    print_line(f"{built.records} steps of {len(built.tasks)} conversations: {built.path}")
+    print_line(f"{counted(built.records, 'step')} of {counted(len(built.tasks), 'conversation')}: {built.path}")
     if built.dev_path is not None:
-        print_line(f"{built.dev_records} steps of {len(built.dev_task_ids)} conversations: {built.dev_path}")
+        conversations = counted(len(built.dev_task_ids), "conversation")
+        print_line(f"{counted(built.dev_records, 'step')} of {conversations}: {built.dev_path}")
     print_line(f"manifest: {built.manifest_path}")
     for reason, count in sorted(built.dropped.items()):
         print_line(f"{count} turns left out: {reason}")
@@ -140,7 +142,11 @@ metric_revision_option = click.option(
 @dataset_option
 @metric_revision_option
 @click.option(
-    "--output", metavar="RESULT.json", type=PATH_TYPE, help="Where to write the result; default: beside the replies."
+    "--output",
+    "-o",
+    metavar="RESULT.json",
+    type=PATH_TYPE,
+    help="Where to write the result; default: beside the replies.",
 )
 @json_option
 def score(
@@ -329,7 +335,7 @@ def correlate(
     mixed: bool,
     as_json: bool,
 ) -> None:
-    """Compute the rank correlation of proxy scores and executed scores of the same models."""
+    """Correlate proxy scores with executed scores: of the same models, by rank."""
     from tbench.errors import UsageError
     from tbench.proxies.correlation import correlate as correlation_of
     from tbench.proxies.model_scores import by_model, differences, executed_scores, proxy_scores, read_names

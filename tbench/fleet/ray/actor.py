@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from tbench.fleet.ray.channel import Channel, Connection, Message
 from tbench.fleet.ray.guard import list_owners, remove_gone, request
+from tbench.sandbox.docker.discovery import DEFAULT, find_engine
 from tbench.sandbox.docker.owner import Owner, OwnerState
 
 PROBE_SEC = 20.0
@@ -107,13 +108,11 @@ class NodeActor:
 
 
 def engine_address(variables: Mapping[str, str]) -> str:
-    """Return the address of this machine's engine: DOCKER_HOST, or else Docker's socket, or else Podman's."""
+    """Return the address of this machine's engine: DOCKER_HOST, or else the first that answers."""
     if named := variables.get("DOCKER_HOST"):
         return named
-    paths = ["/var/run/docker.sock", "/run/podman/podman.sock"]
-    if runtime := variables.get("XDG_RUNTIME_DIR"):
-        paths += [f"{runtime}/docker.sock", f"{runtime}/podman/podman.sock"]
-    return f"unix://{next((path for path in paths if Path(path).exists()), paths[0])}"
+    found = find_engine(variables, patience_sec=PROBE_SEC).found
+    return DEFAULT if found is None else found.host
 
 
 def disk_problem(root: str, min_free_mb: int = MIN_FREE_MB) -> str:

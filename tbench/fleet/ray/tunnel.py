@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tbench.fleet.ray import actor, channel, guard
 from tbench.fleet.ray.actor import NodeActor
 from tbench.fleet.ray.channel import Channel
-from tbench.sandbox.docker import owner
+from tbench.sandbox.docker import discovery, owner
 from tbench.sandbox.docker.owner import KEPT_PREFIX, LABEL_OWNER
 from tbench.text import one_line
 
@@ -231,7 +231,7 @@ def describe_failure(error: BaseException) -> str:
 
 def connect(address: str) -> str:
     """Connect this process to a cluster; returns HOST:PORT of its control store. Raises Ray's errors."""
-    for module in (actor, channel, guard, owner):
+    for module in (actor, channel, discovery, guard, owner):
         # Sent to the nodes, which need not have tbench.
         cloudpickle.register_pickle_by_value(module)
     if address == "auto" and (known := _known_address()):

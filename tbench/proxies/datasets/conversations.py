@@ -190,7 +190,7 @@ class Candidate:
     note: str = ""
     """Tolerated problem, if any."""
     is_filtered: bool = False
-    """Whether it was left out because of its verdict, or is an empty line; this is not a fault of the file."""
+    """Whether it was left out because of its verdict, or is an empty line; the file itself is not faulty then."""
 
 
 def read_all(paths: Iterable[Path], only: Only, sources: list[SourceFile]) -> Iterator[Candidate]:

@@ -39,9 +39,9 @@ from tbench.verify.policy import verify_by
 _NEWS_SEC = 5.0
 """Longest wait of a client for a change."""
 _MOST_STEPS = 200
-"""Most steps in one answer."""
+"""Maximum number of steps in one answer."""
 _OBSERVATION, _TEXT = 2_000, 20_000
-"""Most characters of an observation (from its end) and of a reply."""
+"""Maximum number of characters of an observation (from its end) and of a reply."""
 
 
 class DebuggedTrial:
@@ -265,7 +265,7 @@ def steps_after(after: int, steps: Iterable[Step]) -> tuple[StepSeen, ...]:
 
 
 def make_step_seen(step: Step) -> StepSeen:
-    """Return a step as clients are shown it."""
+    """Return a step in the form that clients get."""
     return StepSeen(
         index=step.index,
         reasoning=step.reply.reasoning and step.reply.reasoning[:_TEXT],

@@ -19,7 +19,7 @@ _BETWEEN_SCREENS_SEC = 0.02
 _RETRY_SEC = 0.5
 """Pause before another try at a terminal that cannot be reached."""
 _TYPED_CHARS = 2_000
-"""Most characters of the typed text that are shown to the model."""
+"""Maximum number of characters of the typed text that are shown to the model."""
 
 
 class SharedTerminal:

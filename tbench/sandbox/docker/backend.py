@@ -93,7 +93,7 @@ class DockerBackend:
 
     @classmethod
     def connect(cls, settings: SandboxSettings, *, concurrency: int = 8, host: str | None = None) -> DockerBackend:
-        """Connect to the engine at `host` (default: DOCKER_HOST). Raises EngineUnavailable with advice."""
+        """Connect to the engine at `host`, as `Engine.connect` does. Raises EngineUnavailable with advice."""
         return cls(Engine.connect(concurrency, host), settings, owns_engine=True)
 
     @property
@@ -119,8 +119,9 @@ class DockerBackend:
             tools, _, _ = await asyncio.gather(get_tools(engine, say), ensure_network(engine), waiting)
         except EngineError as error:
             raise UsageError(f"{self.name} cannot be made ready: {error}; 'tbench doctor' may say more") from error
-        if settings.container_proxy.notice:
-            say(settings.container_proxy.notice)
+        for notice in (engine.notice, settings.container_proxy.notice):
+            if notice:
+                say(notice)
         self._tools_volume = tools.volume
         self._say = say
         states = limit_states(tools.limits, PROBE_LIMITS)
@@ -434,7 +435,7 @@ class DockerBackend:
             is_fresh=environment.role != "agent",
             loose=loose_files(environment),
             gpus=task.gpus,
-            # Only if the task sets it: the schema's default is not a request.
+            # Only if the task sets it: the schema's default does not request a limit.
             storage_mb=task.storage_mb if "storage_mb" in task.model_fields_set else None,
             no_new_privileges=settings.config.no_new_privileges,
             cap_add=settings.config.cap_add,

@@ -9,6 +9,7 @@ A failed removal does not stop the others, and is reported. Items that have vani
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Iterable, Mapping
@@ -263,10 +264,12 @@ def _short(name: str) -> str:
     return f"without a name, {name[7:19]}" if name.startswith("sha256:") else name
 
 
-def remove_in_child(program: str = "tbench.sandbox.docker.cleaning", *where: str) -> None:
+def remove_in_child(
+    program: str = "tbench.sandbox.docker.cleaning", *where: str, variables: Mapping[str, str] | None = None
+) -> None:
     """Start a child process that removes this process's containers, so that this one can end at once.
 
-    `program` is a module to run with the owner and `where` as arguments.
+    `program` is a module to run with the owner and `where` as arguments; `variables` lead to the engine.
     """
     subprocess.Popen(
         [sys.executable, "-m", program, owner(), *where],
@@ -274,6 +277,7 @@ def remove_in_child(program: str = "tbench.sandbox.docker.cleaning", *where: str
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        env={**os.environ, **(variables or {})},
     )
 
 

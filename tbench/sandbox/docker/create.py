@@ -99,7 +99,7 @@ class Recipe:
 
     @property
     def startup(self) -> Startup:
-        """Startup commands of the image; for a snapshot, of its original."""
+        """Startup commands of the image; a snapshot has those of the image that it was made from."""
         return (self.original or self.image).startup if self.starts else NO_STARTUP
 
     @property
@@ -229,7 +229,7 @@ async def create(engine: Engine, config: Mapping[str, Any]) -> str:
                     await force_remove(engine, name)
                 if error.status != 409:
                     raise container_error(error, "creating") from error
-                # ServiceResources by an earlier call whose answer was lost; it may be incomplete.
+                # Created by an earlier call whose answer was lost; it may be incomplete.
                 await force_remove(engine, name)
         raise TrialError("sandbox_failed", f"creating the container failed: {name} exists already, again and again")
 

@@ -29,6 +29,7 @@ from docker.types import CancellableStream
 
 from tbench.errors import EngineUnavailable, TbenchError
 from tbench.sandbox.docker import sdk
+from tbench.sandbox.docker.discovery import Machine, Search, find_engine, start_commands
 from tbench.sandbox.docker.login import read_docker_config
 from tbench.sandbox.docker.owner import owner as owner_of_this_process
 from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, TlsForward, tls_context
@@ -36,10 +37,6 @@ from tbench.text import one_line
 from tbench.threads import DaemonThreads
 
 # The libraries below the SDK wrap an error several times, so that its causes have to be searched.
-
-DEFAULT = "unix:///var/run/docker.sock"
-"""Default address of the engine."""
-_START_LOCAL = "start Docker (or run 'tbench setup' as root, which can do it on Debian)"
 
 
 def is_cut_off(error: BaseException) -> bool:
@@ -55,15 +52,23 @@ def was_refused(error: BaseException) -> bool:
     return any(isinstance(cause, refusals) for cause in _causes(error))
 
 
-def why_unavailable(error: BaseException, host: str | None, waited_sec: float, forward_error: str = "") -> str:
-    """Explain why no engine can be reached at `host` (default: DOCKER_HOST), and what to do about it.
+def no_engine(search: Search) -> EngineUnavailable:
+    """Return the error for a machine where no engine answers, with commands to start one."""
+    commands = " or ".join(f"'{each}'" for each in start_commands(search.silent, Machine.of_this_process()))
+    looked_at = [f"{place.host} ({place.kind}): {why}" for place, why in search.silent.items()]
+    return EngineUnavailable(f"no container engine answers; start one with {commands}", looked_at)
 
-    `forward_error` is the error of a forward to the engine, if there is one.
+
+def why_unavailable(
+    error: BaseException, where: str, waited_sec: float, forward_error: str = "", *, is_given: bool = True
+) -> str:
+    """Explain why no engine can be reached at an address, and what to do about it.
+
+    `forward_error` is the error of a forward to the engine, if there is one; `is_given`: the address is an option.
     """
-    where = host or os.environ.get("DOCKER_HOST") or DEFAULT
     causes = _causes(error)
     silent = f"no container engine answers at {where}"
-    doctor = f"'tbench doctor{'' if host is None else f' --engine {host}'}' may say more"
+    doctor = f"'tbench doctor{f' --engine {where}' if is_given else ''}' may say more"
     if forward_error:
         return f"{silent}: {one_line(forward_error, 200)}; {doctor}"
     if any(isinstance(cause, PermissionError) for cause in causes):
@@ -71,8 +76,7 @@ def why_unavailable(error: BaseException, host: str | None, waited_sec: float, f
             f"no permission on {where}: join its group ('sudo usermod -aG docker $USER', log in again) or run as root"
         )
     if any(isinstance(cause, FileNotFoundError | ConnectionRefusedError) for cause in causes):
-        remedy = _START_LOCAL if where.startswith("unix://") else "start one there, or use another address"
-        return f"{silent}: {remedy}"
+        return f"{silent}: start one there, or use another address"
     if any(isinstance(cause, requests.Timeout | TimeoutError) for cause in causes):
         return f"{silent} within {waited_sec:.0f} s; {doctor}"
     return f"{silent}: {one_line(_root_cause(error, causes), 200)}; {doctor}"
@@ -195,10 +199,11 @@ class Engine:
         is_forwarded: bool = False,
         owner: str = "",
         forward: TlsForward | None = None,
+        search: Search | None = None,
     ) -> None:
         """`is_forwarded`: the socket leads to another machine; `owner`: owner label of all that is created.
 
-        `forward` leads to that machine, and is closed with the engine.
+        `forward` leads to that machine, and is closed with the engine. `search` has found an engine without an address.
         """
         self.api = api
         self.info = info
@@ -213,6 +218,17 @@ class Engine:
         self._is_forwarded = is_forwarded
         self._is_given_up = False
         self._forward = forward
+        self.search = search
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables that lead another process to an engine that was found without an address."""
+        return self.search.found.variables if self.search is not None and self.search.found is not None else {}
+
+    @property
+    def notice(self) -> str:
+        """Line for the user about an engine that was found and is not the default one; empty for others."""
+        return self.search.notice if self.search is not None else ""
 
     @property
     def is_local(self) -> bool:
@@ -233,14 +249,22 @@ class Engine:
         is_forwarded: bool = False,
         owner: str = "",
     ) -> Engine:
-        """Connect to the engine at `host` (default: DOCKER_HOST); the other parameters are those of the class.
+        """Connect to the engine at `host`; the other parameters are those of the class.
+
+        The default is DOCKER_HOST, or else the first engine of this machine that answers.
 
         Raises EngineUnavailable with advice, and LoginUnreadable if Docker's own configuration is broken.
         """
         read_docker_config()  # reports problems for which the SDK would raise a traceback
         # A trial can hold one connection in an exec while its removal and another's start need their own.
         connections = 3 * concurrency + 4
-        environment = {**os.environ, **({} if host is None else {"DOCKER_HOST": host})}
+        environment, search = {**os.environ, **({} if host is None else {"DOCKER_HOST": host})}, None
+        if not environment.get("DOCKER_HOST"):
+            search = find_engine()
+            if search.found is None:
+                raise no_engine(search)
+            environment |= search.found.variables
+        where = environment["DOCKER_HOST"]
         forward = _tls_forward(environment)
         with contextlib.ExitStack() as stack:
             if forward is not None:
@@ -253,7 +277,8 @@ class Engine:
                 client.api.timeout = int(_CALL_SEC)
             except (DockerException, requests.RequestException) as error:
                 forward_error = "" if forward is None else forward.why
-                raise EngineUnavailable(why_unavailable(error, host, CONNECT_SEC, forward_error)) from None
+                why = why_unavailable(error, where, CONNECT_SEC, forward_error, is_given=host is not None)
+                raise EngineUnavailable(why) from None
             info = _info(raw, version)
             stack.pop_all()
         return cls(
@@ -264,6 +289,7 @@ class Engine:
             is_forwarded=is_forwarded,
             owner=owner,
             forward=forward,
+            search=search,
         )
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ from tbench.errors import UsageError
 from tbench.sandbox.backend import TOOLS, Say
 from tbench.sandbox.docker.build import BuildContext, BuildFailed, build, last_lines
 from tbench.sandbox.docker.create import ensure_scratch_image, limits_host_config, run_helper
-from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable
+from tbench.sandbox.docker.discovery import find_engine
+from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, no_engine
 from tbench.sandbox.docker.limits import PROBE_LIMITS, READ_LIMITS, read_limits
 from tbench.sandbox.docker.login import ImageName
 from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_SHARED
@@ -80,6 +82,13 @@ fi
 
 def ensure_engine_runs(say: Say) -> None:
     """Install and start an engine if none answers. Raises UsageError with advice if that is not possible."""
+    if not os.environ.get("DOCKER_HOST"):
+        search = find_engine()
+        if search.found is not None:
+            say(search.notice or f"engine: answers at {search.found.host}")
+            return
+        if os.geteuid() != 0:
+            raise no_engine(search)
     script = images_dir() / "engine.sh"
     with subprocess.Popen(["sh", str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None

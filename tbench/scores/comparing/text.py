@@ -231,8 +231,8 @@ def variance_lines(comparison: Comparison) -> Iterator[str]:
         return
     within = round(100 * share)
     yield (
-        f"of the squared error, {within} % is noise within tasks, which more seeds reduce, and {100 - within} % "
-        "differences between tasks, which only more tasks reduce"
+        f"{within} % of the squared error is noise within tasks (more seeds reduce it), {100 - within} % is "
+        "differences between tasks (only more tasks reduce them)"
     )
     yield (
         f"standard error with {2 * parts.seeds} seeds {size(parts.se(2 * parts.seeds))}, with any number "

@@ -41,7 +41,8 @@ def combine(nights: Sequence[Tally]) -> Tally:
 
 
 _PRIOR_FLIPS = 3.0
-"""Flips added to those of the baseline nights: the 95 % upper bound if none was observed (rule of three)."""
+"""Number of flips (changes of a task's result between nights) that is assumed in addition to the observed ones:
+the 95 % upper bound if none was observed (rule of three)."""
 _NORMAL_99 = 2.3263478740408408
 _NORMAL_95 = 1.6448536269514722
 
@@ -66,8 +67,8 @@ class Baseline:
 
     The variance of a trial of a task is taken between nights: sum_n S_n (m_n - m)^2 / (N - 1), with m_n the mean of
     night n over its S_n trials and m the mean over all of them. Divided by the trials of a night it is the variance of
-    that night's mean, even if the seeds of one night are not independent. As a task that never flipped still may, each
-    task gets its share of `_PRIOR_FLIPS` (the rule of three: Hanley and Lippman-Hand 1983).
+    that night's mean, even if the seeds of one night are not independent. A task that never flipped may still do so;
+    each task therefore gets its share of `_PRIOR_FLIPS` (the rule of three: Hanley and Lippman-Hand 1983).
 
     These variances do not include effects on all tasks of a night, such as a busy machine. If nights differ
     significantly more (p < 0.01), all standard errors are multiplied by `overdispersion` (after Laney 2002, "Improved

@@ -61,7 +61,7 @@ class GateRule:
     h: float = 5.0
     """C above this limit is an alarm."""
     min_se: float = 3.0
-    """Standard errors by which nights since the change must be below the baseline for an alarm; 0: only C counts."""
+    """For an alarm, nights since the change must be this many standard errors below the baseline; 0: only C counts."""
     base_from: str | None = None
     """Name or date (YYYY-MM-DD) of the first night of the baseline; None: the first of all."""
     min_coverage: float = 0.9

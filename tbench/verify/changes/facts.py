@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
@@ -13,10 +13,7 @@ from posixpath import basename, dirname, join, normpath
 from typing import Literal
 
 from tbench.sandbox.backend import BackendFacts
-from tbench.text import plain
-
-_MAX_NAMED = 3
-"""Most paths listed by name; the others are only counted."""
+from tbench.text import names_text, plain
 
 
 @dataclass(frozen=True)
@@ -29,23 +26,21 @@ class Sign:
     """The reason, worded to follow the path."""
 
 
-def told(signs: Iterable[Sign]) -> tuple[str, ...]:
+def sign_lines(signs: Iterable[Sign]) -> tuple[str, ...]:
     """Return the signs as lines `kind: paths why`, one for each kind and reason."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for sign in signs:
         grouped.setdefault((sign.kind, sign.why), []).append(sign.path)
-    return tuple(f"{kind}: {listed(paths)} {why}" for (kind, why), paths in grouped.items())
+    return tuple(f"{kind}: {path_list(paths)} {why}" for (kind, why), paths in grouped.items())
 
 
-def listed(paths: Sequence[str]) -> str:
-    """Return the first paths, and the number of the others, as text."""
-    paths = list(dict.fromkeys(paths))
-    more = f" and {len(paths) - _MAX_NAMED} more" if len(paths) > _MAX_NAMED else ""
-    return ", ".join(plain(path, 120) for path in paths[:_MAX_NAMED]) + more
+def path_list(paths: Iterable[str]) -> str:
+    """Return the first three paths, and the number of the others, as text."""
+    return names_text((plain(path, 120) for path in dict.fromkeys(paths)), 3)
 
 
 # A walk finds changed files by their ctime: processes in a container cannot set it back, and files of the image have
-# the time at which the image came to the machine.
+# the time at which the image was stored on the machine.
 
 ChangeKind = Literal["added", "changed", "removed"]
 MAX_INSPECTED = 400
@@ -349,7 +344,7 @@ NO_ORACLE = OracleSystem()
 
 
 @dataclass(frozen=True)
-class Seen:
+class ContainerFacts:
     """Facts about one container on which the rules decide."""
 
     changes: Mapping[str, ChangeKind]

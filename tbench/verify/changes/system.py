@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 from posixpath import basename, dirname
 
-from tbench.verify.changes.facts import LIBRARY, Seen, Sign, names, source_name
+from tbench.verify.changes.facts import LIBRARY, ContainerFacts, Sign, names, source_name
 
 _SYSTEM = re.compile(r"/(?:usr|bin|sbin|lib\w*|etc|var/(?:lib|cache|run|log|spool|mail))(?:/.*)?")
 _CODE = re.compile(r"/(?:usr|bin|sbin|lib\w*)(?:/.*)?")
@@ -47,19 +47,19 @@ _LOOPBACK = re.compile(r"^(?:127\.0\.0\.1\s+localhost|::1\s+localhost|(?:fe|ff)0
 _LOOPBACK_NAME = re.compile(r"localhost[46]?(?:\.localdomain[46]?)?|ip6-\w+")
 
 
-def is_system(seen: Seen, path: str) -> bool:
+def is_system(seen: ContainerFacts, path: str) -> bool:
     """Whether a path belongs to the system, or to an interpreter of the image outside of it."""
     return _SYSTEM.fullmatch(path) is not None or path.startswith(seen.interpreters)
 
 
-def is_code(seen: Seen, path: str) -> bool:
+def is_code(seen: ContainerFacts, path: str) -> bool:
     """Whether a path belongs to programs, libraries or modules of the system, or to settings that control them."""
     if _IRRELEVANT.fullmatch(path) or _INSTALLER_FILES.fullmatch(path):
         return False
     return path.startswith(seen.interpreters) or any(each.fullmatch(path) for each in (_CODE, _SYSTEM_SETTINGS))
 
 
-def replaced(seen: Seen) -> dict[str, str]:
+def replaced_paths(seen: ContainerFacts) -> dict[str, str]:
     """Return changed system paths, and new ones that programs or tests look for, with the start of their checksums.
 
     In order of path. Tests that run beside such files may behave differently than in the image.
@@ -77,18 +77,18 @@ def replaced(seen: Seen) -> dict[str, str]:
     return found
 
 
-def sum_of(seen: Seen, path: str) -> str:
+def sum_of(seen: ContainerFacts, path: str) -> str:
     """Return the start of a file's checksum; empty if the path is no file."""
     return seen.now[path].sha256[:12] if path in seen.now else ""
 
 
-def is_oracle_file(seen: Seen, path: str) -> bool:
+def is_oracle_file(seen: ContainerFacts, path: str) -> bool:
     """Whether a new file was added by the oracle, or equals one in the oracle's passes."""
     is_same = seen.oracle.is_own or (path, sum_of(seen, path)) in seen.oracle.files
     return is_same and path not in seen.image.paths
 
 
-def matches_oracle(seen: Seen, path: str) -> bool:
+def matches_oracle(seen: ContainerFacts, path: str) -> bool:
     """Whether the oracle's passes added the same file, or a program, library or module of the same name.
 
     Files that are run because of their directory, such as .pth files, are not compared by name.
@@ -128,13 +128,13 @@ def _is_among_programs(path: str, search_path: tuple[str, ...]) -> bool:
     return dirname(path) in search_path or basename(dirname(path)) in ("bin", "sbin")
 
 
-def may_replace(seen: Seen, path: str) -> bool:
+def may_replace(seen: ContainerFacts, path: str) -> bool:
     """Whether a changed system path can replace or hide a part of the image, regardless of its content."""
     is_in_the_way = path in seen.image.paths or may_shadow(seen, path)
     return is_code(seen, path) and is_in_the_way and not seen.tests.asks_for(path)
 
 
-def may_shadow(seen: Seen, path: str) -> bool:
+def may_shadow(seen: ContainerFacts, path: str) -> bool:
     """Whether programs or the tests may find a new path in place of another one."""
     name, tests, image = basename(path), seen.tests, seen.image
     if _SYSTEM_SETTINGS.fullmatch(path):
@@ -153,7 +153,7 @@ def may_shadow(seen: Seen, path: str) -> bool:
     return bool(source) and (source in image.sources or name.partition(".")[0] in tests.words)
 
 
-def may_be_copied(seen: Seen, path: str, change: str) -> bool:
+def may_be_copied(seen: ContainerFacts, path: str, change: str) -> bool:
     """Whether a change to the system is copied to a fresh container: an application's settings and data, and new
     programs, libraries and modules that hide nothing. The image's own files are never replaced."""
     if path in _ACCOUNTS:
@@ -174,7 +174,7 @@ def may_be_copied(seen: Seen, path: str, change: str) -> bool:
     return is_found or _ADDABLE.fullmatch(path) is not None or place not in seen.image.paths
 
 
-def _only_grows(seen: Seen, path: str) -> bool:
+def _only_grows(seen: ContainerFacts, path: str) -> bool:
     """Whether all accounts of the image are unchanged except for group members, and no new account is root."""
     text = seen.content(path)
     keeps = 3 if path.endswith("group") else None
@@ -187,7 +187,7 @@ def _only_grows(seen: Seen, path: str) -> bool:
     return all(entry in now for entry in then) and not is_root and len({entry[0] for entry in now}) == len(now)
 
 
-def host_signs(seen: Seen) -> Iterator[Sign]:
+def host_signs(seen: ContainerFacts) -> Iterator[Sign]:
     """Yield signs about host names and name servers: /etc/hosts and /etc/resolv.conf are mounts, not in the image."""
     for line in (seen.content("/etc/hosts") or "").splitlines():
         address, *found = line.partition("#")[0].split() or [""]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from posixpath import dirname
 
-from tbench.verify.changes.facts import Seen, Sign
+from tbench.verify.changes.facts import ContainerFacts, Sign
 from tbench.verify.changes.system import is_system, matches_oracle, may_be_copied, may_shadow
 
 _NEVER_COPIED = re.compile(
@@ -38,14 +38,14 @@ Work = tuple[list[str], list[str]]
 """Paths to copy, and paths to remove."""
 
 
-def holds_in_fresh(sign: Sign, seen: Seen) -> bool:
+def holds_in_fresh(sign: Sign, seen: ContainerFacts) -> bool:
     """Whether a sign holds in a fresh container, too."""
     if sign.kind in KINDS_IN_FRESH or seen.tests.names_file(sign.path):
         return True
     return sign.kind in KINDS_ABOUT_TEXT and seen.tests.asks_for(sign.path)
 
 
-def work_of(seen: Seen, signs: Collection[Sign]) -> Work:
+def work_of(seen: ContainerFacts, signs: Collection[Sign]) -> Work:
     """Return the paths to copy and to remove: changes without signs in the work area, and additions to the system.
 
     Files that the instruction asks for are copied regardless of their text.
@@ -65,7 +65,7 @@ def work_of(seen: Seen, signs: Collection[Sign]) -> Work:
     return paths, removed
 
 
-def has_code(seen: Seen, paths: Collection[str]) -> bool:
+def may_contain_code(seen: ContainerFacts, paths: Collection[str]) -> bool:
     """Whether any of the paths may be code: neither a directory nor named like a data file."""
     above = {dirname(path) for path in paths} | seen.image.by_directory.keys()
     files = (
@@ -79,7 +79,7 @@ def is_too_deep(path: str) -> bool:
     return len(path) > _MAX_LENGTH or path.count("/") > _MAX_DEPTH
 
 
-def without_system(seen: Seen, work: Work) -> Work:
+def without_system(seen: ContainerFacts, work: Work) -> Work:
     """Return the work without changes to the system, except for paths that the instruction names."""
 
     def is_own(path: str) -> bool:
@@ -88,7 +88,7 @@ def without_system(seen: Seen, work: Work) -> Work:
     return list(filter(is_own, work[0])), list(filter(is_own, work[1]))
 
 
-def _is_work(seen: Seen, path: str, change: str) -> bool:
+def _is_work(seen: ContainerFacts, path: str, change: str) -> bool:
     if _NEVER_COPIED.fullmatch(path) or is_too_deep(path):
         return False
     if path in seen.tests.asked_for:
@@ -98,7 +98,7 @@ def _is_work(seen: Seen, path: str, change: str) -> bool:
     return is_in_work_area(seen, path) and not (dirname(path) in seen.image.search_path and may_shadow(seen, path))
 
 
-def is_in_work_area(seen: Seen, path: str) -> bool:
+def is_in_work_area(seen: ContainerFacts, path: str) -> bool:
     """Whether a path is the agent's to work in: not the system, settings in a home, or packages of the image."""
     if _NEVER_COPIED.fullmatch(path) or is_system(seen, path):
         return False

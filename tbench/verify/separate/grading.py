@@ -17,10 +17,10 @@ from tbench.sandbox.backend import BUSYBOX, NOT_STAGED, Compares, Sandbox, Strea
 from tbench.tasks.artifacts import Artifact
 from tbench.tasks.environment import Environment
 from tbench.tasks.task import Task
-from tbench.verify.changes.facts import Sign, told
-from tbench.verify.changes.looking import look
-from tbench.verify.changes.system import replaced
-from tbench.verify.changes.turning import imported_work
+from tbench.verify.changes.facts import Sign, sign_lines
+from tbench.verify.changes.inspection import inspect_container
+from tbench.verify.changes.system import replaced_paths
+from tbench.verify.changes.tampering import imported_work
 from tbench.verify.changes.work import KINDS_IN_FRESH
 from tbench.verify.control_tests import try_control
 from tbench.verify.judging import CLEARED
@@ -125,7 +125,7 @@ async def _restore(
         image = environment.settings.docker_image or f"built of {environment.folder}/"
         raise TrialError("tests_missing", f"the verifier's image ({image}) has no /tests/test.sh")
     if ended.exit_code != 0:
-        why = "timed out" if ended.timed_out else "the disk is full, or a path needs a folder where there is none"
+        why = "timed out" if ended.timed_out else "the disk is full, or a path needs a folder where a file is"
         code = "" if ended.exit_code in (None, NOT_STAGED) else f" ({ended.exit_code})"
         message = f"the artifacts could not be copied into the verifier's container: {why}{code}"
         # Unless it timed out, the artifacts themselves may be the cause.
@@ -159,8 +159,8 @@ def _script(entries: Sequence[ArtifactEntry], brings_tests: bool) -> str:
     return "\n".join([*lines, "exit 0"])
 
 
-_KEPT = ("verifier",)
-"""Folders of /logs that are kept; the others came with the artifacts."""
+_LOG_FOLDERS = ("verifier",)
+"""Folders of /logs that are kept; the others are part of the artifacts."""
 
 
 @dataclass(frozen=True)
@@ -214,23 +214,23 @@ class SeparateVerifier:
         """Verify in a sandbox, with the tests of `task` instead if given. Raises TrialError."""
         tests = await restore(self._environment, sandbox, handover, without)
         await use_network(sandbox, self._environment, "verifier")
-        verdict = await verify(task or self._environment.task, sandbox, brought=tests, kept=_KEPT)
+        verdict = await verify(task or self._environment.task, sandbox, image_tests=tests, log_folders=_LOG_FOLDERS)
         if task is not None or verdict.reward <= 0 or not isinstance(sandbox, Compares):
             return _Graded(verdict)
         task = self._environment.task
         try:
             # Artifacts can tamper with the tests that run them, even in a fresh container.
-            looked = await look(task, sandbox, verdict.facts)
+            inspection = await inspect_container(task, sandbox, verdict.facts)
         except TrialError as error:
             # If the image has the tests, they may be missing from the task's directory.
             if error.origin is not None or not self._environment.brings_tests:
                 raise
             return _Graded(verdict)
         why = "shadows or replaces the image's own"
-        signs = looked.signs + tuple(Sign("system-replaced", path, why) for path in replaced(looked.seen))
-        tampering = tampering_paths(signs, task.file.artifacts, looked.seen.tests.asks_for)
-        verdict = verdict.with_integrity(tamper=(*verdict.integrity.tamper, *told(signs)))
-        return _Graded(verdict, tampering, any(imported_work(looked.seen)))
+        signs = inspection.signs + tuple(Sign("system-replaced", path, why) for path in replaced_paths(inspection.seen))
+        tampering = tampering_paths(signs, task.file.artifacts, inspection.seen.tests.asks_for)
+        verdict = verdict.with_signs(*sign_lines(signs))
+        return _Graded(verdict, tampering, any(imported_work(inspection.seen)))
 
     async def _check_pass(self, verdict: Verdict, graded: _Graded, handover: HandedOver) -> Verdict:
         """Verify a suspicious pass again without the files that tamper with the tests. Raises TrialError."""
@@ -248,7 +248,7 @@ class SeparateVerifier:
             async def run(task: Task) -> Verdict:
                 return (await self._grade_in_new(handover, without, task)).verdict
 
-            verdict = await try_control(verdict, self._environment.task, run, is_oracle=False, fails=False)
+            verdict = await try_control(verdict, self._environment.task, run, is_oracle=False, oracle_fails=False)
         return verdict
 
     async def _works_without_artifacts(self, handover: HandedOver) -> bool:

@@ -89,7 +89,7 @@
     const killed = `The process of this run is gone. Continue it with: tbench resume ${run.path}`;
     alarm.textContent = run.state === "killed" ? killed : run.endpoint;
     for (const name of ["ended", "planned"]) setText(node, name, String(run[name]));
-    const score = run.score === null ? "" : `so far ${run.score_words} over ${run.scored} scored`;
+    const score = run.score === null ? "" : `so far ${run.score_text} over ${run.scored} scored`;
     setText(node, "score", score);
     drawBar(at(node, "bar"), run);
     for (const mark of Object.keys(SIGNS)) setText(node, `mark-${mark}`, String(run.marks[mark]));

@@ -11,6 +11,8 @@ import pexpect
 import pytest
 from after_trials import PYTEST, a_step, write_trial
 from in_process import tbench
+from run_trees import a_result, write_run
+from shown_trials import write_steps
 
 from tbench.results import Blame, ErrorInfo, Integrity, Stage
 
@@ -49,6 +51,24 @@ def test_one_step_is_shown_whole_with_the_screen_behind_it(tmp_path: Path) -> No
     assert tbench("show", trial, "--step", "4").stderr.startswith("tbench: --step 4: ")
     without = tbench("show", write_trial(tmp_path / "other", steps), "--step", "1").stdout
     assert "the recording does not show the screen at its end" in without
+
+
+def test_of_a_run_the_failed_trials_are_listed_worst_first(tmp_path: Path) -> None:
+    lost = ErrorInfo(type="sandbox_lost", message="gone", stage=Stage.AGENT, blame=Blame.INFRA, retryable=True)
+    rewards = {("a", 0): 0.5, ("a", 1): 1.0, ("b", 0): 0.0, ("b", 1): None}
+    results = [
+        a_result(task, seed, reward, error=lost if reward is None else None) for (task, seed), reward in rewards.items()
+    ]
+    run = write_run(tmp_path / "run", results, {"a": "sha256:a", "b": "sha256:b"}, (0, 1))
+    for result in results:
+        write_steps(run, result, [a_step(1)])
+    done = tbench("why", str(run))
+    first, *failed, last = done.stdout.splitlines()
+    assert (done.returncode, first) == (0, "3 of 4 trials failed, worst first")
+    assert [line.split()[0] for line in failed] == [f"{run}/{name}" for name in ("b/1", "b/0", "a/0")]
+    assert "no verdict (sandbox_lost)" in failed[0] and "reward 0.5" in failed[2]
+    assert last == f"tbench why {run}/b/1"
+    assert tbench("why", f"{run}/a").stdout.splitlines()[0] == "1 of 2 trials failed, worst first"
 
 
 def test_only_the_steps_that_match_are_shown(tmp_path: Path) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tbench.errors import UsageError
+from tbench.fleet.ray import actor, channel, guard
 from tbench.fleet.ray.actor import MIN_FREE_MB, NodeActor, disk_problem, engine_address
 from tbench.fleet.ray.cluster import require_address, with_advice
+from tbench.sandbox.docker import discovery, owner
+from tbench.sandbox.docker.discovery import DEFAULT, find_engine
 
 
 @pytest.mark.parametrize(
@@ -76,11 +82,21 @@ def test_the_engine_of_a_node_is_the_one_that_its_own_docker_host_names(
     assert engine_address(variables) == address
 
 
-def test_without_docker_host_it_is_one_whose_socket_is_there(tmp_path: Path) -> None:
-    (tmp_path / "podman").mkdir()
-    (tmp_path / "podman" / "podman.sock").touch()
-    found = engine_address({"XDG_RUNTIME_DIR": str(tmp_path)})
-    assert found in ("unix:///var/run/docker.sock", "unix:///run/podman/podman.sock") or str(tmp_path) in found
+def test_without_docker_host_it_is_the_one_that_a_run_on_that_machine_finds(tmp_path: Path) -> None:
+    found = find_engine().found
+    assert engine_address({"HOME": str(tmp_path)}) == (found.host if found is not None else DEFAULT)
+
+
+@pytest.mark.parametrize("module", [actor, channel, discovery, guard, owner])
+def test_what_is_sent_to_nodes_does_not_hold_this_process_s_environment(module: ModuleType) -> None:
+    """Ray sends functions with their defaults."""
+    functions = [each for each in vars(module).values() if inspect.isfunction(each)]
+    functions += [
+        each for kind in vars(module).values() if inspect.isclass(kind) for each in vars(kind).values()
+        if inspect.isfunction(each)
+    ]  # fmt: skip
+    assert functions
+    assert not [each for each in functions if any(value is os.environ for value in each.__defaults__ or ())]
 
 
 async def test_a_node_whose_engine_is_another_service_or_none_is_left_out_with_the_reason(

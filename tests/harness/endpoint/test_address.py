@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from harness.endpoint.address import bypasses_proxies, is_loopback, proxy_for, without_password
+from harness.endpoint.address import bypasses_proxies, is_loopback, likely_urls, proxy_for, without_password
 from harness.endpoint.chat import ChatModel, RetryPolicy
 from harness.errors import EndpointError
 from harness.model import Sampling
@@ -47,6 +47,24 @@ def test_the_environments_proxy_is_named(
 def test_other_machines_are_not_this_one() -> None:
     assert [is_loopback(host) for host in ("127.8.8.8", "::1", "localhost")] == [True] * 3
     assert [is_loopback(host) for host in ("10.0.0.1", "localhost.example.org", "")] == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("http://h:8000/v1/chat/completions", "http://h:8000/v1"),
+        ("http://h:8000/v1/models", "http://h:8000/v1"),
+        ("http://h:8000/v2", "http://h:8000/v1"),
+        ("http://h:8000/openai", "http://h:8000/openai/v1"),
+        ("https://h:8000/v1", "http://h:8000/v1"),
+        ("http://me:pw@h/v1", "https://me:pw@h/v1"),
+    ],
+)
+def test_the_url_that_was_meant_is_among_the_likely_ones(given: str, meant: str) -> None:
+    found = likely_urls(given)
+    assert meant in found
+    assert given not in found and len(found) == len(set(found)) <= 12
+    assert found.index(meant) < len(found) / 2 or given.partition(":")[0] != meant.partition(":")[0]
 
 
 async def test_an_error_says_through_which_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from harness.fakes import FakeTerminal
 from harness.protocols.base import Command, Parsed
 from harness.protocols.bash import BashBlock
 from harness.trajectory import Message, Outcome, ToolCall
+from tbench.demo.server import DemoEndpoint
 
 KEY = "sk-very-secret-0123"
 QUICK = RetryPolicy(total_sec=20, initial_sec=0.01, max_sec=0.02, reset_sec=0.01)
@@ -67,6 +68,25 @@ class TestConnecting:
         assert recorded.seen[0].path == "/v1/models"
         assert recorded.seen[0].headers["authorization"] == f"Bearer {KEY}"
 
+    @pytest.mark.parametrize("model", [None, "scripted-demo"])
+    @pytest.mark.parametrize(("part", "wrong"), [("/v1", "/v1/chat/completions"), ("/v1", "/v2"), ("http:", "https:")])
+    async def test_a_url_without_an_endpoint_is_answered_with_the_right_one_and_at_once(self, chat, part, wrong, model):
+        waits: list[str] = []
+        with DemoEndpoint({}) as demo:
+            right = demo.base_url
+            url = right.replace(part, wrong)
+            there = chat(url, model, on_wait=lambda reason, _: waits.append(reason))
+            with pytest.raises(RequestRefused) as refused:
+                await there.connect()
+        assert str(refused.value) == f"{url} has no endpoint, but {right} has one: use that URL"
+        assert waits == []
+
+    async def test_a_key_is_never_sent_without_tls_to_find_the_right_url(self, endpoint, chat):
+        endpoint.answer_by(lambda _: answer(401, {"error": "no key"}))
+        with pytest.raises(RequestRefused, match=f"but {endpoint.base_url} has one: use that URL"):
+            await chat(endpoint.base_url.replace("http:", "https:"), None).connect()
+        assert [each.headers.get("authorization") for each in endpoint.seen] == [None]
+
     async def test_a_choice_of_models_is_not_made_silently(self, endpoint, chat):
         endpoint.will_list(CARD, CARD | {"id": "large"})
         with pytest.raises(RequestRefused, match=r"http://127\.0\.0\.1:\d+/v1 lists tiny, large"):
@@ -107,12 +127,12 @@ class TestConnecting:
         assert "\n" not in str(caught.value)
 
     async def test_a_wrong_host_is_found_out(self, endpoint, chat):
-        endpoint.will_answer(200, b"<html>welcome</html>", {"content-type": "text/html"})
+        endpoint.answer_by(lambda _: answer(200, b"<html>welcome</html>", {"content-type": "text/html"}))
         with pytest.raises(EndpointUnavailable, match="/models: HTTP 200 with a page that is not JSON: welcome"):
             await chat().connect(budget_sec=0)
 
     async def test_a_path_that_is_not_there_is_refused(self, endpoint, chat):
-        endpoint.will_answer(404, {"detail": "Not Found"})
+        endpoint.answer_all(404, {"detail": "Not Found"})
         with pytest.raises(RequestRefused, match="/models: HTTP 404: Not Found"):
             await chat().connect()
 

@@ -200,7 +200,7 @@ class TestReplies:
         model = chat()
         await model.connect()
         await ask(model, 40)
-        assert notices == ["replies in turn with system_fingerprint B and another: taken for servers of one model"]
+        assert notices == ["replies alternate between system_fingerprint B and another: several servers of one model?"]
 
     async def test_all_names_of_one_root_are_one_model_and_a_dated_name_may_be_the_only_one(
         self, endpoint, chat, notices

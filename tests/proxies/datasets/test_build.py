@@ -284,8 +284,8 @@ def test_the_command_prints_what_was_written_and_left_out(tmp_path: Path) -> Non
     done = CliRunner().invoke(build_command, [str(source), "--output", str(tmp_path / "out.jsonl"), "--dev", "1"])
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines() == [
-        f"1 steps of 1 conversations: {tmp_path / 'out.jsonl'}",
-        f"1 steps of 1 conversations: {tmp_path / 'out_dev_1.jsonl'}",
+        f"1 step of 1 conversation: {tmp_path / 'out.jsonl'}",
+        f"1 step of 1 conversation: {tmp_path / 'out_dev_1.jsonl'}",
         f"manifest: {tmp_path / 'out.manifest.json'}",
         "1 turns left out: reference_invalid",
         "1 conversations unusable, 0 left out by --only",

@@ -1,4 +1,4 @@
-"""How a container differs from its image, by a walk through its files."""
+"""Differences between a container and its image, found by a walk through its files."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from typing import Any
 import pytest
 from seen_changes import changes_of
 
-from tbench.verify.changes.facts import ImageTree, Sign, WalkedFiles, look_functions, told
-
-# Signs as they are told.
+from tbench.verify.changes.facts import ImageTree, Sign, WalkedFiles, look_functions, sign_lines
 
 
-def test_signs_of_one_kind_are_one_line_that_says_how_many_there_are() -> None:
+def test_signs_of_one_kind_are_one_line_with_the_number_of_further_paths() -> None:
     signs = [Sign("kind", f"/path/{number}", "is wrong") for number in range(100)]
-    assert told([*signs, Sign("other", "/x", "is, too")]) == (
+    assert sign_lines([*signs, Sign("other", "/x", "is, too")]) == (
         "kind: /path/0, /path/1, /path/2 and 97 more is wrong",
         "other: /x is, too",
     )
 
 
-def test_no_path_adds_a_line_or_moves_the_cursor() -> None:
-    (line,) = told([Sign("kind", "/a\nknown\tpackage \x1b[2J", "is wrong")])
+def test_a_sign_stays_on_one_printable_line() -> None:
+    (line,) = sign_lines([Sign("kind", "/a\nknown\tpackage \x1b[2J", "is wrong")])
     assert line.isprintable()
 
 
@@ -50,7 +48,9 @@ CHANGES = {
 
 @pytest.mark.engine
 @pytest.mark.parametrize("script", CHANGES)
-async def test_every_change_is_seen_whatever_times_say(make_task: Any, start_sandbox: Any, script: str) -> None:
+async def test_every_change_is_found_whatever_its_modification_time(
+    make_task: Any, start_sandbox: Any, script: str
+) -> None:
     sandbox = await start_sandbox(make_task(dockerfile=IMAGE))
     before = await changes_of(sandbox)
     assert (await sandbox.shell(f"cd /app; {script}", timeout_sec=60)).exit_code == 0
@@ -59,7 +59,7 @@ async def test_every_change_is_seen_whatever_times_say(make_task: Any, start_san
     assert {path: kind for path, kind in found.items() if path not in above - CHANGES[script].keys()} == CHANGES[script]
 
 
-def test_what_lies_where_another_file_system_begins_is_neither_there_nor_removed() -> None:
+def test_paths_below_a_mount_point_are_neither_added_nor_removed() -> None:
     walked = WalkedFiles.read(b"0/\x001/app\x002/app/later\x00m/data\x000/etc\x00")
     then = {"/", "/app", "/app/old", "/app/old/file", "/data", "/data/inner", "/etc"}
     assert walked.beyond(ImageTree(frozenset(then), ()).by_directory) == {
@@ -70,7 +70,7 @@ def test_what_lies_where_another_file_system_begins_is_neither_there_nor_removed
     assert walked.later == {"/app/later"}
 
 
-def test_a_directory_that_was_moved_as_a_whole_is_seen_though_nothing_in_it_changed() -> None:
+def test_a_moved_directory_is_found_although_nothing_in_it_changed() -> None:
     image = ImageTree(frozenset({"/", "/app", "/app/old", "/data"}), ()).by_directory
     assert not WalkedFiles.read(b"1/\x001/app\x000/app/old\x002/app/new\x00m/data\x00").has_moved_directory(image)
     assert WalkedFiles.read(b"1/\x001/app\x000/app/moved\x00m/data\x00").has_moved_directory(image)
@@ -78,14 +78,16 @@ def test_a_directory_that_was_moved_as_a_whole_is_seen_though_nothing_in_it_chan
 
 @pytest.mark.engine
 @pytest.mark.parametrize(("into", "code"), [("/dev/null", b"0"), ("/dev/full", b"1")])
-async def test_a_look_whose_walk_fails_is_none(make_task: Any, start_sandbox: Any, into: str, code: bytes) -> None:
+async def test_an_inspection_fails_if_its_walk_fails(
+    make_task: Any, start_sandbox: Any, into: str, code: bytes
+) -> None:
     sandbox = await start_sandbox(make_task(dockerfile=IMAGE))
     ended = await sandbox.shell(f"{look_functions()}\nlook '0 inf 400' >{into}; echo $?", timeout_sec=60, user="root")
     assert ended.output == code + b"\n"
 
 
 @pytest.mark.engine
-async def test_what_is_not_there_is_no_failure_of_a_look(make_task: Any, start_sandbox: Any) -> None:
+async def test_an_inspection_of_missing_paths_does_not_fail(make_task: Any, start_sandbox: Any) -> None:
     sandbox = await start_sandbox(make_task(dockerfile=IMAGE))
     asked = b"s\t/nowhere\nc\t/nowhere\ng\t/nowhere\nc\t/etc/hostname\n"
     script = f"{look_functions()}\nlook '' >/dev/null; echo $?"

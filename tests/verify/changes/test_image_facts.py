@@ -1,4 +1,4 @@
-"""What is known of an image: asked once, and kept for later runs."""
+"""Facts about an image, which are read once and cached for later runs."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ ODD = b"/app/\xff\n".decode("utf-8", "surrogateescape").strip()
 PATHS = ["/", "/bin/sh", "/etc/passwd", "/app", ODD]
 LISTING = "".join(f"0{path}\0" for path in PATHS).encode("utf-8", "surrogateescape") + b"\0/usr/bin:/bin"
 PASSWD, LINK = File(0o100644, "a" * 64, b"root:\xff"), File(0o120777)
-LIES = {"/etc/passwd": PASSWD, ODD: LINK, "/etc/resolv.conf": File(0o100644, "b" * 64, b"nameserver 127.0.0.11\n")}
-ALL = set(LIES) | {"/bin/sh", "/etc/hosts", "/new"}
+FILES = {"/etc/passwd": PASSWD, ODD: LINK, "/etc/resolv.conf": File(0o100644, "b" * 64, b"nameserver 127.0.0.11\n")}
+ALL = set(FILES) | {"/bin/sh", "/etc/hosts", "/new"}
 
 
 @dataclass
 class Image(FakeSandbox):
-    """A sandbox whose image is asked, which is counted."""
+    """A sandbox that counts how often its image is read."""
 
     identity: str = "sha256:1"
-    lies: Mapping[str, File] = field(default_factory=lambda: LIES)
+    contents: Mapping[str, File] = field(default_factory=lambda: FILES)
 
     def __post_init__(self) -> None:
         super().__init__()
-        self.asked: list[set[str]] = []
-        self.listed = 0
+        self.read_paths: list[set[str]] = []
+        self.listings = 0
 
     def image_id(self) -> str:
         return self.identity
 
     def _default_answer(self, script: str) -> ExecResult:
-        self.listed += 1
+        self.listings += 1
         return ExecResult(0, LISTING)
 
     async def facts(self) -> ImageFacts:
@@ -49,9 +49,9 @@ class Image(FakeSandbox):
 
     async def read(self, original: Sandbox, paths: set[str]) -> dict[str, File]:
         assert original is self
-        self.asked.append(paths)
+        self.read_paths.append(paths)
         await asyncio.sleep(0)
-        return {path: self.lies[path] for path in paths & self.lies.keys()}
+        return {path: self.contents[path] for path in paths & self.contents.keys()}
 
 
 @pytest.fixture(autouse=True)
@@ -66,46 +66,46 @@ def another_run() -> None:
     module._in_memory().clear()
 
 
-async def test_an_image_that_is_known_is_not_asked_in_later_runs() -> None:
+async def test_a_known_image_is_not_read_in_later_runs() -> None:
     first = Image()
     facts = await first.facts()
     assert (facts.tree.paths >= set(PATHS), facts.tree.search_path[0]) == (True, "/usr/bin")
-    assert await facts.files(ALL, LIES) == LIES
-    # Nothing is asked that no image has, be it that the engine writes it or that the agent made it.
-    assert (first.listed, first.asked) == (1, [{*LIES, "/bin/sh"}])
+    assert await facts.files(ALL, FILES) == FILES
+    # Files of the engine or of the agent are not read: no image has them.
+    assert (first.listings, first.read_paths) == (1, [{*FILES, "/bin/sh"}])
     another_run()
     second = Image()
     facts = await second.facts()
-    assert await facts.files(ALL, LIES) == LIES
-    assert (second.listed, second.asked) == (0, [])
+    assert await facts.files(ALL, FILES) == FILES
+    assert (second.listings, second.read_paths) == (0, [])
     assert await facts.files({"/app"}) == {}
-    assert second.asked == [{"/app"}]
+    assert second.read_paths == [{"/app"}]
     assert Image(identity="sha256:2").image_id() not in module._in_memory()
 
 
-async def test_trials_that_pass_at_once_ask_once() -> None:
+async def test_concurrent_trials_read_an_image_once() -> None:
     image = Image()
     found = await asyncio.gather(*(image.facts() for _ in range(8)))
-    await asyncio.gather(*(each.files(ALL, LIES) for each in found))
-    assert (image.listed, len(image.asked)) == (1, 1)
+    await asyncio.gather(*(each.files(ALL, FILES) for each in found))
+    assert (image.listings, len(image.read_paths)) == (1, 1)
 
 
-def ask(image: Image) -> dict[str, File]:
-    async def asking() -> dict[str, File]:
-        return await (await image.facts()).files(ALL, LIES)
+def files_of(image: Image) -> dict[str, File]:
+    async def read() -> dict[str, File]:
+        return await (await image.facts()).files(ALL, FILES)
 
-    return asyncio.run(asking())
+    return asyncio.run(read())
 
 
-async def test_what_the_engine_writes_is_asked_anew_where_it_differs() -> None:
-    await (await Image().facts()).files(ALL, LIES)
+async def test_files_that_the_engine_writes_are_read_again_if_they_differ() -> None:
+    await (await Image().facts()).files(ALL, FILES)
     another_run()
-    moved = {**LIES, "/etc/resolv.conf": File(0o100644, "c" * 64, b"nameserver 10.0.0.1\n")}
-    image = Image(lies=moved)
+    moved = {**FILES, "/etc/resolv.conf": File(0o100644, "c" * 64, b"nameserver 10.0.0.1\n")}
+    image = Image(contents=moved)
     assert await (await image.facts()).files(ALL, moved) == moved
-    assert image.asked == [{"/etc/resolv.conf"}]
-    # What an agent has written is no reason to believe it.
-    assert await (await image.facts()).files(ALL, {**LIES, "/etc/passwd": LINK}) == moved
+    assert image.read_paths == [{"/etc/resolv.conf"}]
+    # Changes of the agent do not count as changes of the engine.
+    assert await (await image.facts()).files(ALL, {**FILES, "/etc/passwd": LINK}) == moved
 
 
 @pytest.mark.parametrize(
@@ -113,38 +113,38 @@ async def test_what_the_engine_writes_is_asked_anew_where_it_differs() -> None:
     [b"", b"no archive", gzip.compress(b"[1]"), gzip.compress(LISTING)[:-9]],
     ids=["empty", "no archive", "of something else", "cut"],
 )
-def test_broken_files_are_asked_anew(cache: Path, content: bytes) -> None:
-    ask(Image())
+def test_an_image_with_a_broken_record_is_read_again(cache: Path, content: bytes) -> None:
+    files_of(Image())
     for file in cache.iterdir():
         file.write_bytes(content)
     another_run()
     image = Image()
-    assert ask(image) == LIES
-    assert (image.listed, len(image.asked)) == (1, 1)
+    assert files_of(image) == FILES
+    assert (image.listings, len(image.read_paths)) == (1, 1)
 
 
-def test_without_a_place_to_keep_it_all_is_asked(cache: Path) -> None:
+def test_without_a_cache_directory_each_run_reads_the_image(cache: Path) -> None:
     cache.write_text("in the way")
     for _ in range(2):
         another_run()
         image = Image()
-        assert ask(image) == LIES
-        assert (image.listed, len(image.asked)) == (1, 1)
+        assert files_of(image) == FILES
+        assert (image.listings, len(image.read_paths)) == (1, 1)
 
 
-def test_what_was_used_least_lately_makes_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_record_is_removed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_IMAGES", 1)
     for number in range(3):
-        ask(Image(identity=f"sha256:{number}"))
+        files_of(Image(identity=f"sha256:{number}"))
         for file in cache.iterdir():
             os.utime(file, (file.stat().st_mtime - 60,) * 2)
     assert len(list(cache.iterdir())) == 1
     another_run()
     latest = Image(identity="sha256:2")
-    assert ask(latest) == LIES
-    assert (latest.listed, latest.asked) == (0, [])
+    assert files_of(latest) == FILES
+    assert (latest.listings, latest.read_paths) == (0, [])
 
 
-def test_an_image_without_an_identity_is_not_kept(cache: Path) -> None:
-    assert ask(Image(identity="")) == LIES
+def test_an_image_without_an_identity_is_not_stored(cache: Path) -> None:
+    assert files_of(Image(identity="")) == FILES
     assert not cache.exists()

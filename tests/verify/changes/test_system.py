@@ -1,4 +1,4 @@
-"""What of the system is not the image's, what of it comes along, and names of servers."""
+"""Changes to the system: replaced files, files that are copied, and names of servers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from seen_changes import IMAGE, container, strong
 
 from tbench.sandbox.backend import BackendFacts
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Sign
-from tbench.verify.changes.system import host_signs, replaced
+from tbench.verify.changes.system import host_signs, replaced_paths
 from tbench.verify.changes.work import work_of
 
 SITE = "/usr/local/lib/python3.11/dist-packages"
@@ -30,9 +30,9 @@ MORE = IMAGE | dict.fromkeys(
      "/usr/local/include/stdio.h", "/usr/local/lib/site_perl/strict.pm", "/etc/apt/apt.conf.d/99x",
      "/usr/local/bin/answers"],
 )  # fmt: skip
-def test_what_is_not_the_image_s_and_what_comes_before_it_is_told_and_stays_behind(path: str) -> None:
+def test_files_that_replace_or_hide_the_images_are_listed_and_not_copied(path: str) -> None:
     seen = container({path: b"other"}, image=MORE, script="answers; pip install x\n")
-    assert [*replaced(seen)] == [path]
+    assert [*replaced_paths(seen)] == [path]
     assert work_of(seen, []) == ([], [])
 
 
@@ -43,9 +43,9 @@ def test_what_is_not_the_image_s_and_what_comes_before_it_is_told_and_stays_behi
      "/etc/nginx/nginx.conf", "/etc/nginx/conf.d/app.conf", "/etc/systemd/system/app.service", "/var/lib/app/db",
      "/var/log/app.log", "/usr/src/x.c"],
 )  # fmt: skip
-def test_what_hides_nothing_comes_along(path: str) -> None:
+def test_files_that_hide_nothing_are_copied(path: str) -> None:
     seen = container({path: b"other"}, image=MORE)
-    assert (replaced(seen), work_of(seen, [])[0]) == ({}, [path])
+    assert (replaced_paths(seen), work_of(seen, [])[0]) == ({}, [path])
 
 
 @pytest.mark.parametrize(
@@ -53,19 +53,19 @@ def test_what_hides_nothing_comes_along(path: str) -> None:
     ["/etc/ld.so.cache", "/var/lib/dpkg/status", "/etc/alternatives/awk", "/root/.bashrc", "/root/.jq",
      "/usr/lib/python3.11/json/__pycache__/x.pyc", "/etc/ssl/certs/x.pem", "/usr/lib/x86_64-linux-gnu/x.cmake"],
 )  # fmt: skip
-def test_what_installers_write_says_nothing_and_stays_behind(path: str) -> None:
+def test_files_of_installers_are_neither_listed_nor_copied(path: str) -> None:
     seen = container({path: b"other"}, image=MORE)
-    assert (replaced(seen), work_of(seen, [])) == ({}, ([], []))
+    assert (replaced_paths(seen), work_of(seen, [])) == ({}, ([], []))
 
 
-def test_what_has_the_image_s_content_or_is_asked_for_or_came_with_the_tests_is_not_replaced() -> None:
-    assert replaced(container({"/usr/bin/jq": IMAGE["/usr/bin/jq"]})) == {}
-    assert replaced(container({"/usr/bin/jq": b"other"}, instruction="Repair `jq` in /usr/bin/jq.")) == {}
-    assert replaced(container({"/usr/bin/jq": b"other"}, changed_by_tests=frozenset({"/usr/bin/jq"}))) == {}
-    assert replaced(container({"/usr/bin/jq": None})) == {"/usr/bin/jq": ""}
+def test_unchanged_or_requested_files_and_those_of_the_tests_are_not_replaced() -> None:
+    assert replaced_paths(container({"/usr/bin/jq": IMAGE["/usr/bin/jq"]})) == {}
+    assert replaced_paths(container({"/usr/bin/jq": b"other"}, instruction="Repair `jq` in /usr/bin/jq.")) == {}
+    assert replaced_paths(container({"/usr/bin/jq": b"other"}, changed_by_tests=frozenset({"/usr/bin/jq"}))) == {}
+    assert replaced_paths(container({"/usr/bin/jq": None})) == {"/usr/bin/jq": ""}
 
 
-def test_a_program_that_the_instruction_wants_made_comes_along_under_a_name_that_the_tests_use() -> None:
+def test_a_requested_program_is_copied_even_if_the_tests_use_its_name() -> None:
     made = {"/usr/local/bin/answers": b"x"}
     assert work_of(container(made, script="answers\n", instruction="Make a program answers."), [])[0] == [*made]
     assert work_of(container({"/usr/local/bin/jq": b"x"}, instruction="Use jq."), [])[0] == []
@@ -73,7 +73,7 @@ def test_a_program_that_the_instruction_wants_made_comes_along_under_a_name_that
 
 
 @pytest.mark.parametrize(
-    ("path", "data", "comes"),
+    ("path", "data", "is_copied"),
     [
         ("/etc/passwd", PASSWD + b"anna:x:1000:1000::/home/anna:/bin/bash\n", True),
         ("/etc/group", b"root:x:0:\nlab:x:100:anna,boris\nanna:x:1000:\n", True),
@@ -84,8 +84,8 @@ def test_a_program_that_the_instruction_wants_made_comes_along_under_a_name_that
         ("/etc/nsswitch.conf", b"passwd: evil\n", False),
     ],
 )
-def test_accounts_come_along_where_they_only_grow(path: str, data: bytes, comes: bool) -> None:
-    assert bool(work_of(container({path: data}), [])[0]) is comes
+def test_accounts_are_copied_only_if_some_were_added(path: str, data: bytes, is_copied: bool) -> None:
+    assert bool(work_of(container({path: data}), [])[0]) is is_copied
 
 
 @pytest.mark.parametrize(
@@ -102,14 +102,14 @@ def test_accounts_come_along_where_they_only_grow(path: str, data: bytes, comes:
         (b"127.0.0.1 data.org\n", "Take it from data.org.", "get('http://data.org/x')", {"hosts"}),
     ],
 )
-def test_names_of_this_machine_that_the_instruction_asks_for_are_no_sign(
+def test_requested_names_of_this_machine_are_no_sign(
     hosts: bytes, instruction: str, text: str, kinds: set[str]
 ) -> None:
     seen = container({"/etc/hosts": hosts}, instruction=instruction, texts=(text,))
     assert strong(host_signs(seen)) == kinds
 
 
-def test_a_name_server_that_the_engine_gives_is_nobodys_choice() -> None:
+def test_a_name_server_that_the_engine_sets_is_no_sign() -> None:
     image = {**IMAGE, "/etc/resolv.conf": b"nameserver 192.0.2.53\n"}
     now = {"/etc/resolv.conf": b"nameserver 127.0.0.11\n"}
     own = container(now, image=image, given=BackendFacts(servers=frozenset({"127.0.0.11"})))
@@ -128,7 +128,7 @@ def test_a_name_server_that_the_engine_gives_is_nobodys_choice() -> None:
         (b"127.0.0.1 db other\n", {"hosts"}),
     ],
 )
-def test_only_the_very_names_that_the_engine_gives_are_nobodys_choice(hosts: bytes, kinds: set[str]) -> None:
+def test_only_the_exact_names_that_the_engine_sets_are_no_sign(hosts: bytes, kinds: set[str]) -> None:
     given = BackendFacts(hosts=frozenset({("192.0.0.2", "server"), ("127.0.0.1", "db"), ("127.0.0.1", "db-1")}))
     text = "ask server; ask db; ask db-1; ask other"
     assert strong(host_signs(container({"/etc/hosts": hosts}, texts=(text,), given=given))) == kinds
@@ -143,28 +143,28 @@ INSTALLED = {
 ASKS = {"script": "served -t\n", "texts": ("import asked\n",)}
 
 
-def brought(changed: dict[str, bytes], oracle: OracleSystem) -> set[str]:
+def copied(changed: dict[str, bytes], oracle: OracleSystem) -> set[str]:
     seen = container(changed, oracle=oracle, **ASKS)  # type: ignore[arg-type]
     return set(work_of(seen, [Sign("python-startup", f"{SITE}/a.pth", "")])[0])
 
 
-def test_what_tests_look_for_in_the_system_comes_only_where_the_oracle_has_added_it_too() -> None:
-    assert brought(INSTALLED, NO_ORACLE) == set()
+def test_system_files_that_tests_look_for_are_copied_only_if_the_oracle_added_them_too() -> None:
+    assert copied(INSTALLED, NO_ORACLE) == set()
     own = OracleSystem(is_own=True)
-    assert brought(INSTALLED, own) == INSTALLED.keys()
-    assert brought({"/usr/bin/jq": b"other"}, own) == set()
-    oracle = OracleSystem(frozenset(replaced(container(INSTALLED, oracle=own, **ASKS)).items()))  # type: ignore[arg-type]
-    assert brought(INSTALLED, oracle) == INSTALLED.keys()
+    assert copied(INSTALLED, own) == INSTALLED.keys()
+    assert copied({"/usr/bin/jq": b"other"}, own) == set()
+    oracle = OracleSystem(frozenset(replaced_paths(container(INSTALLED, oracle=own, **ASKS)).items()))  # type: ignore[arg-type]
+    assert copied(INSTALLED, oracle) == INSTALLED.keys()
     other = {
         "/usr/local/bin/served": b"x",
         f"{SITE}/asked.py": b"x",
         f"{SITE}/a.pth": b"import b\n",
         "/usr/bin/jq": b"x",
     }
-    assert brought(other, oracle) == {"/usr/local/bin/served", f"{SITE}/asked.py"}
+    assert copied(other, oracle) == {"/usr/local/bin/served", f"{SITE}/asked.py"}
 
 
 @pytest.mark.parametrize("path", ["/usr/bin/json.py", "/usr/x86_64-linux-gnu/bin/jq", "/usr/local/bin/pytest.so"])
-def test_what_lies_among_programs_hides_other_programs_and_the_modules_of_those(path: str) -> None:
-    assert path in replaced(container({path: b"x"}))
+def test_files_beside_programs_can_hide_programs_and_their_modules(path: str) -> None:
+    assert path in replaced_paths(container({path: b"x"}))
     assert work_of(container({path: b"x"}), [])[0] == []

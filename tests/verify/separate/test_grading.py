@@ -1,4 +1,4 @@
-"""What two verdicts about the same work come to."""
+"""Combination of the verdicts with and without files that tamper with the tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tbench.verify.separate.grading import combine, tampering_paths
 from tbench.verify.verifier import Verdict
 
 HOOK = "planted-pytest: /app/conftest.py is read by pytest"
-TOLD = ("+/tests/test.sh:3 echo 1",)
+WRITES = ("+/tests/test.sh:3 echo 1",)
 
 
 def verdict(reward: float, *signs: str, **facts: tuple[str, ...]) -> Verdict:

@@ -1,4 +1,4 @@
-"""Verifiers in containers of their own: whole trials, with real containers, by an agent that may do what it likes."""
+"""Separate verifiers: whole trials in real containers with agents that may do anything."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Shell:
 
 @pytest.fixture
 async def run_trial(engine: Engine, tools_volume: str, tmp_path: Path) -> AsyncIterator[Runs]:
-    """Runs an agent's script and the verifier of one task; gives the run's directory and the result."""
+    """Run an agent's script and the verifier of one task; return the run's directory and the result."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     number = iter(range(100))
 
@@ -95,7 +95,7 @@ def manifest(run: Path) -> dict[str, str]:
     return {each["source"]: f"{each['type']} {each['status']}" for each in entries}
 
 
-# -- what comes there ----------------------------------------------------------------------------
+# -- artifacts in the verifier's container -------------------------------------------------------
 
 EVERYTHING = """artifacts = ["/app/out", "/app/answer", { source = "/app/big", exclude = ["*.tmp", "cache", "a/b*"] },
   "/nowhere/x.txt", { source = "/app/out/sub", destination = "again" }, "/app/elsewhere", "/app/dir-link", "/tests"]
@@ -159,7 +159,7 @@ async def test_the_verifier_sees_what_was_handed_over_and_nothing_else(make_task
 
 
 @pytest.mark.slow
-async def test_its_image_may_be_built_of_the_tests_or_be_named_and_has_the_tests(
+async def test_the_verifiers_image_may_be_built_or_named_and_has_the_tests(
     engine: Engine, make_task: MakeTask, run_trial: Runs
 ) -> None:
     path = make_task(toml=DONE + SEPARATE + LIMITS, test=IN_OWN)
@@ -179,7 +179,7 @@ async def test_its_image_may_be_built_of_the_tests_or_be_named_and_has_the_tests
     assert rewards == [1.0, 0.0, 1.0, 0.0]
 
 
-async def test_an_image_without_tests_is_named_and_not_tried_again(make_task: MakeTask, run_trial: Runs) -> None:
+async def test_an_image_without_tests_is_an_error_without_a_retry(make_task: MakeTask, run_trial: Runs) -> None:
     toml = f'{DONE}[verifier.environment]\ndocker_image = "debian:bookworm-slim"\nmemory_mb = 128\n{LIMITS}'
     _, result = await run_trial(make_task(toml=toml, test=None), "touch /app/done")
     assert result.error is not None and result.reward is None
@@ -187,14 +187,14 @@ async def test_an_image_without_tests_is_named_and_not_tried_again(make_task: Ma
     assert result.error.message == "the verifier's image (debian:bookworm-slim) has no /tests/test.sh"
 
 
-async def test_another_user_than_root_may_judge(make_task: MakeTask, run_trial: Runs) -> None:
+async def test_the_verifier_may_run_as_another_user_than_root(make_task: MakeTask, run_trial: Runs) -> None:
     toml = f'artifacts = ["/app/out"]\n{SEPARATE}user = "nobody"\n{LIMITS}'
     test = "[ $(id -un) = nobody ] && cp /app/out/x /app/out/y && cat /app/out/y > /logs/verifier/reward.txt\n"
     _, result = await run_trial(make_task(toml=toml, test=test), "mkdir /app/out; echo 1 > /app/out/x")
     assert (result.reward, result.error) == (1.0, None)
 
 
-# -- what an agent may try -----------------------------------------------------------------------
+# -- cheats --------------------------------------------------------------------------------------
 
 CHEATS = """mkdir -p /logs/verifier /tests /app/out
 echo 1 > /logs/verifier/reward.txt; echo '{"reward": 1}' > /logs/verifier/reward.json
@@ -212,7 +212,7 @@ echo 'while :; do echo 1 > /logs/verifier/reward.txt; done' > /daemon
 NEVER = "sleep 0.3; cat /tests/expected > /dev/null; [ ! -e /app/out/logs ] && echo 0 > /logs/verifier/reward.txt\n"
 
 
-async def test_what_turns_a_verifier_of_its_own_container_does_nothing_in_another(
+async def test_tampering_with_the_agents_container_has_no_effect_in_the_verifiers(
     make_task: MakeTask, run_trial: Runs
 ) -> None:
     path = make_task(toml=f'artifacts = ["/app/out", "/app/done"]\n{SEPARATE}{LIMITS}', test=NEVER)
@@ -230,7 +230,7 @@ WORKDIR /app
 JUDGED = "judge && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
 
 
-async def test_what_is_handed_over_in_the_place_of_the_tests_own_does_not_count(
+async def test_artifacts_at_the_paths_of_the_tests_own_programs_do_not_count(
     make_task: MakeTask, run_trial: Runs
 ) -> None:
     toml = f'artifacts = ["/opt/own", "/app/done"]\n{SEPARATE}{LIMITS}'
@@ -239,14 +239,12 @@ async def test_what_is_handed_over_in_the_place_of_the_tests_own_does_not_count(
     assert (result.reward, result.integrity.rewards) == (0.0, {"separate": 1.0, "without": 0.0})
     kinds = [sign.partition(":")[0] for sign in result.integrity.tamper]
     assert kinds == ["system-replaced", "disagreement"]
-    # The image's own took its place again.
+    # The image's own program was restored.
     assert (trial_of(run) / "without" / "verifier" / "stdout.txt").read_text() == "told\n"
 
 
 @pytest.mark.slow
-async def test_work_that_changes_what_the_tests_expect_is_strongly_flagged(
-    make_task: MakeTask, run_trial: Runs
-) -> None:
+async def test_work_that_changes_expected_values_has_a_strong_sign(make_task: MakeTask, run_trial: Runs) -> None:
     test = """[ "$(sh /app/done)" = "$(cat /tests/expected)" ] && reward=1 || reward=0
 echo $reward > /logs/verifier/reward.txt
 """
@@ -261,7 +259,7 @@ echo $reward > /logs/verifier/reward.txt
     ("hinders", "type_", "kinds"),
     [("sleep 60", "verifier_timeout", []), ("exit", "verifier_no_reward", ["fails-with-work"])],
 )
-async def test_work_with_which_the_verifier_comes_to_no_verdict_is_no_zero(
+async def test_work_that_makes_the_verifier_fail_is_an_error_and_no_zero(
     make_task: MakeTask, run_trial: Runs, hinders: str, type_: str, kinds: list[str]
 ) -> None:
     test = f"[ ! -e /app/done ] || {hinders}\necho 0 > /logs/verifier/reward.txt\n"
@@ -273,7 +271,7 @@ async def test_work_with_which_the_verifier_comes_to_no_verdict_is_no_zero(
 
 
 @pytest.mark.slow
-async def test_a_verifier_that_hangs_without_the_agents_work_is_the_tasks_fault(
+async def test_a_verifier_that_hangs_without_the_work_is_blamed_on_the_task(
     make_task: MakeTask, run_trial: Runs
 ) -> None:
     path = make_task(toml=f"{DONE}{SEPARATE}timeout_sec = 1\n{LIMITS}", test="sleep 60\n")
@@ -282,7 +280,7 @@ async def test_a_verifier_that_hangs_without_the_agents_work_is_the_tasks_fault(
 
 
 @pytest.mark.parametrize("leaves", ["truncate -s 10G /app/done", "head -c 2097152 /dev/zero > /app/done"])
-async def test_too_much_is_an_error_of_the_agents_and_never_a_zero(
+async def test_too_large_artifacts_are_an_error_of_the_agent_and_no_zero(
     make_task: MakeTask, run_trial: Runs, leaves: str
 ) -> None:
     _, result = await run_trial(make_task(toml=DONE + SEPARATE + LIMITS), leaves, artifacts_mb=1)
@@ -292,9 +290,7 @@ async def test_too_much_is_an_error_of_the_agents_and_never_a_zero(
 
 
 @pytest.mark.slow
-async def test_what_only_root_may_read_does_not_come_by_way_of_a_users_link(
-    make_task: MakeTask, run_trial: Runs
-) -> None:
+async def test_a_users_link_does_not_copy_files_that_only_root_may_read(make_task: MakeTask, run_trial: Runs) -> None:
     dockerfile = """FROM debian:bookworm-slim
 RUN useradd -m worker && mkdir -m 700 /secret /app && echo 42 > /secret/answer && chown worker /app
 RUN ln -s /app /work && mkdir -p /app/own && echo 42 > /app/own/answer
@@ -306,10 +302,10 @@ WORKDIR /app
     assert (result.reward, manifest(run)["/app/out"]) == (1.0, "directory failed")
 
 
-# -- what is left --------------------------------------------------------------------------------
+# -- verifying again, and kept containers --------------------------------------------------------
 
 
-async def test_a_verdict_is_given_again_without_the_agents_container(
+async def test_artifacts_can_be_verified_again_without_the_agents_container(
     engine: Engine, make_task: MakeTask, run_trial: Runs
 ) -> None:
     marker = "[ -e /app/done ] && date +%s%N && echo 1 > /logs/verifier/reward.txt\n"
@@ -326,7 +322,7 @@ async def test_a_verdict_is_given_again_without_the_agents_container(
 
 
 @pytest.mark.slow
-async def test_a_kept_container_is_at_rest_beside_the_verifiers(
+async def test_a_kept_container_is_stopped_while_the_verifier_runs(
     engine: Engine, make_task: MakeTask, run_trial: Runs
 ) -> None:
     script = "touch /app/done; (while :; do :; done) >/dev/null 2>&1 &"
@@ -345,7 +341,7 @@ echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt
 
 
 @pytest.mark.slow
-async def test_in_one_container_artifacts_are_stored_and_what_runs_goes_on(
+async def test_in_a_shared_container_artifacts_are_stored_and_processes_continue(
     make_task: MakeTask, run_trial: Runs
 ) -> None:
     toml = f'{DONE}[[verifier.collect]]\ncommand = "touch /app/hooked"\n{LIMITS}'

@@ -27,7 +27,7 @@ class DatasetConfig(Frozen):
     path: Annotated[str, Option(argument="DATASET", is_path=True)] = ""
     """A JSONL file of steps, corrected or legacy records."""
     limit: Annotated[int | None, Option(("--limit", "-l"), daily=True)] = Field(default=None, ge=1)
-    """Use only this number of steps, from the first on."""
+    """Use only the first N steps."""
     shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(validate_shard)] = None
     """Use only steps whose index modulo N is I, such as 0/4."""
 

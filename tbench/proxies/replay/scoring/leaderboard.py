@@ -80,7 +80,8 @@ def leaderboard(paths: Sequence[Path], *, mixed: bool = False) -> Leaderboard:
     if not rows:
         why = f"; {unreadable[0]}" if unreadable else ""
         raise UsageError(
-            f"{', '.join(map(str, paths))}: no result of a replay{why}; create one with tbench replay score"
+            f"{', '.join(map(str, paths))}: no result of a replay{why}; create one with tbench replay score, or list "
+            f"runs with tbench history"
         )
     # Before older results are dropped: a newer shard or dev run must not silently replace a complete one.
     notes = _comparability_notes([row for row, _ in rows], mixed=mixed)

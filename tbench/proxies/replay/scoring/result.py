@@ -205,7 +205,7 @@ class Recomputed:
 def recompute(path: Path, document: Mapping[str, Any], revision: Revision | None = None) -> tuple[Recomputed, ...]:
     """Recompute with every possible revision: the one in the file, or `revision`, or all. Raises UsageError.
 
-    As units are stored after parsing, revisions differ only for steps in which both reference and reply have none.
+    Stored units are parsed already, so revisions differ only for steps where neither reference nor reply has a unit.
     """
     stored = scored_revision(document)
     if stored is not None and revision not in (None, stored):

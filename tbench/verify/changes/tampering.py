@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from posixpath import basename, dirname
 
-from tbench.verify.changes.facts import Seen, Sign, names
+from tbench.verify.changes.facts import ContainerFacts, Sign, names
 from tbench.verify.changes.system import NOT_ON_LINUX, PYTEST, STARTUP, is_system
 from tbench.verify.changes.work import is_in_work_area, is_too_deep
 
@@ -77,7 +77,7 @@ READ_BY_RULES = re.compile(
 """Names of files whose content the rules need."""
 
 
-def tampering_signs(seen: Seen) -> Iterator[Sign]:
+def tampering_signs(seen: ContainerFacts) -> Iterator[Sign]:
     """Yield signs about files that influence the tests, and about suspicious text in files of the work."""
     globbed = seen.tests.globbed
     for path, change in seen.changes.items():
@@ -101,7 +101,7 @@ def tampering_signs(seen: Seen) -> Iterator[Sign]:
 # -- Python --------------------------------------------------------------------------------------
 
 
-def _startup_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
+def _startup_signs(seen: ContainerFacts, path: str, name: str) -> Iterator[Sign]:
     if STARTUP.match(name) and seen.differs(path) and not _DEBIAN_SITECUSTOMIZE.fullmatch(seen.content(path) or ""):
         yield Sign("python-startup", path, "runs whenever Python starts")
     elif (
@@ -123,7 +123,7 @@ def _startup_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
             yield Sign("pytest-plugin", path, "adds a pytest plugin")
 
 
-def is_test_package(seen: Seen, path: str) -> bool:
+def is_test_package(seen: ContainerFacts, path: str) -> bool:
     """Whether a path is the `__init__.py` of a directory in or above which pytest looks for tests."""
     return basename(path) == "__init__.py" and dirname(path) in seen.tests.pytest_directories
 
@@ -133,7 +133,7 @@ def is_metadata(path: str) -> bool:
     return path.lower().endswith((".dist-info", ".egg-info"))
 
 
-def _is_read_at_start(seen: Seen, path: str) -> bool:
+def _is_read_at_start(seen: ContainerFacts, path: str) -> bool:
     """Whether the tests' Python may read a .pth file at this path: only in a directory of packages."""
     directory = dirname(path)
     if not directory.endswith(("/site-packages", "/dist-packages")):
@@ -142,7 +142,7 @@ def _is_read_at_start(seen: Seen, path: str) -> bool:
     return is_known or any(map(_WORK_ENVIRONMENT.search, seen.tests.all_texts))
 
 
-def _pytest_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
+def _pytest_signs(seen: ContainerFacts, path: str, name: str) -> Iterator[Sign]:
     if is_test_package(seen, path) and seen.differs(path) and seen.content(path) != "":
         yield Sign("planted-pytest", path, "is run by pytest before the tests in its directory")
     if name not in _PYTEST_FILES or not seen.differs(path):
@@ -156,7 +156,7 @@ def _pytest_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
         yield Sign("planted-pytest", path, "is read by pytest")
 
 
-def _shadow_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
+def _shadow_signs(seen: ContainerFacts, path: str, name: str) -> Iterator[Sign]:
     """Yield a sign if a module of the agent hides one that the tests import."""
     directory, stem = dirname(path), name.partition(".")[0]
     is_looked_in = directory in seen.tests.import_directories or (
@@ -175,7 +175,7 @@ def _shadow_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
         yield Sign("module-shadowed", path, "has the name of a module that the tests import")
 
 
-def _patching_signs(seen: Seen) -> Iterator[Sign]:
+def _patching_signs(seen: ContainerFacts) -> Iterator[Sign]:
     """Yield signs about modules of the agent that the tests import and that patch other modules."""
     own = {basename(path).removesuffix(".py") for path in seen.changes if path.endswith(".py")}
     known = "|".join(map(re.escape, sorted((seen.tests.imports | _USED_WITHOUT_IMPORT) - own)))
@@ -188,7 +188,7 @@ def _patching_signs(seen: Seen) -> Iterator[Sign]:
             yield Sign("module-patched", path, "is imported by the tests and patches another module")
 
 
-def imported_work(seen: Seen) -> Iterator[str]:
+def imported_work(seen: ContainerFacts) -> Iterator[str]:
     """Yield the changed modules that the tests import by name from the agent's work."""
     for path, change in seen.changes.items():
         directory, name = dirname(path), basename(path)
@@ -203,7 +203,7 @@ def imported_work(seen: Seen) -> Iterator[str]:
 # -- other runners, and git ----------------------------------------------------------------------
 
 
-def _runner_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
+def _runner_signs(seen: ContainerFacts, path: str, name: str) -> Iterator[Sign]:
     directory = dirname(path)
     if directory not in ("/", seen.tests.workdir) and not seen.tests.workdir.startswith(f"{directory}/"):
         return
@@ -212,7 +212,7 @@ def _runner_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
             yield Sign("planted-config", path, f"is read by {word}")
 
 
-def _git_signs(seen: Seen, path: str, name: str) -> Iterator[Sign]:
+def _git_signs(seen: ContainerFacts, path: str, name: str) -> Iterator[Sign]:
     """Yield signs about hooks and about settings with which git runs programs, if the tests use git."""
     if "git" not in seen.tests.words or "/.git/" not in path:
         return
@@ -239,7 +239,7 @@ def _git_values(text: str) -> Iterator[tuple[str, str, str]]:
             yield section, key.strip(), value.strip()
 
 
-def may_mention(seen: Seen, path: str) -> bool:
+def may_mention(seen: ContainerFacts, path: str) -> bool:
     """Whether a changed path is searched for mentions of the verifier: files of the agent's work."""
     return (
         seen.changes[path] != "removed"

@@ -1,4 +1,4 @@
-"""Files of the work that turn the tests."""
+"""Files of the work that influence the tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from seen_changes import IMAGE, LINK, container, strong, weak
 
-from tbench.verify.changes.turning import tampering_signs
+from tbench.verify.changes.tampering import tampering_signs
 from tbench.verify.changes.work import work_of
 
 SITE = "/usr/local/lib/python3.11/dist-packages"
@@ -55,21 +55,21 @@ SHIM = (
         ("/app/.git/config", b"\xef\xbb\xbf[include]\npath = /x\n", "git-hook"),
     ],
 )
-def test_what_turns_the_tests_is_flagged(path: str, data: bytes, kind: str) -> None:
+def test_files_that_influence_the_tests_are_flagged(path: str, data: bytes, kind: str) -> None:
     image = {**IMAGE, "/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so": b"x"}
     script = "python3 -m pytest -rA /tests/test_outputs.py; git log; npx jest\n"
     assert kind in strong(tampering_signs(container({path: data, "/opt/more.zip": b"PK"}, image=image, script=script)))
 
 
 @pytest.mark.parametrize("links", [{"/app": "/srv/a"}, {"/app": "/data/a", "/data": "/srv"}, {"/app": "/srv/a/"}])
-def test_settings_of_pytest_are_found_where_links_lead(links: dict[str, str]) -> None:
+def test_settings_of_pytest_are_found_through_links(links: dict[str, str]) -> None:
     seen = container({"/srv/a/conftest.py": b"x", "/srv/pytest.ini": b"x", "/opt/conftest.py": b"x"})
     assert not strong(tampering_signs(seen))
     seen = replace(seen, tests=replace(seen.tests, script="cd /app; pytest\n", links=links))
     assert {sign.path for sign in tampering_signs(seen)} == {"/srv/a/conftest.py", "/srv/pytest.ini"}
 
 
-def test_a_pth_without_code_can_lead_to_a_plugin() -> None:
+def test_a_pth_file_without_code_can_add_a_plugin() -> None:
     plugin = {"/opt/more/x-1.dist-info/entry_points.txt": b"[pytest11]\nx = x\n"}
     assert list(tampering_signs(container(plugin))) == []
     for line in (b"/opt/more\n", b"../../../../../../opt/more\n"):
@@ -92,23 +92,23 @@ def test_a_pth_without_code_can_lead_to_a_plugin() -> None:
         ("cd /app/project\nuvx -w pytest==8.4.1 pytest /tests/test_x.py\n", "/app/project/conftest.py", False),
     ],
 )
-def test_settings_of_pytest_matter_where_it_is_run(script: str, path: str, is_strong: bool) -> None:
+def test_settings_of_pytest_are_flagged_only_where_it_reads_them(script: str, path: str, is_strong: bool) -> None:
     assert ("planted-pytest" in strong(tampering_signs(container({path: b"[pytest]\n"}, script=script)))) == is_strong
 
 
-def test_an_empty_file_that_makes_a_package_turns_nothing() -> None:
+def test_an_empty_init_file_is_no_sign() -> None:
     assert (
         strong(tampering_signs(container({"/app/tests/__init__.py": b""}, script="pytest tests/test_x.py\n"))) == set()
     )
 
 
-def test_fifty_empty_files_hide_nothing() -> None:
+def test_fifty_empty_files_do_not_hide_another_one() -> None:
     files: dict[str, bytes | None] = {f"{SITE}/{number:02}.pth": b"" for number in range(51)}
     assert strong(tampering_signs(container({**files, f"{SITE}/zz.pth": b"import x\n"}))) == {"python-startup"}
 
 
 @pytest.mark.parametrize("script", ["uv run pytest\n", ". env/bin/activate; pytest\n", "env/bin/python -m pytest\n"])
-def test_hooks_of_an_environment_of_the_work_s_matter_where_the_tests_may_run_in_it(script: str) -> None:
+def test_hooks_in_an_environment_of_the_work_are_flagged_if_the_tests_may_use_it(script: str) -> None:
     hook: dict[str, bytes | None] = {"/app/env/lib/python3.11/site-packages/a.pth": b"import os; os.x\n"}
     assert strong(tampering_signs(container(hook, script=script))) == {"python-startup"}
 
@@ -135,19 +135,19 @@ def test_honest_work_is_no_sign(path: str, data: bytes) -> None:
     assert list(tampering_signs(container({path: data}, script=script))) == []
 
 
-def test_modules_beside_tests_that_look_elsewhere_are_none() -> None:
+def test_modules_outside_the_search_path_of_the_tests_are_no_sign() -> None:
     changed = {"/app/json.py": b"x"}
     for script in ("pytest /tests/test_outputs.py\n", "PYTHONSAFEPATH=1 python3 -m pytest /tests\n"):
         assert list(tampering_signs(container(changed, script=script))) == []
 
 
-def test_hooks_of_a_repository_are_weak_where_the_tests_use_git() -> None:
+def test_hooks_of_a_repository_are_a_weak_sign_if_the_tests_use_git() -> None:
     hook: dict[str, bytes | None] = {"/app/.git/hooks/pre-commit": b"x", "/app/.git/hooks/x.sample": b"x"}
     assert weak(tampering_signs(container(hook, script="git log\n"))) == {"git-hook-added"}
     assert list(tampering_signs(container(hook, script="pytest /tests/x.py\n"))) == []
 
 
-def test_work_that_speaks_of_the_verifier_is_a_sign() -> None:
+def test_work_that_mentions_the_verifier_is_a_sign() -> None:
     seen = container({"/app/x.py": b"x"}, mentions=("/app/x.py",))
     assert [sign.path for sign in tampering_signs(seen)] == ["/app/x.py"]
 
@@ -164,7 +164,7 @@ def test_work_that_speaks_of_the_verifier_is_a_sign() -> None:
         (b"def f():\n    return json.dumps(1)\n", False),
     ],
 )
-def test_a_module_that_changes_others_under_the_tests_is_a_sign(text: bytes, found: bool) -> None:
+def test_an_imported_module_that_patches_others_is_a_sign(text: bytes, found: bool) -> None:
     seen = container({"/app/words.py": text}, texts=("import json\nfrom words import f\n",))
     assert bool(list(tampering_signs(seen))) is found
 
@@ -180,9 +180,7 @@ def test_a_module_that_changes_others_under_the_tests_is_a_sign(text: bytes, fou
         ("cd out; cat *", 0),
     ],
 )
-def test_a_file_named_like_an_option_is_flagged_where_names_of_a_directory_are_expanded(
-    script: str, expected: int
-) -> None:
+def test_a_file_named_like_an_option_is_flagged_where_a_bare_asterisk_is_expanded(script: str, expected: int) -> None:
     seen = container({"/app/-f": b"", "/app/a-f": b"", "/usr/lib/-f": b""}, script=script)
     signs = [sign for sign in tampering_signs(seen) if sign.kind == "option-name"]
     assert [sign.path for sign in signs] == ["/app/-f"] * expected

@@ -1,4 +1,4 @@
-"""Programs that an agent put where test.sh runs one, in real containers: what bash was heard to run, and the signs."""
+"""Programs of an agent that test.sh runs, in real containers: the trace of bash, and signs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
 from tbench.verify.changes.facts import Tests as TaskTests
-from tbench.verify.changes.looking import planted_programs
+from tbench.verify.changes.inspection import planted_programs
 from tbench.verify.report import Facts
 from tbench.verify.verifier import verify
 
@@ -25,8 +25,8 @@ VENV = MAKES.format("/tmp/vp", "pyvenv.cfg")
 
 
 @pytest.fixture
-def heard(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[Any, Any, Facts]]:
-    """The facts of a verifier that runs a test.sh after an agent."""
+def traced_facts(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[Any, Any, Facts]]:
+    """Return the facts of a verifier whose test.sh ran after an agent."""
 
     async def run(test: str, agent: str) -> Facts:
         path = make_task(test=test + ENDS)
@@ -66,25 +66,26 @@ def heard(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[
         ("[ -x /tmp/vp/bin/pytest ] && true\nls / >/dev/null", PLANTS, ""),
     ],
 )  # fmt: skip
-async def test_programs_from_before_the_tests_are_heard_of(
-    heard: Callable[..., Coroutine[Any, Any, Facts]], test: str, agent: str, programs: str
+async def test_programs_that_existed_before_the_tests_are_listed(
+    traced_facts: Callable[..., Coroutine[Any, Any, Facts]], test: str, agent: str, programs: str
 ) -> None:
-    facts = await heard(test, agent)
-    assert (sorted(facts.programs), facts.unlooked) == (programs.split(), False)
+    facts = await traced_facts(test, agent)
+    assert (sorted(facts.programs), facts.has_unchecked_programs) == (programs.split(), False)
     assert set(facts.runners) == {each for each in facts.programs if each != "/tmp/vp/x"}
 
 
 @pytest.mark.slow
 @pytest.mark.engine
-async def test_a_flood_of_words_in_the_trace_is_told_of_and_hides_no_program_of_bash_itself(
-    heard: Callable[..., Coroutine[Any, Any, Facts]],
+async def test_a_flood_of_trace_lines_is_recorded_and_hides_no_program_of_bash_itself(
+    traced_facts: Callable[..., Coroutine[Any, Any, Facts]],
 ) -> None:
     flood = """i=0; while [ $i -lt 60000 ]; do echo '+/tests/test.sh:1 ls' >&173; i=$((i+1)); done"""
-    facts = await heard("bash /tmp/flood\n/tmp/vp/bin/pytest", f"{PLANTS}cat > /tmp/flood <<'END'\n{flood}\nEND")
-    assert (facts.programs, facts.unlooked, facts.has_ended) == (("/tmp/flood", "/tmp/vp/bin/pytest"), True, True)
+    facts = await traced_facts("bash /tmp/flood\n/tmp/vp/bin/pytest", f"{PLANTS}cat > /tmp/flood <<'END'\n{flood}\nEND")
+    assert facts.programs == ("/tmp/flood", "/tmp/vp/bin/pytest")
+    assert (facts.has_unchecked_programs, facts.has_ended) == (True, True)
 
 
-def test_what_image_or_instruction_has_or_is_the_work_is_not_planted() -> None:
+def test_programs_of_the_image_the_instruction_or_the_work_are_not_planted() -> None:
     tests = TaskTests("", instruction="Build `/opt/tool/run` and a venv in /srv/venv.", workdir="/app")
     programs = ("/opt/java/bin/java", "/opt/tool/run", "/srv/venv/bin/python", "/app/out/solver", "/tmp/vp/bin/pytest")
     facts = Facts(
@@ -95,5 +96,5 @@ def test_what_image_or_instruction_has_or_is_the_work_is_not_planted() -> None:
         ("program-planted", "/tmp/vp/bin/pytest"),
         ("program-planted", "/app/.venv/bin/pytest"),
     ]
-    (sign,) = planted_programs(Facts(unlooked=True), (), tests)
+    (sign,) = planted_programs(Facts(has_unchecked_programs=True), (), tests)
     assert "more programs" in sign.why

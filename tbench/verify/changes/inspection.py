@@ -22,10 +22,10 @@ from tbench.verify.changes.facts import (
     MAX_INSPECTED,
     MENTIONS,
     NO_ORACLE,
+    ContainerFacts,
     File,
     ImageTree,
     OracleSystem,
-    Seen,
     Sign,
     Tests,
     WalkedFiles,
@@ -34,7 +34,7 @@ from tbench.verify.changes.facts import (
 )
 from tbench.verify.changes.image_facts import image_facts
 from tbench.verify.changes.system import host_signs, is_code, may_replace
-from tbench.verify.changes.turning import (
+from tbench.verify.changes.tampering import (
     READ_BY_RULES,
     imported_work,
     is_metadata,
@@ -45,11 +45,9 @@ from tbench.verify.changes.turning import (
 from tbench.verify.changes.work import is_too_deep
 from tbench.verify.report import Facts
 
-_TOO_MANY_PROGRAMS = "ran more programs from outside of the image than are checked"
-
 
 def planted_programs(facts: Facts, image_paths: Collection[str], tests: Tests) -> tuple[Sign, ...]:
-    """Return a sign `program-planted` for each program that test.sh ran but neither brought nor made.
+    """Return a sign `program-planted` for each program that test.sh ran but did not create, and that the image lacks.
 
     Programs in the working directory are part of the work, unless they run the tests.
     """
@@ -61,7 +59,10 @@ def planted_programs(facts: Facts, image_paths: Collection[str], tests: Tests) -
         and not tests.asks_for(path)
         and (path in facts.runners or work == "/" or not path.startswith(work))
     ]
-    return (*found, *([Sign("program-planted", "/tests/test.sh", _TOO_MANY_PROGRAMS)] if facts.unlooked else []))
+    if facts.has_unchecked_programs:
+        why = "ran more programs from outside of the image than are checked"
+        found.append(Sign("program-planted", "/tests/test.sh", why))
+    return tuple(found)
 
 
 _LOOK_SEC = 600.0
@@ -86,7 +87,7 @@ _LOGS = (
 class Inspection:
     """The result of inspecting a container."""
 
-    seen: Seen
+    seen: ContainerFacts
     signs: tuple[Sign, ...]
     """Reasons to distrust a verdict from this container."""
     logs: Mapping[str, bytes]
@@ -95,7 +96,7 @@ class Inspection:
     """Peak memory use of the container; 0 if unknown."""
 
 
-async def look(
+async def inspect_container(
     task: Task,
     sandbox: Sandbox,
     facts: Facts | None = None,
@@ -120,7 +121,7 @@ async def look(
     for _ in range(_MAX_REQUESTS):  # processes in the container may change links between requests
         # The targets of links may hold settings and modules, too.
         tests = dataclasses.replace(tests, links=found.links)
-        seen = Seen(changes, image.tree, tests, given=given, oracle=oracle)
+        seen = ContainerFacts(changes, image.tree, tests, given=given, oracle=oracle)
         sums, contents = _needed_paths(seen)
         mentioning = {path for path in changes if may_mention(seen, path)}
         if is_complete and found.find_missing(sums, contents, walked.changed) <= asked:
@@ -159,7 +160,7 @@ async def _walk(
     return walked, found, len(walked.changed) <= MAX_INSPECTED
 
 
-def _unread(seen: Seen, wanted: set[str]) -> Iterator[Sign]:
+def _unread(seen: ContainerFacts, wanted: set[str]) -> Iterator[Sign]:
     """Yield a sign for each path that cannot be inspected: volumes, odd names, files beyond the limits."""
     for path in sorted(seen.given.volumes):
         yield Sign("unread", path, "is a volume, which is not compared with the image")
@@ -174,7 +175,7 @@ def _unread(seen: Seen, wanted: set[str]) -> Iterator[Sign]:
             yield Sign("unread", path, "is too large to be compared")
 
 
-def _needed_paths(seen: Seen) -> tuple[set[str], set[str]]:
+def _needed_paths(seen: ContainerFacts) -> tuple[set[str], set[str]]:
     """Return the paths whose checksums the rules need, and those whose contents they need."""
     sums: set[str] = set()
     contents = {"/etc/hosts", "/etc/resolv.conf", *imported_work(seen)}
@@ -191,7 +192,7 @@ def _needed_paths(seen: Seen) -> tuple[set[str], set[str]]:
     return sums - contents, contents
 
 
-def _may_impersonate(seen: Seen, path: str, change: str) -> bool:
+def _may_impersonate(seen: ContainerFacts, path: str, change: str) -> bool:
     """Whether a path, if it is a link, may pass for another module, a plugin or a test file."""
     name = basename(path)
     is_beside = dirname(path) in seen.tests.import_directories and (change == "changed" or "." not in name)

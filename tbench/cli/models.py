@@ -1,0 +1,96 @@
+"""Several models in one `tbench run`: a run for each, one after the other, and their comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tbench.agents.setup import AgentSetup, connect_if_used
+from tbench.cli.compare import print_comparison
+from tbench.cli.execute import execute, slug, tasks_of_run
+from tbench.cli.interruption import run_interruptibly
+from tbench.cli.printing import print_line
+from tbench.config.layers import Resolved
+from tbench.config.settings import RunConfig
+from tbench.errors import UsageError
+from tbench.storage.run_files import RUN
+from tbench.storage.summaries import read_summary
+from tbench.text import counted
+
+if TYPE_CHECKING:
+    from tbench.runs.resume import EarlierRun
+    from tbench.runs.run import RunOutcome
+
+
+def in_own_directories(each: Sequence[Resolved[RunConfig]], *, resume: bool) -> list[Resolved[RunConfig]]:
+    """Return the configurations of several models, each with a run directory OUTPUT/MODEL. Raises UsageError."""
+    output, schedule = each[0].config.output, each[0].config.schedule
+    if schedule.shard is not None:
+        raise UsageError(f"--shard: cannot be combined with {counted(len(each), 'model')}; run each model by itself")
+    if output.directory is None and resume:
+        return list(each)  # refused as with a single model
+    folder = Path(output.directory or f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{len(each)}-models")
+    if (folder / RUN.manifest).exists():
+        raise UsageError(f"{folder}: is the run of a single model; name another directory with --output")
+    directories = [str(folder / slug(resolved.config.model.name or "")) for resolved in each]
+    for directory in directories:
+        if directories.count(directory) > 1:
+            raise UsageError(f"{directory}: would be the directory of two models; serve them under different names")
+    return [
+        replace(resolved, config=resolved.config.with_values(output={"directory": directory}))
+        for resolved, directory in zip(each, directories, strict=True)
+    ]
+
+
+def run_models(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> list[RunOutcome | None]:
+    """Execute the runs one after the other, then print their comparison.
+
+    Returns their outcomes, up to an interruption; None is a run that could not start. Raises UsageError for what the
+    user can fix, before anything starts.
+    """
+    (config, _), documents = runs[0], [earlier.document for _, earlier in runs if earlier is not None]
+    tasks = tasks_of_run(config, documents[0] if documents else None)
+    run_interruptibly(_check_endpoints([config for config, _ in runs]))
+    outcomes: list[RunOutcome | None] = []
+    for number, (config, earlier) in enumerate(runs, start=1):
+        if config.output.verbosity != "quiet":
+            print_line(f"model {number} of {len(runs)}: {config.model.name}", err=True)
+        try:
+            outcomes.append(outcome := execute(config, earlier, tasks))
+        except UsageError as error:  # its endpoint is gone; that of the next one may be there
+            print_line(f"tbench: {config.model.name}: {error}", err=True)
+            outcomes.append(None)
+        else:
+            if outcome.interrupted:
+                break
+    directories = [Path(config.output.directory or "") for config, _ in runs]
+    if all(outcome is not None and not outcome.interrupted and outcome.stopped is None for outcome in outcomes):
+        _print_comparison(directories, is_json=config.output.json_lines)
+    else:
+        again = f"repeat the command with --output {directories[0].parent} --resume"
+        print_line(f"tbench: not all models are done; to finish and compare them, {again}", err=True)
+    return outcomes
+
+
+async def _check_endpoints(configs: Sequence[RunConfig]) -> None:
+    """Connect to the endpoint of each model once. Raises UsageError."""
+    for config in configs:
+        setup = AgentSetup.from_config(config.agent, config.model, config.limits)
+        chat, _ = await connect_if_used(setup, lambda text: print_line(text, err=True))
+        if chat is not None:
+            await chat.close()
+
+
+def _print_comparison(directories: Sequence[Path], *, is_json: bool) -> None:
+    """Print the comparison of finished runs, or why they cannot be compared, with their scores."""
+    if not is_json:
+        print_line("")
+    try:
+        print_comparison(directories, "line" if is_json else "table")
+    except UsageError as error:
+        print_line(f"tbench compare: {error}", err=True)
+        for directory in () if is_json else directories:
+            print_line(f"{directory}: {read_summary(directory)[1].score_line}")
