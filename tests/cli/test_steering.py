@@ -33,7 +33,18 @@ class SpokenRun:
     def __init__(self, folder: Path, endpoint: str) -> None:
         self.folder = folder
         self.directory = folder / "runs" / "spoken"
-        words = ["--task", "web-log-digest", "--task", "tidy-notes", "--seeds", "1", "--cpu-overcommit", "4"]
+        words = [
+            "--task",
+            "web-log-digest",
+            "--task",
+            "tidy-notes",
+            "--seeds",
+            "1",
+            "--cpu-overcommit",
+            "4",
+            "--verify",
+            "shared",
+        ]
         self.process = subprocess.Popen(
             [TBENCH, "run", "--base-url", endpoint, "--concurrency", "2", *words, "--output", str(self.directory)],
             cwd=folder,
