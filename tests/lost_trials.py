@@ -45,7 +45,11 @@ async def lost_trial(server: FaultServer, make_task: MakeTask, directory: Path, 
     task = make_task(test=TEST)
     server.always_list({"id": "m", "max_model_len": 32768})
     server.answer_by(Model(varies=varies))
-    config = RunConfig().with_values(model={"base_url": server.base_url}, tasks={"source": str(Path(task).parent)})
+    config = RunConfig().with_values(
+        model={"base_url": server.base_url},
+        tasks={"source": str(Path(task).parent)},
+        verify={"mode": "shared"},  # a third of the containers, also for its forks
+    )
     async with tbench.Runner(config, directory=directory) as runner:
         record = await runner.trial(Path(task))
     assert (record.reward, record.result.steps) == (0.0, 7)

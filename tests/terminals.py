@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from harness.protocols.base import CommandResult, Keys, ScreenView, View
 from harness.terminal import Terminal, TerminalSpec
@@ -41,6 +42,10 @@ WORKDIR /app
 """Editors, pagers, shells of all kinds, programs that have shells in terminals of their own, sshd, and passwords."""
 KILL_TMUX = "for p in /proc/[0-9]*; do read -r c < $p/comm; case $c in tmux*) kill -9 ${p#/proc/};; esac; done"
 NUMBERS = count()
+CLOSED: WeakKeyDictionary[Container, list[str]] = WeakKeyDictionary()
+"""Sockets of tmux servers whose terminals are closed, by container."""
+MOST_CLOSED = 8
+"""So many servers are ended by one exec, which costs the engine more than they cost the container."""
 BURNERS = 6
 """Three times as many as there may be processors for the container."""
 
@@ -92,7 +97,7 @@ def write_task(directory: Path, dockerfile: str) -> Path:
 
 @asynccontextmanager
 async def opened(container: Container, **options: Any) -> AsyncIterator[Terminal]:
-    """A terminal on a tmux server of its own, which is ended afterwards."""
+    """A terminal on a tmux server of its own, which is ended soon afterwards."""
     environment = dict(TerminalSpec().environment) | options.pop("environment", {})
     kind = {name: options.pop(name) for name in ("attended", "shell_mode", "idle_sec") if name in options}
     spec = TerminalSpec(socket=f"/opt/tbench/run/{next(NUMBERS)}", environment=environment, **kind)
@@ -102,7 +107,13 @@ async def opened(container: Container, **options: Any) -> AsyncIterator[Terminal
         yield terminal
     finally:
         await terminal.close()
-        await container.shell(f"{spec.tmux} -S {spec.socket} kill-server", timeout_sec=20)
+        closed = CLOSED.setdefault(container, [])
+        closed.append(spec.socket)
+        if len(closed) == MOST_CLOSED:
+            await container.shell(
+                f"for socket in {' '.join(closed)}; do {spec.tmux} -S $socket kill-server; done", timeout_sec=20
+            )
+            closed.clear()
 
 
 @asynccontextmanager

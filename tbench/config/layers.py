@@ -10,7 +10,7 @@ import json
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -55,13 +55,26 @@ class Layers(Generic[Config]):
     """Reads and merges the layers of one kind of configuration."""
 
     def __init__(self, configuration: type[Config], beside: Iterable[type[BaseModel]] = ()) -> None:
-        """Settings that only configurations in `beside` have are ignored: all commands share files and variables."""
+        """Settings that only configurations in `beside` have are ignored: all commands share files and variables.
+
+        `beside` is iterated only if a name is not one of `configuration`, so it may import what it yields.
+        """
         self._configuration = configuration
-        others = [setting for other in beside for setting in iter_settings(other)]
-        self._ignored_paths = {setting.path for setting in others}
-        self._ignored_variables = {setting.variable for setting in others}
+        self._beside = beside
         self._settings = {setting.path: setting for setting in iter_settings(configuration)}
         self._sections = section_models(configuration)
+
+    @cached_property
+    def _others(self) -> tuple[Setting, ...]:
+        return tuple(setting for other in self._beside for setting in iter_settings(other))
+
+    @cached_property
+    def _ignored_paths(self) -> set[str]:
+        return {setting.path for setting in self._others}
+
+    @cached_property
+    def _ignored_variables(self) -> set[str]:
+        return {setting.variable for setting in self._others}
 
     def environment(self, variables: Mapping[str, str], only: Collection[str] | None = None) -> list[Value]:
         """Read settings from environment variables; `only` restricts them to these paths.
@@ -69,7 +82,6 @@ class Layers(Generic[Config]):
         Raises UsageError for an empty variable, and for a name that is almost that of a setting.
         """
         named = {setting.variable: setting for setting in self._settings.values()}
-        known = sorted(named.keys() | self._ignored_variables)
         found = [
             self._from_text(self._settings[path], variables[name], name)
             for name, path in _SHARED_VARIABLES.items()
@@ -82,8 +94,10 @@ class Layers(Generic[Config]):
                 if not variables[name].strip():
                     raise UsageError(f"{name}: is empty; give it a value, or unset it")
                 found.append(self._from_text(named[name], variables[name], name))
-            elif name not in self._ignored_variables and _looks_like_setting(name, known):
-                raise UsageError(f"{name}: no setting has this name{_suggestion(name, known)} Correct or unset it")
+            elif name.startswith(_PREFIX) and name not in self._ignored_variables:
+                known = sorted(named.keys() | self._ignored_variables)
+                if _is_like_one_of(name, known):
+                    raise UsageError(f"{name}: no setting has this name{_suggestion(name, known)} Correct or unset it")
         return found
 
     def file(self, path: Path) -> list[Value]:
@@ -291,9 +305,9 @@ def _conflict_message(error: ValidationError, origins: Mapping[str, str]) -> str
     return f"{path}: {message}{where}"
 
 
-def _looks_like_setting(name: str, named: Iterable[str]) -> bool:
+def _is_like_one_of(name: str, known: Sequence[str]) -> bool:
     """Whether an unknown variable is probably a misspelt setting."""
-    return name.startswith(_PREFIX) and bool(difflib.get_close_matches(name, list(named), n=1, cutoff=0.75))
+    return bool(difflib.get_close_matches(name, known, n=1, cutoff=0.75))
 
 
 def _names_within(section: str, paths: Iterable[str]) -> list[str]:

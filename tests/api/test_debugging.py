@@ -22,6 +22,8 @@ from tbench.storage.run_files import trial_directory
 
 pytestmark = pytest.mark.engine
 TASK = "web-log-digest"
+SHARED = tbench.RunConfig().with_values(verify={"mode": "shared"})
+"""One container for each trial, where it is not the verdict that is tested."""
 
 
 @pytest.fixture
@@ -79,7 +81,7 @@ async def test_leaving_ends_the_trial_and_removes_its_container(
 ) -> None:
     run = tmp_path / f"left-{uuid.uuid4().hex[:8]}"
     with pytest.raises(ZeroDivisionError):
-        async with tbench.debug(bundled[TASK], endpoint, directory=run) as session:
+        async with tbench.debug(bundled[TASK], endpoint, config=SHARED, directory=run) as session:
             await session.run(to_step=2)
             raise ZeroDivisionError
     assert session.result is not None
@@ -98,7 +100,7 @@ async def test_a_trial_is_rewound_to_a_step_and_its_replies_are_replayed(
     bundled: dict[str, tbench.Task], endpoint: str, engine: Engine, tools_volume: str, tmp_path: Path
 ) -> None:
     run = tmp_path / f"rewound-{uuid.uuid4().hex[:8]}"
-    async with tbench.debug(bundled[TASK], endpoint, directory=run) as session:
+    async with tbench.debug(bundled[TASK], endpoint, config=SHARED, directory=run) as session:
         await session.run(to_step=2)
         first = await session.edit('{"analysis": "", "plan": "", "commands": [{"keystrokes": "echo edited\\n"}]}')
         assert first is not None
@@ -129,7 +131,7 @@ async def test_a_trial_is_rewound_to_a_step_and_its_replies_are_replayed(
     (left, final) = read_run(run).results
     assert (left.error and left.error.type, left.final, final.attempt) == ("rewound", False, 2)
     with CassettePlayer(Cassette.read(file)) as player:
-        async with tbench.debug(bundled[TASK], player.base_url, directory=tmp_path / "played") as played:
+        async with tbench.debug(bundled[TASK], player.base_url, config=SHARED, directory=tmp_path / "played") as played:
             await played.step(2)
     assert [step.actions for step in played.steps][1] == ("echo edited\n",)
     # This model got no hint about the dates.
@@ -148,7 +150,7 @@ async def test_a_rewind_reports_where_the_terminal_differs(
             keys = json.dumps([{"keystrokes": f"{line}\n"}])
             server.will_reply(f'{{"analysis": "", "plan": "", "commands": {keys}}}')
         run = tmp_path / f"varying-{uuid.uuid4().hex[:8]}"
-        async with tbench.debug(bundled[TASK], server.base_url, directory=run) as session:
+        async with tbench.debug(bundled[TASK], server.base_url, config=SHARED, directory=run) as session:
             await session.run(to_step=3)
             await session.rewind(2)
             assert session.differs == ""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import in_process
 import pexpect
 import pytest
 
@@ -52,7 +53,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeenRun]:
     )
     assert server.stdout is not None
     url = next(word for word in server.stdout.readline().split() if word.startswith("http")).rstrip(":")
-    words = ["--task", "web-log-digest", "--seeds", "1", "--output", "runs/seen"]
+    words = ["--task", "web-log-digest", "--seeds", "1", "--verify", "shared", "--output", "runs/seen"]
     run = subprocess.Popen([*TBENCH, "run", "--base-url", url, *words], cwd=folder, **quiet)
     until(folder / "runs/seen", lambda trial: trial.step >= 1)
     ask(folder / "runs/seen", Pause(trial="web-log-digest"))
@@ -100,7 +101,9 @@ class Person:
 
 def test_what_cannot_be_attached_to_is_reported_in_one_line(seen: SeenRun) -> None:
     def refused(*words: str) -> str:
-        return tbench("attach", *words, cwd=seen.folder, ok=False)
+        done = in_process.tbench("attach", *words, directory=seen.folder)
+        assert (done.returncode, done.stdout) == (2, "")
+        return done.stderr
 
     assert "did you mean web-log-digest/0?" in refused("web-log-diges/0", "--once")
     assert "attach needs a terminal; --once prints the screen and returns" in refused(TRIAL)

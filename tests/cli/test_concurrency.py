@@ -15,7 +15,7 @@ def test_auto_stays_at_a_fixed_number_where_no_server_tells_its_load(
     tmp_path: Path, tools_volume: str, make_task: Any
 ) -> None:
     run = tmp_path / "run"
-    done = in_process.tbench("run", str(make_task()), "-a", "nop", "-n", "auto", "-o", str(run))
+    done = in_process.tbench("run", str(make_task()), "-a", "nop", "-n", "auto", "-o", str(run), "--verify", "shared")
     assert done.returncode == 0 and "-n auto: stays at 16 concurrent trials" in done.stdout + done.stderr
     document = json.loads((run / "run.json").read_text())
     assert document["config"]["schedule"]["concurrency"] == "auto"

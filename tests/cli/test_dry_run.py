@@ -23,6 +23,8 @@ pytestmark = pytest.mark.engine
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
 TWO = ("-t", "tidy-notes", "-t", "git-lost-commits")
+SHARED = ("--verify", "shared")
+"""One container for each trial: these runs are there for what a dry run says afterwards."""
 
 
 def tbench(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -89,7 +91,10 @@ def test_images_that_are_there_are_counted_and_the_others_named(make_task: MakeT
     make_task("pulled", toml='[environment]\ndocker_image = "registry.invalid/none:1"\n')
     directory = tmp_path / "tasks"
     assert (
-        tbench(tmp_path, "run", str(directory), "-t", "built", "-a", "nop", "-o", str(tmp_path / "r")).returncode == 0
+        tbench(
+            tmp_path, "run", str(directory), "-t", "built", "-a", "nop", "-o", str(tmp_path / "r"), *SHARED
+        ).returncode
+        == 0
     )
     said = plan(directory, str(directory), "-a", "oracle")
     assert said["images"] == ["1 present", "1 to be pulled: pulled", "1 to be built: new"]
@@ -121,9 +126,9 @@ def test_what_cannot_run_is_said_and_its_image_is_not_wanted(make_task: MakeTask
 
 
 def test_a_run_that_would_go_on_is_distinguished_by_what_is_left(engine: Engine, tmp_path: Path) -> None:
-    assert tbench(tmp_path, "run", "-t", "tidy-notes", "-a", "oracle", "-o", "r").returncode == 0
+    assert tbench(tmp_path, "run", "-t", "tidy-notes", "-a", "oracle", "-o", "r", *SHARED).returncode == 0
     containers = {each["Id"] for each in engine.api.containers(all=True, filters={"label": "tbench.run=r"})}
-    base = ("-a", "oracle", "-o", "r", "--resume")
+    base = ("-a", "oracle", "-o", "r", "--resume", *SHARED)
     done = plan(tmp_path, "-t", "tidy-notes", *base)
     assert done["trials"] == ["1 task × 1 seed = 1 trial: 1 done, 0 to do; at most 4 at once"]
     assert "images" not in done and done["output"][0].startswith(f"{tmp_path / 'r'} (resumed); ")
@@ -172,8 +177,8 @@ def test_what_would_keep_the_run_from_starting_keeps_the_dry_run(
 
 
 def test_a_dry_run_writes_nothing_into_the_run_that_it_would_go_on_with(tmp_path: Path) -> None:
-    assert tbench(tmp_path, "run", "-t", "tidy-notes", "-a", "nop", "-o", "r").returncode == 0
+    assert tbench(tmp_path, "run", "-t", "tidy-notes", "-a", "nop", "-o", "r", *SHARED).returncode == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    plan(tmp_path, "-t", "tidy-notes", "-a", "nop", "-o", "r", "--resume", "-k", "3")
+    plan(tmp_path, "-t", "tidy-notes", "-a", "nop", "-o", "r", "--resume", "-k", "3", *SHARED)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert json.loads((tmp_path / "r" / "run.json").read_text())["resumed_at"] == []

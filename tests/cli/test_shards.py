@@ -17,7 +17,8 @@ def test_shards_are_run_named_and_put_together(tmp_path: Path, tools_volume: str
     make_task("beta")
     parts = [tmp_path / f"part-{index}" for index in (0, 1)]
     for index, part in enumerate(parts):
-        done = in_process.tbench("run", tasks, "-a", "nop", "-k", "2", "--shard", f"{index}/2", "-o", str(part))
+        words = ("-a", "nop", "-k", "2", "--verify", "shared", "--shard", f"{index}/2", "-o", str(part))
+        done = in_process.tbench("run", tasks, *words)
         assert done.returncode == 0, done.stderr
         assert f"2 tasks × 2 seeds = 4 trials, of which shard {index}/2 has 2, 4 at once" in done.stdout + done.stderr
         assert f"no score of its own: shard {index}/2 has 2 of 4 trials, 0 solved (coverage 2/2)" in done.stdout

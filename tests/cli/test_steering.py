@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import in_process
 import pytest
 
 from tbench.storage.read_run import read_run, read_trajectory
@@ -33,7 +34,18 @@ class SpokenRun:
     def __init__(self, folder: Path, endpoint: str) -> None:
         self.folder = folder
         self.directory = folder / "runs" / "spoken"
-        words = ["--task", "web-log-digest", "--task", "tidy-notes", "--seeds", "1", "--cpu-overcommit", "4"]
+        words = [
+            "--task",
+            "web-log-digest",
+            "--task",
+            "tidy-notes",
+            "--seeds",
+            "1",
+            "--cpu-overcommit",
+            "4",
+            "--verify",
+            "shared",
+        ]
         self.process = subprocess.Popen(
             [TBENCH, "run", "--base-url", endpoint, "--concurrency", "2", *words, "--output", str(self.directory)],
             cwd=folder,
@@ -42,7 +54,10 @@ class SpokenRun:
         )
 
     def trials(self) -> dict[str, Any]:
-        (run,) = json.loads(tbench("ps", "--json", cwd=self.folder))["runs"] or [{"trials": []}]
+        """What `tbench ps --json` says of them, by their names."""
+        done = in_process.tbench("ps", "--json", directory=self.folder)
+        assert done.returncode == 0, done
+        (run,) = json.loads(done.stdout)["runs"] or [{"trials": []}]
         return {f"{trial['task']}/{trial['seed']}": trial for trial in run["trials"]}
 
     def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import termios
 from pathlib import Path
 from typing import Any
 
+import in_process
 import pexpect
 import pytest
 
@@ -60,7 +61,8 @@ def test_a_task_is_tried_by_hand_and_judged_in_the_same_container_until_it_passe
         child.close()
     assert child.exitstatus == 0
     assert engine.api.containers(all=True, filters=labelled) == []
-    assert f"has no open shell; open one with: tbench task shell {task}" in tbench("task", "verify", task).stderr
+    refused = in_process.tbench("task", "verify", task).stderr
+    assert f"has no open shell; open one with: tbench task shell {task}" in refused
 
 
 @pytest.mark.parametrize(("solve", "code"), [("echo working; touch /app/done\n", 0), ("echo not really\n", 2)])
@@ -74,6 +76,6 @@ def test_a_solution_is_seen_as_it_runs_and_judged(
 
 
 def test_a_task_without_a_solution_is_reported(make_task: MakeTask, tmp_path: Path) -> None:
-    done = tbench("task", "solve", str(make_task(solve=None)))
+    done = in_process.tbench("task", "solve", str(make_task(solve=None)))
     assert done.returncode == 2
     assert "solution/solve.sh: missing; the task has no solution to run" in done.stderr

@@ -130,7 +130,7 @@ def test_a_run_is_on_both_engines_and_says_where_each_trial_was(
     second: Second, source: Path, run_over: Run, tmp_path: Path
 ) -> None:
     engines = ["--engine", SHARED, "--engine", second.over_ssh]
-    done = run_over("run", str(source), "-a", "oracle", "-k", "4", "-o", "run", *engines)
+    done = run_over("run", str(source), "-a", "oracle", "-k", "4", "-o", "run", "--verify", "shared", *engines)
     assert done.returncode == 0, done.stderr
     assert [line["reward"] for line in results(tmp_path / "run")] == [1.0] * 4
     assert {line["machine"] for line in results(tmp_path / "run")} == {SHARED, second.over_ssh}
@@ -166,7 +166,9 @@ async def test_trials_of_the_api_are_on_the_engines_of_the_configuration(
     second: Second, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", second.path)
-    config = RunConfig().with_values(agent={"name": "oracle"}, sandbox={"engines": (SHARED, second.over_ssh)})
+    config = RunConfig().with_values(
+        agent={"name": "oracle"}, sandbox={"engines": (SHARED, second.over_ssh)}, verify={"mode": "shared"}
+    )
     async with api.Runner(config) as runner:
         records = await asyncio.gather(*(runner.trial(source / "small-task", seed=seed) for seed in range(4)))
         assert {record.result.machine for record in records} == {SHARED, second.over_ssh}
@@ -318,7 +320,7 @@ class OverTwo:
         self.name, self.address = f"test-{uuid.uuid4().hex[:12]}", address
         self.directory = directory / self.name
         self._tasks: TaskSet = read_tasks(str(source))
-        self._plan = a_plan(self.name, agent="nop", seeds=tuple(range(seeds)), concurrency=8)
+        self._plan = a_plan(self.name, agent="nop", seeds=tuple(range(seeds)), concurrency=8, verify="shared")
         self._named = [connect(EngineAddress.parse(each), 8) for each in (SHARED, address)]
         settings = sandbox_settings(self._plan)
         self._fleet = Fleet([each.machine(settings) for each in self._named], **times)  # type: ignore[arg-type]

@@ -7,8 +7,9 @@ here, and a megabyte under `make test-all`.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampled import examples
 from sizes import MUCH
 
 from harness.errors import FormatError
@@ -171,13 +172,13 @@ def understood_or_refused(content: str) -> None:
     PROTOCOL.respond(parsed, CommandResult(content, 0), claimed=False).message.encode()
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.lists(pieces | anything, max_size=25).map("".join))
 def test_any_text_is_understood_or_refused(content: str) -> None:
     understood_or_refused(content)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.integers(0, 60), st.integers(0, 20), pieces | anything)
 def test_any_mutation_of_a_reply_is_understood_or_refused(at: int, length: int, text: str) -> None:
     whole = f"<think>hm</think>\nTHOUGHT: look.\n\n{LS}\n"

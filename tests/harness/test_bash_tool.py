@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampled import examples
 from sizes import MUCH
 
 from harness.agent import Agent, Limits
@@ -274,13 +275,13 @@ def understood_or_refused(content: str, calls: list[ToolCall]) -> None:
     PROTOCOL.respond(parsed, CommandResult(content, 0), claimed=False).message.encode()
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(anything, any_calls)
 def test_any_calls_are_understood_or_refused(content: str, calls: list[ToolCall]) -> None:
     understood_or_refused(content, calls)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.integers(0, 40), st.integers(0, 20), pieces | anything)
 def test_any_mutation_of_a_call_is_understood_or_refused(at: int, length: int, text: str) -> None:
     whole = '{"command": "echo \\"{}\\"", "timeout": 1}'

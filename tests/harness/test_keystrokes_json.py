@@ -10,8 +10,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampled import examples
 from sizes import MUCH
 
 from harness.errors import FormatError
@@ -305,7 +306,7 @@ def test_any_text_is_understood_or_refused(content: str) -> None:
     understood_or_refused(content)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.lists(tokens | anything, max_size=25))
 def test_any_pieces_of_a_reply_are_understood_or_refused(pieces: list[str]) -> None:
     understood_or_refused("".join(pieces))
@@ -330,7 +331,7 @@ def test_any_values_and_cuts_are_understood_or_refused(fields: dict[str, Any], c
     understood_or_refused(content[: len(content) - cut])
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.integers(0, 110), st.integers(0, 30), tokens | anything)
 def test_any_mutation_of_a_reply_is_understood_or_refused(at: int, length: int, text: str) -> None:
     whole = reply(LS, {"keystrokes": "C-c", "duration": 1}, task_complete=True)

@@ -7,8 +7,9 @@ here, and a megabyte under `make test-all`.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampled import examples
 from sizes import MUCH
 
 from harness.errors import FormatError
@@ -269,13 +270,13 @@ def test_any_text_is_understood_or_refused(content: str) -> None:
     understood_or_refused(content)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.lists(tokens | anything, max_size=25).map("".join))
 def test_any_pieces_of_a_reply_are_understood_or_refused(content: str) -> None:
     understood_or_refused(content)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.integers(0, len(SPACED)), st.integers(0, 40), tokens | anything)
 def test_any_mutation_of_a_reply_is_understood_or_refused(at: int, length: int, text: str) -> None:
     understood_or_refused(SPACED[:at] + text + SPACED[at + length :])

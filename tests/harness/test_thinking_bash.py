@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampled import examples
 from sizes import MUCH
 
 from harness.agent import Agent, Limits
@@ -177,19 +178,19 @@ def understood_or_refused(content: str) -> None:
     PROTOCOL.respond(parsed, CommandResult(content, 0), claimed=False).message.encode()
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.lists(pieces | anything, max_size=25).map("".join))
 def test_any_pieces_are_understood_or_refused(content: str) -> None:
     understood_or_refused(content)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.integers(0, len(STRICT)), st.integers(0, 10), pieces | anything)
 def test_any_mutation_of_a_reply_is_understood_or_refused(at: int, length: int, text: str) -> None:
     understood_or_refused(STRICT[:at] + text + STRICT[at + length :])
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(
     st.lists(pieces | st.sampled_from("ab\n "), max_size=8).map("".join),
     st.lists(st.sampled_from(["ls", "\n", " ", "x", "`"]), min_size=1, max_size=6).map("".join),

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sampled import examples
 
 from tbench.rewards import (
     RewardFunction,
@@ -55,13 +56,13 @@ PIECES = ["<thinking>", "</thinking>", "```bash\n", "\n```", "```", "`", "\n", "
 pieces = st.lists(st.sampled_from(PIECES), max_size=9).map("".join)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(pieces)
 def test_the_form_is_what_the_printed_pattern_says(text: str) -> None:
     assert has_strict_form(text) == (PRINTED.match(text) is not None)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(pieces, pieces, pieces, st.sampled_from(["", "\n", "\n\n", " ", "x", "\n```"]))
 @example("", "", "", "")
 @example("a", "", "\n", "")

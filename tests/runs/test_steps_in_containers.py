@@ -176,7 +176,7 @@ async def test_handovers_of_steps_are_verified_again_without_the_agents_containe
 
 
 async def test_doing_nothing_scores_nothing(execute: Execute, make_task: MakeTask) -> None:
-    results = await execute(originals(make_task), NopAgent)
+    results = await execute(originals(make_task), NopAgent, verify="shared")
     assert {name: (result.reward, result.reward_all_steps) for name, result in results.items()} == {
         "ledger": (0.0, 0.0),
         "keeper": (0.0, 0.0),

@@ -56,9 +56,9 @@ def peak_of(run: Path) -> int:
 
 
 def test_a_result_takes_at_most_two_and_a_half_kilobytes_of_the_peak(tmp_path: Path) -> None:
-    peaks = []
-    for tasks in (200, 800):
-        run = a_run(tmp_path / str(tasks), tasks)
+    small, large = (a_run(tmp_path / str(tasks), tasks) for tasks in (200, 800))
+    for run in (small, large):
         read_summary(run)  # what is loaded, and remembered, the first time
-        peaks.append(min(peak_of(run) for _ in range(3)))  # garbage that waits for its collection counts in some
-    assert (peaks[1] - peaks[0]) / (600 * SEEDS) < 2560
+    # Garbage that waits for its collection counts in some: the lowest of three is the true one.
+    least = min(peak_of(small) for _ in range(3))
+    assert any((peak_of(large) - least) / (600 * SEEDS) < 2560 for _ in range(3))

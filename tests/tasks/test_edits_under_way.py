@@ -47,7 +47,7 @@ def judge(engine: Engine, tmp_path: Path) -> Callable[..., list[float | str | No
     """Rewards or types of error, seed by seed, one after the other."""
 
     def run(source: Path, agent: Callable[[], TrialAgent]) -> list[float | str | None]:
-        plan = a_plan("test-edits", seeds=(0, 1, 2), agent="a", concurrency=1)
+        plan = a_plan("test-edits", seeds=(0, 1, 2), agent="a", concurrency=1, verify="shared")
 
         async def execute() -> list[float | str | None]:
             async with asyncio.timeout(240):

@@ -131,12 +131,12 @@ class _Text(click.types.StringParamType):
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
-def _all_configurations() -> Sequence[type[BaseModel]]:
-    # Imported late, because --help needs only one of them.
+def _all_configurations() -> Iterator[type[BaseModel]]:
+    # Imported late, because few commands need more than one of them.
     from tbench.proxies.extraction.settings import ExtractConfig
     from tbench.proxies.replay.generation.settings import ReplayConfig
 
-    return RunConfig, ExtractConfig, ReplayConfig
+    yield from (RunConfig, ExtractConfig, ReplayConfig)
 
 
 def _parameters(setting: Setting) -> Iterator[click.Parameter]:

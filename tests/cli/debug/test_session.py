@@ -24,6 +24,8 @@ from tbench.tasks.sources import BUNDLED, read_tasks
 MakeTask = Any
 pytestmark = pytest.mark.engine
 TASK = str(Path(__file__).parents[3] / "tasks" / "web-log-digest")
+SHARED = ("--verify", "shared")
+"""One container for each trial, where it is not the verdict that is tested."""
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def run(engine: Engine, tools_volume: str, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_two_people_debug_a_trial_of_which_one_is_the_host(endpoint: str, run: Path) -> None:
-    with User(TASK, "--base-url", endpoint, "-o", str(run), size=(140, 40)) as host:
+    with User(TASK, "--base-url", endpoint, "-o", str(run), *SHARED, size=(140, 40)) as host:
         host.sees("> ls -l logs")
         host.press("s", "929 total")
         with User(f"{run}/web-log-digest/0") as guest:
@@ -64,7 +66,7 @@ def test_two_people_debug_a_trial_of_which_one_is_the_host(endpoint: str, run: P
 
 
 def test_ctrl_c_leaves_the_terminal_sane_and_no_container(endpoint: str, run: Path) -> None:
-    with User(TASK, "--base-url", endpoint, "-o", str(run)) as user:
+    with User(TASK, "--base-url", endpoint, "-o", str(run), *SHARED) as user:
         user.sees("> ls -l logs")
         user.press("\x03")
         assert user.ends() == 130
@@ -74,7 +76,7 @@ def test_ctrl_c_leaves_the_terminal_sane_and_no_container(endpoint: str, run: Pa
 
 
 def test_without_a_terminal_commands_are_read_in_lines(endpoint: str, run: Path) -> None:
-    command = [sys.executable, "-m", "tbench", "debug", TASK, "--base-url", endpoint, "-o", str(run)]
+    command = [sys.executable, "-m", "tbench", "debug", TASK, "--base-url", endpoint, "-o", str(run), *SHARED]
     done = subprocess.run(command, input="step\nquit keep\n", capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "step 1: model" in done.stdout
@@ -86,7 +88,7 @@ def test_without_a_terminal_commands_are_read_in_lines(endpoint: str, run: Path)
 
 
 def test_a_user_goes_back_to_a_step_and_saves_the_replies(endpoint: str, run: Path) -> None:
-    with User(TASK, "--base-url", endpoint, "-o", str(run), size=(140, 40)) as user:
+    with User(TASK, "--base-url", endpoint, "-o", str(run), *SHARED, size=(140, 40)) as user:
         user.sees("> ls -l logs")
         user.press("s", "step 2  .*waiting for you")
         user.press("tqqq", "the terminal is yours")
@@ -110,7 +112,9 @@ def test_a_trial_waits_while_its_endpoint_is_started_again(run: Path) -> None:
     instructions = {task.name: task.instruction for task in read_tasks(BUNDLED).tasks}
     first = DemoEndpoint(instructions).start()
     port = urlsplit(first.base_url).port or 0
-    with User(TASK, "--base-url", first.base_url, "-o", str(run), "--max-outage", "0", "--retry-budget", "0") as user:
+    with User(
+        TASK, "--base-url", first.base_url, "-o", str(run), *SHARED, "--max-outage", "0", "--retry-budget", "0"
+    ) as user:
         user.sees("> ls -l logs")
         user.press("p", "will be held at its next model call")
         user.press("s", r"\|  held")
@@ -129,7 +133,7 @@ def test_a_trial_waits_while_its_endpoint_is_started_again(run: Path) -> None:
 def test_an_image_without_bash_has_a_terminal_to_type_into(endpoint: str, run: Path, make_task: MakeTask) -> None:
     bare = "FROM debian:bookworm-slim\nRUN rm -f /bin/bash /usr/bin/bash\nWORKDIR /app\n"
     task = make_task("without-bash", dockerfile=bare)
-    with User(str(task), "--base-url", endpoint, "-o", str(run)) as user:
+    with User(str(task), "--base-url", endpoint, "-o", str(run), *SHARED) as user:
         user.sees("waiting for you")
         user.press("t", "the terminal is yours")
         user.press("ls /bin/bash; echo is $((6 * 7))\r", "^is 42")
@@ -141,7 +145,7 @@ def test_an_image_without_bash_has_a_terminal_to_type_into(endpoint: str, run: P
 
 def test_what_has_to_be_approved_waits_and_what_rules_allow_does_not(endpoint: str, run: Path, tmp_path: Path) -> None:
     (rules := tmp_path / "rules.txt").write_text("ls .*\n")
-    command = [sys.executable, "-m", "tbench", "run", TASK, "--base-url", endpoint, "-o", str(run)]
+    command = [sys.executable, "-m", "tbench", "run", TASK, "--base-url", endpoint, "-o", str(run), *SHARED]
     process = subprocess.Popen([*command, "--approve", f"ask,allowlist={rules}"], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     trial = f"{run}/web-log-digest/0"

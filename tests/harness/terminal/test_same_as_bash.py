@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from plain_bash import Files, PlainBash, Ran
 from random_scripts import CONCURRENT, FUNCTIONS, NAMES, SCRIPTS, WELL_FORMED, script_lines
+from sampled import examples
 from terminals import LONG, Open, digest, opened, under_load
 
 from harness.protocols.base import CommandResult, Keys
@@ -287,11 +288,6 @@ async def several(box: Container) -> AsyncIterator[list[Twins]]:
 # -- one script after the other ------------------------------------------------------------------
 
 
-def examples(count: int) -> settings:
-    """Fewer examples if they are always the same, as in `make test`; all if new ones are searched."""
-    return settings(max_examples=count * 2 // 5 if settings.default.derandomize else count)
-
-
 @given(script=SCRIPTS)
 @examples(250)
 async def test_a_delivered_script_does_what_bash_does_with_it(persistent: Twins, script: str) -> None:
@@ -306,7 +302,7 @@ async def test_a_script_in_a_process_of_its_own_does_what_bash_does_with_it(fres
 
 # As one word: a here-document whose body ends sooner than it seems would close the parenthesis before the script's end.
 @given(scripts=st.lists(WELL_FORMED.map(lambda text: f"(\neval {shlex.quote(text)}\n)\n"), min_size=3, max_size=6))
-@settings(max_examples=10)
+@examples(25)
 async def test_a_script_that_changes_nothing_leaves_the_shell_as_it_was(persistent: Twins, scripts: list[str]) -> None:
     before = await persistent.state()
     for script in scripts:

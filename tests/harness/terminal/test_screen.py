@@ -12,8 +12,9 @@ from itertools import count
 
 import pytest
 import pytest_asyncio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampled import examples
 from terminals import LONG, body, press, type_in
 
 from harness.protocols.base import Keys, ScreenView
@@ -367,7 +368,7 @@ ACTION = st.one_of(
 
 
 @given(actions=st.lists(ACTION, min_size=5, max_size=60))
-@settings(max_examples=200)
+@examples(200)
 async def test_no_line_changes_unseen_whatever_is_printed(pane: Pane, actions: list[bytes]) -> None:
     await pane.begin_with(b"\r\n".join(b"begin%d" % number for number in range(30)))
     printed = b""

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,32 @@ async def start(engine: Engine, tools_volume: str, run: str) -> AsyncIterator[St
         await container.remove()
 
 
+@pytest.fixture(scope="module")
+def box(engine: Engine, tools_volume: str) -> Iterator[Container]:
+    """A container for the tests that only run commands in it."""
+
+    async def started() -> Container:
+        image = await Images(engine).find(BASE)
+        assert image is not None
+        run = f"test-{uuid.uuid4().hex[:12]}"
+        return await Container.start(
+            engine,
+            Recipe(
+                image=image,
+                limits=PROBE_LIMITS,
+                tools_volume=tools_volume,
+                run=run,
+                trial="t.s0.x",
+                has_internet=False,
+                environment={},
+            ),
+        )
+
+    container = asyncio.run(started())
+    yield container
+    asyncio.run(container.remove())
+
+
 @pytest.fixture
 async def build(engine: Engine, make_task: Any) -> AsyncIterator[Callable[[str], Coroutine[Any, Any, Image]]]:
     """Builds an image from a Dockerfile; removes it at the end."""
@@ -88,8 +114,8 @@ async def output(container: Container, script: str, **options: Any) -> str:
     return ended.output.decode().strip()
 
 
-async def test_the_limits_are_set(engine: Engine, start: Start) -> None:
-    host = (await inspect(engine, await start()))["HostConfig"]
+async def test_the_limits_are_set(engine: Engine, box: Container) -> None:
+    host = (await inspect(engine, box))["HostConfig"]
     assert (host["NanoCpus"], host["PidsLimit"]) == (500_000_000, 77)
     assert (host["Memory"], host["MemorySwap"]) == (192 << 20, 192 << 20)
 
@@ -119,11 +145,10 @@ async def test_labels_say_whose_it_is(engine: Engine, start: Start, run: str) ->
     assert owner_state(labels[LABEL_OWNER])[0] is OwnerState.ALIVE
 
 
-async def test_containers_of_a_living_process_are_no_leftovers(engine: Engine, start: Start) -> None:
-    container = await start()
+async def test_containers_of_a_living_process_are_no_leftovers(engine: Engine, box: Container) -> None:
     removed = await remove_leftovers(engine)
-    assert not any(container.container_id[:12] in line for line in removed)
-    assert await output(container, "echo there") == "there"
+    assert not any(box.container_id[:12] in line for line in removed)
+    assert await output(box, "echo there") == "there"
 
 
 async def test_the_machine_has_one_name_for_all_trials_of_a_task(start_sandbox: Any, make_task: Any) -> None:
@@ -153,10 +178,9 @@ async def test_an_init_is_pid_1_and_buries_orphans(engine: Engine, start: Start)
     await output(container, script)
 
 
-async def test_without_internet_there_is_no_network(engine: Engine, start: Start) -> None:
-    container = await start()
-    assert await output(container, "ls /sys/class/net") == "lo"
-    assert list((await inspect(engine, container))["NetworkSettings"]["Networks"]) == ["none"]
+async def test_without_internet_there_is_no_network(engine: Engine, box: Container) -> None:
+    assert await output(box, "ls /sys/class/net") == "lo"
+    assert list((await inspect(engine, box))["NetworkSettings"]["Networks"]) == ["none"]
 
 
 async def test_with_internet_it_is_on_the_shared_bridge_where_trials_cannot_reach_each_other(
@@ -174,11 +198,10 @@ async def test_with_internet_it_is_on_the_shared_bridge_where_trials_cannot_reac
     assert b"hello" not in ended.output
 
 
-async def test_the_tools_are_read_only_but_have_room_for_a_socket(start: Start) -> None:
-    container = await start()
+async def test_the_tools_are_read_only_but_have_room_for_a_socket(box: Container) -> None:
     for attack in ("touch /opt/tbench/x", "rm -f /opt/tbench/bin/tmux", "mount -o remount,rw /opt/tbench"):
-        assert (await container.shell(f"{attack} 2>&1", timeout_sec=10)).exit_code != 0
-    await output(container, "touch /opt/tbench/run/tmux && [ -x /opt/tbench/bin/tmux ]")
+        assert (await box.shell(f"{attack} 2>&1", timeout_sec=10)).exit_code != 0
+    await output(box, "touch /opt/tbench/run/tmux && [ -x /opt/tbench/bin/tmux ]")
 
 
 async def test_a_removed_container_leaves_nothing(
@@ -252,32 +275,31 @@ async def test_a_container_that_cannot_start_is_an_error_and_leaves_nothing(
     assert await containers_of(engine, run) == []
 
 
-async def test_megabytes_go_in_and_out_unchanged(start: Start) -> None:
-    container = await start()
+async def test_megabytes_go_in_and_out_unchanged(box: Container) -> None:
     data = os.urandom(8 << 20)
     async with asyncio.timeout(120):
-        echoed = await container.shell("cat", timeout_sec=60, stdin=data)
-        kept = await container.shell("cat >/kept; cat /kept", timeout_sec=60, stdin=data)
+        echoed = await box.shell("cat", timeout_sec=60, stdin=data)
+        kept = await box.shell("cat >/kept; cat /kept", timeout_sec=60, stdin=data)
     assert echoed.output == data
     assert kept.output == data
 
 
-async def test_input_that_no_one_reads_is_no_error(start: Start) -> None:
-    ended = await (await start()).shell("head -c 3; exit 4", timeout_sec=30, stdin=b"abc" + bytes(8 << 20))
+async def test_input_that_no_one_reads_is_no_error(box: Container) -> None:
+    ended = await box.shell("head -c 3; exit 4", timeout_sec=30, stdin=b"abc" + bytes(8 << 20))
     assert (ended.output, ended.exit_code) == (b"abc", 4)
 
 
-async def test_the_input_ends(start: Start) -> None:
-    assert await output(await start(), "cat; wc -c </dev/stdin; echo done") == "0\ndone"
+async def test_the_input_ends(box: Container) -> None:
+    assert await output(box, "cat; wc -c </dev/stdin; echo done") == "0\ndone"
 
 
-async def test_output_has_no_errors_mixed_in(start: Start) -> None:
-    assert await output(await start(), "echo out; echo err >&2") == "out"
+async def test_output_has_no_errors_mixed_in(box: Container) -> None:
+    assert await output(box, "echo out; echo err >&2") == "out"
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 124, 255])
-async def test_exit_codes_come_through(start: Start, code: int) -> None:
-    ended = await (await start()).shell(f"exit {code}", timeout_sec=30)
+async def test_exit_codes_come_through(box: Container, code: int) -> None:
+    ended = await box.shell(f"exit {code}", timeout_sec=30)
     assert (ended.exit_code, ended.timed_out) == (code, False)
 
 
@@ -300,12 +322,12 @@ async def test_a_command_whose_own_limit_was_frozen_is_given_up_from_outside(sta
         pytest.param("trap '' TERM; echo part; while :; do sleep 1; done", marks=pytest.mark.slow),
     ],
 )
-async def test_a_command_that_takes_too_long_is_ended(start: Start, script: str) -> None:
-    ended = await (await start()).shell(script, timeout_sec=1)
+async def test_a_command_that_takes_too_long_is_ended(box: Container, script: str) -> None:
+    ended = await box.shell(script, timeout_sec=1)
     assert (ended.timed_out, ended.output) == (True, b"part\n")
 
 
-async def test_a_limit_counts_from_the_command_s_own_beginning(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_limit_counts_from_the_command_s_own_beginning(box: Container, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Commands.open
 
     async def late(self: Commands, *args: Any, **options: Any) -> Any:
@@ -314,7 +336,7 @@ async def test_a_limit_counts_from_the_command_s_own_beginning(start: Start, mon
         return stream
 
     monkeypatch.setattr(Commands, "open", late)
-    assert (await (await start()).shell("sleep 100", timeout_sec=1)).timed_out
+    assert (await box.shell("sleep 100", timeout_sec=1)).timed_out
 
 
 async def test_nothing_of_a_command_outlives_it(start: Start) -> None:
@@ -328,17 +350,15 @@ async def test_a_shell_that_dies_while_all_others_stand_still_is_not_waited_for(
     assert (ended.exit_code, ended.timed_out) == (137, False)
 
 
-async def test_a_command_leads_a_group_which_it_may_end(start: Start) -> None:
-    ended = await (await start()).shell(
-        "read -r _ _ _ _ group _ </proc/$$/stat; [ $group = $$ ] && kill 0", timeout_sec=30
-    )
+async def test_a_command_leads_a_group_which_it_may_end(box: Container) -> None:
+    ended = await box.shell("read -r _ _ _ _ group _ </proc/$$/stat; [ $group = $$ ] && kill 0", timeout_sec=30)
     assert (ended.exit_code, ended.timed_out) == (143, False)
 
 
 @pytest.mark.slow
-async def test_a_background_process_does_not_hold_a_command_past_its_limit(start: Start) -> None:
+async def test_a_background_process_does_not_hold_a_command_past_its_limit(box: Container) -> None:
     async with asyncio.timeout(25):
-        ended = await (await start()).shell("sleep 100 & echo started", timeout_sec=1)
+        ended = await box.shell("sleep 100 & echo started", timeout_sec=1)
     assert ended.output == b"started\n"
 
 
@@ -349,14 +369,13 @@ async def test_environment_and_user_are_as_asked(start: Start) -> None:
     assert await output(container, "id -un", user="nobody") == "nobody"
 
 
-async def test_files_are_put_with_their_modes_and_fetched_by_relative_path(start: Start) -> None:
-    container = await start()
+async def test_files_are_put_with_their_modes_and_fetched_by_relative_path(box: Container) -> None:
     data = os.urandom(3 << 20)
-    await container.put({"/in/run": FileEntry(data, 0o755), "/in/sub": FileEntry(None, 0o700)})
-    assert await output(container, "stat -c '%a %U' /in/run /in/sub") == "755 root\n700 root"
-    assert await container.fetch("/in", 64 << 20) == {"run": data}
-    assert await container.fetch("/in", 1000) == {"run": data[:1000]}
-    assert await container.fetch("/nowhere", 1000) == {}
+    await box.put({"/in/run": FileEntry(data, 0o755), "/in/sub": FileEntry(None, 0o700)})
+    assert await output(box, "stat -c '%a %U' /in/run /in/sub") == "755 root\n700 root"
+    assert await box.fetch("/in", 64 << 20) == {"run": data}
+    assert await box.fetch("/in", 1000) == {"run": data[:1000]}
+    assert await box.fetch("/nowhere", 1000) == {}
 
 
 async def is_lost(doing: Coroutine[Any, Any, Any]) -> None:
@@ -415,9 +434,8 @@ async def test_a_stream_runs_as_the_images_user_in_its_workdir(
     assert await output(container, "id -un; stat -c %U /logs/agent/x", user="root") == "root\ndev"
 
 
-async def test_a_streams_bytes_go_both_ways_until_it_is_closed(start: Start) -> None:
-    container = await start()
-    stream = await container.connect(["cat"], {})
+async def test_a_streams_bytes_go_both_ways_until_it_is_closed(box: Container) -> None:
+    stream = await box.connect(["cat"], {})
     received = b""
     async with asyncio.timeout(60):
         for portion in (b"one\n", b"\xff\x00\n", b"x" * 100_000):
@@ -432,8 +450,8 @@ async def test_a_streams_bytes_go_both_ways_until_it_is_closed(start: Start) -> 
         assert await waiting == b""
 
 
-async def test_a_stream_that_ends_with_an_error_tells_it(start: Start) -> None:
-    stream = await (await start()).connect([BUSYBOX, "sh", "-c", "echo out; echo broken >&2; exit 3"], {})
+async def test_a_stream_that_ends_with_an_error_tells_it(box: Container) -> None:
+    stream = await box.connect([BUSYBOX, "sh", "-c", "echo out; echo broken >&2; exit 3"], {})
     async with asyncio.timeout(60):
         assert await stream.read() == b"out\n"
         with pytest.raises(ConnectionError, match="broken"):
@@ -460,7 +478,6 @@ async def test_a_workdir_that_is_missing_is_made(start: Start) -> None:
     assert await read_all(container, [BUSYBOX, "pwd"], {}) == "/made/for it\n"
 
 
-async def test_tmux_runs_without_terminfo_or_locale_of_the_image(start: Start) -> None:
-    container = await start()
-    told = await output(container, "/opt/tbench/bin/tmux -V")
+async def test_tmux_runs_without_terminfo_or_locale_of_the_image(box: Container) -> None:
+    told = await output(box, "/opt/tbench/bin/tmux -V")
     assert re.fullmatch(r"tmux \S+", told)

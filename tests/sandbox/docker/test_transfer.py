@@ -15,10 +15,23 @@ from tbench.sandbox.docker.container import Container
 
 pytestmark = pytest.mark.engine
 BOUND_SEC = 60
-IMAGE = """FROM debian:bookworm-slim
-RUN mkdir -p /app/folder /app/other && touch /app/folder/old /app/file && ln -s /app/other /app/link
+AGENTS = [
+    "rm -r folder; echo x >folder",
+    "rm -r folder; ln -s other folder",
+    "rm -r folder; ln -s nowhere folder",
+    "rm file; mkdir file; echo x >file/new",
+    "rm file; ln -s other file",
+    "rm link; mkdir link; echo x >link/new",
+    "rm link; echo x >link",
+    "rm -r folder; mkfifo folder",
+    "ln file linked; mkdir -p deep/er 'with space'; touch 'deep/er/ \n'",
+]
+IMAGE = f"""FROM debian:bookworm-slim
+RUN for at in /app $(seq -f /app/at/%.0f {len(AGENTS)}); do mkdir -p $at/folder $at/other && \\
+    touch $at/folder/old $at/file && ln -s $at/other $at/link || exit; done
 WORKDIR /app
 """
+"""What agents replace is in /app, and once more for each of AGENTS below /app/at."""
 LISTS = "cd /app; find . ! -name . -exec stat -c '%F %N' {} + | sort"
 NO_FILTER = f"cd /; {transfer._READ_LIST} >/dev/null; printf '\\0'; /opt/tbench/bin/busybox cpio -o -0 -H newc"
 
@@ -34,26 +47,13 @@ async def shell(sandbox: Any, script: str) -> str:
     return str(ended.output.decode())
 
 
-@pytest.mark.parametrize(
-    "agent",
-    [
-        "rm -r folder; echo x >folder",
-        "rm -r folder; ln -s other folder",
-        "rm -r folder; ln -s nowhere folder",
-        "rm file; mkdir file; echo x >file/new",
-        "rm file; ln -s other file",
-        "rm link; mkdir link; echo x >link/new",
-        "rm link; echo x >link",
-        "rm -r folder; mkfifo folder",
-        "ln file linked; mkdir -p deep/er 'with space'; touch 'deep/er/ \n'",
-    ],
-)
-async def test_what_took_the_place_of_something_else_does_so_in_a_copy(sandbox: Container, agent: str) -> None:
-    await shell(sandbox, f"cd /app; {agent}; echo last >zz")
+async def test_what_took_the_place_of_something_else_does_so_in_a_copy(sandbox: Container) -> None:
+    for number, agent in enumerate(AGENTS, 1):
+        await shell(sandbox, f"cd /app/at/{number}; {agent}; echo last >zz")
     changes = await changes_of(sandbox)
     copy = await sandbox.copy([path for path, kind in changes.items() if kind != "removed"], [])
     assert await shell(copy, LISTS) == await shell(sandbox, LISTS)
-    assert await shell(copy, "cat /app/zz") == "last\n"
+    assert await shell(copy, "cat /app/at/*/zz") == "last\n" * len(AGENTS)
     await copy.remove()
 
 

@@ -167,8 +167,9 @@ async def test_services_are_told_as_far_as_their_networks_lead_out(start: Start)
     assert told == {"main": "6", "server": "6", "inner": "0", "beside": "6", "none": "0", "own": "1"}
     exceptions = (await said(sandbox, "echo $no_proxy")).split(",")
     assert {"server", "fruits", "inner", "beside", "localhost", ".corp"} <= set(exceptions)
-    closed = await start("allow_internet = false\n", compose)
-    assert {await said(closed.service(name), NAMES) for name in ("main", "server", "inner")} == {"0"}
+    less = "\n".join(line for line in compose.split("\n") if line.split(":")[0].strip() not in names[3:])
+    closed = await start("allow_internet = false\n", less)
+    assert {await said(closed.service(name), NAMES) for name in names[:3]} == {"0"}
 
 
 @pytest.fixture(scope="module")
@@ -226,8 +227,11 @@ async def test_no_run_has_the_password_on_disk(
         for name, agent in agents.items():
             run = tmp_path / name
             settings = sandbox_settings(plan, run / "images")
+            # Fresh containers, too, for the one whose tests are the same as the others'.
+            modes = {"mode": "both" if name == "oracle" else "shared"}
+            judged = plan.model_copy(update={"config": plan.config.with_values(verify=modes)})
             outcome = await execute_run(
-                plan, TaskSet(tuple(tasks), {}), run, agent, Events(), backend=DockerBackend(engine, settings)
+                judged, TaskSet(tuple(tasks), {}), run, agent, Events(), backend=DockerBackend(engine, settings)
             )
             assert {each.task: (each.reward, each.error) for each in outcome.results} == {
                 "open": (1.0, None), "closed": (1.0, None),
