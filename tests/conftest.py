@@ -68,6 +68,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Have no collection of garbage go through ten thousand tests, which stay: some tests collect many times."""
+    gc.collect()
+    gc.freeze()
+
+
 OF_ONE = re.compile(r"^from (?:internet|own_\w+) import|^def host_addresses", re.MULTILINE)
 """In files that one worker has to itself: addresses of the host, or a registry whose images all have one label."""
 

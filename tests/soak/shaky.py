@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
 import socket
 import struct
 from collections import Counter
@@ -28,6 +29,7 @@ CANNED = {
 }
 OTHERS = ("reset", "disconnect", "hang", "cut")
 HANG_SEC = 4.0
+_CONNECTION = re.compile(rb"^connection:.*\r\n", re.IGNORECASE | re.MULTILINE)
 
 
 class ShakyEndpoint:
@@ -90,7 +92,9 @@ class ShakyEndpoint:
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         length = int((head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or b"0").strip())
-        request = head[:-2] + b"connection: close\r\n\r\n" + await reader.readexactly(length)
+        # In place of the client's own word, which would come first and count.
+        closing = _CONNECTION.sub(b"", head)[:-2] + b"connection: close\r\n\r\n"
+        request = closing + await reader.readexactly(length)
         self.arrived.release()
         if head.startswith(b"POST") and self._chance.random() < self._harm:
             fault = self._chance.choice([*CANNED, *OTHERS])
