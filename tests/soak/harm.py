@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 
 from tbench.events import Event, TrialPhase, TrialStep
 from tbench.sandbox.backend import BUSYBOX
@@ -22,7 +22,8 @@ AT_ANY_TIME = ("removed", "stopped")
 WHILE_THE_AGENT_WORKS = ("all processes killed", "tmux killed", "out of memory")
 """Not later: a verifier that is killed has no verdict to give, and nobody can say who killed it."""
 _SCRIPTS = {
-    # By one process, which goes on itself: where an exec was just beginning, the engine lets nobody else in.
+    # Continued by the same process, and no other harm meanwhile: while the process of an exec that is just beginning is
+    # stopped, the engine locks the container.
     "stopped": f"kill -STOP -1; sleep {STOP_SEC}; kill -CONT -1",
     "all processes killed": "kill -9 -1",
     "tmux killed": f"{BUSYBOX} pkill -9 tmux",
@@ -45,6 +46,8 @@ class Harm:
         self._working: dict[str, int] = {}
         """The attempt of each trial that is at such a step."""
         self._under_way: set[asyncio.Task[None]] = set()
+        self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By trial."""
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -65,6 +68,10 @@ class Harm:
 
     async def _one(self, trial: str) -> None:
         await asyncio.sleep(self._chance.uniform(0, SOON_SEC))
+        async with self._one_at_a_time[trial]:
+            await self._harm(trial)
+
+    async def _harm(self, trial: str) -> None:
         api = self._engine.api
         labels = [f"{LABEL_RUN}={self._run}", f"{LABEL_TRIAL}={trial}"]
         with contextlib.suppress(EngineError):  # it ended by itself in the meantime
@@ -78,6 +85,8 @@ class Harm:
             else:
                 await self._engine.call(self._exec, victim, _SCRIPTS[fault])
             self.injected[fault] += 1
+            if fault == "stopped":
+                await asyncio.sleep(2 * STOP_SEC)
 
     def _exec(self, container: str, script: str) -> None:
         api = self._engine.api
