@@ -116,7 +116,7 @@ ROWS: dict[str, list[Step]] = {
     "the shell": [
         step('[[ a ]] && a=(1 2) && echo "${a[1]} ${BASH_VERSION:+bash} $-"', "2 bash himBs\n", "2 bash hBc\n")
     ],
-    "`exit 3`, and a line behind it": [
+    "`exit 3`, followed by another line": [
         step("cd /srv; export KEPT=1; lost=1"),
         step("cd /tmp; export KEPT=2\nexit 3\ntouch /tmp/rest", ended(3, directory="/srv"), failed(3)),
         step('pwd; echo "<$KEPT$lost>"', "/srv\n<1>\n", "/app\n<>\n"),

@@ -392,12 +392,12 @@ async def test_what_a_killed_process_left_is_removed_by_the_next_run(
     script = f"""
 import asyncio, os
 from pathlib import Path
-from tbench.sandbox.backend import SandboxSettings, opened
+from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 async def start():
-    async with opened(DockerBackend.connect(SandboxSettings("tests-killed"))) as backend:
+    async with open_backend(DockerBackend.connect(SandboxSettings("tests-killed"))) as backend:
         await backend.sandbox(agent_environment(Task.read(Path({str(path)!r}))), "killed.0")
         os.kill(os.getpid(), 9)
 asyncio.run(start())
