@@ -16,6 +16,7 @@ from harness.errors import ContextLimitReached, FormatError, HarnessError, Never
 from harness.history import IMPOSSIBLE_USAGE, PROMPT_TRUNCATED, History, make_room
 from harness.limits import Limits, ReplyRoom
 from harness.model import Model, Seeds, SupportsTemperature
+from harness.model_text import Admitted, TokenGate, special_tokens_warning
 from harness.oversight import Approval, Declined, Oversight, Query, Supervisor, TerminalHandback
 from harness.protocols.base import (
     Action,
@@ -29,7 +30,6 @@ from harness.protocols.base import (
     View,
 )
 from harness.terminal import Settled
-from harness.text import Admitted, TokenGate, special_tokens_warning
 from harness.trajectory import Compaction, Message, Outcome, Reply, Step, ToolCall, Trajectory, Usage
 
 __all__ = ["Agent", "AgentTerminal", "Limits"]

@@ -16,10 +16,10 @@ from harness.clock import Clock
 from harness.errors import AgentCrashed, ContextLimitReached, EndpointError, RequestTooLarge, TerminalLost
 from harness.limits import Limits
 from harness.model import Model, Sampling, Seeds
+from harness.model_text import special_tokens, without_lone_surrogates
 from harness.protocols.base import CommandResult, Keys, ScreenView, View
-from harness.protocols.text import render_view
+from harness.protocols.reply_text import render_view
 from harness.terminal import Settled
-from harness.text import special_tokens, without_lone_surrogates
 from harness.trajectory import Message, Outcome, Reply, Step, Trajectory, Usage
 
 Result = TypeVar("Result", View, ScreenView, Settled)

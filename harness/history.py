@@ -14,8 +14,8 @@ from itertools import islice
 from operator import ne
 
 from harness.errors import ContextLimitReached
+from harness.model_text import TokenGate, strip_thinking
 from harness.rendering import without_thinking
-from harness.text import TokenGate, strip_thinking
 from harness.trajectory import Compaction, Message, OnOverflow, Reply, ToolCall, Usage
 
 PROMPT_TRUNCATED = "prompt_truncated"

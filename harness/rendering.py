@@ -1,7 +1,7 @@
 """Renders a history for the model: messages for the chat endpoint, or a prompt for `/v1/completions`.
 
 Pure and append-only: a rendered history is a prefix of the longer history's rendering (for `gemma`, once the first
-user message is there). Turn marks inside a content are not escaped: harness.text handles them.
+user message is there). Turn marks inside a content are not escaped: harness.model_text handles them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.model import Rendering
-from harness.text import without_lone_surrogates
+from harness.model_text import without_lone_surrogates
 from harness.trajectory import Message, ToolCall
 
 _THINKING = (("<think>", "</think>"), ("<|channel>thought", "<channel|>"))  # Qwen and many others; Gemma 4

@@ -16,7 +16,7 @@ from reports.page_paths import COMPARE, compare_page, relative_url, slug
 from reports.site.content import Site, SiteRun
 from tbench.history.rows import TrialRow
 from tbench.reward import mean
-from tbench.scores.comparing import text
+from tbench.scores.comparing import comparison_text
 from tbench.scores.comparing.compare import Comparison, compare
 from tbench.scores.comparing.compared_run import ComparedRun, NothingInCommon
 from tbench.storage.comparable import differing_settings
@@ -98,7 +98,7 @@ def render(site: Site, old: SiteRun, new: SiteRun) -> str:
     comparison, problem, written = None, "", ""
     try:
         comparison = compare(first, second)
-        written = "\n".join(text.lines(comparison, ("A", "B")))
+        written = "\n".join(comparison_text.lines(comparison, ("A", "B")))
     except NothingInCommon as error:
         problem = str(error)
     settings, unread = _settings(site, old, new)
@@ -120,7 +120,7 @@ def render(site: Site, old: SiteRun, new: SiteRun) -> str:
         left_out=list(_left_out(first, second, comparison)),
         bar=_bar(comparison),
         text=written,
-        is_chance=p > text.ALPHA,
+        is_chance=p > comparison_text.ALPHA,
         p_text=_p_text(p),
     )
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tbench.config.formatting import as_toml
 from tbench.config.setting import Setting, section_panels
 from tbench.config.settings import RunConfig
-from tbench.config.text import as_toml
 from tbench.nightly.configuration import NightlyConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"

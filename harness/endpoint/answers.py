@@ -33,8 +33,8 @@ from harness.endpoint.completion import (
     split_channels,
 )
 from harness.endpoint.retry import TransientError
-from harness.protocols.text import holds_raw_call
-from harness.text import without_lone_surrogates
+from harness.model_text import without_lone_surrogates
+from harness.protocols.reply_text import holds_raw_call
 from harness.trajectory import Frozen, Reply, ReplyTokens, ToolCall, Usage
 
 LONGEST_QUOTE = 500

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
-from harness.text import TokenGate
+from harness.model_text import TokenGate
 from harness.trajectory import Message, ToolCall
 
 

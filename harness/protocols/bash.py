@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from harness.errors import FormatError
 from harness.limits import OUTPUT_LIMIT_BYTES, ShellMode
+from harness.model_text import TokenGate, strip_thinking, without_lone_surrogates
 from harness.protocols.base import Command, CommandResult, Parsed, Response, ScreenView, View
-from harness.protocols.templates import Prompts
-from harness.protocols.text import (
+from harness.protocols.reply_text import (
     SHELL,
     Block,
     Fields,
@@ -27,7 +27,7 @@ from harness.protocols.text import (
     warning_sentences,
     whole_spans,
 )
-from harness.text import TokenGate, strip_thinking, without_lone_surrogates
+from harness.protocols.templates import Prompts
 from harness.trajectory import Message, ToolCall
 
 MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"

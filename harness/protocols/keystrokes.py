@@ -11,10 +11,10 @@ from typing import Self
 
 from harness.errors import FormatError
 from harness.limits import OUTPUT_LIMIT_BYTES
+from harness.model_text import TokenGate, without_lone_surrogates
 from harness.protocols.base import Keys, Parsed, Response, View
+from harness.protocols.reply_text import cut_middle, key_name, render_view, warning_sentences
 from harness.protocols.templates import Prompts, Samples
-from harness.protocols.text import cut_middle, key_name, render_view, warning_sentences
-from harness.text import TokenGate, without_lone_surrogates
 from harness.trajectory import Message, ToolCall
 
 DEFAULT_DURATION_SEC = 1.0

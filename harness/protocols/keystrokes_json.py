@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from harness.errors import FormatError
+from harness.model_text import Span, after_thinking
 from harness.protocols.base import Keys
 from harness.protocols.keystrokes import (
     KNOWN,
@@ -19,8 +20,7 @@ from harness.protocols.keystrokes import (
     validate_duration,
     wrong_order,
 )
-from harness.protocols.text import JSON_TOKEN, Fields, decode, first_balanced_object, unknown_fields
-from harness.text import Span, after_thinking
+from harness.protocols.reply_text import JSON_TOKEN, Fields, decode, first_balanced_object, unknown_fields
 
 _KNOWN_IN_COMMAND = ("keystrokes", "duration")
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from harness.errors import FormatError
+from harness.model_text import Span, after_thinking
 from harness.protocols.base import Keys
 from harness.protocols.keystrokes import (
     KNOWN,
@@ -21,8 +22,7 @@ from harness.protocols.keystrokes import (
     validate_duration,
     wrong_order,
 )
-from harness.protocols.text import unknown_fields
-from harness.text import Span, after_thinking
+from harness.protocols.reply_text import unknown_fields
 
 _TAG = re.compile(r"<(?P<close>/?)(?P<name>[A-Za-z_][\w.-]*+)(?P<rest>(?:[\s/][^<>]*+)?)>")
 _RESPONSE = re.compile(r"<response\s*+>")

@@ -16,7 +16,7 @@ from typing import Self
 from jinja2 import Environment, StrictUndefined, Template, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.sandbox import SandboxedEnvironment
 
-from harness.text import Admitted, TokenGate, without_lone_surrogates
+from harness.model_text import Admitted, TokenGate, without_lone_surrogates
 
 Samples = Mapping[str, Mapping[str, object]]
 """Variables that each block may use, with a sample value each."""

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.errors import FormatError
+from harness.model_text import mask_spans, strip_thinking
 from harness.protocols.base import Parsed
 from harness.protocols.bash import BashProtocol, block_oddities, check_block, one_command
-from harness.protocols.text import ANY, Block, find_blocks, whole_spans
-from harness.text import mask_spans, strip_thinking
+from harness.protocols.reply_text import ANY, Block, find_blocks, whole_spans
 from harness.trajectory import ToolCall
 
 _OPEN, _CLOSE = "<thinking>", "</thinking>"

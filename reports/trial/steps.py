@@ -13,7 +13,7 @@ from markupsafe import Markup
 from harness.trajectory import Step
 from reports.charts import linked_picture, number
 from reports.page_frame import seconds
-from reports.trial.text import ShownText, coloured, keystrokes, shorten_at_lines, text_budget
+from reports.trial.page_text import ShownText, coloured, keystrokes, shorten_at_lines, text_budget
 
 # The texts in a reply apart from its actions: thoughts, analysis, plan, in the format of any protocol.
 

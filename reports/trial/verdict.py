@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.page_frame import STATUS_SYMBOLS
-from reports.trial.text import amount_text, coloured, plain_text
+from reports.trial.page_text import amount_text, coloured, plain_text
 from tbench.text import size_text
 
 _HEAD_CHARS, _TAIL_CHARS = 6_000, 18_000

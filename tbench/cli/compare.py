@@ -113,25 +113,25 @@ def print_comparison(
 def _blocks(
     stored: Sequence[StoredRun], sides: Sequence[ComparedRun], comparisons: Sequence[Comparison], all_tasks: bool
 ) -> Iterator[Block]:
-    from tbench.scores.comparing import text
+    from tbench.scores.comparing import comparison_text
 
-    names = list(combinations(text.letters(len(sides)), 2))
-    yield text.side_sheet(sides, [run.model for run in stored])
+    names = list(combinations(comparison_text.letters(len(sides)), 2))
+    yield comparison_text.side_sheet(sides, [run.model for run in stored])
     if len(comparisons) > 1:
-        yield text.pair_sheet(comparisons, names)
+        yield comparison_text.pair_sheet(comparisons, names)
     for comparison, (first, second), pair in zip(comparisons, combinations(sides, 2), names, strict=True):
-        yield list(text.lines(comparison, pair, together=len(comparisons)))
-        yield text.task_sheet(comparison, first, second, pair, every=all_tasks)
+        yield list(comparison_text.lines(comparison, pair, together=len(comparisons)))
+        yield comparison_text.task_sheet(comparison, first, second, pair, every=all_tasks)
 
 
 def _as_csv(sides: Sequence[ComparedRun], comparisons: Sequence[Comparison], all_tasks: bool) -> str:
     """Return one row per pair of runs, or with `all_tasks` one per task of each pair."""
-    from tbench.scores.comparing import text
+    from tbench.scores.comparing import comparison_text
 
     if not all_tasks:
-        return text.pair_sheet(comparisons, [(each.first, each.second) for each in comparisons]).as_csv()
+        return comparison_text.pair_sheet(comparisons, [(each.first, each.second) for each in comparisons]).as_csv()
     sheets = [
-        text.task_sheet(each, first, second, (each.first, each.second), every=True)
+        comparison_text.task_sheet(each, first, second, (each.first, each.second), every=True)
         for each, (first, second) in zip(comparisons, combinations(sides, 2), strict=True)
     ]
     return sheets[0].with_rows([row for sheet in sheets for row in sheet.rows]).as_csv()
@@ -241,7 +241,7 @@ def _flaky_as_json(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskSolve
 def power(runs: tuple[Path, ...], points: float, power: float, form: OutputFormat, as_json: bool) -> None:
     """Estimate how many seeds show a difference: on these tasks, and on similar ones."""
     from tbench.api.stored_runs import compared_runs, read_runs, repeats
-    from tbench.scores.comparing import noise as text
+    from tbench.scores.comparing import noise
     from tbench.scores.statistics import coverage
 
     stored = read_runs(runs)
@@ -266,10 +266,10 @@ def power(runs: tuple[Path, ...], points: float, power: float, form: OutputForma
                 err=True,
             )
     if form == "csv":
-        print_text(text.power_sheet(plans, power).as_csv(), nl=False)
+        print_text(noise.power_sheet(plans, power).as_csv(), nl=False)
         return
     blocks = (
-        (list(text.power_lines(name, plan, points / 100, power)), text.power_sheet([(name, plan)], power))
+        (list(noise.power_lines(name, plan, points / 100, power)), noise.power_sheet([(name, plan)], power))
         for name, plan in plans
     )
     print_blocks(form, (block for both in blocks for block in both))

@@ -37,7 +37,7 @@ def config() -> None:
 @click.command(cls=ConfiguredCommand, configuration=RunConfig)
 def show(given: GivenSettings[RunConfig]) -> None:
     """Print the configuration that `tbench run` would use, and the origin of each value."""
-    from tbench.config.text import setting_lines
+    from tbench.config.formatting import setting_lines
 
     for line in setting_lines(given.resolve()):
         print_text(line)
@@ -59,7 +59,7 @@ def schema() -> None:
 )
 def init(file: Path | None, given: GivenSettings[RunConfig]) -> None:
     """Write a configuration file with every setting, its help and its default; what is given is set."""
-    from tbench.config.text import commented_file
+    from tbench.config.formatting import commented_file
 
     model = given.resolve().config.model
     found = zip(("model.base_url", "model.name"), choose_endpoint(model.base_url, model.name), strict=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from harness.model import Rendering
+from harness.model_text import without_lone_surrogates
 from harness.rendering import wire_messages, without_thinking
-from harness.text import without_lone_surrogates
 from harness.trajectory import Message
 from tbench.exchange.contexts import ContextTurn, RunProtocol, json_object, load_run_protocol, make_contexts
 from tbench.exchange.selection import ExportedPart, ExportedTrial

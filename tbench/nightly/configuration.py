@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from harness.trajectory import Frozen
+from tbench.config.formatting import as_toml
 from tbench.config.layers import Layers, Value
 from tbench.config.settings import RunConfig
-from tbench.config.text import as_toml
 from tbench.errors import UsageError
 from tbench.scores.gate.nights import GateRule
 from tbench.text import one_line

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.endpoint.address import without_password
-from tbench.config.text import as_toml, commented_file
+from tbench.config.formatting import as_toml, commented_file
 from tbench.nightly.configuration import Benchmark, Checkpoint, NightlyConfig, is_glob
 from tbench.nightly.journal import NightRecord, Nights
 from tbench.nightly.night import plan_night

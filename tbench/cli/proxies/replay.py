@@ -99,7 +99,7 @@ def build(
 
 
 def _print(built: BuildReport) -> None:
-    from harness.text import without_lone_surrogates
+    from harness.model_text import without_lone_surrogates
 
     for title, lines in (("problem", built.problems), ("note", built.notes)):
         for line in lines[:_SHOWN]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.text import without_lone_surrogates
+from harness.model_text import without_lone_surrogates
 from tbench import __version__
 from tbench.errors import UsageError
 from tbench.files import write_json

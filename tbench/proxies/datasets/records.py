@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from harness.text import without_lone_surrogates
+from harness.model_text import without_lone_surrogates
 from tbench.errors import UsageError
 from tbench.storage.record_directory import read_lines
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError
 
-from harness.text import without_lone_surrogates
+from harness.model_text import without_lone_surrogates
 from harness.trajectory import Frozen
 from tbench.errors import UsageError
 from tbench.files import write_json

@@ -12,7 +12,7 @@ from harness.trajectory import Frozen
 from tbench.reward import is_solved
 from tbench.scores.comparing.compare import VarianceParts
 from tbench.scores.comparing.compared_run import ComparedRun
-from tbench.scores.comparing.text import size
+from tbench.scores.comparing.comparison_text import size
 from tbench.scores.statistics import RewardTable, score, task_means
 from tbench.scores.summary import percent
 from tbench.scores.tables import Column, Sheet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from reports.trial.text import coloured, plain_text
+from reports.trial.page_text import coloured, plain_text
 from reports.trial.verdict import read_verifier
 
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 from pydantic import Field
 
 from harness.model import Rendering
+from harness.model_text import without_lone_surrogates
 from harness.rendering import render_prompt
-from harness.text import without_lone_surrogates
 from harness.trajectory import Frozen, Message
 from tbench.errors import UsageError
 from tbench.proxies.datasets.records import Record, transcript

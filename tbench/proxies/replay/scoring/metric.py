@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from harness.text import without_lone_surrogates
+from harness.model_text import without_lone_surrogates
 from tbench.proxies.datasets.records import WAIT, Record
 from tbench.proxies.replay.directory import ReplayResponse
 from tbench.proxies.replay.scoring.parser import DEFAULT_REVISION, Oddity, ParsedReply, Revision, parse, parse_tolerant

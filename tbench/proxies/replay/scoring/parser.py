@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from harness.text import Span, after_thinking, without_lone_surrogates
+from harness.model_text import Span, after_thinking, without_lone_surrogates
 from tbench.proxies.datasets.records import WAIT, stripped_lines
 
 Revision = Literal["v0", "v1", "v2"]

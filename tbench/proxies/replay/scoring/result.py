@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.text import without_lone_surrogates
+from harness.model_text import without_lone_surrogates
 from tbench import __version__
 from tbench.errors import UsageError
 from tbench.files import write_atomically

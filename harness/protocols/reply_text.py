@@ -13,8 +13,8 @@ from typing import Any
 
 from harness.errors import FormatError
 from harness.limits import OUTPUT_LIMIT_BYTES
+from harness.model_text import Span, without_lone_surrogates
 from harness.protocols.base import CommandResult, Gap, ScreenView, View
-from harness.text import Span, without_lone_surrogates
 
 # An unclosed string matches up to the end of the text: if it failed there, the scan would start again at every quote.
 # Group 1 is the closing quote; possessive, because backtracking cannot help.

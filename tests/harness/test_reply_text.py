@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from harness.protocols import PROTOCOLS, UnknownProtocol, load_protocol
 from harness.protocols.base import CommandResult, Gap, Parsed, ScreenView
-from harness.protocols.templates import BrokenPrompt
-from harness.protocols.text import (
+from harness.protocols.reply_text import (
     cut_middle,
     first_balanced_object,
     key_name,
@@ -21,6 +20,7 @@ from harness.protocols.text import (
     shorten_gap,
     warning_sentences,
 )
+from harness.protocols.templates import BrokenPrompt
 from harness.terminal.plain_text import PlainText
 
 # -- cut_middle ----------------------------------------------------------------------------------

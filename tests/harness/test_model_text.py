@@ -15,12 +15,7 @@ from harness.agent import Agent
 from harness.fakes import FakeTerminal, ScriptedModel
 from harness.history import History, extract_notes, make_room
 from harness.limits import Limits
-from harness.oversight import Decision, Declined, Draft, Query, TerminalHandback
-from harness.protocols import PROTOCOLS, load_protocol
-from harness.protocols.base import CommandResult, Gap, ScreenView, View
-from harness.protocols.bash import BashBlock
-from harness.protocols.keystrokes_json import KeystrokesJson
-from harness.text import (
+from harness.model_text import (
     TokenGate,
     mask_spans,
     neutralise,
@@ -29,6 +24,11 @@ from harness.text import (
     strip_thinking,
     without_lone_surrogates,
 )
+from harness.oversight import Decision, Declined, Draft, Query, TerminalHandback
+from harness.protocols import PROTOCOLS, load_protocol
+from harness.protocols.base import CommandResult, Gap, ScreenView, View
+from harness.protocols.bash import BashBlock
+from harness.protocols.keystrokes_json import KeystrokesJson
 from harness.trajectory import Message, Reply, ToolCall, Trajectory
 
 
