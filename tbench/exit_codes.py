@@ -1,5 +1,7 @@
 """Exit codes of the commands; 0 is success."""
 
+from collections.abc import Iterable
+
 BUG = 1
 USAGE = 2
 """The user has to change something, or the machine lacks something."""
@@ -10,3 +12,10 @@ ENDPOINT_DOWN = 4
 ALARM = 5
 """The nightly gate raised an alarm."""
 INTERRUPTED = 130
+_WORST_FIRST = (ALARM, BUG, USAGE, ENDPOINT_DOWN)
+
+
+def worst(codes: Iterable[int]) -> int:
+    """Return the worst of several exit codes; of those without a rank the smallest, 0 only if there is no other."""
+    failed = set(codes) - {0}
+    return next((code for code in _WORST_FIRST if code in failed), min(failed, default=0))

@@ -232,7 +232,7 @@ class ChatModel:
         several.
         """
         policy = self._retry if budget_sec is None else self._retry.model_copy(update={"total_sec": budget_sec})
-        cards = (await self._retry_request("/models", self._list_models, policy)).value
+        cards = (await self._retry_request("/models", self._list_or_redirect, policy)).value
         served = _as_served(await self._choose_model(cards), cards)
         others = (card.id for card in cards if served.root and card.root == served.root and card.id != served.id)
         served = served.model_copy(update={"names": tuple(dict.fromkeys(others))})
@@ -555,16 +555,15 @@ class ChatModel:
         answer = await self._send(self._transport.post(path, content), limit_sec, error_for)
         return read_completion(answer, max_tokens=_SHORT_TOKENS, context_tokens=None, takes_calls=False)
 
-    async def _list_models(self) -> list[ModelCard]:
+    async def _list_or_redirect(self) -> list[ModelCard]:
         """Return the listed models. Raises RequestRefused if the endpoint answers at a similar URL instead."""
         try:
-            return await self._get_listed_models()
+            return await self._list_or_reply()
         except (TransientError, RequestRefused) as failure:
-            if isinstance(failure, TransientError):
-                is_an_error = failure.reason.startswith(("HTTP 4", "HTTP 5"))  # of a server that is starting or busy
-                may_be_elsewhere = not (failure.refused or failure.over_time or is_an_error)
-            else:
+            if isinstance(failure, RequestRefused):
                 may_be_elsewhere = failure.status not in _ABOUT_THE_KEY
+            else:  # an HTTP status is of a server that is starting or busy
+                may_be_elsewhere = not (failure.refused or failure.over_time or failure.status)
             if not may_be_elsewhere or (url := await self._other_url()) is None:
                 raise
         words = f"{self.url} has no endpoint, but {without_password(url)} has one: use that URL"
@@ -574,11 +573,11 @@ class ChatModel:
         """Return a similar URL where models are listed; searched once, since a server may only be starting."""
         urls, self._likely_urls = self._likely_urls, []
         for url in urls:
-            if await self._lists_models(url):
+            if await self._is_endpoint(url):
                 return url
         return None
 
-    async def _lists_models(self, url: str) -> bool:
+    async def _is_endpoint(self, url: str) -> bool:
         """Whether models are listed at another URL of the same server; the key is not sent without TLS."""
         is_as_safe = urlsplit(url).scheme in (self._scheme, "https")
         transport = Transport(url, self._key if is_as_safe else None)
@@ -592,7 +591,7 @@ class ChatModel:
         finally:
             await transport.close()
 
-    async def _get_listed_models(self) -> list[ModelCard]:
+    async def _list_or_reply(self) -> list[ModelCard]:
         """Return the listed models; none if the list fails but the named model replies."""
         try:
             return await self.list_models()
@@ -695,7 +694,8 @@ class ChatModel:
         words = f"HTTP {error.status}: {refusal.words or 'no message'}"
         if refusal.reason in {Reason.RATE, Reason.TROUBLE}:
             asked = retry_after_sec(error.retry_after)
-            return TransientError(words, retry_after_sec=asked, answered=error.status in _SERVER_IS_UP)
+            is_up = error.status in _SERVER_IS_UP
+            return TransientError(words, retry_after_sec=asked, answered=is_up, status=error.status)
         where = f"{self._place_text(path)}: {self._redact(words)}"
         if content and refusal.reason is Reason.BODY:
             return RequestTooLarge(f"{where} (the request has {_size_text(size)}; {BODY_REMEDY})")

@@ -59,6 +59,7 @@ class TransientError(Exception):
         lost: bool = False,
         costly: bool = False,
         over_time: bool = False,
+        status: int | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -75,6 +76,8 @@ class TransientError(Exception):
         """Whether the server has done its work in vain, and would most likely do so again."""
         self.over_time = over_time
         """Whether the reply took longer than the time limit, here or at a gateway."""
+        self.status = status
+        """HTTP status of an answer that reports a failure; None for any other failure."""
 
 
 class BudgetSpentError(Exception):

@@ -329,10 +329,10 @@ def _default_directory(config: RunConfig, served: ServedModel | None) -> str:
     what = served.id if served else config.agent.name.replace(":", "-")
     # Several shards may start in the same second.
     part = f"_shard-{config.schedule.shard.replace('/', '-of-')}" if config.schedule.shard else ""
-    return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{slug(what)}{part}"
+    return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{directory_name(what)}{part}"
 
 
-def slug(name: str) -> str:
+def directory_name(name: str) -> str:
     """Return a name for a directory that resembles the name of a model or an agent."""
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
 

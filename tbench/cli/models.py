@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.compare import print_comparison
-from tbench.cli.execute import execute, slug, tasks_of_run
+from tbench.cli.execute import directory_name, execute, tasks_of_run
 from tbench.cli.interruption import run_interruptibly
 from tbench.cli.printing import print_line
 from tbench.config.layers import Resolved
@@ -35,7 +35,7 @@ def in_own_directories(each: Sequence[Resolved[RunConfig]], *, resume: bool) -> 
     folder = Path(output.directory or f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}_{len(each)}-models")
     if (folder / RUN.manifest).exists():
         raise UsageError(f"{folder}: is the run of a single model; name another directory with --output")
-    directories = [str(folder / slug(resolved.config.model.name or "")) for resolved in each]
+    directories = [str(folder / directory_name(resolved.config.model.name or "")) for resolved in each]
     for directory in directories:
         if directories.count(directory) > 1:
             raise UsageError(f"{directory}: would be the directory of two models; serve them under different names")

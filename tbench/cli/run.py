@@ -283,20 +283,12 @@ def _with_earlier_shell_state(resolved: Resolved[RunConfig], earlier: EarlierRun
     return config
 
 
-_WORST_FIRST = (
-    exit_codes.INTERRUPTED,
-    exit_codes.BUG,
-    exit_codes.USAGE,
-    exit_codes.ENDPOINT_DOWN,
-    exit_codes.TOO_FEW_VERDICTS,
-)
-
-
 def exit_with_outcomes(outcomes: Iterable[RunOutcome | None], min_coverage: float) -> None:
     """Exit with the worst code for the outcomes, unless all are 0; None is a run that could not start."""
     codes = {_exit_code(outcome, min_coverage) if outcome is not None else exit_codes.USAGE for outcome in outcomes}
-    if worst := [code for code in _WORST_FIRST if code in codes]:
-        raise click.exceptions.Exit(worst[0])
+    code = exit_codes.INTERRUPTED if exit_codes.INTERRUPTED in codes else exit_codes.worst(codes)
+    if code:
+        raise click.exceptions.Exit(code)
 
 
 def _exit_code(outcome: RunOutcome, min_coverage: float) -> int:

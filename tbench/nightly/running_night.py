@@ -15,7 +15,6 @@ from tbench.nightly.journal import LOG_NAME, CheckpointRecord, NightRecord, Nigh
 from tbench.nightly.server import ServerFailed
 from tbench.text import escape_invisible, one_line
 
-_WORST_FIRST = (exit_codes.ALARM, exit_codes.BUG, exit_codes.USAGE, exit_codes.ENDPOINT_DOWN)
 """Exit codes in order of precedence, before all others. An alarm is about the model, whatever else went wrong."""
 
 
@@ -94,5 +93,4 @@ class RunningNight:
 def exit_code(record: NightRecord) -> int:
     """Return the night's exit code: that of the worst of its stages."""
     stages = [*record.stages.values(), *(stage for each in record.checkpoints for stage in each.stages.values())]
-    codes = {stage.code for stage in stages} - {0}
-    return next((code for code in _WORST_FIRST if code in codes), min(codes, default=0))
+    return exit_codes.worst(stage.code for stage in stages)
