@@ -31,6 +31,7 @@ SUBJECTS = {
     "calibration": "tests/verify/test_calibration.py",
     "tests_shown": "tests/verify/test_tests_shown.py",
     "judging": "tests/verify/test_judging.py",
+    "control_tests": "tests/verify/test_control_tests.py",
 }
 """Tests of each file of tbench/verify."""
 _LIMIT_SEC = 60

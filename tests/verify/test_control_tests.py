@@ -65,6 +65,15 @@ def altered(task: Task, name: str) -> str:
         ("assert f('ä') == b'a'; assert g() == ''", "assert f('ä') == b'b'; assert g() == 'x'"),
         ("score = float(f('x y') == ['x', 'y'])", "score = float(f('x y') == ['a', 'a'])"),
         ("assert f() == 1; g() == 1", "assert f() == 2; g() == 1"),
+        ("assert f( == 3", "assert f( == 4"),
+        ("assert f() == None", None),
+        ("assert 1 < f() == 3", None),
+        ("assert f() == (1, {2})", "assert f() == (2, {3})"),
+        ("self.assertIn(f(1), 4)", None),
+        ("self.assertEqual(f(1), 4, 'four')", "self.assertEqual(f(1), 5, 'four')"),
+        ("OTHER = 'x'\nWANTED = 'y'\nassert f() == WANTED", "OTHER = 'x'\nWANTED = 'a'\nassert f() == WANTED"),
+        ("first = second = 3\nassert f() == second", "first = second = 4\nassert f() == second"),
+        ("other, wanted = 'x', 3\nassert f() == wanted", None),
         ("return found != 4;", "return found != 5;"),
         ('if (strcmp(a, "b") != 0 || a == "b.") {', 'if (strcmp(a, "b") != 1 || a == "a.") {'),
         ("expect(f(2)).toBe(4);", "expect(f(2)).toBe(5);"),
@@ -92,6 +101,16 @@ END
 """
     expected = script.replace("== 1.5", "== 2.5").replace("== 3", "== 4")
     assert altered(task_of(script), "test.sh") == expected
+
+
+def test_directories_are_not_altered(task_of: Callable[..., Task]) -> None:
+    task = task_of(test_outputs__py="assert f() == 3")
+    (task.path / "tests" / "more.py").mkdir()
+    (task.path / "tests" / "test_more.py").mkdir()
+    task = Task.read(task.path)
+    assert altered(task, "test_outputs.py") == "assert f() == 4"
+    controlled = with_failing_test(task)
+    assert controlled is not None and controlled[0].tests["test_more.py"] == task.tests["test_more.py"]
 
 
 def test_data_files_are_not_altered(task_of: Callable[..., Task]) -> None:
