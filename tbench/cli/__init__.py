@@ -98,6 +98,11 @@ COMMANDS = {
         "Discard the reply that a trial is waiting to execute; the trial is excluded from the score.",
     ),
     "set": LazyCommand("tbench.cli.steering", "set_", "Change how many trials a run executes at once."),
+    "note": LazyCommand(
+        "tbench.cli.note",
+        "note",
+        "Write a note on a trial or on a task, with tags; or list the notes of a run.",
+    ),
     "summary": LazyCommand("tbench.cli.pages", "summary", "Print the score of a run directory."),
     "compare": LazyCommand(
         "tbench.cli.compare",
@@ -191,7 +196,7 @@ COMMANDS = {
 _HEADINGS = {
     "Run": ("run", "resume", "merge", "regrade", "calibrate", "nightly", "gate"),
     "Read": ("summary", "compare", "flaky", "power", "history", "report", "site", "view", "import", "export"),
-    "Debug": ("why", "show", "play", "diff", "debug", "fork", "blame"),
+    "Debug": ("why", "show", "note", "play", "diff", "debug", "fork", "blame"),
     "Steer": ("ps", "pause", "continue", "abort", "say", "attach", "approve", "refuse", "set"),
     "Proxies": ("extract", "replay", "leaderboard", "correlate"),
     "Tasks": ("task", "dataset", "shell"),

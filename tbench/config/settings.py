@@ -52,6 +52,7 @@ BLOCK_BYPASSING_CAPABILITIES = {"NET_ADMIN", "NET_RAW"}
 """Capabilities that get past blocked addresses: they change routes, or send frames that bypass routing."""
 _MULTIPLIER = Option(metavar="X", measured=False)
 _NOT_MEASURED = Option(measured=False)
+_PRICE = Field(default=None, ge=0, allow_inf_nan=False)
 _SMALLEST_POOL = 24
 """Longest prefix length of an address pool."""
 
@@ -463,6 +464,31 @@ class RequestsConfig(Frozen):
     """Requests at once."""
 
 
+class CostConfig(Frozen):
+    """Cost"""
+
+    measured: ClassVar[bool] = False
+
+    prompt: Annotated[float | None, Option(("--cost-prompt",))] = _PRICE
+    """Price of a million prompt tokens. `tbench summary` shows what the run cost, per solved trial."""
+    cached: Annotated[float | None, Option(("--cost-cached",))] = _PRICE
+    """Price of a million prompt tokens from the server's cache. Without it, they cost as much as others."""
+    completion: Annotated[float | None, Option(("--cost-completion",))] = _PRICE
+    """Price of a million completion tokens."""
+    hour: Annotated[float | None, Option(("--cost-hour",))] = _PRICE
+    """Price of an hour of all the endpoint's hardware. Hours are those in which an agent is at work."""
+    gpus: Annotated[int | None, Option(("--cost-gpus",))] = Field(default=None, ge=1)
+    """Number of GPUs of the endpoint, to count GPU-seconds."""
+    currency: Annotated[str, Option(("--cost-currency",), metavar="WORD")] = Field(default="USD", pattern=r"^\S{1,16}$")
+    """The currency of all prices, as one word."""
+
+    @model_validator(mode="after")
+    def _tokens_have_both_prices(self) -> CostConfig:
+        if (self.prompt is None) != (self.completion is None) or (self.cached is not None and self.prompt is None):
+            raise ValueError("prompt and completion belong together; give both prices, 0 for what is free")
+        return self
+
+
 class OutputConfig(Frozen):
     """Output"""
 
@@ -491,6 +517,7 @@ class RunConfig(Frozen):
     overrides: OverridesConfig = OverridesConfig()
     verify: VerifyConfig = VerifyConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    cost: CostConfig = CostConfig()
     output: OutputConfig = OutputConfig()
 
     @model_validator(mode="before")

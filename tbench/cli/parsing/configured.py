@@ -18,7 +18,7 @@ from tbench.cli.parsing.commands import Argument, TbenchCommand, insert_optional
 from tbench.cli.printing import print_text
 from tbench.config.layers import Layers, Resolved, Value
 from tbench.config.setting import Setting, iter_settings, section_panels
-from tbench.config.settings import RunConfig
+from tbench.config.settings import CostConfig, RunConfig
 from tbench.errors import UsageError
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -100,6 +100,16 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
     def _row(self, setting: Setting) -> tuple[str, str]:
         names, help = _record(setting)
         return names, help + (_shown_default(setting) if self.shows_defaults else "")
+
+
+COST_SETTINGS = {each.path for each in iter_settings(RunConfig) if each.section == "cost"}
+"""Prices, which a stored run can also get afterwards."""
+
+
+def given_cost(given: GivenSettings[RunConfig], stored: CostConfig) -> CostConfig:
+    """Return the prices of a stored run, with the given ones on top. Raises UsageError."""
+    values = [value for value in given.values if value.setting.path in COST_SETTINGS]
+    return given.layers.resolve(values, RunConfig(cost=stored)).config.cost
 
 
 MOST_SHOWN = 25
