@@ -53,7 +53,9 @@ COMMANDS = {
         "Explain a trial's outcome on one screen: failed tests, limits, format errors, signs, the last steps.",
     ),
     "show": LazyCommand("tbench.cli.show", "show", "Show the steps of a trial: what the model thought, typed and saw."),
-    "play": LazyCommand("tbench.cli.play", "play", "Play back the recording of a trial's terminal; Ctrl-C leaves."),
+    "play": LazyCommand(
+        "tbench.cli.recording", "play", "Play back the recording of a trial's terminal; Ctrl-C leaves."
+    ),
     "diff": LazyCommand(
         "tbench.cli.show",
         "diff",
@@ -101,7 +103,7 @@ COMMANDS = {
     "note": LazyCommand(
         "tbench.cli.note",
         "note",
-        "Write a note on a trial or on a task, with tags; or list the notes of a run.",
+        "Write a note on a trial or on a task, with tags; or list the notes of RUN, RUN/TASK or RUN/TASK/SEED.",
     ),
     "summary": LazyCommand("tbench.cli.pages", "summary", "Print the score of a run directory."),
     "compare": LazyCommand(
@@ -205,7 +207,7 @@ _HEADINGS = {
 }
 _EPILOG = (
     "-h, --help after a command shows its options; --version prints the version. Exit codes: 0 finished, 1 a bug in "
-    "tbench, 2 something to fix (an option, a task, or the machine), 3 coverage below --min-coverage or no verdict, "
+    "tbench, 2 something to fix, 3 coverage below --min-coverage or no verdict, "
     "4 the endpoint is down, 5 alarm of the nightly gate, 130 interrupted"
 )
 

@@ -468,24 +468,26 @@ class CostConfig(Frozen):
     """Cost"""
 
     measured: ClassVar[bool] = False
+    has_flags: ClassVar[bool] = False
 
-    prompt: Annotated[float | None, Option(("--cost-prompt",))] = _PRICE
-    """Price of a million prompt tokens. `tbench summary` shows what the run cost, per solved trial."""
-    cached: Annotated[float | None, Option(("--cost-cached",))] = _PRICE
+    prompt_price: float | None = _PRICE
+    """Price of a million prompt tokens. `tbench summary` then shows what the run cost, and a solved trial."""
+    cached_price: float | None = _PRICE
     """Price of a million prompt tokens from the server's cache. Without it, they cost as much as others."""
-    completion: Annotated[float | None, Option(("--cost-completion",))] = _PRICE
+    completion_price: float | None = _PRICE
     """Price of a million completion tokens."""
-    hour: Annotated[float | None, Option(("--cost-hour",))] = _PRICE
+    hour_price: float | None = _PRICE
     """Price of an hour of all the endpoint's hardware. Hours are those in which an agent is at work."""
-    gpus: Annotated[int | None, Option(("--cost-gpus",))] = Field(default=None, ge=1)
+    gpus: int | None = Field(default=None, ge=1)
     """Number of GPUs of the endpoint, to count GPU-seconds."""
-    currency: Annotated[str, Option(("--cost-currency",), metavar="WORD")] = Field(default="USD", pattern=r"^\S{1,16}$")
+    currency: str = Field(default="USD", pattern=r"^\S{1,16}$")
     """The currency of all prices, as one word."""
 
     @model_validator(mode="after")
     def _tokens_have_both_prices(self) -> CostConfig:
-        if (self.prompt is None) != (self.completion is None) or (self.cached is not None and self.prompt is None):
-            raise ValueError("prompt and completion belong together; give both prices, 0 for what is free")
+        given = [each is not None for each in (self.prompt_price, self.completion_price)]
+        if any(given) != all(given) or (self.cached_price is not None and not any(given)):
+            raise ValueError("prompt_price and completion_price belong together; give both, 0 for what is free")
         return self
 
 

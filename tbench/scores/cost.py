@@ -28,20 +28,20 @@ Tokens = tuple[int, int, int | None, int]
 class Prices(NamedTuple):
     """Prices as in the section [cost] of a configuration; None for one that is not given."""
 
-    prompt: float | None = None
-    cached: float | None = None
-    completion: float | None = None
-    hour: float | None = None
+    prompt_price: float | None = None
+    cached_price: float | None = None
+    completion_price: float | None = None
+    hour_price: float | None = None
     gpus: int | None = None
     currency: str = "USD"
 
     @property
     def are_for_tokens(self) -> bool:
-        return self.prompt is not None and self.completion is not None
+        return self.prompt_price is not None and self.completion_price is not None
 
     @property
     def are_for_time(self) -> bool:
-        return self.hour is not None or self.gpus is not None
+        return self.hour_price is not None or self.gpus is not None
 
 
 class Cost(Frozen):
@@ -95,9 +95,9 @@ def token_price(usage: Usage, prices: Prices) -> float | None:
 
 def _token_price(tokens: Tokens, prices: Prices) -> Fraction:
     prompt, completion, cached, _ = tokens
-    from_cache = 0 if cached is None or prices.cached is None else min(cached, prompt)
-    whole = (prompt - from_cache) * _exact(prices.prompt) + completion * _exact(prices.completion)
-    return (whole + from_cache * _exact(prices.cached)) / _MILLION
+    from_cache = 0 if cached is None or prices.cached_price is None else min(cached, prompt)
+    whole = (prompt - from_cache) * _exact(prices.prompt_price) + completion * _exact(prices.completion_price)
+    return (whole + from_cache * _exact(prices.cached_price)) / _MILLION
 
 
 def token_price_text(result: TrialResult, prices: Prices) -> str:
@@ -122,15 +122,15 @@ def run_cost(finals: FinalResults, prices: Prices, *, solved: int, missing: int)
     attempts = finals.attempts
     amount = sum((_token_price(each.tokens, prices) for each in attempts), Fraction())
     busy = Fraction(_busy_usec(attempts), _MILLION)
-    if prices.hour is not None:
-        amount += busy * _MILLION / _HOUR_USEC * _exact(prices.hour)
+    if prices.hour_price is not None:
+        amount += busy * _MILLION / _HOUR_USEC * _exact(prices.hour_price)
     gpu_sec = None if prices.gpus is None else busy * prices.gpus
     unknown = [
         *_unknown_attempts(attempts, missing),
         *(_unknown_tokens(attempts) if by_token else ()),
         *(_unknown_times(attempts) if by_time else ()),
     ]
-    has_amount = by_token or prices.hour is not None
+    has_amount = by_token or prices.hour_price is not None
     return Cost(
         currency=prices.currency,
         amount=float(amount) if has_amount else None,
@@ -174,7 +174,7 @@ def _is_without_model(finals: FinalResults) -> bool:
 
 def _lacks_cached(result: FinalResult, prices: Prices) -> bool:
     prompt, _, cached, _ = result.tokens
-    return prices.are_for_tokens and prices.cached is not None and cached is None and prompt > 0
+    return prices.are_for_tokens and prices.cached_price is not None and cached is None and prompt > 0
 
 
 # Seconds in which agents were at work: trials that run at once share them

@@ -86,7 +86,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
             return
         rest = {each.path for each in self._settings} - {each.path for each in daily}
         for _, title, settings in section_panels(self._configuration):
-            yield title, [each for each in settings if each.path in rest]
+            yield title, [each for each in settings if each.path in rest and each.flags]
 
     def parameters(self, setting: Setting) -> list[click.Parameter]:
         """Return the option that sets a setting, the argument, or both."""
@@ -155,7 +155,7 @@ def _parameters(setting: Setting) -> Iterator[click.Parameter]:
     if option.argument is not None:
         metavar = f"[{option.argument}]" if setting.default else option.argument
         yield click.Argument([_name(setting)], required=False, metavar=metavar, type=_Text(setting))
-    if option.argument is None or option.flags:
+    if setting.flags and (option.argument is None or option.flags):
         yield _option(setting)
 
 
