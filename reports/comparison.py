@@ -96,9 +96,10 @@ def render(site: Site, old: SiteRun, new: SiteRun) -> str:
     """Render the page of two runs, the second of which is the newer one."""
     first, second = site.compared_run(old), site.compared_run(new)
     comparison, problem, written = None, "", ""
+    costs = comparison_text.cost_lines((old.row.cost, new.row.cost))
     try:
         comparison = compare(first, second)
-        written = "\n".join(comparison_text.lines(comparison, ("A", "B")))
+        written = "\n".join((*comparison_text.lines(comparison, ("A", "B")), *costs))
     except NothingInCommon as error:
         problem = str(error)
     settings, unread = _settings(site, old, new)

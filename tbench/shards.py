@@ -23,12 +23,14 @@ from tbench.storage.run_files import (
     CONFIG_NAME,
     JOURNAL_NAME,
     LOG_NAME,
+    NOTES_NAME,
     RESULTS_NAME,
     RUN,
     TRIAL_RESULT_NAME,
     attempts,
     trial_directory,
 )
+from tbench.storage.trial_notes import note_lines
 from tbench.text import counted, names_text
 
 # Division of a run's trials, computed alike on every machine without communication.
@@ -247,6 +249,8 @@ def _copy_files(shard: FinishedShard, directory: Path, name: str) -> None:
         if trial_directory(directory, task, seed).is_dir():
             for attempt in attempts(directory, task, seed).values():
                 _rename_run(attempt / TRIAL_RESULT_NAME, name)
+    if lines := list(note_lines(shard.directory)):
+        _write_lines(directory / NOTES_NAME, iter(lines))
     if (log := shard.directory / LOG_NAME).is_file():
         with (directory / LOG_NAME).open("ab") as whole, log.open("rb") as own:
             shutil.copyfileobj(own, whole)

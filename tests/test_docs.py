@@ -212,12 +212,13 @@ def test_the_file_in_nightly_md_is_valid(tmp_path: Path) -> None:
     assert (found.config.nightly.keep, found.run.output.min_coverage, found.proxies[0].kind) == (30, 0.95, "replay")
 
 
-def test_the_file_in_configuration_md_is_valid(tmp_path: Path) -> None:
-    (file,) = [body for _, language, body in _FENCE.findall(text(CONFIGURATION)) if language == "toml"]
-    (tmp_path / "nightly.toml").write_text(file)
+def test_the_files_in_configuration_md_are_valid(tmp_path: Path) -> None:
+    file, prices = [body for _, language, body in _FENCE.findall(text(CONFIGURATION)) if language == "toml"]
+    (tmp_path / "nightly.toml").write_text(f"{file}{prices}")
     layers = Layers(RunConfig)
     config = layers.resolve(layers.file(tmp_path / "nightly.toml")).config
     assert (config.tasks.seeds, config.limits.steps, config.agent.protocol) == (10, None, "bash-tool")
+    assert None not in dict(config.cost).values()
 
 
 def test_every_command_is_in_some_page() -> None:

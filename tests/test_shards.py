@@ -31,6 +31,7 @@ from tbench.storage.read_run import read_run
 from tbench.storage.run_files import trial_directory
 from tbench.storage.run_store import RunStore
 from tbench.storage.summaries import make_summary
+from tbench.storage.trial_notes import append_note, new_note
 from tbench.tasks.sources import TaskSet, read_tasks
 
 # Dividing trials among shards: alike on every machine, no trial twice, and balanced.
@@ -156,6 +157,16 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
     content = json.loads(file.read_text())
     change(content)
     file.write_text(json.dumps(content))
+
+
+async def test_the_notes_of_all_shards_are_kept(tmp_path: Path, shards: list[Path]) -> None:
+    noted = []
+    for shard in shards:
+        trial = read_run(shard).results[0]
+        noted.append((trial.task, trial.seed))
+        append_note(shard, new_note(*noted[-1], trial.trial, ("slow",), ""))
+    merge(shards, tmp_path / "whole")
+    assert sorted(read_run(tmp_path / "whole").tags) == sorted(noted)
 
 
 async def test_the_whole_has_what_a_run_without_shards_has(tmp_path: Path, tasks: TaskSet, shards: list[Path]) -> None:

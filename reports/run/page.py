@@ -18,7 +18,7 @@ from reports.page_paths import compare_page, night_page, run_page
 from reports.run.effort import effort_data
 from reports.run.grid import grid_data, status_bar
 from reports.run.links import FileLinks, RunLinks, SiteLinks
-from reports.run.validity import validity_checks
+from reports.run.validity import ValidityCheck, validity_checks
 from reports.site.changes import score_change
 from reports.site.content import Site, SiteRun
 from reports.site.states import state_of
@@ -253,7 +253,8 @@ def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any
     """Return the content that both pages of a run share."""
     model = run.model or summary.model
     counts = Counter(cell.status for row in summary.tasks for cell in row.cells)
-    trial_links = _trial_links(summary, links)
+    checks = validity_checks(run, summary)
+    trial_links = _trial_links(summary, checks, links)
     return {
         "name": run.name,
         "headline": make_headline(run, summary),
@@ -262,7 +263,7 @@ def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any
         "counts": counts,
         "status_bar": status_bar(counts, "Trials: "),
         "seed_strip": _seed_strip(summary),
-        "checks": validity_checks(run, summary),
+        "checks": checks,
         "trial_links": trial_links,
         "links": links,
         "numbers": {row.task: number for number, row in enumerate(summary.tasks)},
@@ -276,9 +277,9 @@ def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any
     }
 
 
-def _trial_links(summary: Summary, links: RunLinks) -> dict[str, str]:
+def _trial_links(summary: Summary, checks: Sequence[ValidityCheck], links: RunLinks) -> dict[str, str]:
     """Return links to the trials that checks and errors name, by `TASK seed SEED`."""
-    named = {flag.trial for flag in summary.flags} | {group.example_trial for group in summary.errors}
+    named = {trial for check in checks for trial, _ in check.trials} | {each.example_trial for each in summary.errors}
     found = {
         name: links.trial(row.task, cell)
         for row in summary.tasks

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from tbench.scores.summary import Flag, Summary
 from tbench.storage.read_run import StoredRun
+from tbench.storage.trial_notes import TrialNote
 from tbench.text import counted, names_text
 
 FLAGS_SHOWN = 50
@@ -55,6 +56,7 @@ def validity_checks(run: StoredRun, summary: Summary) -> tuple[ValidityCheck, ..
         _pressure(run, summary),
         *_replies(summary),
         *_humans(summary),
+        *_people(run, summary),
         *_repeated_results(summary),
         *_remarks(summary),
         *_other_results(summary),
@@ -155,6 +157,18 @@ def _humans(summary: Summary) -> Iterator[ValidityCheck]:
     if touched := summary.counts.human_touched:
         words = f"a human typed in {counted(touched, 'trial')} that {'counts' if touched == 1 else 'count'}"
         yield ValidityCheck(Standing.BAD, "Human input", words)
+
+
+def _people(run: StoredRun, summary: Summary) -> Iterator[ValidityCheck]:
+    if notes := run.trial_notes:
+        words = summary.tags_line or f"{counted(len(notes), 'note')} without tags"
+        named = tuple((_noted_trial(note), note.words) for note in notes[:FLAGS_SHOWN])
+        details = (f"and {counted(len(notes) - len(named), 'more note')}",) if len(notes) > len(named) else ()
+        yield ValidityCheck(Standing.DOUBT, "Notes", f"{words}; the score counts them as all others", named, details)
+
+
+def _noted_trial(note: TrialNote) -> str:
+    return note.task if note.seed is None else f"{note.task} seed {note.seed}"
 
 
 def _repeated_results(summary: Summary) -> Iterator[ValidityCheck]:

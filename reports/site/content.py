@@ -12,6 +12,7 @@ from pathlib import Path
 
 from reports.page_paths import night_page, run_page, series_page, slug
 from tbench.errors import UsageError
+from tbench.history.directories import stamp
 from tbench.history.index import RunHistory
 from tbench.history.rows import RunRow
 from tbench.scores.comparing.compared_run import ComparedRun
@@ -19,7 +20,7 @@ from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.verdict import GateVerdict, JudgedNight
 from tbench.storage.read_run import StoredRun, read_run
-from tbench.storage.run_files import is_abandoned
+from tbench.storage.run_files import CONFIG_NAME, NOTES_NAME, RESULTS_NAME, is_abandoned
 
 # The gate's verdict on each run of a series at the time when it was the last one.
 
@@ -236,7 +237,7 @@ class Site:
 
     def read_run(self, run: SiteRun) -> StoredRun:
         """Read the run from its directory. Raises RunUnreadable."""
-        return _read(run.row.path)
+        return _read(run.row.path, stamp(run.row.path, (CONFIG_NAME, RESULTS_NAME, NOTES_NAME)))
 
     def last_good_before(self, run: SiteRun) -> SiteRun | None:
         """Return the last run of the series before this one that ended with enough coverage and is in no drop."""
@@ -280,7 +281,8 @@ class Site:
 
 
 @lru_cache(maxsize=_RUNS_KEPT)
-def _read(path: Path) -> StoredRun:
+def _read(path: Path, _stamp: str) -> StoredRun:
+    """Read a run, unless it was read when its files had the same stamp."""
     return read_run(path)
 
 

@@ -177,7 +177,7 @@ def _night_run(site: Site, run: SiteRun) -> dict[str, Any]:
         "trials": _trials_of(site, run, [*moved, *lost]),
         "trials_before": _trials_of(site, good, moved) if good is not None else {},
         "alarm": _alarm(site, series, run),
-        "gate": gate_text(series, run),
+        "gate": "; ".join(filter(None, (gate_text(series, run), run.row.cost.line if run.row.cost else ""))),
         "hindsight": hindsight_note(series, run),
     }
 

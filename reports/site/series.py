@@ -34,6 +34,7 @@ def render(site: Site, series: RunSeries) -> str:
         last=series.last_over,
         state=state_of(series, series.last),
         runs=runs,
+        has_cost=any(run.row.cost is not None for run in series.runs),
         chart=history_chart(series, series.page),
         score=score_text(series.last_over.row) if series.last_over is not None else "",
         legend=chart_legend(series),

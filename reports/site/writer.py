@@ -35,13 +35,13 @@ from tbench.history.database import default_index
 from tbench.history.directories import stamp
 from tbench.history.index import RunHistory
 from tbench.storage.read_run import RunUnreadable
-from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
+from tbench.storage.run_files import CONFIG_NAME, NOTES_NAME, RESULTS_NAME
 
 _STAMP_NAME, _COMPARED_NAME = ".written", ".compared"
 MARKER_NAME = ".tbench-site"
 """First file of every site. A folder that is not empty is only written to if it contains this file."""
 _MARKER = b"tbench writes pages into this folder. It writes into no other folder that is not empty.\n"
-_MADE_OF = (CONFIG_NAME, RESULTS_NAME, "trials")
+_MADE_OF = (CONFIG_NAME, RESULTS_NAME, NOTES_NAME, "trials")
 """Files of a run whose change means that its trials changed; removing recordings touches the folder."""
 _ASSETS = "assets"
 _FOLDERS = (_ASSETS, *(str(Path(page).parent) for page in (NIGHTS, SERIES, TASKS, COMPARE)), "runs")

@@ -19,10 +19,12 @@ from reports.trial.page_text import cut, shorten_at_lines, text_budget
 from reports.trial.section import StepTimes, TrialSection, read_sections
 from reports.trial.steps import ReplyTexts, omitted_steps, step_cards, timeline
 from tbench.results import TrialResult, is_weak
+from tbench.scores.cost import token_price_text
 from tbench.scores.summarise import time_split, trial_status
 from tbench.scores.summary import Status
 from tbench.storage.read_run import StoredRun
 from tbench.storage.stored_trial import inspection_commands, rerun_command
+from tbench.storage.summaries import prices_of
 from tbench.text import counted
 
 _WORDS = {Status.PASS: "passed", Status.PARTIAL: "passed in part", Status.FAIL: "failed", Status.ERROR: "no verdict"}
@@ -71,7 +73,8 @@ def _page(
         words=_WORDS[status],
         times=times,
         bar=stacked_bar(times, label="where the time went: " + ", ".join(part.words for part in times)),
-        remarks=list(_remarks(result)),
+        cost=token_price_text(result, prices_of(stored)),
+        remarks=[*_notes(stored, result), *_remarks(result)],
         seeds=near,
         attempts=own if len(own) > 1 else (),
         before=last[at - 1] if at > 0 else None,
@@ -91,6 +94,13 @@ def _times(result: TrialResult) -> Iterator[BarPart]:
     for name, sec in time_split([result]).parts().items():
         if sec >= 0.05:
             yield BarPart(name, sec, f"{name} {seconds(sec)}")
+
+
+def _notes(stored: StoredRun, result: TrialResult) -> Iterator[tuple[str, str]]:
+    """Yield the notes that people wrote about the trial or its task, each with a label."""
+    for note in stored.trial_notes:
+        if note.is_about(result.task, result.seed):
+            yield "note", note.words
 
 
 def _remarks(result: TrialResult) -> Iterator[tuple[str, str]]:

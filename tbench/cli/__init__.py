@@ -53,7 +53,9 @@ COMMANDS = {
         "Explain a trial's outcome on one screen: failed tests, limits, format errors, signs, the last steps.",
     ),
     "show": LazyCommand("tbench.cli.show", "show", "Show the steps of a trial: what the model thought, typed and saw."),
-    "play": LazyCommand("tbench.cli.play", "play", "Play back the recording of a trial's terminal; Ctrl-C leaves."),
+    "play": LazyCommand(
+        "tbench.cli.recording", "play", "Play back the recording of a trial's terminal; Ctrl-C leaves."
+    ),
     "diff": LazyCommand(
         "tbench.cli.show",
         "diff",
@@ -98,6 +100,11 @@ COMMANDS = {
         "Discard the reply that a trial is waiting to execute; the trial is excluded from the score.",
     ),
     "set": LazyCommand("tbench.cli.steering", "set_", "Change how many trials a run executes at once."),
+    "note": LazyCommand(
+        "tbench.cli.note",
+        "note",
+        "Write a note on a trial or on a task, with tags; or list the notes of RUN, RUN/TASK or RUN/TASK/SEED.",
+    ),
     "summary": LazyCommand("tbench.cli.pages", "summary", "Print the score of a run directory."),
     "compare": LazyCommand(
         "tbench.cli.compare",
@@ -191,7 +198,7 @@ COMMANDS = {
 _HEADINGS = {
     "Run": ("run", "resume", "merge", "regrade", "calibrate", "nightly", "gate"),
     "Read": ("summary", "compare", "flaky", "power", "history", "report", "site", "view", "import", "export"),
-    "Debug": ("why", "show", "play", "diff", "debug", "fork", "blame"),
+    "Debug": ("why", "show", "note", "play", "diff", "debug", "fork", "blame"),
     "Steer": ("ps", "pause", "continue", "abort", "say", "attach", "approve", "refuse", "set"),
     "Proxies": ("extract", "replay", "leaderboard", "correlate"),
     "Tasks": ("task", "dataset", "shell"),
@@ -200,8 +207,7 @@ _HEADINGS = {
 }
 _EPILOG = (
     "-h, --help after a command shows its options; --version prints the version. Exit codes: 0 finished, 1 a bug in "
-    "tbench, 2 something to fix (an option, a task, or the machine), 3 coverage below --min-coverage or no verdict, "
-    "4 the endpoint is down, 5 alarm of the nightly gate, 130 interrupted"
+    "tbench, 2 something to fix, 3 too few verdicts, 4 the endpoint is down, 5 alarm of the gate, 130 interrupted"
 )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,14 +14,17 @@ import click
 
 from tbench.cli.common import json_option, runs_argument
 from tbench.cli.parsing.commands import TbenchCommand
+from tbench.cli.parsing.configured import COST_SETTINGS, ConfiguredCommand, GivenSettings, given_cost
 from tbench.cli.parsing.values import Number, OneOf
 from tbench.cli.printing import print_line, print_text
+from tbench.config.settings import CostConfig, RunConfig
 
 if TYPE_CHECKING:
     from tbench.api.stored_runs import Repeats
     from tbench.scores.comparing.compare import Comparison
     from tbench.scores.comparing.compared_run import ComparedRun
     from tbench.scores.comparing.noise import PowerPlan, TaskSolveRate
+    from tbench.scores.cost import Cost
     from tbench.scores.tables import Sheet
     from tbench.storage.read_run import StoredRun
 
@@ -67,24 +71,41 @@ def _plain(block: Block) -> str:
 # `tbench compare`
 
 
-@click.command(cls=TbenchCommand)
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=COST_SETTINGS)
 @runs_argument("Two or more run directories, or .jsonl files of results; the first is the base.")
 @click.option("--anyway", is_flag=True, help="Compare even if runs are unfinished or have different settings.")
 @click.option("--all-tasks", is_flag=True, help="Show every common task, not only those that differ.")
 @format_option
 @json_option
-def compare(runs: tuple[Path, ...], anyway: bool, all_tasks: bool, form: OutputFormat, as_json: bool) -> None:
+def compare(
+    runs: tuple[Path, ...],
+    anyway: bool,
+    all_tasks: bool,
+    form: OutputFormat,
+    as_json: bool,
+    given: GivenSettings[RunConfig],
+) -> None:
     """Compare runs, paired by task and seed: difference, error, exact p-value, and the tasks that changed."""
-    print_comparison(runs, "json" if as_json else form, anyway=anyway, all_tasks=all_tasks)
+    cost = partial(given_cost, given)
+    print_comparison(runs, "json" if as_json else form, anyway=anyway, all_tasks=all_tasks, cost=cost)
 
 
 def print_comparison(
-    runs: Sequence[Path], form: OutputFormat | Literal["line"], *, anyway: bool = False, all_tasks: bool = False
+    runs: Sequence[Path],
+    form: OutputFormat | Literal["line"],
+    *,
+    anyway: bool = False,
+    all_tasks: bool = False,
+    cost: Callable[[CostConfig], CostConfig] = lambda stored: stored,
 ) -> None:
-    """Print the comparison of runs; the form `line` is one line of JSON. Raises UsageError."""
+    """Print the comparison of runs; the form `line` is one line of JSON. Raises UsageError.
+
+    `cost` returns the prices to use in place of a run's stored ones.
+    """
     from tbench.api.stored_runs import compared_runs, comparison_doubts, read_runs, remarks
     from tbench.errors import UsageError
     from tbench.scores.comparing.compare import compare_all
+    from tbench.storage.summaries import make_summary, stored_cost
 
     if len(runs) < 2:
         raise UsageError(f"{runs[0]}: only one run; give two or more")
@@ -95,8 +116,9 @@ def print_comparison(
         raise UsageError(f"{'; '.join(doubts)}; --anyway compares them anyway")
     comparisons = compare_all(sides)
     notes = [*doubts, *remarks(runs, stored)]
+    costs = [make_summary(run, intervals=False, cost=cost(stored_cost(run))).cost for run in stored]
     if form == "json" or form == "line":
-        document = _as_json(runs, stored, sides, comparisons, notes)
+        document = _as_json(runs, stored, sides, comparisons, notes, costs)
         if form == "line":
             print_text(json.dumps({"kind": "comparison", **document}, ensure_ascii=False))
         else:
@@ -107,11 +129,15 @@ def print_comparison(
     if form == "csv":
         print_text(_as_csv(sides, comparisons, all_tasks), nl=False)
     else:
-        print_blocks(form, _blocks(stored, sides, comparisons, all_tasks))
+        print_blocks(form, _blocks(stored, sides, comparisons, costs, all_tasks))
 
 
 def _blocks(
-    stored: Sequence[StoredRun], sides: Sequence[ComparedRun], comparisons: Sequence[Comparison], all_tasks: bool
+    stored: Sequence[StoredRun],
+    sides: Sequence[ComparedRun],
+    comparisons: Sequence[Comparison],
+    costs: Sequence[Cost | None],
+    all_tasks: bool,
 ) -> Iterator[Block]:
     from tbench.scores.comparing import comparison_text
 
@@ -122,6 +148,7 @@ def _blocks(
     for comparison, (first, second), pair in zip(comparisons, combinations(sides, 2), names, strict=True):
         yield list(comparison_text.lines(comparison, pair, together=len(comparisons)))
         yield comparison_text.task_sheet(comparison, first, second, pair, every=all_tasks)
+    yield list(comparison_text.cost_lines(costs))
 
 
 def _as_csv(sides: Sequence[ComparedRun], comparisons: Sequence[Comparison], all_tasks: bool) -> str:
@@ -143,7 +170,9 @@ def _as_json(
     sides: Sequence[ComparedRun],
     comparisons: Sequence[Comparison],
     notes: Sequence[str],
+    costs: Sequence[Cost | None],
 ) -> dict[str, Any]:
+    from tbench.scores.cost import cost_ratio
     from tbench.storage.comparable import fingerprint
 
     runs = [
@@ -152,10 +181,14 @@ def _as_json(
             "path": str(path),
             "model": run.model,
             "fingerprint": None if run.document is None else fingerprint(run),
+            "cost": None if cost is None else cost.model_dump(mode="json"),
         }
-        for path, side, run in zip(paths, sides, stored, strict=True)
+        for path, side, run, cost in zip(paths, sides, stored, costs, strict=True)
     ]
-    found = [each.model_dump(mode="json") for each in comparisons]
+    found = [
+        {**each.model_dump(mode="json"), "cost_ratio": cost_ratio(*pair)}
+        for each, pair in zip(comparisons, combinations(costs, 2), strict=True)
+    ]
     return {"schema_version": 1, "runs": runs, "comparisons": found, "notes": list(notes)}
 
 

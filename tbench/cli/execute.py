@@ -8,7 +8,7 @@ import gc
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -26,7 +26,7 @@ from tbench.cli.printing import print_line, print_text
 from tbench.cli.progress import progress
 from tbench.cli.run_log import run_log
 from tbench.config.document import Locked, RunDocument, RunPlan
-from tbench.config.settings import AUTO_FALLBACK, AUTO_MAX, RunConfig, SandboxConfig
+from tbench.config.settings import AUTO_FALLBACK, AUTO_MAX, CostConfig, RunConfig, SandboxConfig
 from tbench.errors import UsageError
 from tbench.events import EndpointPresence, Event, Events, Note
 from tbench.fleet.engines import Engines, remove_on_machines_in_child
@@ -362,17 +362,28 @@ def tuned_gc() -> Iterator[None]:
         gc.unfreeze()
 
 
-def print_summary(directory: Path, form: SummaryForm = "text", *, population: bool = False) -> None:
+def print_summary(
+    directory: Path,
+    form: SummaryForm = "text",
+    *,
+    population: bool = False,
+    without: Sequence[str] = (),
+    cost: Callable[[CostConfig], CostConfig] = lambda stored: stored,
+) -> None:
     """Print the score of a run directory, after a run or later.
 
-    The form `brief` leaves out details and adds the next commands; `line` is one line of JSON.
+    The form `brief` leaves out details and adds the next commands; `line` is one line of JSON. A second score is
+    `without` trials that have any of these tags. `cost` returns the prices to use in place of the stored ones.
     """
     import json
 
+    from tbench.scores.final_results import FinalResults
     from tbench.scores.tables import render
-    from tbench.storage.summaries import read_summary
+    from tbench.storage.summaries import make_summary, stored_cost
 
-    stored, summary = read_summary(directory, population=population)
+    finals = FinalResults()
+    stored = read_run(directory, finals.add)
+    summary = make_summary(stored, finals, population=population, without=without, cost=cost(stored_cost(stored)))
     for note in stored.notes:
         print_line(f"note: {note}", err=True)
     if form == "json":

@@ -78,6 +78,8 @@ def _options(form: str, only: str) -> list[Callable[[Decorated], Decorated]]:
             multiple=True,
             help="Only tasks whose name matches this glob; repeatable.",
         ),
+        click.option("--tag", "tags", metavar="NAME", multiple=True, help="Only trials with this tag; repeatable."),
+        click.option("--without", metavar="TAG", multiple=True, help="No trials with this tag; repeatable."),
     ]
 
 
@@ -128,6 +130,8 @@ def atif(
     only: Only,
     min_reward: float | None,
     tasks: tuple[str, ...],
+    tags: tuple[str, ...],
+    without: tuple[str, ...],
     linear: bool,
 ) -> None:
     """Write trajectories as ATIF 1.8 documents, one per trial."""
@@ -136,7 +140,7 @@ def atif(
     from tbench.storage.record_directory import new_directory
 
     target = output_directory(runs, output, "atif")
-    choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks)
+    choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks, tags=tags, without=without)
     stored, left_out, count = read_runs(runs), LeftOutTrials(), 0
     with new_directory(target) as directory:
         for name, run in stored.items():
@@ -166,6 +170,8 @@ def sft(
     only: Only,
     min_reward: float | None,
     tasks: tuple[str, ...],
+    tags: tuple[str, ...],
+    without: tuple[str, ...],
     thinking: Thinking,
     with_flagged: bool,
     with_human: bool,
@@ -176,7 +182,7 @@ def sft(
     from tbench.storage.record_directory import new_directory
 
     target = output_directory(runs, output, "sft")
-    choice = TrialChoice(only, min_reward, tasks, with_flagged=with_flagged, with_human=with_human)
+    choice = TrialChoice(only, min_reward, tasks, with_flagged, with_human, tags, without)
     stored, left_out = read_runs(runs), LeftOutTrials()
     with new_directory(target) as directory:
         data = TrainingData(directory, thinking)
@@ -199,7 +205,13 @@ def sft(
 @click.command(cls=TbenchCommand)
 @export_options("harbor", only="all")
 def harbor(
-    runs: tuple[Path, ...], output: Path | None, only: Only, min_reward: float | None, tasks: tuple[str, ...]
+    runs: tuple[Path, ...],
+    output: Path | None,
+    only: Only,
+    min_reward: float | None,
+    tasks: tuple[str, ...],
+    tags: tuple[str, ...],
+    without: tuple[str, ...],
 ) -> None:
     """Write runs as Harbor jobs that its viewer and other commands can read."""
     from tbench.exchange.harbor import write_harbor_job
@@ -207,7 +219,7 @@ def harbor(
     from tbench.storage.record_directory import new_directory
 
     target = output_directory(runs, output, "harbor")
-    choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks)
+    choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks, tags=tags, without=without)
     stored, left_out, count = read_runs(runs), LeftOutTrials(), 0
     with new_directory(target) as directory:
         for name, run in stored.items():

@@ -16,6 +16,7 @@ from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import PATH_TYPE, Integer
 from tbench.cli.printing import print_line, print_text, table_lines
 from tbench.errors import UsageError
+from tbench.scores.cost import Cost
 
 if TYPE_CHECKING:
     from tbench.history.index import RunHistory
@@ -118,8 +119,9 @@ def _show_runs(
         document = {"index": str(history.file), "changes": counts, "runs": runs, "proxies": of_proxies}
         _print_json({**document, "remarks": list(remarks)})
         return
-    heads = ("run", "begun", "model", "dataset", ">score", ">coverage", ">k", ">tokens", ">wall", "")
-    for line in table_lines(heads, [_cells(row, roots) for row in rows]):
+    costs = ("cost",) if any(row.cost is not None for row in rows) else ()
+    heads = ("run", "begun", "model", "dataset", ">score", ">coverage", ">k", ">tokens", ">wall", *costs, "")
+    for line in table_lines(heads, [_cells(row, roots, has_cost=bool(costs)) for row in rows]):
         print_line(line)
     if not rows:
         print_line("no runs")
@@ -130,7 +132,7 @@ def _show_runs(
     _print_remarks(remarks)
 
 
-def _cells(row: RunRow, roots: Sequence[Path]) -> tuple[str, ...]:
+def _cells(row: RunRow, roots: Sequence[Path], *, has_cost: bool) -> tuple[str, ...]:
     from tbench.cli.progress import duration
 
     return (
@@ -143,6 +145,7 @@ def _cells(row: RunRow, roots: Sequence[Path]) -> tuple[str, ...]:
         str(len(row.seeds)),
         _tokens(row),
         "-" if row.wall_sec is None else duration(row.wall_sec),
+        *(("-" if row.cost is None else row.cost.words,) if has_cost else ()),
         _state(row),
     )
 
@@ -260,7 +263,13 @@ def _print_remarks(remarks: Sequence[str]) -> None:
 
 def _plain(row: RunRow | ProxyRow | TaskPoint) -> dict[str, Any]:
     """Return the fields of a row for JSON."""
-    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(row).items()}
+    return {name: _json_value(value) for name, value in asdict(row).items()}
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Cost):
+        return value.model_dump(mode="json")
+    return str(value) if isinstance(value, Path) else value
 
 
 def _print_json(value: dict[str, Any]) -> None:

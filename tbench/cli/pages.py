@@ -7,14 +7,17 @@ import faulthandler
 import os
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
 
 from tbench.cli.common import json_option
 from tbench.cli.parsing.commands import Argument, TbenchCommand
+from tbench.cli.parsing.configured import COST_SETTINGS, ConfiguredCommand, GivenSettings, given_cost
 from tbench.cli.parsing.values import PATH_TYPE, Integer, OneOf
 from tbench.cli.printing import print_line
+from tbench.config.settings import RunConfig
 
 # `tbench report`
 
@@ -127,7 +130,7 @@ def _cache_directory(folder: Path) -> Iterator[Path]:
 # `tbench summary`
 
 
-@click.command(cls=TbenchCommand)
+@click.command(cls=ConfiguredCommand, configuration=RunConfig, only=COST_SETTINGS)
 @click.argument(
     "run", cls=Argument, metavar="RUN", type=PATH_TYPE, help="A run directory, or one with a results.jsonl."
 )
@@ -137,9 +140,16 @@ def _cache_directory(folder: Path) -> Iterator[Path]:
     default="sample",
     help="Standard deviation after ±: with n - 1 (sample) or n (population) in the denominator.",
 )
+@click.option(
+    "--without",
+    metavar="TAG",
+    multiple=True,
+    help="Also print the score without the trials that people tagged so (tbench note); repeatable.",
+)
 @json_option
-def summary(run: Path, std: str, as_json: bool) -> None:
+def summary(run: Path, std: str, without: tuple[str, ...], as_json: bool, given: GivenSettings[RunConfig]) -> None:
     """Print the score of a run directory."""
     from tbench.cli.execute import print_summary
 
-    print_summary(run, "json" if as_json else "text", population=std == "population")
+    cost = partial(given_cost, given)
+    print_summary(run, "json" if as_json else "text", population=std == "population", without=without, cost=cost)

@@ -12,7 +12,7 @@ import click
 from tbench import exit_codes
 from tbench.cli.common import json_option, reject_pull_with_build, runs_argument, task_option, with_endpoint
 from tbench.cli.parsing.commands import Argument, TbenchCommand, insert_optional_values
-from tbench.cli.parsing.configured import ConfiguredCommand, GivenSettings
+from tbench.cli.parsing.configured import COST_SETTINGS, ConfiguredCommand, GivenSettings
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, UnknownValue
 from tbench.cli.printing import print_line
 from tbench.config.layers import AGENT_LOOP_SETTINGS
@@ -326,6 +326,7 @@ _CHANGEABLE_SETTINGS = {
     *("overrides.build_timeout_multiplier", "overrides.healthcheck_timeout_multiplier"),
     *("sandbox.pull", "sandbox.pull_concurrency", "sandbox.pull_timeout_sec", "sandbox.prefetch"),
     "sandbox.drop_images",
+    *COST_SETTINGS,
     *("sandbox.container_proxy", *_MACHINE_SETTINGS),
     *("output.min_coverage", "output.log_level", "output.verbosity", "output.json_lines"),
 }

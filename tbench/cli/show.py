@@ -29,9 +29,11 @@ StyledLine = str
 
 
 def head_lines(trial: StoredTrial) -> Iterator[StyledLine]:
-    """Yield the trial's name, agent and outcome."""
+    """Yield the trial's name, the notes on it, agent and outcome."""
     result = trial.result
     yield click.style(trial.name, bold=True)
+    for note in trial.notes:
+        yield _with_label("note", note.words, fg="cyan")
     if result is None:
         yield "no result: the trial is still running, or was interrupted"
         return

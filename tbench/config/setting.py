@@ -83,6 +83,9 @@ class Setting:
 
     @property
     def flags(self) -> tuple[str, ...]:
+        """Names of the option; none for a section that is only for files, `-c` and the environment."""
+        if not getattr(self.part, "has_flags", True):
+            return ()
         named = tuple(flag.partition("/")[0] for flag in self.option.flags)
         return named or (f"--{self.name.removesuffix('_sec').replace('_', '-')}",)
 

@@ -52,6 +52,7 @@ BLOCK_BYPASSING_CAPABILITIES = {"NET_ADMIN", "NET_RAW"}
 """Capabilities that get past blocked addresses: they change routes, or send frames that bypass routing."""
 _MULTIPLIER = Option(metavar="X", measured=False)
 _NOT_MEASURED = Option(measured=False)
+_PRICE = Field(default=None, ge=0, allow_inf_nan=False)
 _SMALLEST_POOL = 24
 """Longest prefix length of an address pool."""
 
@@ -463,6 +464,33 @@ class RequestsConfig(Frozen):
     """Requests at once."""
 
 
+class CostConfig(Frozen):
+    """Cost"""
+
+    measured: ClassVar[bool] = False
+    has_flags: ClassVar[bool] = False
+
+    prompt_price: float | None = _PRICE
+    """Price of a million prompt tokens. `tbench summary` then shows what the run cost, and a solved trial."""
+    cached_price: float | None = _PRICE
+    """Price of a million prompt tokens from the server's cache. Without it, they cost as much as others."""
+    completion_price: float | None = _PRICE
+    """Price of a million completion tokens."""
+    hour_price: float | None = _PRICE
+    """Price of an hour of all the endpoint's hardware. Hours are those in which an agent is at work."""
+    gpus: int | None = Field(default=None, ge=1)
+    """Number of GPUs of the endpoint, to count GPU-seconds."""
+    currency: str = Field(default="USD", pattern=r"^\S{1,16}$")
+    """The currency of all prices, as one word."""
+
+    @model_validator(mode="after")
+    def _tokens_have_both_prices(self) -> CostConfig:
+        given = [each is not None for each in (self.prompt_price, self.completion_price)]
+        if any(given) != all(given) or (self.cached_price is not None and not any(given)):
+            raise ValueError("prompt_price and completion_price belong together; give both, 0 for what is free")
+        return self
+
+
 class OutputConfig(Frozen):
     """Output"""
 
@@ -491,6 +519,7 @@ class RunConfig(Frozen):
     overrides: OverridesConfig = OverridesConfig()
     verify: VerifyConfig = VerifyConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    cost: CostConfig = CostConfig()
     output: OutputConfig = OutputConfig()
 
     @model_validator(mode="before")

@@ -435,6 +435,9 @@ def _benchmark_data(trial: ExportedTrial, part: ExportedPart) -> AtifFields:
         "started_at": result.started_at.isoformat(),
         "finished_at": result.finished_at.isoformat(),
     }
+    if trial.notes:
+        kept = {"time", "author", "tags", "text"}
+        about["notes"] = [note.model_dump(mode="json", include=kept) for note in trial.notes]
     if step is not None:
         about |= {"task_step": step.name, "trial_reward": result.reward}
     return about

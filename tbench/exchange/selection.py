@@ -5,7 +5,7 @@ Nothing is written. A trial with truncated or missing files is skipped and does 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,6 +17,7 @@ from tbench.results import TaskStepResult, TrialResult, is_weak
 from tbench.reward import canonical
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_trajectory
 from tbench.storage.run_files import trial_directory
+from tbench.storage.trial_notes import TrialNote
 from tbench.text import counted
 
 Only = Literal["all", "scored", "passed", "failed"]
@@ -37,10 +38,18 @@ class TrialChoice:
     """Whether to include trials with strong signs of tampering."""
     with_human: bool = True
     """Whether to include trials in which a person intervened."""
+    tags: tuple[str, ...] = ()
+    """Tags of which a trial must have one; empty selects all."""
+    without: tuple[str, ...] = ()
+    """Tags of which a trial must have none."""
 
-    def why_not(self, result: TrialResult) -> str:
-        """Return the reason to leave a trial out; empty for a selected trial."""
+    def why_not(self, result: TrialResult, tags: Collection[str] = ()) -> str:
+        """Return the reason to leave a trial with these tags out; empty for a selected trial."""
         reward = result.reward
+        if self.tags and set(tags).isdisjoint(self.tags):
+            return f"not tagged {' or '.join(self.tags)}"
+        if unwanted := sorted(set(tags) & set(self.without)):
+            return f"tagged {unwanted[0]}"
         if self.tasks and not any(fnmatchcase(result.task, glob) for glob in self.tasks):
             return "of other tasks"
         if reward is None and (self.only != "all" or self.min_reward is not None):
@@ -77,6 +86,11 @@ class ExportedTrial:
     parts: tuple[ExportedPart, ...]
 
     @property
+    def notes(self) -> list[TrialNote]:
+        """Notes that people wrote about the trial or its task."""
+        return [note for note in self.run.trial_notes if note.is_about(self.result.task, self.result.seed)]
+
+    @property
     def place(self) -> Path:
         """Path of the trial's directory relative to the run's."""
         return self.directory.relative_to(self.run.path)
@@ -111,10 +125,11 @@ def select_trials(
 
     All others are added to `left_out`; with `needs_trajectory`, also trials without a trajectory.
     """
+    tags = run.tags
     for result in run.results:
         if not result.final:
             continue
-        if why := choice.why_not(result):
+        if why := choice.why_not(result, tags.get((result.task, result.seed), ())):
             left_out.add(why)
             continue
         directory = trial_directory(run.path, result.task, result.seed, result.attempt)

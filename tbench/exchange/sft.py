@@ -55,6 +55,7 @@ def _metadata(trial: ExportedTrial, part: ExportedPart) -> Fields:
         "outcome": result.outcome if step is None else step.outcome,
         "agent": result.agent,
         "model": result.model,
+        "tags": sorted({tag for note in trial.notes for tag in note.tags}),
     }
 
 

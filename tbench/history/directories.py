@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tbench.history.records import PROXIES, RESULT_NAME
-from tbench.storage.run_files import CONFIG_NAME, RESULTS_NAME
+from tbench.storage.run_files import CONFIG_NAME, NOTES_NAME, RESULTS_NAME
 
 _RUN_FILES = (CONFIG_NAME, RESULTS_NAME)
 
@@ -76,7 +76,7 @@ def _scan(folder: Path, device: int, found: FoundRuns, linked: list[Path]) -> It
         listed = list(entries)
     names = {entry.name for entry in listed}
     if not names.isdisjoint(_RUN_FILES):
-        found.directories.append(FoundDirectory(folder, device, stamp(folder, _RUN_FILES)))
+        found.directories.append(FoundDirectory(folder, device, stamp(folder, (*_RUN_FILES, NOTES_NAME))))
         return
     if manifest := next((name for name in PROXIES if name in names), None):
         stamped = stamp(folder, (manifest, RESULT_NAME))

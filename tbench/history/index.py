@@ -16,6 +16,7 @@ from tbench.errors import UsageError
 from tbench.history.database import DamagedIndex, connect, make_tables, replace_damaged, sqlite_errors, transaction
 from tbench.history.rows import Changes, DayRow, ModelRow, ProxyRow, RunRow, TaskPoint, TrialRow
 from tbench.history.update import IndexPaths, IndexUpdate, Progress
+from tbench.scores.cost import Cost
 from tbench.scores.gate.nights import Night, run_identity
 from tbench.scores.statistics import RewardTable
 from tbench.scores.summary import ErrorGroup
@@ -165,6 +166,7 @@ class RunHistory:
         known["seeds"] = tuple(json.loads(known["seeds"]))
         known["per_seed"] = tuple(json.loads(known["per_seed"] or "[]"))
         known["metrics"] = {each["name"]: each["mean"] for each in json.loads(known["metrics"])}
+        known["cost"] = None if known["cost"] is None else Cost.model_validate_json(known["cost"])
         return RunRow(**known)
 
     def table(self, run: Path | str) -> RewardTable:

@@ -13,11 +13,12 @@ from typing import Any
 
 from tbench.errors import UsageError
 from tbench.results import UNKNOWN_TIME, TrialResult
-from tbench.scores.summarise import final_results
+from tbench.scores.cost import token_price
+from tbench.scores.summarise import TrialTags, final_results
 from tbench.scores.summary import Cell, Score, Summary
 from tbench.storage.comparable import fingerprint
 from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
-from tbench.storage.summaries import make_summary
+from tbench.storage.summaries import make_summary, prices_of
 from tbench.text import one_line
 
 Row = dict[str, Any]
@@ -42,7 +43,7 @@ def read_record(path: Path) -> RunRecord:
         raise RunUnreadable(f"{path}: its plan has no tasks or no seeds")
     summary = make_summary(stored, intervals=False)
     finals = final_results(stored.results)
-    trials = list(_trials(summary, finals))
+    trials = list(_trials(stored, summary, finals))
     return RunRecord(
         run=_run_columns(stored, summary, trials) | _summary_columns(summary),
         model=stored.model or summary.model,
@@ -68,6 +69,7 @@ def _run_columns(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
         "begun_at": begun_at,
         "ended_at": ended_at,
         "wall_sec": _seconds_between(begun_at, ended_at),
+        "cost": None if summary.cost is None else summary.cost.model_dump_json(),
         "overrides": _json(summary.overrides),
         "broken_rules": _json(summary.broken_rules),
         "notes": _json(stored.notes),
@@ -144,11 +146,20 @@ def _tasks(stored: StoredRun, summary: Summary) -> Iterator[Row]:
         }
 
 
-def _trials(summary: Summary, finals: Mapping[tuple[str, int], TrialResult]) -> Iterator[Row]:
+def _trials(stored: StoredRun, summary: Summary, finals: Mapping[tuple[str, int], TrialResult]) -> Iterator[Row]:
+    prices, tags = prices_of(stored), stored.tags
     for row in summary.tasks:
         for cell in row.cells:
             if (result := finals.get((row.task, cell.seed))) is not None:
-                yield _trial(result, cell)
+                own = {"cost": token_price(result.usage, prices), **_noted(stored, tags, row.task, cell.seed)}
+                yield _trial(result, cell) | own
+
+
+def _noted(stored: StoredRun, tags: TrialTags, task: str, seed: int) -> Row:
+    """Return tags and notes of a trial."""
+    notes = [note.words for note in stored.trial_notes if note.is_about(task, seed)]
+    given = sorted(tags.get((task, seed), ()))
+    return {"tags": _json(given) if given else None, "notes": _json(notes) if notes else None}
 
 
 def _trial(result: TrialResult, cell: Cell) -> Row:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+from tbench.scores.cost import Cost
 from tbench.text import counted, names_text
 
 
@@ -61,6 +62,8 @@ class RunRow:
     """Seconds of all trials together."""
     metrics: Mapping[str, float]
     """Mean of each metric that verifiers write in addition to the reward, by name."""
+    cost: Cost | None = None
+    """Cost of all attempts; None without prices."""
 
     @property
     def coverage(self) -> float:

@@ -86,6 +86,7 @@ CREATE TABLE runs (  -- one row per run
     error_groups TEXT NOT NULL,  -- as errors of tbench summary --json
     flags TEXT NOT NULL,  -- trials with signs of tampering, JSON
     overrides TEXT NOT NULL,  -- settings that replaced the tasks' own, JSON
+    cost TEXT,  -- as cost of tbench summary --json, with the prices that are stored with the run (NULL without any)
     broken_rules TEXT NOT NULL,  -- leaderboard rules that the run breaks, JSON
     notes TEXT NOT NULL  -- problems met while reading the run, JSON
 );
@@ -132,6 +133,9 @@ CREATE TABLE trials (  -- one row per planned trial that has ended: the attempt 
     finished_at TEXT,  -- of the attempt
     human_touched INTEGER NOT NULL,  -- 1 if a person intervened
     out_of_memory INTEGER NOT NULL,  -- 1 if a process was killed because memory ran out
+    cost REAL,  -- price of the attempt's tokens (NULL without prices)
+    tags TEXT,  -- tags that people gave the trial or its task, a JSON list (NULL for none)
+    notes TEXT,  -- what people noted about the trial or its task, JSON (NULL for none)
     tamper TEXT,  -- signs of tampering, a JSON list (NULL for none)
     metrics TEXT,  -- numbers by name, a JSON object (NULL for none)
     PRIMARY KEY (run_id, task, seed),

@@ -314,7 +314,8 @@ class _Runs:
             code = ended.code if ended.code in _CODES else exit_codes.USAGE
             return StageEnd(f"{ended.message} (exit code {ended.code}; log: {night.log})", code, "failed")
         _, summary = read_summary(directory, intervals=False)
-        return StageEnd(summary.score_line, ended.code, "failed" if ended.code else "done")
+        words = "; ".join((summary.score_line, *summary.cost_lines))
+        return StageEnd(words, ended.code, "failed" if ended.code else "done")
 
     async def _proxies(self, record: CheckpointRecord, server: ModelServer | None) -> StageEnd:
         night, ends = self._night, list[StageEnd]()

@@ -11,7 +11,7 @@ from tbench import exit_codes
 from tbench.errors import TbenchError
 from tbench.nightly.journal import CheckpointRecord, NightRecord, Nights
 from tbench.nightly.running_night import exit_code
-from tbench.scores.summary import percent
+from tbench.scores.summary import Summary, percent
 from tbench.storage.summaries import read_summary
 from tbench.text import visible_line
 
@@ -86,16 +86,24 @@ def _lines(name: str, nights: Nights, record: NightRecord) -> Iterator[str]:
 def _table(nights: Nights, record: NightRecord) -> Iterator[str]:
     yield "| checkpoint | score | ± std | coverage | solved | tokens | trial hours | run |"
     yield "|---|--:|--:|--:|--:|--:|--:|---|"
+    costs = []
     for each in record.checkpoints:
-        cells = [_escaped(each.slug), *_figures(nights.runs / each.run), _escaped(each.run)]
-        yield f"| {' | '.join(cells)} |"
+        found = _summary(nights.runs / each.run)
+        figures = ["–"] * 6 if found is None else _figures(found)
+        yield f"| {' | '.join([_escaped(each.slug), *figures, _escaped(each.run)])} |"
+        costs += [f"- {_escaped(f'{each.slug}: {line}')}" for line in (found.cost_lines if found is not None else ())]
+    yield from ("", *costs) if costs else ()
 
 
-def _figures(run: Path) -> list[str]:
+def _summary(run: Path) -> Summary | None:
+    """Return the summary of a run; None for one that never began or is damaged, which is listed under the failures."""
     try:
-        _, found = read_summary(run, intervals=False)
-    except TbenchError:  # never begun, or damaged: listed under the failures
-        return ["–"] * 6
+        return read_summary(run, intervals=False)[1]
+    except TbenchError:
+        return None
+
+
+def _figures(found: Summary) -> list[str]:
     score, counts = found.score, found.counts
     tokens = found.usage.prompt_tokens + found.usage.completion_tokens
     return [

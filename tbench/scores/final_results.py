@@ -139,6 +139,8 @@ class FinalResults:
     def __init__(self, results: Iterable[TrialResult] = ()) -> None:
         self.by_trial: dict[tuple[str, int], FinalResult] = {}
         """The final result of each task and seed; of several, the one with the highest attempt, then the last line."""
+        self._others: dict[tuple[str, int, int], FinalResult] = {}
+        """Results that do not count, by task, seed and attempt."""
         self.results = 0
         """Number of all results, final or not."""
         self.names: dict[str, set[str | None]] = {"run": set(), "model": set(), "agent": set()}
@@ -151,13 +153,23 @@ class FinalResults:
         self.results += 1
         for field, names in self.names.items():
             names.add(getattr(result, field))
-        if not result.final:
-            return
         trial = (result.task, result.seed)
+        if not result.final:
+            self._others[*trial, result.attempt] = FinalResult.from_result(result, result.reward)
+            return
         if (before := self.by_trial.get(trial)) is not None:
             self._repeated.setdefault(trial, [before.reported_reward]).append(result.reward)
-        if before is None or result.attempt >= before.attempt:
-            self.by_trial[trial] = FinalResult.from_result(exclude_human_touched(result), reported_reward=result.reward)
+        found = FinalResult.from_result(exclude_human_touched(result), reported_reward=result.reward)
+        last, other = (found, before) if before is None or result.attempt >= before.attempt else (before, found)
+        self.by_trial[trial] = last
+        if other is not None:
+            self._others[*trial, other.attempt] = other
+
+    @property
+    def attempts(self) -> tuple[FinalResult, ...]:
+        """Every attempt with a result once, whether it counts or not; one verified again is still the same attempt."""
+        finals = {(each.task, each.seed, each.attempt): each for each in self.by_trial.values()}
+        return tuple((self._others | finals).values())
 
     @property
     def repeated(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from tbench.results import (
     is_weak,
 )
 from tbench.reward import canonical, exact_sum
+from tbench.scores.cost import Prices, run_cost
 from tbench.scores.final_results import FinalResult, FinalResults, count_pressure, exclude_human_touched
 from tbench.scores.intervals import Interval, interval_95
 from tbench.scores.statistics import (
@@ -60,11 +61,14 @@ from tbench.scores.summary import (
     TimeSplit,
     UnhealthyTasks,
     UnreachedSteps,
+    WithoutTags,
 )
 
 _NAMES_SHOWN = 5
 NO_VERDICT = "NoVerdict"
 """Error type shown for a result with neither a reward nor an error (imported results)."""
+TrialTags = Mapping[tuple[str, int], Collection[str]]
+"""Tags that people gave trials, by task and seed."""
 
 
 class ShardTrials(NamedTuple):
@@ -96,6 +100,9 @@ def summarise(
     is_sampled: bool = True,
     names: Sequence[str] = (),
     unhealthy: Mapping[str, str] = MappingProxyType({}),
+    tags: TrialTags = MappingProxyType({}),
+    without: Sequence[str] = (),
+    prices: Prices | None = None,
 ) -> Summary:
     """Sum up the final results of a run over its plan.
 
@@ -104,7 +111,8 @@ def summarise(
     are copied to the summary. `intervals=False` omits intervals, which take longer than all the rest;
     `is_bounded=False`, for rewards that may be outside 0 to 1, omits bounds; with `is_sampled=False`, for temperature
     0, equal replies are expected. `names` are the requested names of the model. `unhealthy` maps tasks with doubtful
-    verdicts to the reason. With a `shard` only its trials are planned, and there is no score.
+    verdicts to the reason. With a `shard` only its trials are planned, and there is no score. `without` names tags of
+    `tags` whose trials a second score leaves out.
     Raises MixedResults, and ValueError for a plan that has a task or a seed twice.
     """
     collected = results if isinstance(results, FinalResults) else FinalResults(results)
@@ -121,6 +129,8 @@ def summarise(
     score = None if shard else _score(ended, planned_tasks, planned_seeds, population, intervals, is_bounded)
     rows = tuple(_task_row(task, planned_seeds, counted) for task in planned_tasks)
     flags = _flags(ended)
+    counts = _counts(rows, len(planned), collected.results - len(finals), len(finals) - len(counted), ended, flags)
+    given = Counter(tag for trial, found in tags.items() if trial in planned for tag in set(found))
     return Summary(
         model=model,
         agent=agent,
@@ -128,7 +138,7 @@ def summarise(
         seeds=tuple(planned_seeds),
         overrides=tuple(overrides),
         lacking_limits=tuple(lacking_limits),
-        counts=_counts(rows, len(planned), collected.results - len(finals), len(finals) - len(counted), ended, flags),
+        counts=counts,
         score=score,
         tasks=rows,
         errors=_error_groups(ended),
@@ -149,6 +159,11 @@ def summarise(
         shard=ShardCounts(name=shard.name, trials=len(planned), whole=whole) if shard is not None else None,
         unreached=_unreached(ended, len(planned)),
         unhealthy=_unhealthy(ended, planned_tasks, planned_seeds, unhealthy) if shard is None else None,
+        tags=dict(sorted(given.items())),
+        without=_without(ended, planned_tasks, planned_seeds, tags, without, population)
+        if without and shard is None
+        else None,
+        cost=None if prices is None else run_cost(collected, prices, solved=counts.solved, missing=counts.missing),
     )
 
 
@@ -318,6 +333,30 @@ def _unhealthy(
         return UnhealthyTasks(tasks=found, score=None)
     table = RewardTable.from_verdicts(verdicts, others, seeds, is_bounded=False)
     return UnhealthyTasks(tasks=found, score=score(table))
+
+
+def _without(
+    results: Sequence[FinalResult],
+    tasks: Sequence[str],
+    seeds: Sequence[int],
+    tags: TrialTags,
+    names: Sequence[str],
+    population: bool,
+) -> WithoutTags:
+    """Return the score without the trials that have any of these tags; other trials without a verdict count as 0."""
+    planned = [(task, seed) for task in tasks for seed in seeds]
+    left = {trial for trial in planned if not set(names).isdisjoint(tags.get(trial, ()))}
+    rewards = {trial: each.reward for each in results if (trial := (each.task, each.seed)) not in left}
+    verdicts = [(*trial, rewards.get(trial) or 0.0) for trial in planned if trial not in left]
+    table = RewardTable.from_verdicts(verdicts, tasks, seeds, is_bounded=False)
+    per_seed = per_seed_scores_scored_only(table)
+    return WithoutTags(
+        tags=tuple(names),
+        left_out=len(left),
+        planned=len(planned),
+        score=None if all(reward is None for reward in rewards.values()) else score_scored_only(table),
+        std=mean_std(per_seed, population=population).std if per_seed else None,
+    )
 
 
 def _unreached(results: Iterable[FinalResult], planned: int) -> UnreachedSteps | None:

@@ -13,6 +13,7 @@ from harness.reply_stats import ReplyStats
 from harness.trajectory import Frozen, Usage
 from tbench.origin import DatasetOrigin
 from tbench.results import Blame, Stage, TaskStepResult
+from tbench.scores.cost import Cost
 from tbench.scores.final_results import Pressure
 from tbench.scores.intervals import IntervalMethod
 from tbench.text import counted, names_text
@@ -151,6 +152,26 @@ class UnhealthyTasks(Frozen):
     """Score without these tasks; None if no trial of any other task was scored."""
 
 
+class WithoutTags(Frozen):
+    """A second score, without the trials that people tagged; the score itself always has all trials."""
+
+    tags: tuple[str, ...]
+    left_out: int
+    """Number of planned trials with any of the tags."""
+    planned: int
+    score: float | None
+    """Mean over tasks of the mean over their other trials, unscored = 0; None if none of these is scored."""
+    std: float | None
+    """Std of the per-seed scores; None if fewer than two seeds can be compared."""
+
+    @property
+    def line(self) -> str:
+        """The second score in one line, with its name."""
+        score = "no score" if self.score is None else _with_std(self.score, self.std)
+        trials = f"{self.left_out:,} of {counted(self.planned, 'trial')} left out"
+        return f"without trials tagged {' or '.join(self.tags)}: {score}, {trials}"
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One planned trial in the task x seed grid. Not a pydantic model, which would take four times the memory."""
@@ -263,6 +284,12 @@ class Summary(Frozen):
     """Task steps that were never begun; None if every trial with a verdict reached its last one."""
     unhealthy: UnhealthyTasks | None = None
     """Planned tasks known to be unhealthy; None if there are none."""
+    tags: dict[str, int] = Field(default={})
+    """Number of planned trials by tag that people gave them."""
+    without: WithoutTags | None = None
+    """The score without tagged trials; None unless it was asked for."""
+    cost: Cost | None = None
+    """The cost of all attempts; None without prices."""
 
     @property
     def coverage(self) -> float:
@@ -304,8 +331,21 @@ class Summary(Frozen):
         """The `score_line`; below full coverage, also the score over scored trials only, and bounds.
 
         If task steps were never begun, also the score with 0 for them; if tasks are unhealthy, the score without them.
+        The score without tagged trials comes last.
         """
-        return (*self._trial_lines, *self._step_lines, *filter(None, [self.unhealthy_line]))
+        without = "" if self.without is None else self.without.line
+        return (*self._trial_lines, *self._step_lines, *filter(None, [self.unhealthy_line, without]))
+
+    @property
+    def cost_lines(self) -> tuple[str, ...]:
+        """The cost in one line; empty without prices."""
+        return () if self.cost is None else (self.cost.line,)
+
+    @property
+    def tags_line(self) -> str:
+        """The tags that people gave in one line; empty if there are none."""
+        each = (f"{counted(n, 'trial')} {'is' if n == 1 else 'are'} tagged {tag}" for tag, n in self.tags.items())
+        return ", ".join(each)
 
     @property
     def worst_failure(self) -> tuple[str, int] | None:
@@ -396,7 +436,10 @@ class Summary(Frozen):
         dataset null or {name, version, source, url, commit, path, entry, tasks, digest, verified, compared, differing,
         listed_commit, trials_per_task}; broken_rules [text]; metrics [{name, mean, std, tasks, trials}];
         unreached null or {trials, steps, score}; shard null or {name, trials, whole};
-        unhealthy null or {tasks {task: why}, score}.
+        unhealthy null or {tasks {task: why}, score}; tags {tag: trials};
+        without null or {tags, left_out, planned, score, std};
+        cost null or {currency, amount, per_solved, solved, busy_sec, gpu_sec, gpu_sec_per_solved, unknown [text],
+        uncached}.
         """
         lines = {
             "score_line": self.score_line,

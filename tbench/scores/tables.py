@@ -207,7 +207,7 @@ def _failure_lines(summary: Summary) -> Iterator[str]:
 
 def _conditions(summary: Summary) -> Iterator[str]:
     """Yield the metrics and the dataset, and how the run differs from what its tasks ask for."""
-    yield from (*summary.metric_lines, *summary.dataset_lines)
+    yield from (*summary.metric_lines, *summary.cost_lines, *summary.dataset_lines)
     if summary.overrides:
         yield f"overridden: {', '.join(summary.overrides)}"
     for limits in summary.lacking_limits:
@@ -223,6 +223,8 @@ def _doubts(summary: Summary) -> Iterator[str]:
         )
         yield f"note: more than one final result, the last one counts: {shown}"
     yield from _notes(summary.counts)
+    if summary.tags:
+        yield f"note: {summary.tags_line}"
     if summary.pressure is not None:
         yield f"note: {summary.pressure.words}"
     for note in summary.reply_notes:

@@ -37,6 +37,7 @@ from tbench.storage.record_directory import first_problem, read_lines
 from tbench.storage.run_files import (
     BEGUN_NAME,
     CONFIG_NAME,
+    NOTES_NAME,
     RESULTS_NAME,
     STEPS_NAME,
     TRAJECTORY_NAME,
@@ -45,6 +46,7 @@ from tbench.storage.run_files import (
     is_abandoned,
     is_run,
 )
+from tbench.storage.trial_notes import TrialNote, of_same_trials, read_notes, tags_by_trial
 from tbench.text import counted, one_line
 
 _IMPORT_KEYS = frozenset({"task", "seed", "reward"})
@@ -74,6 +76,8 @@ class StoredRun(Frozen):
     """Whether the results come from another program, with or without a plan of `tbench import`."""
     notes: tuple[str, ...] = ()
     """Problems that were tolerated while reading, one sentence each."""
+    trial_notes: tuple[TrialNote, ...] = ()
+    """Notes that people wrote about trials and tasks, oldest first."""
 
     @property
     def is_sampled(self) -> bool:
@@ -113,6 +117,11 @@ class StoredRun(Frozen):
     def is_bounded(self) -> bool:
         """Whether all rewards are from 0 to 1; True if unknown."""
         return self.document is None or not any(task.reward_range for task in self.document.tasks)
+
+    @property
+    def tags(self) -> dict[tuple[str, int], set[str]]:
+        """Tags that people gave trials, by task and seed."""
+        return tags_by_trial(self.trial_notes, self.planned_tasks, self.planned_seeds)
 
     @property
     def shard(self) -> PlannedShard | None:
@@ -169,8 +178,27 @@ def read_run(run_dir: Path, each: TakeResult | None = None) -> StoredRun:
     With `each`, the results are passed to it one by one and not kept.
     """
     held: list[TrialResult] = []
-    stored = _read(run_dir, each or (lambda result: held.append(_slim(result))))
-    return stored.model_copy(update={"results": held})
+    keep = each or (lambda result: held.append(_slim(result)))
+    written, problems = trial_notes(run_dir)
+    noted, ids = {note.target for note in written}, dict[tuple[str, int], str]()
+
+    def take(result: TrialResult) -> None:
+        if (trial := (result.task, result.seed)) in noted:
+            ids[trial] = result.trial
+        keep(result)
+
+    stored = _read(run_dir, take)
+    notes = of_same_trials(written, ids, problems)
+    return stored.model_copy(update={"results": held, "trial_notes": notes, "notes": (*stored.notes, *problems)})
+
+
+def trial_notes(run_dir: Path) -> tuple[tuple[TrialNote, ...], list[str]]:
+    """Return the notes of a run, and a sentence on each that cannot be read. Raises RunUnreadable."""
+    problems: list[str] = []
+    try:
+        return read_notes(run_dir, problems), problems
+    except OSError as error:
+        raise _unreadable(run_dir / NOTES_NAME, error) from None
 
 
 def _read(run_dir: Path, each: TakeResult) -> StoredRun:

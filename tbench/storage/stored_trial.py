@@ -19,12 +19,16 @@ from tbench.config.document import RunDocument
 from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 from tbench.results import TrialResult
-from tbench.storage.read_run import RunUnreadable, read_run_document, read_steps, read_trajectory
+from tbench.storage.read_run import RunUnreadable, read_run_document, read_steps, read_trajectory, trial_notes
 from tbench.storage.record_directory import first_problem
 from tbench.storage.run_files import CONFIG_NAME, TRIAL_RESULT_NAME, attempts, is_run
+from tbench.storage.trial_notes import TrialNote, of_same_trials
 from tbench.text import plain
 
-_NAMED = re.compile(r"(?P<run>.+?)/(?:trials/)?(?P<task>[^/]+)/(?:seed-)?(?P<seed>\d+)(?:/attempt-(?P<attempt>\d+))?/?")
+NAMED = re.compile(
+    r"(?P<run>.+?)/(?:trials/)?(?P<task>[^/]+)(?:/(?:seed-)?(?P<seed>\d+)(?:/attempt-(?P<attempt>\d+))?)?/?"
+)
+"""Name of a trial or, without a seed, of a task of a run."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,13 @@ class StoredTrial:
         return read_steps(self.directory)
 
     @cached_property
+    def notes(self) -> tuple[TrialNote, ...]:
+        """Notes that people wrote about the trial or its task. Raises RunUnreadable."""
+        about = (note for note in trial_notes(self.run)[0] if note.is_about(self.task, self.seed))
+        ids = {} if self.result is None else {(self.task, self.seed): self.result.trial}
+        return of_same_trials(tuple(about), ids, [])
+
+    @cached_property
     def document(self) -> RunDocument:
         """Content of the run's run.json. Raises RunUnreadable."""
         return read_run_document(self.run / CONFIG_NAME)
@@ -77,8 +88,8 @@ def find_trial(name: str) -> StoredTrial:
 
     Raises RunUnreadable if there is none; the message suggests similar names.
     """
-    found = _NAMED.fullmatch(name)
-    if found is None:
+    found = NAMED.fullmatch(name)
+    if found is None or found["seed"] is None:
         raise RunUnreadable(f"{plain(name)}: is not a trial; write RUN/TASK/SEED")
     run, task, seed = Path(found["run"]), found["task"], int(found["seed"])
     if not is_run(run):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from tbench.config.settings import CostConfig
+from tbench.scores.cost import Prices
 from tbench.scores.final_results import FinalResults
 from tbench.scores.statistics import RewardTable
 from tbench.scores.summarise import ShardTrials, reward_table, summarise
@@ -19,11 +22,18 @@ def read_summary(run_dir: Path, *, population: bool = False, intervals: bool = T
 
 
 def make_summary(
-    run: StoredRun, finals: FinalResults | None = None, *, population: bool = False, intervals: bool = True
+    run: StoredRun,
+    finals: FinalResults | None = None,
+    *,
+    population: bool = False,
+    intervals: bool = True,
+    without: Sequence[str] = (),
+    cost: CostConfig | None = None,
 ) -> Summary:
     """Summarise a stored run; `population` uses the population std for +-, `intervals` can be switched off.
 
-    `finals` replace the run's results. Raises MixedResults for results of several models, agents or runs.
+    `finals` replace the run's results. A second score is `without` trials that have any of these tags. `cost` has other
+    prices than the run's own. Raises MixedResults for results of several models, agents or runs.
     """
     return summarise(
         run.results if finals is None else finals,
@@ -40,7 +50,20 @@ def make_summary(
         names=run.names_of_model,
         is_sampled=run.is_sampled,
         unhealthy=run.unhealthy,
+        tags=run.tags,
+        without=without,
+        prices=prices_of(run, cost),
     )
+
+
+def prices_of(run: StoredRun, cost: CostConfig | None = None) -> Prices:
+    """Return the prices of a run, or of other settings in place of its own."""
+    return Prices(**dict(cost or stored_cost(run)))
+
+
+def stored_cost(run: StoredRun) -> CostConfig:
+    """Return the settings of [cost] that are stored with a run."""
+    return CostConfig() if run.document is None else run.document.config.cost
 
 
 def final_rewards(run: StoredRun) -> RewardTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,18 @@ def test_a_night_is_reported_and_a_failed_webhook_does_not_change_the_exit_code(
     assert (bench.directory / "nights" / "n1" / "summary.md").read_text() == summary
     endpoint.answer_all(200)
     assert bench.night("n1").stages["notify"].state == "done", "the next start of the same night tells it"
+
+
+def test_a_night_with_prices_has_its_cost_in_record_and_summary(bench: NightlyBench) -> None:
+    bench.write('[run.model]\nbase_url = "http://h/v1"\n[run.cost]\nprompt_price = 1.0\ncompletion_price = 2.0\n')
+    template = json.loads((bench.folder / "template" / "run.json").read_text())
+    cost = {"prompt_price": 1.0, "completion_price": 2.0}
+    bench.behave(rewards={"beta": 0.0}, document={"config": {**template["config"], "cost": cost}})
+    words = bench.night("n1").checkpoints[0].stages["run"].words
+    assert "prompt_price = 1.0" in Path(bench.calls[0][bench.calls[0].index("-c") + 1]).read_text()
+    score, _, found = words.partition("; cost: ")
+    assert score.startswith("score 75.0") and "USD" in found and "per solved trial" in found
+    assert "\n- m: cost: " in (bench.directory / "nights" / "n1" / "summary.md").read_text()
 
 
 def test_a_quiet_night_can_be_silent(

@@ -41,6 +41,7 @@ MOVES_NONE = """
     sandbox.require_limits sandbox.container_proxy sandbox.pull_timeout_sec verify.artifacts_mb
     schedule.concurrency schedule.order schedule.shard schedule.durations schedule.retries schedule.retry_only
     schedule.retry_never schedule.cpu_overcommit schedule.max_load schedule.calibrate
+    cost.prompt_price cost.cached_price cost.completion_price cost.hour_price cost.gpus cost.currency
     output.directory output.min_coverage output.log_level output.verbosity output.json_lines
 """
 BY_LOCK = {"agent.name", "agent.prompt", "agent.shell_state", "agent.approve"}

@@ -13,7 +13,7 @@ from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 from tbench.storage.stored_trial import rerun_command
 
-FLAGS = {setting.flags[0]: setting for setting in iter_settings(RunConfig)} | {
+FLAGS = {setting.flags[0]: setting for setting in iter_settings(RunConfig) if setting.flags} | {
     flag: setting for setting in iter_settings(RunConfig) for flag in setting.flags
 }
 

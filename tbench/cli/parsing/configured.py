@@ -18,7 +18,7 @@ from tbench.cli.parsing.commands import Argument, TbenchCommand, insert_optional
 from tbench.cli.printing import print_text
 from tbench.config.layers import Layers, Resolved, Value
 from tbench.config.setting import Setting, iter_settings, section_panels
-from tbench.config.settings import RunConfig
+from tbench.config.settings import CostConfig, RunConfig
 from tbench.errors import UsageError
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -86,7 +86,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
             return
         rest = {each.path for each in self._settings} - {each.path for each in daily}
         for _, title, settings in section_panels(self._configuration):
-            yield title, [each for each in settings if each.path in rest]
+            yield title, [each for each in settings if each.path in rest and each.flags]
 
     def parameters(self, setting: Setting) -> list[click.Parameter]:
         """Return the option that sets a setting, the argument, or both."""
@@ -100,6 +100,16 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
     def _row(self, setting: Setting) -> tuple[str, str]:
         names, help = _record(setting)
         return names, help + (_shown_default(setting) if self.shows_defaults else "")
+
+
+COST_SETTINGS = {each.path for each in iter_settings(RunConfig) if each.section == "cost"}
+"""Prices, which a stored run can also get afterwards."""
+
+
+def given_cost(given: GivenSettings[RunConfig], stored: CostConfig) -> CostConfig:
+    """Return the prices of a stored run, with the given ones on top. Raises UsageError."""
+    values = [value for value in given.values if value.setting.path in COST_SETTINGS]
+    return given.layers.resolve(values, RunConfig(cost=stored)).config.cost
 
 
 MOST_SHOWN = 25
@@ -145,7 +155,7 @@ def _parameters(setting: Setting) -> Iterator[click.Parameter]:
     if option.argument is not None:
         metavar = f"[{option.argument}]" if setting.default else option.argument
         yield click.Argument([_name(setting)], required=False, metavar=metavar, type=_Text(setting))
-    if option.argument is None or option.flags:
+    if setting.flags and (option.argument is None or option.flags):
         yield _option(setting)
 
 

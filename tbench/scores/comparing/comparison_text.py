@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 from tbench.reward import mean, reward_text
 from tbench.scores.comparing.compare import Comparison, LeftOut, PairedDifference
 from tbench.scores.comparing.compared_run import ComparedRun
+from tbench.scores.cost import Cost, cost_ratio
 from tbench.scores.statistics import Row, coverage, mean_std, per_seed_scores
 from tbench.scores.summary import percent
 from tbench.scores.tables import Column, Sheet
@@ -217,6 +219,17 @@ def _p_line(comparison: Comparison, together: int) -> str:
     if len(comparison.seeds) > 1:
         parts.append(f"on these tasks alone p = {p_text(comparison.pairs_p)}")
     return "; ".join(parts)
+
+
+def cost_lines(costs: Sequence[Cost | None]) -> Iterator[str]:
+    """Yield the cost of each run that has one, and how costs per solved trial compare; nothing without prices."""
+    known = [(name, cost) for name, cost in zip(letters(len(costs)), costs, strict=True) if cost is not None]
+    yield from (f"{name} {cost.line}" for name, cost in known)
+    for (first, one), (second, other) in combinations(known, 2):
+        if (ratio := cost_ratio(one, other)) is not None:
+            yield f"{second} costs {ratio:.3g} times as much as {first} per solved trial"
+        else:
+            yield f"{first} and {second}: no ratio of costs: a part is unknown, or nothing is solved"
 
 
 def variance_lines(comparison: Comparison) -> Iterator[str]:
