@@ -220,6 +220,12 @@ def test_the_file_in_configuration_md_is_valid(tmp_path: Path) -> None:
     assert (config.tasks.seeds, config.limits.steps, config.agent.protocol) == (10, None, "bash-tool")
 
 
+def test_every_protocol_has_a_row_and_a_paragraph() -> None:
+    page = text(ROOT / "docs" / "terminal.md")
+    described = set(re.findall(r"^\*\*([\w-]+)\*\* ", page, re.MULTILINE))
+    assert set(PROTOCOLS) - (described & table(page).keys()) == set()
+
+
 def test_every_command_is_in_some_page() -> None:
     everything = " ".join(map(text, PAGES))
     assert {words for words in every_command() if f"tbench {' '.join(words)}" not in everything} == set()

@@ -20,7 +20,7 @@ from fault_server import FaultServer
 from run_plans import a_document
 
 from tbench.cli import app
-from tbench.config.setting import iter_settings
+from tbench.config.setting import iter_settings, json_schema
 from tbench.config.settings import RunConfig
 from tbench.demo.server import DemoEndpoint
 from tbench.errors import UsageError
@@ -167,9 +167,25 @@ def test_the_schema_describes_every_setting(tmp_path: Path) -> None:
     for setting in iter_settings(RunConfig):
         section = schema["properties"][setting.section]
         # pydantic before 2.9 wraps the error.
-        reference = section.get("$ref") or section["allOf"][0]["$ref"]
+        reference = section.get("$ref") or (section.get("allOf") or section["anyOf"])[0]["$ref"]
         part = schema["$defs"][reference.rpartition("/")[2]]
         assert " ".join(part["properties"][setting.name]["description"].split()) == setting.help != "", setting.path
+
+
+@pytest.mark.parametrize(
+    ("file", "fits"),
+    [
+        ('[model]\nname = "a"', True),
+        ('[[model]]\nname = "a"\n[[model]]\nname = "b"', True),
+        ('[[model]]\nnmae = "a"', False),
+        ('[agent]\nprotocol = "bash-tool"\npreset = "none"\n[limits]\nsteps = "none"', True),
+        ('[agent]\nprotocol = "bash"', False),
+    ],
+)
+def test_an_editor_with_the_schema_accepts_the_files_that_a_run_accepts(file: str, fits: bool) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    checks = jsonschema.Draft202012Validator(json_schema(RunConfig))
+    assert checks.is_valid(tomllib.loads(file)) == fits
 
 
 MISTAKES = [
