@@ -379,6 +379,17 @@ class OverridesConfig(Frozen):
     )
     """Memory of every trial in MB, in place of the tasks' values."""
 
+    @property
+    def timeout_factors(self) -> dict[str, float]:
+        """The factor for each kind of timeout: its specific multiplier if given, else the general one."""
+        own = {
+            "agent": self.agent_timeout_multiplier,
+            "verifier": self.verifier_timeout_multiplier,
+            "build": self.build_timeout_multiplier,
+            "healthcheck": self.healthcheck_timeout_multiplier,
+        }
+        return {kind: self.timeout_multiplier if factor is None else factor for kind, factor in own.items()}
+
 
 class VerifyConfig(Frozen):
     """Verification"""
