@@ -81,7 +81,7 @@ NAMES = {
 }
 """Terms that a reader looks up on a page, which shows them as code."""
 
-_FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^(`{3,})(\w*)[^\n`]*\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 
