@@ -18,9 +18,9 @@ from harness.errors import EndpointError
 from harness.fakes import FakeTerminal
 from harness.limits import Limits
 from harness.protocols import PROTOCOLS, load_protocol
-from harness.protocols.base import CommandResult
-from harness.protocols.bash import MARKER, SUBMIT_COMMAND
-from harness.trajectory import Trajectory
+from harness.protocols.base import Command, CommandResult, Keys
+from harness.protocols.bash import MARKER
+from harness.trajectory import Reply, Trajectory
 from tbench.results import TaskStepResult, TrialResult
 from tbench.storage.run_store import write_files, write_trial
 
@@ -40,27 +40,23 @@ def keys(*typed: str, done: bool = False) -> str:
     return json.dumps({"analysis": "a", "plan": "p", "commands": commands, "task_complete": done})
 
 
-def xml_keys(typed: str, done: bool = False) -> str:
-    end = "<task_complete>true</task_complete>" if done else ""
-    typed = f'<keystrokes duration="0.5">{typed}</keystrokes>' if typed else ""
-    return f"<response><analysis>a</analysis><plan>p</plan><commands>{typed}</commands>{end}</response>"
+def script(name: str) -> tuple[list[Any], list[Any]]:
+    """Replies in a protocol, of which the second is a format error, and what the terminal shows."""
+    protocol = load_protocol(name)
+    keys = [Keys("ls\n", 0.5), Keys("", 0.5, "C-c")]
+    said = protocol.write("I look.", "", [Command("ls")] if protocol.types_commands else keys)
+    done = as_message(protocol.write("Done.", "", [], complete=True), 2)
+    replies = [as_message(said), "no", done]
+    return (replies, ["$ ", LISTED, DONE]) if protocol.types_commands else ([*replies, done], [])
 
 
-def block(command: str) -> str:
-    return f"I look.\n\n```bash\n{command}\n```"
+def as_message(reply: Reply, number: int = 1) -> Any:
+    """A reply as text, or as a whole message if it calls a function."""
+    arguments = [json.loads(call.arguments) for call in reply.tool_calls]
+    return called(arguments[0]["command"], reply.content, number) if arguments else reply.content
 
 
-SCRIPTS: dict[str, tuple[list[Any], list[Any]]] = {
-    "keystrokes-json": ([keys("ls\n", "C-c"), "no", keys(done=True), keys(done=True)], []),
-    "keystrokes-xml": ([xml_keys("ls\n"), "no", xml_keys("", True), xml_keys("", True)], []),
-    "bash-block": ([block("ls"), "no", block(SUBMIT_COMMAND)], ["$ ", LISTED, DONE]),
-    "bash-tool": ([called("ls", "I look."), "no", called(SUBMIT_COMMAND, number=2)], ["$ ", LISTED, DONE]),
-    "thinking-bash": (
-        [f"<thinking>I</thinking>\n{block('ls')[9:]}", "no", f"<thinking>I</thinking>\n{block(SUBMIT_COMMAND)[9:]}"],
-        ["$ ", LISTED, DONE],
-    ),
-}
-"""By protocol: replies, of which the second is a format error, and what the terminal shows."""
+SCRIPTS = {name: script(name) for name in PROTOCOLS}
 
 
 async def conversation(

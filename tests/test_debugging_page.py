@@ -32,7 +32,7 @@ pytestmark = pytest.mark.engine
 
 def shown_commands() -> list[str]:
     """The lines of the page that a user types, without their comments."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```sh[^\n]*\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
 
 

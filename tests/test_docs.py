@@ -81,7 +81,7 @@ NAMES = {
 }
 """Terms that a reader looks up on a page, which shows them as code."""
 
-_FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^(`{3,})(\w*)[^\n`]*\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 
@@ -219,6 +219,12 @@ def test_the_files_in_configuration_md_are_valid(tmp_path: Path) -> None:
     config = layers.resolve(layers.file(tmp_path / "nightly.toml")).config
     assert (config.tasks.seeds, config.limits.steps, config.agent.protocol) == (10, None, "bash-tool")
     assert None not in dict(config.cost).values()
+
+
+def test_every_protocol_has_a_row_and_a_paragraph() -> None:
+    page = text(ROOT / "docs" / "terminal.md")
+    described = set(re.findall(r"^\*\*([\w-]+)\*\* ", page, re.MULTILINE))
+    assert set(PROTOCOLS) - (described & table(page).keys()) == set()
 
 
 def test_every_command_is_in_some_page() -> None:

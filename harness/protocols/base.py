@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
 from harness.model_text import TokenGate
-from harness.trajectory import Message, ToolCall
+from harness.trajectory import Message, Reply, ToolCall
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,10 @@ class ActionProtocol(Protocol):
         """Name of the protocol on the command line."""
 
     @property
+    def mark(self) -> str:
+        """Text by which a prompt that asks for this format can be recognised, such as `<keystrokes`."""
+
+    @property
     def types_commands(self) -> bool:
         """Whether actions are shell commands, not keys; this turns off the shell's history expansion."""
 
@@ -146,6 +150,9 @@ class ActionProtocol(Protocol):
 
     def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
         """Parse a complete reply, in linear time. Raises FormatError, and nothing else."""
+
+    def write(self, analysis: str, plan: str, actions: Sequence[Action], *, complete: bool = False) -> Reply:
+        """Return a reply that `parse` reads as `actions`, or as completion. For scripted models."""
 
     def respond(self, parsed: Parsed, view: View, *, claimed: bool) -> Response:
         """Return the next user message after the actions of `parsed`; `claimed` comes from the last response."""

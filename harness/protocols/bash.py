@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -12,7 +14,7 @@ from typing import Any, Self
 from harness.errors import FormatError
 from harness.limits import OUTPUT_LIMIT_BYTES, ShellMode
 from harness.model_text import TokenGate, strip_thinking, without_lone_surrogates
-from harness.protocols.base import Command, CommandResult, Parsed, Response, ScreenView, View
+from harness.protocols.base import Action, Command, CommandResult, Parsed, Response, ScreenView, View
 from harness.protocols.reply_text import (
     SHELL,
     Block,
@@ -28,7 +30,7 @@ from harness.protocols.reply_text import (
     whole_spans,
 )
 from harness.protocols.templates import Prompts
-from harness.trajectory import Message, ToolCall
+from harness.trajectory import Message, Reply, ToolCall
 
 MARKER = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 SUBMIT_COMMAND = f"echo {MARKER}"
@@ -52,10 +54,11 @@ SAMPLES: dict[str, dict[str, object]] = {
 }
 
 
-class BashProtocol:
+class BashProtocol(ABC):
     """A system and a user message, then one command per reply, answered with exit code and output."""
 
     name: str
+    mark: str
     types_commands = True
     samples = SAMPLES
 
@@ -64,6 +67,14 @@ class BashProtocol:
         self._limit = observation_bytes
         self._prompts = Prompts(Path(__file__).with_name(template), self.samples, prompt_file)
         self._persistent = True
+
+    @abstractmethod
+    def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
+        """Parse a reply into its command. Raises FormatError."""
+
+    @abstractmethod
+    def _write(self, thought: str, command: str) -> Reply:
+        """Return a reply with this command."""
 
     def in_shell(self, mode: ShellMode) -> Self:
         """Return the same protocol with prompts for this shell mode."""
@@ -100,6 +111,11 @@ class BashProtocol:
             Message(role="system", content=self._prompts.render("system")),
             Message(role="user", content=task),
         ]
+
+    def write(self, analysis: str, plan: str, actions: Sequence[Action], *, complete: bool = False) -> Reply:
+        """Return a reply that runs the commands of `actions` together, or submits."""
+        commands = [SUBMIT_COMMAND] if complete else [each.command for each in actions if isinstance(each, Command)]
+        return self._write(f"{analysis} {plan}", "\n".join(commands))
 
     def respond(self, parsed: Parsed, view: View, *, claimed: bool) -> Response:
         """Return exit code and output, or the end if the submit command succeeded; needs no confirmation."""
@@ -159,6 +175,12 @@ def check_block(block: Block) -> None:
         raise FormatError("empty_block", "Found 1 bash block, but it is empty.")
 
 
+def as_block(command: str) -> str:
+    """Return a bash block with this command, in fences longer than any in it."""
+    fence = "`" * max([3, *(len(found) + 1 for found in re.findall("`+", command))])
+    return f"{fence}bash\n{command}\n{fence}"
+
+
 def block_oddities(block: Block) -> list[str]:
     """Return warnings about the block's notation."""
     oddities = []
@@ -193,6 +215,7 @@ class BashBlock(BashProtocol):
     """Protocol bash-block: the command is the reply's only bash block."""
 
     name = "bash-block"
+    mark = "```bash"
 
     def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
         """Extract the command of the only bash block. Raises FormatError."""
@@ -200,6 +223,9 @@ class BashBlock(BashProtocol):
         block = _only_block(find_blocks(answer, SHELL))
         check_block(block)
         return one_command(block.command, block_oddities(block))
+
+    def _write(self, thought: str, command: str) -> Reply:
+        return Reply(content=f"{thought}\n\n{as_block(command)}")
 
 
 def _only_block(found: list[Block]) -> Block:
@@ -225,6 +251,7 @@ class BashTool(BashProtocol):
     """Protocol bash-tool: the command is the reply's first tool call."""
 
     name = "bash-tool"
+    mark = "calling the function `bash`"
     samples = SAMPLES | {"tool": {"persistent": True}, "tool_command": {}}
 
     @property
@@ -245,6 +272,10 @@ class BashTool(BashProtocol):
             return _parse_call(call, warnings)
         except FormatError as error:
             raise FormatError(error.kind, str(error), tuple(warnings)) from error.__cause__
+
+    def _write(self, thought: str, command: str) -> Reply:
+        arguments = json.dumps({"command": command}, ensure_ascii=False)
+        return Reply(content=thought, tool_calls=(ToolCall(id="call-1", name=FUNCTION, arguments=arguments),))
 
 
 def _function(description: str, command: str) -> dict[str, Any]:

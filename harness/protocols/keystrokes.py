@@ -12,10 +12,10 @@ from typing import Self
 from harness.errors import FormatError
 from harness.limits import OUTPUT_LIMIT_BYTES
 from harness.model_text import TokenGate, without_lone_surrogates
-from harness.protocols.base import Keys, Parsed, Response, View
+from harness.protocols.base import Action, Keys, Parsed, Response, View
 from harness.protocols.reply_text import cut_middle, key_name, render_view, warning_sentences
 from harness.protocols.templates import Prompts, Samples
-from harness.trajectory import Message, ToolCall
+from harness.trajectory import Message, Reply, ToolCall
 
 DEFAULT_DURATION_SEC = 1.0
 LONGEST_DURATION_SEC = 60.0
@@ -35,6 +35,7 @@ class KeystrokeProtocol(ABC):
     """Base of protocols that start with one user message, followed by replies and terminal text in turn."""
 
     name: str
+    mark: str
     types_commands = False
     tools = ()
 
@@ -46,6 +47,10 @@ class KeystrokeProtocol(ABC):
     @abstractmethod
     def _read(self, content: str, warnings: list[str]) -> tuple[tuple[Keys, ...], bool]:
         """Return the reply's keys, and whether it claims completion. Raises FormatError."""
+
+    @abstractmethod
+    def _write(self, analysis: str, plan: str, typed: Sequence[tuple[str, float]], complete: bool) -> str:
+        """Return a reply that types these texts, each with its duration in seconds."""
 
     def with_gate(self, gate: TokenGate) -> Self:
         """Return the same protocol with a gate for all text that is inserted into its messages."""
@@ -72,6 +77,11 @@ class KeystrokeProtocol(ABC):
             message = _with_warnings(str(error), warnings)
             raise FormatError(error.kind, message, tuple(warnings)) from error.__cause__
         return Parsed(actions=actions, complete=complete, warnings=tuple(warnings))
+
+    def write(self, analysis: str, plan: str, actions: Sequence[Action], *, complete: bool = False) -> Reply:
+        """Return a reply that types the keys of `actions`, and may claim completion."""
+        typed = [(each.key or each.keystrokes, each.duration_sec) for each in actions if isinstance(each, Keys)]
+        return Reply(content=self._write(analysis, plan, typed, complete))
 
     def respond(self, parsed: Parsed, view: View, *, claimed: bool) -> Response:
         """Return the terminal's text, or the end: completion has to be claimed twice in a row."""

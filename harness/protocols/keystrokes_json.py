@@ -5,7 +5,9 @@ The format of Terminus-2. A reply cut inside a string is never repaired: half a 
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from harness.errors import FormatError
@@ -33,11 +35,17 @@ class KeystrokesJson(KeystrokeProtocol):
     """Protocol keystrokes-json: the keys are in the reply's first balanced JSON object."""
 
     name = "keystrokes-json"
+    mark = '"keystrokes"'
 
     def _read(self, content: str, warnings: list[str]) -> tuple[tuple[Keys, ...], bool]:
         reply = _find_reply(after_thinking(content, _object_in_front), warnings)
         _check_fields(reply, warnings)
         return _actions(reply["commands"], warnings), _is_complete(reply, warnings)
+
+    def _write(self, analysis: str, plan: str, typed: Sequence[tuple[str, float]], complete: bool) -> str:
+        commands = [{"keystrokes": text, "duration": seconds} for text, seconds in typed]
+        reply = {"analysis": analysis, "plan": plan, "commands": commands, "task_complete": complete}
+        return json.dumps(reply, indent=2, ensure_ascii=False)
 
 
 # -- from text to an object ----------------------------------------------------------------------

@@ -7,7 +7,7 @@ not be guessed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.errors import FormatError
@@ -79,6 +79,7 @@ class KeystrokesXml(KeystrokeProtocol):
     """Protocol keystrokes-xml: the keys are in the reply's first `<response>`."""
 
     name = "keystrokes-xml"
+    mark = "<keystrokes"
 
     def _read(self, content: str, warnings: list[str]) -> tuple[tuple[Keys, ...], bool]:
         text = after_thinking(content, _response_in_front)
@@ -89,6 +90,12 @@ class KeystrokesXml(KeystrokeProtocol):
         if response.elements is None and not complete:
             raise FormatError("missing_field", "Missing <commands> section; it may be empty.")
         return tuple(_keys(response.elements or [], warnings)), complete
+
+    def _write(self, analysis: str, plan: str, typed: Sequence[tuple[str, float]], complete: bool) -> str:
+        keys = "".join(f'<keystrokes duration="{seconds}">{text}</keystrokes>\n' for text, seconds in typed)
+        parts = {"analysis": analysis, "plan": plan, "commands": f"\n{keys}"}
+        parts |= {"task_complete": "true"} if complete else {}
+        return "\n".join(["<response>", *(f"<{tag}>{text}</{tag}>" for tag, text in parts.items()), "</response>"])
 
 
 # -- from text to the parts of a response --------------------------------------------------------

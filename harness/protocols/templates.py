@@ -1,5 +1,8 @@
 """Prompt templates: one Jinja file per protocol, one named block per kind of message.
 
+A line `{% include "NAME" %}` of a shipped file stands for the text of the block NAME in shared.jinja. It is replaced
+before the file is hashed, so the hash of a prompt does not depend on how the prompt is divided into files.
+
 A user's file may override some of the blocks. It is checked when it is loaded: every block is searched for unknown
 names and rendered once with sample values.
 """
@@ -7,9 +10,10 @@ names and rendered once with sample values.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +25,9 @@ from harness.model_text import Admitted, TokenGate, without_lone_surrogates
 Samples = Mapping[str, Mapping[str, object]]
 """Variables that each block may use, with a sample value each."""
 
+_SHARED = Path(__file__).with_name("shared.jinja")
+_PART = re.compile(r"^{% block (\w+) %}\n(.*?)^{% endblock %}$", re.MULTILINE | re.DOTALL)
+_INCLUDE = re.compile(r'^{% include "(\w+)" %}\n', re.MULTILINE)
 _RENDER_ERRORS = (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -43,7 +50,7 @@ class Prompts:
         self._gate = TokenGate()
         digest = hashlib.sha256()
         for path in (shipped, prompt_file) if prompt_file else (shipped,):
-            source = _read(path)
+            source = _with_shared_parts(path) if path is shipped else _read(path)
             digest.update(hashlib.sha256(source.encode()).digest())
             template = _load(path, source, samples)
             self._blocks |= dict.fromkeys(template.blocks, (path, template))
@@ -75,6 +82,15 @@ def _read(path: Path) -> str:
         raise BrokenPrompt(path, None, f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BrokenPrompt(path, None, f"is not UTF-8: byte {error.start}") from error
+
+
+def _with_shared_parts(path: Path) -> str:
+    return _INCLUDE.sub(lambda line: _shared_parts()[line[1]], _read(path))
+
+
+@cache
+def _shared_parts() -> dict[str, str]:
+    return dict(_PART.findall(_read(_SHARED)))
 
 
 def _environment() -> SandboxedEnvironment:

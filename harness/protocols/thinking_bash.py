@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from harness.errors import FormatError
 from harness.model_text import mask_spans, strip_thinking
 from harness.protocols.base import Parsed
-from harness.protocols.bash import BashProtocol, block_oddities, check_block, one_command
+from harness.protocols.bash import BashProtocol, as_block, block_oddities, check_block, one_command
 from harness.protocols.reply_text import ANY, Block, find_blocks, whole_spans
-from harness.trajectory import ToolCall
+from harness.trajectory import Reply, ToolCall
 
 _OPEN, _CLOSE = "<thinking>", "</thinking>"
 _STARTS_WITH_SECTION = re.compile(rf"\s*+{_OPEN}(?!{_CLOSE})")
@@ -36,11 +36,15 @@ class ThinkingBash(BashProtocol):
     """Protocol thinking-bash: the command is the first shell block after the thinking."""
 
     name = "thinking-bash"
+    mark = f"within {_OPEN}"
 
     def parse(self, content: str, tool_calls: Sequence[ToolCall] = ()) -> Parsed:
         """Extract the command of the first block. Raises FormatError."""
         extraction = extract(content)
         return one_command(extraction.command, list(extraction.warnings))
+
+    def _write(self, thought: str, command: str) -> Reply:
+        return Reply(content=f"{_OPEN}{thought}{_CLOSE}\n{as_block(command)}")
 
 
 def extract(content: str) -> Extraction:

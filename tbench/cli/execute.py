@@ -55,15 +55,23 @@ if TYPE_CHECKING:
 _SUMMARY_MODULES = ("tbench.storage.summaries", "tbench.scores.tables")
 """Modules for the summary, imported in the background while the engine is prepared."""
 SummaryForm = Literal["text", "brief", "json", "line"]
+MadeImages = dict[str, set[str]]
+"""Ids of images that were pulled or built, by engine."""
 _COLLECTIONS = (700, 10, 400)
 """Python's default thresholds, except for fewer full collections: with a thousand trials, one takes half a second. The
 garbage between two is small: about a hundred small objects per finished trial."""
 
 
-def execute(config: RunConfig, earlier: EarlierRun | None = None, tasks: TaskSet | None = None) -> RunOutcome:
+def execute(
+    config: RunConfig,
+    earlier: EarlierRun | None = None,
+    tasks: TaskSet | None = None,
+    made_images: MadeImages | None = None,
+) -> RunOutcome:
     """Execute a run and print its score. Raises UsageError for what the user can fix, before anything starts.
 
-    `tasks` are the tasks of the configuration, if they have been read.
+    `tasks` are the tasks of the configuration, if they have been read. One of several runs of a command has the
+    command's `made_images`.
     """
     tasks = tasks or tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.from_config(config.agent, config.model, config.limits)
@@ -73,7 +81,7 @@ def execute(config: RunConfig, earlier: EarlierRun | None = None, tasks: TaskSet
         check_engines(config, engines)
         with tuned_gc():
             return run_interruptibly(
-                _execute(config, setup, tasks, engines, earlier, view),
+                _execute(config, setup, tasks, engines, earlier, view, made_images),
                 stopping="stopping; finished trials are kept; Ctrl-C again exits at once",
                 end_view=view.close,
                 at_once=partial(_exit_immediately, config.sandbox, engines),
@@ -114,6 +122,7 @@ async def _execute(
     engines: Engines,
     earlier: EarlierRun | None,
     view: contextlib.ExitStack,
+    made_images: MadeImages | None,
 ) -> RunOutcome:
     """Execute a run, and show its progress as long as `view` is not closed."""
     events = Events(print_early_note)
@@ -126,6 +135,8 @@ async def _execute(
         directory = Path(config.output.directory or _default_directory(config, served))
         plan = plan_run(config, tasks, earlier, directory.name, setup.resolve_names(chat, served))
         settings = sandbox_settings(plan, directory / "images")
+        if made_images is not None:
+            settings = replace(settings, made_images=made_images)
         hide = make_redactor(tasks.tasks, proxy=settings.container_proxy)
         showing = progress(
             plan,
@@ -163,7 +174,11 @@ async def _execute(
         if chat is not None:
             await chat.close()
     is_verbose = config.output.verbosity == "verbose"
-    print_summary(directory, "line" if config.output.json_lines else "text" if is_verbose else "brief")
+    summary = print_summary(directory, "line" if config.output.json_lines else "text" if is_verbose else "brief")
+    if shows_next(config):
+        _print_next(directory, summary)
+        if made_images is None:
+            print_view_command(directory)
     whose = f"{chat.url}: " if chat is not None and why_no_machine(backend) is None else ""
     _print_end(directory, ended[0], whose)
     return ended[0]
@@ -369,11 +384,11 @@ def print_summary(
     population: bool = False,
     without: Sequence[str] = (),
     cost: Callable[[CostConfig], CostConfig] = lambda stored: stored,
-) -> None:
-    """Print the score of a run directory, after a run or later.
+) -> Summary:
+    """Print the score of a run directory, after a run or later, and return the summary.
 
-    The form `brief` leaves out details and adds the next commands; `line` is one line of JSON. A second score is
-    `without` trials that have any of these tags. `cost` returns the prices to use in place of the stored ones.
+    The form `brief` leaves out details; `line` is one line of JSON. A second score is `without` trials that have any
+    of these tags. `cost` returns the prices to use in place of the stored ones.
     """
     import json
 
@@ -388,11 +403,11 @@ def print_summary(
         print_line(f"note: {note}", err=True)
     if form == "json":
         print_text(json.dumps(summary.as_json(), indent=2, ensure_ascii=False))
-        return
+        return summary
     if form == "line":
         last = {"kind": "summary", "directory": str(directory), **summary.as_json()}
         print_text(json.dumps(last, ensure_ascii=False))
-        return
+        return summary
     from rich.console import Console
 
     console = Console(file=sys.stdout, highlight=False)
@@ -401,15 +416,22 @@ def print_summary(
         render(summary, console, brief=form == "brief")
     click.echo(tables.get(), nl=False)
     print_line(f"run directory: {directory}")
-    if form == "brief":
-        _print_next(directory, summary)
+    return summary
+
+
+def shows_next(config: RunConfig) -> bool:
+    """Whether the next commands are printed after a run: neither with --quiet nor with details or JSON."""
+    return config.output.verbosity == "normal" and not config.output.json_lines
 
 
 def _print_next(directory: Path, summary: Summary) -> None:
-    """Print the commands that show more about a run."""
-    if (failure := summary.worst_failure) is not None:
-        task, seed = failure
+    """Print the commands that show more about a run on the terminal."""
+    for task, seed in summary.failures[:1]:
         print_line(f"worst failure: {shlex.join(['tbench', 'why', f'{directory}/{task}/{seed}'])}")
     print_line(f"all numbers: {shlex.join(['tbench', 'summary', str(directory)])}")
+
+
+def print_view_command(directory: Path) -> None:
+    """Print the command that shows a run and its neighbours in a browser."""
     folder = directory.parent if directory.parent.name else directory
     print_line(f"in a browser: {shlex.join(['tbench', 'view', str(folder)])}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tbench.agents.setup import AgentSetup, connect_if_used
 from tbench.cli.compare import print_comparison
-from tbench.cli.execute import directory_name, execute, tasks_of_run
+from tbench.cli.execute import MadeImages, directory_name, execute, print_view_command, shows_next, tasks_of_run
 from tbench.cli.interruption import run_interruptibly
 from tbench.cli.printing import print_line
 from tbench.config.layers import Resolved
@@ -55,11 +55,14 @@ def run_models(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> list[RunO
     tasks = tasks_of_run(config, documents[0] if documents else None)
     run_interruptibly(_check_endpoints([config for config, _ in runs]))
     outcomes: list[RunOutcome | None] = []
+    made_images: MadeImages = {}
     for number, (config, earlier) in enumerate(runs, start=1):
         if config.output.verbosity != "quiet":
             print_line(f"model {number} of {len(runs)}: {config.model.name}", err=True)
         try:
-            outcomes.append(outcome := execute(config, earlier, tasks))
+            is_dropped = config.sandbox.drop_images and number == len(runs)  # the models before it share the images
+            config = config.with_values(sandbox={"drop_images": is_dropped})
+            outcomes.append(outcome := execute(config, earlier, tasks, made_images))
         except UsageError as error:  # its endpoint is gone; that of the next one may be there
             print_line(f"tbench: {config.model.name}: {error}", err=True)
             outcomes.append(None)
@@ -72,6 +75,8 @@ def run_models(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> list[RunO
     else:
         again = f"repeat the command with --output {directories[0].parent} --resume"
         print_line(f"tbench: not all models are done; to finish and compare them, {again}", err=True)
+    if shows_next(config):
+        print_view_command(directories[0])
     return outcomes
 
 

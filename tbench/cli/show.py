@@ -268,12 +268,14 @@ def why(trial: str) -> None:
 
 
 def failed_lines(run: Path, task: str | None = None) -> Iterator[StyledLine]:
-    """Yield the trials of a run that have not passed, worst first: those without a verdict, then by reward."""
+    """Yield the trials of a run that have not passed, worst first."""
     from tbench.storage.read_run import read_run
+    from tbench.storage.summaries import make_summary
 
-    finals = [each for each in read_run(run).results if each.final and task in (None, each.task)]
-    failed = [each for each in finals if not each.passed]
-    failed.sort(key=lambda each: (each.reward is not None, each.reward or 0, each.task, each.seed))
+    stored = read_run(run)
+    finals = {(each.task, each.seed): each for each in stored.results if each.final and task in (None, each.task)}
+    ranked = [finals[key] for key in make_summary(stored, intervals=False).failures if key in finals]
+    failed = [each for each in ranked if not each.passed]
     names = [f"{run}/{each.task}/{each.seed}" for each in failed]
     width = max(map(len, names), default=0)
     yield f"{len(failed)} of {len(finals)} trials failed{', worst first' if failed else ''}"

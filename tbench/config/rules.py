@@ -5,23 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tbench.config.document import RunDocument
-from tbench.config.settings import OverridesConfig, RunConfig
+from tbench.config.settings import RunConfig
 from tbench.origin import DatasetOrigin
 from tbench.text import counted, names_text
-
-_KINDS = ("agent", "verifier", "build", "healthcheck")
-
-
-def timeout_factors(overrides: OverridesConfig) -> dict[str, float]:
-    """Return the factor for each kind of timeout: its specific multiplier if given, else the general one."""
-    own = {kind: getattr(overrides, f"{kind}_timeout_multiplier") for kind in _KINDS}
-    return {kind: overrides.timeout_multiplier if factor is None else factor for kind, factor in own.items()}
 
 
 def describe_overrides(config: RunConfig) -> tuple[str, ...]:
     """Describe each override of task settings; empty for a run that changes nothing."""
     overrides = config.overrides
-    factors = timeout_factors(overrides)
+    factors = overrides.timeout_factors
     if len(set(factors.values())) == 1:
         factors = {"every": factors["agent"]}
     words = [f"{kind} timeout x{factor:g}" for kind, factor in factors.items() if factor != 1]

@@ -28,7 +28,9 @@ class Option:
     argument: str | None = None
     """Name of a positional argument; then there is an option only if `flags` name one."""
     words: Callable[[], Iterable[str]] = tuple
-    """Returns the words for shell completion, if they do not follow from the type."""
+    """Returns words for shell completion, where other values are possible."""
+    choices: Callable[[], Iterable[str]] = tuple
+    """Returns all values, if they do not follow from the type."""
     is_path: bool = False
     """Whether shells complete paths."""
     daily: bool = False
@@ -119,8 +121,8 @@ class Setting:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Values of a Literal; empty for other types."""
-        return typing.get_args(self._inner) if self.kind is Literal else ()
+        """All values of a Literal or of an option with choices; empty for other types."""
+        return typing.get_args(self._inner) if self.kind is Literal else tuple(self.option.choices())
 
     @property
     def is_optional(self) -> bool:
@@ -152,12 +154,19 @@ def iter_settings(configuration: type[BaseModel]) -> Iterator[Setting]:
 
 
 def json_schema(configuration: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON schema of a configuration, with docstrings as descriptions."""
+    """Return the JSON schema of a configuration's file, with docstrings as descriptions."""
     schema = configuration.model_json_schema()
-    for part in section_models(configuration).values():
-        properties = schema["$defs"][part.__name__]["properties"]
-        for name, docstring in field_docstrings(part).items():
-            properties[name] = dict(sorted({**properties[name], "description": docstring}.items()))
+    for setting in iter_settings(configuration):
+        properties = schema["$defs"][setting.part.__name__]["properties"]
+        found = {**properties[setting.name], "description": field_docstrings(setting.part).get(setting.name, "")}
+        if setting.is_optional:
+            found["anyOf"] = [*found["anyOf"], {"const": "none"}]  # TOML has no null
+        if choices := tuple(setting.option.choices()):
+            found["enum"] = [*choices, *([None, "none"] if setting.is_optional else [])]
+        properties[setting.name] = dict(sorted(found.items()))
+        if setting.option.per_model:
+            one = schema["properties"][setting.section]
+            schema["properties"][setting.section] = {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
     return schema
 
 

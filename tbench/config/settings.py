@@ -123,7 +123,7 @@ def _approval(setting: str | None) -> str | None:
 
 def protocols() -> Iterable[str]:
     """Return the names of the action protocols."""
-    from harness.protocols import PROTOCOLS  # slow: loads all prompts
+    from harness.protocols import PROTOCOLS  # few commands need the names
 
     return PROTOCOLS
 
@@ -244,11 +244,13 @@ class AgentConfig(Frozen):
     """The agent: model, oracle, nop, or your own module:Class. `model` is a language model, `oracle` runs the reference
     solution, `nop` does nothing."""
     preset: Annotated[
-        str | None, AfterValidator(_known_preset), Option(daily=True, measured=False, words=lambda: PRESETS)
+        str | None,
+        AfterValidator(_known_preset),
+        Option(daily=True, measured=False, metavar="NAME", choices=lambda: PRESETS),
     ] = None
-    """Settings of terminus-2, tmax, mini-swe-agent or thinking-bash. Your own settings override the preset."""
-    protocol: Annotated[str, Option(words=protocols)] = "keystrokes-json"
-    """The format of replies. It is keystrokes-json, keystrokes-xml, bash-block, bash-tool or thinking-bash."""
+    """Apply the settings of another harness. Your own settings override the preset."""
+    protocol: Annotated[str, Option(daily=True, metavar="NAME", choices=protocols)] = "keystrokes-json"
+    """The format of replies."""
     prompt: Annotated[str | None, Option(is_path=True)] = None
     """A file with blocks that replace the protocol's prompts."""
     observation_bytes: int = Field(default=OUTPUT_LIMIT_BYTES, ge=200)
@@ -377,6 +379,17 @@ class OverridesConfig(Frozen):
         default=None, ge=6, le=1 << 40
     )
     """Memory of every trial in MB, in place of the tasks' values."""
+
+    @property
+    def timeout_factors(self) -> dict[str, float]:
+        """The factor for each kind of timeout: its specific multiplier if given, else the general one."""
+        own = {
+            "agent": self.agent_timeout_multiplier,
+            "verifier": self.verifier_timeout_multiplier,
+            "build": self.build_timeout_multiplier,
+            "healthcheck": self.healthcheck_timeout_multiplier,
+        }
+        return {kind: self.timeout_multiplier if factor is None else factor for kind, factor in own.items()}
 
 
 class VerifyConfig(Frozen):

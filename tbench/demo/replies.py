@@ -6,16 +6,17 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
+from harness.protocols import PROTOCOLS, load_protocol
+from harness.protocols.base import Action, ActionProtocol, Command, Keys
 from tbench.demo.scripts import ChatTurns, ScriptStep
 
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 BASH_TOOL = "bash"
 """Function that is called if a request offers it."""
-TERMINAL_CONTROLLER = "You are a local OS Terminal Controller Agent"
-"""Start of a first message that requests `<thinking>` and a bash block."""
 
 _KEY_NAMES = "Enter|Escape|Tab|BTab|BSpace|Space|Up|Down|Left|Right|Home|End|DC|IC|NPage|PPage|PageUp|PageDown|F[0-9]+"
 _KEY = rf"(?:[CMS]-)*(?:[CMS]-\S|{_KEY_NAMES})"
@@ -34,42 +35,24 @@ def reply_for_step(step: ScriptStep | None, messages: ChatTurns, functions: Coll
     """Return the reply that executes `step`; None claims that the task is complete."""
     if BASH_TOOL in functions:
         return ScriptedReply(_sentence(step), _shell_commands(step))
-    return ScriptedReply(_writer_for(messages)(step))
+    protocol, shown = _protocol_of(messages), step or _END
+    actions: list[Action] = [Keys(each.keystrokes, each.duration) for each in shown.commands]
+    if protocol.types_commands:
+        actions = [Command(_shell_commands(step))]
+    return ScriptedReply(protocol.write(shown.analysis, shown.plan, actions, complete=step is None).content)
 
 
-def _writer_for(messages: ChatTurns) -> Callable[[ScriptStep | None], str]:
-    """Return the function that writes a step in the protocol requested by these messages."""
+def _protocol_of(messages: ChatTurns) -> ActionProtocol:
+    """Return the protocol whose mark comes first in these messages; without any, the one with bash blocks."""
     first = dict(reversed(messages))
-    asked = [first.get(role, "") for role in ("system", "user")]
-    if any(text.startswith(TERMINAL_CONTROLLER) for text in asked):
-        return _as_thinking_and_block
-    if any("<keystrokes" in text for text in asked):
-        return _as_xml
-    return _as_json if any('"keystrokes"' in text for text in asked) else _as_block
+    asked = "\n".join(first.get(role, "") for role in ("system", "user"))
+    found = [each for each in _protocols() if not each.tools and each.mark in asked]
+    return min(found, key=lambda each: asked.index(each.mark), default=load_protocol("bash-block"))
 
 
-def _as_json(step: ScriptStep | None) -> str:
-    return json.dumps({**(step or _END).model_dump(), "task_complete": step is None}, indent=2, ensure_ascii=False)
-
-
-def _as_xml(step: ScriptStep | None) -> str:
-    shown = step or _END
-    keys = [f'<keystrokes duration="{each.duration}">{each.keystrokes}</keystrokes>' for each in shown.commands]
-    parts = [
-        f"<analysis>{shown.analysis}</analysis>",
-        f"<plan>{shown.plan}</plan>",
-        "\n".join(["<commands>", *keys, "</commands>"]),
-        *(["<task_complete>true</task_complete>"] if step is None else []),
-    ]
-    return "\n".join(["<response>", *parts, "</response>"])
-
-
-def _as_block(step: ScriptStep | None) -> str:
-    return f"{_sentence(step)}\n\n```bash\n{_shell_commands(step)}\n```"
-
-
-def _as_thinking_and_block(step: ScriptStep | None) -> str:
-    return f"<thinking>{_sentence(step)}</thinking>\n```bash\n{_shell_commands(step)}\n```"
+@cache
+def _protocols() -> tuple[ActionProtocol, ...]:
+    return tuple(map(load_protocol, PROTOCOLS))
 
 
 def _sentence(step: ScriptStep | None) -> str:

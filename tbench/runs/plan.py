@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from harness.endpoint.address import without_password
 from tbench.config.document import PlannedShard, RunPlan
-from tbench.config.rules import timeout_factors
 from tbench.config.settings import OverridesConfig, RunConfig
 from tbench.config.values import Shard
 from tbench.datasets.reference import stored_registry, stored_source
@@ -48,7 +47,7 @@ def apply_overrides(file: TaskFile, overrides: OverridesConfig) -> TaskFile:
     """Return task.toml's content with overridden limits: the only source for timeouts and resources."""
     if overrides == OverridesConfig():
         return file
-    factor, agent = timeout_factors(overrides), file.agent
+    factor, agent = overrides.timeout_factors, file.agent
     agent_sec = None if agent.timeout_sec is None else agent.timeout_sec * factor["agent"]
     return file.model_copy(
         update={

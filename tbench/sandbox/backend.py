@@ -350,6 +350,8 @@ class SandboxSettings:
     """URLs of the endpoint's servers, which `block_host` makes unreachable."""
     image_logs: Path | None = None
     """Directory for the output of builds."""
+    made_images: dict[str, set[str]] = field(default_factory=dict)
+    """Ids of the images that were pulled or built, by engine; runs of several models share them."""
 
 
 MakeBackend = Callable[[SandboxSettings], Backend]

@@ -348,10 +348,11 @@ class Summary(Frozen):
         return ", ".join(each)
 
     @property
-    def worst_failure(self) -> tuple[str, int] | None:
-        """Task and seed of the failed trial with the lowest reward; None if all passed.
+    def failures(self) -> list[tuple[str, int]]:
+        """Task and seed of each trial that has not passed, worst first.
 
-        Of equal rewards, it is the one of the task with the lowest mean. If none failed, it is one without a verdict.
+        That is the lowest reward first, and of equal rewards the task with the lowest mean. Trials without a verdict
+        come last.
         """
         failed = {
             (row.task, cell.seed): (cell.status is Status.ERROR, cell.reward or 0.0, row.mean_reward or 0.0)
@@ -359,7 +360,7 @@ class Summary(Frozen):
             for cell in row.cells
             if cell.status in (Status.FAIL, Status.PARTIAL, Status.ERROR)
         }
-        return min(failed, key=failed.__getitem__, default=None)
+        return sorted(failed, key=failed.__getitem__)
 
     @property
     def unhealthy_line(self) -> str:

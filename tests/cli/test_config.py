@@ -19,8 +19,9 @@ from click.testing import CliRunner
 from fault_server import FaultServer
 from run_plans import a_document
 
+from harness.protocols import PROTOCOLS
 from tbench.cli import app
-from tbench.config.setting import iter_settings
+from tbench.config.setting import iter_settings, json_schema
 from tbench.config.settings import RunConfig
 from tbench.demo.server import DemoEndpoint
 from tbench.errors import UsageError
@@ -167,9 +168,18 @@ def test_the_schema_describes_every_setting(tmp_path: Path) -> None:
     for setting in iter_settings(RunConfig):
         section = schema["properties"][setting.section]
         # pydantic before 2.9 wraps the error.
-        reference = section.get("$ref") or section["allOf"][0]["$ref"]
+        reference = section.get("$ref") or (section.get("allOf") or section["anyOf"])[0]["$ref"]
         part = schema["$defs"][reference.rpartition("/")[2]]
         assert " ".join(part["properties"][setting.name]["description"].split()) == setting.help != "", setting.path
+
+
+def test_the_schema_allows_several_models_no_limit_and_only_known_names() -> None:
+    schema = json_schema(RunConfig)
+    one, several = schema["properties"]["model"]["anyOf"]
+    assert one["$ref"] == several["items"]["$ref"] == "#/$defs/ModelConfig" and several["type"] == "array"
+    assert {"const": "none"} in schema["$defs"]["LimitsConfig"]["properties"]["steps"]["anyOf"]
+    assert schema["$defs"]["AgentConfig"]["properties"]["protocol"]["enum"] == list(PROTOCOLS)
+    assert {"tmax", "none"} < set(schema["$defs"]["AgentConfig"]["properties"]["preset"]["enum"])
 
 
 MISTAKES = [

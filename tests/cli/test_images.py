@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -13,7 +14,9 @@ from typing import NamedTuple
 import pytest
 from click.testing import CliRunner
 from conftest import MakeTask
+from fault_server import FaultServer, answer, completion
 from git_mirrors import Mirror, registry, row
+from lost_trials import CLAIM
 from own_registry import Front, Pushed, answering, front_of, own_registry
 
 from tbench.cli import app
@@ -110,6 +113,21 @@ def test_a_run_gets_its_images_first_and_drops_them_at_the_end(
     document = json.loads((tmp_path / "run" / "run.json").read_text())
     origin = next(task["image_origin"] for task in document["tasks"] if task["name"] == "good")
     assert (origin["how"], origin["digest"]) == ("pulled", image.digest)
+
+
+def test_images_are_dropped_after_the_last_of_several_models(
+    tbench: Tbench, tmp_path: Path, make_task: MakeTask, front: Front, image: Pushed, engine: Engine
+) -> None:
+    task = make_task("good", toml=toml(image.at(front)), dockerfile=None)
+    models = ["-m", "a", "-m", "b", "-m", "c"]
+    with contextlib.closing(FaultServer()) as endpoint:
+        endpoint.always_list(*({"id": name, "max_model_len": 32768} for name in models[1::2]))
+        endpoint.answer_by(lambda _: answer(200, completion(CLAIM)))
+        done = tbench("run", str(task), "--base-url", endpoint.base_url, *models, "-o", "all", "--drop-images")
+    assert done.returncode == 3, "nothing can run in this image"
+    assert done.stderr.count(": pulled ") == done.stderr.count(" removed, up to ") == 1
+    assert done.stderr.index("model 3 of 3") < done.stderr.index("1 image removed, up to 0.2 MB")
+    assert not is_there(engine, image.at(front))
 
 
 def test_what_has_no_effect_is_refused(tbench: Tbench, make_task: MakeTask) -> None:

@@ -49,6 +49,7 @@ def stored(directory: Path) -> tuple[dict[str, Any], list[tuple[str, str, float]
     document = json.loads((directory / "run.json").read_text())
     for name in ("created_at", "ended_at", "replies", "host"):
         document.pop(name, None)
+    document["config"]["output"].pop("verbosity")
     lines = [json.loads(line) for line in (directory / "results.jsonl").read_text().splitlines()]
     return document, [(line["trial"], line["model"], line["reward"]) for line in lines]
 
@@ -64,9 +65,12 @@ def test_each_model_gets_the_run_that_it_would_have_by_itself_and_they_are_compa
     assert [score.split(" (")[0] for score in scores] == ["score 100.0 %", "score 0.0 %"]
     assert "B - A: -100.00 points" in together.stdout
     assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["org-strong", "org-weak"]
+    lines = together.stdout.splitlines()
+    assert [line for line in lines if "tbench view" in line] == [lines[-1]]
 
-    alone = tbench(*words, "-m", "org/weak", "-o", str(tmp_path / "alone" / "org-weak"))
+    alone = tbench(*words, "-m", "org/weak", "-o", str(tmp_path / "alone" / "org-weak"), "-q")
     assert alone.returncode == 0, alone
+    assert "score 0.0 %" in alone.stdout and "tbench " not in alone.stdout
     assert stored(tmp_path / "all" / "org-weak") == stored(tmp_path / "alone" / "org-weak")
 
     again = [*words, *AT_ONE_ENDPOINT, "-m", "late", "-o", str(tmp_path / "all")]

@@ -8,7 +8,7 @@ import pytest
 from run_plans import a_plan
 
 from tbench.config.document import PlannedTask, RunDocument
-from tbench.config.rules import broken_rules, describe_overrides, timeout_factors
+from tbench.config.rules import broken_rules, describe_overrides
 from tbench.config.settings import RunConfig
 from tbench.origin import DatasetOrigin
 
@@ -84,4 +84,4 @@ def test_a_factor_of_its_own_wins_over_that_of_all_timeouts() -> None:
     overrides = RunConfig.model_validate(
         {"overrides": {"timeout_multiplier": 2, "build_timeout_multiplier": 3}}
     ).overrides
-    assert timeout_factors(overrides) == {"agent": 2, "verifier": 2, "build": 3, "healthcheck": 2}
+    assert overrides.timeout_factors == {"agent": 2, "verifier": 2, "build": 3, "healthcheck": 2}

@@ -17,7 +17,7 @@ from stored_conversations import BEGAN, LISTED, SCRIPTS, StoredTrial, called, co
 
 from harness.endpoint.chat import Rendering
 from harness.history import DROPPED
-from harness.protocols import PROTOCOLS
+from harness.protocols import PROTOCOLS, load_protocol
 from harness.trajectory import Compaction, Message, Reply, Step, ToolCall, Trajectory, Usage
 from tbench.cli import app
 from tbench.exchange.atif import atif_document, cast_times, linear_documents
@@ -157,15 +157,11 @@ async def test_each_reply_is_a_step_with_its_calls_and_what_came_back(
     assert made["agent"]["extra"]["prompt_hash"]
     assert made["agent"].get("tool_definitions") == requests[0].get("tools")
     arguments = [(call["function_name"], call["arguments"]) for call in first["tool_calls"]]
-    assert arguments == {
-        "keystrokes-json": [
-            ("bash_command", {"keystrokes": "ls\n", "duration": 0.5}),
-            ("bash_command", {"keystrokes": "C-c", "duration": 0.5}),
-        ],
-        "keystrokes-xml": [("bash_command", {"keystrokes": "ls\n", "duration": 0.5})],
-        "bash-tool": [("bash", {"command": "ls"})],
-    }.get(protocol, [("bash_command", {"command": "ls"})])
-    if protocol.startswith("keystrokes"):
+    function = "bash" if load_protocol(protocol).tools else "bash_command"
+    if load_protocol(protocol).types_commands:
+        assert arguments == [(function, {"command": "ls"})]
+    else:
+        assert arguments == [(function, {"keystrokes": typed, "duration": 0.5}) for typed in ("ls\n", "C-c")]
         assert [call["function_name"] for call in replies[-1]["tool_calls"]] == ["mark_task_complete"]
 
 

@@ -9,13 +9,13 @@ from atif_rules import AtifDocument
 from click.testing import CliRunner
 from exported_jobs import needs_harbor, read_by_harbor
 
+from harness.protocols import PROTOCOLS
 from tbench.cli import app
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
 from tbench.tasks.sources import BUNDLED, read_tasks
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-PROTOCOLS = ("keystrokes-json", "keystrokes-xml", "bash-block", "bash-tool", "thinking-bash")
 
 
 def tbench(*arguments: object) -> None:

@@ -90,12 +90,12 @@ def test_no_reason_to_doubt_a_score_is_left_out_of_the_short_summary() -> None:
     assert any(line.startswith("95 % interval") and line.endswith("; unscored = 0") for line in brief)
 
 
-def test_the_worst_failure_is_the_lowest_reward_of_the_task_with_the_lowest_mean() -> None:
+def test_failures_are_ranked_by_reward_then_by_their_tasks_mean_and_end_with_those_without_a_verdict() -> None:
     results = [trial("a", 0, 1.0), trial("a", 1, 0.0), trial("b", 0, 0.0), trial("b", 1, 0.5), trial("c", 0, None)]
     summary = summarise([*results, trial("c", 1, 1.0, error=None)], ["a", "b", "c"], [0, 1])
-    assert summary.worst_failure == ("b", 0)
-    assert summarise(results[4:], ["c"], [0]).worst_failure == ("c", 0)
-    assert summarise(results[:1], ["a"], [0, 1]).worst_failure is None
+    assert summary.failures == [("b", 0), ("a", 1), ("b", 1), ("c", 0)]
+    assert summarise(results[4:], ["c"], [0]).failures == [("c", 0)]
+    assert summarise(results[:1], ["a"], [0, 1]).failures == []
 
 
 def test_the_reward_table_holds_the_rewards_that_the_summary_counts() -> None:

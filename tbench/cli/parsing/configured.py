@@ -269,7 +269,9 @@ def _record(setting: Setting) -> tuple[str, str]:
     off = () if setting.kind is bool else setting.off_flags
     names = ", ".join((*sorted(setting.flags, key=len), *sorted(off, key=len)))
     argument = f", {option.argument}" if option.argument else ""
-    return f"{names} {metavar(setting)}".rstrip() + argument, setting.summary
+    choices = ", ".join(option.choices())
+    about = f"{setting.summary} One of {choices}." if choices else setting.summary
+    return f"{names} {metavar(setting)}".rstrip() + argument, about
 
 
 def metavar(setting: Setting) -> str:

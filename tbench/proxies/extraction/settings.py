@@ -24,8 +24,8 @@ class ExtractModelConfig(ModelConfig):
 class ExtractAgentConfig(Frozen):
     """Agent"""
 
-    protocol: Annotated[str, Option(words=protocols)] = "thinking-bash"
-    """Reply format: thinking-bash, bash-block, bash-tool, keystrokes-json or keystrokes-xml."""
+    protocol: Annotated[str, Option(metavar="NAME", choices=protocols)] = "thinking-bash"
+    """The format of replies."""
     prompt: Annotated[str | None, Option(is_path=True)] = None
     """A file whose blocks replace the protocol's prompts; the default of thinking-bash is the bare request."""
 

@@ -112,6 +112,7 @@ class DockerBackend:
             say=say,
             closed_network=self._closed_network if config.block_host else None,
             proxy=settings.container_proxy,
+            made=settings.made_images.setdefault(engine.info.identity, set()),
         )
         self._reaping = asyncio.create_task(self._remove_leftovers(say))
         try:

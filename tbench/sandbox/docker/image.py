@@ -138,8 +138,11 @@ class Images:
         say: Callable[[str], None] = lambda _: None,
         closed_network: ClosedNetwork | None = None,
         proxy: ContainerProxy = WITHOUT_PROXY,
+        made: set[str] | None = None,
     ) -> None:
-        """With `closed_network` all builds use such a network, and Dockerfiles that would bypass it are refused.
+        """`made` collects the ids of images that are pulled or built, and may hold those of earlier runs.
+
+        With `closed_network` all builds use such a network, and Dockerfiles that would bypass it are refused.
 
         With `build` nothing is pulled; with `no_build_cache` builds ignore existing images and the engine's cache.
         """
@@ -153,6 +156,7 @@ class Images:
         self._say = say
         self._closed_network = closed_network
         self._proxy = proxy
+        self._made = set() if made is None else made
         self._locks: dict[_Key, asyncio.Lock] = {}
         self._ready: dict[_Key, Image] = {}
         self._failed: dict[_Key, TrialError] = {}
@@ -177,11 +181,13 @@ class Images:
                 self._forget(key, known)
             if key not in self._ready:
                 try:
-                    self._ready[key] = await self._resolve(environment)
+                    self._ready[key] = image = await self._resolve(environment)
                 except TrialError as error:
                     if not error.kind.retryable:
                         self._failed[key] = error
                     raise
+                if image.origin is not None and image.origin.how in ("pulled", "built"):
+                    self._made.add(image.id)
             return self._ready[key]
 
     async def _resolve(self, environment: Environment) -> Image:
@@ -356,9 +362,9 @@ class Images:
         self._pulls.forget(ImageName.parse(image.reference))
 
     def to_drop(self, environment: Environment, others: Iterable[Environment]) -> Image | None:
-        """Return the environment's image if this run has pulled or built it and none of the `others` needs it."""
+        """Return the environment's image if this command pulled or built it and none of the `others` needs it."""
         image = self._ready.get(_key(environment))
-        if image is None or image.origin is None or image.origin.how not in ("pulled", "built"):
+        if image is None or image.id not in self._made:
             return None
         published = environment.settings.docker_image
 

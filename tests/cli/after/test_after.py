@@ -65,9 +65,9 @@ def test_of_a_run_the_failed_trials_are_listed_worst_first(tmp_path: Path) -> No
     done = tbench("why", str(run))
     first, *failed, last = done.stdout.splitlines()
     assert (done.returncode, first) == (0, "3 of 4 trials failed, worst first")
-    assert [line.split()[0] for line in failed] == [f"{run}/{name}" for name in ("b/1", "b/0", "a/0")]
-    assert "no verdict (sandbox_lost)" in failed[0] and "reward 0.5" in failed[2]
-    assert last == f"tbench why {run}/b/1"
+    assert [line.split()[0] for line in failed] == [f"{run}/{name}" for name in ("b/0", "a/0", "b/1")]
+    assert "reward 0.5" in failed[1] and "no verdict (sandbox_lost)" in failed[2]
+    assert last == f"tbench why {run}/b/0"
     assert tbench("why", f"{run}/a").stdout.splitlines()[0] == "1 of 2 trials failed, worst first"
 
 
