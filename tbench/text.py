@@ -13,6 +13,17 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 tab."""
 
 
+ESCAPE = re.compile(
+    r"\x1b\[(?P<sgr>[0-9;:]*)m"
+    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # other control sequences
+    r"|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\|\Z)"  # titles, links, device strings
+    r"|\x1b[ -/]*[0-~]|\x1b"
+)
+"""A terminal's escape sequences; the codes of a style are in the group `sgr`."""
+OVERWRITTEN = re.compile(r"^.*\r(?!\n|\Z)", re.MULTILINE)
+"""The part of a line that a later part overwrote."""
+
+
 def escape_invisible(text: str) -> str:
     """Escape the invisible characters of `text` except newlines and tabs."""
     return _UNSEEN.sub(lambda found: _escape(found[0]), text)
@@ -21,6 +32,11 @@ def escape_invisible(text: str) -> str:
 def replace_unseen(text: str, char: str) -> str:
     """Replace each invisible character, newline and tab of `text` by `char`, for use where escapes are too long."""
     return _UNSEEN.sub(char, text).replace("\n", char).replace("\t", char)
+
+
+def without_escapes(text: str) -> str:
+    """Return the text without a terminal's escapes; of an overwritten line, only the last version."""
+    return OVERWRITTEN.sub("", ESCAPE.sub("", text.replace("\r\n", "\n"))).replace("\r", "")
 
 
 def visible_line(text: str) -> str:

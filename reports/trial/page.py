@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from harness.reply_stats import reply_notes
+from harness.thoughts import ReplyTexts
 from harness.trajectory import Step
 from reports.charts import BarPart, stacked_bar
 from reports.page_frame import Crumb, data_script, page, seconds
@@ -17,7 +18,7 @@ from reports.page_paths import task_data, task_page, trial_data, trial_page
 from reports.site.content import SiteRun
 from reports.trial.page_text import cut, shorten_at_lines, text_budget
 from reports.trial.section import StepTimes, TrialSection, read_sections
-from reports.trial.steps import ReplyTexts, omitted_steps, step_cards, timeline
+from reports.trial.steps import omitted_steps, step_cards, timeline
 from tbench.results import TrialResult, is_weak
 from tbench.scores.cost import token_price_text
 from tbench.scores.summarise import time_split, trial_status

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from reports.cell_style import PLAIN, CellStyle, apply_codes
 from reports.page_frame import visible_text
-from tbench.text import size_text
+from tbench.text import ESCAPE, OVERWRITTEN, size_text
 
 MOST_CHARS = 2400
 """Maximum number of characters of one text in the page itself."""
@@ -106,29 +106,17 @@ _KEYS = {
 
 # Text with terminal escapes as HTML: colours become classes, all other escapes are dropped.
 
-_ESCAPE = re.compile(
-    r"\x1b\[(?P<sgr>[0-9;:]*)m"
-    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # other control sequences
-    r"|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\|\Z)"  # titles, links, device strings
-    r"|\x1b[ -/]*[0-~]|\x1b"
-)
-_OVERWRITTEN = re.compile(r"^.*\r(?!\n|\Z)", re.MULTILINE)
 _MOST_SPANS = 4000
 """Number of style changes that are followed; later text is plain."""
 
 
-def plain_text(text: str) -> str:
-    """Return the text without escapes; of an overwritten line, only the last version."""
-    return _OVERWRITTEN.sub("", _ESCAPE.sub("", text.replace("\r\n", "\n"))).replace("\r", "")
-
-
 def coloured(text: str) -> Markup:
     """Return the text as HTML, with styled parts as spans with classes."""
-    text = _OVERWRITTEN.sub("", text.replace("\r\n", "\n")).replace("\r", "")
+    text = OVERWRITTEN.sub("", text.replace("\r\n", "\n")).replace("\r", "")
     pieces: list[str] = []
     style = PLAIN
     at = spans = 0
-    for found in _ESCAPE.finditer(text):
+    for found in ESCAPE.finditer(text):
         pieces.append(_piece(text[at : found.start()], style))
         at = found.end()
         if found["sgr"] is not None and spans < _MOST_SPANS:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
+from harness.thoughts import ReplyTexts, step_texts
 from harness.trajectory import Compaction, Message, Step, Trajectory
-from reports.trial.steps import ReplyTexts, reply_texts
 from reports.trial.verdict import VerifierView, read_verifier
 from tbench.results import TaskStepResult, TrialResult
 from tbench.storage.read_run import RunUnreadable, read_steps, read_trajectory
@@ -196,7 +196,7 @@ def _section(directory: Path | None, step: TaskStepResult | None = None, number:
         result=step,
         protocol=trajectory.protocol,
         steps=steps,
-        replies=tuple(map(reply_texts, steps)),
+        replies=tuple(map(step_texts, steps)),
         prompt=tuple(takewhile(lambda message: message.role in ("system", "user"), trajectory.messages)),
         compactions=trajectory.compactions,
         cast=cast,

@@ -2,117 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from harness.thoughts import ReplyTexts
 from harness.trajectory import Step
 from reports.charts import linked_picture, number
 from reports.page_frame import seconds
 from reports.trial.page_text import ShownText, coloured, keystrokes, shorten_at_lines, text_budget
-
-# The texts in a reply apart from its actions: thoughts, analysis, plan, in the format of any protocol.
-
-_THINKING = re.compile(r"\s*<(think|thinking)>(.*?)(?:</\1>|\Z)", re.DOTALL)
-_END_OF_THINKING = re.compile(r"</think(?:ing)?>")
-"""End tag, which comes without a start tag if the prompt opened the thinking."""
-_PART = re.compile(r"<(\w{1,30})>(.*?)</\1>", re.DOTALL)
-_FENCE = re.compile(r"^```[\w-]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
-_ACTIONS = {"commands", "keystrokes", "tool_calls", "actions", "action", "command", "response", "task_complete"}
-"""Parts that contain what was typed, which the page shows separately."""
-_LONGEST_CHARS = 2_000_000
-"""Longest reply that is split into parts."""
-_MOST_PARTS = 12
-
-
-class ReplyPart(NamedTuple):
-    """Part of a reply's text; the label is the key or tag that the model used, empty for text without one."""
-
-    label: str
-    text: str
-
-
-class ReplyTexts(NamedTuple):
-    """Texts in a reply apart from its actions."""
-
-    reasoning: str
-    """Reasoning, whether sent separately or within the reply."""
-    parts: tuple[ReplyPart, ...]
-
-
-def reply_texts(step: Step) -> ReplyTexts:
-    """Return the texts of a step's reply; all of it if it could not be parsed or nothing was typed."""
-    content = step.reply.content
-    reasoning = [step.reply.reasoning or ""]
-    if (thinking := _THINKING.match(content)) is not None:
-        reasoning.append(thinking[2])
-        content = content[thinking.end() :]
-    elif (end := _END_OF_THINKING.search(content)) is not None:
-        reasoning.append(content[: end.start()])
-        content = content[end.end() :]
-    thoughts = "\n\n".join(text for each in reasoning if (text := each.strip()))
-    return ReplyTexts(thoughts, tuple(_reply_parts(content, step)))
-
-
-def _reply_parts(content: str, step: Step) -> Iterator[ReplyPart]:
-    content = content.strip()
-    if not content or content in {action.strip() for action in step.actions}:
-        return
-    if step.format_error is None and len(content) <= _LONGEST_CHARS:
-        found = _json_texts(content) or _tag_texts(content)
-        if found is not None:
-            yield from found[:_MOST_PARTS]
-            return
-        content = _without_commands(content, step)
-    if content:
-        yield ReplyPart("", content)
-
-
-def _json_texts(content: str) -> list[ReplyPart] | None:
-    """Return the texts of a reply that is a JSON object; None for other replies."""
-    begin, end = content.find("{"), content.rfind("}")
-    if begin < 0 or end < begin:
-        return None
-    try:
-        value = json.loads(content[begin : end + 1], strict=False)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict) or not _ACTIONS & value.keys():
-        return None
-    before, after = _strip_fence(content[:begin]), _strip_fence(content[end + 1 :])
-    return [part for part in (ReplyPart("", before), *_reply_texts(value), ReplyPart("", after)) if part.text]
-
-
-def _reply_texts(value: dict[str, Any]) -> Iterator[ReplyPart]:
-    for key, text in value.items():
-        if key not in _ACTIONS and isinstance(text, str) and text.strip():
-            yield ReplyPart(key, text.strip())
-
-
-def _strip_fence(text: str) -> str:
-    return re.sub(r"```\w*", "", text).strip()
-
-
-def _tag_texts(content: str) -> list[ReplyPart] | None:
-    """Return the texts between tags of a reply that consists of tags; None for other replies."""
-    inner = re.sub(r"</?response>", "", content)
-    inner = re.sub(r"<commands>.*?(</commands>|\Z)|<keystrokes[^>]*>.*?(</keystrokes>|\Z)", "", inner, flags=re.DOTALL)
-    if inner == content:
-        return None
-    found = [ReplyPart(part[1], part[2].strip()) for part in _PART.finditer(inner) if part[1] not in _ACTIONS]
-    rest = _PART.sub("", inner).strip()
-    return [each for each in [*found, ReplyPart("", rest)] if each.text]
-
-
-def _without_commands(content: str, step: Step) -> str:
-    """Remove the fenced blocks that are the reply's actions."""
-    typed = {action.strip() for action in step.actions}
-    return _FENCE.sub(lambda block: "" if block[1].strip() in typed else block[0], content).strip()
-
 
 FIRST_STEPS, LAST_STEPS = 400, 200
 """Number of first and last steps that have cards; those in between are left out."""

@@ -13,7 +13,7 @@ from harness.concurrency import wait_until_ended
 from harness.terminal.plain_text import without_escapes
 from tbench.agents.endpoints import make_endpoint
 from tbench.agents.setup import AgentSetup, connect_if_used
-from tbench.config.document import RunPlan
+from tbench.config.document import Purpose, RunPlan
 from tbench.config.settings import RunConfig
 from tbench.control.client import ask
 from tbench.control.listener import SOCKET_NAME
@@ -74,6 +74,7 @@ async def prepare_run(
     backend: MakeBackend | None,
     say: Callable[[str], None],
     asks_model: bool = True,
+    purpose: Purpose = "debug",
 ) -> AsyncIterator[ExecuteRun]:
     """Connect the configuration's endpoint, and yield a function that runs one task with all seeds into `directory`.
 
@@ -102,6 +103,7 @@ async def prepare_run(
             config=stored_config(config),
             locked=setup.resolve_names(chat, served),
             seeds=config.tasks.planned_seeds,
+            purpose=purpose,
         )
         make = backend or connect_backend(config.sandbox, config.schedule.at_once)
 
@@ -176,6 +178,13 @@ class DebugSession:
         return self._shown.verdicts if self._shown is not None else ()
 
     @property
+    def stopped(self) -> str:
+        """Why the last `run` stopped: its breakpoint, or the end of the trial; empty for other reasons."""
+        if self.is_over:
+            return "the trial has ended"
+        return self._shown.stopped if self._shown is not None else ""
+
+    @property
     def differs(self) -> str:
         """First difference between the replayed terminal output and the original, in one line."""
         return self._shown.differs if self._shown is not None else ""
@@ -196,9 +205,29 @@ class DebugSession:
         """
         return await self._advance(StepOn(trial=self.trial, count=count))
 
-    async def run(self, *, to_step: int | None = None, until_text: str | None = None) -> StepSeen | None:
-        """Follow replies until that of `to_step` waits or a text is on the screen; else to the trial's end."""
-        return await self._advance(RunOn(trial=self.trial, to_step=to_step, until_text=until_text))
+    async def run(
+        self,
+        *,
+        to_step: int | None = None,
+        until_text: str | None = None,
+        until_changed: str | None = None,
+        until_test: str | None = None,
+        until_exit: bool = False,
+    ) -> StepSeen | None:
+        """Follow replies until that of `to_step` waits or a breakpoint is reached; else to the trial's end.
+
+        Breakpoints: a text on the screen, a change at or below a path, a test (by a part of its name; "" for any) that
+        passes or fails unlike before, an exit code other than 0. `stopped` says which one was reached.
+        """
+        request = RunOn(
+            trial=self.trial,
+            to_step=to_step,
+            until_text=until_text,
+            until_changed=until_changed,
+            until_test=until_test,
+            until_exit=until_exit,
+        )
+        return await self._advance(request)
 
     async def drop(self, why: str) -> StepSeen | None:
         """Discard the draft; the model gets `why` instead. The trial no longer counts."""

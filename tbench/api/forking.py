@@ -81,7 +81,8 @@ async def fork(
     path = Path(directory) if directory is not None else _own_directory(found, at_step)
     ended: list[TrialResult] = []
     task = current_task(found, say)
-    async with prepare_run(task, config, path, ended.append, backend=backend, say=say) as execute:
+    prepared = prepare_run(task, config, path, ended.append, backend=backend, say=say, purpose="fork")
+    async with prepared as execute:
         await execute(replay=replay)
     trials = tuple(_make_forked_trial(path, each) for each in sorted(ended, key=lambda each: each.seed))
     return Fork(found.name, at_step, path, trials)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -21,6 +22,7 @@ from tbench.config.settings import RunConfig
 if TYPE_CHECKING:
     from tbench.api.debugging import DebugSession
     from tbench.api.forking import BlamedTrial, Fork
+    from tbench.storage.stored_trial import StoredTrial
 
 # `tbench fork`
 
@@ -66,6 +68,13 @@ def fork(
     for line in fork_lines(done):
         print_line(line)
     return None
+
+
+def debug_command(trial: StoredTrial, step: int) -> str:
+    """Return the command that debugs a fork of a trial from a step on; empty if it cannot be forked."""
+    if not step or (trial.result is not None and trial.result.task_steps):
+        return ""
+    return shlex.join(("tbench", "fork", trial.name, "--at-step", str(step), "--debug"))
 
 
 def _reject_combinations(by_hand: bool, debugs: bool, samples: int, as_json: bool) -> None:
@@ -171,6 +180,7 @@ def blame_lines(found: BlamedTrial) -> list[str]:
         return [*lines, f"{found.of}: no fork succeeds even from its start, so no step is to blame"]
     lines.append(f"{found.of}: failed at step {found.step}; forks that do this step again can still succeed")
     lines.append(f"see it with: tbench show {found.of} --step {found.step}")
+    lines.append(f"debug it with: tbench fork {found.of} --at-step {found.step} --debug")
     return lines
 
 

@@ -70,7 +70,7 @@ def history(
         changes = opened.update(*roots, progress=_progress_printer())
         for note in (*opened.notes, *changes.notes):
             print_line(f"note: {note}", err=True)
-        rows = opened.runs(model=model, dataset=dataset, under=roots, limit=limit)
+        rows = opened.runs(model=model, dataset=dataset, under=roots, limit=limit, unscored=task is None)
         if task is None:
             proxies = opened.proxies(model=model, under=roots)[:limit] if dataset is None else ()
             _show_runs(opened, rows, proxies, roots, changes, as_json)
@@ -111,7 +111,7 @@ def _show_runs(
 ) -> None:
     from tbench.history.rows import run_remarks
 
-    remarks = run_remarks(rows, lambda row: history.tasks(row.path))
+    remarks = run_remarks([row for row in rows if row.purpose == "score"], lambda row: history.tasks(row.path))
     if as_json:
         counts = {name: value for name, value in asdict(changes).items() if name != "notes"}
         runs = [{**_plain(row), "coverage": row.coverage} for row in rows]
@@ -172,7 +172,7 @@ def _proxy_cells(row: ProxyRow, roots: Sequence[Path]) -> tuple[str, ...]:
 def _score(row: RunRow) -> str:
     from tbench.scores.summary import percent
 
-    if row.score is None:
+    if row.score is None or row.purpose != "score":
         return "-"
     spread = "" if row.score_std is None else f" ± {percent(row.score_std)}"
     return f"{percent(row.score)}{spread} %"
@@ -180,9 +180,10 @@ def _score(row: RunRow) -> str:
 
 def _state(row: RunRow) -> str:
     """Describe a run's state; empty for a finished one without peculiarities."""
+    purpose = "" if row.purpose == "score" else row.purpose
     flagged = f"{row.flagged} flagged" if row.flagged else ""
     status = "" if row.status == "finished" else row.status
-    return ", ".join(filter(None, ("imported" if row.imported else "", status, flagged)))
+    return ", ".join(filter(None, (purpose, "imported" if row.imported else "", status, flagged)))
 
 
 def _short(path: Path, roots: Iterable[Path]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import sys
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.thoughts import step_texts
 from tbench.cli.parsing.commands import Argument, TbenchCommand
 from tbench.cli.parsing.values import NAME_TYPE, Integer
 from tbench.text import replace_unseen
@@ -69,9 +71,11 @@ def step_lines(step: Step, count: int, *, whole: bool = False) -> Iterator[Style
         f"step {step.index} of {count}: model {step.model_sec:.1f} s, commands {step.command_sec:.1f} s{code}{tokens}",
         bold=True,
     )
-    if step.reply.reasoning:
-        yield from _text(step.reply.reasoning, "  ", whole, italic=True, dim=True)
-    if whole or not step.actions:
+    texts = step_texts(step)
+    for thought in texts.thoughts:
+        yield from _text(thought, "  ", whole, italic=True, dim=True)
+    if whole and any(part.label for part in texts.parts):
+        yield click.style("  reply:", dim=True)
         yield from _text(step.reply.content, "  ", whole, dim=True)
     if step.format_error:
         yield click.style(f"  format error: {step.format_error}", fg="red")
@@ -211,7 +215,7 @@ def diff_lines(first: StoredTrial, second: StoredTrial, columns: int) -> Iterato
 
 
 def _step(step: Step) -> list[str]:
-    lines = [line for line in (step.reply.reasoning or "").split("\n") if line.strip()]
+    lines = [line for thought in step_texts(step).thoughts for line in thought.split("\n") if line.strip()]
     lines += [f"> {line}" for action in step.actions for line in action.rstrip("\n").split("\n")]
     if step.format_error:
         lines.append(f"format error: {step.format_error}")
@@ -230,7 +234,7 @@ def _side_by_side(left: list[str], right: list[str], width: int) -> Iterator[str
 
 # `tbench why`
 
-_TESTS, _STEPS, _COLUMNS = 6, 3, 110
+_STEPS, _COLUMNS = 3, 98
 _MOST_FAILED = 20
 _PROMPT = re.compile(r"\S+[@:]\S*[#$] ?")
 _LIMITS = {
@@ -252,19 +256,57 @@ _LIMITS = {
     type=NAME_TYPE,
     help="The trial, as RUN/TASK/SEED; RUN or RUN/TASK lists the failed ones.",
 )
-def why(trial: str) -> None:
+@click.option("--debug", "debugs", is_flag=True, help="Debug a fork of the trial from its last step on.")
+def why(trial: str, debugs: bool) -> None:
     """Explain a trial's outcome on one screen: failed tests, limits, format errors, signs, the last steps."""
     from tbench.cli.printing import print_coloured
+    from tbench.errors import UsageError
     from tbench.storage.run_files import is_run
     from tbench.storage.stored_trial import find_trial
 
     path = Path(trial)
-    if is_run(path):
+    lists_run, lists_task = is_run(path), is_run(path.parent) and (path.parent / "trials" / path.name).is_dir()
+    if debugs and (lists_run or lists_task):
+        raise UsageError(f"--debug: {trial} is not one trial; write RUN/TASK/SEED")
+    if lists_run:
         print_coloured(failed_lines(path))
-    elif is_run(path.parent) and (path.parent / "trials" / path.name).is_dir():
+    elif lists_task:
         print_coloured(failed_lines(path.parent, path.name))
     else:
-        print_coloured(why_lines(find_trial(trial)))
+        _explain(find_trial(trial), debugs=debugs)
+
+
+def _explain(trial: StoredTrial, *, debugs: bool) -> None:
+    """Print why a trial ended as it did, and debug a fork of it if that is wanted."""
+    from tbench.cli.fork import debug_command, fork
+    from tbench.cli.printing import print_coloured
+    from tbench.errors import UsageError
+
+    print_coloured(why_lines(trial))
+    if not (words := debug_command(trial, last_step(trial))):
+        if debugs:
+            raise UsageError(f"--debug: {trial.name} cannot be forked: it has no steps, or its task has several")
+        return
+    print_coloured([words])
+    if debugs or (trial.result is not None and not trial.result.passed and _wants_debugger()):
+        with fork.make_context("fork", shlex.split(words)[2:], parent=click.get_current_context()) as context:
+            fork.invoke(context)
+
+
+def _wants_debugger() -> bool:
+    """Whether the user presses d; without a terminal nobody is asked."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    click.echo(click.style("d debugs it from that step on; any other key leaves", dim=True))
+    try:
+        return click.getchar() == "d"
+    except (EOFError, KeyboardInterrupt):
+        return False
+
+
+def last_step(trial: StoredTrial) -> int:
+    """Return the number of the last step that typed something, else of the last one; 0 without steps."""
+    return max((step.index for step in trial.steps if step.actions), default=len(trial.steps))
 
 
 def failed_lines(run: Path, task: str | None = None) -> Iterator[StyledLine]:
@@ -296,7 +338,7 @@ def why_lines(trial: StoredTrial) -> Iterator[str]:
     yield from _signs(trial)
     yield from _last_steps(trial)
     yield ""
-    last = max((step.index for step in trial.steps if step.actions), default=len(trial.steps))
+    last = last_step(trial)
     yield f"tbench show {trial.name} --step {last}" if last else f"files: {trial.directory}"
     if trial.result is not None and trial.result.reward is not None and not trial.result.passed and trial.steps:
         yield f"tbench blame {trial.name}"
@@ -315,28 +357,21 @@ def _end(trial: StoredTrial) -> Iterator[str]:
 
 
 def _tests(trial: StoredTrial) -> Iterator[str]:
+    from tbench.checked_tests import failed_tests
+    from tbench.cli.printing import failed_test_lines, last_lines
+
     found = _verifiers(trial)
     for name, view in found:
         label = f"{name}: " if name else ""
-        failed = [test for test in view.tests if test.state in ("fail", "error")]
+        failed = failed_tests(view.tests)
         if view.tests:
             yield _with_label("tests", f"{label}{len(failed)} of {len(view.tests)} failed ({view.source})")
-        for test in failed[:_TESTS]:
-            yield f"  {click.style('✗', fg='red')} {_cut(test.own_name)}"
-            yield from (f"      {_cut(line)}" for line in _error_lines(test.message)[: max(1, _TESTS // len(failed))])
-        if len(failed) > _TESTS:
-            yield f"  … and {len(failed) - _TESTS} more"
-        if not view.tests:
-            last = [line for line in f"{view.output}{view.output_end}".split("\n") if line.strip()][-_STEPS:]
+            yield from failed_test_lines(failed, len(failed))
+        else:
+            last = last_lines(f"{view.output}{view.output_end}")
             yield from (_with_label("verifier", f"{label}{line}") for line in last)
     if not found:
         yield _with_label("verifier", "left no output")
-
-
-def _error_lines(message: str) -> list[str]:
-    """Return the lines of a test's message that pytest marks as errors, else its last line."""
-    lines = [line.strip() for line in message.split("\n") if line.strip()]
-    return [line[2:].strip() for line in lines if line.startswith("E ")] or lines[-1:]
 
 
 def _verifiers(trial: StoredTrial) -> list[tuple[str, VerifierView]]:
@@ -389,4 +424,4 @@ def _with_label(label: str, text: str, **style: str) -> str:
 def _cut(text: str) -> str:
     from tbench.text import one_line
 
-    return one_line(text, _COLUMNS - 12)
+    return one_line(text, _COLUMNS)

@@ -17,6 +17,8 @@ from tbench.origin import DatasetOrigin
 from tbench.results import ImageOrigin, TrialResult
 
 RUN_SCHEMA_VERSION = 3
+Purpose = Literal["score", "debug", "fork"]
+"""What a run is for: a score, debugging one trial, or forks of a trial. Only the first has a score."""
 Status = Literal["running", "finished", "interrupted", "stopped", "failed"]
 
 
@@ -92,6 +94,7 @@ class RunPlan(Frozen):
     seeds: tuple[int, ...]
     shard: PlannedShard | None = None
     """The trials of this run; None if it has all of tasks × seeds."""
+    purpose: Purpose = "score"
 
 
 class RunDocument(RunPlan):

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field, TypeAdapter
 
 from harness.trajectory import Frozen
+from tbench.checked_tests import FailedTest
 from tbench.events import Phase
 
 # Debugging a trial: each of its model's replies may wait until a person has decided about it.
@@ -47,12 +48,21 @@ class StepOn(Frozen):
 
 
 class RunOn(Frozen):
-    """Follow replies until that of step `to_step` waits, or a text is on the screen; else to the trial's end."""
+    """Follow replies until that of step `to_step` waits, or a breakpoint is reached; else to the trial's end."""
 
     do: Literal["run"] = "run"
     trial: str
     to_step: int | None = Field(default=None, ge=1)
     until_text: str | None = Field(default=None, min_length=1, max_length=1_000)
+    """Stop when this text is on the screen."""
+    until_changed: str | None = Field(default=None, pattern=r"\A/", max_length=4_000)
+    """Stop when a step has changed this path, or something below it."""
+    until_test: str | None = Field(default=None, max_length=1_000)
+    """Stop when this test passes or fails unlike before: its name or a part of it; empty for any test or the reward.
+
+    The verifier runs after each step, in a copy of the container."""
+    until_exit: bool = False
+    """Stop when a command's exit code is not 0."""
 
 
 class Edit(Frozen):
@@ -135,11 +145,16 @@ DebugCommand = (
 """Requests that act on a debugged trial."""
 
 
+ChangeKind = Literal["added", "changed", "removed"]
+
+
 class StepSeen(Frozen):
     """A finished step, as clients see it."""
 
     index: int
     reasoning: str | None = None
+    thoughts: tuple[str, ...] = ()
+    """Texts of the reply apart from its actions: reasoning, and parts such as `plan: …`."""
     content: str = ""
     actions: tuple[str, ...] = ()
     observation: str = ""
@@ -149,6 +164,10 @@ class StepSeen(Frozen):
     exit_code: int | None = None
     model_sec: float = 0.0
     command_sec: float = 0.0
+    files: dict[str, ChangeKind] = Field(default={})
+    """The first files that changed during the step, if the trial was being stepped through."""
+    more_files: int = 0
+    """Number of further ones."""
 
 
 class DraftSeen(Frozen):
@@ -156,6 +175,8 @@ class DraftSeen(Frozen):
 
     step: int
     reasoning: str | None = None
+    thoughts: tuple[str, ...] = ()
+    """As in `StepSeen`."""
     content: str = ""
     """Text that `edit` replaces: the reply's content, or the command of its tool call."""
     actions: tuple[str, ...] = ()
@@ -179,6 +200,12 @@ class VerdictSeen(Frozen):
     words: str = ""
     output: str = ""
     """The last part of the verifier's output."""
+    tests: int = 0
+    """Number of tests that its logs name."""
+    failures: int = 0
+    """Number of those that failed."""
+    failed: tuple[FailedTest, ...] = ()
+    """The first failed tests, with their errors."""
 
 
 class DebugEnd(Frozen):
@@ -212,6 +239,8 @@ class DebugState(Frozen):
     """Number of further replies that the model has been asked for."""
     trouble: str = ""
     """Error that kept a further reply from coming."""
+    stopped: str = ""
+    """The breakpoint that has stopped the trial, or why none could be set; empty if it goes on or has not met one."""
     verdicts: tuple[VerdictSeen, ...] = ()
     snapshots: tuple[str, ...] = ()
     """Names of the snapshot images."""

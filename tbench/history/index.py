@@ -137,13 +137,15 @@ class RunHistory:
         begun_after: str | None = None,
         under: Iterable[Path] | None = None,
         limit: int | None = None,
+        unscored: bool = False,
     ) -> tuple[RunRow, ...]:
         """Return the runs, newest first; those whose begin is unknown come last.
 
+        Runs for debugging and forks, which have no score, are left out unless `unscored`, here and in other queries.
         `dataset` is a name or NAME@VERSION, `begun_after` an ISO 8601 time in UTC or a prefix of one, `under` folders
         that contain the runs.
         """
-        where = self._where(model=model, dataset=dataset, fingerprint=fingerprint, under=under)
+        where = self._where(model=model, dataset=dataset, fingerprint=fingerprint, under=under, unscored=unscored)
         if begun_after is not None:
             where.add("runs.begun_at > ?", begun_after)
         return self._runs(where, limit)
@@ -267,8 +269,8 @@ class RunHistory:
         return dict(
             self._rows(
                 """SELECT trials.task, avg(trials.wall_sec) FROM trials JOIN runs ON runs.id = trials.run_id
-                WHERE runs.model_id IS NOT NULL AND trials.error IS NULL AND trials.wall_sec > 0
-                AND NOT trials.human_touched GROUP BY trials.task"""
+                WHERE runs.purpose = 'score' AND runs.model_id IS NOT NULL
+                AND trials.error IS NULL AND trials.wall_sec > 0 AND NOT trials.human_touched GROUP BY trials.task"""
             )
         )
 
@@ -328,8 +330,10 @@ class RunHistory:
         dataset: str | None = None,
         fingerprint: str | None = None,
         under: Iterable[Path] | None = None,
+        unscored: bool = False,
     ) -> _WhereClause:
         where = _WhereClause()
+        where.add_equal("runs.purpose", None if unscored else "score")
         where.add_equal("models.name", model)
         where.add_equal("runs.fingerprint", fingerprint)
         where.add_dataset(dataset)

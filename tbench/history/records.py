@@ -63,6 +63,7 @@ def _run_columns(stored: StoredRun, summary: Summary, trials: list[Row]) -> Row:
         "fingerprint": fingerprint(stored),
         "plan": _plan_hash(stored),
         "imported": stored.document is None,
+        "purpose": document.purpose if document else "score",
         "status": dated.status if dated else None,
         "stopped": document.stopped if document else None,
         "tbench_version": document.tbench_version if document else None,

@@ -36,6 +36,8 @@ class RunRow:
     status: str | None
     """As in run.json; None for bare results."""
     imported: bool
+    purpose: str
+    """`score`, or `debug` or `fork` for runs that have none."""
     tbench_version: str | None
     seeds: tuple[int, ...]
     tasks: int

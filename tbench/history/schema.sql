@@ -32,6 +32,7 @@ CREATE TABLE runs (  -- one row per run
     fingerprint TEXT NOT NULL,  -- hash of all settings that may move a score, without model and tasks (equal in one series)
     plan TEXT NOT NULL,  -- hash of the planned tasks and their content
     imported INTEGER NOT NULL,  -- 1 for results of other programs
+    purpose TEXT NOT NULL,  -- score, or debug or fork for runs that have none
     status TEXT,  -- as in run.json (NULL for bare results)
     stopped TEXT,  -- why the run stopped by itself
     tbench_version TEXT,  -- as in run.json

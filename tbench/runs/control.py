@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from harness.oversight import Decision, Draft, Query, TerminalHandback
-from harness.trajectory import Reply, Step, Trajectory
+from harness.trajectory import Reply, Trajectory
 from tbench.errors import REWOUND, TrialError
 from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialSettled, TrialStep, TrialVerdict
 from tbench.results import TrialResult
@@ -26,7 +26,7 @@ from tbench.tasks.task import Task
 
 if TYPE_CHECKING:
     from harness.terminal import Terminal
-    from tbench.control.wire import VerdictSeen
+    from tbench.control.wire import ChangeKind, StepSeen, VerdictSeen
 
 HoldPoint = Literal["query", "reply"]
 """Point at which a trial waits for a person: the next query, or each reply. After a replay, only new ones count."""
@@ -79,6 +79,8 @@ class RewindPoint:
     version: int = 0
     """Version of the state that debuggers last received."""
     verdicts: tuple[VerdictSeen, ...] = ()
+    changes: Mapping[int, Mapping[str, ChangeKind]] = field(default_factory=dict)
+    """Changed files by step."""
     hold_at: HoldPoint | None = "reply"
     """Point at which the trial waits after the replay. Unless that is at a reply, differences are also logged."""
 
@@ -94,6 +96,9 @@ class TrialDebugger(Protocol):
 
     def on_idle_change(self) -> None:
         """Notify the clients that the agent has become idle, or busy again."""
+
+    async def after_step(self, step: int) -> None:
+        """Note what a new step has done, before a further query."""
 
     async def before_query(self, now: ReplayStep, earlier: ReplayStep | None) -> None:
         """Act before a query; `earlier` is the replayed step, if any. Raises the terminal's errors."""
@@ -143,7 +148,7 @@ class TrialControl:
     """Whether the container is kept, because a user asked for it."""
     snapshots: list[str] = field(default_factory=list)
     """Snapshot images of the container that users asked for."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[StepSeen, ...] = ()
     """All steps of a debugged trial, once its agent has ended."""
     differs: str = ""
     """First difference between the replayed terminal output and the original, in one line; empty for none."""
@@ -171,6 +176,8 @@ class TrialControl:
         if earlier is None and self.holds_first_query:
             self.holds_first_query, self.is_new = False, True
             self.gate.close()
+        if earlier is None and self.debugger is not None:
+            await self.debugger.after_step(step - 1)
         while self._is_held:
             with self.idling():
                 await self.run_gate.wait()
@@ -305,7 +312,7 @@ class RunControl:
         """Running trials by id."""
         self.results: dict[str, TrialResult] = {}
         """Result of each finished trial, by TASK/SEED."""
-        self.debugged_steps: dict[str, tuple[Step, ...]] = {}
+        self.debugged_steps: dict[str, tuple[StepSeen, ...]] = {}
         """Steps of the trials that were debugged to their end, by TASK/SEED."""
         self.rewinds: dict[str, tuple[str, RewindPoint]] = {}
         """TASK/SEED and rewind point of each trial that is being rewound, by its id."""

@@ -101,12 +101,26 @@ def _number(key: str, default: int | None = None) -> Callable[[str], RequestFiel
 def _run(rest: str) -> RequestFields:
     kind, _, what = rest.partition(" ")
     if not rest:
-        return {"to_step": None, "until_text": None}
+        return {}
     if kind == "to" and _NUMBER.match(what):
-        return {"to_step": int(what), "until_text": None}
+        return {"to_step": int(what)}
     if kind == "until" and what:
-        return {"to_step": None, "until_text": what}
+        return _until(what.strip())
     raise ValueError
+
+
+def _until(what: str) -> RequestFields:
+    kind, _, name = what.partition(" ")
+    name = name.strip()
+    if what == "exit":
+        return {"until_exit": True}
+    if kind == "test":
+        return {"until_test": name}
+    if kind == "changed" and name.startswith("/"):
+        return {"until_changed": name}
+    if kind == "changed":
+        raise ValueError
+    return {"until_text": name if kind == "text" and name else what}
 
 
 def _sample(rest: str) -> RequestFields:
@@ -139,9 +153,11 @@ def _quit(rest: str) -> RequestFields:
     return {"keep": rest == "keep"}
 
 
+UNTIL = "TEXT, changed /PATH, test [NAME], exit"
+"""Breakpoints; `text TEXT` is a text that looks like another one."""
 COMMANDS: Mapping[str, tuple[str, Callable[[str], RequestFields]]] = {
     "step": ("step [N]", _number("count", 1)),
-    "run": ("run, run to N, or run until TEXT", _run),
+    "run": (f"run, run to N, run until {UNTIL}", _run),
     "edit": ("edit TEXT", _text("text")),
     "drop": ("drop WHY", _text("why")),
     "sample": ("sample [N] [seed=S] [temperature=T]", _sample),

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tbench.cli.debug.commands import UNTIL
+
 RELEASE_KEY = "Ctrl-]"
 
 
@@ -38,7 +40,7 @@ class Binding(NamedTuple):
 KEYS = (
     Binding(("s", " "), "step", "execute the pending reply, and stop at the next one (also: space bar)", "step"),
     Binding(("n",), "to step", "run up to the reply of a step", "run to", "run up to the reply of step"),
-    Binding(("u",), "until", "run until a text is on the screen", "run until", "run until the screen shows"),
+    Binding(("u",), "until", f"run until {UNTIL}", "run until", f"run until {UNTIL}"),
     Binding(("g",), "run", "run to the end", "run", is_common=False),
     Binding(("e",), "edit", "edit the pending reply, in $EDITOR if set", "edit", "reply"),
     Binding(("d",), "drop", "discard the pending reply and send the model a reason", "drop", "reason for discarding"),

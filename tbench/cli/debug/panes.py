@@ -12,9 +12,13 @@ from rich.text import Text
 
 from tbench.cli.attach import crop
 from tbench.cli.debug.keys import LineEditor
+from tbench.cli.printing import failed_test_lines, last_lines
 from tbench.control.wire import DebugEnd, DebugState, DraftSeen, Screen, StepSeen, VerdictSeen
-from tbench.text import escape_invisible, replace_unseen
+from tbench.text import counted, escape_invisible, replace_unseen, visible_line
 
+_FILE_LINES = 8
+"""Maximum number of changed files that are listed for a step."""
+_MARKS = {"added": "+", "changed": "~", "removed": "-"}
 _TEXT_LINES = 400
 """Maximum number of lines of one text to wrap."""
 _WRAPPING = Console(width=80, color_system=None)
@@ -120,6 +124,10 @@ class PaneState:
         self.steps = [step for step in (*kept, *debug.steps) if step.index <= max(debug.step, 0)]
         if self.debug.draft is not None and debug.draft is None and self.pane == "samples":
             self.pane = "terminal"
+        if debug.stopped and debug.stopped != self.debug.stopped:
+            self.show_message(f"stopped: {debug.stopped}")
+        if any(verdict.state != "running" and verdict not in self.debug.verdicts for verdict in debug.verdicts):
+            self.pane, self.scrolled = self.pane if self.is_wide else "steps", 0
         self.debug = debug.model_copy(update={"steps": ()})
 
     def show_message(self, message: str, *, is_error: bool = False) -> None:
@@ -178,7 +186,14 @@ def terminal_pane(state: PaneState, room: Size) -> tuple[list[Text], Corner | No
 
 def steps_pane(state: PaneState, room: Size) -> list[Text]:
     """Return the finished steps, scrolled to the end or back from it."""
-    lines = [line for step in state.steps for line in _step(step, state.debug.verdicts, room.columns)]
+    lines, left = list[Text](), list(state.debug.verdicts)
+    for step in state.steps:
+        # A verdict before a step is about what the steps before it have done.
+        for verdict in [each for each in left if each.step <= step.index]:
+            left.remove(verdict)
+            lines += _verdict(verdict, room.columns)
+        lines += _step(step, room.columns)
+    lines += [line for verdict in left for line in _verdict(verdict, room.columns)]
     if not lines:
         lines = [Text("no step done yet", style="dim")]
     state.scrolled = max(0, min(state.scrolled, len(lines) - room.rows))
@@ -186,23 +201,28 @@ def steps_pane(state: PaneState, room: Size) -> list[Text]:
     return fit_to_size(lines[max(0, end - room.rows) : end], room)
 
 
-def _step(step: StepSeen, verdicts: Sequence[VerdictSeen], width: int) -> Iterator[Text]:
+def _step(step: StepSeen, width: int) -> Iterator[Text]:
     head = f"{step.index}  model {step.model_sec:.1f} s, commands {step.command_sec:.1f} s"
     code = "" if step.exit_code is None else f", exit {step.exit_code}"
     yield Text(f"{head}{code}", style="bold")
-    yield from _reply_text(step.reasoning, step.format_error, width)
+    yield from _reply_text(step.thoughts, step.format_error, width)
     if step.format_error is None:
         yield from _actions(step.actions, width)
     for warning in step.warnings:
         yield from wrap_text(warning, width, "yellow")
-    for verdict in verdicts:
-        if verdict.step == step.index:
-            yield from wrap_text(verdict_words(verdict), width, "magenta")
+    for line in file_lines(step):
+        yield from wrap_text(line, width, "cyan")
 
 
-def _reply_text(reasoning: str | None, error: str | None, width: int) -> Iterator[Text]:
-    if reasoning:
-        yield from wrap_text(reasoning, width, "italic dim")
+def _verdict(verdict: VerdictSeen, width: int) -> Iterator[Text]:
+    yield from wrap_text(verdict_words(verdict), width, "magenta")
+    for line in verdict_lines(verdict):
+        yield from Text.from_ansi(line).wrap(_WRAPPING, max(1, width), overflow="fold")
+
+
+def _reply_text(thoughts: Iterable[str], error: str | None, width: int) -> Iterator[Text]:
+    for thought in thoughts:
+        yield from wrap_text(thought, width, "italic dim")
     if error:
         yield from wrap_text(error, width, "red")
 
@@ -232,12 +252,7 @@ def _sample(at: int, sample: DraftSeen, width: int) -> Iterator[Text]:
     style = "bold reverse" if sample.chosen else "bold"
     yield Text(f"{at + 1}{seed}{' *' if sample.chosen else ''}", style=style)
     yield from _actions(sample.actions, width)
-    yield from _reply_text(sample.reasoning or _side_by_side(sample), sample.error, width)
-
-
-def _side_by_side(sample: DraftSeen) -> str:
-    """Return the content of a reply without separate reasoning; empty if it has actions."""
-    return "" if sample.actions else sample.content
+    yield from _reply_text(sample.thoughts, sample.error, width)
 
 
 # -- the pending reply -----------------------------------------------------------------------------------
@@ -255,9 +270,7 @@ def draft_pane(state: PaneState, room: Size) -> list[Text]:
         asked = ", needs approval" if draft.needs_word else ""
         title = f"next: step {draft.step}{many}{asked}"
         actions = list(_actions(draft.actions, room.columns))
-        reply = list(_reply_text(draft.reasoning, draft.error, room.columns))
-        if not actions and not draft.error:
-            reply += wrap_text(draft.content, room.columns, "")
+        reply = list(_reply_text(draft.thoughts, draft.error, room.columns))
         lines = _cut(reply, max(1, room.rows - 1 - max(1, len(actions)))) + actions
     rule = Text(f"── {title} ", style="bold")
     rule.append("─" * (room.columns - cell_len(rule.plain)), style="not bold dim")
@@ -285,7 +298,25 @@ def verdict_words(verdict: VerdictSeen) -> str:
     """Describe a verification in a copy."""
     reward = "no reward" if verdict.reward is None else f"reward {verdict.reward:g}"
     what = {"running": "running", "failed": f"failed: {verdict.words}"}.get(verdict.state, reward)
-    return f"verify at {verdict.step}: {what}"
+    tests = f", {verdict.failures} of {verdict.tests} tests failed" if verdict.tests else ""
+    return f"verify at {verdict.step}: {what}{tests}"
+
+
+def verdict_lines(verdict: VerdictSeen) -> Iterator[str]:
+    """Yield the failed tests and their errors as `tbench why` does, or else the end of the output; may have styles."""
+    if verdict.tests:
+        yield from failed_test_lines(verdict.failed, verdict.failures)
+    else:
+        yield from (f"  | {escape_invisible(line)}" for line in last_lines(verdict.output))
+
+
+def file_lines(step: StepSeen) -> Iterator[str]:
+    """Yield the files that a step has changed."""
+    found = list(step.files.items())
+    for path, kind in found[:_FILE_LINES]:
+        yield f"{_MARKS[kind]} {visible_line(path)}"
+    if more := len(found[_FILE_LINES:]) + step.more_files:
+        yield f"… and {counted(more, 'more file')}"
 
 
 def end_words(ended: DebugEnd) -> str:

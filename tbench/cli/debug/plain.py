@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Protocol
 
+import click
+
 from harness.terminal.plain_text import plain_text
 from tbench.cli.common import stdin_chunks
 from tbench.cli.debug.commands import COMMANDS, parse_command
-from tbench.cli.debug.panes import end_words, verdict_words
+from tbench.cli.debug.panes import end_words, file_lines, verdict_lines, verdict_words
 from tbench.cli.printing import print_line
 from tbench.control.wire import Answer, Debug, DebugState, DraftSeen, ReadScreen, Request, StepSeen
 from tbench.errors import UsageError
@@ -112,6 +114,10 @@ class PlainDebugger:
             if verdict.state != "running" and verdict not in self._debug.verdicts:
                 print_line(verdict_words(verdict))
                 _print(f"  | {line}" for line in verdict.output.split("\n") if line.strip())
+                if verdict.tests:
+                    _print(click.unstyle(line) for line in verdict_lines(verdict))
+        if debug.stopped and debug.stopped != self._debug.stopped:
+            print_line(f"stopped: {debug.stopped}")
         if debug.differs and not self._debug.differs:
             print_line(f"differs at {debug.differs}")
         if debug.ended is not None and self._debug.ended is None:
@@ -123,14 +129,14 @@ def step_lines(step: StepSeen) -> Iterator[str]:
     """Yield the lines of a finished step."""
     code = "" if step.exit_code is None else f", exit {step.exit_code}"
     yield f"step {step.index}: model {step.model_sec:.1f} s, commands {step.command_sec:.1f} s{code}"
-    if step.reasoning:
-        yield f"  ({one_line(step.reasoning)})"
+    yield from (f"  ({one_line(thought)})" for thought in step.thoughts)
     if step.format_error:
         yield f"  format error: {step.format_error}"
     yield from _action_lines(step.actions)
     yield from (f"  warning: {warning}" for warning in step.warnings)
     lines = step.observation.rstrip("\n").split("\n")
     yield from (f"  | {line}".rstrip() for line in lines[-_SHOWN_LINES:])
+    yield from (f"  {line}" for line in file_lines(step))
 
 
 def draft_lines(debug: DebugState) -> Iterator[str]:
@@ -142,6 +148,7 @@ def draft_lines(debug: DebugState) -> Iterator[str]:
     many = f", sample {chosen} of {len(debug.samples)}" if len(debug.samples) > 1 else ""
     asked = ", needs approval" if debug.draft.needs_word else ""
     yield f"next: step {debug.draft.step}{many}{asked}"
+    yield from (f"  ({one_line(thought)})" for thought in debug.draft.thoughts)
     if debug.draft.error:
         yield f"  error: {debug.draft.error}"
     yield from _action_lines(debug.draft.actions)

@@ -123,6 +123,8 @@ async def debug_new_trial(
         await session.quit(keep=left == "quit keep")
     if session.result is not None:
         print_line(f"{session.trial}: {outcome_text(session.result)}; files: {session.directory}")
+        if session.result.reward is not None and not session.result.passed:
+            print_line(f"tbench why {session.directory}/{session.trial}")
     if left == "quit keep":
         print_line(f"kept: the container; enter it with: tbench shell {session.directory}/{session.trial}", err=True)
     if left is None:

@@ -185,7 +185,9 @@ class LiveControl:
         trajectory = trial.agent.trajectory() if trial.agent is not None else None
         known = trial.replay_log.steps_before(step, trajectory.steps if trajectory is not None else ())
         seen = self._debugger(trial)
-        if not trial.abort(RewindPoint(trial.plan.attempt + 1, step, known, seen.version + 1, seen.verdicts_so_far)):
+        before = {index: changes for index, changes in seen.changes.items() if index < step}
+        version, verdicts = seen.version + 1, seen.verdicts_so_far
+        if not trial.abort(RewindPoint(trial.plan.attempt + 1, step, known, version, verdicts, before)):
             raise UsageError("already has a verdict, or is being ended")
 
     @contextlib.asynccontextmanager

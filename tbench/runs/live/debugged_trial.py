@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from harness.oversight import Decision, Draft
 from harness.terminal.plain_text import plain_text
+from harness.thoughts import step_texts
 from harness.trajectory import Step
+from tbench.checked_tests import failed_tests, read_tests
 from tbench.control.wire import (
     Choose,
     DebugCommand,
@@ -28,18 +31,24 @@ from tbench.control.wire import (
 )
 from tbench.errors import TrialError, UsageError
 from tbench.runs.control import ActiveAgent, TrialControl
+from tbench.runs.live.breakpoints import REWARD, OnChange, OnExit, OnScreen, OnTest
+from tbench.runs.live.changed_files import ChangedFiles, Changes
 from tbench.runs.live.shared_terminal import SharedTerminal
-from tbench.runs.live.stepping import ReplyDecisions, editable
+from tbench.runs.live.stepping import Breakpoint, ReplyDecisions, cut_thoughts, editable
 from tbench.runs.replay_log import ReplayStep
 from tbench.sandbox.backend import Snapshots
 from tbench.tasks.environment import verifier_environment
 from tbench.text import one_line
 from tbench.verify.policy import verify_by
+from tbench.verify.verifier import Verdict
 
 _NEWS_SEC = 5.0
 """Longest wait of a client for a change."""
 _MOST_STEPS = 200
 """Maximum number of steps in one answer."""
+_MOST_FILES, _MOST_FAILED = 100, 30
+"""Maximum numbers of changed files of a step, and of failed tests of a verdict."""
+_LOG_BYTES = 4 << 20
 _OBSERVATION, _TEXT = 2_000, 20_000
 """Maximum number of characters of an observation (from its end) and of a reply."""
 
@@ -56,7 +65,7 @@ class DebuggedTrial:
         self.shared = SharedTerminal(trial)
         self.takeover = self.shared.takeover
         self.decisions = ReplyDecisions(
-            trial, on_screen=self._screen, on_change=self.notify_clients, on_touch=trial.touch, on_ask=self._announce
+            trial, on_change=self.notify_clients, on_touch=trial.touch, on_ask=self._announce
         )
         self.decisions.is_stepping = waits or (rewind_point is not None and rewind_point.hold_at == "reply")
         self.decisions.asks_approval = asks
@@ -64,7 +73,12 @@ class DebuggedTrial:
         """Number of the latest change."""
         self._trial = trial
         self._verdicts = list(rewind_point.verdicts) if rewind_point is not None else []
-        self._judging: asyncio.Task[None] | None = None
+        self._judging: asyncio.Task[object] | None = None
+        self.changes: dict[int, Changes] = dict(rewind_point.changes) if rewind_point is not None else {}
+        """Changed files by step, as far as they are known."""
+        self._files: ChangedFiles | None = None
+        self._is_looking = False
+        """Whether the files that the latest step has changed are not known yet."""
         self._news: asyncio.Event | None = None
         """Set with the next change; None if no client waits for one."""
 
@@ -89,6 +103,21 @@ class DebuggedTrial:
             await self._type_again(earlier.typed[1])
         now.typed[1] = await self._take_back()
         return decided
+
+    async def after_step(self, step: int) -> None:
+        """Note the files that a step has changed, if the trial is being stepped through."""
+        if not self.decisions.is_stepping or self._trial.agent is None:
+            self._files = None
+            return
+        is_first, self._files = self._files is None, self._files or ChangedFiles(self._trial.agent.sandbox)
+        self._is_looking = True
+        try:
+            found = await self._files.look()
+        finally:
+            self._is_looking = False
+        if not is_first and not self._files.problem:
+            self.changes[step] = found
+        self.notify_clients()
 
     async def _type_again(self, typed: bytes) -> None:
         if typed:
@@ -141,7 +170,9 @@ class DebuggedTrial:
     async def on_agent_end(self, agent: ActiveAgent) -> None:
         """Keep the steps, and stop a verifier before the container is removed."""
         if self.decisions.is_stepping and (trajectory := agent.trajectory()) is not None:
-            self._trial.steps = trajectory.steps
+            if trajectory.outcome is not None and self._files is not None:  # an aborted one ends at once
+                self.changes[len(trajectory.steps)] = await self._files.look()
+            self._trial.steps = self._seen(trajectory.steps, after=0)
         if self._judging is not None:
             self._judging.cancel()
             await asyncio.gather(self._judging, return_exceptions=True)
@@ -150,26 +181,47 @@ class DebuggedTrial:
         """Return the trial's state, with its steps after number `after`."""
         trial = self._trial
         trajectory = trial.agent.trajectory() if trial.agent is not None else None
-        steps = trajectory.steps if trajectory is not None else trial.steps
+        known = len(trajectory.steps if trajectory is not None else trial.steps)
         samples = self.decisions.samples
         return DebugState(
             version=self.version,
             attempt=state.attempt,
             phase=state.phase,
-            waits_for="decision" if samples else self._waits_for(state, len(steps)),
+            waits_for="decision" if samples else self._waits_for(state, known),
             step=state.step,
             stepping=self.decisions.is_stepping,
             touched=state.touched,
-            steps=steps_after(after, (step for step in steps if step.index < state.step)),
+            steps=self._steps_after(after, state.step - self._is_looking),
             draft=next((each for each in samples if each.chosen), None),
             samples=samples,
             asking=self.decisions.asking,
             trouble=self.decisions.trouble,
+            stopped=self.decisions.stopped if samples else "",
             verdicts=tuple(self._verdicts),
             snapshots=tuple(trial.snapshots),
             rewinding=None if trial.rewind_point is None or trial.is_new else trial.rewind_point.step,
             differs=trial.differs,
         )
+
+    def _steps_after(self, after: int, before: int) -> tuple[StepSeen, ...]:
+        if self._trial.agent is None or (trajectory := self._trial.agent.trajectory()) is None:
+            return steps_after(after, (step for step in self._trial.steps if step.index < before))
+        return self._seen((step for step in trajectory.steps if step.index < before), after)
+
+    def _seen(self, steps: Iterable[Step], after: int) -> tuple[StepSeen, ...]:
+        """Return the steps after number `after`, as many as fit into one answer."""
+        some = islice((step for step in steps if step.index > after), _MOST_STEPS)
+        return tuple(self._with_files(make_step_seen(step)) for step in some)
+
+    def _with_files(self, step: StepSeen) -> StepSeen:
+        files = self._files
+        found = {
+            path: kind
+            for path, kind in self.changes.get(step.index, {}).items()
+            if kind != "changed" or files is None or not files.is_directory(path)
+        }
+        first = dict(islice(found.items(), _MOST_FILES))
+        return step.model_copy(update={"files": first, "more_files": len(found) - len(first)})
 
     def _waits_for(self, state: TrialUnderWay, steps: int) -> WaitsFor | None:
         if state.held:
@@ -183,8 +235,8 @@ class DebuggedTrial:
                 return self.decisions.set_stepping(on)
             case StepOn(count=count):
                 return self.decisions.step(count)
-            case RunOn(to_step=to_step, until_text=until_text):
-                return self.decisions.run(to_step=to_step, until_text=until_text)
+            case RunOn(to_step=to_step):
+                return self.decisions.run(to_step=to_step, breakpoints=tuple(self._breakpoints(request)))
             case Edit(text=text):
                 return self.decisions.edit(text)
             case Drop(why=why):
@@ -200,6 +252,24 @@ class DebuggedTrial:
             case _:
                 raise UsageError(f"{request.do}: not possible here")
 
+    def _breakpoints(self, asked: RunOn) -> Iterator[Breakpoint]:
+        """Yield the breakpoints of a request. Raises UsageError."""
+        if asked.until_text is not None:
+            yield OnScreen(asked.until_text, self._screen)
+        if asked.until_exit:
+            yield OnExit(self._done_steps)
+        if asked.until_changed is not None:
+            self._files = self._files or ChangedFiles(self._idle_agent().sandbox)
+            yield OnChange(asked.until_changed, self._files, lambda: self.changes.get(len(self._done_steps()), {}))
+        if asked.until_test is not None:
+            yield OnTest(asked.until_test, self._judge_again)
+            self._require_verifier()
+
+    def _done_steps(self) -> Sequence[Step]:
+        """Return the finished steps, while the next one's reply is reviewed."""
+        trajectory = self._trial.agent.trajectory() if self._trial.agent is not None else None
+        return trajectory.steps[:-1] if trajectory is not None else ()
+
     def _idle_agent(self) -> ActiveAgent:
         """Return the agent, which must be idle. Raises UsageError."""
         if self._trial.agent is None:
@@ -210,33 +280,48 @@ class DebuggedTrial:
 
     def _verify(self) -> str:
         agent = self._idle_agent()
-        if verifier_environment(agent.task) is not None:
-            raise UsageError("its verifier runs in a separate container, only at the end of the trial")
+        self._require_verifier()
         if self._judging is not None and not self._judging.done():
             raise UsageError("a verifier is already running")
         step = self.decisions.step_now or len(getattr(agent.trajectory(), "steps", ()))
-        self._verdicts.append(VerdictSeen(step=step, state="running"))
-        self._judging = asyncio.create_task(self._judge(agent, len(self._verdicts) - 1), name="judging a copy")
-        self.notify_clients()
+        self._judging = asyncio.create_task(self._judge(agent, self._begin_verdict(step)), name="judging a copy")
         return "a verifier runs in a copy of its container"
 
-    async def _judge(self, agent: ActiveAgent, index: int) -> None:
-        step = self._verdicts[index].step
+    def _require_verifier(self) -> None:
+        """Raise UsageError if the verifier cannot run in a copy of the agent's container."""
+        if self._trial.agent is not None and verifier_environment(self._trial.agent.task) is not None:
+            raise UsageError("its verifier runs in a separate container, only at the end of the trial")
+
+    async def _judge_again(self) -> Mapping[str, str]:
+        """Run the verifier for a breakpoint, and return the state of each test."""
+        agent = self._trial.agent
+        assert agent is not None
+        return await self._judge(agent, self._begin_verdict(len(self._done_steps()) + 1))
+
+    def _begin_verdict(self, step: int) -> VerdictSeen:
+        """Show that a verifier runs on the work before a step."""
+        self._verdicts.append(running := VerdictSeen(step=step, state="running"))
+        self.notify_clients()
+        return running
+
+    async def _judge(self, agent: ActiveAgent, running: VerdictSeen) -> Mapping[str, str]:
+        """Verify a copy, show the verdict in place of `running`, and return the state of each test."""
         try:
             verdict = await verify_by("isolated", agent.task, agent.sandbox)
+            found = running.model_copy(update={"state": "done", "reward": verdict.reward, "words": _words(verdict)})
+            files = verdict.files
         except TrialError as error:
-            found = VerdictSeen(step=step, state="failed", words=one_line(f"{error.type}: {error}"))
-        else:
-            flags = f"; {len(verdict.integrity.tamper)} signs" if verdict.integrity.tamper else ""
-            found = VerdictSeen(
-                step=step,
-                state="done",
-                reward=verdict.reward,
-                words=f"reward {verdict.reward:g}{flags}",
-                output=plain_text(verdict.stdout)[-_OBSERVATION:],
-            )
-        self._verdicts[index] = found
+            found = running.model_copy(update={"state": "failed", "words": one_line(f"{error.type}: {error}")})
+            files = error.files
+        tests = read_tests(lambda name: plain_text(files.get(f"verifier/{name}", b"")[-_LOG_BYTES:]))[1]
+        failed = failed_tests(tests)
+        update = {"tests": len(tests), "failures": len(failed), "failed": failed[:_MOST_FAILED]}
+        output = plain_text(files.get("verifier/stdout.txt", b""))[-_OBSERVATION:]
+        found = found.model_copy(update={**update, "output": output})
+        self._verdicts[:] = [found if each is running else each for each in self._verdicts]
         self.notify_clients()
+        reward = {} if found.reward is None else {REWARD: f"{found.reward:g}"}
+        return {test.name: test.status for test in tests} | reward
 
     async def _snapshot(self) -> str:
         sandbox = self._idle_agent().sandbox
@@ -259,9 +344,14 @@ class DebuggedTrial:
         return ""
 
 
-def steps_after(after: int, steps: Iterable[Step]) -> tuple[StepSeen, ...]:
+def _words(verdict: Verdict) -> str:
+    flags = f"; {len(verdict.integrity.tamper)} signs" if verdict.integrity.tamper else ""
+    return f"reward {verdict.reward:g}{flags}"
+
+
+def steps_after(after: int, steps: Iterable[StepSeen]) -> tuple[StepSeen, ...]:
     """Return the steps after number `after`, as many as fit into one answer."""
-    return tuple(make_step_seen(step) for step in steps if step.index > after)[:_MOST_STEPS]
+    return tuple(islice((step for step in steps if step.index > after), _MOST_STEPS))
 
 
 def make_step_seen(step: Step) -> StepSeen:
@@ -269,6 +359,7 @@ def make_step_seen(step: Step) -> StepSeen:
     return StepSeen(
         index=step.index,
         reasoning=step.reply.reasoning and step.reply.reasoning[:_TEXT],
+        thoughts=cut_thoughts(step_texts(step)),
         content=editable(step.reply)[:_TEXT],
         actions=step.actions,
         observation=step.observation[-_OBSERVATION:],

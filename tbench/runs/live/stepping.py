@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 from harness.agent import action_text
 from harness.errors import ContextLimitReached, EndpointError, FormatError
 from harness.oversight import Approved, Decision, Declined, Draft
 from harness.protocols.base import Parsed
+from harness.thoughts import ReplyTexts, reply_texts
 from harness.trajectory import Reply
 from tbench.control.wire import MOST_SAMPLES, DraftSeen
 from tbench.errors import UsageError
@@ -34,14 +36,25 @@ class WaitingReply:
     temperature: float | None = None
     is_edited: bool = False
 
+    @cached_property
+    def actions(self) -> tuple[str, ...]:
+        """Its actions; none if it is malformed."""
+        return () if isinstance(self.parsed, FormatError) else tuple(map(action_text, self.parsed.actions))
+
+    @cached_property
+    def thoughts(self) -> tuple[str, ...]:
+        """Its texts apart from the actions."""
+        return cut_thoughts(reply_texts(self.reply, self.actions, is_malformed=isinstance(self.parsed, FormatError)))
+
     def seen(self, step: int, *, chosen: bool, needs_word: bool = False) -> DraftSeen:
         """Return the reply in the form of the control socket."""
         parsed = self.parsed
         return DraftSeen(
             step=step,
             reasoning=self.reply.reasoning and self.reply.reasoning[:_LONGEST_TEXT],
+            thoughts=self.thoughts,
             content=editable(self.reply)[:_LONGEST_TEXT],
-            actions=() if isinstance(parsed, FormatError) else tuple(map(action_text, parsed.actions)),
+            actions=self.actions,
             error=str(parsed) if isinstance(parsed, FormatError) else None,
             seed=self.seed,
             temperature=self.temperature,
@@ -51,13 +64,23 @@ class WaitingReply:
         )
 
 
+class Breakpoint(Protocol):
+    """A condition that is checked after each step."""
+
+    async def begin(self) -> None:
+        """Note what the condition is compared with, before the first step. Raises UsageError if it cannot be met."""
+
+    async def reached(self) -> str:
+        """Return why the trial stops now; empty if it goes on."""
+
+
 @dataclass
 class RunUntil:
     """Point up to which replies are followed without asking; with no field set, the trial's end."""
 
     count: int | None = None
     to_step: int | None = None
-    until_text: str | None = None
+    breakpoints: Sequence[Breakpoint] = ()
 
 
 @dataclass
@@ -66,7 +89,7 @@ class _OpenDecision:
 
     draft: Draft
     samples: list[WaitingReply]
-    decision: asyncio.Future[Decision]
+    decision: asyncio.Future[Decision] = field(init=False)
     chosen: int = 0
     asking: int = 0
     trouble: str = ""
@@ -82,15 +105,14 @@ class CanIdle(Protocol):
 class ReplyDecisions:
     """The decisions about the replies of one trial.
 
-    `on_screen` returns the text of the terminal's screen; `on_change` is called with every visible change, `on_touch`
-    when a person has changed what is done, `on_ask` with a reply that needs approval.
+    `on_change` is called with every visible change, `on_touch` when a person has changed what is done, `on_ask` with a
+    reply that needs approval.
     """
 
     def __init__(
         self,
         agent: CanIdle,
         *,
-        on_screen: Callable[[], Awaitable[str]],
         on_change: Callable[[], None],
         on_touch: Callable[[], None],
         on_ask: Callable[[Draft], None] = lambda _: None,
@@ -99,8 +121,9 @@ class ReplyDecisions:
         """Whether each reply waits for a decision."""
         self.asks_approval = False
         """Whether replies that need approval wait, even outside of stepping mode."""
+        self.stopped = ""
+        """The breakpoint that has stopped the trial, or why none could be set."""
         self._agent = agent
-        self._on_screen = on_screen
         self._on_change = on_change
         self._on_touch = on_touch
         self._on_ask = on_ask
@@ -113,19 +136,37 @@ class ReplyDecisions:
         if not is_asked and (not self.is_stepping or await self._runs_past(draft)):
             return draft.reply
         self._target = None
-        decision: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting = _OpenDecision(draft, [WaitingReply(draft.reply, draft.parsed)], decision)
-        self._on_change()
+        waiting = _OpenDecision(draft, [WaitingReply(draft.reply, draft.parsed)])
         if is_asked:
             self._on_ask(draft)
+        decided = await self._wait_for(waiting)
+        while not await self._begin_breakpoints():
+            decided = await self._wait_for(waiting)
+        return decided
+
+    async def _wait_for(self, waiting: _OpenDecision) -> Decision:
+        """Wait until a person has decided."""
+        waiting.decision = asyncio.get_running_loop().create_future()
+        self._waiting = waiting
+        self._on_change()
         try:
             with self._agent.idling():
-                return await decision
+                return await waiting.decision
         finally:
             self._waiting = None
             for task in waiting.asked:
                 task.cancel()
             self._on_change()
+
+    async def _begin_breakpoints(self) -> bool:
+        """Begin the breakpoints; return False if one is impossible, so that the reply has to wait again."""
+        try:
+            for each in self._target.breakpoints if self._target is not None else ():
+                await each.begin()
+        except UsageError as problem:
+            self._target, self.stopped = None, str(problem)
+            return False
+        return True
 
     async def _runs_past(self, draft: Draft) -> bool:
         target = self._target
@@ -136,7 +177,11 @@ class ReplyDecisions:
             return target.count > 0
         if target.to_step is not None and draft.step >= target.to_step:
             return False
-        return target.until_text is None or target.until_text not in await self._on_screen()
+        for each in target.breakpoints:
+            if reason := await each.reached():
+                self.stopped = reason
+                return False
+        return True
 
     # -- state --------------------------------------------------------------------------------------
 
@@ -148,7 +193,7 @@ class ReplyDecisions:
     @property
     def samples(self) -> tuple[DraftSeen, ...]:
         """Candidate replies in the order in which they came."""
-        if self._waiting is None:
+        if self._waiting is None or self._waiting.decision.done():
             return ()
         draft, chosen = self._waiting.draft, self._waiting.chosen
         return tuple(
@@ -172,15 +217,15 @@ class ReplyDecisions:
         """Follow the waiting reply, and the next ones up to `count`. Raises UsageError if none waits."""
         return self._run_on(RunUntil(count=count))
 
-    def run(self, *, to_step: int | None, until_text: str | None) -> str:
-        """Follow replies up to a step or until a text is on the screen. Raises UsageError if none waits."""
+    def run(self, *, to_step: int | None = None, breakpoints: Sequence[Breakpoint] = ()) -> str:
+        """Follow replies up to a step or a breakpoint. Raises UsageError if none waits."""
         if to_step is not None and to_step <= (step := self._require_waiting_reply().draft.step):
             raise UsageError(f"is already at step {step}; choose a step after it, not {to_step}")
-        return self._run_on(RunUntil(to_step=to_step, until_text=until_text))
+        return self._run_on(RunUntil(to_step=to_step, breakpoints=breakpoints))
 
     def _run_on(self, target: RunUntil) -> str:
         waiting = self._require_waiting_reply()
-        self._target = target
+        self._target, self.stopped = target, ""
         self._follow(waiting)
         return f"the reply of step {waiting.draft.step} is followed"
 
@@ -261,6 +306,11 @@ class ReplyDecisions:
         if not is_as_planned:
             self._on_touch()
         waiting.decision.set_result(decided)
+
+
+def cut_thoughts(texts: ReplyTexts) -> tuple[str, ...]:
+    """Return the thoughts of a reply in the form of the control socket."""
+    return tuple(thought[:_LONGEST_TEXT] for thought in texts.thoughts)
 
 
 def editable(reply: Reply) -> str:

@@ -66,6 +66,24 @@ def planted_programs(facts: Facts, image_paths: Collection[str], tests: Tests) -
 
 
 _LOOK_SEC = 600.0
+_STOP = """{
+    parents=$($busybox cat /proc/[0-9]*/status | $busybox awk '/^PPid:/ && $2 > 1 { print $2 }' | $busybox sort -un)
+    for pid in $parents; do
+        [ $pid != $$ ] && [ $pid != $PPID ] && kill -STOP $pid || continue
+        tries=0
+        while [ $tries -lt 100 ] && $busybox grep -q '^State:.[RS]' /proc/$pid/status; do
+            $busybox usleep 1000
+            tries=$((tries + 1))
+        done
+    done
+    kill -STOP -1
+    kill -CONT $PPID
+} 2>/dev/null"""
+_CONTINUE = (
+    "{ kill -CONT $($busybox ls /proc | $busybox grep -x '[0-9]*' | $busybox sort -rn); kill -CONT -1; } 2>/dev/null"
+)
+"""Stop all other processes, parents before their children, and continue them, children before their parents: a shell
+that sees its program stopped takes its prompt back, which would disturb an agent that goes on afterwards."""
 _CONTINUE_SEC = 20.0
 _TEXT_BYTES = 1 << 18
 """Size of a test file above which it is not searched for calls and imports."""
@@ -267,14 +285,14 @@ async def _run_look(sandbox: Sandbox, walk: str, stdin: bytes = b"", *, stop_oth
     if walk:
         look += f"; {_LOGS}"
     if stop_others:
-        look = f"{{ kill -STOP -1; kill -CONT $PPID; }} 2>/dev/null; {look}; kill -CONT -1 2>/dev/null"
+        look = f"{_STOP}; {look}; {_CONTINUE}"
     script = f"{look_functions()}\n{look}\nprintf '\\0end'\n"
     try:
         return await check_output(sandbox, script, timeout_sec=_LOOK_SEC, stdin=stdin)
     except TrialError:
         if stop_others:  # after a timeout, the other processes may still be stopped
             with contextlib.suppress(TrialError):
-                await sandbox.shell("kill -CONT -1", timeout_sec=_CONTINUE_SEC, user="root")
+                await sandbox.shell(f"{look_functions()}\n{_CONTINUE}", timeout_sec=_CONTINUE_SEC, user="root")
         raise
 
 

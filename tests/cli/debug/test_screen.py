@@ -31,7 +31,7 @@ def a_draft(step: int = 3, **more: object) -> DraftSeen:
 
 
 def shown(columns: int = 80, rows: int = 24, **more: object) -> PaneState:
-    steps = (StepSeen(index=1, reasoning="look first", actions=("ls\n",), exit_code=0, warnings=("odd: yes",)),)
+    steps = (StepSeen(index=1, thoughts=("look first",), actions=("ls\n",), exit_code=0, warnings=("odd: yes",)),)
     state = PaneState("task/0", columns, rows, screen=a_screen())
     values = {"version": 1, "waits_for": "decision", "step": 3, "steps": steps, "draft": a_draft(), **more}
     state.update(DebugState.model_validate(values))
@@ -45,7 +45,7 @@ def lines_of(state: PaneState) -> list[str]:
 @pytest.mark.parametrize("size", [(80, 24), (120, 30), (200, 60), (40, 10), (39, 10), (1, 1)])
 @pytest.mark.parametrize("pane", ["terminal", "steps", "samples"])
 def test_every_line_has_the_width_of_the_screen(size: tuple[int, int], pane: str) -> None:
-    state = shown(*size, samples=[a_draft(), a_draft(chosen=False, actions=[HOSTILE], reasoning=HOSTILE)])
+    state = shown(*size, samples=[a_draft(), a_draft(chosen=False, actions=[HOSTILE], thoughts=[HOSTILE])])
     state.pane = pane  # type: ignore[assignment]
     state.screen = a_screen(line=f"\x1b[32m{HOSTILE}")
     lines = lines_of(state)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from reports.trial.page_text import coloured, plain_text
+from reports.trial.page_text import coloured
 from reports.trial.verdict import read_verifier
+from tbench.text import without_escapes
 
 
 def test_tests_of_a_ctrf_report_come_first_where_they_failed(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_colours_become_classes_and_other_escapes_nothing() -> None:
 
 
 def test_a_line_that_was_drawn_over_is_as_it_was_last() -> None:
-    assert plain_text("10 %\r50 %\r100 %\r\ndone\r\n") == "100 %\ndone\n"
+    assert without_escapes("10 %\r50 %\r100 %\r\ndone\r\n") == "100 %\ndone\n"
 
 
 def test_many_changes_of_colour_are_bounded() -> None:
