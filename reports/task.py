@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from reports.charts import BarPart, duration_dots, sparkline, stacked_bar
 from reports.page_frame import MOST_CELLS, Crumb, data_script, page
-from reports.page_paths import TASKS, relative_url, task_page, trial_data, trial_page
+from reports.page_paths import TASKS, relative_url, task_page, trial_name
 from reports.score_history import ScorePoint, score_history
 from reports.site.content import RunSeries, Site, SiteRun
 from tbench.history.rows import TaskPoint, TrialRow
@@ -317,16 +317,11 @@ def _trials(site: Site, task: str) -> Iterator[dict[str, Any]]:
 
 
 def _trial(run: SiteRun, trial: TrialRow) -> dict[str, Any]:
-    where = (run.slug, trial.task, trial.seed, trial.attempt)
     return {
         "run": run.slug,
         "name": run.row.name,
-        "model": run.row.model,
+        "trial": trial_name(trial.task, trial.seed, trial.attempt),
         "seed": trial.seed,
         "attempt": trial.attempt,
-        "reward": trial.reward,
         "status": trial.status,
-        "begun": run.row.begun_at,
-        "page": trial_page(*where),
-        "data": trial_data(*where),
     }

@@ -72,7 +72,7 @@
     const made = make(trial ? "a" : "span", `cell ${status}`, sign);
     if (trial) {
       const again = attempt > 1 ? `.${attempt}` : "";
-      made.href = `../runs/${encodeURIComponent(run)}/${encodeURIComponent(`${slug}--${seed}${again}`)}.html`;
+      made.href = `../runs/${encodeURIComponent(run)}/trial.html?${slug}--${seed}${again}`;
     }
     made.title = words;
     return made;

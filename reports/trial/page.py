@@ -1,4 +1,8 @@
-"""The page of a trial in a site, and the script with its complete texts and its recording."""
+"""The trials of a run as chunks of rendered pages with complete texts and recordings, and the page that shows one.
+
+A file for each trial would mean 27,000 files after 300 nights. Trials of a run have most text in common, so they are
+packed together, and the browser unpacks the chunk with the trial that it shows.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,14 @@ import base64
 import gzip
 import json
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from harness.reply_stats import reply_notes
 from harness.trajectory import Step
 from reports.charts import BarPart, stacked_bar
 from reports.page_frame import Crumb, data_script, page, seconds
-from reports.page_paths import task_data, task_page, trial_data, trial_page
+from reports.page_paths import task_data, trial_data, trial_name, trial_viewer
 from reports.site.content import SiteRun
 from reports.trial.page_text import cut, shorten_at_lines, text_budget
 from reports.trial.section import StepTimes, TrialSection, read_sections
@@ -31,17 +35,45 @@ _SEEDS_SHOWN = 11
 """Number of nearest seeds that a page links to."""
 
 
+_CHUNK_CHARS = 1_000_000
+"""Number of characters from which a chunk gets no further trial."""
+
+
 def trial_files(run: SiteRun, stored: StoredRun) -> Iterator[tuple[str, str]]:
     """Yield path and text of each file of all trials of a run that have ended."""
+    index: list[list[str]] = []
+    for number, chunk in enumerate(_chunks(_trials(run, stored))):
+        index.append([name for name, _ in chunk])
+        packed = _compress("\n".join(text for _, text in chunk))
+        yield trial_data(run.slug, number), data_script(f"trials {run.slug} {number}", packed)
+    yield trial_data(run.slug), data_script(f"trials {run.slug}", index)
+    place = trial_viewer(run.slug)
+    yield place, page("trial_viewer.html.j2", place, crumbs=[Crumb(run.row.name, run.page)], run=run)
+
+
+def _chunks(trials: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    chunk, size = list[tuple[str, str]](), 0
+    for each in trials:
+        chunk.append(each)
+        size += len(each[1])
+        if size >= _CHUNK_CHARS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _trials(run: SiteRun, stored: StoredRun) -> Iterator[tuple[str, str]]:
+    """Yield the name of each trial, and one line of JSON with its page and the data of its sections."""
     ended = {(each.task, each.seed, each.attempt): each for each in stored.results}
     of_task: dict[str, list[TrialResult]] = {}
     for result in sorted(ended.values(), key=lambda each: (each.seed, each.attempt)):
         of_task.setdefault(result.task, []).append(result)
-    for result in ended.values():
-        place = (run.slug, result.task, result.seed, result.attempt)
+    for result in (each for found in of_task.values() for each in found):
         parts = read_sections(stored.path, result)
-        yield trial_data(*place), data_script(trial_data(*place), {"sections": [_section_data(part) for part in parts]})
-        yield trial_page(*place), _page(run, stored, result, of_task[result.task], parts)
+        html = _page(run, stored, result, of_task[result.task], parts)
+        data = {"html": html, "sections": [_section_data(part) for part in parts]}
+        yield trial_name(result.task, result.seed, result.attempt), _plain_json(data)
 
 
 def _page(
@@ -51,8 +83,7 @@ def _page(
     of_task: Sequence[TrialResult],
     parts: Sequence[TrialSection],
 ) -> str:
-    """Render the page of a trial, with links to the last attempts at the nearest seeds and to all its attempts."""
-    place = (run.slug, result.task, result.seed, result.attempt)
+    """Render a trial, with links to the last attempts at the nearest seeds and to all its attempts."""
     which = f"seed {result.seed}" + (f", attempt {result.attempt}" if result.attempt > 1 else "")
     own = [each for each in of_task if each.seed == result.seed]
     last = list({each.seed: each for each in of_task}.values())
@@ -62,8 +93,7 @@ def _page(
     status = trial_status(result)
     return page(
         "trial.html.j2",
-        trial_page(*place),
-        crumbs=[Crumb(run.row.name, run.page), Crumb(result.task, task_page(result.task)), Crumb(which)],
+        trial_viewer(run.slug),
         run=run,
         result=result,
         which=which,
@@ -78,8 +108,7 @@ def _page(
         after=last[at + 1] if at + 1 < len(last) else None,
         status_of=trial_status,
         sections=[_shown_section(part) for part in parts],
-        recorded=any(part.cast.text for part in parts),
-        data=trial_data(*place),
+        name=trial_name(result.task, result.seed, result.attempt),
         task_data=task_data(result.task),
         command=rerun_command(stored.document, result.task, result.seed) if stored.document is not None else "",
         asking=inspection_commands(stored.path, result) if stored.document is not None else (),
@@ -131,7 +160,7 @@ def _shown_section(part: TrialSection) -> dict[str, Any]:
     }
 
 
-# The script with everything that the page does not contain itself: complete texts, recordings, times of steps.
+# Everything that the page does not contain itself: complete texts, recordings, times of steps.
 
 _TEXT_CHARS = 200_000
 """Maximum number of characters of one text; longer ones lose their middle."""
@@ -141,10 +170,10 @@ _LEAST_CHARS = 400
 
 
 def _section_data(part: TrialSection) -> dict[str, Any]:
-    """Return the data of a section: texts and recording packed, times as they are."""
+    """Return the data of a section: texts and recording as lines of JSON, and the times of its steps."""
     return {
         "name": part.name,
-        "packed": _compress("\n".join(_lines(part))),
+        "lines": "\n".join(_lines(part)),
         "recorded": bool(part.cast.text),
         "times": [_data_times(each) for each in part.times],
         "remarks": [[round(at, 3), text[:200]] for at, text in part.cast.remarks[:200]],

@@ -56,7 +56,7 @@ def test_tasks_that_fell_come_the_worst_first_with_links_to_both_trials(tmp_path
     page = two_nights(tmp_path, {"task-00": (1.0, 0.0), "task-01": (0.0, 0.0), "task-02": (0.0, 1.0)})
     lower = page.words[page.words.index("Lower 2 tasks, 1 newly failing") : page.words.index("Newly passing 1 task")]
     assert lower.index("task-01 newly failing") < lower.index("task-00 ✓ ✓ ✓ ✗ 1.00 → 0.50 −50.0")
-    assert {"../runs/night-00/task-01--0.html", "../runs/night-01/task-01--0.html"} <= set(page.links)
+    assert {"../runs/night-00/trial.html?task-01--0", "../runs/night-01/trial.html?task-01--0"} <= set(page.links)
 
 
 def test_what_is_solved_at_no_seed_any_more_is_newly_failing(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_errors_stand_apart_from_failures(tmp_path: Path) -> None:
     assert "Errors (not failures) 3 trials" in page.words
     assert "ImagePullFailed image infra 3 0 ! task-00 rate <limit>" in page.words
     assert "Tasks that lost all their verdicts: task-00 ! !" in page.words
-    assert "../runs/night-01/task-00--0.html" in page.links
+    assert "../runs/night-01/trial.html?task-00--0" in page.links
 
 
 def test_settings_that_changed_are_shown_with_both_values(tmp_path: Path) -> None:

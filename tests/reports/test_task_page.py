@@ -14,6 +14,7 @@ from site_pages_of_runs import ReadPage, gathered, script_value
 
 from harness.trajectory import Outcome
 from reports import task
+from reports.page_paths import trial_name
 from reports.site.content import gather
 from tbench.history.index import RunHistory
 from tbench.results import Blame, ErrorInfo, Stage
@@ -73,7 +74,7 @@ def test_each_trial_is_a_cell_with_its_sign_and_leads_to_its_page(tmp_path: Path
     assert [cell["class"] for cell in cells] == ["cell pass", "cell partial", "cell fail", "cell error"]
     assert cells[0] == {
         "class": "cell pass",
-        "href": "../runs/night-1/t--0.html",
+        "href": "../runs/night-1/trial.html?t--0",
         "title": "seed 0: pass, submitted, 7 steps, 36.0\u00a0s",
     }
     assert cells[3]["title"].startswith("seed 3: error, no verdict: TestsNeverRan")
@@ -169,14 +170,10 @@ def test_the_data_names_every_trial_newest_first(tmp_path: Path) -> None:
     assert trials[0] == {
         "run": "night-2",
         "name": "night-2",
-        "model": "m",
+        "trial": "t--0",
         "seed": 0,
         "attempt": 1,
-        "reward": 0.0,
         "status": "fail",
-        "begun": "2026-01-03T22:00:00.000Z",
-        "page": "runs/night-2/t--0.html",
-        "data": "runs/night-2/t--0.js",
     }
 
 
@@ -185,7 +182,7 @@ def test_hostile_names_stay_text_on_all_pages(tmp_path: Path) -> None:
         night(tmp_path, number, (1.0, 0.0), digest=HOSTILE, task=HOSTILE, model=HOSTILE)
     with gathered(tmp_path) as site:
         pages = [task.render(site, HOSTILE), task.render_list(site, [HOSTILE])]
-        assert script_value(task.data(site, HOSTILE), "trials")[0]["model"] == HOSTILE
+        assert script_value(task.data(site, HOSTILE), "trials")[0]["trial"] == trial_name(HOSTILE, 0)
     for text in pages:
         page = ReadPage(text)
         assert not [attrs for tag, attrs in page.tags if tag == "img" or "onerror" in attrs]
