@@ -116,6 +116,7 @@ def _environment() -> Environment:
         "size": size_text,
         "or_no_name": or_no_name,
         "facts": trial_facts,
+        "ending": trial_ending,
     }
     page_paths = (run_page, trial_page, task_page, night_page, compare_page)
     environment.globals |= {path.__name__: path for path in page_paths} | {
@@ -171,6 +172,16 @@ def trial_facts(trial: TrialRow | Cell) -> Iterator[str]:
     if trial.status == Status.MISSING:
         yield "no result"
         return
+    yield from trial_ending(trial)
+    yield counted(trial.steps, "step")
+    if trial.wall_sec is not None:
+        yield seconds(trial.wall_sec)
+    if trial.attempt > 1:
+        yield f"attempt {trial.attempt}"
+
+
+def trial_ending(trial: TrialRow | Cell) -> Iterator[str]:
+    """Yield short facts about the verdict of a trial that has ended."""
     yield f"error, no verdict: {trial.error}" if trial.status == Status.ERROR else str(trial.status)
     if trial.reward not in (None, 1.0):
         yield f"reward {trial.reward:g}"
@@ -178,10 +189,5 @@ def trial_facts(trial: TrialRow | Cell) -> Iterator[str]:
         yield f"{trial.reward_all_steps:g} counting 0 for task steps that never started"
     if trial.outcome is not None:
         yield trial.outcome
-    yield counted(trial.steps, "step")
-    if trial.wall_sec is not None:
-        yield seconds(trial.wall_sec)
-    if trial.attempt > 1:
-        yield f"attempt {trial.attempt}"
     if isinstance(trial, Cell) and trial.human_touched:
         yield "a human typed in this trial"

@@ -151,7 +151,9 @@ def render_list(site: Site, tasks: Sequence[str]) -> str:
         lines=lines,
         main=columns[0][0] if columns else "",
         others=[name for name, _ in columns[1:]],
-        counts={kind: solved[kind] for kind in get_args(Solved)},
+        choices=[
+            ("all tasks", [(kind, f"{kind} solved: {solved[kind]}") for kind in get_args(Solved) if solved[kind]])
+        ],
     )
 
 

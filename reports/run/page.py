@@ -264,6 +264,7 @@ def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any
         "seed_strip": _seed_strip(summary),
         "checks": validity_checks(run, summary),
         "trial_links": trial_links,
+        "results": {(each.task, each.seed, each.attempt): each for each in run.results},
         "links": links,
         "numbers": {row.task: number for number, row in enumerate(summary.tasks)},
         "grid": grid_data(summary),

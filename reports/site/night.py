@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -30,11 +30,34 @@ from tbench.text import counted
 # The list of all nights, a line for each.
 
 _RUNS_NAMED = 3
+_OPEN_MONTHS = 2
+"""Number of newest months whose nights are visible at first."""
 
 
 def render_nights(site: Site) -> str:
     """Render the page with all nights."""
-    return page("nights.html.j2", NIGHTS, crumbs=[Crumb("nights")], nights=night_lines(site), summary=_summary(site))
+    lines = night_lines(site)
+    months: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        months.setdefault(line["month"] or "Without a date", []).append(line)
+    return page(
+        "nights.html.j2",
+        NIGHTS,
+        crumbs=[Crumb("nights")],
+        months=months,
+        open_months=_OPEN_MONTHS,
+        choices=_choices(lines),
+        summary=_summary(site),
+    )
+
+
+def _choices(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return what nights can be filtered by: the label of each filter, and its values with their labels."""
+    months = {line["month"]: line["month"] for line in lines if line["month"]}
+    states = {line["state"].kind: line["state"].label for line in lines}
+    series = {name: name for line in lines for name in line["series"]}
+    found = [("all months", months), ("all states", states), ("all series", series)]
+    return [(label, list(values.items())) for label, values in found if len(values) > 1]
 
 
 def night_lines(site: Site, limit: int | None = None) -> list[dict[str, Any]]:
@@ -45,11 +68,16 @@ def night_lines(site: Site, limit: int | None = None) -> list[dict[str, Any]]:
 def _line(site: Site, name: str, runs: Sequence[SiteRun]) -> dict[str, Any]:
     is_only = len(site.series) == 1
     ordered = sorted(runs, key=lambda run: state_of(site.series_of(run), run).rank)
+    # UTC date of the first run; empty if unknown.
+    day = min((run.row.day for run in runs if run.row.day), default="")
+    state, series = worst_state(site, runs), sorted({site.series_of(run).name for run in runs})
     return {
         "name": name,
-        # UTC date of the first run; empty if unknown.
-        "day": min((run.row.day for run in runs if run.row.day), default=""),
-        "state": worst_state(site, runs),
+        "day": day,
+        "month": day[:7],
+        "state": state,
+        "series": series,
+        "kinds": "|".join([day[:7], state.kind, *series]),
         # Name of the series (empty if there is only one) and score.
         "runs": [
             ("" if is_only else site.series_of(run).name, score_or_progress(run)) for run in ordered[:_RUNS_NAMED]

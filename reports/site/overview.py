@@ -65,6 +65,7 @@ def render(site: Site) -> str:
         matrix=_matrix(newest_first[:_SERIES_SHOWN]),
         unfinished=_unfinished(site)[:_SERIES_SHOWN],
         nights=lines,
+        open_months=1,
         nights_more=len(site.nights) - len(lines),
         proxies=proxies[:_PROXIES_SHOWN],
         proxies_more=max(0, len(proxies) - _PROXIES_SHOWN),

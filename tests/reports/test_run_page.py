@@ -80,9 +80,7 @@ def test_nothing_of_a_page_runs_or_looks_otherwise_than_the_site_says(tmp_path: 
     page = site_page(tmp_path, "nightly")
     assert not [attrs for tag, attrs in page.tags if "style" in attrs or tag == "style"]
     scripts = [attrs for tag, attrs in page.tags if tag == "script"]
-    assert [attrs["src"] for attrs in scripts] == ["../../assets/site.js", "../../assets/run.js"]
-    (tools,) = page.of_class("grid-tools")
-    assert {"hidden", "data-needs-script"} <= tools[1].keys()
+    assert [attrs["src"] for attrs in scripts] == ["../../assets/site.js", "../../assets/tables.js"]
 
 
 def test_what_speaks_against_a_score_stands_beside_it(tmp_path: Path) -> None:
