@@ -6,9 +6,11 @@ load anything from elsewhere or run a script that is not a file of the site.
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -145,10 +147,20 @@ def data_script(name: str, value: Any) -> str:
     return f"window.TB = window.TB || {{}}; TB[{_json(name)}] = {_json(value)};\n"
 
 
+def packed_script(name: str, lines: Iterable[str]) -> str:
+    """Return a script that stores lines under a name: gzip in base64, for a browser to unpack."""
+    packed = gzip.compress("\n".join(lines).encode("utf-8", "replace"), 6, mtime=0)
+    return data_script(name, base64.b64encode(packed).decode("ascii"))
+
+
+def plain_json(value: Any) -> str:
+    """Return compact JSON on one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def _json(value: Any) -> str:
     """Return JSON that contains nothing that could end a script or a line of it."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.translate(_ESCAPES)
+    return plain_json(value).translate(_ESCAPES)
 
 
 # Trials as small cells side by side: a symbol for the status of each, and a link to its page.

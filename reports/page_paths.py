@@ -12,6 +12,7 @@ OVERVIEW = "index.html"
 FEED = "feed.xml"
 TASKS = "tasks/index.html"
 COMPARE = "compare/index.html"
+SEARCH, SEARCHED_RUNS = "search/index.html", "search/runs.js"
 NIGHTS = "nights/index.html"
 SERIES = "series/index.html"
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
@@ -54,6 +55,11 @@ def trial_viewer(run: str) -> str:
 def trial_data(run: str, chunk: int | None = None) -> str:
     """Return the path of the script that lists a run's trials by chunk, or of the script with one chunk of trials."""
     return f"runs/{run}/trials.js" if chunk is None else f"runs/{run}/trials-{chunk}.js"
+
+
+def search_data(run: str) -> str:
+    """Return the path of the script with the texts of a run's trials that can be searched."""
+    return f"runs/{run}/search.js"
 
 
 def task_page(task: str) -> str:

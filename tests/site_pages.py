@@ -20,6 +20,7 @@ KINDS = {
     "trial": r"runs/[^/]+/trial\.html",
     "tasks": r"tasks/index\.html",
     "task": r"tasks/.+\.html",
+    "search": r"search/index\.html",
     "choice": r"compare/index\.html",
     "comparison": r"compare/.+--.+\.html",
 }

@@ -27,6 +27,18 @@ TB.unpack = (packed) => {
 TB.reveal = (place = document) => {
   for (const part of place.querySelectorAll("[data-needs-script]")) part.hidden = false;
 };
+document.addEventListener("click", async ({ target }) => {
+  const pressed = target.closest("[data-copy]");
+  if (!pressed) return;
+  const source = document.getElementById(pressed.dataset.copy);
+  try {
+    await navigator.clipboard.writeText(source.textContent);
+    pressed.textContent = "copied";
+  } catch {
+    getSelection().selectAllChildren(source);
+    pressed.textContent = "selected: press Ctrl-C";
+  }
+});
 (() => {
   const root = document.documentElement;
   const order = ["auto", "light", "dark"];

@@ -233,8 +233,6 @@
   async function clicked(event) {
     const target = event.target;
     if (target.closest("[data-help]")) return help.showModal();
-    const copied = target.closest("[data-copy]");
-    if (copied) return copy(copied);
     const more = target.closest('[data-act="full"]');
     if (more) return showAll(more.closest(".text"));
     const link = target.closest(".timeline a, .step h3 a");
@@ -246,17 +244,6 @@
     if (act === "play") return global.reader.play?.(card);
     if (!link && (target.closest("a, button, summary, input") || String(getSelection()))) return;
     choose(card);
-  }
-
-  async function copy(pressed) {
-    const text = document.getElementById(pressed.dataset.copy).textContent;
-    try {
-      await navigator.clipboard.writeText(text);
-      pressed.textContent = "copied";
-    } catch {
-      getSelection().selectAllChildren(document.getElementById(pressed.dataset.copy));
-      pressed.textContent = "selected: press Ctrl-C";
-    }
   }
 
   global.reader = { cards, choose, visible, seen, textsOf, press, listeners };

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from reports import comparison, task
+from reports import comparison, search, task
 from reports.page_frame import HERE
 from reports.page_paths import (
     COMPARE,
     FEED,
     NIGHTS,
     OVERVIEW,
+    SEARCH,
+    SEARCHED_RUNS,
     SERIES,
     TASKS,
     compare_data,
@@ -47,7 +49,7 @@ _MARKER = b"tbench writes pages into this folder. It writes into no other folder
 _MADE_OF = (CONFIG_NAME, RESULTS_NAME, "trials")
 """Files of a run whose change means that its trials changed; removing recordings touches the folder."""
 _ASSETS = "assets"
-_FOLDERS = (_ASSETS, *(str(Path(page).parent) for page in (NIGHTS, SERIES, TASKS, COMPARE)), "runs")
+_FOLDERS = (_ASSETS, *(str(Path(page).parent) for page in (NIGHTS, SERIES, TASKS, COMPARE, SEARCH)), "runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,8 @@ def _pages_of_all(site: Site) -> Iterator[tuple[str, str]]:
         yield task_page(name), task.render(site, name)
         yield task_data(name), task.data(site, name)
     yield COMPARE, comparison.render_choice(site)
+    yield SEARCH, search.render(site)
+    yield SEARCHED_RUNS, search.runs_data(site)
 
 
 def write_assets(out: Path) -> None:

@@ -6,18 +6,16 @@ packed together, and the browser unpacks the chunk with the trial that it shows.
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.reply_stats import reply_notes
 from harness.trajectory import Step
 from reports.charts import BarPart, stacked_bar
-from reports.page_frame import Crumb, data_script, page, seconds
-from reports.page_paths import task_data, trial_data, trial_name, trial_viewer
+from reports.page_frame import Crumb, data_script, packed_script, page, plain_json, seconds
+from reports.page_paths import search_data, task_data, trial_data, trial_name, trial_viewer
+from reports.search import searched_texts
 from reports.site.content import SiteRun
 from reports.trial.page_text import cut, shorten_at_lines, text_budget
 from reports.trial.section import StepTimes, TrialSection, read_sections
@@ -42,20 +40,32 @@ _CHUNK_CHARS = 1_000_000
 def trial_files(run: SiteRun, stored: StoredRun) -> Iterator[tuple[str, str]]:
     """Yield path and text of each file of all trials of a run that have ended."""
     index: list[list[str]] = []
+    searched: list[str] = []
     for number, chunk in enumerate(_chunks(_trials(run, stored))):
-        index.append([name for name, _ in chunk])
-        packed = _compress("\n".join(text for _, text in chunk))
-        yield trial_data(run.slug, number), data_script(f"trials {run.slug} {number}", packed)
+        index.append([trial.name for trial in chunk])
+        searched += [trial.searched for trial in chunk]
+        yield trial_data(run.slug, number), packed_script(f"trials {run.slug} {number}", (each.text for each in chunk))
+    yield search_data(run.slug), packed_script(f"search {run.slug}", searched)
     yield trial_data(run.slug), data_script(f"trials {run.slug}", index)
     place = trial_viewer(run.slug)
     yield place, page("trial_viewer.html.j2", place, crumbs=[Crumb(run.row.name, run.page)], run=run)
 
 
-def _chunks(trials: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    chunk, size = list[tuple[str, str]](), 0
+class _PackedTrial(NamedTuple):
+    """Trial as lines of JSON."""
+
+    name: str
+    text: str
+    """Its page and the data of its sections."""
+    searched: str
+    """Its texts that can be searched."""
+
+
+def _chunks(trials: Iterable[_PackedTrial]) -> Iterator[list[_PackedTrial]]:
+    chunk, size = list[_PackedTrial](), 0
     for each in trials:
         chunk.append(each)
-        size += len(each[1])
+        size += len(each.text)
         if size >= _CHUNK_CHARS:
             yield chunk
             chunk, size = [], 0
@@ -63,8 +73,8 @@ def _chunks(trials: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]
         yield chunk
 
 
-def _trials(run: SiteRun, stored: StoredRun) -> Iterator[tuple[str, str]]:
-    """Yield the name of each trial, and one line of JSON with its page and the data of its sections."""
+def _trials(run: SiteRun, stored: StoredRun) -> Iterator[_PackedTrial]:
+    """Yield the trials, task by task."""
     ended = {(each.task, each.seed, each.attempt): each for each in stored.results}
     of_task: dict[str, list[TrialResult]] = {}
     for result in sorted(ended.values(), key=lambda each: (each.seed, each.attempt)):
@@ -73,7 +83,9 @@ def _trials(run: SiteRun, stored: StoredRun) -> Iterator[tuple[str, str]]:
         parts = read_sections(stored.path, result)
         html = _page(run, stored, result, of_task[result.task], parts)
         data = {"html": html, "sections": [_section_data(part) for part in parts]}
-        yield trial_name(result.task, result.seed, result.attempt), _plain_json(data)
+        name, texts = trial_name(result.task, result.seed, result.attempt), list(searched_texts(parts))
+        found = {"trial": name, "task": result.task, "status": trial_status(result), "texts": texts}
+        yield _PackedTrial(name, plain_json(data), plain_json(found))
 
 
 def _page(
@@ -189,9 +201,9 @@ def _lines(part: TrialSection) -> Iterator[str]:
     header, _, events = part.cast.text.partition("\n")
     # Only arrays: anything else in a recording could be mistaken for a step.
     lines = deque(line for line in events.split("\n") if line.startswith("["))
-    yield _plain_json({"told": [cut(message.content, limit) for message in part.prompt], "cast": header})
+    yield plain_json({"told": [cut(message.content, limit) for message in part.prompt], "cast": header})
     for step, reply, times in zip(part.steps, part.replies, part.times, strict=True):
-        yield _plain_json(_step(step, reply, limit))
+        yield plain_json(_step(step, reply, limit))
         while times is not None and lines and _time_of(lines[0]) <= times.end:
             yield lines.popleft()
     yield from lines
@@ -229,11 +241,3 @@ def _limit(steps: Sequence[Step]) -> int:
 
 def _all_texts(step: Step) -> Iterator[str]:
     yield from (step.reply.content, step.reply.reasoning or "", step.observation, *step.actions)
-
-
-def _compress(text: str) -> str:
-    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 6, mtime=0)).decode("ascii")
-
-
-def _plain_json(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -19,7 +19,7 @@ def test_an_alarm_comes_first_with_its_size_its_night_and_its_tasks(tmp_path: Pa
     page = read(write_drop(tmp_path))
     start = page.words.index("Alarm: m is lower since 2026-01-13")
     assert start < page.words.index("Scores")
-    assert "over 5 nights: 41.7 % instead of the baseline's 83.3 %" in page.words
+    assert "over the drop (5 nights): 41.7 %, usually 83.3 % the last night alone: 41.7 %" in page.words
     assert "Most likely task-01, task-02, task-03, task-04, task-05" in page.words
     assert {"nights/2026-01-17.html", "nights/2026-01-13.html", "tasks/task-01.html"} <= set(page.links)
     assert "No alarm" not in page.words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from browsing import PHONE, a_tab, open_page, serious_findings, served, sideways
+from browsing import PHONE, a_tab, findings, open_page, served, sideways
 from playwright.sync_api import Browser, Page, expect
 from shown_trials import trials_in
 from site_pages import KINDS, addresses, by_kind
@@ -22,9 +22,9 @@ EACH = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for 
 def test_every_kind_of_page_is_accessible(page: Page, nights: Path, kind: str) -> None:
     open_page(page, addresses(by_kind(nights)[kind][-1])[-1])
     expect(page.locator(".step" if kind == "trial" else "h1").first).to_be_visible()
-    assert serious_findings(page) == []
+    assert findings(page) == []
     page.emulate_media(color_scheme="dark")
-    assert serious_findings(page, only=["color-contrast"]) == []
+    assert findings(page, only=["color-contrast"]) == []
     page.set_viewport_size(PHONE)
     assert sideways(page) == []
 

@@ -87,6 +87,15 @@ def test_a_trial_that_has_not_ended_has_no_link(tmp_path: Path) -> None:
     assert [(cell["class"], "href" in cell) for cell in cells] == [("cell pass", True), ("cell missing", False)]
 
 
+def test_the_history_with_one_trial_a_night_is_a_cell_for_each_month_by_month(tmp_path: Path) -> None:
+    for number in (*range(30), 40):
+        night(tmp_path, number, (float(number % 2),))
+    page = read(tmp_path)
+    assert page.of_class("history") == []
+    assert len(page.of_class("month")) == 2
+    assert "2026-01 ✗✓" in page.words and " 15/30 2026-02 ✗ 0/1" in page.words
+
+
 def test_many_seeds_are_not_shown_one_by_one(tmp_path: Path) -> None:
     night(tmp_path, 1, [1.0] * 200)
     page = read(tmp_path)
@@ -99,7 +108,7 @@ def test_many_runs_are_folded(tmp_path: Path) -> None:
         night(tmp_path, number, (1.0,))
     page = read(tmp_path)
     assert "3 earlier runs" in page.words
-    assert len(page.of_class("cell")) == 63
+    assert len(page.of_class("cell")) == 63 * 2, "one in the history, one in the list of runs"
 
 
 def test_ends_and_durations_of_trials_are_shown(tmp_path: Path) -> None:
@@ -113,8 +122,8 @@ def test_ends_and_durations_of_trials_are_shown(tmp_path: Path) -> None:
 
 def test_each_series_has_a_chart_and_single_runs_share_one(tmp_path: Path) -> None:
     for number in range(4):
-        night(tmp_path / "a", number, (1.0,))
-        night(tmp_path / "b", number, (0.0,), model="other")
+        night(tmp_path / "a", number, (1.0, 0.0))
+        night(tmp_path / "b", number, (0.0, 0.0), model="other")
     assert len(read(tmp_path).of_class("history")) == 2
     page = read(tmp_path)
     assert "other · 2026-01-01" in page.words

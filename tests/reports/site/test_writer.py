@@ -33,7 +33,7 @@ def test_a_run_that_has_not_changed_is_left_alone(tmp_path: Path) -> None:
     a_night(tmp_path / "runs", 1)
     site = write_site([tmp_path / "runs"], tmp_path / "site").overview.parent
     before = times(site, "runs/night-1/*")
-    assert set(before) == {".written", "index.html", "trial.html", "trials.js", "trials-0.js"}
+    assert set(before) == {".written", "index.html", "trial.html", "trials.js", "trials-0.js", "search.js"}
     assert write_site([tmp_path / "runs"], site).unchanged == 1
     assert times(site, "runs/night-1/*") == before
 
@@ -71,7 +71,7 @@ def test_files_of_trials_that_an_earlier_version_wrote_are_removed(tmp_path: Pat
         (pages / name).touch()
     write_site([tmp_path / "runs"], tmp_path / "site")
     assert set(times(tmp_path / "site", "runs/night-1/*")) == {
-        ".written", "index.html", "trial.html", "trials.js", "trials-0.js", "note.txt"
+        ".written", "index.html", "trial.html", "trials.js", "trials-0.js", "search.js", "note.txt"
     }  # fmt: skip
 
 
