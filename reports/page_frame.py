@@ -6,9 +6,11 @@ load anything from elsewhere or run a script that is not a file of the site.
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -116,6 +118,7 @@ def _environment() -> Environment:
         "size": size_text,
         "or_no_name": or_no_name,
         "facts": trial_facts,
+        "ending": trial_ending,
     }
     page_paths = (run_page, trial_page, task_page, night_page, compare_page)
     environment.globals |= {path.__name__: path for path in page_paths} | {
@@ -144,10 +147,20 @@ def data_script(name: str, value: Any) -> str:
     return f"window.TB = window.TB || {{}}; TB[{_json(name)}] = {_json(value)};\n"
 
 
+def packed_script(name: str, lines: Iterable[str]) -> str:
+    """Return a script that stores lines under a name: gzip in base64, for a browser to unpack."""
+    packed = gzip.compress("\n".join(lines).encode("utf-8", "replace"), 6, mtime=0)
+    return data_script(name, base64.b64encode(packed).decode("ascii"))
+
+
+def plain_json(value: Any) -> str:
+    """Return compact JSON on one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def _json(value: Any) -> str:
     """Return JSON that contains nothing that could end a script or a line of it."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.translate(_ESCAPES)
+    return plain_json(value).translate(_ESCAPES)
 
 
 # Trials as small cells side by side: a symbol for the status of each, and a link to its page.
@@ -171,6 +184,16 @@ def trial_facts(trial: TrialRow | Cell) -> Iterator[str]:
     if trial.status == Status.MISSING:
         yield "no result"
         return
+    yield from trial_ending(trial)
+    yield counted(trial.steps, "step")
+    if trial.wall_sec is not None:
+        yield seconds(trial.wall_sec)
+    if trial.attempt > 1:
+        yield f"attempt {trial.attempt}"
+
+
+def trial_ending(trial: TrialRow | Cell) -> Iterator[str]:
+    """Yield short facts about the verdict of a trial that has ended."""
     yield f"error, no verdict: {trial.error}" if trial.status == Status.ERROR else str(trial.status)
     if trial.reward not in (None, 1.0):
         yield f"reward {trial.reward:g}"
@@ -178,10 +201,5 @@ def trial_facts(trial: TrialRow | Cell) -> Iterator[str]:
         yield f"{trial.reward_all_steps:g} counting 0 for task steps that never started"
     if trial.outcome is not None:
         yield trial.outcome
-    yield counted(trial.steps, "step")
-    if trial.wall_sec is not None:
-        yield seconds(trial.wall_sec)
-    if trial.attempt > 1:
-        yield f"attempt {trial.attempt}"
     if isinstance(trial, Cell) and trial.human_touched:
         yield "a human typed in this trial"

@@ -12,6 +12,7 @@ OVERVIEW = "index.html"
 FEED = "feed.xml"
 TASKS = "tasks/index.html"
 COMPARE = "compare/index.html"
+SEARCH, SEARCHED_RUNS = "search/index.html", "search/runs.js"
 NIGHTS = "nights/index.html"
 SERIES = "series/index.html"
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
@@ -37,18 +38,28 @@ def run_page(run: str) -> str:
 
 
 def trial_page(run: str, task: str, seed: int, attempt: int = 1) -> str:
-    """Return the path of the page of one attempt at a trial, given the run's slug and the task's name."""
-    return f"{_trial(run, task, seed, attempt)}.html"
+    """Return the address of one attempt at a trial: the page that shows the trials of a run, and the trial's name."""
+    return f"{trial_viewer(run)}?{trial_name(task, seed, attempt)}"
 
 
-def trial_data(run: str, task: str, seed: int, attempt: int = 1) -> str:
-    """Return the path of the script with the steps and the recording of one attempt at a trial."""
-    return f"{_trial(run, task, seed, attempt)}.js"
+def trial_name(task: str, seed: int, attempt: int = 1) -> str:
+    """Return the name of one attempt at a trial, unique within its run and safe in any address."""
+    return f"{slug(task)}--{seed}" + (f".{attempt}" if attempt > 1 else "")
 
 
-def _trial(run: str, task: str, seed: int, attempt: int) -> str:
-    again = f".{attempt}" if attempt > 1 else ""
-    return f"runs/{run}/{slug(task)}--{seed}{again}"
+def trial_viewer(run: str) -> str:
+    """Return the path of the page that shows any trial of a run, given the run's slug."""
+    return f"runs/{run}/trial.html"
+
+
+def trial_data(run: str, chunk: int | None = None) -> str:
+    """Return the path of the script that lists a run's trials by chunk, or of the script with one chunk of trials."""
+    return f"runs/{run}/trials.js" if chunk is None else f"runs/{run}/trials-{chunk}.js"
+
+
+def search_data(run: str) -> str:
+    """Return the path of the script with the texts of a run's trials that can be searched."""
+    return f"runs/{run}/search.js"
 
 
 def task_page(task: str) -> str:
@@ -82,10 +93,11 @@ def compare_data(run: str) -> str:
 
 
 def relative_url(here: str, target: str) -> str:
-    """Return the link from the page at `here` to `target`, both relative to the site; a fragment is kept."""
+    """Return the link from the page at `here` to `target`, both relative to the site; query and fragment are kept."""
     path, mark, fragment = target.partition("#")
+    path, asks, query = path.partition("?")
     folder, name = posixpath.split(path)
-    return _relative_folder(posixpath.dirname(here), folder) + quote(name) + mark + quote(fragment)
+    return f"{_relative_folder(posixpath.dirname(here), folder)}{quote(name)}{asks}{query}{mark}{quote(fragment)}"
 
 
 @lru_cache(maxsize=4096)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal, get_args
@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from reports.charts import BarPart, duration_dots, sparkline, stacked_bar
 from reports.page_frame import MOST_CELLS, Crumb, data_script, page
-from reports.page_paths import TASKS, relative_url, task_page, trial_data, trial_page
+from reports.page_paths import TASKS, relative_url, task_page, trial_name
 from reports.score_history import ScorePoint, score_history
 from reports.site.content import RunSeries, Site, SiteRun
 from tbench.history.rows import TaskPoint, TrialRow
@@ -151,7 +151,9 @@ def render_list(site: Site, tasks: Sequence[str]) -> str:
         lines=lines,
         main=columns[0][0] if columns else "",
         others=[name for name, _ in columns[1:]],
-        counts={kind: solved[kind] for kind in get_args(Solved)},
+        choices=[
+            ("all tasks", [(kind, f"{kind} solved: {solved[kind]}") for kind in get_args(Solved) if solved[kind]])
+        ],
     )
 
 
@@ -219,7 +221,7 @@ def _content(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> d
     return {
         "solved": classify_solved(record.main.tries),
         "tries": record.main.tries,
-        "charts": list(_charts(record)),
+        "charts": list(_charts(record, trials)),
         "rows": shown[:_OPEN_RUNS],
         "folded": shown[_OPEN_RUNS:],
         "not_shown": len(record.runs) - len(shown),
@@ -237,13 +239,49 @@ def _content(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> d
     }
 
 
-def _charts(record: TaskRecord) -> Iterator[tuple[str, Markup, TaskSolveRate | None]]:
-    """Yield name, chart and tries of each long series; without any, one chart of all runs together."""
+@dataclass(frozen=True, slots=True)
+class TaskMonth:
+    """Trials of a task in one month."""
+
+    month: str
+    trials: tuple[tuple[SiteRun, TrialRow], ...]
+    """Oldest first."""
+    solved: int
+    scored: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskHistory:
+    """History of a task in a series, as a chart or, with one trial a night, as a cell for each trial."""
+
+    name: str
+    chart: Markup | None
+    tries: TaskSolveRate | None
+    months: tuple[TaskMonth, ...] = ()
+
+
+def _charts(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> Iterator[TaskHistory]:
+    """Yield the history in each long series; without any, one chart of all runs together."""
     long = [each for each in record.series if len(each.runs) >= _LEAST_RUNS]
     for each in long[:_CHARTS]:
-        yield each.series.name, _chart(record, each.runs, change_at=each.change_at), each.tries
+        chart = None if _is_single(each.runs) else _chart(record, each.runs, change_at=each.change_at)
+        yield TaskHistory(each.series.name, chart, each.tries, () if chart else tuple(_months(each.runs, trials)))
     if not long and len(record.runs) > 1:
-        yield "all runs", _chart(record, record.runs[::-1]), None
+        yield TaskHistory("all runs", _chart(record, record.runs[::-1]), None)
+
+
+def _is_single(runs: Sequence[TaskRun]) -> bool:
+    """Whether most runs have one trial of the task, whose mean would be a line that jumps between 0 and 1."""
+    return 2 * sum(each.point.planned == 1 for each in runs) > len(runs)
+
+
+def _months(runs: Sequence[TaskRun], trials: Mapping[Path, Sequence[TrialRow]]) -> Iterator[TaskMonth]:
+    """Yield the months of a history, oldest first, with all trials of each."""
+    for month, found in groupby(runs, key=lambda each: (each.run.row.begun_at or "")[:7]):
+        members = list(found)
+        cells = tuple((each.run, trial) for each in members for trial in trials.get(each.point.run, ()))
+        solved, scored = (sum(getattr(each.point, name) for each in members) for name in ("solved", "scored"))
+        yield TaskMonth(month or "without a date", cells, solved, scored)
 
 
 def _chart(record: TaskRecord, runs: Sequence[TaskRun], *, change_at: int | None = None) -> Markup:
@@ -317,16 +355,11 @@ def _trials(site: Site, task: str) -> Iterator[dict[str, Any]]:
 
 
 def _trial(run: SiteRun, trial: TrialRow) -> dict[str, Any]:
-    where = (run.slug, trial.task, trial.seed, trial.attempt)
     return {
         "run": run.slug,
         "name": run.row.name,
-        "model": run.row.model,
+        "trial": trial_name(trial.task, trial.seed, trial.attempt),
         "seed": trial.seed,
         "attempt": trial.attempt,
-        "reward": trial.reward,
         "status": trial.status,
-        "begun": run.row.begun_at,
-        "page": trial_page(*where),
-        "data": trial_data(*where),
     }

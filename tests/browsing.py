@@ -84,14 +84,13 @@ def open_page(tab: Page, place: Path | str, anchor: str = "") -> None:
     tab.goto(f"{address}#{anchor}" if anchor else address, wait_until="load")
 
 
-def serious_findings(tab: Page, only: Sequence[str] = ()) -> list[str]:
-    """Return serious and critical findings of axe-core about the open page, one line per rule (`only` or all)."""
+def findings(tab: Page, only: Sequence[str] = ()) -> list[str]:
+    """Return the findings of axe-core about the open page, one line per rule (`only` or all)."""
     options = {"resultTypes": ["violations"], "preload": False, **({"runOnly": list(only)} if only else {})}
     found = Axe().run(tab, options=options).response["violations"]
     return [
         f"{each['id']} ({each['impact']}): {' | '.join(node['html'][:160] for node in each['nodes'][:3])}"
         for each in found
-        if each["impact"] in ("serious", "critical")
     ]
 
 

@@ -46,7 +46,7 @@ PICTURES = (
     Picture("night", f"nights/{LAST}.html", "dark", (1280, 900)),
     Picture("run", f"runs/{LAST}_latest/index.html", "light", (390, 844), phone=True),
     Picture("compare", f"compare/{GOOD}_latest--{LAST}_latest.html", "dark", (390, 844), phone=True),
-    Picture("trial", f"runs/{LAST}_latest/git-lost-commits--18.html", "light", (1280, 800), prepare=_second_step),
+    Picture("trial", f"runs/{LAST}_latest/trial.html?git-lost-commits--18", "light", (1280, 800), prepare=_second_step),
 )
 
 

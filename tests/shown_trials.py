@@ -12,6 +12,7 @@ from typing import Any
 
 from run_trees import a_result, write_run
 from site_pages import PageText
+from site_pages_of_runs import script_value
 from written_trials import WrittenTrial, write_files_of
 
 from harness.trajectory import Step
@@ -22,27 +23,19 @@ from tbench.storage.run_files import trial_directory
 
 @dataclass(frozen=True, slots=True)
 class WrittenPage:
-    """Page of a trial and its data script."""
+    """Page of a trial, and the data of its sections."""
 
     html: str
-    script: str
+    sections: list[dict[str, Any]]
 
     @property
     def words(self) -> str:
         """Text of the page on one line; fails if the page is not well-formed."""
         return " ".join(PageText(self.html).text.split())
 
-    @property
-    def sections(self) -> list[dict[str, Any]]:
-        """Value that the script assigns."""
-        begin = self.script.index("] = ") + 4
-        found: list[dict[str, Any]] = json.loads(self.script[begin : self.script.rindex(";")])["sections"]
-        return found
-
     def lines(self, section: int = 0) -> list[Any]:
-        """Return the packed lines of a section: prompt, steps, and events of the recording."""
-        packed = base64.b64decode(self.sections[section]["packed"])
-        return [json.loads(line) for line in gzip.decompress(packed).decode().split("\n") if line]
+        """Return the lines of a section: prompt, steps, and events of the recording."""
+        return [json.loads(line) for line in self.sections[section]["lines"].split("\n") if line]
 
     def steps(self, section: int = 0) -> list[dict[str, Any]]:
         """Return the texts of a section's steps."""
@@ -69,7 +62,17 @@ def page_of(
 def written_page(folder: Path, name: str = "task--0") -> WrittenPage:
     """The page of a trial of the run called run, in the site of all runs of `folder`."""
     place = write_site([folder / "runs"], folder / "site").overview.parent / "runs" / "run"
-    return WrittenPage((place / f"{name}.html").read_text(), (place / f"{name}.js").read_text())
+    return trials_in(place)[name]
+
+
+def trials_in(place: Path) -> dict[str, WrittenPage]:
+    """Return the trials in the folder of a run's pages, by name."""
+    found = {}
+    for at, names in enumerate(script_value((place / "trials.js").read_text(), f"trials {place.name}")):
+        packed = script_value((place / f"trials-{at}.js").read_text(), f"trials {place.name} {at}")
+        lines = gzip.decompress(base64.b64decode(packed)).decode().split("\n")
+        found |= {name: WrittenPage(**json.loads(line)) for name, line in zip(names, lines, strict=True)}
+    return found
 
 
 def write_steps(run: Path, result: TrialResult, steps: Sequence[Step]) -> Path:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from site_pages_of_runs import script_value
 
 KINDS = {
     "overview": r"index\.html",
@@ -16,9 +17,10 @@ KINDS = {
     "all series": r"series/index\.html",
     "series": r"series/.+\.html",
     "run": r"runs/[^/]+/index\.html",
-    "trial": r"runs/[^/]+/.+--\d+(\.\d+)?\.html",
+    "trial": r"runs/[^/]+/trial\.html",
     "tasks": r"tasks/index\.html",
     "task": r"tasks/.+\.html",
+    "search": r"search/index\.html",
     "choice": r"compare/index\.html",
     "comparison": r"compare/.+--.+\.html",
 }
@@ -68,16 +70,18 @@ class PageText(HTMLParser):
                 self.links.append(value or "")
 
 
-def pages(site: Path, trials: int = 6) -> list[Path]:
-    """Yield all pages, but only the first trials of each run."""
-    found: list[Path] = []
-    seen: Counter[Path] = Counter()
-    for page in sorted(site.rglob("*.html")):
-        is_trial = kind_of(site, page) == "trial"
-        seen[page.parent] += is_trial
-        if not is_trial or seen[page.parent] <= trials:
-            found.append(page)
-    return found
+def pages(site: Path) -> list[Path]:
+    """Return all pages."""
+    return sorted(site.rglob("*.html"))
+
+
+def addresses(page: Path) -> list[str]:
+    """Return the addresses that a page answers: its own, or those of all trials of the run whose trials it shows."""
+    here = page.resolve().as_uri()
+    if page.name != "trial.html":
+        return [here]
+    chunks = script_value((page.parent / "trials.js").read_text(), f"trials {page.parent.name}")
+    return [f"{here}?{name}" for names in chunks for name in names] or [here]
 
 
 def kind_of(site: Path, page: Path) -> str:

@@ -72,7 +72,7 @@
     const made = make(trial ? "a" : "span", `cell ${status}`, sign);
     if (trial) {
       const again = attempt > 1 ? `.${attempt}` : "";
-      made.href = `../runs/${encodeURIComponent(run)}/${encodeURIComponent(`${slug}--${seed}${again}`)}.html`;
+      made.href = `../runs/${encodeURIComponent(run)}/trial.html?${slug}--${seed}${again}`;
     }
     made.title = words;
     return made;
@@ -105,7 +105,9 @@
       );
     });
     const body = make("tbody", "", ...rows);
-    return make("table", "list pairs", make("caption", "unseen", name), make("thead", "", make("tr", "", ...heads)), body);
+    const shown = make("table", "list pairs", make("caption", "unseen", name), make("thead", "", make("tr", "", ...heads)), body);
+    shown.dataset.table = name.toLowerCase().replace(/ /g, "-");
+    return shown;
   };
 
   const section = (name, found) => {
@@ -142,6 +144,7 @@
     for (const [words, tasks] of found.leftOut)
       if (tasks.length) parts.push(make("p", "small soft wrap", `Left out, ${words} (${tasks.length}): ${tasks.slice(0, 50).join(", ")}`));
     place.replaceChildren(...parts);
+    TB.tables(place);
   };
 
   const compare = async () => {

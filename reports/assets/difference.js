@@ -1,13 +1,11 @@
 "use strict";
 // Compares a trial with another one of its task: step by step, and line by line in the step that is shown.
 (() => {
-  const { reader, element } = window.TB;
+  const { reader, element, shown: here } = window.TB;
   const box = document.getElementById("difference");
   const select = document.getElementById("other");
   const MOST_LINES = 400;
   const { visible } = reader;
-
-  const urlOf = (file) => reader.root + file.split("/").map(encodeURIComponent).join("/");
 
   const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
   const settled = (text) => text.replace(/\s+/g, " ").trim();
@@ -117,23 +115,18 @@
     if (states.length) open(first);
   }
 
-  async function stepsOf(key) {
-    const texts = await Promise.all(window.TB[key].sections.map((_, at) => reader.textsOf(key, at)));
-    return texts.flatMap((each) => each.steps);
-  }
+  const stepsOf = (trial) => trial.sections.flatMap((section) => reader.textsOf(section).steps);
 
   async function compare() {
     const trial = trials[Number(select.value)];
     if (!select.value || !trial) return box.replaceChildren();
     box.replaceChildren(element("p", "hint", "loading …"));
     try {
-      if (!window.TB[trial.data]) await TB.load(urlOf(trial.data), trial.data);
-      if (!window.TB[trial.data]) throw new Error("nothing is stored for that trial");
-      const [own, other] = await Promise.all([stepsOf(reader.key), stepsOf(trial.data)]);
+      const other = stepsOf(await TB.trial(trial.run, trial.trial));
       if (!other.length) throw new Error("no steps are stored for that trial");
-      show(own, other, labelOf(trial));
+      show(stepsOf(here), other, labelOf(trial));
       const link = element("a", "", "open that trial");
-      link.href = urlOf(trial.page);
+      link.href = `${here.root}runs/${encodeURIComponent(trial.run)}/trial.html?${trial.trial}`;
       box.firstElementChild.append(" ", link);
     } catch (problem) {
       box.replaceChildren(element("p", "notice warn", `The trials cannot be compared: ${problem.message}.`));
@@ -147,17 +140,15 @@
 
   async function begin() {
     try {
-      await TB.load(urlOf(document.getElementById("trial").dataset.list));
+      await TB.load(here.root + document.getElementById("trial").dataset.list);
     } catch {
       // the list of trials is missing from the site: there is nothing to choose from
     }
     const listed = Array.isArray(window.TB.trials) ? window.TB.trials : [];
-    trials = listed.filter((trial) => trial.data && trial.data !== reader.key);
-    const here = reader.key.split("/")[1];
+    trials = listed.filter((trial) => trial.run !== here.run || trial.trial !== here.name);
     const groups = new Map();
     trials.forEach((trial, at) => {
-      const own = trial.data.split("/")[1] === here;
-      const name = own ? "this run" : visible(trial.name || trial.run);
+      const name = trial.run === here.run ? "this run" : visible(trial.name || trial.run);
       if (!groups.has(name)) groups.set(name, Object.assign(document.createElement("optgroup"), { label: name }));
       const option = element("option", "", labelOf(trial));
       option.value = String(at);
@@ -168,5 +159,5 @@
     select.disabled = !trials.length;
     select.addEventListener("change", compare);
   }
-  if (window.TB[reader.key]) begin();
+  begin();
 })();

@@ -17,6 +17,28 @@ TB.load = (url, name = url) => {
     document.head.append(script);
   }).finally(() => script.remove());
 };
+/** Unpack a text that was packed by gzip and written in base64. */
+TB.unpack = (packed) => {
+  if (!window.DecompressionStream) return Promise.reject(new Error("this browser cannot unpack it"));
+  const bytes = Uint8Array.from(atob(packed), (char) => char.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+};
+/** Show the parts that need JavaScript. */
+TB.reveal = (place = document) => {
+  for (const part of place.querySelectorAll("[data-needs-script]")) part.hidden = false;
+};
+document.addEventListener("click", async ({ target }) => {
+  const pressed = target.closest("[data-copy]");
+  if (!pressed) return;
+  const source = document.getElementById(pressed.dataset.copy);
+  try {
+    await navigator.clipboard.writeText(source.textContent);
+    pressed.textContent = "copied";
+  } catch {
+    getSelection().selectAllChildren(source);
+    pressed.textContent = "selected: press Ctrl-C";
+  }
+});
 (() => {
   const root = document.documentElement;
   const order = ["auto", "light", "dark"];
@@ -38,7 +60,7 @@ TB.load = (url, name = url) => {
   let theme = order.includes(remembered()) ? remembered() : "auto";
   show(theme);
   const begin = () => {
-    for (const part of document.querySelectorAll("[data-needs-script]")) part.hidden = false;
+    TB.reveal();
     show(theme);
     for (const button of document.querySelectorAll("[data-theme-button]"))
       button.addEventListener("click", () => {

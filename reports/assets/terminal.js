@@ -2,7 +2,7 @@
 // The recording beside the steps: choosing a step seeks to its screen, and playing chooses the steps that it reaches.
 (() => {
   const { reader } = window.TB;
-  const data = window.TB[reader.key];
+  const data = window.TB.shown;
   const IDLE_SEC = 1.5; // longer pauses are shortened to this
   const MOST_STILLS = 6;
   const TURNING = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g; // changes the reading direction
@@ -102,7 +102,7 @@
     }
 
     async open() {
-      this.cast = parse(await reader.textsOf(reader.key, this.section));
+      this.cast = parse(reader.textsOf(data.sections[this.section]));
       this.cast.columns = columnsOf(this.cast);
       const { place } = this.cast;
       const known = data.sections[this.section].times;
@@ -264,8 +264,7 @@
     for (const part of document.querySelectorAll(".work")) {
       const note = part.querySelector("[data-session-note]");
       const section = Number(part.dataset.section);
-      if (note && !window.DecompressionStream) note.textContent = "This browser cannot unpack the recording.";
-      else if (note && sessionAt(section))
+      if (note && sessionAt(section))
         sessionAt(section).opened.catch((problem) => {
           note.dataset.failed = "yes";
           note.textContent = `The recording cannot be shown: ${problem.message}`;
@@ -273,4 +272,5 @@
     }
   }
   explain();
+  reader.begin(); // only now can a step that the address names be shown in the terminal
 })();

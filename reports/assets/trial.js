@@ -16,12 +16,6 @@
   const seen = (text) => visible(text.replace(ESCAPES, "").replace(/\r+\n/g, "\n"));
   const readable = (place, text) => (place.dataset.field === "observation" ? seen(text) : visible(text));
 
-  async function unpack(packed) {
-    const bytes = Uint8Array.from(atob(packed), (char) => char.charCodeAt(0));
-    const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return new Response(plain).text();
-  }
-
   /** Separate the texts of a section from the lines of its recording. */
   function sorted(text) {
     const texts = { told: [], steps: [], cast: [] };
@@ -33,13 +27,8 @@
     return texts;
   }
 
-  const unpacked = new Map();
-  /** The texts of a section of a trial, by the trial's path in the site. */
-  function textsOf(key, section) {
-    const name = `${key} ${section}`;
-    if (!unpacked.has(name)) unpacked.set(name, unpack(global[key].sections[section].packed).then(sorted));
-    return unpacked.get(name);
-  }
+  /** The texts of a section of a trial. */
+  const textsOf = (section) => (section.texts ??= sorted(section.lines));
 
   function button(label, act, title) {
     const made = element("button", "button", label);
@@ -50,8 +39,7 @@
     return made;
   }
 
-  const key = root.dataset.key;
-  const parts = [...document.querySelectorAll(".work")];
+  const { sections } = global.shown;
   const cards = [...document.querySelectorAll(".step")];
   const sectionOf = (card) => Number(card.closest(".work").dataset.section);
   const listeners = [];
@@ -69,30 +57,28 @@
       card.classList.add("now");
       card.setAttribute("aria-current", "step");
       linkTo(card)?.classList.add("now");
+      history.replaceState(null, "", `#${card.id}`);
     }
     for (const listen of listeners) listen(card, by);
   }
   const linkTo = (card) => document.querySelector(`.timeline a[href="#${CSS.escape(card.id)}"]`);
 
-  async function stepTexts(card) {
-    const texts = await textsOf(key, sectionOf(card));
-    return texts.steps.find((step) => step.n === Number(card.dataset.n));
-  }
+  const stepTexts = (card) => textsOf(sections[sectionOf(card)]).steps.find((step) => step.n === Number(card.dataset.n));
 
   function pick(texts, field) {
     const [name, at] = field.split(".");
     return at === undefined ? texts[name] : texts[name][Number(at)];
   }
 
-  async function wholeOf(place) {
+  function wholeOf(place) {
     const card = place.closest(".step");
-    const texts = card ? await stepTexts(card) : await textsOf(key, Number(place.closest(".work").dataset.section));
+    const texts = card ? stepTexts(card) : textsOf(sections[Number(place.closest(".work").dataset.section)]);
     return texts && pick(texts, place.dataset.field);
   }
 
   /** Replace the two ends of a text by the whole text. */
-  async function showAll(place) {
-    const whole = await wholeOf(place);
+  function showAll(place) {
+    const whole = wholeOf(place);
     if (typeof whole !== "string") return;
     const shown = element("pre", place.querySelector("pre").className, readable(place, whole.slice(0, MOST_CHARS)));
     shown.tabIndex = -1;
@@ -102,8 +88,8 @@
   }
 
   /** Show more or all of a text that comes into view: the page itself contains little of it. */
-  async function widen(place) {
-    const whole = await wholeOf(place);
+  function widen(place) {
+    const whole = wholeOf(place);
     const [head, tail] = place.querySelectorAll("pre");
     if (typeof whole !== "string" || !tail) return;
     if (whole.length <= 2 * END_CHARS && whole.split("\n").length <= 2 * END_LINES) {
@@ -138,11 +124,11 @@
   }
 
   /** Show or hide the reply as the model wrote it. */
-  async function toggleReply(card) {
+  function toggleReply(card) {
     const shown = card.querySelector(".raw");
     press(card, "reply", !shown);
     if (shown) return shown.remove();
-    const texts = await stepTexts(card);
+    const texts = stepTexts(card);
     const whole = (texts && texts.reply) || "(an empty reply)";
     const raw = element("pre", "code raw", visible(whole.slice(0, MOST_CHARS)));
     card.querySelector("header").after(raw);
@@ -169,15 +155,11 @@
   const field = document.getElementById("find");
   const onlyProblems = document.getElementById("only-problems");
   const found = document.getElementById("found");
-  let searched = 0;
 
-  async function filter() {
+  function filter() {
     const words = field.value.trim().toLowerCase();
-    const now = ++searched;
-    const texts = words ? await Promise.all(parts.map((part) => textsOf(key, Number(part.dataset.section)))) : [];
-    if (now !== searched) return; // the search text has changed meanwhile
-    const holds = texts.map(
-      (each) => new Map(each.steps.map((step) => [step.n, JSON.stringify(step).toLowerCase().includes(asJson(words))])),
+    const holds = (words ? sections : []).map(
+      (section) => new Map(textsOf(section).steps.map((step) => [step.n, JSON.stringify(step).toLowerCase().includes(asJson(words))])),
     );
     let shown = 0;
     for (const card of cards) {
@@ -251,8 +233,6 @@
   async function clicked(event) {
     const target = event.target;
     if (target.closest("[data-help]")) return help.showModal();
-    const copied = target.closest("[data-copy]");
-    if (copied) return copy(copied);
     const more = target.closest('[data-act="full"]');
     if (more) return showAll(more.closest(".text"));
     const link = target.closest(".timeline a, .step h3 a");
@@ -266,23 +246,10 @@
     choose(card);
   }
 
-  async function copy(pressed) {
-    const text = document.getElementById(pressed.dataset.copy).textContent;
-    try {
-      await navigator.clipboard.writeText(text);
-      pressed.textContent = "copied";
-    } catch {
-      getSelection().selectAllChildren(document.getElementById(pressed.dataset.copy));
-      pressed.textContent = "selected: press Ctrl-C";
-    }
-  }
+  global.reader = { cards, choose, visible, seen, textsOf, press, listeners };
 
-  global.reader = { key, root: root.dataset.root, cards, choose, visible, seen, unpack, textsOf, press, listeners };
-
-  if (global[key]) {
-    cards.forEach(addTools);
-    widenInView();
-  }
+  cards.forEach(addTools);
+  widenInView();
   let soon = 0;
   field.addEventListener("input", () => {
     clearTimeout(soon);
@@ -297,5 +264,5 @@
     if (card && card.classList.contains("step") && card !== chosen) choose(card);
   };
   addEventListener("hashchange", atHash);
-  addEventListener("load", atHash);
+  global.reader.begin = atHash;
 })();

@@ -48,10 +48,14 @@ def task_bars(summary: Summary) -> dict[str, Markup]:
     means = {row.task: _per_trial(row) for row in summary.tasks}
     longest_sec = max((time.total_sec for time in means.values()), default=0.0)
     return {
-        task: stacked_bar(_bar_parts(time), full=longest_sec, label=_words(time))
+        task: stacked_bar(_plain_parts(time), full=longest_sec, label=_words(time))
         for task, time in means.items()
         if time.total_sec > 0
     }
+
+
+def _plain_parts(time: TimeSplit) -> list[BarPart]:
+    return [BarPart(name, sec, "") for name, sec in time.parts().items() if sec > 0]
 
 
 def _words(time: TimeSplit) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -12,7 +12,7 @@ from reports.charts import BarPart, stacked_bar
 from reports.page_frame import seconds
 from reports.run.effort import task_bars
 from reports.run.links import MANY_TRIALS
-from tbench.results import TaskStepResult
+from tbench.results import TaskStepResult, TrialResult
 from tbench.scores.summary import Status, Summary, TaskRow
 from tbench.text import counted
 
@@ -20,6 +20,31 @@ _MOST_SEEDS = 20
 """Number of seeds above which a row shows a bar, and its cells only when it is opened."""
 _MOST_BESIDE_BARS = 12
 """Number of seeds above which the cells leave no room for bars of time."""
+
+
+class TrialColumn(NamedTuple):
+    """Column of numbers in the list of trials."""
+
+    head: str
+    value: Callable[[TrialResult], float | None]
+    is_hidden: bool = False
+    """Whether a page shows the column only when it is chosen."""
+
+    def text(self, trial: TrialResult) -> str:
+        """Return the cell of a trial, empty without a value."""
+        value = self.value(trial)
+        return "" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+
+
+TRIAL_COLUMNS = (
+    TrialColumn("Steps", lambda trial: trial.steps),
+    TrialColumn("Seconds", lambda trial: trial.timings.wall_sec),
+    TrialColumn("Model seconds", lambda trial: trial.timings.model_sec, is_hidden=True),
+    TrialColumn("Tokens in", lambda trial: trial.usage.prompt_tokens),
+    TrialColumn("Tokens out", lambda trial: trial.usage.completion_tokens),
+    TrialColumn("Attempt", lambda trial: trial.attempt, is_hidden=True),
+)
+"""Columns of the list of trials, after task, seed and result; a new column is one line here."""
 
 
 def grid_data(summary: Summary) -> dict[str, Any]:
@@ -31,13 +56,14 @@ def grid_data(summary: Summary) -> dict[str, Any]:
         "seeds": seeds if is_narrow else (),
         "most_cells": _MOST_SEEDS,
         "status_bar": status_bar,
-        "kinds": lambda row, counts: " ".join(_kinds(row, counts)),
+        "kinds": lambda row, counts: "|".join(_kinds(row, counts)),
         # If some reward is neither 0 nor 1, a mean says more than the number of solved trials.
         "has_partial": any(cell.reward not in (None, 0.0, 1.0) for row in rows for cell in row.cells),
         "time_bars": task_bars(summary) if not _MOST_BESIDE_BARS < len(seeds) <= _MOST_SEEDS else {},
         "listed": sum(cell.status is not Status.MISSING for row in rows for cell in row.cells),
         "is_listed": summary.counts.planned <= MANY_TRIALS,
         "step_text": step_text,
+        "columns": TRIAL_COLUMNS,
     }
 
 

@@ -21,8 +21,8 @@ from reports.run.links import FileLinks, RunLinks, SiteLinks
 from reports.run.validity import ValidityCheck, validity_checks
 from reports.site.changes import score_change
 from reports.site.content import Site, SiteRun
-from reports.site.states import state_of
-from tbench.scores.summary import Summary
+from reports.site.states import drop_text, state_of
+from tbench.scores.summary import Summary, range_text
 from tbench.storage.read_run import StoredRun
 from tbench.storage.summaries import make_summary
 from tbench.text import counted, names_text
@@ -114,6 +114,30 @@ def run_facts(run: StoredRun, model: object) -> dict[str, str]:
         **_times(run),
     }
     return {label: _words(value) for label, value in facts.items() if value not in (None, "", {})}
+
+
+_QUOTED = ("Model", "Agent", "Protocol", "Sampling", "Limits", "Dataset", "Imported from", "tbench", "Created")
+"""Facts without which a score cannot be compared with another one."""
+
+
+def score_markdown(run: StoredRun, summary: Summary, model: object) -> str:
+    """Return the score of a run with everything needed to quote it, as a Markdown table; empty without a score."""
+    score, counts = summary.score, summary.counts
+    if score is None or _state(run, summary) is not None:
+        return ""
+    facts = run_facts(run, model)
+    interval = range_text(*score.interval_95) if score.interval_95 is not None else ""
+    rows = {
+        "Score": summary.score_line.removeprefix("score "),
+        "95 % interval over tasks": interval,
+        "Tasks × seeds": f"{len(run.planned_tasks):,} × {len(run.planned_seeds):,}",
+        "Coverage": f"{counts.scored:,} of {counts.planned:,} trials have a verdict, the others count as 0",
+        **{label: facts.get(label, "") for label in _QUOTED},
+        "Dataset digest": run.dataset.digest if run.dataset is not None else None,
+        "Prompt hash": run.document.locked.prompt_hash if run.document is not None else None,
+    }
+    cells = [(label, " ".join(str(value).split()).replace("|", "\\|")) for label, value in rows.items() if value]
+    return "\n".join(["| | |", "|---|---|", *(f"| {label} | {value} |" for label, value in cells)])
 
 
 def config_text(run: StoredRun) -> str:
@@ -223,6 +247,7 @@ def render(site: Site, run: SiteRun, stored: StoredRun, summary: Summary) -> str
     series, before = site.series_of(run), site.last_good_before(run)
     is_over = content["headline"].state is None
     change = score_change(site, before, run) if before is not None and is_over else None
+    drop = series.drop_at(run)
     place = {
         "series": series,
         "night": run.night,
@@ -230,6 +255,7 @@ def render(site: Site, run: SiteRun, stored: StoredRun, summary: Summary) -> str
         "state": state_of(series, run),
         "before": before,
         "compare_page": compare_page(before.slug, run.slug) if before is not None else None,
+        "drop": "" if drop is None else drop_text(drop),
         "change": None if change is None else change.points,
     }
     return page("run.html.j2", run_page(run.slug), crumbs=[Crumb(run.row.name)], place=place, **content)
@@ -245,7 +271,8 @@ def render_standalone(run: StoredRun, place: Path, *, style: Markup, policy: str
 def data_from_other_runs(site: Site, run: SiteRun) -> str:
     """Return everything on the page of a run that comes from other runs: if it changes, the page is written again."""
     series, before = site.series_of(run), site.last_good_before(run)
-    place = (series.name, series.page, run.night, state_of(series, run).kind)
+    drop = series.drop_at(run)
+    place = (series.name, series.page, run.night, state_of(series, run).kind, drop_text(drop) if drop else "")
     return repr((*place, before.slug if before else None, before.row.score if before else None))
 
 
@@ -265,6 +292,7 @@ def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any
         "seed_strip": _seed_strip(summary),
         "checks": checks,
         "trial_links": trial_links,
+        "results": {(each.task, each.seed, each.attempt): each for each in run.results},
         "links": links,
         "numbers": {row.task: number for number, row in enumerate(summary.tasks)},
         "grid": grid_data(summary),
@@ -273,6 +301,7 @@ def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any
         "readable": readable,
         "effort": effort_data(summary),
         "facts": run_facts(run, model),
+        "quote": score_markdown(run, summary, model),
         "config": config_text(run),
     }
 

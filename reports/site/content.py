@@ -18,7 +18,7 @@ from tbench.history.rows import RunRow
 from tbench.scores.comparing.compared_run import ComparedRun
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
-from tbench.scores.gate.verdict import GateVerdict, JudgedNight
+from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Shift
 from tbench.storage.read_run import StoredRun, read_run
 from tbench.storage.run_files import CONFIG_NAME, NOTES_NAME, RESULTS_NAME, is_abandoned
 
@@ -37,6 +37,8 @@ class AlarmSpan:
     """Nights of the drop, from its most likely first one to the last of the alarm."""
     ended_at: str | None
     """Night that ended the alarm; None while it lasts."""
+    shift: Shift | None = field(default=None, compare=False)
+    """The drop as judged at the last night of the alarm: all pages about the drop show its figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +108,11 @@ def _alarm_spans(series: JudgedSeries, verdict: GateVerdict) -> Iterator[AlarmSp
     for start in starts:
         end = next((at for at in range(start, len(path)) if not path[at].alarm), len(path))
         over = path[end].name if end < len(path) else None
-        names = tuple(night.name for night in path[_drop_begins(series, path, start, end - 1) : end])
-        yield AlarmSpan(path[start].name, path[end - 1].name, names, over)
-
-
-def _drop_begins(series: JudgedSeries, path: Sequence[JudgedNight], start: int, end: int) -> int:
-    """Return the index of the night at which the drop began; the alarm's if nothing else is known."""
-    verdict = series.verdict_at(path[end].name)
-    since = verdict.since if verdict is not None else None
-    places = (at for at, night in enumerate(path[:start]) if since is not None and night.name == since.name)
-    return next(places, start)
+        last = series.verdict_at(path[end - 1].name)
+        shift = last.drop if last is not None and last.alarm else None
+        places = (at for at, night in enumerate(path[:start]) if shift is not None and night.name == shift.since.name)
+        names = tuple(night.name for night in path[next(places, start) : end])
+        yield AlarmSpan(path[start].name, path[end - 1].name, names, over, shift)
 
 
 _RUNS_KEPT = 4
@@ -208,6 +205,10 @@ class RunSeries:
     def run_named(self, name: str) -> SiteRun:
         """Return the run whose night has this name."""
         return next(run for run in self.runs if self.names[run.slug] == name)
+
+    def drop_at(self, run: SiteRun) -> Shift | None:
+        """Return the drop for which there was an alarm at a run; None if there was no alarm."""
+        return span.shift if (span := self.alarm_at(run)) is not None else None
 
     def alarm_at(self, run: SiteRun) -> AlarmSpan | None:
         """Return the alarm at a run; None if there was no alarm."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from reports.page_frame import Crumb, page, points
+from reports.page_frame import Crumb, page
 from reports.page_paths import NIGHTS, night_page
 from reports.site.changes import RewardChange, RunChange, known_differences, run_change
-from reports.site.content import AlarmSpan, RunSeries, Site, SiteRun
+from reports.site.content import RunSeries, Site, SiteRun
 from reports.site.states import (
+    drop_text,
     ended_text,
     gate_text,
     progress_text,
@@ -30,11 +31,34 @@ from tbench.text import counted
 # The list of all nights, a line for each.
 
 _RUNS_NAMED = 3
+_OPEN_MONTHS = 2
+"""Number of newest months whose nights are visible at first."""
 
 
 def render_nights(site: Site) -> str:
     """Render the page with all nights."""
-    return page("nights.html.j2", NIGHTS, crumbs=[Crumb("nights")], nights=night_lines(site), summary=_summary(site))
+    lines = night_lines(site)
+    months: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        months.setdefault(line["month"] or "Without a date", []).append(line)
+    return page(
+        "nights.html.j2",
+        NIGHTS,
+        crumbs=[Crumb("nights")],
+        months=months,
+        open_months=_OPEN_MONTHS,
+        choices=_choices(lines),
+        summary=_summary(site),
+    )
+
+
+def _choices(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return what nights can be filtered by: the label of each filter, and its values with their labels."""
+    months = {line["month"]: line["month"] for line in lines if line["month"]}
+    states = {line["state"].kind: line["state"].label for line in lines}
+    series = {name: name for line in lines for name in line["series"]}
+    found = [("all months", months), ("all states", states), ("all series", series)]
+    return [(label, list(values.items())) for label, values in found if len(values) > 1]
 
 
 def night_lines(site: Site, limit: int | None = None) -> list[dict[str, Any]]:
@@ -45,11 +69,16 @@ def night_lines(site: Site, limit: int | None = None) -> list[dict[str, Any]]:
 def _line(site: Site, name: str, runs: Sequence[SiteRun]) -> dict[str, Any]:
     is_only = len(site.series) == 1
     ordered = sorted(runs, key=lambda run: state_of(site.series_of(run), run).rank)
+    # UTC date of the first run; empty if unknown.
+    day = min((run.row.day for run in runs if run.row.day), default="")
+    state, series = worst_state(site, runs), sorted({site.series_of(run).name for run in runs})
     return {
         "name": name,
-        # UTC date of the first run; empty if unknown.
-        "day": min((run.row.day for run in runs if run.row.day), default=""),
-        "state": worst_state(site, runs),
+        "day": day,
+        "month": day[:7],
+        "state": state,
+        "series": series,
+        "kinds": "|".join([day[:7], state.kind, *series]),
         # Name of the series (empty if there is only one) and score.
         "runs": [
             ("" if is_only else site.series_of(run).name, score_or_progress(run)) for run in ordered[:_RUNS_NAMED]
@@ -87,8 +116,6 @@ def _summary(site: Site) -> str:
 _ROWS_OPEN, _ROWS_SHOWN = 10, 40
 """Number of tasks of a list that are visible, and including those to unfold; the comparison page has all."""
 _ERRORS_SHOWN = 20
-_EXPLAINED = 20
-"""Number of nights of a drop whose pages show all the evidence; later ones refer to the first of the alarm."""
 _SURE = 0.05
 """Adjusted p below which a task's change is not marked as possible chance."""
 _MARKS_SHOWN = 8
@@ -176,7 +203,8 @@ def _night_run(site: Site, run: SiteRun) -> dict[str, Any]:
         "lists": lists,
         "trials": _trials_of(site, run, [*moved, *lost]),
         "trials_before": _trials_of(site, good, moved) if good is not None else {},
-        "alarm": _alarm(site, series, run),
+        "drop": drop_text(drop) if (drop := series.drop_at(run)) is not None else "",
+        "alarm": _alarm(series, run),
         "gate": "; ".join(filter(None, (gate_text(series, run), run.row.cost.line if run.row.cost else ""))),
         "hindsight": hindsight_note(series, run),
     }
@@ -199,30 +227,17 @@ def _lists(change: RunChange | None, most: int) -> list[MovedList]:
     return [each for each in (lower, higher) if each.rates]
 
 
-def _alarm(site: Site, series: RunSeries, run: SiteRun) -> NightAlarm | None:
+def _alarm(series: RunSeries, run: SiteRun) -> NightAlarm | None:
     """Return the gate's message for a run at which an alarm stood or ended."""
-    span, found = series.alarm_at(run), series.judged_night(run)
-    if span is not None and found is not None and _stands_long(series, run, span):
-        words = f"The alarm of {span.first} stands; C = {found.c or 0.0:.1f}, above the limit of {series.rule.h:g}"
-        notes = (f"The evidence is on the pages of {span.first} and of the newest night.",)
-        return NightAlarm(words, series.run_named(span.drop[0]), notes=notes)
-    verdict = site.verdict_at(run) if state_of(series, run).kind in ("alarm", "over") else None
-    if verdict is None:
+    found, drop = series.judged_night(run), series.drop_at(run)
+    if found is not None and drop is not None:
+        words = f"{drop_text(drop)}; C = {found.c or 0.0:.1f}, above the limit of {series.rule.h:g}"
+        notes = series.verdict.notes if run is series.last and series.verdict is not None else ()
+        return NightAlarm(words, series.run_named(drop.since.name), drop.likely[:_ROWS_OPEN], notes)
+    if found is None or state_of(series, run).kind != "over":
         return None
-    drop = verdict.drop if verdict.alarm else None
-    if drop is None:
-        why = "what is left of the drop may be chance" if verdict.c else "the score is back at the baseline's level"
-        return NightAlarm(f"The alarm is over: {why}", notes=verdict.notes)
-    words = (
-        f"{points(drop.moved)} ± {100 * drop.se:.1f} points over {counted(drop.nights, 'night')}; "
-        f"C = {verdict.c:.1f}, above the limit of {verdict.rule.h:g}"
-    )
-    return NightAlarm(words, series.run_named(drop.since.name), drop.likely[:_ROWS_OPEN], verdict.notes)
-
-
-def _stands_long(series: RunSeries, run: SiteRun, span: AlarmSpan) -> bool:
-    """Whether an alarm is old and the run not the newest: judging every such night again would take long."""
-    return run is not series.last and span.drop.index(series.names[run.slug]) >= _EXPLAINED
+    why = "what is left of the drop may be chance" if found.c else "the score is back at the baseline's level"
+    return NightAlarm(f"The alarm is over: {why}")
 
 
 def _rate(solved: int, trials: int, mean: float) -> str:

@@ -16,7 +16,7 @@ from reports.site.changes import ScoreChange, known_differences, score_change
 from reports.site.content import RunSeries, Site, SiteRun
 from reports.site.night import night_lines
 from reports.site.series import chart_legend, history_chart
-from reports.site.states import RunState, progress_text, score_text, state_of, with_spread
+from reports.site.states import RunState, drop_text, progress_text, score_text, state_of
 from tbench.scores.gate.verdict import Shift, State
 from tbench.text import counted, names_text
 
@@ -65,6 +65,7 @@ def render(site: Site) -> str:
         matrix=_matrix(newest_first[:_SERIES_SHOWN]),
         unfinished=_unfinished(site)[:_SERIES_SHOWN],
         nights=lines,
+        open_months=1,
         nights_more=len(site.nights) - len(lines),
         proxies=proxies[:_PROXIES_SHOWN],
         proxies_more=max(0, len(proxies) - _PROXIES_SHOWN),
@@ -168,13 +169,14 @@ def _alarms(site: Site) -> Iterator[dict[str, Any]]:
     """Yield the series in alarm with the evidence: the baseline and the nights since, over the same tasks."""
     for series in site.series:
         if (drop := _drop(series)) is not None:
+            last = series.run_named(series.judged.nights[-1].name)
             yield {
                 "series": series,
-                "last": series.run_named(series.judged.nights[-1].name),
+                "last": last,
                 "since": series.run_named(drop.since.name),
                 "drop": drop,
-                "now": with_spread(drop.base + drop.moved, None),
-                "usual": with_spread(drop.base, None),
+                "words": drop_text(drop),
+                "now": score_text(last.row),
                 "tasks": [each.task for each in drop.likely[:_TASKS_NAMED]],
                 "more": max(0, len(drop.likely) - _TASKS_NAMED),
             }

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from reports.site.content import RunSeries, Site, SiteRun
 from tbench.history.rows import RunRow
+from tbench.scores.gate.verdict import Shift
 from tbench.scores.summary import percent
+from tbench.text import counted
 
 _SPACE = "\N{NO-BREAK SPACE}"
 
@@ -82,6 +84,13 @@ def gate_text(series: RunSeries, run: SiteRun) -> str:
     if state == LEARNING or found.c is None:
         return f"one of the first {rule.base_nights} nights, which form the baseline"
     return f"C = {found.c:.1f} of {rule.h:g}"
+
+
+def drop_text(drop: Shift) -> str:
+    """Return a drop with the two scores whose difference it is."""
+    points = drop.points.replace("-", "\N{MINUS SIGN}")
+    scores = f"{with_spread(drop.now, None)}, usually {with_spread(drop.base, None)}"
+    return f"{points} points over the drop ({counted(drop.nights, 'night')}): {scores}"
 
 
 def worst_state(site: Site, runs: Iterable[SiteRun]) -> RunState:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from reports import comparison, task
+from reports import comparison, search, task
 from reports.page_frame import HERE
 from reports.page_paths import (
     COMPARE,
     FEED,
     NIGHTS,
     OVERVIEW,
+    SEARCH,
+    SEARCHED_RUNS,
     SERIES,
     TASKS,
     compare_data,
@@ -34,9 +37,11 @@ from tbench.files import is_unused, write_atomically
 from tbench.history.database import default_index
 from tbench.history.directories import stamp
 from tbench.history.index import RunHistory
-from tbench.storage.read_run import RunUnreadable
+from tbench.storage.read_run import RunUnreadable, StoredRun
 from tbench.storage.run_files import CONFIG_NAME, NOTES_NAME, RESULTS_NAME
 
+_TRIAL_FILE = re.compile(r"trials-\d+\.js|.+--\d+(\.\d+)?\.(html|js)")
+"""Names of files with trials: chunks, and the page and the script that each trial had before there were chunks."""
 _STAMP_NAME, _COMPARED_NAME = ".written", ".compared"
 MARKER_NAME = ".tbench-site"
 """First file of every site. A folder that is not empty is only written to if it contains this file."""
@@ -44,7 +49,7 @@ _MARKER = b"tbench writes pages into this folder. It writes into no other folder
 _MADE_OF = (CONFIG_NAME, RESULTS_NAME, NOTES_NAME, "trials")
 """Files of a run whose change means that its trials changed; removing recordings touches the folder."""
 _ASSETS = "assets"
-_FOLDERS = (_ASSETS, *(str(Path(page).parent) for page in (NIGHTS, SERIES, TASKS, COMPARE)), "runs")
+_FOLDERS = (_ASSETS, *(str(Path(page).parent) for page in (NIGHTS, SERIES, TASKS, COMPARE, SEARCH)), "runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +141,19 @@ class _Writing:
         self._put(run_page(each.slug), run.render(self._site, each, stored, summary))
         if not is_unchanged:
             self._put(compare_data(each.slug), comparison.data(self._site, each))
-            for name, text in trial_files(each, stored):
-                self._put(name, text)
+            self._write_trials(each, stored)
         if each.row.status != "running":
             write_atomically(folder / _STAMP_NAME, fresh.encode("utf-8", "replace"))
+
+    def _write_trials(self, each: SiteRun, stored: StoredRun) -> None:
+        """Write the trials of a run, and remove the files of trials that an earlier version wrote."""
+        written = set()
+        for name, text in trial_files(each, stored):
+            self._put(name, text)
+            written.add(self._out / name)
+        for file in (self._out / run_page(each.slug)).parent.glob("*"):
+            if file not in written and _TRIAL_FILE.fullmatch(file.name):
+                file.unlink()
 
     def _write_comparison(self, old: SiteRun, new: SiteRun, stamped: Path) -> None:
         """Write the page that compares two runs, unless it exists and neither run changed."""
@@ -171,6 +185,8 @@ def _pages_of_all(site: Site) -> Iterator[tuple[str, str]]:
         yield task_page(name), task.render(site, name)
         yield task_data(name), task.data(site, name)
     yield COMPARE, comparison.render_choice(site)
+    yield SEARCH, search.render(site)
+    yield SEARCHED_RUNS, search.runs_data(site)
 
 
 def write_assets(out: Path) -> None:

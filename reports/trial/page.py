@@ -1,20 +1,22 @@
-"""The page of a trial in a site, and the script with its complete texts and its recording."""
+"""The trials of a run as chunks of rendered pages with complete texts and recordings, and the page that shows one.
+
+A file for each trial would mean 27,000 files after 300 nights. Trials of a run have most text in common, so they are
+packed together, and the browser unpacks the chunk with the trial that it shows.
+"""
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from harness.reply_stats import reply_notes
 from harness.thoughts import ReplyTexts
 from harness.trajectory import Step
 from reports.charts import BarPart, stacked_bar
-from reports.page_frame import Crumb, data_script, page, seconds
-from reports.page_paths import task_data, task_page, trial_data, trial_page
+from reports.page_frame import Crumb, data_script, packed_script, page, plain_json, seconds
+from reports.page_paths import search_data, task_data, trial_data, trial_name, trial_viewer
+from reports.search import searched_texts
 from reports.site.content import SiteRun
 from reports.trial.page_text import cut, shorten_at_lines, text_budget
 from reports.trial.section import StepTimes, TrialSection, read_sections
@@ -34,17 +36,59 @@ _SEEDS_SHOWN = 11
 """Number of nearest seeds that a page links to."""
 
 
+_CHUNK_CHARS = 1_000_000
+"""Number of characters from which a chunk gets no further trial."""
+
+
 def trial_files(run: SiteRun, stored: StoredRun) -> Iterator[tuple[str, str]]:
     """Yield path and text of each file of all trials of a run that have ended."""
+    index: list[list[str]] = []
+    searched: list[str] = []
+    for number, chunk in enumerate(_chunks(_trials(run, stored))):
+        index.append([trial.name for trial in chunk])
+        searched += [trial.searched for trial in chunk]
+        yield trial_data(run.slug, number), packed_script(f"trials {run.slug} {number}", (each.text for each in chunk))
+    yield search_data(run.slug), packed_script(f"search {run.slug}", searched)
+    yield trial_data(run.slug), data_script(f"trials {run.slug}", index)
+    place = trial_viewer(run.slug)
+    yield place, page("trial_viewer.html.j2", place, crumbs=[Crumb(run.row.name, run.page)], run=run)
+
+
+class _PackedTrial(NamedTuple):
+    """Trial as lines of JSON."""
+
+    name: str
+    text: str
+    """Its page and the data of its sections."""
+    searched: str
+    """Its texts that can be searched."""
+
+
+def _chunks(trials: Iterable[_PackedTrial]) -> Iterator[list[_PackedTrial]]:
+    chunk, size = list[_PackedTrial](), 0
+    for each in trials:
+        chunk.append(each)
+        size += len(each.text)
+        if size >= _CHUNK_CHARS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _trials(run: SiteRun, stored: StoredRun) -> Iterator[_PackedTrial]:
+    """Yield the trials, task by task."""
     ended = {(each.task, each.seed, each.attempt): each for each in stored.results}
     of_task: dict[str, list[TrialResult]] = {}
     for result in sorted(ended.values(), key=lambda each: (each.seed, each.attempt)):
         of_task.setdefault(result.task, []).append(result)
-    for result in ended.values():
-        place = (run.slug, result.task, result.seed, result.attempt)
+    for result in (each for found in of_task.values() for each in found):
         parts = read_sections(stored.path, result)
-        yield trial_data(*place), data_script(trial_data(*place), {"sections": [_section_data(part) for part in parts]})
-        yield trial_page(*place), _page(run, stored, result, of_task[result.task], parts)
+        html = _page(run, stored, result, of_task[result.task], parts)
+        data = {"html": html, "sections": [_section_data(part) for part in parts]}
+        name, texts = trial_name(result.task, result.seed, result.attempt), list(searched_texts(parts))
+        found = {"trial": name, "task": result.task, "status": trial_status(result), "texts": texts}
+        yield _PackedTrial(name, plain_json(data), plain_json(found))
 
 
 def _page(
@@ -54,8 +98,7 @@ def _page(
     of_task: Sequence[TrialResult],
     parts: Sequence[TrialSection],
 ) -> str:
-    """Render the page of a trial, with links to the last attempts at the nearest seeds and to all its attempts."""
-    place = (run.slug, result.task, result.seed, result.attempt)
+    """Render a trial, with links to the last attempts at the nearest seeds and to all its attempts."""
     which = f"seed {result.seed}" + (f", attempt {result.attempt}" if result.attempt > 1 else "")
     own = [each for each in of_task if each.seed == result.seed]
     last = list({each.seed: each for each in of_task}.values())
@@ -65,8 +108,7 @@ def _page(
     status = trial_status(result)
     return page(
         "trial.html.j2",
-        trial_page(*place),
-        crumbs=[Crumb(run.row.name, run.page), Crumb(result.task, task_page(result.task)), Crumb(which)],
+        trial_viewer(run.slug),
         run=run,
         result=result,
         which=which,
@@ -82,8 +124,7 @@ def _page(
         after=last[at + 1] if at + 1 < len(last) else None,
         status_of=trial_status,
         sections=[_shown_section(part) for part in parts],
-        recorded=any(part.cast.text for part in parts),
-        data=trial_data(*place),
+        name=trial_name(result.task, result.seed, result.attempt),
         task_data=task_data(result.task),
         command=rerun_command(stored.document, result.task, result.seed) if stored.document is not None else "",
         asking=inspection_commands(stored.path, result) if stored.document is not None else (),
@@ -142,7 +183,7 @@ def _shown_section(part: TrialSection) -> dict[str, Any]:
     }
 
 
-# The script with everything that the page does not contain itself: complete texts, recordings, times of steps.
+# Everything that the page does not contain itself: complete texts, recordings, times of steps.
 
 _TEXT_CHARS = 200_000
 """Maximum number of characters of one text; longer ones lose their middle."""
@@ -152,10 +193,10 @@ _LEAST_CHARS = 400
 
 
 def _section_data(part: TrialSection) -> dict[str, Any]:
-    """Return the data of a section: texts and recording packed, times as they are."""
+    """Return the data of a section: texts and recording as lines of JSON, and the times of its steps."""
     return {
         "name": part.name,
-        "packed": _compress("\n".join(_lines(part))),
+        "lines": "\n".join(_lines(part)),
         "recorded": bool(part.cast.text),
         "times": [_data_times(each) for each in part.times],
         "remarks": [[round(at, 3), text[:200]] for at, text in part.cast.remarks[:200]],
@@ -171,9 +212,9 @@ def _lines(part: TrialSection) -> Iterator[str]:
     header, _, events = part.cast.text.partition("\n")
     # Only arrays: anything else in a recording could be mistaken for a step.
     lines = deque(line for line in events.split("\n") if line.startswith("["))
-    yield _plain_json({"told": [cut(message.content, limit) for message in part.prompt], "cast": header})
+    yield plain_json({"told": [cut(message.content, limit) for message in part.prompt], "cast": header})
     for step, reply, times in zip(part.steps, part.replies, part.times, strict=True):
-        yield _plain_json(_step(step, reply, limit))
+        yield plain_json(_step(step, reply, limit))
         while times is not None and lines and _time_of(lines[0]) <= times.end:
             yield lines.popleft()
     yield from lines
@@ -211,11 +252,3 @@ def _limit(steps: Sequence[Step]) -> int:
 
 def _all_texts(step: Step) -> Iterator[str]:
     yield from (step.reply.content, step.reply.reasoning or "", step.observation, *step.actions)
-
-
-def _compress(text: str) -> str:
-    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 6, mtime=0)).decode("ascii")
-
-
-def _plain_json(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

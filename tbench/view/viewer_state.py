@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from reports.page_paths import run_page, trial_page
+from reports.page_paths import run_page, trial_data, trial_name, trial_page
 from reports.site.writer import WrittenSite
 from tbench.errors import TbenchError
 from tbench.view.address import ViewAddress
@@ -113,8 +113,12 @@ class ViewerState:
         """Return the page of an attempt at a trial; None if it is not written yet."""
         if (page := self.refresher.page_of(run)) is None:
             return None
-        place = trial_page(PurePosixPath(page).parent.name, task, seed, attempt)
-        return place if (self.pages.root / place).is_file() else None
+        slug = PurePosixPath(page).parent.name
+        try:
+            listed = (self.pages.root / trial_data(slug)).read_text(encoding="utf-8")
+        except OSError:
+            return None
+        return trial_page(slug, task, seed, attempt) if f'"{trial_name(task, seed, attempt)}"' in listed else None
 
     def begin(self) -> None:
         """Start watching runs and writing pages."""

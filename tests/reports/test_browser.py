@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from browsing import PHONE, a_tab, open_page, serious_findings, served, sideways
+from browsing import PHONE, a_tab, findings, open_page, served, sideways
 from playwright.sync_api import Browser, Page
 
 HEAD = '<!doctype html><html lang="en"><title>t</title><link rel="icon" href="data:,">'
@@ -21,7 +21,7 @@ def a_page(folder: Path, body: str, head: str = "") -> Path:
 def test_a_page_without_a_fault_is_shown(page: Page, tmp_path: Path) -> None:
     open_page(page, a_page(tmp_path, "<p id=here>x"), anchor="here")
     assert page.text_content("#here") == "x"
-    assert serious_findings(page) == []
+    assert findings(page) == []
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_problem_in_a_page_fails_the_test(browser: Browser, tmp_path: Path, bo
 
 def test_what_has_too_little_contrast_is_a_serious_finding(page: Page, tmp_path: Path) -> None:
     open_page(page, a_page(tmp_path, "<p style='color: #ccc; background: #fff'>faint</p>"))
-    assert [line for line in serious_findings(page) if line.startswith("color-contrast (serious)")]
+    assert [line for line in findings(page) if line.startswith("color-contrast (serious)")]
 
 
 def test_what_reaches_beyond_a_narrow_window_is_named_unless_it_scrolls(browser: Browser, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_tasks_stand_in_the_group_in_which_they_moved(tmp_path: Path) -> None:
     assert places == sorted(places)
     assert page.row("lost") == "lost ✓✓ 100.0 % ✗✗ 0.0 % −100.0"
     assert page.row("won") == "won ✗✗ 0.0 % ✗✓ 50.0 % +50.0"
-    assert page.row("same") == "same ✓✗ 50.0 % ✓✗ 50.0 % 0"
+    assert "same 50.0 %" in page.words
     assert page.words.index("half ✓✓") < page.words.index("partly .25.50")
 
 
@@ -84,8 +84,8 @@ def test_both_runs_trials_lead_to_their_pages(tmp_path: Path) -> None:
     night(tmp_path, 1, {"t": (1.0,)})
     night(tmp_path, 2, {"t": (0.0,)})
     links = read(tmp_path).links
-    assert "../runs/night-1/t--0.html" in links
-    assert "../runs/night-2/t--0.html" in links
+    assert "../runs/night-1/trial.html?t--0" in links
+    assert "../runs/night-2/trial.html?t--0" in links
     assert "../tasks/t.html" in links
 
 
@@ -140,7 +140,7 @@ def test_seeds_that_are_not_common_are_paired_in_their_order(tmp_path: Path) -> 
     night(tmp_path, 2, {"t": (0.0, 0.0)}, first_seed=10)
     page = read(tmp_path)
     assert "the runs share no seed, so trials are paired in order" in page.words
-    assert "../runs/night-2/t--11.html" in page.links
+    assert "../runs/night-2/trial.html?t--11" in page.links
 
 
 def test_many_seeds_are_not_shown_one_by_one(tmp_path: Path) -> None:

@@ -51,6 +51,17 @@ def test_a_run_that_is_over_leads_with_its_score(tmp_path: Path) -> None:
     assert "pass@2, any of 2" in words
 
 
+def test_a_score_can_be_quoted_with_all_that_it_depends_on(tmp_path: Path) -> None:
+    origin = DatasetOrigin(name="bench", version="2.0", source="tbench", tasks=2, verified=True, digest="d1")
+    planned(tmp_path / "run", [trial("a", 0, 1.0), trial("a", 1, 0.0)], "finished", ["a"], dataset=origin)
+    words = site_page(tmp_path).words()
+    quote = words[words.index("| | | |---|---|") :]
+    for part in ("50.0 ± 70.7 % (sample std over 2 seeds", "1 × 2", "2 of 2 trials", "bench", "2.0", "d1", "tbench"):
+        assert part in quote, part
+    planned(tmp_path / "other", [trial("a", 0, 1.0)], "running", ["a"])
+    assert "|---|" not in site_page(tmp_path, "other").words(), "no score to quote yet"
+
+
 def test_cells_and_lines_lead_to_the_pages_of_trials_and_tasks(tmp_path: Path) -> None:
     results = [trial("a/b c", 0, 1.0), trial("a/b c", 1, None, error=failure("x"), final=False)]
     planned(tmp_path / "run", [*results, trial("a/b c", 1, 0.0, attempt=2)], "finished", ["a/b c"])
@@ -80,9 +91,7 @@ def test_nothing_of_a_page_runs_or_looks_otherwise_than_the_site_says(tmp_path: 
     page = site_page(tmp_path, "nightly")
     assert not [attrs for tag, attrs in page.tags if "style" in attrs or tag == "style"]
     scripts = [attrs for tag, attrs in page.tags if tag == "script"]
-    assert [attrs["src"] for attrs in scripts] == ["../../assets/site.js", "../../assets/run.js"]
-    (tools,) = page.of_class("grid-tools")
-    assert {"hidden", "data-needs-script"} <= tools[1].keys()
+    assert [attrs["src"] for attrs in scripts] == ["../../assets/site.js", "../../assets/tables.js"]
 
 
 def test_what_speaks_against_a_score_stands_beside_it(tmp_path: Path) -> None:

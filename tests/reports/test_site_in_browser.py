@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from browsing import PHONE, a_tab, open_page, serious_findings, served, sideways
+from browsing import PHONE, a_tab, findings, open_page, served, sideways
 from playwright.sync_api import Browser, Page, expect
-from site_pages import KINDS, by_kind
+from shown_trials import trials_in
+from site_pages import KINDS, addresses, by_kind
 from written_history import DROPPED, NIGHTS, STEADY
 
 from reports.page_paths import slug
@@ -19,10 +20,11 @@ EACH = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for 
 
 @pytest.mark.parametrize("kind", EACH)
 def test_every_kind_of_page_is_accessible(page: Page, nights: Path, kind: str) -> None:
-    open_page(page, by_kind(nights)[kind][-1])
-    assert serious_findings(page) == []
+    open_page(page, addresses(by_kind(nights)[kind][-1])[-1])
+    expect(page.locator(".step" if kind == "trial" else "h1").first).to_be_visible()
+    assert findings(page) == []
     page.emulate_media(color_scheme="dark")
-    assert serious_findings(page, only=["color-contrast"]) == []
+    assert findings(page, only=["color-contrast"]) == []
     page.set_viewport_size(PHONE)
     assert sideways(page) == []
 
@@ -31,8 +33,11 @@ def test_every_kind_of_page_is_accessible(page: Page, nights: Path, kind: str) -
 def test_hostile_names_stay_text_and_fit_a_phone(browser: Browser, hostile: Path, kind: str) -> None:
     found = by_kind(hostile)[kind]
     with a_tab(browser, viewport=PHONE) as tab:
-        for each in found if kind == "run" else found[:3]:
+        for each in (
+            place for page in (found if kind in ("run", "trial") else found[:3]) for place in addresses(page)[:4]
+        ):
             open_page(tab, each)
+            expect(tab.locator("#state")).to_have_count(0) if "trial.html?" in each else None
             assert sideways(tab) == [], each
             assert tab.locator(".injected, body img, body style, iframe").count() == 0, each
             assert tab.locator("h1").count() == 1, each
@@ -57,7 +62,7 @@ def test_tables_are_there_without_javascript(browser: Browser, nights: Path) -> 
         for kind, found in by_kind(nights).items():
             open_page(tab, found[-1])
             assert tab.locator("h1").is_visible()
-            assert tab.locator(".step" if kind == "trial" else "table").first.is_visible(), kind
+            assert tab.locator("noscript" if kind == "trial" else "table").first.is_visible(), kind
             assert not any(part.is_visible() for part in tab.locator("[data-needs-script], button, select").all()), kind
 
 
@@ -75,7 +80,7 @@ def test_from_the_overview_to_the_step_at_which_a_trial_failed(page: Page, night
 
 
 def test_playing_a_recording_goes_from_step_to_step(page: Page, nights: Path) -> None:
-    open_page(page, nights / "runs" / f"night-{NIGHTS}_{STEADY}" / "broken-makefile--28.html")
+    open_page(page, f"{(nights / 'runs' / f'night-{NIGHTS}_{STEADY}' / 'trial.html').as_uri()}?broken-makefile--28")
     page.get_by_role("button", name="play the recording from step 1").click()
     expect(page.locator(".step.now")).to_have_attribute("data-n", "1")
     expect(page.locator(".step.now")).to_have_attribute("data-n", "2")
@@ -102,14 +107,19 @@ def test_runs_that_have_a_page_of_their_own_lead_to_it(page: Page, nights: Path)
 
 
 def test_two_trials_of_a_task_are_shown_side_by_side(page: Page, nights: Path) -> None:
-    open_page(page, nights / "runs" / f"night-{NIGHTS}_{STEADY}" / "broken-makefile--28.html")
+    open_page(page, f"{(nights / 'runs' / f'night-{NIGHTS}_{STEADY}' / 'trial.html').as_uri()}?broken-makefile--28")
     page.select_option("#other", index=1)
     expect(page.locator("#difference")).not_to_be_empty()
 
 
 def test_scripts_keep_hostile_texts_as_text(page: Page, hostile: Path) -> None:
-    trial = max(by_kind(hostile)["trial"], key=lambda file: file.with_suffix(".js").stat().st_size)
-    open_page(page, trial)
+    shown = [
+        (len(trial.sections[0]["lines"]), place.as_uri(), name)
+        for place in by_kind(hostile)["trial"]
+        for name, trial in trials_in(place.parent).items()
+    ]
+    _, place, name = max(shown)
+    open_page(page, f"{place}?{name}")
     for name in ("screen at the end of step 1", "whole reply of step 1", "play the recording from step 1"):
         page.get_by_role("button", name=name).click()
     expect(page.locator(".step .raw")).to_contain_text("<b class=injected>")

@@ -14,6 +14,7 @@ from site_pages_of_runs import ReadPage, gathered, script_value
 
 from harness.trajectory import Outcome
 from reports import task
+from reports.page_paths import trial_name
 from reports.site.content import gather
 from tbench.history.index import RunHistory
 from tbench.results import Blame, ErrorInfo, Stage
@@ -73,7 +74,7 @@ def test_each_trial_is_a_cell_with_its_sign_and_leads_to_its_page(tmp_path: Path
     assert [cell["class"] for cell in cells] == ["cell pass", "cell partial", "cell fail", "cell error"]
     assert cells[0] == {
         "class": "cell pass",
-        "href": "../runs/night-1/t--0.html",
+        "href": "../runs/night-1/trial.html?t--0",
         "title": "seed 0: pass, submitted, 7 steps, 36.0\u00a0s",
     }
     assert cells[3]["title"].startswith("seed 3: error, no verdict: TestsNeverRan")
@@ -84,6 +85,15 @@ def test_a_trial_that_has_not_ended_has_no_link(tmp_path: Path) -> None:
     write_run(tmp_path / "r", [a_result("t", 0, 1.0)], {"t": "a"}, [0, 1], status="running")
     cells = read(tmp_path).of_class("cell")
     assert [(cell["class"], "href" in cell) for cell in cells] == [("cell pass", True), ("cell missing", False)]
+
+
+def test_the_history_with_one_trial_a_night_is_a_cell_for_each_month_by_month(tmp_path: Path) -> None:
+    for number in (*range(30), 40):
+        night(tmp_path, number, (float(number % 2),))
+    page = read(tmp_path)
+    assert page.of_class("history") == []
+    assert len(page.of_class("month")) == 2
+    assert "2026-01 ✗✓" in page.words and " 15/30 2026-02 ✗ 0/1" in page.words
 
 
 def test_many_seeds_are_not_shown_one_by_one(tmp_path: Path) -> None:
@@ -98,7 +108,7 @@ def test_many_runs_are_folded(tmp_path: Path) -> None:
         night(tmp_path, number, (1.0,))
     page = read(tmp_path)
     assert "3 earlier runs" in page.words
-    assert len(page.of_class("cell")) == 63
+    assert len(page.of_class("cell")) == 63 * 2, "one in the history, one in the list of runs"
 
 
 def test_ends_and_durations_of_trials_are_shown(tmp_path: Path) -> None:
@@ -112,8 +122,8 @@ def test_ends_and_durations_of_trials_are_shown(tmp_path: Path) -> None:
 
 def test_each_series_has_a_chart_and_single_runs_share_one(tmp_path: Path) -> None:
     for number in range(4):
-        night(tmp_path / "a", number, (1.0,))
-        night(tmp_path / "b", number, (0.0,), model="other")
+        night(tmp_path / "a", number, (1.0, 0.0))
+        night(tmp_path / "b", number, (0.0, 0.0), model="other")
     assert len(read(tmp_path).of_class("history")) == 2
     page = read(tmp_path)
     assert "other · 2026-01-01" in page.words
@@ -169,14 +179,10 @@ def test_the_data_names_every_trial_newest_first(tmp_path: Path) -> None:
     assert trials[0] == {
         "run": "night-2",
         "name": "night-2",
-        "model": "m",
+        "trial": "t--0",
         "seed": 0,
         "attempt": 1,
-        "reward": 0.0,
         "status": "fail",
-        "begun": "2026-01-03T22:00:00.000Z",
-        "page": "runs/night-2/t--0.html",
-        "data": "runs/night-2/t--0.js",
     }
 
 
@@ -185,7 +191,7 @@ def test_hostile_names_stay_text_on_all_pages(tmp_path: Path) -> None:
         night(tmp_path, number, (1.0, 0.0), digest=HOSTILE, task=HOSTILE, model=HOSTILE)
     with gathered(tmp_path) as site:
         pages = [task.render(site, HOSTILE), task.render_list(site, [HOSTILE])]
-        assert script_value(task.data(site, HOSTILE), "trials")[0]["model"] == HOSTILE
+        assert script_value(task.data(site, HOSTILE), "trials")[0]["trial"] == trial_name(HOSTILE, 0)
     for text in pages:
         page = ReadPage(text)
         assert not [attrs for tag, attrs in page.tags if tag == "img" or "onerror" in attrs]

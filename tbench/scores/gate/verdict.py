@@ -147,6 +147,16 @@ class Shift:
     """All tasks that moved in this direction, lowest p first."""
 
     @property
+    def now(self) -> float:
+        """Score of the nights of the change together, over the same tasks as `base`."""
+        return self.base + self.moved
+
+    @property
+    def points(self) -> str:
+        """The change in points with its standard error, the one figure that every page and message gives."""
+        return f"{100 * self.moved:+.1f} ± {_percent(self.se)}"
+
+    @property
     def likely(self) -> tuple[MovedTask, ...]:
         """The tasks that likely changed: those with p below 0.05, at least the three with the lowest p."""
         significant = sum(change.p < _LIKELY for change in self.tasks)
@@ -253,7 +263,7 @@ class GateVerdict:
         drop = self.drop
         lines = [
             f"between {_night_text(drop.before)} and {_night_text(drop.since)}, "
-            f"{counted(drop.nights, 'night')} since, {_points(drop)} points"
+            f"{counted(drop.nights, 'night')} since, {drop.points} points"
         ]
         if self.path[-1].role == "uncovered":
             lines.append("this night has too few verdicts to be judged: the alarm stands")
@@ -271,7 +281,7 @@ class GateVerdict:
         if self.rise is not None and self.rise.beyond:
             since = self.rise.since
             lines.append(
-                f"better since {_night_text(since)}, by {_points(self.rise)} points: a drop from this level would not "
+                f"better since {_night_text(since)}, by {self.rise.points} points: a drop from this level would not "
                 f"be detected; start the baseline there (base_from = {since.name})"
             )
         return tuple(lines)
@@ -297,10 +307,6 @@ def _shift_json(shift: Shift | None) -> dict[str, Any] | None:
 
 def _night_text(night: Night) -> str:
     return f"{plain(night.name)} ({night.when})" if night.day is not None else plain(night.name)
-
-
-def _points(shift: Shift) -> str:
-    return f"{100 * shift.moved:+.1f} ± {_percent(shift.se)}"
 
 
 def _task_line(change: MovedTask) -> str:

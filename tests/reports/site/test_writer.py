@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from run_trees import FIRST_NIGHT, a_result, write_run
+from shown_trials import trials_in
 from written_trials import WrittenTrial, write_files_of
 
 from reports.site.writer import MARKER_NAME, write_site
@@ -32,7 +33,7 @@ def test_a_run_that_has_not_changed_is_left_alone(tmp_path: Path) -> None:
     a_night(tmp_path / "runs", 1)
     site = write_site([tmp_path / "runs"], tmp_path / "site").overview.parent
     before = times(site, "runs/night-1/*")
-    assert len(before) == 6
+    assert set(before) == {".written", "index.html", "trial.html", "trials.js", "trials-0.js", "search.js"}
     assert write_site([tmp_path / "runs"], site).unchanged == 1
     assert times(site, "runs/night-1/*") == before
 
@@ -41,24 +42,37 @@ def test_the_page_of_a_run_is_written_again_when_an_earlier_run_appears(tmp_path
     a_night(tmp_path / "runs", 2)
     site = write_site([tmp_path / "runs"], tmp_path / "site").overview.parent
     page = site / "runs" / "night-2" / "index.html"
-    trials = times(site, "runs/night-2/*--0.*")
+    trials = times(site, "runs/night-2/trial*")
     assert "night-1" not in page.read_text()
     a_night(tmp_path / "runs", 1)
     written = write_site([tmp_path / "runs"], site)
     assert "night-1" in page.read_text() and (site / "compare" / "night-1--night-2.html").is_file()
-    assert written.unchanged == 1 and times(site, "runs/night-2/*--0.*") == trials
+    assert written.unchanged == 1 and times(site, "runs/night-2/trial*") == trials
 
 
 def test_trials_whose_recordings_were_removed_are_written_again(tmp_path: Path) -> None:
     run = a_night(tmp_path / "runs", 1)
     site = write_site([tmp_path / "runs"], tmp_path / "site").overview.parent
-    page = site / "runs" / "night-1" / "a--0.html"
-    assert 'class="session"' in page.read_text()
+    pages = site / "runs" / "night-1"
+    assert 'class="session"' in trials_in(pages)["a--0"].html
     for name in ("session.cast", "steps.jsonl", "trajectory.json"):
         (run / "trials" / "a" / "seed-0" / name).unlink()
     os.utime(run / "trials")
     assert write_site([tmp_path / "runs"], site).unchanged == 0
-    assert 'class="session"' not in page.read_text()
+    assert 'class="session"' not in trials_in(pages)["a--0"].html
+
+
+def test_files_of_trials_that_an_earlier_version_wrote_are_removed(tmp_path: Path) -> None:
+    a_night(tmp_path / "runs", 1)
+    pages = tmp_path / "site" / "runs" / "night-1"
+    pages.mkdir(parents=True)
+    (tmp_path / "site" / MARKER_NAME).touch()
+    for name in ("a--0.html", "a--0.js", "a--0.2.html", "trials-7.js", "note.txt"):
+        (pages / name).touch()
+    write_site([tmp_path / "runs"], tmp_path / "site")
+    assert set(times(tmp_path / "site", "runs/night-1/*")) == {
+        ".written", "index.html", "trial.html", "trials.js", "trials-0.js", "search.js", "note.txt"
+    }  # fmt: skip
 
 
 def all_of(folder: Path) -> dict[Path, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from browsing import PHONE, a_tab, open_page, sideways
@@ -19,18 +18,25 @@ SEEK = "sec => TB.reader.sessionAt(0).seek(sec).then(() => TB.reader.sessionAt(0
 
 
 @pytest.fixture(scope="module")
-def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Write the pages of two trials of one task, which diverge at the second step."""
     folder = tmp_path_factory.mktemp("trials")
     results = [a_result("task", 0, 1.0), a_result("task", 1, 0.0)]
     run = write_run(folder / "runs" / "run", results, {"task": "h"}, (0, 1))
     for result, exchanges in zip(results, (LOOKS_AND_MENDS, OTHER), strict=True):
         write_files_of(run, result, WrittenTrial(exchanges))
-    yield write_site([folder / "runs"], folder / "site").overview.parent / "runs" / "run"
+    site = write_site([folder / "runs"], folder / "site").overview.parent
+    yield (site / "runs" / "run" / "trial.html").as_uri()
 
 
-def test_a_step_that_is_chosen_is_what_the_terminal_shows(page: Page, trials: Path) -> None:
-    open_page(page, trials / "task--0.html")
+def open_trial(tab: Page, address: str, anchor: str = "") -> None:
+    """Open a trial and wait until its scripts are loaded."""
+    open_page(tab, address, anchor)
+    expect(tab.locator("#place[data-ready]")).to_be_visible()
+
+
+def test_a_step_that_is_chosen_is_what_the_terminal_shows(page: Page, trials: str) -> None:
+    open_trial(page, f"{trials}?task--0")
     page.locator("#step-2 h3 a").click()
     expect(page.locator("#step-2")).to_have_class("step flawed now")
     expect(page.locator(".session-screen")).to_contain_text("main.c:3: error: expected")
@@ -41,8 +47,8 @@ def test_a_step_that_is_chosen_is_what_the_terminal_shows(page: Page, trials: Pa
     expect(page.locator(".session-screen")).not_to_contain_text("error: expected")
 
 
-def test_where_the_player_goes_the_steps_follow(page: Page, trials: Path) -> None:
-    open_page(page, trials / "task--0.html")
+def test_where_the_player_goes_the_steps_follow(page: Page, trials: str) -> None:
+    open_trial(page, f"{trials}?task--0")
     page.evaluate(SEEK, 3.4)
     expect(page.locator(".step.now")).to_have_id("step-3")
     page.evaluate(SEEK, 0.5)
@@ -52,32 +58,33 @@ def test_where_the_player_goes_the_steps_follow(page: Page, trials: Path) -> Non
     expect(page.locator(".step.now")).to_have_id("step-3")
 
 
-def test_keys_go_from_step_to_step(page: Page, trials: Path) -> None:
-    open_page(page, trials / "task--0.html")
+def test_keys_go_from_step_to_step(page: Page, trials: str) -> None:
+    open_trial(page, f"{trials}?task--0")
     for key, step in (("j", "step-1"), ("j", "step-2"), ("j", "step-3"), ("j", "step-3"), ("k", "step-2")):
         page.keyboard.press(key)
         expect(page.locator(".step.now")).to_have_id(step)
+        assert page.url.endswith(f"#{step}"), "the address is a link to the step"
     expect(page.locator(".session-screen")).to_contain_text("error: expected")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("next step, previous step")
 
 
-def test_a_link_to_a_step_opens_it(page: Page, trials: Path) -> None:
-    open_page(page, trials / "task--0.html", "step-2")
+def test_a_link_to_a_step_opens_it(page: Page, trials: str) -> None:
+    open_trial(page, f"{trials}?task--0", "step-2")
     expect(page.locator(".step.now")).to_have_id("step-2")
     expect(page.locator(".session-screen")).to_contain_text("error: expected")
 
 
-def test_the_screen_of_a_step_has_its_colours(page: Page, trials: Path) -> None:
-    open_page(page, trials / "task--0.html")
+def test_the_screen_of_a_step_has_its_colours(page: Page, trials: str) -> None:
+    open_trial(page, f"{trials}?task--0")
     page.get_by_role("button", name="screen at the end of step 2").click()
     expect(page.locator("#step-2 .still")).to_contain_text("error: expected")
     page.get_by_role("button", name="screen at the end of step 2").click()
     expect(page.locator(".still")).to_have_count(0)
 
 
-def test_what_the_page_leaves_out_comes_from_its_data(page: Page, trials: Path) -> None:
-    open_page(page, trials / "task--1.html")
+def test_what_the_page_leaves_out_comes_from_its_data(page: Page, trials: str) -> None:
+    open_trial(page, f"{trials}?task--1")
     page.locator("#step-3").scroll_into_view_if_needed()
     assert "line 1500\n" not in page.locator("#step-3").inner_text()
     page.locator("#step-3").get_by_role("button", name="show all").first.click()
@@ -86,8 +93,8 @@ def test_what_the_page_leaves_out_comes_from_its_data(page: Page, trials: Path) 
     expect(page.locator("#step-3 .raw")).to_contain_text('"task_complete": false')
 
 
-def test_steps_are_found_by_texts_that_the_page_leaves_out(page: Page, trials: Path) -> None:
-    open_page(page, trials / "task--1.html")
+def test_steps_are_found_by_texts_that_the_page_leaves_out(page: Page, trials: str) -> None:
+    open_trial(page, f"{trials}?task--1")
     page.keyboard.press("/")
     page.keyboard.type("line 1500")
     expect(page.locator("#found")).to_have_text("1 of 3 steps")
@@ -98,8 +105,8 @@ def test_steps_are_found_by_texts_that_the_page_leaves_out(page: Page, trials: P
     expect(page.locator("#found")).to_have_text("0 of 3 steps")
 
 
-def test_another_trial_is_compared_at_the_step_where_they_diverge(page: Page, trials: Path) -> None:
-    open_page(page, trials / "task--0.html")
+def test_another_trial_is_compared_at_the_step_where_they_diverge(page: Page, trials: str) -> None:
+    open_trial(page, f"{trials}?task--0")
     choice = page.get_by_label("Compare with")
     expect(choice.locator("option")).to_have_count(2)
     choice.select_option(index=1)
@@ -110,15 +117,15 @@ def test_another_trial_is_compared_at_the_step_where_they_diverge(page: Page, tr
     expect(page.locator(".sides section").nth(1)).to_contain_text("seq 3000")
 
 
-def test_a_wide_terminal_shows_the_same(page: Page, trials: Path) -> None:
-    open_page(page, trials / "task--0.html", "step-2")
+def test_a_wide_terminal_shows_the_same(page: Page, trials: str) -> None:
+    open_trial(page, f"{trials}?task--0", "step-2")
     expect(page.locator(".session-screen")).to_contain_text("error: expected")
     page.keyboard.press("w")
     expect(page.locator(".reader.wide .session-screen")).to_contain_text("error: expected")
 
 
-def test_a_phone_shows_a_trial_without_scrolling_sideways(browser: Browser, trials: Path) -> None:
+def test_a_phone_shows_a_trial_without_scrolling_sideways(browser: Browser, trials: str) -> None:
     with a_tab(browser, viewport=PHONE) as tab:
-        open_page(tab, trials / "task--1.html", "step-2")
+        open_trial(tab, f"{trials}?task--1", "step-2")
         expect(tab.locator(".session-screen")).to_contain_text("bye")
         assert sideways(tab) == []
