@@ -119,7 +119,7 @@ class OracleAgent:
             await place.sandbox.put(files)
         ended = await place.sandbox.shell(
             script,
-            timeout_sec=place.timeout_sec or _NO_LIMIT_SEC,
+            timeout_sec=place.task.file.solution.timeout_sec or place.timeout_sec or _NO_LIMIT_SEC,
             user=user,
             environment={"DEBIAN_FRONTEND": "noninteractive", **place.task.resolve_env(place.task.file.solution.env)},
             stdin=stdin,

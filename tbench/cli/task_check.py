@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 def check(given: GivenSettings[RunConfig], runs: bool | None, as_json: bool) -> None:
     """Report what keeps tasks from being run or verified, and likely mistakes; exit with 2 for problems."""
     from tbench.cli.common import read_selected_tasks
+    from tbench.cli.execute import tasks_as_configured
     from tbench.cli.findings import cannot_run, static_findings, trial_findings
 
     config = given.resolve().config
-    tasks = read_selected_tasks(config.tasks)
+    tasks = tasks_as_configured(read_selected_tasks(config.tasks), config)
     found = {name: [cannot_run(why)] for name, why in tasks.invalid.items()}
     found |= {task.name: list(static_findings(task)) for task in tasks.tasks}
     if runs is None:
