@@ -51,6 +51,8 @@ class Workplace:
     """Called with each finished step, in order, as in the final trajectory. Never raises."""
     oversight: Oversight | None = None
     """May hold the agent, send messages to its model, and decide about its replies."""
+    earlier: TrialAgent | None = None
+    """The agent of the step before, whose conversation goes on; None for a new conversation."""
     on_terminal: Callable[[Terminal | None], None] = lambda _: None
     """Called with the agent's terminal once it is open, and with None before it is closed."""
 

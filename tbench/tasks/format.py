@@ -229,6 +229,8 @@ class StepSection(_Section):
     verifier: VerifierSection = VerifierSection()
     min_reward: _Bound | dict[str, _Bound] | None = None
     """Minimum reward, or minimum of each metric, that is needed to go on with the next step."""
+    inherit_prior_session: bool = False
+    """Whether the instruction is the next message of the conversation of the step before."""
     healthcheck: Healthcheck | None = None
     artifacts: tuple[Artifact, ...] = ()
 
