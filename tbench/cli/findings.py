@@ -10,7 +10,7 @@ from typing import Literal
 from tbench.compose.project import COMPOSE_FILE
 from tbench.reward import canonical, is_solved
 from tbench.sandbox.docker.dockerfile import network_bypass, read_dockerfile
-from tbench.tasks.lint import hints_about
+from tbench.tasks.pitfalls import hints_about
 from tbench.tasks.task import Task
 from tbench.verify.calibration import MeasuredTrial
 
@@ -53,7 +53,7 @@ def static_findings(task: Task) -> Iterator[TaskFinding]:
         yield TaskFinding("note", "no oracle", f"{task.path / 'solution' / 'solve.sh'} is missing")
     try:
         for hint in hints_about(task):
-            yield TaskFinding("hint", "looks wrong", f"{hint.where}: {hint.words}")
+            yield TaskFinding("hint", hint.kind, f"{hint.where}: {hint.words}")
     except OSError as error:
         yield TaskFinding("hint", "looks wrong", f"{error.filename or task.path}: {error.strerror or error}")
     if task.dockerfile.is_file() and (why := network_bypass(read_dockerfile(task.dockerfile))) is not None:

@@ -48,7 +48,7 @@ def test_check_of_a_task_that_can_run_ends_well(make_task: MakeTask) -> None:
 
 def test_check_says_where_a_build_has_a_network_and_what_block_host_does_not_build(make_task: MakeTask) -> None:
     make_task("offline")
-    fetching = make_task("fetching", dockerfile="FROM debian\nADD http://host/x /y\n", toml="")
+    fetching = make_task("fetching", dockerfile="FROM debian:12\nADD http://host/x /y\n", toml="")
     code, lines = tbench("task", "check", str(fetching.parent))
     assert code == 0
     assert lines[0].startswith(f"not built with --block-host: {fetching / 'environment' / 'Dockerfile'}: 'ADD http")
@@ -188,3 +188,15 @@ def test_without_an_engine_the_way_without_one_is_named(make_task: MakeTask) -> 
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "; --static checks without an engine" in done.stderr.splitlines()[-1]
+
+
+def test_of_each_kind_of_hint_three_are_shown_and_the_others_counted(make_task: MakeTask) -> None:
+    tasks = [make_task(f"task-{number}", toml="", dockerfile="FROM debian\n") for number in range(5)]
+    make_task("other", toml="", test="make -j$(nproc)\necho $? > /logs/verifier/reward.txt\n")
+    code, lines = tbench("task", "check", str(tasks[0].parent))
+    assert code == 0
+    assert len([line for line in lines if line.startswith("not pinned: ")]) == 4
+    assert "not pinned: 2 more; --json lists all" in lines
+    assert len([line for line in lines if line.startswith("machine's cpus: ")]) == 1
+    rows = [json.loads(line) for line in tbench("task", "check", str(tasks[0].parent), "--json")[1]]
+    assert sum(len(row["hints"]) for row in rows) == 6
