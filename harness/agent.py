@@ -37,6 +37,8 @@ __all__ = ["Agent", "AgentTerminal", "Limits"]
 Tools = Sequence[Mapping[str, Any]]
 MESSAGE_HEADING = "[Message from a person who watches your terminal:]"
 """Heading above a person's message, which is appended to an observation."""
+NEW_TERMINAL = "[A new terminal is open. It shows:]"
+"""Heading above the first screen in a conversation that goes on."""
 TYPED_HEADING = "[A person has typed into your terminal. Typed was:]"
 """Heading above the list of what a person typed."""
 _MOST_COMPACTIONS = 2
@@ -66,7 +68,7 @@ class Agent:
     `neutralise_special_tokens` defuses control tokens in everything sent to the model except the prompts; they are
     recorded as warnings in any case. `hide` removes secrets. `on_step` receives the number of each step that begins;
     `on_step_done` receives each final step once, in order, and must not raise. With `approval`, an action needs a
-    matching rule or a person's consent.
+    matching rule or a person's consent. With `earlier`, the conversation goes on from that one.
     """
 
     def __init__(
@@ -83,9 +85,12 @@ class Agent:
         on_step_done: Callable[[Step], None] = lambda _: None,
         oversight: Oversight | None = None,
         approval: Approval | None = None,
+        earlier: Agent | None = None,
     ) -> None:
         self._model = model
         self._terminal = terminal
+        self._earlier: History | None = earlier.history if earlier is not None else None
+        self._inherited = 0
         self._gate = TokenGate(defuses=neutralise_special_tokens, hide=hide)
         self._protocol = protocol.with_gate(self._gate) if isinstance(protocol, GatedProtocol) else protocol
         self._limits = limits
@@ -134,6 +139,7 @@ class Agent:
         return Trajectory(
             protocol=self._protocol.name,
             messages=tuple(self._history.messages),
+            inherited=self._inherited,
             steps=tuple(self._steps),
             outcome=self._outcome,
             usage=self._usage,
@@ -145,6 +151,11 @@ class Agent:
             command_sec=sum(step.command_sec for step in self._steps),
         )
 
+    @property
+    def history(self) -> History | None:
+        """The conversation; None before its first message."""
+        return self._history if self._history.messages else None
+
     def exclude_time(self, seconds: float) -> None:
         """Exclude `seconds`, during which the terminal was out of reach, from the agent's time."""
         if self._clock is not None:
@@ -153,7 +164,12 @@ class Agent:
     async def _converse(self, instruction: str) -> None:
         view = await self._terminal.view()
         instruction, screen = self._gate.admit(instruction), self._gate.admit(view.screen)
-        self._history.open(self._protocol.first_messages(instruction, screen))
+        if self._earlier is None:
+            self._history.open(self._protocol.first_messages(instruction, screen))
+        else:
+            shown = f"{NEW_TERMINAL}\n{screen}" if screen.strip() else ""
+            self._history = self._earlier.go_on("\n\n".join(filter(None, (instruction.strip(), shown))), self._gate)
+            self._inherited = len(self._history.messages)
         while True:
             await self._step()
 

@@ -40,6 +40,8 @@ class Assignment:
     seed: int
     limits: Limits
     """Limits; tbench enforces `steps` (queries), `completion_tokens` and `timeout_sec`."""
+    messages: tuple[Message, ...] = ()
+    """The conversation that `instruction` is the next message of; empty if it is the first."""
 
 
 class CustomAgent(Protocol):
@@ -119,6 +121,7 @@ class CustomRun:
         limits: Limits,
         *,
         seeds: Seeds,
+        earlier: Sequence[Message] = (),
         on_step: Callable[[int], None] = lambda _: None,
         on_step_done: Callable[[Step], None] = lambda _: None,
     ) -> None:
@@ -128,6 +131,7 @@ class CustomRun:
         self._terminal = terminal
         self._limits = limits
         self._seeds = seeds
+        self._earlier = tuple(earlier)
         self._on_step = on_step
         self._on_step_done = on_step_done
         self._steps_done = 0
@@ -174,6 +178,7 @@ class CustomRun:
         return Trajectory(
             protocol=self._name,
             messages=self._messages,
+            inherited=len(self._earlier) + 1 if self._earlier else 0,
             steps=tuple(self._steps),
             outcome=self._outcome,
             usage=self._usage,
@@ -195,6 +200,7 @@ class CustomRun:
             model=None if self._model is None else AgentModel(self._model, self._query),
             seed=self._seeds.seed,
             limits=self._limits,
+            messages=self._earlier,
         )
         return await self._agent.run(assignment)
 

@@ -5,10 +5,11 @@ There is no tokenizer here: the server counts every prompt, and newer text is es
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import ne
@@ -39,6 +40,8 @@ _STALLED_COUNTS = 6
 _WORD = re.compile(r"[^\W\d_]+")
 """A run of letters, which usual tokenizers turn into at least one token."""
 _LEAST_TOKENS_PER_WORD = 0.6
+_NOT_ANSWERED = "[The command was ended before its output was read.]"
+"""Answer to a tool call that was running when the earlier part of the conversation ended."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class History:
         self.gate = gate or TokenGate()
         self.messages: list[Message] = []
         self.opening: tuple[Message, ...] = ()
+        self.instructions: tuple[int, ...] = ()
+        """Positions of messages with a later instruction, which no policy touches, either."""
         self._bytes = 0
         """Size of all messages, cached because measuring a long history at each step is slow."""
         self._counted_bytes = 0
@@ -90,6 +95,26 @@ class History:
         self.opening = tuple(messages)
         self.messages = list(messages)
         self._measure(messages)
+
+    def go_on(self, instruction: str, gate: TokenGate) -> History:
+        """Return a copy of the history that goes on with the next instruction, which has been admitted."""
+        other = copy.copy(self)
+        other.gate, other.messages = gate, list(self.messages)
+        last = other.messages[-1]
+        if last.role == "user":
+            other._replace_last(last.model_copy(update={"content": _appended_text(last.content, instruction)}))
+        else:
+            for call in last.tool_calls:
+                other._add(Message(role="tool", content=_NOT_ANSWERED, tool_call_id=call.id))
+            other._add(Message(role="user", content=instruction))
+        other.instructions = (*self.instructions, len(other.messages) - 1)
+        return other
+
+    @property
+    def whole_opening(self) -> tuple[Message, ...]:
+        """The opening, with all later instructions appended."""
+        later = [self.messages[at].content for at in self.instructions]
+        return tuple(_append_to_last(self.opening, "\n\n".join(later))) if later else self.opening
 
     def add_observation(self, text: str, call: ToolCall | None = None) -> str:
         """Add a message for the model, as the answer to its `call` if there is one; return the admitted text."""
@@ -114,12 +139,15 @@ class History:
             self.add_observation(text)
             return
         text = self.gate.admit(text)
-        longer = last.model_copy(update={"content": f"{last.content}\n\n{text}".lstrip()})
+        self._replace_last(last.model_copy(update={"content": f"{last.content}\n\n{text}".lstrip()}))
+        if len(self.messages) == len(self.opening):
+            self.opening = tuple(self.messages)
+
+    def _replace_last(self, longer: Message) -> None:
+        last = self.messages[-1]
         self._bytes += size_bytes(longer) - size_bytes(last)
         self._words += _words(longer) - _words(last)
         self.messages[-1] = longer
-        if len(self.messages) == len(self.opening):
-            self.opening = tuple(self.messages)
 
     @property
     def tokens(self) -> int:
@@ -180,8 +208,10 @@ class History:
         if self.tokens < tokens:
             self._set_count(tokens)
 
-    def replace(self, messages: Sequence[Message]) -> None:
-        """Continue with another version of this history."""
+    def replace(self, messages: Sequence[Message], opening: tuple[Message, ...] | None = None) -> None:
+        """Continue with another version of this history; with an `opening`, that has all instructions."""
+        if opening is not None:
+            self.opening, self.instructions = opening, ()
         tokens = self.estimate(messages)
         self.messages = list(messages)
         self._measure(messages)
@@ -258,9 +288,10 @@ async def make_room(
     notes = extract_notes(summary)
     done: OnOverflow = "summarize" if notes else "drop-oldest-outputs"
     longer = history.messages
-    shorter = with_notes(history.opening, longer, notes) if notes else _drop_to(history, int(context * KEPT_SHARE))
+    opening = history.whole_opening if notes else None
+    shorter = _drop_to(history, int(context * KEPT_SHARE)) if opening is None else with_notes(opening, longer, notes)
     if history.estimate(shorter) < history.estimate(longer):
-        history.replace(shorter)
+        history.replace(shorter, opening)
     elif summary is None:
         return None
     return Compaction(
@@ -276,8 +307,11 @@ async def make_room(
     )
 
 
-def drop_oldest_outputs(messages: Sequence[Message], keep_first: int, bytes_to_save: int) -> list[Message]:
-    """Return `messages` with the oldest outputs replaced, except in the first `keep_first` messages and the newest one.
+def drop_oldest_outputs(
+    messages: Sequence[Message], keep_first: int, bytes_to_save: int, kept: Collection[int] = ()
+) -> list[Message]:
+    """Return `messages` with the oldest outputs replaced, except in the first `keep_first` messages, those at the
+    positions `kept`, and the newest one.
 
     Roles and call ids stay, so every tool call keeps its answer.
     """
@@ -285,6 +319,8 @@ def drop_oldest_outputs(messages: Sequence[Message], keep_first: int, bytes_to_s
     for index, saved in _outputs(messages, keep_first):
         if bytes_to_save <= 0:
             break
+        if index in kept:
+            continue
         shorter[index] = _without_output(messages[index])
         bytes_to_save -= saved
     return shorter
@@ -325,7 +361,7 @@ def drop_oldest_turns(messages: Sequence[Message], keep_first: int, bytes_to_sav
 
 def _drop_to(history: History, tokens: int) -> list[Message]:
     excess = history.estimate_bytes(history.tokens - tokens)
-    return drop_oldest_outputs(history.messages, len(history.opening), excess)
+    return drop_oldest_outputs(history.messages, len(history.opening), excess, history.instructions)
 
 
 async def _ask_for_summary(history: History, context_tokens: int, max_tokens: int, ask: Ask) -> Reply | None:
@@ -346,8 +382,11 @@ def _summary_request(history: History, tokens: int) -> list[Message]:
     asking = _append_to_last(history.messages, _SUMMARY_REQUEST)
     keep_first = len(history.opening)
     estimated = history.tokens + history.estimate([Message(role="user", content=_SUMMARY_REQUEST)])
-    shorter = drop_oldest_outputs(asking, keep_first, history.estimate_bytes(estimated - tokens))
+    excess = history.estimate_bytes(estimated - tokens)
+    shorter = drop_oldest_outputs(asking, keep_first, excess, history.instructions)
     if (rest := history.estimate(shorter) - tokens) > 0:
+        # An instruction may be in a turn that is left out.
+        shorter = [*history.whole_opening, *shorter[keep_first:]]
         shorter = drop_oldest_turns(shorter, keep_first, history.estimate_bytes(rest))
     return shorter
 

@@ -175,6 +175,9 @@ class Trajectory(Frozen):
     protocol: str
     messages: tuple[Message, ...] = ()
     """The history as last sent, including replies; append-only except for compactions."""
+    inherited: int = 0
+    """Number of messages before the first reply of a conversation that goes on from an earlier one, the new instruction
+    included; 0 for a new conversation."""
     steps: tuple[Step, ...] = ()
     outcome: Outcome | None = None
     usage: Usage = Usage()

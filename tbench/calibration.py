@@ -340,7 +340,7 @@ def _tight_limit(oracle: list[MeasuredTrial], nop: list[MeasuredTrial]) -> str:
 
 # Calibration beside a run, in its spare capacity.
 
-_SAME_CONTAINER = frozenset({"pin_cpus", "allow_env", "trust"})
+_SAME_CONTAINER = frozenset({"pin_cpus", "allow_env", "ignore_keys", "trust"})
 """Sandbox settings that do not change what a task's containers can do."""
 
 

@@ -197,13 +197,24 @@ def _section(directory: Path | None, step: TaskStepResult | None = None, number:
         protocol=trajectory.protocol,
         steps=steps,
         replies=tuple(map(step_texts, steps)),
-        prompt=tuple(takewhile(lambda message: message.role in ("system", "user"), trajectory.messages)),
+        prompt=_prompt(trajectory),
         compactions=trajectory.compactions,
         cast=cast,
         times=tuple(step_times(steps, cast)),
         verifier=read_verifier(directory / "verifier"),
-        notes=(*notes_of_steps, *cast.notes),
+        notes=(*notes_of_steps, *_goes_on(trajectory), *cast.notes),
     )
+
+
+def _goes_on(trajectory: Trajectory) -> tuple[str, ...]:
+    return ("goes on with the conversation of the step before",) if trajectory.inherited else ()
+
+
+def _prompt(trajectory: Trajectory) -> tuple[Message, ...]:
+    """Return the messages before the first reply; of a conversation that goes on, the new instruction."""
+    if trajectory.inherited and not trajectory.compactions:
+        return trajectory.messages[trajectory.inherited - 1 : trajectory.inherited]
+    return tuple(takewhile(lambda message: message.role in ("system", "user"), trajectory.messages))
 
 
 def _trajectory(directory: Path, notes: list[str]) -> Trajectory:

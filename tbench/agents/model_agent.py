@@ -112,6 +112,7 @@ class ModelAgent:
             on_step_done=lambda step: _store_step(step, terminal, place),
             oversight=place.oversight,
             approval=self._approval,
+            earlier=place.earlier._agent if isinstance(place.earlier, ModelAgent) else None,
         )
         return await _work_at_terminal(place, terminal, agent)
 
@@ -158,6 +159,7 @@ class UserAgent:
             terminal,
             place.with_task_timeout(self._limits),
             seeds=_seeds(place, self._model),
+            earlier=before.messages if place.earlier and (before := place.earlier.partial()) else (),
             on_step=lambda step: _begin_step(step, terminal, place),
             on_step_done=lambda step: _store_step(step, terminal, place),
         )

@@ -51,6 +51,8 @@ class Workplace:
     """Called with each finished step, in order, as in the final trajectory. Never raises."""
     oversight: Oversight | None = None
     """May hold the agent, send messages to its model, and decide about its replies."""
+    earlier: TrialAgent | None = None
+    """The agent of the step before, whose conversation goes on; None for a new conversation."""
     on_terminal: Callable[[Terminal | None], None] = lambda _: None
     """Called with the agent's terminal once it is open, and with None before it is closed."""
 
@@ -119,7 +121,7 @@ class OracleAgent:
             await place.sandbox.put(files)
         ended = await place.sandbox.shell(
             script,
-            timeout_sec=place.timeout_sec or _NO_LIMIT_SEC,
+            timeout_sec=place.task.file.solution.timeout_sec or place.timeout_sec or _NO_LIMIT_SEC,
             user=user,
             environment={"DEBIAN_FRONTEND": "noninteractive", **place.task.resolve_env(place.task.file.solution.env)},
             stdin=stdin,

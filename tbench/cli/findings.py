@@ -10,8 +10,7 @@ from typing import Literal
 from tbench.compose.project import COMPOSE_FILE
 from tbench.reward import canonical, is_solved
 from tbench.sandbox.docker.dockerfile import network_bypass, read_dockerfile
-from tbench.tasks.format import nearest_key
-from tbench.tasks.lint import hints_about
+from tbench.tasks.pitfalls import hints_about
 from tbench.tasks.task import Task
 from tbench.verify.calibration import MeasuredTrial
 
@@ -45,10 +44,8 @@ def static_findings(task: Task) -> Iterator[TaskFinding]:
         known = "" if wish.variable in os.environ else " (not set here)"
         where = f"{task.path / wish.file}: {wish.key}"
         yield TaskFinding("note", f"asks for {wish.variable}{known}", f"{where}; {wish.without_consent}")
-    for key in task.unknown_keys:
-        near = nearest_key(key)
-        meant = f"; did you mean {near}?" if near else ""
-        yield TaskFinding("hint" if near else "note", "ignored", f"{toml}: {key}{meant}")
+    for key in sorted(set(task.unknown_keys) - set(task.refused_keys)):
+        yield TaskFinding("note", "ignored", f"{toml}: {key}")
     yield from _service_findings(task)
     for name in task.left_out:
         yield TaskFinding("hint", "left out", f"{task.path / name}: excluded from hash and containers by .gitignore")
@@ -56,7 +53,7 @@ def static_findings(task: Task) -> Iterator[TaskFinding]:
         yield TaskFinding("note", "no oracle", f"{task.path / 'solution' / 'solve.sh'} is missing")
     try:
         for hint in hints_about(task):
-            yield TaskFinding("hint", "looks wrong", f"{hint.where}: {hint.words}")
+            yield TaskFinding("hint", hint.kind, f"{hint.where}: {hint.words}")
     except OSError as error:
         yield TaskFinding("hint", "looks wrong", f"{error.filename or task.path}: {error.strerror or error}")
     if task.dockerfile.is_file() and (why := network_bypass(read_dockerfile(task.dockerfile))) is not None:

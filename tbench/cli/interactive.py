@@ -137,7 +137,7 @@ async def _open_backend(
     make_backend: MakeBackend, name: str, sandbox: SandboxConfig
 ) -> AsyncIterator[tuple[Backend, Task]]:
     """Yield an open backend and the named task. Raises UsageError, also for errors of the sandbox in the block."""
-    task = _task(name).with_access(sandbox.allow_env, host=sandbox.trust)
+    task = _task(name).with_access(sandbox.allow_env, host=sandbox.trust, ignored_keys=sandbox.ignore_keys)
     if words := withheld_variables_note(task.requested_variables, sandbox.allow_env):
         _say(words)
     proxy = container_proxy(sandbox.container_proxy)

@@ -48,7 +48,10 @@ SELECTION_SETTINGS = {
     *("tasks.registry", "tasks.refresh", "tasks.offline"),
 }
 """Settings that choose the tasks."""
-TRIAL_SETTINGS = {"sandbox.allow_env", "sandbox.container_proxy", "sandbox.pull_timeout_sec", "schedule.concurrency"}
+TRIAL_SETTINGS = {
+    *("sandbox.allow_env", "sandbox.ignore_keys", "sandbox.container_proxy", "sandbox.pull_timeout_sec"),
+    "schedule.concurrency",
+}
 """Settings for running oracle and nop."""
 
 

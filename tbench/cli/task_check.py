@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 # `tbench task check`
 
+_SHOWN_OF_KIND = 3
+"""Number of hints and notes of each kind that are printed."""
+
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=SELECTION_SETTINGS | TRIAL_SETTINGS)
 @click.option(
@@ -38,10 +41,11 @@ if TYPE_CHECKING:
 def check(given: GivenSettings[RunConfig], runs: bool | None, as_json: bool) -> None:
     """Report what keeps tasks from being run or verified, and likely mistakes; exit with 2 for problems."""
     from tbench.cli.common import read_selected_tasks
+    from tbench.cli.execute import tasks_as_configured
     from tbench.cli.findings import cannot_run, static_findings, trial_findings
 
     config = given.resolve().config
-    tasks = read_selected_tasks(config.tasks)
+    tasks = tasks_as_configured(read_selected_tasks(config.tasks), config)
     found = {name: [cannot_run(why)] for name, why in tasks.invalid.items()}
     found |= {task.name: list(static_findings(task)) for task in tasks.tasks}
     if runs is None:
@@ -81,10 +85,18 @@ def _run_oracle_and_nop(tasks: Sequence[Task], config: RunConfig) -> Mapping[str
 
 
 def _print_lines(tasks: TaskSet, found: Mapping[str, Sequence[TaskFinding]]) -> None:
-    """Print the tasks that cannot run, then all other findings task by task."""
+    """Print the problems, those that keep a task from running first, then a few findings of each other kind."""
     everything = [each for name in [*tasks.invalid, *(task.name for task in tasks.tasks)] for each in found[name]]
     for each in sorted(everything, key=lambda finding: finding.kind != "cannot run"):
-        print_line(str(each))
+        if each.level == "problem":
+            print_line(str(each))
+    others = [each for each in everything if each.level != "problem"]
+    for kind in dict.fromkeys(each.kind for each in others):
+        of_kind = [each for each in others if each.kind == kind]
+        for each in of_kind[:_SHOWN_OF_KIND]:
+            print_line(str(each))
+        if (left := len(of_kind) - _SHOWN_OF_KIND) > 0:
+            print_line(f"{kind}: {left} more; --json lists all")
     if not all(task.file.environment.network.mode != "no-network" for task in tasks.tasks if task.dockerfile.is_file()):
         print_line("builds have network access, even for tasks whose trials have none, so that they can fetch packages")
     counts = (counted(sum(each.level == level for each in everything), level) for level in ("problem", "hint"))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tbench.compose import keys
 from tbench.compose.keys import Notices
+from tbench.compose.mounts import TaskFolder
 from tbench.compose.project import (
     DEFAULT_NETWORK,
     MAIN,
@@ -77,11 +78,14 @@ class ComposeFile:
         return tuple(asked for asked in self.asked if not asked.is_given and not asked.has_default)
 
 
-def read_compose(path: Path, text: bytes, variables: Variables) -> ComposeFile:
-    """Parse the content `text` of the compose file at `path`. Raises TaskInvalid with file, line and key."""
+def read_compose(path: Path, text: bytes, variables: Variables, root: Path | None = None) -> ComposeFile:
+    """Parse the content `text` of the compose file at `path`. Raises TaskInvalid with file, line and key.
+
+    `root` is the task's directory, by default that of the file.
+    """
     notices = Notices()
     try:
-        project = _read(path, text, variables, notices)
+        project = _read(path, text, variables, notices, root or path.parent)
     except TaskInvalid:
         if not variables.missing:
             raise
@@ -91,7 +95,7 @@ def read_compose(path: Path, text: bytes, variables: Variables) -> ComposeFile:
     )
 
 
-def _read(path: Path, text: bytes, variables: Variables, notices: Notices) -> Project:
+def _read(path: Path, text: bytes, variables: Variables, notices: Notices, task: Path) -> Project:
     root = parse(str(path), text, variables.substitute)
     entries = notices.table(root, keys.FILE, None, keys.FILE_UNSUPPORTED)
     if "services" not in entries:
@@ -99,7 +103,7 @@ def _read(path: Path, text: bytes, variables: Variables, notices: Notices) -> Pr
     nodes = entries["services"].mapping()
     for node in nodes.values():
         _require_name(node)
-    reader = ServiceReader(path.parent, variables, notices)
+    reader = ServiceReader(TaskFolder(path.parent, task), variables, notices)
     read = {name: reader.read(name, node) for name, node in nodes.items()}
     services = _link_services(read)
     for name, service in services.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,19 @@ _SOCKETS = ("docker.sock", "podman.sock", "containerd.sock")
 
 
 @dataclass(frozen=True)
+class TaskFolder:
+    """The folder of a compose file, and the task's directory, whose files need no access to the host."""
+
+    path: Path
+    root: Path
+
+    def relative(self, path: str) -> str | None:
+        """Return a path relative to the folder after following links; None if it is outside of the task."""
+        root, wanted = self.root.resolve(), (self.path / path).resolve()
+        return Path(os.path.relpath(wanted, self.path.resolve())).as_posix() if wanted.is_relative_to(root) else None
+
+
+@dataclass(frozen=True)
 class Volumes:
     """Parsed value of a service's key `volumes`."""
 
@@ -26,7 +40,7 @@ class Volumes:
     """Options by path."""
 
 
-def read_volumes(node: YamlNode, service: str, folder: Path, notices: Notices) -> Volumes:
+def read_volumes(node: YamlNode, service: str, folder: TaskFolder, notices: Notices) -> Volumes:
     """Parse the key `volumes`. Raises TaskInvalid."""
     mounts: list[ServiceMount] = []
     tmpfs: dict[str, str] = {}
@@ -50,7 +64,7 @@ def read_tmpfs(node: YamlNode) -> dict[str, str]:
     return found
 
 
-def _read_short(node: YamlNode, service: str, folder: Path, notices: Notices) -> ServiceMount | None:
+def _read_short(node: YamlNode, service: str, folder: TaskFolder, notices: Notices) -> ServiceMount | None:
     parts = node.text().split(":")
     if len(parts) == 1:
         return ServiceMount("anonymous", "", _target(node, parts[0]))
@@ -68,7 +82,7 @@ def _read_short(node: YamlNode, service: str, folder: Path, notices: Notices) ->
 def _read_long(
     node: YamlNode,
     service: str,
-    folder: Path,
+    folder: TaskFolder,
     notices: Notices,
     mounts: list[ServiceMount],
     tmpfs: dict[str, str],
@@ -88,10 +102,11 @@ def _read_long(
         mounts.append(ServiceMount("volume" if source else "anonymous", source, target, read_only, no_copy))
     elif kind == "bind":
         if "bind" in entries:
-            ignored = dict.fromkeys(
-                ("create_host_path", "selinux", "propagation", "recursive"), "files are copied, not bound"
-            )
-            notices.table(entries["bind"], (), ignored)
+            ignored = dict.fromkeys(("selinux", "propagation", "recursive"), "files are copied, not bound")
+            options = notices.table(entries["bind"], {"create_host_path"}, ignored)
+            makes_source = "create_host_path" not in options or options["create_host_path"].boolean()
+            if source and not makes_source and folder.relative(source) and not (folder.path / source).exists():
+                node.fail(f"{source}: no such file or folder in the task, and create_host_path is false")
         if not source:
             node.fail("needs a source")
         if (mount := _path_mount(node, source, target, service, folder, notices, read_only=read_only)) is not None:
@@ -113,9 +128,12 @@ def _tmpfs_options(node: YamlNode, notices: Notices) -> str:
 
 
 def _path_mount(
-    node: YamlNode, source: str, target: str, service: str, folder: Path, notices: Notices, *, read_only: bool
+    node: YamlNode, source: str, target: str, service: str, folder: TaskFolder, notices: Notices, *, read_only: bool
 ) -> ServiceMount | None:
-    """Return the mount of a path: a copy if it is below the compose file's folder, otherwise a path of the host."""
+    """Return the mount of a path: a copy if it is in the task, otherwise a path of the host.
+
+    As in Compose, a path that does not exist is an empty folder.
+    """
     top, _, below = source.partition("/")
     if top == MAIN_LOGS_PLACEHOLDER:
         if service == MAIN:
@@ -128,19 +146,11 @@ def _path_mount(
     if source.startswith("~"):
         notices.add_host_access(node, source)
         return ServiceMount("host", str(Path(source).expanduser()), target, read_only)
-    inside = relative_to(folder, source)
+    inside = folder.relative(source)
     if inside is None or source.endswith(_SOCKETS):
         notices.add_host_access(node, source)
-        return ServiceMount("host", posixpath.normpath(folder / source), target, read_only)
-    if not (folder / inside).exists():
-        node.fail(f"{source}: no such file or folder in the compose file's directory")
+        return ServiceMount("host", posixpath.normpath(folder.path / source), target, read_only)
     return ServiceMount("copy", inside, target, read_only)
-
-
-def relative_to(folder: Path, path: str) -> str | None:
-    """Return a path relative to `folder` after following links; None if it is outside."""
-    root, wanted = folder.resolve(), (folder / path).resolve()
-    return wanted.relative_to(root).as_posix() if wanted.is_relative_to(root) else None
 
 
 def _target(node: YamlNode, path: str) -> str:

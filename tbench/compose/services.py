@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tbench.compose import keys
 from tbench.compose.keys import Notices, command_words, duration_sec, size_bytes
-from tbench.compose.mounts import read_tmpfs, read_volumes, relative_to
+from tbench.compose.mounts import TaskFolder, read_tmpfs, read_volumes
 from tbench.compose.project import (
     CONDITIONS,
     DEFAULT_NETWORK,
@@ -118,8 +117,8 @@ class ReadService:
 class ServiceReader:
     """Reads services of one file. Methods raise TaskInvalid."""
 
-    def __init__(self, folder: Path, variables: Variables, notices: Notices) -> None:
-        """`folder` is the compose file's directory."""
+    def __init__(self, folder: TaskFolder, variables: Variables, notices: Notices) -> None:
+        """`folder` is the compose file's."""
         self._folder = folder
         self._variables = variables
         self._notices = notices
@@ -174,7 +173,7 @@ class ServiceReader:
         args = self._pairs(given["args"]) if "args" in given else {}
         context = self._context(given["context"]) if "context" in given else "."
         dockerfile = given["dockerfile"].text() if "dockerfile" in given else None
-        if dockerfile is not None and relative_to(self._folder, f"{context}/{dockerfile}") is None:
+        if dockerfile is not None and self._folder.relative(f"{context}/{dockerfile}") is None:
             notices.add_host_access(given["dockerfile"], dockerfile)
         return ImageBuild(
             context,
@@ -189,13 +188,13 @@ class ServiceReader:
         if "://" in text or text.startswith(("git@", "github.com/")):
             self._notices.add_unsupported(node, f"a remote context: {text}")
             return "."
-        inside = relative_to(self._folder, text)
+        inside = self._folder.relative(text)
         if inside is None:
             self._notices.add_host_access(node, text)
-            return str((self._folder / text).resolve())
-        if not (self._folder / inside).is_dir():
-            node.fail(f"{text}: no such folder in the compose file's directory")
-        return inside
+        elif not (self._folder.path / inside).is_dir():
+            node.fail(f"{text}: no such folder in the task")
+        is_below = inside is not None and not inside.startswith("..")
+        return str(inside) if is_below else str((self._folder.path / text).resolve())
 
     def _process(self, given: Mapping[str, YamlNode]) -> dict[str, Any]:
         found: dict[str, Any] = {key: command_words(given[key]) for key in ("command", "entrypoint") if key in given}

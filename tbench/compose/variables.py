@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from tbench.compose.mounts import relative_to
+from tbench.compose.mounts import TaskFolder
 from tbench.compose.yaml_tree import TEXT_BYTES, YamlNode
 from tbench.text import one_line
 
@@ -115,7 +114,7 @@ _COMMENT = re.compile(r"\s+#.*")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$$"}
 
 
-def read_variable_files(node: YamlNode, folder: Path, variables: Variables) -> dict[str, str]:
+def read_variable_files(node: YamlNode, folder: TaskFolder, variables: Variables) -> dict[str, str]:
     """Read the files of the key `env_file`; later files take precedence. Raises TaskInvalid."""
     found: dict[str, str] = {}
     for item in [node] if not node.is_list else node.items():
@@ -131,13 +130,13 @@ def read_variable_files(node: YamlNode, folder: Path, variables: Variables) -> d
     return found
 
 
-def _content(node: YamlNode, folder: Path, *, is_required: bool) -> str:
-    inside = relative_to(folder, node.text())
+def _content(node: YamlNode, folder: TaskFolder, *, is_required: bool) -> str:
+    inside = folder.relative(node.text())
     if inside is None:
-        node.fail(f"{node.text()} is not in the compose file's directory")
-    path = folder / inside
+        node.fail(f"{node.text()} is not in the task")
+    path = folder.path / inside
     if not path.is_file():
-        return node.fail(f"{node.text()}: no such file in the compose file's directory") if is_required else ""
+        return node.fail(f"{node.text()}: no such file in the task") if is_required else ""
     with path.open("rb") as file:
         content = file.read(TEXT_BYTES + 1)
     if len(content) > TEXT_BYTES:

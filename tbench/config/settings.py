@@ -329,6 +329,8 @@ class SandboxConfig(Frozen):
     """Disable sudo, su and other setuid programs in trials."""
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()
     """Let tasks read this variable of tbench's environment; repeatable. All others are unset for tasks."""
+    ignore_keys: Annotated[tuple[str, ...], Option(metavar="GLOB")] = ()
+    """Run tasks with unknown keys in task.toml that match this glob, without their effect; repeatable."""
     trust: bool = False
     """Let compose files access the engine's machine. That is its paths, devices and namespaces."""
     network_pool: Annotated[str, AfterValidator(_private_pool), Option(measured=False, metavar="CIDR")] = (

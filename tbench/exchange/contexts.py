@@ -127,6 +127,8 @@ def compactions_before(step: Step) -> int:
 
 def opening_messages(trajectory: Trajectory) -> tuple[Message, ...]:
     """Return the messages before the first reply, without summaries that were added later."""
+    if trajectory.inherited and not trajectory.compactions:
+        return trajectory.messages[: trajectory.inherited]
     roles = [message.role for message in trajectory.messages]
     opening = trajectory.messages[: roles.index("assistant") if "assistant" in roles else len(roles)]
     summarised = [done for done in trajectory.compactions if _is_summarised(done)]
@@ -157,8 +159,11 @@ def _matched_last_context(trajectory: Trajectory) -> Iterator[ContextTurn]:
 
 
 def _reconstruct(trajectory: Trajectory, protocol: RunProtocol) -> list[tuple[ContextTurn, ...]] | None:
-    """Reconstruct all contexts; None if the last one does not match the trajectory's messages."""
-    if protocol.protocol is None:
+    """Reconstruct all contexts; None if the last one does not match the trajectory's messages.
+
+    A compaction of a conversation that goes on also shortened the earlier part, which is another trajectory's.
+    """
+    if protocol.protocol is None or (trajectory.inherited and trajectory.compactions):
         return None
     opening = opening_messages(trajectory)
     turns = [ContextTurn(message) for message in opening]

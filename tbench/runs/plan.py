@@ -22,7 +22,7 @@ from tbench.sandbox.backend import SandboxSettings
 from tbench.sandbox.container_proxy import container_proxy
 from tbench.shards import WeighedTrial, plan_shard
 from tbench.storage.comparable import differences, measured_values
-from tbench.tasks.format import EnvironmentSection, Healthcheck, StepSection, TaskFile, VerifierSection
+from tbench.tasks.format import EnvironmentSection, Healthcheck, SolutionSection, StepSection, TaskFile, VerifierSection
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
 
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 def as_configured(task: Task, config: RunConfig) -> Task:
     """Return the task with the configuration's consent and overrides. Applying it twice changes nothing more."""
     file = _with_metric(apply_overrides(task.written, config.overrides), config.verify.metric)
-    return task.with_access(config.sandbox.allow_env, host=config.sandbox.trust).with_file(file)
+    sandbox = config.sandbox
+    allowed = task.with_access(sandbox.allow_env, host=sandbox.trust, ignored_keys=sandbox.ignore_keys)
+    return allowed.with_file(file)
 
 
 def _with_metric(file: TaskFile, metric: str | None) -> TaskFile:
@@ -53,6 +55,7 @@ def apply_overrides(file: TaskFile, overrides: OverridesConfig) -> TaskFile:
         update={
             "agent": agent.model_copy(update={"timeout_sec": agent_sec}),
             "verifier": _verifier(file.verifier, overrides, factor),
+            "solution": _solution(file.solution, factor["agent"]),
             "environment": _environment(file.environment, overrides, factor),
             "steps": [_step(step, overrides, factor) for step in file.steps],
         }
@@ -70,6 +73,11 @@ def _environment(
     if asked.healthcheck is not None:
         update["healthcheck"] = _scale_healthcheck(asked.healthcheck, factor["healthcheck"])
     return asked.model_copy(update=update)
+
+
+def _solution(asked: SolutionSection, factor: float) -> SolutionSection:
+    own_sec = asked.timeout_sec
+    return asked if own_sec is None else asked.model_copy(update={"timeout_sec": own_sec * factor})
 
 
 def _verifier(asked: VerifierSection, overrides: OverridesConfig, factor: Mapping[str, float]) -> VerifierSection:

@@ -35,6 +35,8 @@ class TrialPart:
     agent: TrialAgent
     directory: Path
     """Directory of the part's files."""
+    earlier: TrialAgent | None = None
+    """Agent of the step before, if its conversation goes on."""
     report: AgentReport | None = None
     verdict: VerifierOutcome | None = None
     """Outcome of its verifier; None before it has ended."""

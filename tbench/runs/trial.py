@@ -161,12 +161,13 @@ class Trial:
                 break
 
     def _begin(self, task: Task) -> TrialPart:
-        """Begin the next part of the trial, with an agent of its own."""
-        step, before = task.step, len(self._progress.parts)
+        """Begin the next part of the trial, with an agent of its own, which may go on with the last conversation."""
+        step, before = task.step, self._progress.parts
         if before:
             self._agent = self._make_agent()
         directory = self._directory if step is None else step_directory(self._directory, step.name)
-        self._progress.parts.append(TrialPart(task, self._agent, directory))
+        earlier = before[-1].agent if before and step is not None and step.inherit_prior_session else None
+        before.append(TrialPart(task, self._agent, directory, earlier))
         if step is not None:
             self._emit_step(step.name)
         return self._progress.parts[-1]
@@ -228,6 +229,7 @@ class Trial:
             on_step=self._on_step,
             on_step_done=part.log.append,
             oversight=self._control,
+            earlier=part.earlier,
             on_terminal=self._on_terminal,
         )
         agent = ActiveAgent(part.task, self._sandbox, part.agent.partial, part.directory)

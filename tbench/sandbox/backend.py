@@ -378,6 +378,13 @@ def require(backend: Backend, capability: type, wanted: str) -> None:
         raise UsageError(f"{wanted}: {backend.name} {_MISSING[capability]}; omit it or use another backend")
 
 
+def service_of(sandbox: Sandbox, name: str) -> Sandbox:
+    """Return the container of a service of the sandbox. Raises TrialError(sandbox_failed)."""
+    if not isinstance(sandbox, HasServices):
+        raise TrialError("sandbox_failed", f"there is no service {name!r}: this sandbox is one container")
+    return sandbox.service(name)
+
+
 async def use_network(sandbox: Sandbox, environment: Environment, phase: Literal["start", "agent", "verifier"]) -> None:
     """Apply the network policy of a phase to a sandbox of `environment`. Raises TrialError."""
     networks = environment.networks

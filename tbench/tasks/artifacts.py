@@ -47,6 +47,7 @@ def _destination(path: str | None) -> str | None:
 
 
 Service = Annotated[str, BeforeValidator(lambda name: name.strip() if isinstance(name, str) else name)]
+ServiceName = Annotated[Service, AfterValidator(_service)]
 
 
 class Artifact(BaseModel):
@@ -60,7 +61,7 @@ class Artifact(BaseModel):
     """Path below artifacts/ in the trial's directory, if not the source's."""
     exclude: tuple[str, ...] = ()
     """Patterns of files in a directory that are not collected, as for GNU tar's --exclude."""
-    service: Annotated[Service, AfterValidator(_service)] | None = None
+    service: ServiceName | None = None
     """Compose service from whose container it is collected; None for the agent's."""
 
     @model_validator(mode="before")
@@ -96,7 +97,7 @@ class CollectHook(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     command: str
-    service: Annotated[Service, AfterValidator(_service)] = MAIN
+    service: ServiceName = MAIN
     timeout_sec: float = Field(default=60.0, gt=0)
     user: str | int | None = None
 

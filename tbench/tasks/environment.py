@@ -63,8 +63,8 @@ class Environment:
         return folder if self.build is None else folder / self.build.context
 
     def context_paths(self) -> list[Path]:
-        """Return the sorted paths of the build context: those in the task's hash, or all for a context elsewhere."""
-        if not self.path.is_relative_to(self.task.path / self.folder):
+        """Return the sorted paths of the build context: those in the task's hash, or all if it is elsewhere."""
+        if not self.path.is_relative_to(self.task.path):
             return sorted(self.path.rglob("*"))
         return self.task.context(self.path.relative_to(self.task.path).as_posix())
 
@@ -167,7 +167,8 @@ class Environment:
 
     def require_unchanged(self) -> None:
         """Compare the build context with the task's hash. Raises TrialError(task_changed)."""
-        self.task.require_unchanged(self.folder)
+        is_below = self.path.is_relative_to(self.task.path / self.folder)
+        self.task.require_unchanged(self.folder if is_below or not self.path.is_relative_to(self.task.path) else None)
 
 
 def agent_environment(task: Task) -> Environment:

@@ -180,7 +180,9 @@ class TaskFiles:
 
     def context(self, folder: str) -> list[Path]:
         """Return the sorted paths of the build context `folder`: files in the digest, folders, and unresolved links."""
-        paths = sorted(filter(self._is_named, self._below(self._root / folder)))
+        tops = {*_SINGLE, *_FOLDERS}
+        below = (path for path in self._below(self._root / folder) if path.relative_to(self._root).parts[0] in tops)
+        paths = sorted(filter(self._is_named, below))
         return [path for path in paths if path.is_symlink() or path.is_dir() or path.is_file()]
 
     def excess(self, folder: str) -> str | None:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tbench.results import LARGEST_REWARD
-from tbench.tasks.artifacts import MAIN, Artifact, CollectHook
+from tbench.tasks.artifacts import MAIN, Artifact, CollectHook, ServiceName
 from tbench.tasks.network import NetworkMode, NetworkPolicy, Networks, normalise_host
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
@@ -36,7 +37,7 @@ _Bound = Annotated[float, Field(strict=True, ge=-LARGEST_REWARD, le=LARGEST_REWA
 
 
 class _Section(BaseModel):
-    """A table of task.toml. Unknown keys are allowed (others own the format); `tbench task check` reports them."""
+    """A table of task.toml. Unknown keys are read over here; a task that has them is refused (`refused_keys`)."""
 
     # TOML allows inf and nan, which are useless as limits.
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
@@ -84,8 +85,10 @@ class AgentSection(_Phase):
 
 
 class SolutionSection(_Section):
-    """[solution]: the environment of solve.sh."""
+    """[solution]: limit and environment of solve.sh."""
 
+    timeout_sec: float | None = Field(default=None, gt=0)
+    """None for the agent's."""
     env: dict[str, str] = {}
 
 
@@ -188,6 +191,8 @@ class VerifierSection(_Phase):
     environment_mode: Literal["shared", "separate"] | None = None
     environment: EnvironmentSection | None = None
     collect: tuple[CollectHook, ...] = ()
+    service: ServiceName = MAIN
+    """Compose service in whose container tests/test.sh runs."""
 
     @field_validator("reward_range")
     @classmethod
@@ -224,6 +229,8 @@ class StepSection(_Section):
     verifier: VerifierSection = VerifierSection()
     min_reward: _Bound | dict[str, _Bound] | None = None
     """Minimum reward, or minimum of each metric, that is needed to go on with the next step."""
+    inherit_prior_session: bool = False
+    """Whether the instruction is the next message of the conversation of the step before."""
     healthcheck: Healthcheck | None = None
     artifacts: tuple[Artifact, ...] = ()
 
@@ -276,6 +283,12 @@ class TaskFile(_Section):
         named = {*(each.from_service for each in artifacts), *(each.service for each in hooks)}
         return frozenset(named - {MAIN})
 
+    @property
+    def test_services(self) -> frozenset[str]:
+        """Services other than the agent's in which tests run."""
+        steps = (step.verifier.service for step in self.steps)
+        return frozenset({self.verifier.service, *steps} - {MAIN})
+
 
 def first_problem(error: ValidationError) -> str:
     """Describe the first invalid key: name, reason and value."""
@@ -300,6 +313,26 @@ def unknown_keys(raw: Mapping[str, Any], model: type[BaseModel] = TaskFile, pref
         elif isinstance(value, list):
             for number, each in ((number, each) for number, each in enumerate(value) if isinstance(each, dict)):
                 yield from unknown_keys(each, section, f"{prefix}{key}.{number}.")
+
+
+_DESCRIPTIONS = {
+    *("title", "slug", "id", "description", "keywords", "tags", "category", "difficulty", "language", "license"),
+    *("author", "authors", "author_name", "author_email", "url", "notes", "canary", "canary_guid", "created_at"),
+    *("dependencies", "depends_on"),
+}
+"""Names of keys that only describe a task or a step; steps run in their order, each after all before it."""
+_DESCRIPTIVE_TABLES = ("task.", "metadata.")
+
+
+def refused_keys(keys: Collection[str], ignored: Collection[str]) -> list[str]:
+    """Return the unknown keys that may change what the task measures: all but descriptions and the `ignored` globs."""
+    return [
+        key
+        for key in keys
+        if not key.startswith(_DESCRIPTIVE_TABLES)
+        and key.rpartition(".")[2] not in _DESCRIPTIONS
+        and not any(fnmatchcase(key, each) for each in ignored)
+    ]
 
 
 def nearest_key(key: str) -> str | None:
@@ -418,5 +451,8 @@ FEATURES: Mapping[str, Callable[[TaskFile, Path], bool]] = {
     "trajectory.json": _has_file("trajectory.json"),
     "steps/*/trajectory.json": _has_step_file("trajectory.json"),
     "environment.os = windows": _in_any(lambda each: each.os == "windows"),
+    "verifier.service beside a verifier in its own container": lambda file, _: (
+        file.verifier.is_separate and file.verifier.service != MAIN
+    ),
     "environment.tpu": _in_any(lambda each: each.tpu is not None),
 }

@@ -45,6 +45,7 @@ class Hint:
 
     where: Path
     words: str
+    kind: str = "looks wrong"
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ def _unmentioned_paths(texts: TaskTexts) -> Iterator[Hint]:
     for file, text in texts.tests.items():
         for path, line in expected_paths(text) if file.endswith(".py") else ():
             name = path.rstrip("/").rpartition("/")[2]
-            if path in seen or not _is_agent_path(path) or (texts.has_unknown_files and path.count("/") > 2):
+            if path in seen or not is_agent_path(path) or (texts.has_unknown_files and path.count("/") > 2):
                 continue
             seen.add(path)
             if name in scripts:
@@ -280,7 +281,8 @@ def _unknown_files(texts: TaskTexts) -> Iterator[Hint]:
             yield Hint(texts.path / "instruction.md", f"{path}: no such file in environment, tests or solution")
 
 
-def _is_agent_path(path: str) -> bool:
+def is_agent_path(path: str) -> bool:
+    """Whether a path is in a directory in which agents work."""
     return (
         _NAME.fullmatch(path) is not None and path.split("/")[1] in _WORK_DIRECTORIES and not _SYSTEM_PATHS.match(path)
     )
@@ -411,17 +413,3 @@ def _unpinned(text: str) -> Iterator[str]:
     for found in _PIPED.finditer(re.sub(r"\\\n\s*", " ", text)):
         if not _VERSION.search(found[1]):
             yield f"`{' '.join(found[0].split())}` runs whatever is published at the time; pin a version"
-
-
-# All hints about a task
-
-
-def hints_about(task: Task) -> Iterator[Hint]:
-    """Yield all likely mistakes in a task and its steps, without duplicates. Raises OSError."""
-    yield from dict.fromkeys(_hints_about_parts(task))
-
-
-def _hints_about_parts(task: Task) -> Iterator[Hint]:
-    for texts in map(texts_of, task.parts):
-        for hints in (instruction_hints, leak_hints, script_hints):
-            yield from hints(texts)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from tbench.compose.project import COMPOSE_FILE, MAIN_IMAGE_PLACEHOLDER, MAIN_LOGS_PLACEHOLDER
+from tbench.compose.project import COMPOSE_FILE, MAIN, MAIN_IMAGE_PLACEHOLDER, MAIN_LOGS_PLACEHOLDER
 from tbench.errors import TaskInvalid, TrialError
 from tbench.tasks.consent import VariableRequest, missing_variables, requested_variables, resolve_env
-from tbench.tasks.files import TaskFiles, TreeEntry, read_bounded, require_bounded
+from tbench.tasks.files import TEXT_BYTES, TaskFiles, TreeEntry, read_bounded, require_bounded
 from tbench.tasks.format import (
     REWARD_RANGE,
     EnvironmentSection,
@@ -29,6 +29,8 @@ from tbench.tasks.format import (
     TaskFile,
     first_problem,
     missing_features,
+    nearest_key,
+    refused_keys,
     step_file,
     unknown_keys,
 )
@@ -43,15 +45,17 @@ if TYPE_CHECKING:
 _LOGS = {"VERIFIER_LOGS": "verifier", "AGENT_LOGS": "agent", "ARTIFACTS": "artifacts"}
 
 
-def read_services(folder: Path, text: bytes, settings: EnvironmentSection, allowed: Collection[str]) -> ComposeFile:
-    """Parse `text`, the compose file in `folder`. Raises TaskInvalid."""
+def read_services(
+    task: Path, folder: str, text: bytes, settings: EnvironmentSection, allowed: Collection[str]
+) -> ComposeFile:
+    """Parse `text`, the compose file in `folder` of the task at `task`. Raises TaskInvalid."""
     # Imported here because few tasks have a compose file and the modules load slowly.
     from tbench.compose.file import read_compose
     from tbench.compose.variables import Variables
 
     given = {name: os.environ[name] for name in allowed if name in os.environ}
-    own = {**_known_values(settings, allowed), **_variables_of_harbor(folder, settings)}
-    return read_compose(folder / COMPOSE_FILE, text, Variables(own, given))
+    own = {**_known_values(settings, allowed), **_variables_of_harbor(task / folder, settings)}
+    return read_compose(task / folder / COMPOSE_FILE, text, Variables(own, given), task)
 
 
 def _known_values(settings: EnvironmentSection, allowed: Collection[str]) -> dict[str, str]:
@@ -85,6 +89,9 @@ _OF_ONE_STEP = ("instruction", "tests", "workdir", "solution", "has_oracle", "un
 """Cached properties of a task that differ for each of its steps."""
 IMAGE_FILES = ("Dockerfile", COMPOSE_FILE)
 """Files that make a folder a build context."""
+_INTERPRETER = re.compile(rb"(?:\xef\xbb\xbf)?#!\s*(?:\S*/env\s+(?:-\S+\s+)*)?(?:\S*/)?(\S+)")
+"""First line of a script, with the name of the program that it asks for."""
+_SHELL = re.compile(rb"(?:ba|da|a|k|z)?sh")
 _CANARY = re.compile(r"^\s*(?:<!--.*canary.*-->|#.*canary.*)\s*$", re.IGNORECASE)
 
 
@@ -110,6 +117,7 @@ class Task:
         self._raw = raw
         self._files = TaskFiles(path)
         self._allowed_env: frozenset[str] = frozenset()
+        self._ignored_keys: tuple[str, ...] = ()
         self.may_use_host = False
         """Whether its compose files may access the engine's machine."""
         self._services: dict[str, tuple[EnvironmentSection, ComposeFile | None]] = {}
@@ -154,7 +162,7 @@ class Task:
             raise TaskInvalid(f"{link}: symlink leads to a folder outside of the task's hash; copy the folder")
         self._check_sizes()
         # Unsupported kinds of tasks have their files elsewhere and are not malformed.
-        if not self.unsupported:
+        if not self._lacking:
             self._check_parts()
 
     def _check_sizes(self) -> None:
@@ -175,28 +183,49 @@ class Task:
         if not self.file.steps:
             self._require_file(self.path / "instruction.md")
             if not self.brings_tests:
-                self._require_file(self.path / "tests" / "test.sh")
+                self._require_script(self.path / "tests" / "test.sh")
         if self.services is None and (lacking := sorted(self.file.services)):
             what = f"artifacts or [[verifier.collect]] refer to the service {lacking[0]!r}"
             raise TaskInvalid(f"{self.path / 'task.toml'}: {what}, but there is no environment/{COMPOSE_FILE}")
+        self._check_test_services()
         if not self._has_image():
             raise TaskInvalid(f"{self.dockerfile}: missing, and task.toml has no environment.docker_image")
         for part in self.parts:
             part._check_verifier_image()
 
+    def _check_test_services(self) -> None:
+        """Check that the services in which tests run exist."""
+        services = self.services
+        if services is not None and services.project is None:
+            return  # for lack of variables, without which it does not run
+        known = {MAIN} if services is None or services.project is None else set(services.project.services)
+        for name in sorted(self.file.test_services - known):
+            where = f"environment/{COMPOSE_FILE} has {', '.join(sorted(known))}"
+            raise TaskInvalid(f"{self.path / 'task.toml'}: verifier.service: no service {name!r}; {where}")
+
     def _check_step(self, folder: Path, *, brings_tests: bool) -> None:
         if not folder.is_dir():
             raise TaskInvalid(f"{folder}: missing, although [[steps]] in task.toml refers to it")
         self._require_file(folder / "instruction.md")
-        is_own = (folder / "tests" / "test.sh").is_file() or not (self.path / "tests" / "test.sh").is_file()
-        if is_own and not brings_tests:
-            self._require_file(folder / "tests" / "test.sh")
+        own, shared = (each / "tests" / "test.sh" for each in (folder, self.path))
+        if not brings_tests:
+            self._require_script(own if own.is_file() or not shared.is_file() else shared)
+        if (setup := folder / "workdir" / "setup.sh").is_file():
+            self._require_script(setup)
 
     def _require_file(self, path: Path) -> None:
         if not path.is_file():
             raise TaskInvalid(f"{path}: missing")
         if self._files.is_ignored(path):
             raise TaskInvalid(f"{path}: a .harborignore excludes it")
+
+    def _require_script(self, path: Path) -> None:
+        """Check that a script exists, and that bash, which runs it, is the shell that it is written for."""
+        self._require_file(path)
+        with path.open("rb") as file:
+            head = file.read(TEXT_BYTES)
+        if why := not_for_bash(head):
+            raise TaskInvalid(f"{path}: {why}")
 
     def _has_image(self) -> bool:
         """Whether there is an image or a Dockerfile for the agent's container."""
@@ -248,7 +277,7 @@ class Task:
         return known[1]
 
     def _read_services(self, folder: str, text: bytes, settings: EnvironmentSection) -> ComposeFile:
-        return read_services(self.path / folder, text, settings, self._allowed_env)
+        return read_services(self.path, folder, text, settings, self._allowed_env)
 
     def _compose_text(self, folder: str) -> bytes | None:
         if folder not in self._compose_texts:
@@ -287,15 +316,17 @@ class Task:
                 digests[name] = _sha256(text)
         return digests
 
-    def with_access(self, names: Collection[str], *, host: bool = False) -> Task:
+    def with_access(self, names: Collection[str], *, host: bool = False, ignored_keys: Collection[str] = ()) -> Task:
         """Return this task with access to exactly the variables `names` of tbench's environment.
 
-        With `host`, its compose files may access the engine's machine.
+        With `host`, its compose files may access the engine's machine. Unknown keys of task.toml that match the globs
+        `ignored_keys` have no effect.
         """
-        if (self._allowed_env, self.may_use_host) == (frozenset(names), host):
+        if (self._allowed_env, self.may_use_host, self._ignored_keys) == (frozenset(names), host, tuple(ignored_keys)):
             return self
-        other = self._copy("steps")
+        other = self._copy("steps", "unsupported")
         other._allowed_env, other.may_use_host, other._services = frozenset(names), host, {}
+        other._ignored_keys = tuple(ignored_keys)
         return other
 
     def with_file(self, file: TaskFile) -> Task:
@@ -464,12 +495,15 @@ class Task:
         script = self.solve_script
         return self._files.counts(script.relative_to(self.path).as_posix()) and not self._files.is_ignored(script)
 
-    def require_unchanged(self, folder: str) -> None:
-        """Compare the files in a folder that is used directly with the hash. Raises TrialError(task_changed)."""
+    def require_unchanged(self, folder: str | None) -> None:
+        """Compare the files in a folder that is used directly, or all files, with the hash.
+
+        Raises TrialError(task_changed).
+        """
         try:
             now = self._files.digests(folder)
         except OSError as error:
-            raise self._unreadable(error, folder) from error
+            raise self._unreadable(error, folder or "") from error
         self._require_same(folder, now)
 
     def _tree(self, folder: str) -> Mapping[str, TreeEntry]:
@@ -483,9 +517,10 @@ class Task:
         self._require_same(folder, {self._files.real_name(name): _sha256(data) for name, data in contents.items()})
         return tree
 
-    def _require_same(self, part: str, now: Mapping[str, str]) -> None:
+    def _require_same(self, part: str | None, now: Mapping[str, str]) -> None:
         """Compare the digests of a file or folder with those in the hash. Raises TrialError(task_changed)."""
-        then = {name: digest for name, digest in self._digests.items() if name == part or name.startswith(f"{part}/")}
+        prefixes = ("",) if part is None else (f"{part}/",)
+        then = {name: each for name, each in self._digests.items() if name == part or name.startswith(prefixes)}
         for name in sorted(then.keys() | now.keys()):
             if name not in now:
                 raise self._changed_error(name, "was removed")
@@ -512,6 +547,11 @@ class Task:
     @cached_property
     def unsupported(self) -> list[str]:
         """Features that the task needs and tbench lacks; empty for a task that can run."""
+        return [*self._lacking, *map(_unknown_key, self.refused_keys)]
+
+    @property
+    def _lacking(self) -> list[str]:
+        """Features that are known by name or by file, without unknown keys."""
         files = self.compose_files.items()
         lacking = [f"{key} in {folder}/{COMPOSE_FILE}" for folder, each in files for key in each.unsupported]
         return [*missing_features(self.file, self.path), *lacking, *self._unhashed()]
@@ -528,13 +568,35 @@ class Task:
         """Dotted keys of task.toml that tbench does not know; [metadata] may contain anything."""
         return sorted(unknown_keys(self._raw))
 
+    @property
+    def refused_keys(self) -> list[str]:
+        """Unknown keys that may change what the task measures, so that it is not run."""
+        return refused_keys(self.unknown_keys, self._ignored_keys)
+
+
+def _unknown_key(key: str) -> str:
+    near = nearest_key(key)
+    meant = f"did you mean {near}?" if near else f"--ignore-keys {key} leaves it out"
+    return f"{key} in task.toml ({meant})"
+
+
+def not_for_bash(script: bytes) -> str:
+    """Return why bash cannot run a script, and what to do; empty if nothing is against it."""
+    lines = script.splitlines(keepends=True)
+    if lines and all(line.endswith(b"\r\n") for line in lines if line.endswith(b"\n")) and b"\r\n" in lines[0]:
+        return "has Windows line ends (CR LF), which bash takes for part of each command; convert it with dos2unix"
+    if (found := _INTERPRETER.match(script)) and not _SHELL.fullmatch(found[1]):
+        name = found[1].decode("utf-8", "replace")
+        return f"is written for {name}, but is run by bash; call {name} from a shell script"
+    return ""
+
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
 def _text(data: bytes) -> str:
-    return data.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    return data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _without_canary(text: str) -> str:

@@ -9,14 +9,15 @@ from tbench.config.settings import Keep, Verify
 from tbench.errors import TrialError
 from tbench.results import ALONE, UNCONFIRMED, is_weak
 from tbench.reward import canonical, is_solved
-from tbench.sandbox.backend import Compares, Copies, Sandbox
+from tbench.sandbox.backend import Compares, Copies, Sandbox, service_of
+from tbench.tasks.artifacts import MAIN
 from tbench.tasks.task import Task
 from tbench.text import plain
 from tbench.verify.calibration import Calibration, test_differences, test_file_differences
 from tbench.verify.changes.facts import OracleSystem, path_list
 from tbench.verify.judging import CLEARED, MAX_REPLACED, Judge
 from tbench.verify.tests_shown import tests_shown
-from tbench.verify.verifier import Verdict, VerifierFailed, logs_among
+from tbench.verify.verifier import Verdict, VerifierFailed, logs_among, verify, verify_twice
 
 UNLIKE_ORACLE, NEEDS_SYSTEM, SYSTEM_REPLACED = "unlike-oracle:", "needs-system:", "system-replaced:"
 """Prefixes of signs that depend on the calibration."""
@@ -49,7 +50,13 @@ async def verify_by(
 
     `again`: a verifier ran in this sandbox before. `oracle` is the task's calibration: a pass must show the oracle's
     tests, and may add to the system what the oracle's passes added. `is_oracle`: the work is the oracle's own.
+
+    Tests that run in a service are not in the agent's container at all, and run there whatever the policy.
     """
+    if task.file.verifier.service != MAIN:
+        service = service_of(sandbox, task.file.verifier.service)
+        verdict = await verify_twice(lambda again: verify(task, service, again=again), again=again)
+        return compare_pass(verdict.with_integrity(verify="shared"), oracle, task)
     added = frozenset() if oracle is None else frozenset(oracle.replaced)
     fails_control = oracle is not None and oracle.fails_control(task.step_name)
     judge = Judge(task, sandbox, again, OracleSystem(added, is_own=is_oracle, fails_control=fails_control))

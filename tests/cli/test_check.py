@@ -27,7 +27,7 @@ def tbench(*arguments: str) -> tuple[int, list[str]]:
 
 
 def test_check_says_of_each_task_what_keeps_it_from_running_and_what_has_no_effect(make_task: MakeTask) -> None:
-    good = make_task("good", toml="colour = 1\n", solve=None)
+    good = make_task("good", toml='category = "games"\n', solve=None)
     windows = make_task("windows", toml='[environment]\nos = "windows"\n')
     both = make_task("both", toml='[verifier]\nenvironment_mode = "shared"\n[verifier.environment]\n')
     code, lines = tbench("task", "check", str(good.parent))
@@ -35,7 +35,7 @@ def test_check_says_of_each_task_what_keeps_it_from_running_and_what_has_no_effe
     assert lines[0].startswith(f"cannot run: {both / 'task.toml'}: verifier: environment_mode")
     assert lines[1:] == [
         f"cannot run: {windows.name}: needs environment.os = windows, which tbench does not have",
-        f"ignored: {good / 'task.toml'}: colour",
+        f"ignored: {good / 'task.toml'}: category",
         f"no oracle: {good / 'solution' / 'solve.sh'} is missing",
         "3 tasks, 2 problems, 0 hints",
     ]
@@ -48,7 +48,7 @@ def test_check_of_a_task_that_can_run_ends_well(make_task: MakeTask) -> None:
 
 def test_check_says_where_a_build_has_a_network_and_what_block_host_does_not_build(make_task: MakeTask) -> None:
     make_task("offline")
-    fetching = make_task("fetching", dockerfile="FROM debian\nADD http://host/x /y\n", toml="")
+    fetching = make_task("fetching", dockerfile="FROM debian:12\nADD http://host/x /y\n", toml="")
     code, lines = tbench("task", "check", str(fetching.parent))
     assert code == 0
     assert lines[0].startswith(f"not built with --block-host: {fetching / 'environment' / 'Dockerfile'}: 'ADD http")
@@ -91,21 +91,26 @@ def test_list_shows_difficulty_limits_and_the_hash(make_task: MakeTask) -> None:
     assert tbench("task", "list", str(plain.parent), "-l", "1", "-x", "pl*")[1] == [lines[1]]
 
 
-def test_check_names_the_key_that_was_probably_meant(make_task: MakeTask) -> None:
-    toml = make_task(toml="colour = 1\n[agent]\ntimeout_secs = 9\n[environment]\ntimeout_sec = 9\n") / "task.toml"
-    assert tbench("task", "check", "--static", str(toml.parent)) == (
-        0,
-        [
-            f"ignored: {toml}: agent.timeout_secs; did you mean agent.timeout_sec?",
-            f"ignored: {toml}: colour",
-            f"ignored: {toml}: environment.timeout_sec; did you mean environment.build_timeout_sec?",
-            "1 task, 0 problems, 2 hints",
-        ],
-    )
+def test_check_refuses_unknown_keys_by_name_and_with_the_key_that_was_probably_meant(make_task: MakeTask) -> None:
+    path = make_task(toml="colour = 1\n[agent]\ntimeout_secs = 9\n[environment]\ntimeout_sec = 9\n")
+    unknown = {
+        "agent.timeout_secs": "did you mean agent.timeout_sec?",
+        "colour": "--ignore-keys colour leaves it out",
+        "environment.timeout_sec": "did you mean environment.build_timeout_sec?",
+    }
+    lines = [
+        f"cannot run: {path.name}: needs {key} in task.toml ({remedy}), which tbench does not have"
+        for key, remedy in unknown.items()
+    ]
+    assert tbench("task", "check", "--static", str(path)) == (2, [*lines, "1 task, 3 problems, 0 hints"])
+    flags = ("--ignore-keys", "*.time*", "--ignore-keys", "colour")
+    code, shown = tbench("task", "check", "--static", *flags, str(path))
+    assert (code, shown[-1]) == (0, "1 task, 0 problems, 0 hints")
+    assert [line.rpartition(": ")[2] for line in shown[:-1]] == [*unknown]
 
 
 def test_check_prints_an_object_per_task(make_task: MakeTask) -> None:
-    good = make_task("good", solve=None, toml="[agnet]\n", instruction="Read /app/never-there.txt\n")
+    good = make_task("good", solve=None, toml="", instruction="Read /app/never-there.txt\n")
     make_task("bad", toml="[environment]\ncpus = 0\n")
     code, lines = tbench("task", "check", str(good.parent), "--json")
     assert code == 2
@@ -116,7 +121,6 @@ def test_check_prints_an_object_per_task(make_task: MakeTask) -> None:
     assert good_row["problems"] == []
     assert good_row["notes"] == [f"no oracle: {good / 'solution' / 'solve.sh'} is missing"]
     assert good_row["hints"] == [
-        f"ignored: {good / 'task.toml'}: agnet; did you mean agent?",
         f"looks wrong: {good / 'instruction.md'}: /app/never-there.txt: no such file in environment, tests or solution",
     ]
 
@@ -184,3 +188,15 @@ def test_without_an_engine_the_way_without_one_is_named(make_task: MakeTask) -> 
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "; --static checks without an engine" in done.stderr.splitlines()[-1]
+
+
+def test_of_each_kind_of_hint_three_are_shown_and_the_others_counted(make_task: MakeTask) -> None:
+    tasks = [make_task(f"task-{number}", toml="", dockerfile="FROM debian\n") for number in range(5)]
+    make_task("other", toml="", test="make -j$(nproc)\necho $? > /logs/verifier/reward.txt\n")
+    code, lines = tbench("task", "check", str(tasks[0].parent))
+    assert code == 0
+    assert len([line for line in lines if line.startswith("not pinned: ")]) == 4
+    assert "not pinned: 2 more; --json lists all" in lines
+    assert len([line for line in lines if line.startswith("machine's cpus: ")]) == 1
+    rows = [json.loads(line) for line in tbench("task", "check", str(tasks[0].parent), "--json")[1]]
+    assert sum(len(row["hints"]) for row in rows) == 6

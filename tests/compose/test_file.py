@@ -38,7 +38,9 @@ def folder(tmp_path: Path) -> Path:
 def read(folder: Path, text: str, **given: str) -> ComposeFile:
     own = {"CONTEXT_DIR": str(folder), "HOST_AGENT_LOGS_PATH": f"{MAIN_LOGS_PLACEHOLDER}/agent"}
     own["HOST_VERIFIER_LOGS_PATH"] = f"{MAIN_LOGS_PLACEHOLDER}/verifier"
-    return read_compose(folder / "docker-compose.yaml", textwrap.dedent(text).encode(), Variables(own, given))
+    return read_compose(
+        folder / "docker-compose.yaml", textwrap.dedent(text).encode(), Variables(own, given), folder.parent
+    )
 
 
 def service(folder: Path, text: str, name: str = "api") -> Service:
@@ -266,7 +268,11 @@ MALFORMED = [
     ("services: {api: {image: x, volumes: ['v:data']}}\nvolumes: {v: }", "volumes[0]: the path in the container has"),
     ("services: {api: {image: x, volumes: ['v:/']}}\nvolumes: {v: }", "volumes[0]: nothing can be mounted at /"),
     ("services: {main: {volumes: ['v:/opt/tbench']}}\nvolumes: {v: }", "volumes[0]: nothing can be mounted"),
-    ("services: {api: {image: x, volumes: ['./none:/x']}}", "./none: no such file or folder in"),
+    (
+        "services: {api: {image: x, volumes: [{type: bind, source: ./none, target: /x, "
+        "bind: {create_host_path: false}}]}}",
+        "./none: no such file or folder in",
+    ),
     ("services: {api: {image: x, volumes: ['v:/a', 'v:/a/']}}\nvolumes: {v: }", "mounts two volumes at /a"),
     ("services: {api: {image: x, volumes: ['v:/a:rx']}}\nvolumes: {v: }", "unknown option 'rx'"),
     ("services: {api: {image: x, networks: [bakc]}}\nnetworks: {back: }", "uses the network bakc, which the file"),
@@ -275,7 +281,7 @@ MALFORMED = [
     ("services: {api: {build: ./none}}", "services.api.build: ./none: no such folder in"),
     ("services: {api: {build: {dockerfile: a, dockerfile_inline: b}}}", "exclude each other"),
     ("services: {api: {image: x, env_file: none.env}}", "services.api.env_file: none.env: no such file"),
-    ("services: {api: {image: x, env_file: ../../x}}", "../../x is not in the compose file's directory"),
+    ("services: {api: {image: x, env_file: ../../x}}", "../../x is not in the task"),
     ("services: {api: {image: x, environment: ['=x']}}", "'' is not a valid variable name"),
     ("services: {api: {image: '${X'}}", "services.api.image: '${X' has an unclosed"),
     ("services: {api: {image: x, command: 'sh -c \"'}}", "services.api.command: cannot be split into words"),
@@ -339,7 +345,7 @@ HOST = [
         "services.api.security_opt: seccomp:unconfined",
     ),
     ("services: {api: {image: x, volumes: ['/etc:/host']}}", "services.api.volumes[0]: /etc"),
-    ("services: {api: {image: x, volumes: ['../:/host']}}", "services.api.volumes[0]: ../"),
+    ("services: {api: {image: x, volumes: ['../../:/host']}}", "services.api.volumes[0]: ../../"),
     ("services: {api: {image: x, volumes: ['~/x:/host']}}", "services.api.volumes[0]: ~/x"),
     ("services: {api: {image: x, volumes: ['./out:/host']}}", "services.api.volumes[0]: ./out"),
     (
@@ -347,7 +353,7 @@ HOST = [
         "services.api.volumes[0]: /var/run/docker.sock",
     ),
     ("services: {api: {image: x, volumes: [{type: bind, source: /etc, target: /e}]}}", "services.api.volumes[0]: /etc"),
-    ("services: {api: {build: ../}}", "services.api.build: ../"),
+    ("services: {api: {build: ../../}}", "services.api.build: ../../"),
     ("services: {api: {build: {context: ., dockerfile: ../../D}}}", "services.api.build.dockerfile: ../../D"),
     ("services: {api: {image: x, volumes: ['v:/v']}}\nvolumes: {v: {external: true}}", "volumes.v.external: v"),
     (
@@ -409,3 +415,22 @@ def test_a_file_that_lacks_variables_is_no_error_of_the_file(folder: Path) -> No
 )
 def test_gpus_are_counted(folder: Path, text: str, gpus: int) -> None:
     assert service(folder, f"image: x\n{text}").gpus == gpus
+
+
+def test_files_of_the_task_are_no_files_of_the_host_wherever_the_compose_file_is(folder: Path) -> None:
+    (folder.parent / "tests").mkdir()
+    found = service(
+        folder,
+        """
+        build: {context: .., dockerfile: environment/api/Dockerfile}
+        volumes: ["../tests:/t", "./made/later:/m"]
+        """,
+    )
+    assert found.build == ImageBuild(str(folder.parent.resolve()), "environment/api/Dockerfile")
+    assert [(mount.kind, mount.source) for mount in found.mounts] == [("copy", "../tests"), ("copy", "made/later")]
+    asked = read(folder, "services: {api: {build: ../.., volumes: ['../../x:/x', './out/x:/y']}}").host_access
+    assert [each.partition(":")[0] for each in asked] == [
+        "services.api.build",
+        "services.api.volumes[0]",
+        "services.api.volumes[1]",
+    ]

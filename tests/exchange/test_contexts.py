@@ -117,3 +117,30 @@ async def test_of_an_agent_of_ones_own_the_last_context_is_known_and_what_the_mo
     (turns,) = contexts.turns
     assert turns[1].step is None
     assert [turn.step.index for turn in turns if turn.step] == [step.index for step in own.steps]
+
+
+@pytest.mark.parametrize("policy", ["drop-oldest-outputs", "summarize"])
+@pytest.mark.parametrize("protocol", ["keystrokes-json", "bash-tool"])
+async def test_an_instruction_that_comes_later_outlives_every_compaction(protocol: str, policy: OnOverflow) -> None:
+    earlier: Agent | None = None
+    for number in range(3):
+        ways = ["look"] * 4 + ["notes"] + ["look"] * 7
+        model = CountingModel(
+            [reply_of(way, protocol, n) for n, way in enumerate(ways)] * 2,
+            context_tokens=CONTEXT,
+            sampling=Sampling(max_tokens=3000),
+        )
+        shown: Any = BIG if protocol == "keystrokes-json" else CommandResult(output=BIG, exit_code=0)
+        limits = Limits(steps=12, format_errors=6, on_overflow=policy)
+        terminal = FakeTerminal(["$ ", *[shown] * 40])
+        agent = Agent(model, terminal, load_protocol(protocol), limits, earlier=earlier)
+        trajectory = await agent.run(f"Make part {number} pass.")
+        assert trajectory.compactions
+        for request in model.requests:
+            text = "".join(message.content for message in request.messages if message.role == "user")
+            assert [f"Make part {n} pass." in text for n in range(3)] == [n <= number for n in range(3)]
+            roles = [message.role for message in request.messages]
+            assert "user user" not in " ".join(roles)
+        last = make_contexts(trajectory, known(protocol)).turns[-1]
+        assert tuple(turn.message for turn in last) == trajectory.messages
+        earlier = agent

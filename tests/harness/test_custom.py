@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -42,6 +42,7 @@ def a_run(
     model: ScriptedModel | None = None,
     terminal: FakeTerminal | None = None,
     steps_done: list[Step] | None = None,
+    earlier: Sequence[Message] = (),
     **limits: Any,
 ) -> CustomRun:
     return CustomRun(
@@ -51,6 +52,7 @@ def a_run(
         terminal or FakeTerminal(),
         Limits(**limits),
         seeds=Seeds("alpha", 3),
+        earlier=earlier,
         on_step_done=([] if steps_done is None else steps_done).append,
     )
 
@@ -80,6 +82,10 @@ async def test_an_agent_gets_the_trial() -> None:
     assert (await run(look, steps=9)).outcome is Outcome.FINISHED
     (job,) = jobs
     assert (job.instruction, job.model, job.seed, job.limits.steps) == ("Make the tests pass.", None, 3, 9)
+    assert job.messages == ()
+    before = (Message(role="user", content="Make them."), Message(role="assistant", content="Done."))
+    assert (await run(look, earlier=before)).inherited == 3
+    assert jobs[1].messages == before
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SUBMITTED, Outcome.FINISHED, Outcome.STEP_LIMIT])

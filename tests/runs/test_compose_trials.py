@@ -127,3 +127,26 @@ async def test_a_task_of_two_containers_is_run_and_judged(
     api = engine.api
     left = [*api.containers(all=True, filters=of_run), *api.networks(filters=of_run)]
     assert left + (api.volumes(filters=of_run)["Volumes"] or []) == []
+
+
+async def test_tests_run_in_the_service_that_the_task_names_and_missing_folders_are_made(
+    make_task: Any, tmp_path: Path, engine: Engine, run_name: str
+) -> None:
+    path: Path = make_task(
+        "kept",
+        toml='[environment]\nmemory_mb = 256\nallow_internet = false\n[verifier]\nservice = "store"\n',
+        instruction="Write a letter to /shared/letter.\n",
+        dockerfile="FROM debian:bookworm-slim\nWORKDIR /app\n",
+        solve="echo tangerine > /shared/letter\n",
+        # Only the store's mount is read-only.
+        test="if [ -s /shared/letter ] && ! touch /shared/x; then echo 1; else echo 0; fi >/logs/verifier/reward.txt\n",
+    )
+    (path / "environment" / "docker-compose.yaml").write_text("""
+services:
+  main: {volumes: ["./made/here:/shared"]}
+  store: {image: debian:bookworm-slim, command: sleep 600, mem_limit: 64m, volumes: ["./made/here:/shared:ro"]}
+""")
+    config = tbench.RunConfig.model_validate({"agent": {"name": "oracle"}})
+    async with tbench.Runner(config, directory=tmp_path / run_name) as runner:
+        record = await runner.trial(path)
+    assert (record.reward, record.result.error) == (1.0, None)

@@ -19,12 +19,14 @@ from harness.fakes import ScriptedModel
 from harness.limits import Limits
 from harness.protocols import load_protocol
 from harness.trajectory import Outcome, Reply, Step, Trajectory, Usage
+from reports.trial.section import read_sections
 from tbench.agents.model_agent import ModelAgent
 from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
 from tbench.cli.progress import LiveView, PlainLines
 from tbench.config.settings import SandboxConfig
 from tbench.errors import TrialError
 from tbench.events import Event, Events, TrialTaskStep
+from tbench.exchange.contexts import RunProtocol, make_contexts
 from tbench.results import TrialResult
 from tbench.runs.regrade import regrade
 from tbench.runs.resume import EarlierRun
@@ -35,7 +37,7 @@ from tbench.sandbox.archive import FileEntry, pack
 from tbench.sandbox.backend import ExecResult
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
 from tbench.scores.summarise import summarise
-from tbench.storage.read_run import read_run, read_steps
+from tbench.storage.read_run import read_run, read_steps, read_trajectory
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import read_tasks
 from tbench.tasks.task import Task
@@ -199,6 +201,41 @@ async def test_each_task_step_has_a_new_conversation_with_its_own_seeds(bench: B
     assert first[0].seed != first[1].seed
     assert ["Make /app/one" in str(each) for each in first] == [True, False]
     assert ["Make /app/two" in str(each) for each in first] == [False, True]
+
+
+@pytest.mark.parametrize("protocol", ["keystrokes-json", "bash-tool"])
+async def test_a_step_that_inherits_the_session_is_the_next_message_of_the_same_conversation(
+    bench: Bench, make_task: MakeTask, tmp_path: Path, protocol: str
+) -> None:
+    models: list[ScriptedModel] = []
+    claim = '{"analysis": "a", "plan": "p", "commands": [], "task_complete": true}'
+
+    def make() -> ModelAgent:
+        said = [f"{claim} {len(models)}.{number}" for number in (1, 2)]
+        models.append(ScriptedModel(said, context_tokens=1 << 20))
+        return ModelAgent(models[-1], load_protocol(protocol), Limits(steps=2))
+
+    inherits = "inherit_prior_session = true\n"
+    path = step_task(make_task, "one", "two", "three", "four", two=inherits, three=inherits)
+    result = await bench.run(path, JudgedSandbox(*[text(1)] * 4), make)
+    assert (result.reward, [step.steps for step in result.task_steps]) == (1.0, [2, 2, 2, 2])
+    of_steps = [read_trajectory(bench.directory / "steps" / name) for name in ("one", "two", "three", "four")]
+    for number in (1, 2):
+        before, now = of_steps[number - 1], of_steps[number]
+        assert before is not None and now is not None
+        first = models[number].requests[0].messages
+        assert tuple(first) == now.messages[: now.inherited]
+        assert now.messages[: len(before.messages) - 1] == before.messages[:-1]
+        assert f"Make /app/{('one', 'two', 'three')[number]}" in first[-1].content
+        assert [step.index for step in now.steps] == [1, 2], "the limit of steps is of a task step"
+        contexts = make_contexts(now, RunProtocol(load_protocol(protocol), same_prompts=True))
+        assert contexts.is_whole
+        assert [turn.step.index for turn in contexts.turns[-1] if turn.step is not None] == [1, 2]
+    new = models[3].requests[0].messages
+    assert of_steps[3] is not None and of_steps[3].inherited == 0
+    assert "Make /app/one" not in str(new) and "Make /app/four" in str(new)
+    shown = read_sections(tmp_path / "run", result)[1]
+    assert "Make /app/two" in shown.prompt[0].content and len(shown.prompt) == 1
 
 
 async def test_leftovers_of_the_step_before_are_removed_before_the_next(bench: Bench, make_task: MakeTask) -> None:

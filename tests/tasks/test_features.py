@@ -29,6 +29,11 @@ NEEDS: list[tuple[str, dict[str, str | None], list[str]]] = [
     ),
     ("", {"trajectory.json": "{}"}, ["trajectory.json"]),
     ("[environment]\nos = 'Windows'", {"tests/test.sh": None}, ["environment.os = windows"]),
+    (
+        f"{SEPARATE}service = 'db'",
+        {"environment/docker-compose.yaml": "services: {db: {image: x}}"},
+        ["verifier.service beside a verifier in its own container"],
+    ),
     ("[environment]\ntpu = { type = 'v4', topology = '2x2x1' }", {}, ["environment.tpu"]),
     ("[verifier.environment]\nos = 'windows'", {}, ["environment.os = windows"]),
 ]

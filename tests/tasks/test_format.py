@@ -245,9 +245,12 @@ def test_a_shared_verifier_with_an_environment_of_its_own_is_a_contradiction(mak
     )
 
 
-def test_unknown_keys_are_tolerated_and_told(make_task: MakeTask) -> None:
+def test_unknown_keys_are_named_and_refused_unless_they_only_describe(make_task: MakeTask) -> None:
     toml = """
 colour = 1
+tags = ["a"]
+[task]
+id = 3
 [metadata]
 free = 1
 [agent]
@@ -260,7 +263,33 @@ command = "true"
 interval = 3
 """
     unknown = ["agent.mood", "colour", "environment.cpu", "environment.healthcheck.interval"]
-    assert Task.read(make_task(toml=toml)).unknown_keys == unknown
+    task = Task.read(make_task(toml=toml))
+    assert task.unknown_keys == sorted([*unknown, "tags", "task.id"])
+    assert [each.partition(" ")[0] for each in task.unsupported] == task.refused_keys == unknown
+    allowed = task.with_access((), ignored_keys=("environment.*", "colour"))
+    assert (allowed.refused_keys, allowed.hash) == (["agent.mood"], task.hash)
+    assert len(allowed.unsupported) == 1
+
+
+def test_only_bash_runs_scripts_so_others_are_refused_in_one_line(make_task: MakeTask) -> None:
+    written = "#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n"
+    assert Task.read(make_task(test=written)).unsupported == []
+    path = make_task(test="")
+    script = path / "tests" / "test.sh"
+    script.write_bytes(written.replace("\n", "\r\n").encode())
+    assert complaint(path).startswith(f"{script}: has Windows line ends")
+    script.write_text("#!/usr/bin/env -S python3 -u\nprint(1)\n")
+    assert complaint(path).startswith(f"{script}: is written for python3")
+    script.write_text("printf '%s' \"#!/usr/bin/python3\"\n")
+    assert Task.read(path).unsupported == []
+
+
+def test_a_byte_order_mark_is_no_part_of_the_instruction(make_task: MakeTask) -> None:
+    path = make_task(instruction="")
+    (path / "instruction.md").write_bytes(b"\xef\xbb\xbfWrite a letter.\n")
+    toml = (path / "task.toml").read_bytes()
+    (path / "task.toml").write_bytes(b"\xef\xbb\xbf" + toml)
+    assert Task.read(path).instruction == "Write a letter.\n"
 
 
 @pytest.mark.parametrize(

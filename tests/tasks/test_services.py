@@ -250,3 +250,31 @@ services:
     project = agent_environment(task).project
     assert project is not None
     assert (project.main.mounts, project.main.network_mode) == ((), "bridge")
+
+
+def test_a_context_above_the_compose_file_has_the_files_of_the_hash_and_needs_no_trust(make_task: MakeTask) -> None:
+    path = with_compose(make_task, "services: {api: {build: {context: .., dockerfile: environment/api/Dockerfile}}}")
+    (path / "other.txt").write_text("not in the hash")
+    task = Task.read(path)
+    assert task.host_access == {}
+    api = containers_of(task)["api"]
+    names = {each.relative_to(path).as_posix() for each in api.context_paths() if each.is_file()}
+    assert {"tests/test.sh", "environment/api/Dockerfile", "task.toml"} <= names
+    assert (api.can_be_built, "other.txt" in names) == (True, False)
+    api.require_unchanged()
+    (path / "tests" / "test.sh").write_text("echo 1")
+    with pytest.raises(TrialError) as caught:
+        api.require_unchanged()
+    assert caught.value.type == "task_changed"
+
+
+@pytest.mark.parametrize("compose", ["services: {db: {image: x}}", None])
+def test_tests_run_in_a_service_that_exists(make_task: MakeTask, compose: str | None) -> None:
+    toml = '[verifier]\nservice = "{}"\n'
+    if compose is None:
+        path = make_task(toml=toml.format("db"))
+    else:
+        assert Task.read(with_compose(make_task, compose, name="a", toml=toml.format("db"))).unsupported == []
+        path = with_compose(make_task, compose, name="b", toml=toml.format("dbb"))
+    with pytest.raises(TaskInvalid, match=r"verifier\.service: no service"):
+        Task.read(path)

@@ -403,12 +403,15 @@ def _read_trajectory(value: dict[str, Any], source: str) -> RecordedConversation
 def _trajectory_turns(trajectory: Trajectory, source: str) -> RecordedConversation:
     """Return the conversation up to the first time that the history was shortened. Raises Unusable."""
     cut, steps = "", trajectory.steps
+    if trajectory.inherited and trajectory.compactions:
+        raise Unusable("it goes on from an earlier conversation, which was shortened")
     if trajectory.compactions:
         first = trajectory.compactions[0].step
         steps = tuple(step for step in steps if step.index < first)
         cut = f"step {first}: the context was full; the later prompts are not recorded"
     # The protocol begins with one message; steps contain all replies and observations.
-    turns = [Turn(trajectory.messages[0].role, trajectory.messages[0].content)]
+    before = trajectory.messages[: trajectory.inherited or 1]
+    turns = [Turn(each.role, each.content, fault="earlier_step" * (each.role == "assistant")) for each in before]
     for step in steps:
         turns.append(Turn("assistant", step.reply.content, fault="format_error" if step.format_error else ""))
         if step.observation:

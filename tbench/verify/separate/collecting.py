@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from tbench.errors import TrialError
-from tbench.sandbox.backend import ExecResult, HasServices, MakesRoom, Sandbox, Streams
+from tbench.sandbox.backend import ExecResult, HasServices, MakesRoom, Sandbox, Streams, service_of
 from tbench.tasks.artifacts import LOGS, MAIN, Artifact, CollectHook, collection_order
 from tbench.tasks.task import Task
 from tbench.text import one_line
@@ -124,7 +124,7 @@ class _Collector:
             await sandbox.stop_main()
         for name in names:
             try:
-                service = _service(sandbox, name)
+                service = service_of(sandbox, name)
             except TrialError as error:
                 self.remarks.append(f"service: {one_line(str(error), 200)}")
                 self.entries += [
@@ -238,12 +238,6 @@ def _remove(path: Path) -> None:
 def _too_much(what: str, path: str, most_mb: int | None = None) -> TrialError:
     limit = f"; the limit is {most_mb} MB (--artifacts-mb)" if most_mb is not None else ""
     return TrialError("artifacts_too_large", f"the agent's artifacts are too large: {what}, up to {path}{limit}")
-
-
-def _service(sandbox: Sandbox, name: str) -> Sandbox:
-    if not isinstance(sandbox, HasServices):
-        raise TrialError("sandbox_failed", f"there is no service {name!r}: this sandbox is one container")
-    return sandbox.service(name)
 
 
 def _reads_all(task: Task, sandbox: Sandbox) -> bool:

@@ -52,6 +52,19 @@ def made(tmp_path: Path, *inputs: Path, **options: Any) -> tuple[BuildReport, li
 # -- our own ---------------------------------------------------------------------------------------
 
 
+async def test_of_a_conversation_that_goes_on_only_the_new_replies_are_steps(tmp_path: Path) -> None:
+    spoken, script = PROTOCOLS["keystrokes-json"](None, 10_000), ScriptedModel((LS, CLAIM, CLAIM, PWD))
+    before = Agent(script, FakeTerminal(), spoken, Limits(steps=3))
+    await before.run("Make the tests pass.")
+    recorded = await Agent(script, FakeTerminal(), spoken, Limits(steps=1), earlier=before).run("Now write them.")
+    store(tmp_path, trial("fix-git", 1.0), recorded)
+    built, records = made(tmp_path)
+    assert [record["ref_raw"] for record in records] == [PWD]
+    shown = [{"role": message.role, "content": message.content} for message in recorded.messages]
+    assert records[0]["messages"] == shown[: recorded.inherited]
+    assert built.dropped["earlier_step"] == 3
+
+
 async def test_a_passed_trial_becomes_steps_with_what_the_model_was_shown(tmp_path: Path) -> None:
     recorded = await trajectory(LS, PWD, CLAIM, CLAIM)
     store(tmp_path, trial("fix-git", 1.0), recorded)

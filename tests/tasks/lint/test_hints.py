@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from step_tasks import step_task
 
-from tbench.tasks.lint import hints_about
+from tbench.tasks.pitfalls import hints_about
 from tbench.tasks.sources import BUNDLED, read_tasks
 from tbench.tasks.task import Task
 
@@ -17,9 +17,10 @@ PASSES = "echo 1 > /logs/verifier/reward.txt\n"
 
 
 def told(path: Path) -> list[str]:
-    """All hints about the task at `path`, with their files."""
+    """The hints of the oldest kind about the task at `path`, with their files."""
     task = Task.read(path)
-    return [f"{hint.where.relative_to(task.path)}: {hint.words}" for hint in hints_about(task)]
+    hints = (hint for hint in hints_about(task) if hint.kind == "looks wrong")
+    return [f"{hint.where.relative_to(task.path)}: {hint.words}" for hint in hints]
 
 
 def with_files(path: Path, files: dict[str, str]) -> Path:

@@ -75,7 +75,7 @@ def choose_volumes(project: Project, folder: Path) -> dict[str, str]:
     """
     wanted = {f"volume:{name}": volume.external or "" for name, volume in project.volumes.items()}
     copies = (mount for service in project.services.values() for mount in service.mounts if mount.kind == "copy")
-    wanted |= {f"copy:{mount.source}": "" for mount in copies if (folder / mount.source).is_dir()}
+    wanted |= {f"copy:{mount.source}": "" for mount in copies if not (folder / mount.source).is_file()}
     return {key: name or f"tbench-{uuid.uuid4().hex[:16]}" for key, name in wanted.items()}
 
 

@@ -218,8 +218,9 @@ class ServiceStarter:
         labels = self._labels(self._recipes[MAIN])
         self.made.volumes.append(name)
         await _finish_if_cancelled(create_volume(self._engine, name, labels))
-        if volume is None or volume.world_writable:
-            await fill_volume(self._engine, name, self._folder / source if volume is None else None, labels)
+        copied = self._folder / source if volume is None else None
+        if copied.exists() if copied is not None else volume is not None and volume.world_writable:
+            await fill_volume(self._engine, name, copied, labels)
 
     def _labels(self, recipe: Recipe) -> dict[str, str]:
         return {**recipe.labels, LABEL_PROJECT: self.made.project}
