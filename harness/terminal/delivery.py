@@ -123,9 +123,10 @@ class Delivery:
         """Seconds without a connection while the current command ran."""
         self.session_ended = False
 
-    async def run(self, command: str, limit_sec: float) -> CommandResult:
+    async def run(self, command: str, limit_sec: float, requested: int = 0) -> CommandResult:
         """Run shell text to its end or its limit, and return its exact output.
 
+        An earlier process may have `requested` it, under this id: then it is awaited, and only run if it has not begun.
         If the session ends meanwhile, `session_ended` is set and a new session is attached.
         """
         self._notes, self._missed_output = [], False
@@ -135,7 +136,10 @@ class Delivery:
             self._note("nul_dropped: NUL characters were left out of the command, as no shell can read them.")
         self._show(command)
         try:
-            end = await self._request_and_wait(command, started_at + limit_sec)
+            if requested:
+                end = await self._wait_for_requested(requested, started_at + limit_sec)
+            else:
+                end = await self._request_and_wait(command, started_at + limit_sec)
             if end is _CommandEnd.REFUSED:
                 await self._restart_shell(_SHELL_REFUSES)
                 end = await self._request_and_wait(command, started_at + limit_sec)
@@ -217,14 +221,42 @@ class Delivery:
         self._id += 1
         self._pane.capture.expect(self._id)
         files, reattached = self._files(command, how or self._mode_for(command)), self._link.reattached
+        # Commands of our own are not part of the action.
+        reached = None if how else (self._id,)
         for asked in range(_MOST_REQUESTS):
             # The script is emptied when it runs, so a repeated request must not write it again.
-            await self._request(() if asked else files, asked)
+            await self._request(() if asked else files, asked, reached)
             if self._link.reattached != reattached:
                 await self._catch_up()
             if await self._wait_until_begun(ends_at) or _now() >= ends_at:
                 return await self._wait_for_end(ends_at)
         return _CommandEnd.REFUSED
+
+    async def _wait_for_requested(self, id: int, ends_at: float) -> _CommandEnd:
+        """Wait for the end of a command that an earlier process requested; repeat the request if it does not begin."""
+        capture, asked = self._pane.capture, 1
+        capture.expect(id)
+        self._id = id
+        waits = await self._awaits_shell(id)
+        await self._catch_up()
+        if not (capture.begun or waits):
+            # It has begun and ended: the state file is about a later command of our own.
+            capture.take(Mark("C", id=id))
+            capture.take(Mark("D", id=id))
+            self._missed_output = True
+        while not await self._wait_until_begun(ends_at) and _now() < ends_at:
+            if asked == _MOST_REQUESTS:
+                return _CommandEnd.REFUSED
+            await self._request((), asked, (id,))
+            asked += 1
+        self._id = random.randrange(1 << 30)
+        return await self._wait_for_end(ends_at)
+
+    async def _awaits_shell(self, id: int) -> bool:
+        """Whether the script of a command is still to be run: it is emptied when the command begins."""
+        # An empty file does not replace the buffer.
+        *_, loaded, shown = await self._link.commands(b"delete-buffer -b tbench\n", *control_mode.read_file(self._at))
+        return loaded.ok and shown.ok and f"__tbench_id={id} ".encode() in b"\n".join(shown.lines)
 
     def _mode_for(self, command: str) -> str:
         if self._fresh:
@@ -238,7 +270,7 @@ class Delivery:
         text = control_mode.write_file(f"{self._at}.text", (command or "\n").encode("utf-8", "replace"))
         return [*text, *control_mode.write_file(self._at, self._script(command, how))]
 
-    async def _request(self, files: Sequence[bytes], asked: int) -> None:
+    async def _request(self, files: Sequence[bytes], asked: int, reached: Sequence[int] | None) -> None:
         """Make the shell read the script: by its prompt's hook, else by typing a line that does so."""
         shell = self._pane.shell
         has_hook = asked == 0 and shell.pid is not None
@@ -252,7 +284,7 @@ class Delivery:
         shell.note_typed("\n")
         self._waiter.note_typed(entered=False)
         self._pane.capture.note_requested(line.strip("\x15\n").encode() + b"\r\n")
-        await self._link.type(control_mode.type_bytes("main", line.encode()), before=files)
+        await self._link.type(control_mode.type_bytes("main", line.encode()), before=files, reached=reached)
 
     def _script(self, command: str, how: str) -> bytes:
         values = {"at": self._at, "id": str(self._id), "how": how, "shown": _shown(command)}

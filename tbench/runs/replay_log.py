@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from harness.checkpoint import shared_length
 from harness.errors import ContextLimitReached
 from harness.model import Model
 from harness.oversight import Approved, Decision, Declined, Query
@@ -75,6 +76,11 @@ class ReplayLog:
         self._messages: list[Message] = []
         """Messages of the last query."""
 
+    def go_on(self, steps: Sequence[Step], pending: Step | None) -> None:
+        """Continue after steps of another process, of which only replies and observations are known."""
+        done = [replace(_followed(step), observation=step.observation) for step in steps]
+        self._parts = [[*done, *([] if pending is None else [_followed(pending).without_decision()])]]
+
     def begin(self, step: int) -> ReplayStep:
         """Begin the next step; number 1 begins another part."""
         if step == 1 or not self._parts:
@@ -120,7 +126,7 @@ class ReplayLog:
         return outcome
 
     def _exchange(self, query: Query, outcome: Reply | ContextLimitReached) -> Exchange:
-        kept = _common(self._messages, query.messages)
+        kept = shared_length(self._messages, query.messages)
         added = tuple(query.messages[kept:])
         self._messages[kept:] = added
         return Exchange(query.model, kept, added, query.seed, query.max_tokens, query.tools, outcome)
@@ -153,14 +159,6 @@ class ReplayLog:
                 yield each, messages, followed or each.outcome
 
 
-def _common(old: Sequence[Message], new: Sequence[Message]) -> int:
-    """Return the number of messages at the start that two histories share."""
-    for at, (own, other) in enumerate(zip(old, new, strict=False)):
-        if own is not other:
-            return at
-    return min(len(old), len(new))
-
-
 # Replays of stored trials.
 
 
@@ -182,15 +180,15 @@ def _replay_step(step: Step, interventions: Mapping[int, Sequence[Intervention]]
     if any(each.kind == "typed" for each in found):
         raise UsageError(f"a person typed into its terminal at step {step.index}; choose a step up to {step.index}")
     refused = next((each.text for each in found if each.kind == "refused"), None)
-    return ReplayStep(
+    return replace(
+        _followed(step),
         messages=tuple(each.text for each in found if each.kind == "message"),
-        queries=[_reply_only(step.reply)],
-        reviewed_after=1,
         decided=step.reply if refused is None else Declined(refused),
         observation=step.observation,
     )
 
 
-def _reply_only(reply: Reply) -> Exchange:
-    """Return an exchange of which only the reply is known."""
-    return Exchange(None, 0, (), None, 0, (), reply)
+def _followed(step: Step) -> ReplayStep:
+    """Return a step of which only the reply is known, which was followed."""
+    exchange = Exchange(None, 0, (), None, 0, (), step.reply)
+    return ReplayStep(queries=[exchange], reviewed_after=1, decided=step.reply)

@@ -202,14 +202,15 @@ class Run:
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Run attempts at one trial until a result is final."""
         schedule = self._plan.config.schedule
-        retries = RetryBudget(1 + schedule.retries, schedule.retry_choice)
+        # A container that is gone costs the attempt that was to go on in it.
+        retries = RetryBudget(1 + schedule.retries + (plan.cut is not None), schedule.retry_choice)
         while True:
             result = await self._attempt(plan, retries)
             if result is None or result.final:
                 return
             assert result.error is not None
             retries.limit += result.error.type == REWOUND
-            plan = replace(plan, attempt=plan.attempt + 1)
+            plan = replace(plan, attempt=plan.attempt + 1, cut=None)
 
     async def _attempt(self, plan: TrialPlan, retries: RetryBudget) -> TrialResult | None:
         """Run one attempt; return None if the run is stopping."""
@@ -393,9 +394,11 @@ async def execute_run(
     runnable = _runnable_tasks(tasks, config.agent.name, config.sandbox.allow_env, backend, say)
     plans, standing = plan_trials(tasks, plan, expected_sec), list[TrialResult]()
     if earlier is not None:
+        from tbench.runs.going_on import go_on
         from tbench.runs.resume import resume
 
         plans, standing = resume(store, plans, earlier.retry_errors)
+        plans = go_on(directory, plans, make_agent, say)
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials are kept, {len(plans)} to run")
         store.write_document(document)
     status: Status = "failed"

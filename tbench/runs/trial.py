@@ -13,10 +13,10 @@ import traceback
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from harness.concurrency import all_of
-from tbench.agents.trial_agent import TrialAgent, Workplace
+from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
 from tbench.config.settings import SandboxConfig, VerifyConfig
 from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialStep, TrialTaskStep, TrialVerdict
@@ -26,10 +26,12 @@ from tbench.runs.host import HostWatch, Observation
 from tbench.runs.preflight import why_not_runnable
 from tbench.runs.redaction import make_redactor
 from tbench.runs.task_steps import TrialPart, prepare_step, why_stopped
-from tbench.runs.trial_progress import TrialPlan, TrialProgress, phase_event
-from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, use_network
+from tbench.runs.trial_progress import Cut, TrialPlan, TrialProgress, phase_event
+from tbench.sandbox.backend import Backend, HasLogs, Keeps, Reopens, Sandbox, Snapshots, Survives, use_network
 from tbench.sandbox.run_machine import RunMachine
-from tbench.storage.run_files import REPLAYED_NAME, step_directory
+from tbench.sandbox.underway import UnderWay, forget
+from tbench.storage.read_run import read_trajectory
+from tbench.storage.run_files import CHECKPOINTS_NAME, REPLAYED_NAME, step_directory
 from tbench.storage.run_store import RunStore, write_files, write_trial
 from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.task import Task
@@ -43,6 +45,7 @@ from tbench.verify.verifier import Verdict, VerifierFailed
 if TYPE_CHECKING:
     from harness.terminal import Terminal
 
+_KEEP_SEC = 24 * 3600.0
 _SANDBOX_GONE = frozenset({"sandbox_lost", "engine_unreachable"})
 """Errors after which no sandbox is left to collect from."""
 
@@ -95,13 +98,18 @@ class Trial:
         self._verifier: SeparateVerifier | None = None
         self._hide_own = make_redactor([plan.task])
         self._progress = TrialProgress(plan)
+        self._cut = plan.cut
+        self._queue_sec, self._started_at, self._started = 0.0, datetime.now(UTC), time.monotonic()
 
     def _hide(self, text: str) -> str:
         return self._store.hide(self._hide_own(text))
 
     async def run(self, queue_sec: float) -> Callable[[], Awaitable[TrialResult]]:
         """Run the trial until its verdict is on disk. The returned function tears down, off the concurrency slot."""
-        started_at, started = datetime.now(UTC), time.monotonic()
+        self._queue_sec, self._started_at, self._started = queue_sec, datetime.now(UTC), time.monotonic()
+        if (cut := self._cut) is not None:
+            self._queue_sec, self._started_at = cut.note.queue_sec, cut.note.started_at
+            self._started -= cut.wall_sec
         self._observed = self._host.observe() if self._host else None
         try:
             with (
@@ -121,7 +129,7 @@ class Trial:
             self._progress.evidence["traceback.txt"] = traceback.format_exc().encode("utf-8", "replace")
             self._hide_secrets_in_traceback()
         try:
-            return await self._conclude(started_at, started, queue_sec)
+            return await self._conclude()
         except BaseException:
             # A subscriber failed at the verdict (the journal's disk is full): remove the container all the same.
             await self._remove()
@@ -166,7 +174,8 @@ class Trial:
         if before:
             self._agent = self._make_agent()
         directory = self._directory if step is None else step_directory(self._directory, step.name)
-        self._progress.parts.append(TrialPart(task, self._agent, directory))
+        conversation = self._cut.conversation if self._cut is not None and not before else None
+        self._progress.parts.append(TrialPart(task, self._agent, directory, before=conversation))
         if step is not None:
             self._emit_step(step.name)
         return self._progress.parts[-1]
@@ -197,6 +206,9 @@ class Trial:
             part.prepare_sec = time.monotonic() - started
 
     async def _start(self, task: Task) -> None:
+        if (cut := self._cut) is not None:
+            await self._attach(task, cut)
+            return
         started = time.monotonic()
         try:
             self._sandbox = await self._backend.sandbox(agent_environment(task), self._plan.trial, self._enter)
@@ -204,6 +216,50 @@ class Trial:
             self._progress.sandbox_sec = time.monotonic() - started
         self._progress.image_id = self._backend.image_ids.get(task.name)
         self._progress.image_origin = self._backend.image_origins.get(task.name)
+
+    async def _attach(self, task: Task, cut: Cut) -> None:
+        """Find the sandbox that another process has left. Raises TrialError if it is gone."""
+        note, progress = cut.note, self._progress
+        progress.sandbox_sec = note.sandbox_sec
+        progress.image_id, progress.image_origin = note.image_id, note.image_origin
+        progress.went_on = cut.went_on()
+        self._control.touched |= note.human_touched
+        if not isinstance(self._backend, Reopens) or note.machine != self._machine:
+            raise TrialError("sandbox_lost", f"its container is on another machine ({note.machine or 'this one'})")
+        self._sandbox = await self._backend.reopen(agent_environment(task), note.trial, note.sandbox)
+
+    @property
+    def _machine(self) -> str:
+        return self._node.name if self._node is not None else ""
+
+    def _note(self, part: TrialPart, phase: Literal["agent", "verifier"]) -> None:
+        """Write down how another process can go on with the trial from here."""
+        plan, progress = self._plan, self._progress
+        if not isinstance(self._sandbox, Survives) or part.task.step is not None or self._control.replayed is not None:
+            return
+        note = UnderWay(
+            trial=plan.trial,
+            task=plan.task_name,
+            seed=plan.seed,
+            attempt=plan.attempt,
+            sandbox=self._sandbox.identity,
+            machine=self._machine,
+            phase=phase,
+            entered_at=time.time(),
+            keep_sec=_KEEP_SEC,
+            started_at=self._started_at,
+            queue_sec=self._queue_sec,
+            sandbox_sec=progress.sandbox_sec,
+            agent_sec=part.agent_sec,
+            wall_sec=time.monotonic() - self._started,
+            image_id=progress.image_id,
+            image_origin=progress.image_origin,
+            outcome=part.outcome,
+            human_touched=self._control.touched,
+            went_on=progress.went_on,
+        )
+        with contextlib.suppress(OSError):  # then the trial begins anew after a cut
+            note.write(self._store.path)
 
     async def _work_while_preparing(self, part: TrialPart) -> None:
         """Let the agent work, and meanwhile pull or build the image of a separate verifier."""
@@ -216,9 +272,18 @@ class Trial:
 
     async def _work(self, part: TrialPart) -> None:
         assert self._sandbox is not None
+        cut = self._cut if len(self._progress.parts) == 1 else None
+        part.agent_sec = cut.agent_sec if cut is not None else 0.0
+        if cut is not None and cut.conversation is None:
+            assert cut.note.outcome is not None
+            part.report = AgentReport(cut.note.outcome, read_trajectory(part.directory))
+            return
         self._enter("agent")
         await use_network(self._sandbox, agent_environment(part.task), "agent")
-        started = time.monotonic()
+        started = time.monotonic() - part.agent_sec
+        if part.before is not None:
+            self._control.replay_log.go_on(part.before.steps, part.before.last.pending)
+        self._note(part, "agent")
         workplace = Workplace(
             task=part.task,
             sandbox=self._sandbox,
@@ -229,6 +294,8 @@ class Trial:
             on_step_done=part.log.append,
             oversight=self._control,
             on_terminal=self._on_terminal,
+            before=part.before,
+            on_checkpoint=part.checkpoints.append,
         )
         agent = ActiveAgent(part.task, self._sandbox, part.agent.partial, part.directory)
         try:
@@ -241,6 +308,7 @@ class Trial:
         finally:
             part.agent_sec = time.monotonic() - started
             part.log.close()
+            part.checkpoints.close()
 
     def _on_terminal(self, terminal: Terminal | None) -> None:
         self._control.terminal = terminal
@@ -250,6 +318,8 @@ class Trial:
         self._enter("verifier")
         started = time.monotonic()
         try:
+            write_files(part.directory, part.trajectory, {})
+            self._note(part, "verifier")
             if self._sandbox_config.snapshot and isinstance(self._sandbox, Snapshots):
                 await self._take_snapshot(self._sandbox, part)
             part.verdict = verdict = await self._judge(part, self._sandbox)
@@ -300,7 +370,10 @@ class Trial:
         await use_network(sandbox, agent_environment(part.task), "verifier")
         oracle = await asyncio.to_thread(self._oracle)
         is_oracle = self._agent.name == "oracle"
-        verdict = await verify_by(self._verify_in.mode, part.task, sandbox, oracle=oracle, is_oracle=is_oracle)
+        again = self._cut is not None and self._cut.conversation is None
+        verdict = await verify_by(
+            self._verify_in.mode, part.task, sandbox, again=again, oracle=oracle, is_oracle=is_oracle
+        )
         return verdict.remarked(remarks)
 
     def _oracle(self) -> Calibration | None:
@@ -311,9 +384,8 @@ class Trial:
         image = image_identity(self._progress.image_origin, self._progress.image_id)
         return load_calibration(task, image, architecture_of(self._backend.describe()))
 
-    async def _conclude(
-        self, started_at: datetime, started: float, queue_sec: float
-    ) -> Callable[[], Awaitable[TrialResult]]:
+    async def _conclude(self) -> Callable[[], Awaitable[TrialResult]]:
+        started = self._started
         await self._collect_logs()
         await self._keep()
         if (replayed := self._control.replayed) is not None:
@@ -323,13 +395,13 @@ class Trial:
             agent=self._agent.name,
             model=self._model,
             final=self._is_final(self._progress.error),
-            started_at=started_at,
-            queue_sec=queue_sec,
+            started_at=self._started_at,
+            queue_sec=self._queue_sec,
             wall_sec=time.monotonic() - started,
             host=self._observed.sample() if self._observed else None,
             out_of_memory=any(each.ran_out_of_memory for each in self._sandboxes),
             human_touched=self._control.touched,
-            machine=(self._node.name or None) if self._node is not None else None,
+            machine=self._machine or None,
         )
         try:
             self._write(result)
@@ -339,6 +411,8 @@ class Trial:
             lost: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}}
             result = result.model_copy(update={**lost, "error": failed, "final": self._is_final(failed)})
         self.result = result
+        # Nothing is left to go on with: first, so that a process killed now leaves an ordinary leftover.
+        self._forget()
         self._events.emit(TrialVerdict(result=result))
 
         async def tear_down() -> TrialResult:
@@ -356,6 +430,13 @@ class Trial:
             return final
 
         return tear_down
+
+    def _forget(self) -> None:
+        """Remove what only another process would need to go on with the trial."""
+        forget(self._store.path, self._plan.trial)
+        for part in self._progress.parts:
+            with contextlib.suppress(OSError):
+                (part.directory / CHECKPOINTS_NAME).unlink()
 
     def _release(self) -> None:
         """Drop agent and parts, which are on disk: reference cycles would keep them in memory."""
@@ -407,6 +488,7 @@ class Trial:
     async def _remove(self) -> None:
         left, self._sandbox, self._verifier = self._sandboxes, None, None
         if left:
+            forget(self._store.path, self._plan.trial)
             # Shielded: a cancelled trial leaves no container behind, either.
             await asyncio.shield(asyncio.gather(*(each.remove() for each in left)))
 

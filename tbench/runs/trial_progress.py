@@ -7,14 +7,53 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from harness.checkpoint import Conversation
 from harness.reply_stats import ReplyStats
-from harness.trajectory import Usage
+from harness.trajectory import Step, Usage
 from tbench.events import Phase, TrialPhase
-from tbench.results import ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult
+from tbench.results import ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult, WentOn
+from tbench.sandbox.underway import UnderWay
 from tbench.tasks.task import Task
 
 if TYPE_CHECKING:
     from tbench.runs.task_steps import TrialPart
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What is left of a trial that was cut."""
+
+    note: UnderWay
+    cut_at: float
+    """Unix time at which its process is known to have worked last."""
+    conversation: Conversation | None = None
+    """The agent's conversation; None once the agent had ended."""
+
+    @property
+    def phase_sec(self) -> float:
+        """Time that the phase had taken."""
+        return max(0.0, self.cut_at - self.note.entered_at)
+
+    @property
+    def wall_sec(self) -> float:
+        """Time that the trial had taken."""
+        return self.note.wall_sec + self.phase_sec
+
+    @property
+    def agent_sec(self) -> float:
+        """Time that the agent had taken."""
+        return self.note.agent_sec + (0.0 if self.conversation is None else self.phase_sec)
+
+    @property
+    def pending(self) -> Step | None:
+        """The step whose reply had arrived, but had not been followed to its end."""
+        return None if self.conversation is None else self.conversation.last.pending
+
+    def went_on(self) -> tuple[WentOn, ...]:
+        """Return all cuts of the trial, if its container is still there."""
+        if self.conversation is None:
+            return (*self.note.went_on, WentOn(at_step=0, how="verifier"))
+        return (*self.note.went_on, WentOn(at_step=self.conversation.step, how="attached"))
 
 
 @dataclass(frozen=True)
@@ -28,6 +67,8 @@ class TrialPlan:
     invalid: str = ""
     attempt: int = 1
     """Number of the next attempt: above 1 if earlier ones were cut short or had an error."""
+    cut: Cut | None = None
+    """What is left of the attempt, if another process has begun it."""
 
 
 def phase_event(plan: TrialPlan, phase: Phase) -> TrialPhase:
@@ -53,6 +94,7 @@ class TrialProgress:
     files: dict[str, bytes] = field(default_factory=dict)
     """Files of the trial that belong to none of its parts."""
     sandbox_sec: float = 0.0
+    went_on: tuple[WentOn, ...] = ()
 
     @property
     def evidence(self) -> dict[str, bytes]:
@@ -121,6 +163,7 @@ class TrialProgress:
             host=host,
             human_touched=human_touched,
             machine=machine,
+            went_on=self.went_on,
             integrity=merge_integrity({part.task.step_name: part.verdict for part in parts}),
             image_id=self.image_id,
             image_origin=self.image_origin,

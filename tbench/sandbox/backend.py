@@ -178,6 +178,15 @@ class Keeps(Protocol):
 
 
 @runtime_checkable
+class Survives(Protocol):
+    """A sandbox that outlives its process, and can be found again with `Reopens.reopen`."""
+
+    @property
+    def identity(self) -> str:
+        """Id for `Reopens.reopen`."""
+
+
+@runtime_checkable
 class HasServices(Protocol):
     """A sandbox of several containers."""
 
@@ -350,6 +359,11 @@ class SandboxSettings:
     """URLs of the endpoint's servers, which `block_host` makes unreachable."""
     image_logs: Path | None = None
     """Directory for the output of builds."""
+
+    @property
+    def directory(self) -> Path | None:
+        """Directory of the run; None if it has none of its own."""
+        return None if self.image_logs is None else self.image_logs.parent.resolve()
 
 
 MakeBackend = Callable[[SandboxSettings], Backend]

@@ -10,6 +10,8 @@ CONFIG_NAME, RESULTS_NAME, JOURNAL_NAME, LOG_NAME = "run.json", "results.jsonl",
 BEGUN_NAME = "begun.json"
 """Copy of run.json from the start of the run. It is never rewritten, so it survives if run.json is damaged."""
 TRIAL_RESULT_NAME, TRAJECTORY_NAME, STEPS_NAME = "result.json", "trajectory.json", "steps.jsonl"
+CHECKPOINTS_NAME = "checkpoints.jsonl"
+"""The state of a trial's conversation while it is under way (harness.checkpoint)."""
 RECORDING_NAME = "session.cast"
 """Recording of a trial's terminal, an asciicast of version 2."""
 REPLAYED_NAME = "replayed.json"

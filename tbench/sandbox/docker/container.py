@@ -209,6 +209,10 @@ class Container:
         return self._recipe.proxy_variables() if is_open and self._recipe.starts else {}
 
     @property
+    def identity(self) -> str:
+        return self.container_id
+
+    @property
     def runs_as_root(self) -> bool:
         return self._image.user in ("", "0", "root", "0:0", "root:root")
 
