@@ -40,6 +40,7 @@ from tbench.verify.calibration import CalibratingAgent, Calibration, architectur
 from tbench.verify.policy import compare_pass, is_kept, verify_by
 from tbench.verify.separate.collecting import collect, hands_over, save_artifacts
 from tbench.verify.separate.grading import SeparateVerifier
+from tbench.verify.separate.handover import read_handover
 from tbench.verify.verifier import Verdict, VerifierFailed
 
 if TYPE_CHECKING:
@@ -224,6 +225,8 @@ class Trial:
         progress.image_id, progress.image_origin = note.image_id, note.image_origin
         progress.went_on = cut.went_on()
         self._control.touched |= note.human_touched
+        if not note.sandbox:
+            return
         if not isinstance(self._backend, Reopens) or note.machine != self._machine:
             raise TrialError("sandbox_lost", f"its container is on another machine ({note.machine or 'this one'})")
         self._sandbox = await self._backend.reopen(agent_environment(task), note.trial, note.sandbox)
@@ -235,14 +238,15 @@ class Trial:
     def _note(self, part: TrialPart, phase: Literal["agent", "verifier"]) -> None:
         """Write down how another process can go on with the trial from here."""
         plan, progress = self._plan, self._progress
-        if not isinstance(self._sandbox, Survives) or part.task.step is not None or self._control.replayed is not None:
+        sandbox = self._sandbox
+        if not isinstance(sandbox, Survives | None) or part.task.step is not None or self._control.replayed is not None:
             return
         note = UnderWay(
             trial=plan.trial,
             task=plan.task_name,
             seed=plan.seed,
             attempt=plan.attempt,
-            sandbox=self._sandbox.identity,
+            sandbox="" if sandbox is None else sandbox.identity,
             machine=self._machine,
             phase=phase,
             entered_at=time.time(),
@@ -271,13 +275,13 @@ class Trial:
         await all_of(self._work(part), self._backend.prepare(verifier))
 
     async def _work(self, part: TrialPart) -> None:
-        assert self._sandbox is not None
         cut = self._cut if len(self._progress.parts) == 1 else None
         part.agent_sec = cut.agent_sec if cut is not None else 0.0
         if cut is not None and cut.conversation is None:
             assert cut.note.outcome is not None
             part.report = AgentReport(cut.note.outcome, read_trajectory(part.directory))
             return
+        assert self._sandbox is not None
         self._enter("agent")
         await use_network(self._sandbox, agent_environment(part.task), "agent")
         started = time.monotonic() - part.agent_sec
@@ -314,7 +318,6 @@ class Trial:
         self._control.terminal = terminal
 
     async def _verify(self, part: TrialPart) -> Verdict:
-        assert self._sandbox is not None
         self._enter("verifier")
         started = time.monotonic()
         try:
@@ -322,7 +325,7 @@ class Trial:
             self._note(part, "verifier")
             if self._sandbox_config.snapshot and isinstance(self._sandbox, Snapshots):
                 await self._take_snapshot(self._sandbox, part)
-            part.verdict = verdict = await self._judge(part, self._sandbox)
+            part.verdict = verdict = await self._judge(part)
         except VerifierFailed as failure:
             part.verdict = failure
             raise
@@ -338,21 +341,27 @@ class Trial:
         if part.task.step is not None:
             kept[f"image of step {part.task.step.name}"] = kept["image"]
 
-    async def _judge(self, part: TrialPart, sandbox: Sandbox) -> Verdict:
+    async def _judge(self, part: TrialPart) -> Verdict:
         """Return the verdict of the task's verifier: in the agent's sandbox, or in a separate container."""
-        environment = verifier_environment(part.task)
+        sandbox, environment = self._sandbox, verifier_environment(part.task)
         if environment is None:
+            assert sandbox is not None
             return await self._verdict_in_sandbox(part, sandbox)
         assert self._plan.task is not None
         is_last = len(self._progress.parts) == len(self._plan.task.parts)
-        handover = await collect(
-            part.task, sandbox, part.directory, most_mb=self._verify_in.artifacts_mb, is_last=is_last
-        )
-        part.files.update(handover.files)
-        self._progress.out_of_memory = sandbox.ran_out_of_memory
-        if is_last and self._sandbox_config.keep == "none":
+        if sandbox is None:  # another process has collected everything
+            handover = read_handover(part.directory)
+        else:
+            handover = await collect(
+                part.task, sandbox, part.directory, most_mb=self._verify_in.artifacts_mb, is_last=is_last
+            )
+            part.files.update(handover.files)
+            self._progress.out_of_memory = sandbox.ran_out_of_memory
+        if sandbox is not None and is_last and self._sandbox_config.keep == "none":
             await self._collect_logs()
             await self._remove()
+            write_files(part.directory, None, {**self._progress.files, **part.files})
+            self._note(part, "verifier")
         verifier = self._verifier = SeparateVerifier(
             environment, lambda: self._backend.sandbox(environment, self._plan.trial)
         )

@@ -30,7 +30,7 @@ class UnderWay(Frozen):
     seed: int
     attempt: int
     sandbox: str
-    """Id of the sandbox for `Reopens.reopen`."""
+    """Id of the sandbox for `Reopens.reopen`; empty if a separate verifier needs it no more."""
     machine: str = ""
     phase: Literal["agent", "verifier"] = "agent"
     entered_at: float
