@@ -5,13 +5,14 @@ A full context is handled by the overflow policy (harness.history).
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from harness.checkpoint import Checkpoint, Checkpoints, Conversation, Counts
+from harness.checkpoint import Checkpoint, Checkpoints, Conversation, Counts, FollowedAgain
 from harness.clock import Clock
 from harness.errors import ContextLimitReached, FormatError, HarnessError, NeverAnswered, RequestTooLarge, TerminalLost
 from harness.history import IMPOSSIBLE_USAGE, PROMPT_TRUNCATED, History, make_room
@@ -86,8 +87,12 @@ class Agent:
         approval: Approval | None = None,
         on_checkpoint: Callable[[Checkpoint], None] = lambda _: None,
         before: Conversation | None = None,
+        again: FollowedAgain | None = None,
     ) -> None:
-        """`before` is the conversation to go on with; its state is passed to `on_checkpoint` as it changes."""
+        """`before` is the conversation to go on with; its state is passed to `on_checkpoint` as it changes.
+
+        `again` are steps to which the oversight has the replies.
+        """
         self._model = model
         self._terminal = terminal
         self._gate = TokenGate(defuses=neutralise_special_tokens, hide=hide)
@@ -113,7 +118,7 @@ class Agent:
         self._clock: Clock | None = None
         self._on_checkpoint = on_checkpoint
         self._checkpoints = Checkpoints(before)
-        self._before = before
+        self._before, self._again = before, again or FollowedAgain()
         if before is not None:
             self._restore(before)
 
@@ -123,7 +128,7 @@ class Agent:
         counts = Counts() if before is None else before.last.counts
         self._clock = Clock(
             self._limits.timeout_sec,
-            spent_sec=0.0 if before is None else before.spent_sec,
+            spent_sec=self._again.spent_sec if before is None else before.spent_sec,
             waited_sec=counts.waited_sec,
             replies=counts.replies,
         )
@@ -223,7 +228,9 @@ class Agent:
         else:
             await self._go_on(self._before)
         while True:
-            await self._step()
+            is_again = len(self._steps) < self._again.steps
+            with self._clock.stopped() if is_again and self._clock else contextlib.nullcontext():
+                await self._step()
 
     async def _step(self) -> None:
         index = len(self._steps) + 1
@@ -353,7 +360,8 @@ class Agent:
                 continue
             self._refusal = None
             reply = self._check_usage(reply)
-            model_sec = time.monotonic() - started
+            # A recorded reply keeps the time that it took.
+            model_sec = max(time.monotonic() - started, reply.latency_sec)
             return Step(index=index, reply=reply, model_sec=model_sec, warnings=self._take_warnings()), cramped
 
     async def _ask_for_step(self) -> tuple[Reply, bool]:

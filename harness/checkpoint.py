@@ -68,6 +68,15 @@ class Checkpoint(Frozen):
     interventions: tuple[Intervention, ...] = ()
 
 
+@dataclass(frozen=True)
+class FollowedAgain:
+    """The steps of a conversation that are followed again in a new terminal, at no cost of time."""
+
+    steps: int = 0
+    spent_sec: float = 0.0
+    """Working time that they took when they were followed first."""
+
+
 @dataclass
 class Conversation:
     """A conversation restored from its checkpoints and steps."""

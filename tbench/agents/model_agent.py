@@ -117,6 +117,7 @@ class ModelAgent:
             approval=self._approval,
             on_checkpoint=place.on_checkpoint,
             before=place.before,
+            again=place.again,
         )
         return await _work_at_terminal(place, terminal, agent)
 

@@ -79,6 +79,10 @@ class RewindPoint:
     version: int = 0
     """Version of the state that debuggers last received."""
     verdicts: tuple[VerdictSeen, ...] = ()
+    goes_on: bool = False
+    """Whether the trial goes on after a cut, so that it still counts."""
+    is_exact: bool = False
+    """Whether the trial begins anew if the replay differs."""
     hold_at: HoldPoint | None = "reply"
     """Point at which the trial waits after the replay. Unless that is at a reply, differences are also logged."""
 
@@ -156,7 +160,8 @@ class TrialControl:
 
     def __post_init__(self) -> None:
         self.replay_log = ReplayLog(self.rewind_point.replay if self.rewind_point is not None else ())
-        self.touched, self.is_new = self.rewind_point is not None, self.rewind_point is None
+        self.is_new = self.rewind_point is None
+        self.touched = self.rewind_point is not None and not self.rewind_point.goes_on
 
     def release(self) -> None:
         """Drop the log and the debugger: reference cycles would keep them in memory."""
@@ -179,6 +184,9 @@ class TrialControl:
                     await self.debugger.takeover.wait()
         if self.debugger is not None:
             await self.debugger.before_query(now, earlier)
+            if self.differs and self.rewind_point is not None and self.rewind_point.is_exact:
+                why = f"the replay in a new one differs at {self.differs}; it begins anew (--go-on replay goes on)"
+                raise TrialError("sandbox_lost", f"its container is gone, and {why}")
         messages, self.messages = self.messages, []
         now.messages = tuple(each for each in messages if isinstance(each, str))
         return messages

@@ -9,11 +9,17 @@ from pathlib import Path
 
 from harness.checkpoint import Conversation
 from tbench.agents.trial_agent import SaysWhyAnew, TrialAgent
-from tbench.errors import UsageError
+from tbench.config.settings import GoOn
+from tbench.errors import TrialError, UsageError
+from tbench.runs.control import RewindPoint
+from tbench.runs.replay_log import replay_steps
 from tbench.runs.trial_progress import Cut, TrialPlan
+from tbench.sandbox.backend import Reopens, Sandbox
+from tbench.sandbox.run_machine import RunMachine
 from tbench.sandbox.underway import UnderWay, forget, trials_under_way
 from tbench.storage.read_run import read_checkpoints, read_steps
 from tbench.storage.run_files import CHECKPOINTS_NAME, RECORDING_NAME, TRIAL_RESULT_NAME, trial_directory
+from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
 
@@ -68,9 +74,41 @@ def _read_cut(run: Path, note: UnderWay) -> Cut:
     files = [directory / name for name in (CHECKPOINTS_NAME, RECORDING_NAME)]
     written = [path.stat().st_mtime for path in files if path.exists()]
     cut_at = min(time.time(), max(note.entered_at, *written))
-    if note.phase == "verifier":
-        return Cut(note, cut_at)
-    if not (directory / CHECKPOINTS_NAME).exists():
-        raise ValueError("the model had not been asked yet")
-    conversation = Conversation.restore(read_checkpoints(directory), read_steps(directory), cut_at)
+    try:
+        conversation = Conversation.restore(read_checkpoints(directory), read_steps(directory), cut_at)
+    except (OSError, ValueError) as error:
+        if note.phase == "agent":
+            why = "the model had not been asked yet" if isinstance(error, FileNotFoundError) else str(error)
+            raise ValueError(why) from None
+        conversation = None
     return Cut(note, cut_at, conversation)
+
+
+# -- the container -------------------------------------------------------------------------------
+
+
+async def find_sandbox(task: Task, cut: Cut, machine: RunMachine) -> Sandbox | None:
+    """Return the sandbox of a trial that was cut; None if it is gone. Raises TrialError if that is unknown."""
+    if not isinstance(machine.backend, Reopens) or machine.name != cut.note.machine:
+        return None
+    try:
+        return await machine.backend.reopen(agent_environment(task), cut.note.trial, cut.note.sandbox)
+    except TrialError as error:
+        if error.type == "sandbox_lost":
+            return None
+        raise
+
+
+def replay_of(cut: Cut, attempt: int, mode: GoOn) -> RewindPoint:
+    """Return the replay of a trial whose sandbox is gone. Raises UsageError if it cannot be replayed."""
+    if mode == "anew":
+        raise UsageError("--go-on anew")
+    if (conversation := cut.conversation) is None:
+        raise UsageError("it has no recorded replies")
+    pending = [conversation.last.pending] if conversation.last.pending is not None else []
+    steps = [*conversation.steps, *pending]
+    done, step = len(conversation.steps), conversation.step
+    (known,) = replay_steps(steps, conversation.interventions, conversation.compactions)
+    if pending:
+        known = [*known[:done], replace(known[done], observation=None)]
+    return RewindPoint(attempt, step, (known,), goes_on=True, is_exact=mode == "exact", hold_at=None)

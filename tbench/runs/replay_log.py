@@ -5,7 +5,7 @@ The replay repeats the same replies and decisions in another container.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from harness.checkpoint import shared_length
 from harness.errors import ContextLimitReached
 from harness.model import Model
 from harness.oversight import Approved, Decision, Declined, Query
-from harness.trajectory import Intervention, Message, Reply, Step, Trajectory
+from harness.trajectory import Compaction, Intervention, Message, Reply, Step, Trajectory
 from tbench.divergence import first_difference
 from tbench.errors import UsageError
 
@@ -166,13 +166,22 @@ def replay_steps_before(step: int, steps: Sequence[Step], trajectory: Trajectory
     """Return the steps to replay before `step`. Raises UsageError if it cannot be done."""
     if not 1 <= step <= len(steps):
         raise UsageError(f"has {len(steps)} steps, so there is no step {step}")
-    interventions: dict[int, list[Intervention]] = {}
-    for each in trajectory.interventions if trajectory is not None else ():
-        interventions.setdefault(each.step, []).append(each)
-    for compaction in trajectory.compactions if trajectory is not None else ():
-        if (at := compaction.step) < step:
-            raise UsageError(f"its history was compacted at step {at}; choose a step up to {at}")
-    return (tuple(_replay_step(each, interventions) for each in steps[: step - 1]),)
+    known = trajectory or Trajectory(protocol="")
+    compactions = [each for each in known.compactions if each.step < step]
+    return replay_steps(steps[: step - 1], known.interventions, compactions)
+
+
+def replay_steps(
+    steps: Sequence[Step], interventions: Iterable[Intervention], compactions: Sequence[Compaction]
+) -> tuple[ReplaySteps, ...]:
+    """Return steps as they are replayed. Raises UsageError if they cannot be."""
+    by_step: dict[int, list[Intervention]] = {}
+    for each in interventions:
+        by_step.setdefault(each.step, []).append(each)
+    if compactions:
+        at = compactions[0].step
+        raise UsageError(f"its history was compacted at step {at}; choose a step up to {at}")
+    return (tuple(_replay_step(each, by_step) for each in steps),)
 
 
 def _replay_step(step: Step, interventions: Mapping[int, Sequence[Intervention]]) -> ReplayStep:

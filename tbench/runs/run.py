@@ -21,6 +21,7 @@ from tbench.agents.trial_agent import TrialAgent
 from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status, replies_fields
 from tbench.config.limits_in_force import EARLIER, lacking_limits
 from tbench.config.settings import SandboxConfig, Verify, VerifyConfig
+from tbench.config.values import duration_sec
 from tbench.control.listener import listening
 from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialSettled
@@ -41,10 +42,21 @@ from tbench.runs.preflight import (
 from tbench.runs.redaction import make_redactor
 from tbench.runs.spare_capacity import Calibrator, SpareCapacity, calibrating
 from tbench.runs.stop_policy import EndpointGate, StopPolicy
-from tbench.runs.trial_progress import TrialPlan, phase_event
-from tbench.sandbox.backend import Backend, Compares, Copies, HoldsImages, Keeps, Snapshots, open_backend, require
+from tbench.runs.trial_progress import Cut, TrialPlan, phase_event
+from tbench.sandbox.backend import (
+    Backend,
+    Compares,
+    Copies,
+    HoldsImages,
+    Keeps,
+    Sandbox,
+    Snapshots,
+    open_backend,
+    require,
+)
 from tbench.sandbox.container_proxy import container_proxy
-from tbench.sandbox.run_machine import run_machines_of
+from tbench.sandbox.run_machine import RunMachine, run_machines_of
+from tbench.sandbox.underway import forget
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import withheld_variables_note
 from tbench.tasks.environment import agent_environment, verifier_environment
@@ -210,7 +222,7 @@ class Run:
                 return
             assert result.error is not None
             retries.limit += result.error.type == REWOUND
-            plan = replace(plan, attempt=plan.attempt + 1, cut=None)
+            plan = replace(plan, attempt=result.attempt + 1, cut=None)
 
     async def _attempt(self, plan: TrialPlan, retries: RetryBudget) -> TrialResult | None:
         """Run one attempt; return None if the run is stopping."""
@@ -225,8 +237,11 @@ class Run:
                     return None
                 assert budget.node is not None
                 retries.start_on(budget.node)
+                found: Sandbox | None = None
+                if plan.cut is not None:
+                    plan, found = await self._find_cut(plan, plan.cut, budget.node)
                 with self.control.trial(plan) as controlled:
-                    trial = self._trial(plan, retries, controlled)
+                    trial = self._trial(plan, retries, controlled, found)
                     tear_down = await trial.run(queue_sec=time.monotonic() - queued)
                 assert trial.result is not None
                 retries.record(trial.result.error)
@@ -249,7 +264,33 @@ class Run:
             await asyncio.wait(self._teardowns, return_when=asyncio.FIRST_COMPLETED)
         return trial.result
 
-    def _trial(self, plan: TrialPlan, retries: RetryBudget, controlled: TrialControl) -> Trial:
+    async def _find_cut(self, plan: TrialPlan, cut: Cut, machine: RunMachine) -> tuple[TrialPlan, Sandbox | None]:
+        """Find the sandbox of a trial that was cut, or else prepare its replay, or let it begin anew."""
+        from tbench.runs.going_on import find_sandbox, replay_of
+
+        name = f"{plan.task_name}/{plan.seed}"
+        try:
+            assert plan.task is not None
+            if not cut.note.sandbox or (found := await find_sandbox(plan.task, cut, machine)) is not None:
+                return plan, found if cut.note.sandbox else None
+            why = "its container is gone"
+        except TrialError as error:
+            why = str(error)
+        attempts = self._store.attempts(plan.task_name, plan.seed)
+        plan = replace(plan, attempt=max(attempts, default=0) + 1)
+        try:
+            replay = replay_of(cut, plan.attempt, self._plan.config.schedule.go_on)
+            self.control.rewinds[plan.trial] = (name, replay)
+            self._events.emit(Note(text=f"{name}: {why}; its {replay.step - 1} steps are followed again in a new one"))
+            return plan, None
+        except UsageError as error:
+            self._events.emit(Note(text=f"{name} begins anew: {why}, and {error}"))
+            forget(self._store.path, plan.trial)
+            return replace(plan, cut=None), None
+
+    def _trial(
+        self, plan: TrialPlan, retries: RetryBudget, controlled: TrialControl, found: Sandbox | None = None
+    ) -> Trial:
         from tbench.runs.trial import Trial
 
         node = retries.node
@@ -270,6 +311,8 @@ class Run:
             verify=self._plan.config.verify,
             sandbox=self._plan.config.sandbox,
             control=controlled,
+            keep_cut_sec=duration_sec(self._plan.config.schedule.keep_cut),
+            found=found,
         )
 
     def _on_teardown_done(self, teardown: asyncio.Task[None]) -> None:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from harness.checkpoint import FollowedAgain
 from harness.concurrency import all_of
 from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
 from tbench.config.settings import SandboxConfig, VerifyConfig
@@ -27,7 +28,7 @@ from tbench.runs.preflight import why_not_runnable
 from tbench.runs.redaction import make_redactor
 from tbench.runs.task_steps import TrialPart, prepare_step, why_stopped
 from tbench.runs.trial_progress import Cut, TrialPlan, TrialProgress, phase_event
-from tbench.sandbox.backend import Backend, HasLogs, Keeps, Reopens, Sandbox, Snapshots, Survives, use_network
+from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, Survives, use_network
 from tbench.sandbox.run_machine import RunMachine
 from tbench.sandbox.underway import UnderWay, forget
 from tbench.storage.read_run import read_trajectory
@@ -46,7 +47,6 @@ from tbench.verify.verifier import Verdict, VerifierFailed
 if TYPE_CHECKING:
     from harness.terminal import Terminal
 
-_KEEP_SEC = 24 * 3600.0
 _SANDBOX_GONE = frozenset({"sandbox_lost", "engine_unreachable"})
 """Errors after which no sandbox is left to collect from."""
 
@@ -73,10 +73,14 @@ class Trial:
         sandbox: SandboxConfig | None = None,
         control: TrialControl | None = None,
         node: RunMachine | None = None,
+        keep_cut_sec: float = 0.0,
+        found: Sandbox | None = None,
     ) -> None:
         """`node` is the machine, if the backend has several; clients control the trial through `control`.
 
         `verify` says where the verifier runs (by default in the agent's sandbox), `sandbox` what is kept of the trial.
+        `found` is the sandbox that another process has left, if the plan goes on in it; after a cut, this one's is kept
+        for `keep_cut_sec`.
         """
         self.result: TrialResult | None = None
         """Result of the attempt; None until the verdict is on disk."""
@@ -94,12 +98,15 @@ class Trial:
         self._host = host
         self._control = control or TrialControl(plan)
         self._node = node
+        self._keep_cut_sec = keep_cut_sec
+        self._replayed: int | None = None
+        """Number of replies that are replayed after a cut, until they are followed."""
         self._observed: Observation | None = None
         self._sandbox: Sandbox | None = None
         self._verifier: SeparateVerifier | None = None
         self._hide_own = make_redactor([plan.task])
         self._progress = TrialProgress(plan)
-        self._cut = plan.cut
+        self._cut, self._found = plan.cut, found
         self._queue_sec, self._started_at, self._started = 0.0, datetime.now(UTC), time.monotonic()
 
     def _hide(self, text: str) -> str:
@@ -175,7 +182,9 @@ class Trial:
         if before:
             self._agent = self._make_agent()
         directory = self._directory if step is None else step_directory(self._directory, step.name)
-        conversation = self._cut.conversation if self._cut is not None and not before else None
+        conversation = None
+        if self._cut is not None and self._is_attached and not (before or self._cut.has_worked):
+            conversation = self._cut.conversation
         self._progress.parts.append(TrialPart(task, self._agent, directory, before=conversation))
         if step is not None:
             self._emit_step(step.name)
@@ -207,8 +216,8 @@ class Trial:
             part.prepare_sec = time.monotonic() - started
 
     async def _start(self, task: Task) -> None:
-        if (cut := self._cut) is not None:
-            await self._attach(task, cut)
+        if (cut := self._cut) is not None and self._is_attached:
+            self._attach(cut)
             return
         started = time.monotonic()
         try:
@@ -218,18 +227,19 @@ class Trial:
         self._progress.image_id = self._backend.image_ids.get(task.name)
         self._progress.image_origin = self._backend.image_origins.get(task.name)
 
-    async def _attach(self, task: Task, cut: Cut) -> None:
-        """Find the sandbox that another process has left. Raises TrialError if it is gone."""
+    @property
+    def _is_attached(self) -> bool:
+        """Whether the trial goes on with what another process has left, without a replay."""
+        return self._cut is not None and (self._found is not None or not self._cut.note.sandbox)
+
+    def _attach(self, cut: Cut) -> None:
+        """Go on in the sandbox that another process has left; there is none if the verifier needs it no more."""
         note, progress = cut.note, self._progress
         progress.sandbox_sec = note.sandbox_sec
         progress.image_id, progress.image_origin = note.image_id, note.image_origin
-        progress.went_on = cut.went_on()
+        progress.went_on = cut.went_on("attached")
         self._control.touched |= note.human_touched
-        if not note.sandbox:
-            return
-        if not isinstance(self._backend, Reopens) or note.machine != self._machine:
-            raise TrialError("sandbox_lost", f"its container is on another machine ({note.machine or 'this one'})")
-        self._sandbox = await self._backend.reopen(agent_environment(task), note.trial, note.sandbox)
+        self._sandbox = self._found
 
     @property
     def _machine(self) -> str:
@@ -238,8 +248,10 @@ class Trial:
     def _note(self, part: TrialPart, phase: Literal["agent", "verifier"]) -> None:
         """Write down how another process can go on with the trial from here."""
         plan, progress = self._plan, self._progress
-        sandbox = self._sandbox
-        if not isinstance(sandbox, Survives | None) or part.task.step is not None or self._control.replayed is not None:
+        sandbox, rewind = self._sandbox, self._control.rewind_point
+        if not isinstance(sandbox, Survives | None) or part.task.step is not None or self._keep_cut_sec <= 0:
+            return
+        if rewind is not None and not rewind.goes_on:
             return
         note = UnderWay(
             trial=plan.trial,
@@ -250,7 +262,7 @@ class Trial:
             machine=self._machine,
             phase=phase,
             entered_at=time.time(),
-            keep_sec=_KEEP_SEC,
+            keep_sec=self._keep_cut_sec,
             started_at=self._started_at,
             queue_sec=self._queue_sec,
             sandbox_sec=progress.sandbox_sec,
@@ -277,7 +289,7 @@ class Trial:
     async def _work(self, part: TrialPart) -> None:
         cut = self._cut if len(self._progress.parts) == 1 else None
         part.agent_sec = cut.agent_sec if cut is not None else 0.0
-        if cut is not None and cut.conversation is None:
+        if cut is not None and cut.has_worked and self._is_attached:
             assert cut.note.outcome is not None
             part.report = AgentReport(cut.note.outcome, read_trajectory(part.directory))
             return
@@ -287,7 +299,8 @@ class Trial:
         started = time.monotonic() - part.agent_sec
         if part.before is not None:
             self._control.replay_log.go_on(part.before.steps, part.before.last.pending)
-        self._note(part, "agent")
+        if self._cut is None or self._is_attached:
+            self._note(part, "agent")
         workplace = Workplace(
             task=part.task,
             sandbox=self._sandbox,
@@ -299,6 +312,7 @@ class Trial:
             oversight=self._control,
             on_terminal=self._on_terminal,
             before=part.before,
+            again=self._followed_again(),
             on_checkpoint=part.checkpoints.append,
         )
         agent = ActiveAgent(part.task, self._sandbox, part.agent.partial, part.directory)
@@ -313,6 +327,14 @@ class Trial:
             part.agent_sec = time.monotonic() - started
             part.log.close()
             part.checkpoints.close()
+
+    def _followed_again(self) -> FollowedAgain | None:
+        """Return the steps that are replayed because the sandbox of another process is gone, if any."""
+        if self._cut is None or self._is_attached or self._cut.conversation is None:
+            return None
+        conversation = self._cut.conversation
+        self._replayed = len(conversation.steps) + (conversation.last.pending is not None)
+        return FollowedAgain(len(conversation.steps), conversation.spent_sec)
 
     def _on_terminal(self, terminal: Terminal | None) -> None:
         self._control.terminal = terminal
@@ -379,7 +401,7 @@ class Trial:
         await use_network(sandbox, agent_environment(part.task), "verifier")
         oracle = await asyncio.to_thread(self._oracle)
         is_oracle = self._agent.name == "oracle"
-        again = self._cut is not None and self._cut.conversation is None
+        again = self._cut is not None and self._cut.has_worked and self._is_attached
         verdict = await verify_by(
             self._verify_in.mode, part.task, sandbox, again=again, oracle=oracle, is_oracle=is_oracle
         )
@@ -397,6 +419,8 @@ class Trial:
         started = self._started
         await self._collect_logs()
         await self._keep()
+        if self._cut is not None and not self._is_attached:
+            self._progress.went_on = self._cut.went_on("replayed", self._control.differs)
         if (replayed := self._control.replayed) is not None:
             self._progress.files[REPLAYED_NAME] = (json.dumps(replayed) + "\n").encode()
         result = self._progress.result(
@@ -505,5 +529,9 @@ class Trial:
         self._events.emit(phase_event(self._plan, phase))
 
     def _on_step(self, step: int, line: str) -> None:
+        if self._replayed is not None and step > self._replayed:
+            # Until here, another replay would have begun with the note of the replayed attempt.
+            self._replayed = None
+            self._note(self._progress.parts[-1], "agent")
         shown = one_line(self._hide(line), 200)
         self._events.emit(TrialStep(trial=self._plan.trial, attempt=self._plan.attempt, step=step, line=shown))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.checkpoint import Conversation
 from harness.reply_stats import ReplyStats
-from harness.trajectory import Step, Usage
+from harness.trajectory import Usage
 from tbench.events import Phase, TrialPhase
 from tbench.results import ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult, WentOn
 from tbench.sandbox.underway import UnderWay
@@ -27,7 +27,7 @@ class Cut:
     cut_at: float
     """Unix time at which its process is known to have worked last."""
     conversation: Conversation | None = None
-    """The agent's conversation; None once the agent had ended."""
+    """The agent's conversation; None if it has none."""
 
     @property
     def phase_sec(self) -> float:
@@ -42,18 +42,19 @@ class Cut:
     @property
     def agent_sec(self) -> float:
         """Time that the agent had taken."""
-        return self.note.agent_sec + (0.0 if self.conversation is None else self.phase_sec)
+        return self.note.agent_sec + (0.0 if self.has_worked else self.phase_sec)
 
     @property
-    def pending(self) -> Step | None:
-        """The step whose reply had arrived, but had not been followed to its end."""
-        return None if self.conversation is None else self.conversation.last.pending
+    def has_worked(self) -> bool:
+        """Whether the agent had ended."""
+        return self.note.phase == "verifier"
 
-    def went_on(self) -> tuple[WentOn, ...]:
-        """Return all cuts of the trial, if its container is still there."""
-        if self.conversation is None:
+    def went_on(self, how: Literal["attached", "replayed"], differs: str = "") -> tuple[WentOn, ...]:
+        """Return all cuts of the trial, with the one after which it goes on."""
+        if how == "attached" and self.has_worked:
             return (*self.note.went_on, WentOn(at_step=0, how="verifier"))
-        return (*self.note.went_on, WentOn(at_step=self.conversation.step, how="attached"))
+        step = self.conversation.step if self.conversation is not None else 0
+        return (*self.note.went_on, WentOn(at_step=step, how=how, differs=differs))
 
 
 @dataclass(frozen=True)

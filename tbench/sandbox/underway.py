@@ -74,14 +74,16 @@ def trials_under_way(run: Path) -> Iterator[UnderWay]:
             yield UnderWay.model_validate_json(path.read_bytes())
 
 
-def why_kept(run: Path, trial: str) -> tuple[str, bool]:
-    """Return why the sandbox of a trial whose process is gone is kept, and whether its run goes on.
+def why_kept(run: Path, trial: str, sandbox: str = "") -> tuple[str, bool]:
+    """Return why the `sandbox` of a trial whose process is gone is kept, and whether its run goes on.
 
-    The text is empty if it is not kept.
+    The text is empty if it is not kept. Without an id, it is a part of a sandbox, such as a network.
     """
     path = _path(run, trial)
     try:
         note, written_at = UnderWay.model_validate_json(path.read_bytes()), path.stat().st_mtime
+        if sandbox and sandbox != note.sandbox:
+            return "", False  # from before a replay
         with (run / _JOURNAL).open("rb") as journal:
             if is_held(run / _JOURNAL, journal.fileno()):
                 return f"{run} goes on", True

@@ -23,6 +23,8 @@ from tbench.sandbox.docker.owner import (
     LABEL_DIRECTORY,
     LABEL_IMAGE,
     LABEL_OWNER,
+    LABEL_PROJECT,
+    LABEL_ROUTER,
     LABEL_RUN,
     LABEL_SHARED,
     LABEL_SNAPSHOT,
@@ -215,7 +217,9 @@ def _with_reason_to_keep(item: Leftover, labels: dict[str, str], scope: Scope, *
     if life is OwnerState.ALIVE:
         return replace(item, why_kept=why, live=True)
     if life is OwnerState.GONE and not scope.everything and (directory := labels.get(LABEL_DIRECTORY)):
-        why_cut, goes_on = why_kept(Path(directory), labels.get(LABEL_TRIAL, ""))
+        is_part = item.kind != "container" or not {LABEL_PROJECT, LABEL_ROUTER}.isdisjoint(labels)
+        sandbox = "" if is_part else item.identity
+        why_cut, goes_on = why_kept(Path(directory), labels.get(LABEL_TRIAL, ""), sandbox)
         if why_cut and (goes_on or not scope.kept):
             return replace(item, why_kept=why_cut, live=True)
     if kept and not (scope.everything or scope.kept):
