@@ -36,6 +36,7 @@ from tbench.config.values import (
     validate_duration,
     validate_proxy_choice,
     validate_shard,
+    validate_time,
 )
 
 NetworkChoice = Literal["task", "none", "bridge"]
@@ -437,6 +438,10 @@ class ScheduleConfig(Frozen):
     """What a trial does after a cut if its container is gone: the recorded replies are followed again in a new one, and
     the model is asked from there on. If its terminal then shows something else, `exact` begins the trial anew, and
     `replay` goes on with a mark; `anew` always begins anew."""
+    stop_after: Annotated[str | None, AfterValidator(validate_duration), Option(("--for",), metavar="TIME")] = None
+    """Stop the run after a time such as 8h; its running trials can go on with `tbench resume`."""
+    stop_at: Annotated[str | None, AfterValidator(validate_time), Option(("--until",), metavar="HH:MM")] = None
+    """Stop the run at a time of day, such as 06:00, in the same way."""
     keep_cut: Annotated[str, AfterValidator(validate_duration), Option(metavar="TIME")] = "24h"
     """Time for which the containers of a run are kept after a cut, such as 90m or 24h; 0 removes them."""
 

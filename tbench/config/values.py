@@ -164,7 +164,15 @@ def duration_sec(text: str) -> float:
     return float(found[1]) * _UNIT_SEC[found[2]]
 
 
-def validate_duration(text: str) -> str:
-    """Return a duration unchanged. Raises ValueError if it is none."""
-    duration_sec(text)
+def validate_duration(text: str | None) -> str | None:
+    """Return a duration, or None, unchanged. Raises ValueError for another text."""
+    if text is not None:
+        duration_sec(text)
+    return text
+
+
+def validate_time(text: str | None) -> str | None:
+    """Return a time of day, or None, unchanged. Raises ValueError for another text."""
+    if text is not None and re.fullmatch(r"([01]?\d|2[0-3]):[0-5]\d", text) is None:
+        raise ValueError(f"{text!r}: write hours and minutes, such as 06:00")
     return text

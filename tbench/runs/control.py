@@ -20,6 +20,7 @@ from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialSettled,
 from tbench.results import TrialResult
 from tbench.runs.pool import Slots
 from tbench.runs.replay_log import ReplayLog, ReplayStep, ReplaySteps
+from tbench.runs.stop_policy import PlannedStop
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
@@ -118,6 +119,8 @@ class TrialControl:
     """Holds all trials of the run while it is closed."""
     say: Callable[[str], None] = lambda _: None
     """Shows a message to the user of the run."""
+    stop: PlannedStop = field(default_factory=PlannedStop)
+    """Planned stop of the run."""
     rewind_point: RewindPoint | None = None
     """Replay with which this attempt begins; None for a fresh one."""
     holds_first_query: bool = False
@@ -299,6 +302,7 @@ class RunControl:
         hold_at: HoldPoint | None = None,
         replay: Sequence[ReplaySteps] = (),
         say: Callable[[str], None] = lambda _: None,
+        stop: PlannedStop | None = None,
     ) -> None:
         """Make debuggers with `make_debugger` on demand, or with `debugs_all` as each trial begins.
 
@@ -320,6 +324,7 @@ class RunControl:
         self.start_gate, self.run_gate = PauseGate(), PauseGate()
         self._make_debugger, self._debugs_all = make_debugger, debugs_all or hold_at == "reply" or bool(replay)
         self._hold_at, self._replay, self._say = hold_at, replay, say
+        self.stop = stop or PlannedStop()
 
     async def may_start(self) -> None:
         """Wait until another trial may start."""
@@ -331,7 +336,8 @@ class RunControl:
         _, rewind_point = self.rewinds.pop(plan.trial, ("", None))
         if rewind_point is None and self._replay:
             rewind_point = RewindPoint(plan.attempt, len(self._replay[-1]) + 1, self._replay, hold_at=self._hold_at)
-        trial = TrialControl(plan, self.run_gate, self._say, rewind_point, holds_first_query=self._hold_at == "query")
+        trial = TrialControl(plan, self.run_gate, self._say, self.stop, rewind_point)
+        trial.holds_first_query = self._hold_at == "query"
         self.trials[plan.trial] = trial
         if self._debugs_all or rewind_point is not None:
             self.get_debugger(trial)

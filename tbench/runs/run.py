@@ -41,7 +41,7 @@ from tbench.runs.preflight import (
 )
 from tbench.runs.redaction import make_redactor
 from tbench.runs.spare_capacity import Calibrator, SpareCapacity, calibrating
-from tbench.runs.stop_policy import EndpointGate, StopPolicy
+from tbench.runs.stop_policy import EndpointGate, PlannedStop, StopPolicy
 from tbench.runs.trial_progress import Cut, TrialPlan, phase_event
 from tbench.sandbox.backend import (
     Backend,
@@ -88,6 +88,8 @@ class RunOutcome:
     """Whether the run was cancelled before all its trials had ended."""
     stopped: str | None = None
     """Why the run stopped early; None if it did not."""
+    planned_stop: str = ""
+    """Why the run was interrupted so that its trials can go on; empty if it was not."""
 
 
 class Run:
@@ -107,6 +109,7 @@ class Run:
         hold_at: HoldPoint | None = None,
         replay: Sequence[ReplaySteps] = (),
         pace: Pace | None = None,
+        stop: PlannedStop | None = None,
     ) -> None:
         """Take an open `backend`. `plans` replaces the plan's tasks × seeds.
 
@@ -149,6 +152,7 @@ class Run:
             hold_at=hold_at,
             replay=replay,
             say=say,
+            stop=stop,
         )
         """Remote control of the run."""
         demands = [(plan, self._demand(plan)) for plan in self._plans]
@@ -415,6 +419,7 @@ async def execute_run(
     pace: Pace | None = None,
     calibrates: Calibrator | None = None,
     on_end: Callable[[RunOutcome], None] = lambda _: None,
+    stop: PlannedStop | None = None,
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
@@ -445,6 +450,7 @@ async def execute_run(
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials are kept, {len(plans)} to run")
         store.write_document(document)
     status: Status = "failed"
+    stop = stop or PlannedStop()
     calibrated = _CalibratedRun(tasks, backend, store, events, standing, document, calibrates)
     try:
         # Emitted before the first trial begins: making engine and images ready is part of the run.
@@ -472,15 +478,18 @@ async def execute_run(
                 hold_at=hold_at,
                 replay=replay,
                 pace=pace,
+                stop=stop,
             )
-            async with listening(directory, partial(_serve_control, run.control), say):
-                await calibrated.execute(run)
+            with stop.stopping(config.schedule):
+                async with listening(directory, partial(_serve_control, run.control), say):
+                    await calibrated.execute(run)
         status = _status(calibrated.outcome)
     except asyncio.CancelledError:
         status = _status(calibrated.outcome)
         raise
     finally:
-        outcome = replace(calibrated.outcome, results=[*calibrated.standing, *calibrated.outcome.results])
+        results = [*calibrated.standing, *calibrated.outcome.results]
+        outcome = replace(calibrated.outcome, results=results, planned_stop=stop.reason)
         ending = {
             **replies_fields(plan, outcome.results),
             "status": status,

@@ -99,6 +99,8 @@ class Trial:
         self._control = control or TrialControl(plan)
         self._node = node
         self._keep_cut_sec = keep_cut_sec
+        self._is_noted = False
+        """Whether another process can go on with the trial."""
         self._replayed: int | None = None
         """Number of replies that are replayed after a cut, until they are followed."""
         self._observed: Observation | None = None
@@ -130,7 +132,7 @@ class Trial:
             self._progress.evidence.update(error.files)
             self._hide_secrets_in_traceback()
         except asyncio.CancelledError:
-            await self._remove()
+            await self._leave()
             raise
         except Exception as error:  # noqa: BLE001 - a bug costs its trial, is reported, and makes the run exit with 1
             self._fail(TrialError("internal", f"{type(error).__name__}: {error}"))
@@ -276,6 +278,7 @@ class Trial:
         )
         with contextlib.suppress(OSError):  # then the trial begins anew after a cut
             note.write(self._store.path)
+            self._is_noted = True
 
     async def _work_while_preparing(self, part: TrialPart) -> None:
         """Let the agent work, and meanwhile pull or build the image of a separate verifier."""
@@ -518,10 +521,21 @@ class Trial:
         """Sandboxes of this trial that still exist."""
         return [each for each in (self._sandbox, self._verifier) if each is not None]
 
+    async def _leave(self) -> None:
+        """Leave the sandbox to the process that will go on with the trial, if the stop was planned; else remove it."""
+        sandbox = self._sandbox
+        if self._control.stop.reason and self._is_noted and isinstance(sandbox, Survives):
+            self._sandbox = None
+            with contextlib.suppress(TrialError):
+                await asyncio.shield(sandbox.pause())
+        await self._remove()
+
     async def _remove(self) -> None:
-        left, self._sandbox, self._verifier = self._sandboxes, None, None
-        if left:
+        left, sandbox = self._sandboxes, self._sandbox
+        self._sandbox = self._verifier = None
+        if sandbox is not None:
             forget(self._store.path, self._plan.trial)
+        if left:
             # Shielded: a cancelled trial leaves no container behind, either.
             await asyncio.shield(asyncio.gather(*(each.remove() for each in left)))
 

@@ -185,6 +185,9 @@ class Survives(Protocol):
     def identity(self) -> str:
         """Id for `Reopens.reopen`."""
 
+    async def pause(self) -> None:
+        """Stop its processes until it is reopened, if that is possible. Raises TrialError."""
+
 
 @runtime_checkable
 class HasServices(Protocol):
