@@ -180,6 +180,7 @@ class Agent:
         self._steps, self._compactions = list(before.steps), list(before.compactions)
         self._supervisor.restore(before.interventions, before.steps, self._parse)
         self._usage, self._warnings = counts.usage, Counter(counts.warnings)
+        self._pending_warnings = list(counts.next_warnings)
         self._format_errors, self._claimed = counts.format_errors, counts.claimed
         self._compactions_in_a_row = counts.compactions_in_a_row
 
@@ -189,6 +190,7 @@ class Agent:
         counts = Counts(
             usage=self._usage,
             warnings=dict(self._warnings),
+            next_warnings=tuple(self._pending_warnings),
             format_errors=self._format_errors,
             compactions_in_a_row=self._compactions_in_a_row,
             claimed=self._claimed,
@@ -421,7 +423,6 @@ class Agent:
         )
         if done is not None:
             self._compactions.append(done)
-            self._save()
             self._end_if_out_of_tokens(None)
         if done is None or done.tokens_after >= done.tokens_before:
             raise self._context_full()
@@ -429,6 +430,7 @@ class Agent:
             f"context_compacted: {done.policy} shortened the history from about {done.tokens_before} "
             f"to {done.tokens_after} tokens."
         )
+        self._save()
 
     def _context_full(self) -> Exception:
         """Return the exception that ends an agent whose history cannot be shortened."""

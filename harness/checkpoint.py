@@ -31,6 +31,8 @@ class Counts(Frozen):
 
     usage: Usage = Usage()
     warnings: dict[str, int] = Field(default={})
+    next_warnings: tuple[str, ...] = ()
+    """Warnings to be recorded with the next step."""
     format_errors: int = 0
     """Number of unusable replies in a row."""
     compactions_in_a_row: int = 0
