@@ -5,12 +5,14 @@ A full context is handled by the overflow policy (harness.history).
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from harness.checkpoint import Checkpoint, Checkpoints, Conversation, Counts, FollowedAgain
 from harness.clock import Clock
 from harness.errors import ContextLimitReached, FormatError, HarnessError, NeverAnswered, RequestTooLarge, TerminalLost
 from harness.history import IMPOSSIBLE_USAGE, PROMPT_TRUNCATED, History, make_room
@@ -86,7 +88,14 @@ class Agent:
         oversight: Oversight | None = None,
         approval: Approval | None = None,
         earlier: Agent | None = None,
+        on_checkpoint: Callable[[Checkpoint], None] = lambda _: None,
+        before: Conversation | None = None,
+        again: FollowedAgain | None = None,
     ) -> None:
+        """`before` is the conversation to go on with; its state is passed to `on_checkpoint` as it changes.
+
+        `again` are steps to which the oversight has the replies.
+        """
         self._model = model
         self._terminal = terminal
         self._earlier: History | None = earlier.history if earlier is not None else None
@@ -112,10 +121,22 @@ class Agent:
         self._refusal: ContextLimitReached | None = None
         self._claimed = False
         self._clock: Clock | None = None
+        self._on_checkpoint = on_checkpoint
+        self._checkpoints = Checkpoints(before)
+        self._before, self._again = before, again or FollowedAgain()
+        if before is not None:
+            self._restore(before)
 
     async def run(self, instruction: str) -> Trajectory:
         """Step until an outcome. Raises EndpointError, RequestTooLarge, and the cause if there was no reply at all."""
-        self._clock = Clock(self._limits.timeout_sec)
+        before = self._before
+        counts = Counts() if before is None else before.last.counts
+        self._clock = Clock(
+            self._limits.timeout_sec,
+            spent_sec=self._again.spent_sec if before is None else before.spent_sec,
+            waited_sec=counts.waited_sec,
+            replies=counts.replies,
+        )
         try:
             async with self._clock:
                 await self._converse(instruction)
@@ -161,7 +182,69 @@ class Agent:
         if self._clock is not None:
             self._clock.extend(seconds)
 
+    # -- going on --------------------------------------------------------------------------------
+
+    def _restore(self, before: Conversation) -> None:
+        """Continue a conversation that another process has begun."""
+        counts = before.last.counts
+        self._history.restore(before.messages, before.opening, before.last.history)
+        self._steps, self._compactions = list(before.steps), list(before.compactions)
+        self._supervisor.restore(before.interventions, before.steps, self._parse)
+        self._usage, self._warnings = counts.usage, Counter(counts.warnings)
+        self._pending_warnings = list(counts.next_warnings)
+        self._format_errors, self._claimed = counts.format_errors, counts.claimed
+        self._compactions_in_a_row = counts.compactions_in_a_row
+
+    def _save(self, pending: Step | None = None, *, overflows: bool = False, reviewed: bool = False) -> None:
+        """Pass on the state before a query, or before the `pending` reply is followed."""
+        assert self._clock is not None
+        counts = Counts(
+            usage=self._usage,
+            warnings=dict(self._warnings),
+            next_warnings=tuple(self._pending_warnings),
+            format_errors=self._format_errors,
+            compactions_in_a_row=self._compactions_in_a_row,
+            claimed=self._claimed,
+            spent_sec=round(self._clock.spent_sec, 3),
+            waited_sec=round(self._clock.waited_sec, 3),
+            replies=self._clock.replies,
+        )
+        self._on_checkpoint(
+            self._checkpoints.make(
+                self._history.messages,
+                self._history.opening,
+                self._compactions,
+                self._supervisor.interventions,
+                steps=len(self._steps) - (pending is not None),
+                pending=pending,
+                overflows=overflows,
+                reviewed=reviewed,
+                history=self._history.counts,
+                counts=counts,
+            )
+        )
+
+    async def _go_on(self, before: Conversation) -> None:
+        """Follow the reply that another process has received, if there is one."""
+        if (pending := before.last.pending) is None:
+            return
+        self._on_step(pending.index)
+        self._steps.append(pending)
+        await self._follow_whole(pending, before.last.overflows, before.last.reviewed)
+
     async def _converse(self, instruction: str) -> None:
+        if self._before is not None:
+            await self._go_on(self._before)
+        else:
+            await self._begin(instruction)
+            self._save()
+        while True:
+            is_again = len(self._steps) < self._again.steps
+            with self._clock.stopped() if is_again and self._clock else contextlib.nullcontext():
+                await self._step()
+
+    async def _begin(self, instruction: str) -> None:
+        """Begin a conversation, or go on with the one of the step before."""
         view = await self._terminal.view()
         instruction, screen = self._gate.admit(instruction), self._gate.admit(view.screen)
         if self._earlier is None:
@@ -170,8 +253,6 @@ class Agent:
             shown = f"{NEW_TERMINAL}\n{screen}" if screen.strip() else ""
             self._history = self._earlier.go_on("\n\n".join(filter(None, (instruction.strip(), shown))), self._gate)
             self._inherited = len(self._history.messages)
-        while True:
-            await self._step()
 
     async def _step(self) -> None:
         index = len(self._steps) + 1
@@ -183,22 +264,29 @@ class Agent:
         # Kept before acting: a timeout or a lost terminal in mid-action must not lose the reply.
         self._steps.append(step)
         overflows = self._room.fills_context(step.reply, cramped)
+        self._save(step, overflows=overflows)
+        await self._follow_whole(step, overflows)
+
+    async def _follow_whole(self, step: Step, overflows: bool, reviewed: bool = False) -> None:
+        """Follow a step's reply, or make room if it `overflows` the context; then the step has ended."""
         try:
             if overflows:
                 self._drop_reply(step)
             else:
-                await self._follow(step)
+                await self._follow(step, reviewed)
         finally:
             self._on_step_done(self._steps[-1])
+        self._save()
         if overflows:
-            await self._make_room(index)
+            await self._make_room(step.index)
 
-    async def _follow(self, step: Step) -> None:
+    async def _follow(self, step: Step, reviewed: bool) -> None:
         """Execute the reply, unless it is malformed or refused."""
         self._compactions_in_a_row = 0
         self._end_if_out_of_tokens(step.reply)
-        parsed = self._parse(step.reply)
-        step, parsed, refused = await self._review(step, parsed)
+        parsed, refused = self._parse(step.reply), None
+        if not reviewed:
+            step, parsed, refused = await self._review(step, parsed)
         call = None if isinstance(parsed, FormatError) else parsed.tool_call
         self._history.add_reply(step.reply, call)
         if refused is not None:
@@ -253,14 +341,16 @@ class Agent:
     ) -> tuple[Step, Parsed | FormatError, Declined | None]:
         """Return the step to follow, its parsed reply, and the refusal, if any."""
         assert self._clock is not None
+        before = len(self._supervisor.interventions)
         decided = await self._supervisor.review(step.index, step.reply, parsed, self._sample, self._parse, self._clock)
         if isinstance(decided, Declined):
             return step, parsed, decided
-        if decided is step.reply:
-            return step, parsed, None
-        step = step.model_copy(update={"reply": decided})
-        self._steps[-1] = step
-        return step, self._parse(decided), None
+        if decided is not step.reply:
+            step = step.model_copy(update={"reply": decided})
+            self._steps[-1], parsed = step, self._parse(decided)
+        if len(self._supervisor.interventions) > before:
+            self._save(step, reviewed=True)
+        return step, parsed, None
 
     async def _sample(self, seed: int | None, temperature: float | None) -> Reply:
         """Draw another reply to the conversation as it stands; its tokens count, its time does not."""
@@ -292,7 +382,8 @@ class Agent:
                 continue
             self._refusal = None
             reply = self._check_usage(reply)
-            model_sec = time.monotonic() - started
+            # A recorded reply keeps the time that it took.
+            model_sec = max(time.monotonic() - started, reply.latency_sec)
             return Step(index=index, reply=reply, model_sec=model_sec, warnings=self._take_warnings()), cramped
 
     async def _ask_for_step(self) -> tuple[Reply, bool]:
@@ -359,6 +450,7 @@ class Agent:
             f"context_compacted: {done.policy} shortened the history from about {done.tokens_before} "
             f"to {done.tokens_after} tokens."
         )
+        self._save()
 
     def _context_full(self) -> Exception:
         """Return the exception that ends an agent whose history cannot be shortened."""

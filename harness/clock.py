@@ -19,13 +19,17 @@ class Clock:
     The limit applies to wall time less `waited_sec`, the time of failed requests and pauses beyond the agent's control.
     """
 
-    def __init__(self, limit_sec: float | None) -> None:
-        self._timeout = asyncio.timeout(limit_sec)
+    def __init__(
+        self, limit_sec: float | None, *, spent_sec: float = 0.0, waited_sec: float = 0.0, replies: int = 0
+    ) -> None:
+        """`spent_sec`, `waited_sec` and `replies` are those of an agent with which another process has begun."""
+        self._timeout = asyncio.timeout(None if limit_sec is None else limit_sec - spent_sec)
+        self._began, self._spent_before = _now() - waited_sec, spent_sec
         self._ends_at = self._timeout.when()
         """Event loop time of the timeout, not counting a stop in progress."""
         self._stops, self._stopped_at = 0, 0.0
-        self.waited_sec = 0.0
-        self.replies = 0
+        self.waited_sec = waited_sec
+        self.replies = replies
         """Number of replies to queries, including late ones."""
 
     async def __aenter__(self) -> Self:
@@ -40,6 +44,11 @@ class Clock:
     @property
     def expired(self) -> bool:
         return self._timeout.expired()
+
+    @property
+    def spent_sec(self) -> float:
+        """Seconds to which the limit applies."""
+        return self._spent_before + _now() - self._began - self._uncounted_sec()
 
     def extend(self, seconds: float) -> None:
         """Extend the limit by time beyond the agent's control; a negative value shortens it."""

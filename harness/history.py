@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import ne
 
+from harness.checkpoint import HistoryCounts
 from harness.errors import ContextLimitReached
 from harness.model_text import TokenGate, strip_thinking
 from harness.rendering import without_thinking
@@ -115,6 +116,28 @@ class History:
         """The opening, with all later instructions appended."""
         later = [self.messages[at].content for at in self.instructions]
         return tuple(_append_to_last(self.opening, "\n\n".join(later))) if later else self.opening
+
+    @property
+    def counts(self) -> HistoryCounts:
+        """What `restore` needs besides the messages."""
+        last = self._last
+        return HistoryCounts(
+            counted_bytes=self._counted_bytes,
+            counted_tokens=self._counted_tokens,
+            counted_messages=self._counted_messages,
+            last=None if last is None else (last.tokens, last.size_bytes, last.thinking_bytes),
+            stalled=self._stalled,
+            tokens_per_byte=self._tokens_per_byte,
+        )
+
+    def restore(self, messages: Sequence[Message], opening: tuple[Message, ...], counts: HistoryCounts) -> None:
+        """Continue a conversation that another process has begun."""
+        self.opening, self.messages = opening, list(messages)
+        self._measure(messages)
+        self._counted_bytes, self._counted_tokens = counts.counted_bytes, counts.counted_tokens
+        self._counted_messages, self._stalled = counts.counted_messages, counts.stalled
+        self._last = None if counts.last is None else _ServerCount(*counts.last)
+        self._tokens_per_byte = counts.tokens_per_byte
 
     def add_observation(self, text: str, call: ToolCall | None = None) -> str:
         """Add a message for the model, as the answer to its `call` if there is one; return the admitted text."""

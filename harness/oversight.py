@@ -16,7 +16,7 @@ from harness.clock import Clock
 from harness.errors import FormatError
 from harness.model import Model
 from harness.protocols.base import Action, Command, Parsed
-from harness.trajectory import Intervention, Message, Reply
+from harness.trajectory import Intervention, Message, Reply, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +302,16 @@ class Supervisor:
         if rules := self._approver.rules_for(parsed):
             self._note(step, "approved", f"by rule: {' and '.join(rules)}")
         return reply
+
+    def restore(self, interventions: Iterable[Intervention], steps: Iterable[Step], read: Read) -> None:
+        """Continue after `steps` that another process has followed."""
+        self.interventions = list(interventions)
+        refused = {each.step for each in self.interventions if each.kind == "refused"}
+        if self._approver is None:
+            return
+        for step in steps:
+            if step.index not in refused and not isinstance(followed := read(step.reply), FormatError):
+                self._approver.note_followed(followed)
 
     def note_message(self, step: int, message: str | TerminalHandback, text: str) -> None:
         """Record that `text` was sent to the model on behalf of a person."""

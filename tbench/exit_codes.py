@@ -11,6 +11,8 @@ ENDPOINT_DOWN = 4
 """The run stopped because the endpoint is down."""
 ALARM = 5
 """The nightly gate raised an alarm."""
+STOPPED = 6
+"""The run was stopped as planned, and its trials can go on."""
 INTERRUPTED = 130
 _WORST_FIRST = (ALARM, BUG, USAGE, ENDPOINT_DOWN)
 

@@ -170,6 +170,17 @@ class TaskStepResult(Frozen):
     timings: Timings = Timings()
 
 
+class WentOn(Frozen):
+    """A cut in a trial after which another process went on with it."""
+
+    at_step: int
+    """Step at which the agent went on; 0 if it had ended."""
+    how: Literal["attached", "replayed", "verifier"]
+    """Attached to its container; replayed in a new one; or only the verifier ran again."""
+    differs: str = ""
+    """First difference of a replay's terminal from the original's; empty for none."""
+
+
 class TrialResult(Frozen):
     """Result of one attempt at a trial: a reward, or else an error."""
 
@@ -211,6 +222,8 @@ class TrialResult(Frozen):
     host: HostSample | None = None
     machine: str | None = None
     """Name of the sandbox's machine, if the run has several."""
+    went_on: tuple[WentOn, ...] = ()
+    """Cuts after which the trial went on."""
     task_steps: tuple[TaskStepResult, ...] = ()
     """Results of all task steps; empty for a task without steps, and if the trial reached none."""
     reward_all_steps: float | None = None

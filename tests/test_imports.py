@@ -142,7 +142,7 @@ def test_rooms_that_need_little_of_the_harness_take_only_that() -> None:
         for room in named(cells[0]):
             targets = {why.rpartition(" imports ")[2] for why in arrows()[room, "harness"]}
             assert {target for target in targets if not any(within(target, part) for part in parts)} == set(), room
-    assert len(found) == 4
+    assert len(found) == 6
 
 
 @pytest.mark.parametrize(

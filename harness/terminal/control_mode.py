@@ -149,8 +149,20 @@ tmux 3.5 (input-keys.c, input_key_vt10x)."""
 
 
 def type_bytes(target: str, data: bytes) -> list[bytes]:
-    """Return command lines that type exactly `data`, without tmux's key-name and quoting rules."""
-    return [_type_chunk(target, data[start : start + CHUNK_BYTES]) for start in range(0, len(data), CHUNK_BYTES)]
+    """Return command lines that type exactly `data`, without tmux's key-name and quoting rules: one for each chunk."""
+    ends = chunk_ends(data)
+    return [_type_chunk(target, data[start:end]) for start, end in zip((0, *ends), ends, strict=False)]
+
+
+def chunk_ends(data: bytes) -> list[int]:
+    """Return the positions at which the chunks of typed `data` end, none within a character of UTF-8."""
+    ends, end = list[int](), 0
+    while end + CHUNK_BYTES < len(data):
+        end += CHUNK_BYTES
+        # At most three: invalid UTF-8 must not make a chunk empty.
+        end -= next((back for back in range(4) if data[end - back] & 0xC0 != 0x80), 0)
+        ends.append(end)
+    return [*ends, len(data)] if data else []
 
 
 def _type_chunk(target: str, chunk: bytes) -> bytes:

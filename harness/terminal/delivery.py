@@ -22,7 +22,7 @@ from harness.terminal import control_mode
 from harness.terminal.control_mode import text as reply_text
 from harness.terminal.link import KeysLost, Link
 from harness.terminal.pane import PaneMonitor
-from harness.terminal.settling import Mark
+from harness.terminal.settling import Mark, looks_like_shell_prompt
 from harness.terminal.spec import TerminalSpec
 from harness.terminal.waiting import Foreground, ForegroundProbe, PromptWaiter
 
@@ -50,6 +50,7 @@ _NOT_SHOWN = re.compile(r"[^\t\n\x20-\x7e\xa0-\U0010ffff]")
 _FIRST_CHECK_SEC, _LONGEST_PAUSE_SEC = 0.05, 1.0
 _MOST_REQUESTS = 4
 _DIRECTORY = b"display-message -p -t main '#{pane_current_path}'\n"
+_READ_BACK = b"capture-pane -p -J -t main -S -2000\n"
 _PROBE, _PROBE_SEC = "/opt/tbench/bin/busybox stty sane </dev/tty", 3.0
 """Command that tests the shell, and resets terminal modes that a killed program may have left."""
 _AFTER_END_SEC = 1.0
@@ -116,26 +117,33 @@ class Delivery:
         self._remark = remark
         # Not from 1: output of an earlier session may be printed again, including its marks.
         self._id = random.randrange(1 << 30)
+        self._command = ""
         self._notes: list[str] = []
         self._missed_output = False
         """Whether output of the current command was missed, perhaps including its end."""
+        self._read_back = ""
+        """Output of the current command that was read from the screen, before the captured one."""
         self._uncharged_sec = 0.0
         """Seconds without a connection while the current command ran."""
         self.session_ended = False
 
-    async def run(self, command: str, limit_sec: float) -> CommandResult:
+    async def run(self, command: str, limit_sec: float, requested: int = 0) -> CommandResult:
         """Run shell text to its end or its limit, and return its exact output.
 
+        An earlier process may have `requested` it, under this id: then it is awaited, and only run if it has not begun.
         If the session ends meanwhile, `session_ended` is set and a new session is attached.
         """
-        self._notes, self._missed_output = [], False
+        self._notes, self._missed_output, self._read_back = [], False, ""
         started_at, self._uncharged_sec, self.session_ended = _now(), 0.0, False
         if "\0" in command:
             command = command.replace("\0", "")
             self._note("nul_dropped: NUL characters were left out of the command, as no shell can read them.")
         self._show(command)
         try:
-            end = await self._request_and_wait(command, started_at + limit_sec)
+            if requested:
+                end = await self._wait_for_requested(requested, command, started_at + limit_sec)
+            else:
+                end = await self._request_and_wait(command, started_at + limit_sec)
             if end is _CommandEnd.REFUSED:
                 await self._restart_shell(_SHELL_REFUSES)
                 end = await self._request_and_wait(command, started_at + limit_sec)
@@ -183,11 +191,12 @@ class Delivery:
         capture = self._pane.capture
         printed, exit_code = capture.output(), self._exit_code(end)
         capture.release()
+        gap = printed.gap and dataclasses.replace(printed.gap, head=self._read_back + printed.gap.head)
         return CommandResult(
-            output=printed.text,
+            output=self._read_back + printed.text,
             exit_code=exit_code,
             timed_out=end is _CommandEnd.LIMIT,
-            gap=printed.gap,
+            gap=gap,
             background=capture.background,
         )
 
@@ -215,16 +224,46 @@ class Delivery:
     async def _request_and_wait(self, command: str, ends_at: float, how: str | None = None) -> _CommandEnd:
         """Request the command from the shell, again if it does not begin, then wait for its end."""
         self._id += 1
+        self._command = command
         self._pane.capture.expect(self._id)
         files, reattached = self._files(command, how or self._mode_for(command)), self._link.reattached
+        # Commands of our own are not part of the action.
+        reached = None if how else (self._id,)
         for asked in range(_MOST_REQUESTS):
             # The script is emptied when it runs, so a repeated request must not write it again.
-            await self._request(() if asked else files, asked)
+            await self._request(() if asked else files, asked, reached)
             if self._link.reattached != reattached:
                 await self._catch_up()
             if await self._wait_until_begun(ends_at) or _now() >= ends_at:
                 return await self._wait_for_end(ends_at)
         return _CommandEnd.REFUSED
+
+    async def _wait_for_requested(self, id: int, command: str, ends_at: float) -> _CommandEnd:
+        """Wait for the end of a command that an earlier process requested; repeat the request if it does not begin."""
+        capture, asked = self._pane.capture, 1
+        capture.expect(id)
+        self._id = id
+        self._command = command
+        waits = await self._awaits_shell(id)
+        await self._catch_up()
+        if not (capture.begun or waits):
+            # It has begun and ended: the state file is about a later command of our own.
+            capture.take(Mark("C", id=id))
+            capture.take(Mark("D", id=id))
+            await self._read_output_back()
+        while not await self._wait_until_begun(ends_at) and _now() < ends_at:
+            if asked == _MOST_REQUESTS:
+                return _CommandEnd.REFUSED
+            await self._request((), asked, (id,))
+            asked += 1
+        self._id = random.randrange(1 << 30)
+        return await self._wait_for_end(ends_at)
+
+    async def _awaits_shell(self, id: int) -> bool:
+        """Whether the script of a command is still to be run: it is emptied when the command begins."""
+        # An empty file does not replace the buffer.
+        *_, loaded, shown = await self._link.commands(b"delete-buffer -b tbench\n", *control_mode.read_file(self._at))
+        return loaded.ok and shown.ok and f"__tbench_id={id} ".encode() in b"\n".join(shown.lines)
 
     def _mode_for(self, command: str) -> str:
         if self._fresh:
@@ -238,7 +277,7 @@ class Delivery:
         text = control_mode.write_file(f"{self._at}.text", (command or "\n").encode("utf-8", "replace"))
         return [*text, *control_mode.write_file(self._at, self._script(command, how))]
 
-    async def _request(self, files: Sequence[bytes], asked: int) -> None:
+    async def _request(self, files: Sequence[bytes], asked: int, reached: Sequence[int] | None) -> None:
         """Make the shell read the script: by its prompt's hook, else by typing a line that does so."""
         shell = self._pane.shell
         has_hook = asked == 0 and shell.pid is not None
@@ -252,7 +291,7 @@ class Delivery:
         shell.note_typed("\n")
         self._waiter.note_typed(entered=False)
         self._pane.capture.note_requested(line.strip("\x15\n").encode() + b"\r\n")
-        await self._link.type(control_mode.type_bytes("main", line.encode()), before=files)
+        await self._link.type(control_mode.type_bytes("main", line.encode()), before=files, reached=reached)
 
     def _script(self, command: str, how: str) -> bytes:
         values = {"at": self._at, "id": str(self._id), "how": how, "shown": _shown(command)}
@@ -331,12 +370,21 @@ class Delivery:
         words = reply_text(shown.lines).split() if loaded.ok else []
         if words[:1] != [str(self._id)]:
             return
-        self._missed_output = True
-        self._note("output_missed: The connection to the terminal was cut; what was printed meanwhile is not shown.")
         if not capture.begun:
             capture.take(Mark("C", id=self._id))
         if len(words) > 1 and capture.ended is None:
             capture.take(Mark("D", exit_code=int(words[1]), id=self._id))
+        await self._read_output_back()
+
+    async def _read_output_back(self) -> None:
+        """Read the command's output so far from the screen, because a part of it was missed."""
+        self._missed_output = True
+        # At the position in the stream up to which the screen shows everything.
+        (shown,) = await self._link.commands(_READ_BACK, on_end=self._pane.capture.discard_output)
+        found = _output_on_screen([line.decode("utf-8", "replace") for line in shown.lines], _shown(self._command))
+        self._read_back = found or ""
+        shown_how = "is not shown" if found is None else "is as on the screen"
+        self._note(f"output_missed: The connection to the terminal was cut; what was printed until then {shown_how}.")
 
     async def _stop(self, started_at: float) -> None:
         """End a command that exceeded its limit, gently first, and its remaining processes in other sessions."""
@@ -392,6 +440,20 @@ class Delivery:
             f"{why} A new shell was started in {reply_text(reply.lines)}, with the exported variables as the command "
             "before left them; other variables, functions, aliases and options are gone."
         )
+
+
+def _output_on_screen(lines: Sequence[str], command: str) -> str | None:
+    """Return what the screen shows below a command, without the prompt at its end; None without the command."""
+    first, *others = f"$ {command}".split("\n")
+    at = next((at for at in range(len(lines) - 1, -1, -1) if lines[at].rstrip() == first.rstrip()), None)
+    if at is None:
+        return None
+    below = [line.rstrip() for line in lines[at + 1 + len(others) :]]
+    while below and not below[-1]:
+        below.pop()
+    if below and looks_like_shell_prompt(below[-1]):
+        below.pop()
+    return "".join(f"{line}\n" for line in below)
 
 
 def _shown(command: str) -> str:

@@ -72,6 +72,8 @@ class Keyboard:
         self._show = show
         self._typed_to: Foreground | None = None
         """Foreground that the last typed keys will wake; None if none was waiting for keys."""
+        self._typed_bytes = 0
+        """Number of bytes of the present text that are typed."""
 
     @property
     def at_line_editor(self) -> bool:
@@ -79,21 +81,28 @@ class Keyboard:
         return self._waiter.recognised or self._pane.shell.edits
 
     async def press(self, key: str) -> None:
-        """Press one key by its tmux name."""
+        """Press one key by its tmux name, the whole of an action."""
         await self._wait_until_line_taken()
         self._show(key)
         self._pane.shell.note_pressed(key)
         self._waiter.note_typed(entered=True)
-        await self._link.type([control_mode.press_key("main", key)])
+        await self._link.type([control_mode.press_key("main", key)], reached=[1])
 
-    async def type(self, text: str, ends_at: float) -> None:
-        """Type text, in which each newline is Enter, by `ends_at` (event loop time)."""
+    async def type(self, text: str, ends_at: float, typed_bytes: int = 0) -> None:
+        """Type text, in which each newline is Enter, by `ends_at` (event loop time).
+
+        An earlier process may have typed the first `typed_bytes`; then the rest is typed when a program reads it.
+        """
         await self._wait_until_line_taken()
-        self._show(text)
+        if not typed_bytes:
+            self._show(text)
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-        self._typed_to = None
-        reader = _InputReader.EDITOR if self.at_line_editor else await self._present_reader(text)
-        at, in_a_row = 0, 0
+        self._typed_to, self._typed_bytes = None, typed_bytes
+        at, in_a_row = len(_encoded(text)[:typed_bytes].decode("utf-8", "replace")), 0
+        if at:
+            reader = await self._next_reader(ends_at) if at < len(text) else _InputReader.NONE
+        else:
+            reader = _InputReader.EDITOR if self.at_line_editor else await self._present_reader(text)
         while at < len(text):
             in_a_row += 1
             is_many = in_a_row > _SAMPLE_LINES and text.count("\n", at) > _LARGE_TEXT_LINES
@@ -119,8 +128,10 @@ class Keyboard:
         self._waiter.note_typed(entered="\n" in text or _CONTROLS.search(text) is not None)
         if _CONTROLS.search(text):
             self._typed_to = None  # perhaps a signal, which does not wake a program that ignores it
-        data = text.encode("utf-8", "replace").replace(b"\n", line_end)
-        await self._link.type(control_mode.type_bytes("main", data))
+        data, before = _encoded(text).replace(b"\n", line_end), self._typed_bytes
+        self._typed_bytes += len(data)
+        reached = [before + end for end in control_mode.chunk_ends(data)]
+        await self._link.type(control_mode.type_bytes("main", data), reached=reached)
 
     async def _wait_until_line_taken(self) -> None:
         """Wait until the line editor has passed on a line that was entered before."""
@@ -181,6 +192,10 @@ class Keyboard:
         if await self._link.reattach():
             raise KeysLost("the session ended while keys were typed") from error
         return _InputReader.NONE
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
 
 
 def _reader(now: Foreground | None) -> _InputReader | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, Self
 
 from harness.errors import TerminalLost, TerminalUnreachable
 from harness.stream import Connect
@@ -23,6 +23,27 @@ _MARK_SESSION = b"set-option -t main @tbench 1\n"
 _TYPED = b"show-options -qv -t main @tbench_typed\n"
 _SYNC = b"display-message -p ''\n"
 _CLIENTS = b"list-clients -F '#{client_pid}'\n"
+
+
+class Typed(NamedTuple):
+    """Position of a typing command. The session keeps that of the last one that it has executed."""
+
+    number: int = 0
+    """Number of the command: each is executed fully or not at all."""
+    step: int = 0
+    action: int = 0
+    """Number of the action in its step, from 1."""
+    reached: int = 0
+    """How much of the action is typed with it: a number of bytes, or the id of a delivered command."""
+
+    @classmethod
+    def parse(cls, words: str) -> Self:
+        """Parse the session's record; nothing was typed if there is none."""
+        return cls(*map(int, words.split()))
+
+    def added_to(self, command: bytes) -> bytes:
+        """Return a typing command that also records this position in the session."""
+        return command.rstrip(b"\n") + b' ; set-option -t main @tbench_typed "%d %d %d %d"\n' % self
 
 
 _NumberedLine = tuple[int | None, bytes]
@@ -74,8 +95,8 @@ class Link:
         self._on_outage = on_outage
         self._remark = remark
         self._client = self._new_client()
-        self._typed = 0
-        """Number of typing commands so far. The session counts them, too, and executes each fully or not at all."""
+        self._typed = Typed()
+        """Position of the last typing command."""
         self._unconfirmed: list[_NumberedLine] = []
         """Last typing commands, with their numbers."""
         self._done: asyncio.Future[list[CommandReply]] | None = None
@@ -108,6 +129,19 @@ class Link:
             raise TerminalLost(str(error)) from None
         return not text(marked.lines)
 
+    async def go_on(self) -> Typed | None:
+        """Attach to a session that another process has left, and return what it has typed; None for a new session.
+
+        Raises like `open`.
+        """
+        self._listener.begin()
+        if await self.open():
+            return None
+        await self._wait_for_old_clients()
+        (reply,) = await self._client.commands(_TYPED)
+        self._typed = Typed.parse(text(reply.lines))
+        return self._typed
+
     async def close(self) -> None:
         """End the client; the session keeps running."""
         await self._client.close()
@@ -125,19 +159,27 @@ class Link:
 
     # -- typing exactly once ---------------------------------------------------------------------
 
-    async def type(self, commands: Sequence[bytes], *, before: Sequence[bytes] = ()) -> None:
+    def begin_action(self, step: int, action: int) -> None:
+        """Attribute what is typed from now on to an action."""
+        self._typed = Typed(self._typed.number, step, action)
+
+    async def type(
+        self, commands: Sequence[bytes], *, before: Sequence[bytes] = (), reached: Sequence[int] | None = None
+    ) -> None:
         """Send commands that type, each exactly once, even if the connection is lost meanwhile.
 
-        Does not wait for their execution. The commands in `before` may be executed twice. Raises KeysLost if the
-        session ended and a new one is attached, and TerminalLost and TerminalUnreachable like `reattach`.
+        Does not wait for their execution. The commands in `before` may be executed twice. `reached` says how much of
+        the action is typed after each; without it, they are not part of the action. Raises KeysLost if the session
+        ended and a new one is attached, and TerminalLost and TerminalUnreachable like `reattach`.
         """
         if self._all_arrived:
             self._unconfirmed.clear()
         self._done = None
-        first = self._typed + 1
-        self._typed += len(commands)
         lines: list[_NumberedLine] = [(None, command) for command in before]
-        lines += [(number, _with_count(command, number)) for number, command in enumerate(commands, first)]
+        for index, command in enumerate(commands):
+            now = self._typed.reached if reached is None else reached[index]
+            self._typed = self._typed._replace(number=self._typed.number + 1, reached=now)
+            lines.append((self._typed.number, self._typed.added_to(command)))
         self._unconfirmed += lines
         try:
             await self._send(lines)
@@ -169,7 +211,7 @@ class Link:
             return
         await self._wait_for_old_clients()
         (reply,) = await self._client.commands(_TYPED)
-        arrived = int(text(reply.lines) or 0)
+        arrived = Typed.parse(text(reply.lines)).number
         behind = [at for at, (number, _) in enumerate(self._unconfirmed, 1) if number is not None and number <= arrived]
         del self._unconfirmed[: max(behind, default=0)]
         if self._unconfirmed:
@@ -207,7 +249,7 @@ class Link:
         self.reopened += 1
         self._remark("the terminal was lost and reopened")
         self.keys_lost = not self._all_arrived
-        self._typed, self._done = 0, None
+        self._typed, self._done = self._typed._replace(number=0), None
         self._unconfirmed.clear()
         if self.reopened > _MOST_REOPENINGS:
             await self._client.close()
@@ -235,10 +277,6 @@ class Link:
                     raise TerminalUnreachable(f"unreachable for {self._unreachable_sec:g} s: {error}") from error
             await asyncio.sleep(pause_sec)
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
-
-
-def _with_count(command: bytes, number: int) -> bytes:
-    return command.rstrip(b"\n") + b" ; set-option -t main @tbench_typed %d\n" % number
 
 
 def _now() -> float:

@@ -78,6 +78,10 @@ class Capture:
         """Return the command's output, without the prompt drawn after it was abandoned."""
         return self._output.finish()
 
+    def discard_output(self) -> None:
+        """Discard the command's output so far, because it is read from the screen."""
+        self._output = PlainText()
+
     def release(self) -> None:
         """Stop attributing output to the command."""
         self._id = None

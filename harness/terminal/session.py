@@ -18,7 +18,7 @@ from harness.protocols.base import CommandResult, Keys, ScreenView
 from harness.stream import Connect
 from harness.terminal.delivery import Delivery
 from harness.terminal.keyboard import Keyboard
-from harness.terminal.link import UNREACHABLE_SEC, KeysLost, Link
+from harness.terminal.link import UNREACHABLE_SEC, KeysLost, Link, Typed
 from harness.terminal.pane import PaneMonitor
 from harness.terminal.plain_text import plain_text
 from harness.terminal.screen import ScreenReader
@@ -32,6 +32,8 @@ _SHELL_SEC = 10.0
 _HANDED_BACK_SEC = 1.0
 """Longest wait for a person's last command to end."""
 KEYS_LOST = "keys_lost: The terminal was lost and opened again: what was typed last, or a part of it, is lost."
+_ALL = 1 << 30
+"""More actions than a step has."""
 REOPENED = "terminal_reopened: The terminal was lost and opened again, with a new shell."
 
 
@@ -66,6 +68,10 @@ class Terminal:
         self._recording = recording
         self._settling = settling
         self._notes: list[str] = []
+        self._step, self._action = 0, 0
+        """Numbers of the present step and action."""
+        self._left = Typed()
+        """What an earlier process has typed."""
         self._screen = ScreenReader()
         self._pane = PaneMonitor(self._screen, recording)
         self._link = Link(
@@ -88,6 +94,24 @@ class Terminal:
             await self._screen.mark_read(self._link)
         except OSError as error:
             raise TerminalLost(f"tmux did not start: {error}") from error
+
+    async def go_on(self, step: int) -> int:
+        """Attach to a session that another process has left, perhaps while it typed the actions of `step`.
+
+        What it has typed is not typed again. Returns the last step of which anything was typed. Raises TerminalLost.
+        """
+        try:
+            left = await self._link.go_on()
+            if left is None:
+                # What the session had received is unknown: as after any loss, nothing is typed twice.
+                left = Typed(step=step, action=_ALL)
+                self._notes.append(KEYS_LOST)
+                await self._first_prompt()
+        except OSError as error:
+            raise TerminalLost(f"tmux cannot be reached: {error}") from error
+        self._left = left
+        self._record_marker("another process goes on: output in between is not recorded")
+        return left.step
 
     async def close(self) -> None:
         """End the client; the session keeps running in its container."""
@@ -132,10 +156,12 @@ class Terminal:
         for good, TerminalUnreachable if its state is unknown.
         """
         await self._ensure_attached()
+        if (typed := self._begin_action()) is None:
+            return Settled(self._waiter.at_prompt)
         ends_at = _now() + keys.duration_sec
         full_screen = keys.shell_warning is not None and await self._screen.is_full(self._link)
         try:
-            await self._type(keys, ends_at)
+            await self._type(keys, ends_at, typed)
         except KeysLost:
             self._notes.append(KEYS_LOST)
             await self._first_prompt()
@@ -144,11 +170,21 @@ class Terminal:
         shell = self._pane.shell
         return Settled(self._waiter.at_prompt, shell.exit_code if shell.at_prompt else None, full_screen)
 
-    async def _type(self, keys: Keys, ends_at: float) -> None:
+    def _begin_action(self) -> int | None:
+        """Begin the next action; return how much of it an earlier process has typed, None if it did more after it."""
+        self._action += 1
+        left = self._left
+        if left.step != self._step or self._action > left.action:
+            self._link.begin_action(self._step, self._action)
+            return 0
+        return left.reached if self._action == left.action else None
+
+    async def _type(self, keys: Keys, ends_at: float, typed: int) -> None:
         if keys.key is not None:
-            await self._keyboard.press(keys.key)
+            if not typed:
+                await self._keyboard.press(keys.key)
         elif keys.keystrokes:
-            await self._keyboard.type(keys.keystrokes, ends_at)
+            await self._keyboard.type(keys.keystrokes, ends_at, typed)
 
     async def _wait(self, keys: Keys, ends_at: float) -> None:
         while True:
@@ -171,7 +207,9 @@ class Terminal:
         shell). Raises like `send`.
         """
         await self._ensure_attached()
-        result = await self._delivery.run(command, limit_sec)
+        if (requested := self._begin_action()) is None:
+            return CommandResult(output="", exit_code=None, notes=self._take_notes())
+        result = await self._delivery.run(command, limit_sec, requested)
         if self._delivery.session_ended:
             await self._first_prompt()
         return dataclasses.replace(result, notes=(*self._take_notes(), *result.notes))
@@ -224,7 +262,8 @@ class Terminal:
             return None
 
     def mark_step(self, number: int) -> None:
-        """Mark the beginning of a step in the recording, before the model is queried."""
+        """Begin a step, before the model is queried, and mark it in the recording."""
+        self._step, self._action = number, 0
         self._record_marker(f"step {number}")
 
     def flush_recording(self) -> None:

@@ -202,16 +202,22 @@ class Recording:
     A write error (a full disk) ends the recording, not the session; `problem` is the reason.
     """
 
-    def __init__(self, path: Path, *, columns: int, rows: int, limit_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self, path: Path, *, columns: int, rows: int, limit_bytes: int = 64 << 20, goes_on: bool = False
+    ) -> None:
+        """With `goes_on`, continue the recording of another process, if there is one."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[str] | None = path.open("w", encoding="utf-8", errors="replace", newline="\n")
+        before, last_sec = _continued(path) if goes_on else (0, 0.0)
+        self._file: IO[str] | None = path.open("a", encoding="utf-8", errors="replace", newline="\n")
+        self._file.truncate(before)
         self.problem: str | None = None
-        self._left = limit_bytes
-        self._start = time.monotonic()
+        self._left = limit_bytes - before
+        self._start = time.monotonic() - last_sec
         # Incremental, because a character may be split between two reads; never yields surrogates.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        header = {"version": 2, "width": columns, "height": rows, "timestamp": int(time.time())}
-        self._file.write(json.dumps(header) + "\n")
+        if not before:
+            header = {"version": 2, "width": columns, "height": rows, "timestamp": int(time.time())}
+            self._file.write(json.dumps(header) + "\n")
 
     def output(self, data: bytes) -> None:
         """Record output of the terminal."""
@@ -265,3 +271,13 @@ class Recording:
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
+
+
+def _continued(path: Path) -> tuple[int, float]:
+    """Return the length in bytes of a recording without an incomplete last line, and the time of its last event."""
+    try:
+        whole = path.read_bytes().rpartition(b"\n")[0]
+    except FileNotFoundError:
+        return 0, 0.0
+    last = json.loads(whole.rpartition(b"\n")[2]) if whole else None
+    return (len(whole) + 1 if whole else 0), float(last[0]) if isinstance(last, list) else 0.0

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from harness.agent import Agent
+from harness.checkpoint import Conversation
 from harness.custom import CustomAgent, CustomRun, crash_error
 from harness.errors import (
     AgentCrashed,
@@ -72,6 +73,8 @@ async def _skills(place: Workplace, folder: str) -> dict[str, str]:
 class ModelAgent:
     """A language model that works at a terminal; one instance per trial."""
 
+    why_anew = ""
+
     def __init__(
         self,
         model: Model,
@@ -113,6 +116,9 @@ class ModelAgent:
             oversight=place.oversight,
             approval=self._approval,
             earlier=place.earlier._agent if isinstance(place.earlier, ModelAgent) else None,
+            on_checkpoint=place.on_checkpoint,
+            before=place.before,
+            again=place.again,
         )
         return await _work_at_terminal(place, terminal, agent)
 
@@ -123,6 +129,8 @@ class ModelAgent:
 
 class UserAgent:
     """A user's own agent, made for each trial, and for each step of a task with several."""
+
+    why_anew = "an agent of your own keeps its state in memory"
 
     def __init__(
         self,
@@ -192,7 +200,8 @@ def _seeds(place: Workplace, model: Model | None) -> Seeds:
 def _terminal(
     place: Workplace, spec: TerminalSpec, settling: Settling, *, on_outage: Callable[[float], None]
 ) -> Terminal:
-    recording = Recording(place.directory / "session.cast", columns=COLUMNS, rows=ROWS)
+    goes_on = place.before is not None
+    recording = Recording(place.directory / "session.cast", columns=COLUMNS, rows=ROWS, goes_on=goes_on)
     connect = partial(place.sandbox.connect, user=agent_user(place.task))
     spec = replace(spec, socket=terminal_socket(place.task))
     return Terminal(connect, spec, recording=recording, settling=settling, on_outage=on_outage)
@@ -213,9 +222,10 @@ def _store_step(step: Step, terminal: Terminal, place: Workplace) -> None:
 async def _work_at_terminal(place: Workplace, terminal: Terminal, agent: _Conversation) -> AgentReport:
     """Let `agent` work at an open terminal, then close it. Raises TrialError for failures not caused by the agent."""
     try:
-        await _open(terminal)
+        await _open(terminal, place.before)
         place.on_terminal(terminal)
-        trajectory = await agent.run(await full_instruction(place))
+        # A conversation that goes on has its instruction.
+        trajectory = await agent.run("" if place.before is not None else await full_instruction(place))
     except EndpointUnavailable as error:
         raise TrialError("endpoint_unavailable", str(error)) from error
     except ReplyTimeout as error:
@@ -264,9 +274,13 @@ async def _require_sandbox(place: Workplace) -> bool:
     return True
 
 
-async def _open(terminal: Terminal) -> None:
+async def _open(terminal: Terminal, before: Conversation | None) -> None:
     try:
-        await terminal.open()
+        if before is None:
+            await terminal.open()
+        elif await terminal.go_on(before.step if before.last.pending is not None else 0) > before.step:
+            why = "more was typed than its checkpoints know of: the disk may have been full"
+            raise TrialError("sandbox_lost", f"the trial cannot go on: {why}")
     except TerminalLost as error:
         raise TrialError("terminal_failed", str(error)) from error
 

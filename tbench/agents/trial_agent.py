@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from harness.checkpoint import Checkpoint, Conversation, FollowedAgain
 from harness.limits import Limits
 from harness.oversight import Oversight
 from harness.trajectory import Outcome, Step, Trajectory
@@ -55,6 +56,12 @@ class Workplace:
     """The agent of the step before, whose conversation goes on; None for a new conversation."""
     on_terminal: Callable[[Terminal | None], None] = lambda _: None
     """Called with the agent's terminal once it is open, and with None before it is closed."""
+    before: Conversation | None = None
+    """The conversation to go on with, if another process has begun it; only for agents that can go on."""
+    again: FollowedAgain | None = None
+    """The steps to which `oversight` has the replies, if the sandbox of another process is gone."""
+    on_checkpoint: Callable[[Checkpoint], None] = lambda _: None
+    """Called with the state of the conversation, whenever it has to be on disk. Never raises."""
 
     def with_task_timeout(self, limits: Limits) -> Limits:
         """Return `limits` with the task's own timeout."""
@@ -88,10 +95,20 @@ class TrialAgent(Protocol):
     def partial(self) -> Trajectory | None: ...
 
 
+@runtime_checkable
+class SaysWhyAnew(Protocol):
+    """An agent that says whether it can go on with `Workplace.before`. Others cannot."""
+
+    @property
+    def why_anew(self) -> str:
+        """Why it begins anew when its process was ended; empty if it can go on."""
+
+
 class NopAgent:
     """The agent that does nothing: every task must score 0 with it."""
 
     name = "nop"
+    why_anew = "nothing is lost, as it does nothing"
 
     async def work(self, place: Workplace) -> AgentReport:
         return AgentReport(Outcome.FINISHED)
@@ -107,6 +124,7 @@ class OracleAgent:
     """
 
     name = "oracle"
+    why_anew = "its solve.sh runs as a whole"
 
     async def work(self, place: Workplace) -> AgentReport:
         if "solve.sh" not in place.task.solution:

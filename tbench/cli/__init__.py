@@ -82,6 +82,11 @@ COMMANDS = {
         "Pause a run or a trial: start no more trials, or hold one at its next model call; time limits pause, too.",
     ),
     "continue": LazyCommand("tbench.cli.steering", "continue_", "Continue a paused run or trial."),
+    "stop": LazyCommand(
+        "tbench.cli.steering",
+        "stop",
+        "Stop a run, and keep its running trials for tbench resume.",
+    ),
     "abort": LazyCommand("tbench.cli.steering", "abort", "End a trial without a verdict; the other trials go on."),
     "say": LazyCommand(
         "tbench.cli.steering",
@@ -199,7 +204,7 @@ _HEADINGS = {
     "Run": ("run", "resume", "merge", "regrade", "calibrate", "nightly", "gate"),
     "Read": ("summary", "compare", "flaky", "power", "history", "report", "site", "view", "import", "export"),
     "Debug": ("why", "show", "note", "play", "diff", "debug", "fork", "blame"),
-    "Steer": ("ps", "pause", "continue", "abort", "say", "attach", "approve", "refuse", "set"),
+    "Steer": ("ps", "pause", "continue", "stop", "abort", "say", "attach", "approve", "refuse", "set"),
     "Proxies": ("extract", "replay", "leaderboard", "correlate"),
     "Tasks": ("task", "dataset", "shell"),
     "Demo": ("demo", "demo-endpoint", "cassette"),

@@ -37,8 +37,9 @@ from tbench.runs.plan import as_configured, check_same_run, own_shard, sandbox_s
 from tbench.runs.preflight import require_runnable_task
 from tbench.runs.redaction import make_redactor
 from tbench.runs.run import RunOutcome, execute_run, task_demand
-from tbench.runs.stop_policy import ENDPOINT_ERRORS
+from tbench.runs.stop_policy import ENDPOINT_ERRORS, PlannedStop
 from tbench.sandbox.docker.cleaning import remove_in_child
+from tbench.sandbox.underway import trials_under_way
 from tbench.storage.read_run import read_run
 from tbench.tasks.sources import TaskSet
 from tbench.text import counted
@@ -76,15 +77,17 @@ def execute(
     tasks = tasks or tasks_of_run(config, earlier.document if earlier else None)
     setup = AgentSetup.from_config(config.agent, config.model, config.limits)
     engines = Engines.connect(config.sandbox, config.schedule.most_at_once)
-    view = contextlib.ExitStack()
+    view, stop = contextlib.ExitStack(), PlannedStop()
     try:
         check_engines(config, engines)
         with tuned_gc():
             return run_interruptibly(
-                _execute(config, setup, tasks, engines, earlier, view, made_images),
-                stopping="stopping; finished trials are kept; Ctrl-C again exits at once",
+                _execute(config, setup, tasks, engines, earlier, view, made_images, stop),
+                stopping="stopping; finished trials are kept; Ctrl-C again exits at once (next time, tbench stop keeps "
+                "the running ones, too)",
                 end_view=view.close,
                 at_once=partial(_exit_immediately, config.sandbox, engines),
+                stop=stop.begin,
             )
     finally:
         engines.close()
@@ -123,6 +126,7 @@ async def _execute(
     earlier: EarlierRun | None,
     view: contextlib.ExitStack,
     made_images: MadeImages | None,
+    stop: PlannedStop,
 ) -> RunOutcome:
     """Execute a run, and show its progress as long as `view` is not closed."""
     events = Events(print_early_note)
@@ -169,6 +173,7 @@ async def _execute(
                     pace=pace,
                     calibrates=_calibration(plan, tasks),
                     on_end=ended.append,
+                    stop=stop,
                 )
     finally:
         if chat is not None:
@@ -281,6 +286,9 @@ def _print_end(directory: Path, outcome: RunOutcome, whose: str) -> None:
     go_on = f"resume with: tbench resume {directory}{_retry_option(outcome)}"
     if outcome.stopped is not None:
         print_line(f"tbench: stopped: {whose}{outcome.stopped}; {go_on}", err=True)
+    elif outcome.planned_stop:
+        left = counted(len([*trials_under_way(directory)]), "running trial")
+        print_line(f"tbench: stopped by {outcome.planned_stop}; {left} kept; {go_on}", err=True)
     elif outcome.interrupted:
         print_line(f"tbench: interrupted; {go_on}", err=True)
 

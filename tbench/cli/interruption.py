@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -17,6 +18,8 @@ from tbench.cli.printing import print_line
 
 T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PLANNED = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that stop a command so that its work can go on, if it can."""
 
 
 def run_interruptibly(
@@ -25,24 +28,32 @@ def run_interruptibly(
     stopping: str = "",
     end_view: Callable[[], None] = lambda: None,
     at_once: Callable[[], None] = lambda: None,
+    stop: Callable[[str], bool] = lambda _: False,
 ) -> T:
     """Run `main` in a new event loop, and handle signals from its start to its end.
 
     The first signal cancels `main`, ends the live view, which would overwrite messages, and prints `stopping`; unless
     `main` still returns a result, the command exits with 130. The second signal runs `at_once` and exits immediately:
-    files must be complete at any moment.
+    files must be complete at any moment. SIGTERM and SIGHUP call `stop` with their name
+    first: if it returns True, `main` ends by itself, and another signal exits immediately and does nothing else.
     """
-    return asyncio.run(_interruptible(main, stopping, end_view, at_once))
+    return asyncio.run(_interruptible(main, stopping, end_view, at_once, stop))
 
 
 async def _interruptible(
-    main: Coroutine[Any, Any, T], stopping: str, end_view: Callable[[], None], at_once: Callable[[], None]
+    main: Coroutine[Any, Any, T],
+    stopping: str,
+    end_view: Callable[[], None],
+    at_once: Callable[[], None],
+    stop_planned: Callable[[str], bool],
 ) -> T:
     task, loop = asyncio.create_task(main, name="command"), asyncio.get_running_loop()
-    asked = False
+    asked = is_planned = False
 
     def stop() -> None:
         nonlocal asked
+        if is_planned:
+            os._exit(exit_codes.STOPPED)
         if asked:
             at_once()
             os._exit(exit_codes.INTERRUPTED)
@@ -53,8 +64,18 @@ async def _interruptible(
         if stopping:
             print_notice(stopping)
 
+    def stop_as_planned(name: str) -> None:
+        nonlocal is_planned
+        if asked or is_planned or not stop_planned(name):
+            stop()
+            return
+        is_planned = True
+        with contextlib.suppress(OSError):
+            end_view()
+
     for number in _SIGNALS:
-        loop.add_signal_handler(number, stop)
+        handler = partial(stop_as_planned, number.name) if number in _PLANNED else stop
+        loop.add_signal_handler(number, handler)
     try:
         return await task
     except asyncio.CancelledError:

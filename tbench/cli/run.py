@@ -293,7 +293,7 @@ def exit_with_outcomes(outcomes: Iterable[RunOutcome | None], min_coverage: floa
 
 def _exit_code(outcome: RunOutcome, min_coverage: float) -> int:
     if outcome.interrupted:
-        return exit_codes.INTERRUPTED
+        return exit_codes.STOPPED if outcome.planned_stop else exit_codes.INTERRUPTED
     if any(result.error is not None and result.error.type == "internal" for result in outcome.results):
         return exit_codes.BUG
     if outcome.stopped is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,8 +55,23 @@ def ps(folder: Path, as_json: bool) -> None:
         return
     if not states:
         print_line(f"{folder}: no run is in progress")
+    for run, kept in _cut_trials(folder, states).items():
+        print_line(f"{run}: {kept}; go on with tbench resume {run}, or remove with tbench clean --kept")
     for run, state in states.items():
         _print_run(run, state)
+
+
+def _cut_trials(folder: Path, running: Collection[Path]) -> dict[Path, str]:
+    """Return a line about the trials that were cut, by run, for runs that are not in progress."""
+    from tbench.sandbox.underway import trials_under_way
+    from tbench.text import counted
+
+    found: dict[Path, str] = {}
+    for run in sorted({folder, *folder.glob("*/")} - set(running)):
+        if notes := [*trials_under_way(run)]:
+            names = ", ".join(f"{note.task}/{note.seed}" for note in notes)
+            found[run] = f"{counted(len(notes), 'trial')} cut ({names})"
+    return found
 
 
 def _print_run(run: Path, state: RunUnderWay) -> None:
@@ -182,6 +197,18 @@ def abort(where: str) -> None:
 
     run, trial = require_trial(where, "end it with Ctrl-C, or name a trial")
     send_and_print(run, Abort(trial=trial))
+
+
+@click.command(cls=TbenchCommand)
+@run_or_trial_argument
+def stop(where: str | None) -> None:
+    """Stop a run, and keep its running trials for tbench resume."""
+    from tbench.control.wire import Stop
+
+    run, trial = run_and_trial(where)
+    if trial is not None:
+        raise UsageError(f"{where}: is a trial; a run is stopped as a whole: tbench stop {run}")
+    send_and_print(run, Stop())
 
 
 @click.command(cls=TbenchCommand)

@@ -33,8 +33,10 @@ from tbench.config.values import (
     proxy_text,
     retryable_types,
     validate_capabilities,
+    validate_duration,
     validate_proxy_choice,
     validate_shard,
+    validate_time,
 )
 
 NetworkChoice = Literal["task", "none", "bridge"]
@@ -406,6 +408,9 @@ class VerifyConfig(Frozen):
     """Maximum MB that a trial hands to a separate verifier."""
 
 
+GoOn = Literal["exact", "replay", "anew"]
+
+
 class ScheduleConfig(Frozen):
     """Scheduling"""
 
@@ -444,6 +449,17 @@ class ScheduleConfig(Frozen):
     which is acceptable if trials mostly wait for the model. Memory is never overcommitted."""
     max_load: float | None = Field(default=None, ge=0.1)
     """Start no further trial while the load per CPU is above this. It is the average over one minute."""
+
+    go_on: GoOn = "exact"
+    """What a trial does after a cut if its container is gone: the recorded replies are followed again in a new one, and
+    the model is asked from there on. If its terminal then shows something else, `exact` begins the trial anew, and
+    `replay` goes on with a mark; `anew` always begins anew."""
+    stop_after: Annotated[str | None, AfterValidator(validate_duration), Option(("--for",), metavar="TIME")] = None
+    """Stop the run after a time such as 8h; its running trials can go on with `tbench resume`."""
+    stop_at: Annotated[str | None, AfterValidator(validate_time), Option(("--until",), metavar="HH:MM")] = None
+    """Stop the run at a time of day, such as 06:00, in the same way."""
+    keep_cut: Annotated[str, AfterValidator(validate_duration), Option(metavar="TIME")] = "24h"
+    """Time for which the containers of a run are kept after a cut, such as 90m or 24h; 0 removes them."""
 
     @model_validator(mode="after")
     def _retries_agree(self) -> ScheduleConfig:

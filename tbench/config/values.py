@@ -151,3 +151,28 @@ class Shard:
 def validate_shard(text: str | None) -> str | None:
     """Return a shard in canonical form; None stays None. Raises ValueError."""
     return None if text is None else str(Shard.parse(text))
+
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_UNIT_SEC = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def duration_sec(text: str) -> float:
+    """Return a duration such as 90m, 24h or 0 in seconds. Raises ValueError."""
+    if (found := _DURATION.fullmatch(text.strip())) is None:
+        raise ValueError(f"{text!r}: write a number and s, m, h or d, such as 90m or 24h")
+    return float(found[1]) * _UNIT_SEC[found[2]]
+
+
+def validate_duration(text: str | None) -> str | None:
+    """Return a duration, or None, unchanged. Raises ValueError for another text."""
+    if text is not None:
+        duration_sec(text)
+    return text
+
+
+def validate_time(text: str | None) -> str | None:
+    """Return a time of day, or None, unchanged. Raises ValueError for another text."""
+    if text is not None and re.fullmatch(r"([01]?\d|2[0-3]):[0-5]\d", text) is None:
+        raise ValueError(f"{text!r}: write hours and minutes, such as 06:00")
+    return text

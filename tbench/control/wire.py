@@ -284,6 +284,12 @@ class Abort(Frozen):
     trial: str
 
 
+class Stop(Frozen):
+    """Stop the run so that its trials can go on."""
+
+    do: Literal["stop"] = "stop"
+
+
 class Say(Frozen):
     """Send a message to the model with its next query."""
 
@@ -329,7 +335,18 @@ class Attach(Frozen):
 
 
 Request = (
-    ListTrials | Pause | Continue | Abort | Say | SetConcurrency | ReadScreen | TypeKeys | Attach | Debug | DebugCommand
+    ListTrials
+    | Pause
+    | Continue
+    | Abort
+    | Stop
+    | Say
+    | SetConcurrency
+    | ReadScreen
+    | TypeKeys
+    | Attach
+    | Debug
+    | DebugCommand
 )
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="do")])
 
@@ -422,6 +439,8 @@ class ControlHandler(Protocol):
     def go_on(self, trial: str | None) -> str: ...
 
     def abort(self, trial: str) -> str: ...
+
+    def stop(self) -> str: ...
 
     def say(self, trial: str, text: str) -> str: ...
 

@@ -154,6 +154,7 @@ _CODES = (
     exit_codes.USAGE,
     exit_codes.TOO_FEW_VERDICTS,
     exit_codes.ENDPOINT_DOWN,
+    exit_codes.STOPPED,
     exit_codes.INTERRUPTED,
 )
 """Exit codes of `tbench run`; with any other code, the process was killed."""

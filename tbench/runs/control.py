@@ -20,6 +20,7 @@ from tbench.events import Event, Phase, TrialFinished, TrialPhase, TrialSettled,
 from tbench.results import TrialResult
 from tbench.runs.pool import Slots
 from tbench.runs.replay_log import ReplayLog, ReplayStep, ReplaySteps
+from tbench.runs.stop_policy import PlannedStop
 from tbench.runs.trial_progress import TrialPlan
 from tbench.sandbox.backend import Sandbox
 from tbench.tasks.task import Task
@@ -81,6 +82,10 @@ class RewindPoint:
     verdicts: tuple[VerdictSeen, ...] = ()
     changes: Mapping[int, Mapping[str, ChangeKind]] = field(default_factory=dict)
     """Changed files by step."""
+    goes_on: bool = False
+    """Whether the trial goes on after a cut, so that it still counts."""
+    is_exact: bool = False
+    """Whether the trial begins anew if the replay differs."""
     hold_at: HoldPoint | None = "reply"
     """Point at which the trial waits after the replay. Unless that is at a reply, differences are also logged."""
 
@@ -119,6 +124,8 @@ class TrialControl:
     """Holds all trials of the run while it is closed."""
     say: Callable[[str], None] = lambda _: None
     """Shows a message to the user of the run."""
+    stop: PlannedStop = field(default_factory=PlannedStop)
+    """Planned stop of the run."""
     rewind_point: RewindPoint | None = None
     """Replay with which this attempt begins; None for a fresh one."""
     holds_first_query: bool = False
@@ -161,7 +168,8 @@ class TrialControl:
 
     def __post_init__(self) -> None:
         self.replay_log = ReplayLog(self.rewind_point.replay if self.rewind_point is not None else ())
-        self.touched, self.is_new = self.rewind_point is not None, self.rewind_point is None
+        self.is_new = self.rewind_point is None
+        self.touched = self.rewind_point is not None and not self.rewind_point.goes_on
 
     def release(self) -> None:
         """Drop the log and the debugger: reference cycles would keep them in memory."""
@@ -186,6 +194,9 @@ class TrialControl:
                     await self.debugger.takeover.wait()
         if self.debugger is not None:
             await self.debugger.before_query(now, earlier)
+            if self.differs and self.rewind_point is not None and self.rewind_point.is_exact:
+                why = f"the replay in a new one differs at {self.differs}; it begins anew (--go-on replay goes on)"
+                raise TrialError("sandbox_lost", f"its container is gone, and {why}")
         messages, self.messages = self.messages, []
         now.messages = tuple(each for each in messages if isinstance(each, str))
         return messages
@@ -298,6 +309,7 @@ class RunControl:
         hold_at: HoldPoint | None = None,
         replay: Sequence[ReplaySteps] = (),
         say: Callable[[str], None] = lambda _: None,
+        stop: PlannedStop | None = None,
     ) -> None:
         """Make debuggers with `make_debugger` on demand, or with `debugs_all` as each trial begins.
 
@@ -319,6 +331,7 @@ class RunControl:
         self.start_gate, self.run_gate = PauseGate(), PauseGate()
         self._make_debugger, self._debugs_all = make_debugger, debugs_all or hold_at == "reply" or bool(replay)
         self._hold_at, self._replay, self._say = hold_at, replay, say
+        self.stop = stop or PlannedStop()
 
     async def may_start(self) -> None:
         """Wait until another trial may start."""
@@ -330,7 +343,8 @@ class RunControl:
         _, rewind_point = self.rewinds.pop(plan.trial, ("", None))
         if rewind_point is None and self._replay:
             rewind_point = RewindPoint(plan.attempt, len(self._replay[-1]) + 1, self._replay, hold_at=self._hold_at)
-        trial = TrialControl(plan, self.run_gate, self._say, rewind_point, holds_first_query=self._hold_at == "query")
+        trial = TrialControl(plan, self.run_gate, self._say, self.stop, rewind_point)
+        trial.holds_first_query = self._hold_at == "query"
         self.trials[plan.trial] = trial
         if self._debugs_all or rewind_point is not None:
             self.get_debugger(trial)

@@ -5,14 +5,15 @@ The replay repeats the same replies and decisions in another container.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from harness.checkpoint import shared_length
 from harness.errors import ContextLimitReached
 from harness.model import Model
 from harness.oversight import Approved, Decision, Declined, Query
-from harness.trajectory import Intervention, Message, Reply, Step, Trajectory
+from harness.trajectory import Compaction, Intervention, Message, Reply, Step, Trajectory
 from tbench.divergence import first_difference
 from tbench.errors import UsageError
 
@@ -75,6 +76,11 @@ class ReplayLog:
         self._messages: list[Message] = []
         """Messages of the last query."""
 
+    def go_on(self, steps: Sequence[Step], pending: Step | None) -> None:
+        """Continue after steps of another process, of which only replies and observations are known."""
+        done = [replace(_followed(step), observation=step.observation) for step in steps]
+        self._parts = [[*done, *([] if pending is None else [_followed(pending).without_decision()])]]
+
     def begin(self, step: int) -> ReplayStep:
         """Begin the next step; number 1 begins another part."""
         if step == 1 or not self._parts:
@@ -120,7 +126,7 @@ class ReplayLog:
         return outcome
 
     def _exchange(self, query: Query, outcome: Reply | ContextLimitReached) -> Exchange:
-        kept = _common(self._messages, query.messages)
+        kept = shared_length(self._messages, query.messages)
         added = tuple(query.messages[kept:])
         self._messages[kept:] = added
         return Exchange(query.model, kept, added, query.seed, query.max_tokens, query.tools, outcome)
@@ -153,14 +159,6 @@ class ReplayLog:
                 yield each, messages, followed or each.outcome
 
 
-def _common(old: Sequence[Message], new: Sequence[Message]) -> int:
-    """Return the number of messages at the start that two histories share."""
-    for at, (own, other) in enumerate(zip(old, new, strict=False)):
-        if own is not other:
-            return at
-    return min(len(old), len(new))
-
-
 # Replays of stored trials.
 
 
@@ -168,13 +166,22 @@ def replay_steps_before(step: int, steps: Sequence[Step], trajectory: Trajectory
     """Return the steps to replay before `step`. Raises UsageError if it cannot be done."""
     if not 1 <= step <= len(steps):
         raise UsageError(f"has {len(steps)} steps, so there is no step {step}")
-    interventions: dict[int, list[Intervention]] = {}
-    for each in trajectory.interventions if trajectory is not None else ():
-        interventions.setdefault(each.step, []).append(each)
-    for compaction in trajectory.compactions if trajectory is not None else ():
-        if (at := compaction.step) < step:
-            raise UsageError(f"its history was compacted at step {at}; choose a step up to {at}")
-    return (tuple(_replay_step(each, interventions) for each in steps[: step - 1]),)
+    known = trajectory or Trajectory(protocol="")
+    compactions = [each for each in known.compactions if each.step < step]
+    return replay_steps(steps[: step - 1], known.interventions, compactions)
+
+
+def replay_steps(
+    steps: Sequence[Step], interventions: Iterable[Intervention], compactions: Sequence[Compaction]
+) -> tuple[ReplaySteps, ...]:
+    """Return steps as they are replayed. Raises UsageError if they cannot be."""
+    by_step: dict[int, list[Intervention]] = {}
+    for each in interventions:
+        by_step.setdefault(each.step, []).append(each)
+    if compactions:
+        at = compactions[0].step
+        raise UsageError(f"its history was compacted at step {at}; choose a step up to {at}")
+    return (tuple(_replay_step(each, by_step) for each in steps),)
 
 
 def _replay_step(step: Step, interventions: Mapping[int, Sequence[Intervention]]) -> ReplayStep:
@@ -182,15 +189,15 @@ def _replay_step(step: Step, interventions: Mapping[int, Sequence[Intervention]]
     if any(each.kind == "typed" for each in found):
         raise UsageError(f"a person typed into its terminal at step {step.index}; choose a step up to {step.index}")
     refused = next((each.text for each in found if each.kind == "refused"), None)
-    return ReplayStep(
+    return replace(
+        _followed(step),
         messages=tuple(each.text for each in found if each.kind == "message"),
-        queries=[_reply_only(step.reply)],
-        reviewed_after=1,
         decided=step.reply if refused is None else Declined(refused),
         observation=step.observation,
     )
 
 
-def _reply_only(reply: Reply) -> Exchange:
-    """Return an exchange of which only the reply is known."""
-    return Exchange(None, 0, (), None, 0, (), reply)
+def _followed(step: Step) -> ReplayStep:
+    """Return a step of which only the reply is known, which was followed."""
+    exchange = Exchange(None, 0, (), None, 0, (), step.reply)
+    return ReplayStep(queries=[exchange], reviewed_after=1, decided=step.reply)

@@ -21,6 +21,7 @@ from tbench.agents.trial_agent import TrialAgent
 from tbench.config.document import PlannedTask, RunDocument, RunPlan, Status, replies_fields
 from tbench.config.limits_in_force import EARLIER, lacking_limits
 from tbench.config.settings import SandboxConfig, Verify, VerifyConfig
+from tbench.config.values import duration_sec
 from tbench.control.listener import listening
 from tbench.errors import REWOUND, TrialError, UsageError
 from tbench.events import Events, Note, RunEnded, RunStarted, TrialSettled
@@ -40,11 +41,22 @@ from tbench.runs.preflight import (
 )
 from tbench.runs.redaction import make_redactor
 from tbench.runs.spare_capacity import Calibrator, SpareCapacity, calibrating
-from tbench.runs.stop_policy import EndpointGate, StopPolicy
-from tbench.runs.trial_progress import TrialPlan, phase_event
-from tbench.sandbox.backend import Backend, Compares, Copies, HoldsImages, Keeps, Snapshots, open_backend, require
+from tbench.runs.stop_policy import EndpointGate, PlannedStop, StopPolicy
+from tbench.runs.trial_progress import Cut, TrialPlan, phase_event
+from tbench.sandbox.backend import (
+    Backend,
+    Compares,
+    Copies,
+    HoldsImages,
+    Keeps,
+    Sandbox,
+    Snapshots,
+    open_backend,
+    require,
+)
 from tbench.sandbox.container_proxy import container_proxy
-from tbench.sandbox.run_machine import run_machines_of
+from tbench.sandbox.run_machine import RunMachine, run_machines_of
+from tbench.sandbox.underway import forget
 from tbench.storage.run_store import RunStore
 from tbench.tasks.consent import withheld_variables_note
 from tbench.tasks.environment import agent_environment, verifier_environment
@@ -76,6 +88,8 @@ class RunOutcome:
     """Whether the run was cancelled before all its trials had ended."""
     stopped: str | None = None
     """Why the run stopped early; None if it did not."""
+    planned_stop: str = ""
+    """Why the run was interrupted so that its trials can go on; empty if it was not."""
 
 
 class Run:
@@ -95,6 +109,7 @@ class Run:
         hold_at: HoldPoint | None = None,
         replay: Sequence[ReplaySteps] = (),
         pace: Pace | None = None,
+        stop: PlannedStop | None = None,
     ) -> None:
         """Take an open `backend`. `plans` replaces the plan's tasks × seeds.
 
@@ -137,6 +152,7 @@ class Run:
             hold_at=hold_at,
             replay=replay,
             say=say,
+            stop=stop,
         )
         """Remote control of the run."""
         demands = [(plan, self._demand(plan)) for plan in self._plans]
@@ -202,14 +218,15 @@ class Run:
     async def _run_trial(self, plan: TrialPlan) -> None:
         """Run attempts at one trial until a result is final."""
         schedule = self._plan.config.schedule
-        retries = RetryBudget(1 + schedule.retries, schedule.retry_choice)
+        # A container that is gone costs the attempt that was to go on in it.
+        retries = RetryBudget(1 + schedule.retries + (plan.cut is not None), schedule.retry_choice)
         while True:
             result = await self._attempt(plan, retries)
             if result is None or result.final:
                 return
             assert result.error is not None
             retries.limit += result.error.type == REWOUND
-            plan = replace(plan, attempt=plan.attempt + 1)
+            plan = replace(plan, attempt=result.attempt + 1, cut=None)
 
     async def _attempt(self, plan: TrialPlan, retries: RetryBudget) -> TrialResult | None:
         """Run one attempt; return None if the run is stopping."""
@@ -224,8 +241,11 @@ class Run:
                     return None
                 assert budget.node is not None
                 retries.start_on(budget.node)
+                found: Sandbox | None = None
+                if plan.cut is not None:
+                    plan, found = await self._find_cut(plan, plan.cut, budget.node)
                 with self.control.trial(plan) as controlled:
-                    trial = self._trial(plan, retries, controlled)
+                    trial = self._trial(plan, retries, controlled, found)
                     tear_down = await trial.run(queue_sec=time.monotonic() - queued)
                 assert trial.result is not None
                 retries.record(trial.result.error)
@@ -248,7 +268,33 @@ class Run:
             await asyncio.wait(self._teardowns, return_when=asyncio.FIRST_COMPLETED)
         return trial.result
 
-    def _trial(self, plan: TrialPlan, retries: RetryBudget, controlled: TrialControl) -> Trial:
+    async def _find_cut(self, plan: TrialPlan, cut: Cut, machine: RunMachine) -> tuple[TrialPlan, Sandbox | None]:
+        """Find the sandbox of a trial that was cut, or else prepare its replay, or let it begin anew."""
+        from tbench.runs.going_on import find_sandbox, replay_of
+
+        name = f"{plan.task_name}/{plan.seed}"
+        try:
+            assert plan.task is not None
+            if not cut.note.sandbox or (found := await find_sandbox(plan.task, cut, machine)) is not None:
+                return plan, found if cut.note.sandbox else None
+            why = "its container is gone"
+        except TrialError as error:
+            why = str(error)
+        attempts = self._store.attempts(plan.task_name, plan.seed)
+        plan = replace(plan, attempt=max(attempts, default=0) + 1)
+        try:
+            replay = replay_of(cut, plan.attempt, self._plan.config.schedule.go_on)
+            self.control.rewinds[plan.trial] = (name, replay)
+            self._events.emit(Note(text=f"{name}: {why}; its {replay.step - 1} steps are followed again in a new one"))
+            return plan, None
+        except UsageError as error:
+            self._events.emit(Note(text=f"{name} begins anew: {why}, and {error}"))
+            forget(self._store.path, plan.trial)
+            return replace(plan, cut=None), None
+
+    def _trial(
+        self, plan: TrialPlan, retries: RetryBudget, controlled: TrialControl, found: Sandbox | None = None
+    ) -> Trial:
         from tbench.runs.trial import Trial
 
         node = retries.node
@@ -269,6 +315,8 @@ class Run:
             verify=self._plan.config.verify,
             sandbox=self._plan.config.sandbox,
             control=controlled,
+            keep_cut_sec=duration_sec(self._plan.config.schedule.keep_cut),
+            found=found,
         )
 
     def _on_teardown_done(self, teardown: asyncio.Task[None]) -> None:
@@ -371,6 +419,7 @@ async def execute_run(
     pace: Pace | None = None,
     calibrates: Calibrator | None = None,
     on_end: Callable[[RunOutcome], None] = lambda _: None,
+    stop: PlannedStop | None = None,
 ) -> RunOutcome:
     """Execute a run from start to end: directory, backend, trials, final run.json. Raises UsageError.
 
@@ -393,12 +442,15 @@ async def execute_run(
     runnable = _runnable_tasks(tasks, config.agent.name, config.sandbox.allow_env, backend, say)
     plans, standing = plan_trials(tasks, plan, expected_sec), list[TrialResult]()
     if earlier is not None:
+        from tbench.runs.going_on import go_on
         from tbench.runs.resume import resume
 
         plans, standing = resume(store, plans, earlier.retry_errors)
+        plans = go_on(directory, plans, make_agent, say)
         say(f"{directory}: {len(standing)} of {len(plans) + len(standing)} trials are kept, {len(plans)} to run")
         store.write_document(document)
     status: Status = "failed"
+    stop = stop or PlannedStop()
     calibrated = _CalibratedRun(tasks, backend, store, events, standing, document, calibrates)
     try:
         # Emitted before the first trial begins: making engine and images ready is part of the run.
@@ -426,15 +478,18 @@ async def execute_run(
                 hold_at=hold_at,
                 replay=replay,
                 pace=pace,
+                stop=stop,
             )
-            async with listening(directory, partial(_serve_control, run.control), say):
-                await calibrated.execute(run)
+            with stop.stopping(config.schedule):
+                async with listening(directory, partial(_serve_control, run.control), say):
+                    await calibrated.execute(run)
         status = _status(calibrated.outcome)
     except asyncio.CancelledError:
         status = _status(calibrated.outcome)
         raise
     finally:
-        outcome = replace(calibrated.outcome, results=[*calibrated.standing, *calibrated.outcome.results])
+        results = [*calibrated.standing, *calibrated.outcome.results]
+        outcome = replace(calibrated.outcome, results=results, planned_stop=stop.reason)
         ending = {
             **replies_fields(plan, outcome.results),
             "status": status,

@@ -1,10 +1,15 @@
-"""Decides when a run stops early: its endpoint is gone or never answered, or no machine is left."""
+"""Decides when a run stops early: its endpoint is gone or never answered, no machine is left, or it was planned."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from typing import Protocol
 
+from tbench.config.settings import ScheduleConfig
+from tbench.config.values import duration_sec
 from tbench.events import Event, TrialStep, TrialVerdict
 
 FIRST_TRIALS = 3
@@ -21,6 +26,48 @@ class EndpointGate(Protocol):
 
     async def wait(self) -> None:
         """Wait until the endpoint is available, or given up."""
+
+
+class PlannedStop:
+    """A stop of a run that keeps the sandboxes of its trials, so that they can go on."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        """Why the run was stopped; empty if it was not."""
+        self._task: asyncio.Task[object] | None = None
+
+    def begin(self, reason: str) -> bool:
+        """Stop the run; return False before it has begun and after its end, or if it is being stopped already."""
+        if self._task is None or self.reason:
+            return False
+        self.reason = reason
+        self._task.cancel()
+        return True
+
+    @contextlib.contextmanager
+    def stopping(self, schedule: ScheduleConfig) -> Iterator[None]:
+        """Let the run in the block be stopped, and stop it at the time that its schedule sets."""
+        self._task = asyncio.current_task()
+        timers = [
+            asyncio.get_running_loop().call_later(seconds, self.begin, reason)
+            for reason, seconds in _stops(schedule, datetime.now())
+        ]
+        try:
+            yield
+        finally:
+            self._task = None
+            for timer in timers:
+                timer.cancel()
+
+
+def _stops(schedule: ScheduleConfig, now: datetime) -> Iterator[tuple[str, float]]:
+    """Yield the stops that a schedule plans: the reason of each, and the seconds until then."""
+    if schedule.stop_after is not None:
+        yield f"--for {schedule.stop_after}", duration_sec(schedule.stop_after)
+    if schedule.stop_at is not None:
+        hour, minute = map(int, schedule.stop_at.split(":"))
+        at = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        yield f"--until {schedule.stop_at}", ((at if at > now else at + timedelta(days=1)) - now).total_seconds()
 
 
 class StopPolicy:

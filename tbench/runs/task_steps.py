@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness.checkpoint import Conversation
 from harness.trajectory import Outcome, Trajectory, Usage
 from tbench.agents.trial_agent import AgentReport, TrialAgent, agent_user, terminal_socket
 from tbench.errors import TrialError
@@ -17,6 +18,7 @@ from tbench.reward import canonical
 from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import BUSYBOX, Sandbox
 from tbench.sandbox.startup import wait_until_healthy
+from tbench.storage.run_files import CHECKPOINTS_NAME
 from tbench.storage.run_store import StepLog
 from tbench.tasks.format import StepSection
 from tbench.tasks.task import Task
@@ -47,9 +49,13 @@ class TrialPart:
     prepare_sec: float = 0.0
     agent_sec: float = 0.0
     verifier_sec: float = 0.0
+    before: Conversation | None = None
+    """The conversation to go on with, if another process has begun it."""
 
     def __post_init__(self) -> None:
-        self.log = StepLog(self.directory)
+        self.log = StepLog(self.directory, lines=len(self.before.steps) if self.before else 0)
+        kept = self.before.checkpoints if self.before else 0
+        self.checkpoints = StepLog(self.directory, CHECKPOINTS_NAME, lines=kept)
 
     @property
     def trajectory(self) -> Trajectory | None:

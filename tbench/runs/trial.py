@@ -13,10 +13,11 @@ import traceback
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from harness.checkpoint import FollowedAgain
 from harness.concurrency import all_of
-from tbench.agents.trial_agent import TrialAgent, Workplace
+from tbench.agents.trial_agent import AgentReport, TrialAgent, Workplace
 from tbench.config.settings import SandboxConfig, VerifyConfig
 from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialStep, TrialTaskStep, TrialVerdict
@@ -26,10 +27,12 @@ from tbench.runs.host import HostWatch, Observation
 from tbench.runs.preflight import why_not_runnable
 from tbench.runs.redaction import make_redactor
 from tbench.runs.task_steps import TrialPart, prepare_step, why_stopped
-from tbench.runs.trial_progress import TrialPlan, TrialProgress, phase_event
-from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, use_network
+from tbench.runs.trial_progress import Cut, TrialPlan, TrialProgress, phase_event
+from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, Survives, use_network
 from tbench.sandbox.run_machine import RunMachine
-from tbench.storage.run_files import REPLAYED_NAME, step_directory
+from tbench.sandbox.underway import UnderWay, forget
+from tbench.storage.read_run import read_trajectory
+from tbench.storage.run_files import CHECKPOINTS_NAME, REPLAYED_NAME, step_directory
 from tbench.storage.run_store import RunStore, write_files, write_trial
 from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.task import Task
@@ -38,6 +41,7 @@ from tbench.verify.calibration import CalibratingAgent, Calibration, architectur
 from tbench.verify.policy import compare_pass, is_kept, verify_by
 from tbench.verify.separate.collecting import collect, hands_over, save_artifacts
 from tbench.verify.separate.grading import SeparateVerifier
+from tbench.verify.separate.handover import read_handover
 from tbench.verify.verifier import Verdict, VerifierFailed
 
 if TYPE_CHECKING:
@@ -69,10 +73,14 @@ class Trial:
         sandbox: SandboxConfig | None = None,
         control: TrialControl | None = None,
         node: RunMachine | None = None,
+        keep_cut_sec: float = 0.0,
+        found: Sandbox | None = None,
     ) -> None:
         """`node` is the machine, if the backend has several; clients control the trial through `control`.
 
         `verify` says where the verifier runs (by default in the agent's sandbox), `sandbox` what is kept of the trial.
+        `found` is the sandbox that another process has left, if the plan goes on in it; after a cut, this one's is kept
+        for `keep_cut_sec`.
         """
         self.result: TrialResult | None = None
         """Result of the attempt; None until the verdict is on disk."""
@@ -90,18 +98,28 @@ class Trial:
         self._host = host
         self._control = control or TrialControl(plan)
         self._node = node
+        self._keep_cut_sec = keep_cut_sec
+        self._is_noted = False
+        """Whether another process can go on with the trial."""
+        self._replayed: int | None = None
+        """Number of replies that are replayed after a cut, until they are followed."""
         self._observed: Observation | None = None
         self._sandbox: Sandbox | None = None
         self._verifier: SeparateVerifier | None = None
         self._hide_own = make_redactor([plan.task])
         self._progress = TrialProgress(plan)
+        self._cut, self._found = plan.cut, found
+        self._queue_sec, self._started_at, self._started = 0.0, datetime.now(UTC), time.monotonic()
 
     def _hide(self, text: str) -> str:
         return self._store.hide(self._hide_own(text))
 
     async def run(self, queue_sec: float) -> Callable[[], Awaitable[TrialResult]]:
         """Run the trial until its verdict is on disk. The returned function tears down, off the concurrency slot."""
-        started_at, started = datetime.now(UTC), time.monotonic()
+        self._queue_sec, self._started_at, self._started = queue_sec, datetime.now(UTC), time.monotonic()
+        if (cut := self._cut) is not None:
+            self._queue_sec, self._started_at = cut.note.queue_sec, cut.note.started_at
+            self._started -= cut.wall_sec
         self._observed = self._host.observe() if self._host else None
         try:
             with (
@@ -114,14 +132,14 @@ class Trial:
             self._progress.evidence.update(error.files)
             self._hide_secrets_in_traceback()
         except asyncio.CancelledError:
-            await self._remove()
+            await self._leave()
             raise
         except Exception as error:  # noqa: BLE001 - a bug costs its trial, is reported, and makes the run exit with 1
             self._fail(TrialError("internal", f"{type(error).__name__}: {error}"))
             self._progress.evidence["traceback.txt"] = traceback.format_exc().encode("utf-8", "replace")
             self._hide_secrets_in_traceback()
         try:
-            return await self._conclude(started_at, started, queue_sec)
+            return await self._conclude()
         except BaseException:
             # A subscriber failed at the verdict (the journal's disk is full): remove the container all the same.
             await self._remove()
@@ -167,7 +185,10 @@ class Trial:
             self._agent = self._make_agent()
         directory = self._directory if step is None else step_directory(self._directory, step.name)
         earlier = before[-1].agent if before and step is not None and step.inherit_prior_session else None
-        before.append(TrialPart(task, self._agent, directory, earlier))
+        conversation = None
+        if self._cut is not None and self._is_attached and not (before or self._cut.has_worked):
+            conversation = self._cut.conversation
+        before.append(TrialPart(task, self._agent, directory, earlier, before=conversation))
         if step is not None:
             self._emit_step(step.name)
         return self._progress.parts[-1]
@@ -198,6 +219,9 @@ class Trial:
             part.prepare_sec = time.monotonic() - started
 
     async def _start(self, task: Task) -> None:
+        if (cut := self._cut) is not None and self._is_attached:
+            self._attach(cut)
+            return
         started = time.monotonic()
         try:
             self._sandbox = await self._backend.sandbox(agent_environment(task), self._plan.trial, self._enter)
@@ -205,6 +229,57 @@ class Trial:
             self._progress.sandbox_sec = time.monotonic() - started
         self._progress.image_id = self._backend.image_ids.get(task.name)
         self._progress.image_origin = self._backend.image_origins.get(task.name)
+
+    @property
+    def _is_attached(self) -> bool:
+        """Whether the trial goes on with what another process has left, without a replay."""
+        return self._cut is not None and (self._found is not None or not self._cut.note.sandbox)
+
+    def _attach(self, cut: Cut) -> None:
+        """Go on in the sandbox that another process has left; there is none if the verifier needs it no more."""
+        note, progress = cut.note, self._progress
+        progress.sandbox_sec = note.sandbox_sec
+        progress.image_id, progress.image_origin = note.image_id, note.image_origin
+        progress.went_on = cut.went_on("attached")
+        self._control.touched |= note.human_touched
+        self._sandbox = self._found
+
+    @property
+    def _machine(self) -> str:
+        return self._node.name if self._node is not None else ""
+
+    def _note(self, part: TrialPart, phase: Literal["agent", "verifier"]) -> None:
+        """Write down how another process can go on with the trial from here."""
+        plan, progress = self._plan, self._progress
+        sandbox, rewind = self._sandbox, self._control.rewind_point
+        if not isinstance(sandbox, Survives | None) or part.task.step is not None or self._keep_cut_sec <= 0:
+            return
+        if rewind is not None and not rewind.goes_on:
+            return
+        note = UnderWay(
+            trial=plan.trial,
+            task=plan.task_name,
+            seed=plan.seed,
+            attempt=plan.attempt,
+            sandbox="" if sandbox is None else sandbox.identity,
+            machine=self._machine,
+            phase=phase,
+            entered_at=time.time(),
+            keep_sec=self._keep_cut_sec,
+            started_at=self._started_at,
+            queue_sec=self._queue_sec,
+            sandbox_sec=progress.sandbox_sec,
+            agent_sec=part.agent_sec,
+            wall_sec=time.monotonic() - self._started,
+            image_id=progress.image_id,
+            image_origin=progress.image_origin,
+            outcome=part.outcome,
+            human_touched=self._control.touched,
+            went_on=progress.went_on,
+        )
+        with contextlib.suppress(OSError):  # then the trial begins anew after a cut
+            note.write(self._store.path)
+            self._is_noted = True
 
     async def _work_while_preparing(self, part: TrialPart) -> None:
         """Let the agent work, and meanwhile pull or build the image of a separate verifier."""
@@ -216,10 +291,20 @@ class Trial:
         await all_of(self._work(part), self._backend.prepare(verifier))
 
     async def _work(self, part: TrialPart) -> None:
+        cut = self._cut if len(self._progress.parts) == 1 else None
+        part.agent_sec = cut.agent_sec if cut is not None else 0.0
+        if cut is not None and cut.has_worked and self._is_attached:
+            assert cut.note.outcome is not None
+            part.report = AgentReport(cut.note.outcome, read_trajectory(part.directory))
+            return
         assert self._sandbox is not None
         self._enter("agent")
         await use_network(self._sandbox, agent_environment(part.task), "agent")
-        started = time.monotonic()
+        started = time.monotonic() - part.agent_sec
+        if part.before is not None:
+            self._control.replay_log.go_on(part.before.steps, part.before.last.pending)
+        if self._cut is None or self._is_attached:
+            self._note(part, "agent")
         workplace = Workplace(
             task=part.task,
             sandbox=self._sandbox,
@@ -231,6 +316,9 @@ class Trial:
             oversight=self._control,
             earlier=part.earlier,
             on_terminal=self._on_terminal,
+            before=part.before,
+            again=self._followed_again(),
+            on_checkpoint=part.checkpoints.append,
         )
         agent = ActiveAgent(part.task, self._sandbox, part.agent.partial, part.directory)
         try:
@@ -243,18 +331,28 @@ class Trial:
         finally:
             part.agent_sec = time.monotonic() - started
             part.log.close()
+            part.checkpoints.close()
+
+    def _followed_again(self) -> FollowedAgain | None:
+        """Return the steps that are replayed because the sandbox of another process is gone, if any."""
+        if self._cut is None or self._is_attached or self._cut.conversation is None:
+            return None
+        conversation = self._cut.conversation
+        self._replayed = len(conversation.steps) + (conversation.last.pending is not None)
+        return FollowedAgain(len(conversation.steps), conversation.spent_sec)
 
     def _on_terminal(self, terminal: Terminal | None) -> None:
         self._control.terminal = terminal
 
     async def _verify(self, part: TrialPart) -> Verdict:
-        assert self._sandbox is not None
         self._enter("verifier")
         started = time.monotonic()
         try:
+            write_files(part.directory, part.trajectory, {})
+            self._note(part, "verifier")
             if self._sandbox_config.snapshot and isinstance(self._sandbox, Snapshots):
                 await self._take_snapshot(self._sandbox, part)
-            part.verdict = verdict = await self._judge(part, self._sandbox)
+            part.verdict = verdict = await self._judge(part)
         except VerifierFailed as failure:
             part.verdict = failure
             raise
@@ -270,21 +368,27 @@ class Trial:
         if part.task.step is not None:
             kept[f"image of step {part.task.step.name}"] = kept["image"]
 
-    async def _judge(self, part: TrialPart, sandbox: Sandbox) -> Verdict:
+    async def _judge(self, part: TrialPart) -> Verdict:
         """Return the verdict of the task's verifier: in the agent's sandbox, or in a separate container."""
-        environment = verifier_environment(part.task)
+        sandbox, environment = self._sandbox, verifier_environment(part.task)
         if environment is None:
+            assert sandbox is not None
             return await self._verdict_in_sandbox(part, sandbox)
         assert self._plan.task is not None
         is_last = len(self._progress.parts) == len(self._plan.task.parts)
-        handover = await collect(
-            part.task, sandbox, part.directory, most_mb=self._verify_in.artifacts_mb, is_last=is_last
-        )
-        part.files.update(handover.files)
-        self._progress.out_of_memory = sandbox.ran_out_of_memory
-        if is_last and self._sandbox_config.keep == "none":
+        if sandbox is None:  # another process has collected everything
+            handover = read_handover(part.directory)
+        else:
+            handover = await collect(
+                part.task, sandbox, part.directory, most_mb=self._verify_in.artifacts_mb, is_last=is_last
+            )
+            part.files.update(handover.files)
+            self._progress.out_of_memory = sandbox.ran_out_of_memory
+        if sandbox is not None and is_last and self._sandbox_config.keep == "none":
             await self._collect_logs()
             await self._remove()
+            write_files(part.directory, None, {**self._progress.files, **part.files})
+            self._note(part, "verifier")
         verifier = self._verifier = SeparateVerifier(
             environment, lambda: self._backend.sandbox(environment, self._plan.trial)
         )
@@ -302,7 +406,10 @@ class Trial:
         await use_network(sandbox, agent_environment(part.task), "verifier")
         oracle = await asyncio.to_thread(self._oracle)
         is_oracle = self._agent.name == "oracle"
-        verdict = await verify_by(self._verify_in.mode, part.task, sandbox, oracle=oracle, is_oracle=is_oracle)
+        again = self._cut is not None and self._cut.has_worked and self._is_attached
+        verdict = await verify_by(
+            self._verify_in.mode, part.task, sandbox, again=again, oracle=oracle, is_oracle=is_oracle
+        )
         return verdict.remarked(remarks)
 
     def _oracle(self) -> Calibration | None:
@@ -313,11 +420,12 @@ class Trial:
         image = image_identity(self._progress.image_origin, self._progress.image_id)
         return load_calibration(task, image, architecture_of(self._backend.describe()))
 
-    async def _conclude(
-        self, started_at: datetime, started: float, queue_sec: float
-    ) -> Callable[[], Awaitable[TrialResult]]:
+    async def _conclude(self) -> Callable[[], Awaitable[TrialResult]]:
+        started = self._started
         await self._collect_logs()
         await self._keep()
+        if self._cut is not None and not self._is_attached:
+            self._progress.went_on = self._cut.went_on("replayed", self._control.differs)
         if (replayed := self._control.replayed) is not None:
             self._progress.files[REPLAYED_NAME] = (json.dumps(replayed) + "\n").encode()
         result = self._progress.result(
@@ -325,13 +433,13 @@ class Trial:
             agent=self._agent.name,
             model=self._model,
             final=self._is_final(self._progress.error),
-            started_at=started_at,
-            queue_sec=queue_sec,
+            started_at=self._started_at,
+            queue_sec=self._queue_sec,
             wall_sec=time.monotonic() - started,
             host=self._observed.sample() if self._observed else None,
             out_of_memory=any(each.ran_out_of_memory for each in self._sandboxes),
             human_touched=self._control.touched,
-            machine=(self._node.name or None) if self._node is not None else None,
+            machine=self._machine or None,
         )
         try:
             self._write(result)
@@ -341,6 +449,8 @@ class Trial:
             lost: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}}
             result = result.model_copy(update={**lost, "error": failed, "final": self._is_final(failed)})
         self.result = result
+        # Nothing is left to go on with: first, so that a process killed now leaves an ordinary leftover.
+        self._forget()
         self._events.emit(TrialVerdict(result=result))
 
         async def tear_down() -> TrialResult:
@@ -358,6 +468,13 @@ class Trial:
             return final
 
         return tear_down
+
+    def _forget(self) -> None:
+        """Remove what only another process would need to go on with the trial."""
+        forget(self._store.path, self._plan.trial)
+        for part in self._progress.parts:
+            with contextlib.suppress(OSError):
+                (part.directory / CHECKPOINTS_NAME).unlink()
 
     def _release(self) -> None:
         """Drop agent and parts, which are on disk: reference cycles would keep them in memory."""
@@ -406,8 +523,20 @@ class Trial:
         """Sandboxes of this trial that still exist."""
         return [each for each in (self._sandbox, self._verifier) if each is not None]
 
+    async def _leave(self) -> None:
+        """Leave the sandbox to the process that will go on with the trial, if the stop was planned; else remove it."""
+        sandbox = self._sandbox
+        if self._control.stop.reason and self._is_noted and isinstance(sandbox, Survives):
+            self._sandbox = None
+            with contextlib.suppress(TrialError):
+                await asyncio.shield(sandbox.pause())
+        await self._remove()
+
     async def _remove(self) -> None:
-        left, self._sandbox, self._verifier = self._sandboxes, None, None
+        left, sandbox = self._sandboxes, self._sandbox
+        self._sandbox = self._verifier = None
+        if sandbox is not None:
+            forget(self._store.path, self._plan.trial)
         if left:
             # Shielded: a cancelled trial leaves no container behind, either.
             await asyncio.shield(asyncio.gather(*(each.remove() for each in left)))
@@ -416,5 +545,9 @@ class Trial:
         self._events.emit(phase_event(self._plan, phase))
 
     def _on_step(self, step: int, line: str) -> None:
+        if self._replayed is not None and step > self._replayed:
+            # Until here, another replay would have begun with the note of the replayed attempt.
+            self._replayed = None
+            self._note(self._progress.parts[-1], "agent")
         shown = one_line(self._hide(line), 200)
         self._events.emit(TrialStep(trial=self._plan.trial, attempt=self._plan.attempt, step=step, line=shown))

@@ -5,16 +5,56 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from harness.checkpoint import Conversation
 from harness.reply_stats import ReplyStats
 from harness.trajectory import Usage
 from tbench.events import Phase, TrialPhase
-from tbench.results import ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult
+from tbench.results import ErrorInfo, HostSample, ImageOrigin, Timings, TrialResult, WentOn
+from tbench.sandbox.underway import UnderWay
 from tbench.tasks.task import Task
 
 if TYPE_CHECKING:
     from tbench.runs.task_steps import TrialPart
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What is left of a trial that was cut."""
+
+    note: UnderWay
+    cut_at: float
+    """Unix time at which its process is known to have worked last."""
+    conversation: Conversation | None = None
+    """The agent's conversation; None if it has none."""
+
+    @property
+    def phase_sec(self) -> float:
+        """Time that the phase had taken."""
+        return max(0.0, self.cut_at - self.note.entered_at)
+
+    @property
+    def wall_sec(self) -> float:
+        """Time that the trial had taken."""
+        return self.note.wall_sec + self.phase_sec
+
+    @property
+    def agent_sec(self) -> float:
+        """Time that the agent had taken."""
+        return self.note.agent_sec + (0.0 if self.has_worked else self.phase_sec)
+
+    @property
+    def has_worked(self) -> bool:
+        """Whether the agent had ended."""
+        return self.note.phase == "verifier"
+
+    def went_on(self, how: Literal["attached", "replayed"], differs: str = "") -> tuple[WentOn, ...]:
+        """Return all cuts of the trial, with the one after which it goes on."""
+        if how == "attached" and self.has_worked:
+            return (*self.note.went_on, WentOn(at_step=0, how="verifier"))
+        step = self.conversation.step if self.conversation is not None else 0
+        return (*self.note.went_on, WentOn(at_step=step, how=how, differs=differs))
 
 
 @dataclass(frozen=True)
@@ -28,6 +68,8 @@ class TrialPlan:
     invalid: str = ""
     attempt: int = 1
     """Number of the next attempt: above 1 if earlier ones were cut short or had an error."""
+    cut: Cut | None = None
+    """What is left of the attempt, if another process has begun it."""
 
 
 def phase_event(plan: TrialPlan, phase: Phase) -> TrialPhase:
@@ -53,6 +95,7 @@ class TrialProgress:
     files: dict[str, bytes] = field(default_factory=dict)
     """Files of the trial that belong to none of its parts."""
     sandbox_sec: float = 0.0
+    went_on: tuple[WentOn, ...] = ()
 
     @property
     def evidence(self) -> dict[str, bytes]:
@@ -121,6 +164,7 @@ class TrialProgress:
             host=host,
             human_touched=human_touched,
             machine=machine,
+            went_on=self.went_on,
             integrity=merge_integrity({part.task.step_name: part.verdict for part in parts}),
             image_id=self.image_id,
             image_origin=self.image_origin,

@@ -178,6 +178,18 @@ class Keeps(Protocol):
 
 
 @runtime_checkable
+class Survives(Protocol):
+    """A sandbox that outlives its process, and can be found again with `Reopens.reopen`."""
+
+    @property
+    def identity(self) -> str:
+        """Id for `Reopens.reopen`."""
+
+    async def pause(self) -> None:
+        """Stop its processes until it is reopened, if that is possible. Raises TrialError."""
+
+
+@runtime_checkable
 class HasServices(Protocol):
     """A sandbox of several containers."""
 
@@ -352,6 +364,11 @@ class SandboxSettings:
     """Directory for the output of builds."""
     made_images: dict[str, set[str]] = field(default_factory=dict)
     """Ids of the images that were pulled or built, by engine; runs of several models share them."""
+
+    @property
+    def directory(self) -> Path | None:
+        """Directory of the run; None if it has none of its own."""
+        return None if self.image_logs is None else self.image_logs.parent.resolve()
 
 
 MakeBackend = Callable[[SandboxSettings], Backend]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
+from harness.checkpoint import Checkpoint
 from harness.trajectory import Frozen, Step, Trajectory
 from tbench.config.document import RUN_SCHEMA_VERSION, ForeignRunDocument, PlannedShard, RunDocument, read_document
 from tbench.config.limits_in_force import lacking_limits
@@ -36,6 +37,7 @@ from tbench.storage.imported_plan import ImportedPlan, imported_plan
 from tbench.storage.record_directory import first_problem, read_lines
 from tbench.storage.run_files import (
     BEGUN_NAME,
+    CHECKPOINTS_NAME,
     CONFIG_NAME,
     NOTES_NAME,
     RESULTS_NAME,
@@ -235,6 +237,13 @@ def read_steps(trial_dir: Path) -> list[Step]:
     if problems:
         raise RunUnreadable(f"{problems[0]}; remove or repair this line")
     return steps
+
+
+def read_checkpoints(trial_dir: Path) -> list[Checkpoint]:
+    """Read the checkpoints of a trial whose process was killed; an incomplete last line is ignored. Raises OSError."""
+    raw, problems = (trial_dir / CHECKPOINTS_NAME).read_bytes().rpartition(b"\n")[0], list[str]()
+    found = [each for _, each in read_lines(trial_dir / CHECKPOINTS_NAME, raw, Checkpoint, problems)]
+    return [] if problems else found
 
 
 def read_trajectory(trial_dir: Path) -> Trajectory | None:

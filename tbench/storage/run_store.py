@@ -6,8 +6,10 @@ import contextlib
 import errno
 import json
 from collections.abc import Callable, Container, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 
+from harness.checkpoint import Checkpoint
 from harness.trajectory import Step, Trajectory
 from tbench.config.document import RunDocument
 from tbench.events import Event, Note, TrialFinished
@@ -125,28 +127,35 @@ _NO_STEPS = b'\n "steps": [],'
 
 
 class StepLog:
-    """Appends steps to a trial's steps.jsonl, which is created with the first step.
+    """Appends steps to a trial's steps.jsonl, or checkpoints to their file, which is created with the first one.
 
     A write error (a full disk) ends the log, not the trial; `problem` has the reason.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, name: str = STEPS_NAME, lines: int = 0) -> None:
+        """Keep the first `lines` that another process has written."""
         self.problem: str | None = None
-        self._path = directory / STEPS_NAME
+        self._path, self._lines = directory / name, lines
         self._file: LineFile | None = None
         self._is_over = False
 
-    def append(self, step: Step) -> None:
-        """Append a step. Never raises."""
+    def append(self, step: Step | Checkpoint) -> None:
+        """Append a step or checkpoint. Never raises."""
         if self._is_over:
             return
         try:
             if self._file is None:
-                self._file = in_directory(self._path.parent, lambda: LineFile(self._path, empty=True))
+                self._file = in_directory(self._path.parent, self._open)
             self._file.append(step.model_dump_json())
         except OSError as error:
             self.problem = error.strerror or str(error)
             self.close()
+
+    def _open(self) -> LineFile:
+        if self._lines:
+            with self._path.open("r+b") as file:
+                file.truncate(sum(len(line) for line in islice(file, self._lines)))
+        return LineFile(self._path, empty=not self._lines)
 
     def close(self) -> None:
         """Close the file; later steps are ignored."""

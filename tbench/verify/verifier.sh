@@ -268,7 +268,36 @@ end_outlived() {
 
 # -- the parts -----------------------------------------------------------------------------------
 
+# Kills an earlier run of the tests whose runner is gone, with the processes that it has started, and continues those
+# that it had stopped.
+end_cut() {
+    local process ours sessions=' ' ended='' began=''
+    read_stat /proc/self/stat
+    ours=$session
+    for process in $($running $witness); do
+        read_stat "/proc/$process/stat" || continue
+        sessions="$sessions$session "
+        if [ -z "$began" ] || [ "$ticks" -lt "$began" ]; then began=$ticks; fi
+    done
+    for process in ${began:+/proc/[0-9]*}; do
+        read_stat "$process/stat" 2>/dev/null || continue
+        if [ "$session" = "$ours" ] || [ "$process" = /proc/1 ]; then continue; fi
+        case "$sessions" in *" $session "*) ended="$ended ${process#/proc/}" && continue ;; esac
+        [ "$ticks" -ge "$began" ] || continue
+        # A server from before keeps its workers.
+        if [ "$parent" -gt 1 ] && read_stat "/proc/$parent/stat" 2>/dev/null && [ "$ticks" -lt "$began" ]; then
+            continue
+        fi
+        ended="$ended ${process#/proc/}"
+    done
+    # shellcheck disable=SC2086 # a word per process
+    [ -z "$ended" ] || kill -KILL $ended 2>/dev/null
+    [ -z "$ended" ] || note repair "tests: an earlier run of the tests was ended"
+    kill -CONT -1 2>/dev/null
+}
+
 prepare() {
+    [ -z "$again" ] || end_cut
     mend_devices
     [ -z "$again" ] || mend
     # A process that waits for the tests exists before they are staged.

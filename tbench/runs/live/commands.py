@@ -85,6 +85,10 @@ class LiveControl:
             raise UsageError(f"{found.name}: already has a verdict, or is being ended")
         return f"{found.name}: is ended without a verdict"
 
+    def stop(self) -> str:
+        self._run.stop.begin("tbench stop")
+        return f"stopping; {counted(len(self._run.trials), 'trial')} under way can go on with tbench resume"
+
     def say(self, trial: str, text: str) -> str:
         found = self._trial_at_work(trial)
         found.messages.append(text)

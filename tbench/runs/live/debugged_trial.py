@@ -87,8 +87,8 @@ class DebuggedTrial:
 
     async def before_query(self, now: ReplayStep, earlier: ReplayStep | None) -> None:
         """During a replay, send the earlier messages and keys again."""
+        self._compare()
         if earlier is not None:
-            self._compare()
             self._trial.messages.extend(earlier.messages)
             await self._type_again(earlier.typed[0])
         now.typed[0] = await self._take_back()

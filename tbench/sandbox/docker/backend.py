@@ -424,6 +424,7 @@ class DockerBackend:
             run=settings.run,
             trial=trial,
             owner=self._engine.owner,
+            directory=str(settings.directory or ""),
             has_internet=not networks.is_plain or networks.start.mode == "public",
             network=None if networks.is_plain else networks.start,
             name_servers=self._name_servers,
@@ -449,13 +450,18 @@ class DockerBackend:
             image = Image.from_inspection(
                 "kept", await self._engine.call(self._engine.api.inspect_image, state["Image"])
             )
+        if not state["State"]["Running"]:
+            raise TrialError("sandbox_lost", f"the kept container {kept[:12]} has ended")
+        if state["State"].get("Paused"):
+            with engine_errors(f"continuing the kept container {kept[:12]}", "sandbox_lost"):
+                await self._engine.call(self._engine.api.unpause, kept)
         if not any(mount.get("Name") == self._tools_volume for mount in state["Mounts"]):
             what = f"the kept container {kept[:12]} was made by another version of tbench"
             raise TrialError("sandbox_lost", f"{what}; use that version")
         recipe = await self._recipe(environment, trial, image, environment.variables())
         if not state["HostConfig"].get("StorageOpt"):
             recipe = dataclasses.replace(recipe, storage_mb=None)  # copies have no limit either
-        container = Container(self._engine, kept, recipe, originals=self._originals)
+        container = Container(self._engine, kept, recipe, self._memory_watch, self._originals)
         await container.find_router()
         project = state["Config"]["Labels"].get(LABEL_PROJECT)
         return container if project is None else await self._with_services(container, recipe, project)

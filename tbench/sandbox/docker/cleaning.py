@@ -14,21 +14,27 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.owner import (
     KEPT_PREFIX,
+    LABEL_DIRECTORY,
     LABEL_IMAGE,
     LABEL_OWNER,
+    LABEL_PROJECT,
+    LABEL_ROUTER,
     LABEL_RUN,
     LABEL_SHARED,
     LABEL_SNAPSHOT,
+    LABEL_TRIAL,
     OwnerState,
     owner,
     owner_state,
 )
 from tbench.sandbox.docker.removing import Kind, force_remove, remove, remove_unless_in_use
+from tbench.sandbox.underway import why_kept
 
 _AT_ONCE = 4
 _REAP_SEC = 120.0
@@ -210,6 +216,12 @@ def _with_reason_to_keep(item: Leftover, labels: dict[str, str], scope: Scope, *
     life, why = owner_state(labels.get(LABEL_OWNER, ""))
     if life is OwnerState.ALIVE:
         return replace(item, why_kept=why, live=True)
+    if life is OwnerState.GONE and not scope.everything and (directory := labels.get(LABEL_DIRECTORY)):
+        is_part = item.kind != "container" or not {LABEL_PROJECT, LABEL_ROUTER}.isdisjoint(labels)
+        sandbox = "" if is_part else item.identity
+        why_cut, goes_on = why_kept(Path(directory), labels.get(LABEL_TRIAL, ""), sandbox)
+        if why_cut and (goes_on or not scope.kept):
+            return replace(item, why_kept=why_cut, live=True)
     if kept and not (scope.everything or scope.kept):
         return replace(item, why_kept="kept on purpose; --kept removes it")
     if life is OwnerState.UNKNOWN and not scope.everything:

@@ -75,6 +75,7 @@ _INIT_READY = (
 )
 """Script that waits until PID 1 is our init and sleeps, which it only does when it waits for signals."""
 _LOOSE_SEC = 600.0
+_PAUSE_SEC = 5.0
 _CONNECT_SEC = 30.0
 """Deadline for connecting; shorter than a terminal waits for tmux, to tell a hanging engine from a hanging tmux."""
 _ROOT = "0:0"
@@ -207,6 +208,14 @@ class Container:
         """
         is_open = self._recipe.is_proxied or (self._network is not None and self._network.mode == "public")
         return self._recipe.proxy_variables() if is_open and self._recipe.starts else {}
+
+    @property
+    def identity(self) -> str:
+        return self.container_id
+
+    async def pause(self) -> None:
+        with engine_errors("pausing the container"):
+            await self._engine.call(self._engine.api.pause, self.container_id, deadline_sec=_PAUSE_SEC)
 
     @property
     def runs_as_root(self) -> bool:

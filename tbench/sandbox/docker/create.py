@@ -18,7 +18,15 @@ from tbench.sandbox.backend import BUSYBOX, TOOLS, Sandbox
 from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
 from tbench.sandbox.docker.engine import Engine, EngineError, is_disk_full
 from tbench.sandbox.docker.image import Image
-from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN, LABEL_SHARED, LABEL_TRIAL, NETWORK, owner
+from tbench.sandbox.docker.owner import (
+    LABEL_DIRECTORY,
+    LABEL_OWNER,
+    LABEL_RUN,
+    LABEL_SHARED,
+    LABEL_TRIAL,
+    NETWORK,
+    owner,
+)
 from tbench.sandbox.docker.removing import force_remove
 from tbench.sandbox.startup import NO_STARTUP, Startup
 from tbench.tasks.network import NetworkPolicy
@@ -87,6 +95,8 @@ class Recipe:
     options: ServiceOptions | None = None
     """Options from a compose file; None for a trial of one container."""
     more_labels: Mapping[str, str] = field(default_factory=dict)
+    directory: str = ""
+    """Directory of its run; empty if it is not found again after a cut."""
     owner: str = ""
     """Owner label; empty for this process's."""
     proxy: ContainerProxy = WITHOUT_PROXY
@@ -134,6 +144,7 @@ class Recipe:
             LABEL_RUN: self.run,
             LABEL_TRIAL: self.trial,
             LABEL_OWNER: self.owner or owner(),
+            **({LABEL_DIRECTORY: self.directory} if self.directory and not self.is_fresh else {}),
         }
 
 

@@ -390,6 +390,9 @@ class ComposeContainer(Container):
         self._router = resources.router = resources.router or main._router
         self._sidecars = sidecars
 
+    async def pause(self) -> None:
+        """Do nothing: services that wait for each other must not wait for a container that is paused."""
+
     @property
     def ran_out_of_memory(self) -> bool:
         return any(self.service(name).ran_out_of_memory for name in self._sidecars) or super().ran_out_of_memory

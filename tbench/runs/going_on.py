@@ -1,0 +1,114 @@
+"""Goes on with trials that were cut: what is left of each, and why a trial begins anew instead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from harness.checkpoint import Conversation
+from tbench.agents.trial_agent import SaysWhyAnew, TrialAgent
+from tbench.config.settings import GoOn
+from tbench.errors import TrialError, UsageError
+from tbench.runs.control import RewindPoint
+from tbench.runs.replay_log import replay_steps
+from tbench.runs.trial_progress import Cut, TrialPlan
+from tbench.sandbox.backend import Reopens, Sandbox
+from tbench.sandbox.run_machine import RunMachine
+from tbench.sandbox.underway import UnderWay, forget, trials_under_way
+from tbench.storage.read_run import read_checkpoints, read_steps
+from tbench.storage.run_files import CHECKPOINTS_NAME, RECORDING_NAME, TRIAL_RESULT_NAME, trial_directory
+from tbench.tasks.environment import agent_environment
+from tbench.tasks.task import Task
+
+
+def why_anew(task: Task | None, agent: TrialAgent, note: UnderWay) -> str:
+    """Return why a trial begins anew after a cut; empty if it can go on."""
+    if task is None:
+        return "its task cannot be read"
+    if task.steps:
+        return "a task with several steps begins with its first one"
+    if note.phase == "verifier":
+        return ""
+    return agent.why_anew if isinstance(agent, SaysWhyAnew) else f"the agent {agent.name} cannot go on"
+
+
+def go_on(
+    run: Path, plans: Sequence[TrialPlan], make_agent: Callable[[], TrialAgent], say: Callable[[str], None]
+) -> list[TrialPlan]:
+    """Return the remaining trials of a run, each with what is left of it if it can go on.
+
+    The notes of others are removed, so that their containers are cleaned like those of any killed run.
+    """
+    found, planned = {note.trial: note for note in trials_under_way(run)}, {plan.trial for plan in plans}
+    for trial in found.keys() - planned:
+        forget(run, trial)
+    return [_with_cut(run, plan, found, make_agent, say) for plan in plans] if found else list(plans)
+
+
+def _with_cut(
+    run: Path,
+    plan: TrialPlan,
+    notes: Mapping[str, UnderWay],
+    make_agent: Callable[[], TrialAgent],
+    say: Callable[[str], None],
+) -> TrialPlan:
+    if (note := notes.get(plan.trial)) is None:
+        return plan
+    try:
+        if why := why_anew(plan.task, make_agent(), note):
+            raise ValueError(why)
+        return replace(plan, attempt=note.attempt, cut=_read_cut(run, note))
+    except (OSError, ValueError, UsageError) as error:
+        say(f"{note.task}/{note.seed} begins anew: {error}")
+        forget(run, plan.trial)
+        return plan
+
+
+def _read_cut(run: Path, note: UnderWay) -> Cut:
+    """Read what is left of a trial. Raises ValueError, OSError or UsageError if it cannot go on."""
+    directory = trial_directory(run, note.task, note.seed, note.attempt)
+    if (directory / TRIAL_RESULT_NAME).exists():
+        raise ValueError("its attempt has ended")
+    files = [directory / name for name in (CHECKPOINTS_NAME, RECORDING_NAME)]
+    written = [path.stat().st_mtime for path in files if path.exists()]
+    cut_at = min(time.time(), max(note.entered_at, *written))
+    try:
+        conversation = Conversation.restore(read_checkpoints(directory), read_steps(directory), cut_at)
+    except (OSError, ValueError) as error:
+        if note.phase == "agent":
+            why = "the model had not been asked yet" if isinstance(error, FileNotFoundError) else str(error)
+            raise ValueError(why) from None
+        conversation = None
+    return Cut(note, cut_at, conversation)
+
+
+# -- the container -------------------------------------------------------------------------------
+
+
+async def find_sandbox(task: Task, cut: Cut, machine: RunMachine) -> Sandbox | None:
+    """Return the sandbox of a trial that was cut; None if it is gone. Raises TrialError if that is unknown."""
+    if not isinstance(machine.backend, Reopens) or machine.name != cut.note.machine:
+        return None
+    try:
+        return await machine.backend.reopen(agent_environment(task), cut.note.trial, cut.note.sandbox)
+    except TrialError as error:
+        if error.type == "sandbox_lost":
+            return None
+        raise
+
+
+def replay_of(cut: Cut, attempt: int, mode: GoOn) -> RewindPoint:
+    """Return the replay of a trial whose sandbox is gone. Raises UsageError if it cannot be replayed."""
+    if mode == "anew":
+        raise UsageError("--go-on anew")
+    if (conversation := cut.conversation) is None:
+        raise UsageError("it has no recorded replies")
+    pending = [conversation.last.pending] if conversation.last.pending is not None else []
+    steps = [*conversation.steps, *pending]
+    done, step = len(conversation.steps), conversation.step
+    (known,) = replay_steps(steps, conversation.interventions, conversation.compactions)
+    if pending:
+        known = [*known[:done], replace(known[done], observation=None)]
+    return RewindPoint(attempt, step, (known,), goes_on=True, is_exact=mode == "exact", hold_at=None)

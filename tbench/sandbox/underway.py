@@ -1,0 +1,96 @@
+"""Notes about trials under way, in their run's directory: how a sandbox is found again after its run was cut.
+
+A note is removed with its sandbox. After a cut, it protects the sandbox from the cleaning by other runs for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from harness.trajectory import Frozen, Outcome
+from tbench.files import in_directory, write_atomically
+from tbench.locks import is_held
+from tbench.results import ImageOrigin, WentOn
+
+_FOLDER, _JOURNAL = "underway", "journal.jsonl"
+
+
+class UnderWay(Frozen):
+    """A trial under way, and its results so far. Times in seconds."""
+
+    trial: str
+    task: str
+    seed: int
+    attempt: int
+    sandbox: str
+    """Id of the sandbox for `Reopens.reopen`; empty if a separate verifier needs it no more."""
+    machine: str = ""
+    phase: Literal["agent", "verifier"] = "agent"
+    entered_at: float
+    """Unix time at which the phase began, in this process."""
+    keep_sec: float
+    """Time for which the sandbox is kept after a cut."""
+    started_at: datetime
+    queue_sec: float = 0.0
+    sandbox_sec: float = 0.0
+    agent_sec: float = 0.0
+    wall_sec: float = 0.0
+    """Time of the trial until the phase began, without the times between two processes."""
+    image_id: str | None = None
+    image_origin: ImageOrigin | None = None
+    outcome: Outcome | None = None
+    """Outcome of the agent, once it has ended."""
+    human_touched: bool = False
+    went_on: tuple[WentOn, ...] = ()
+    """Earlier cuts."""
+
+    def write(self, run: Path) -> None:
+        """Write the note atomically. Raises OSError."""
+        path, data = _path(run, self.trial), self.model_dump_json().encode()
+        in_directory(path.parent, lambda: write_atomically(path, data))
+
+
+def _path(run: Path, trial: str) -> Path:
+    return run / _FOLDER / f"{trial}.json"
+
+
+def forget(run: Path, trial: str) -> None:
+    """Remove a trial's note, if there is one. Never raises."""
+    with contextlib.suppress(OSError):
+        _path(run, trial).unlink()
+
+
+def trials_under_way(run: Path) -> Iterator[UnderWay]:
+    """Read the notes in a run's directory; notes that cannot be read are left out."""
+    for path in sorted((run / _FOLDER).glob("*.json")):
+        with contextlib.suppress(OSError, ValidationError):
+            yield UnderWay.model_validate_json(path.read_bytes())
+
+
+def why_kept(run: Path, trial: str, sandbox: str = "") -> tuple[str, bool]:
+    """Return why the `sandbox` of a trial whose process is gone is kept, and whether its run goes on.
+
+    The text is empty if it is not kept. Without an id, it is a part of a sandbox, such as a network.
+    """
+    path = _path(run, trial)
+    try:
+        note, written_at = UnderWay.model_validate_json(path.read_bytes()), path.stat().st_mtime
+        if sandbox and sandbox != note.sandbox:
+            return "", False  # from before a replay
+        with (run / _JOURNAL).open("rb") as journal:
+            if is_held(run / _JOURNAL, journal.fileno()):
+                return f"{run} goes on", True
+            cut_at = max(written_at, (run / _JOURNAL).stat().st_mtime)
+    except (OSError, ValidationError):
+        return "", False
+    if time.time() > (until := cut_at + note.keep_sec):
+        return "", False
+    shown = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"its trial was cut; kept until {shown}: tbench resume {run} goes on with it, --kept removes it", False

@@ -1,0 +1,121 @@
+"""Runs of a scripted model whose process is ended in the middle, and what became of them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fault_server import FaultServer, Seen, answer, completion
+
+from tbench.results import TrialResult
+from tbench.sandbox.underway import UnderWay, trials_under_way
+from tbench.storage.read_run import read_results
+
+TBENCH = str(Path(sys.executable).with_name("tbench"))
+STEPS = 12
+_BOUND_SEC = 300
+_LINES = "".join(f"echo line-$STEP-{number} >>/app/out\n" for number in range(10))
+_KINDS = (
+    "echo one-$STEP >>/app/out\n",
+    _LINES,
+    "sleep 1; echo slow-$STEP >>/app/out\n",
+    "cat >>/app/out <<END\nthere-$STEP äöü\nEND\n",
+)
+
+
+def _commands(step: int) -> str:
+    return _KINDS[step % len(_KINDS)].replace("$STEP", str(step))
+
+
+def wanted(steps: int = STEPS) -> str:
+    """The file that a model's steps write, each once."""
+    lines: list[str] = []
+    for step in range(1, steps + 1):
+        kind = step % len(_KINDS)
+        ten = [f"line-{step}-{number}" for number in range(10)]
+        lines += ([f"one-{step}"], ten, [f"slow-{step}"], [f"there-{step} äöü"])[kind]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def test_script(sleep_sec: float = 0.2) -> str:
+    """A verifier that compares the file, and has taken a while before."""
+    return (
+        f"sleep {sleep_sec}\nif printf %s '{wanted()}' | cmp - /app/out; then echo 1; else echo 0; fi "
+        "> /logs/verifier/reward.txt\n"
+    )
+
+
+class Model:
+    """A model that is at the step that its conversation shows."""
+
+    def __init__(self, step_two: str = "") -> None:
+        self._step_two = step_two
+        self.requests = 0
+
+    def __call__(self, seen: Seen) -> bytes:
+        self.requests += 1
+        step = sum(message["role"] == "assistant" for message in seen.json["messages"]) + 1
+        keys = self._step_two if step == 2 and self._step_two else _commands(step)
+        commands = [{"keystrokes": keys, "duration": 20.0}] if step <= STEPS else []
+        reply = {"analysis": "", "plan": "", "commands": commands, "task_complete": step > STEPS}
+        return answer(200, completion(json.dumps(reply)))
+
+
+class CutRun:
+    """A run in processes of its own, one after the other."""
+
+    def __init__(self, directory: Path, tasks: Path, server: FaultServer, model: Model, *options: str) -> None:
+        server.always_list({"id": "m", "max_model_len": 100_000})
+        server.answer_by(model)
+        self.directory, self.model = directory, model
+        words = ["--dataset", str(tasks), "--base-url", server.base_url, "--verify", "shared", *options]
+        self._first = ["run", *words, "--output", str(directory), "--calibrate", "off"]
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        """Start or resume the run, in a process that `end` ends."""
+        words = ["resume", str(self.directory), *options] if self.directory.exists() else [*self._first, *options]
+        self.process = subprocess.Popen(
+            [TBENCH, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.directory.parent
+        )
+        return self.process
+
+    def finish(self, *options: str) -> str:
+        """Resume the run until its end; what was printed."""
+        process = self.start(*options)
+        printed, _ = process.communicate(timeout=_BOUND_SEC)
+        assert process.returncode == 0, printed
+        return printed
+
+    def end(self, when: Callable[[], bool], number: int = signal.SIGKILL) -> int:
+        """Send a signal to the process when something is true; its exit code."""
+        process, ends_at = self.process, time.monotonic() + _BOUND_SEC
+        assert process is not None
+        while process.poll() is None and not when():
+            assert time.monotonic() < ends_at
+            time.sleep(0.01)
+        process.send_signal(number)
+        process.communicate(timeout=_BOUND_SEC)
+        return process.returncode
+
+    @property
+    def notes(self) -> list[UnderWay]:
+        return [*trials_under_way(self.directory)]
+
+    @property
+    def is_verifying(self) -> bool:
+        return any(note.phase == "verifier" for note in self.notes)
+
+    @property
+    def results(self) -> list[TrialResult]:
+        return read_results(self.directory / "results.jsonl")
+
+    def result(self) -> TrialResult:
+        """The only result."""
+        (found,) = self.results
+        return found

@@ -1,0 +1,188 @@
+"""Trials whose process was ended go on, in their containers or in new ones, and nothing is done twice."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cut_runs import STEPS, CutRun, Model, test_script
+from fault_server import FaultServer
+
+from tbench import exit_codes
+from tbench.sandbox.docker.engine import Engine
+from tbench.storage.run_files import CHECKPOINTS_NAME, STEPS_NAME, trial_directory
+
+pytestmark = pytest.mark.engine
+CLAIMS = 2
+UUID = "cat /proc/sys/kernel/random/uuid | tr -d a-f | tr 0-9 A-J; " + "".join(
+    f"echo line-2-{n} >>/app/out; " for n in range(10)
+)
+
+
+@pytest.fixture
+def cut(tmp_path: Path, make_task: Any, endpoint: FaultServer) -> Iterator[Any]:
+    """Makes a run of one task, whose process is ended after the test."""
+    made: list[CutRun] = []
+
+    def make(*options: str, model: Model | None = None, sleep_sec: float = 0.2) -> CutRun:
+        task = make_task(test=test_script(sleep_sec))
+        made.append(CutRun(tmp_path / "cut", task.parent, endpoint, model or Model(), "--seeds", "1", *options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        if each.process is not None and each.process.poll() is None:
+            each.process.kill()
+        left = [note.sandbox for note in each.notes if note.sandbox]
+        engine = Engine.connect(1)
+        for container in left:
+            engine.api.remove_container(container, force=True)
+        engine.close()
+
+
+def asked(run: CutRun, number: int) -> Any:
+    return lambda: run.model.requests >= number
+
+
+def test_a_killed_trial_goes_on_where_it_was(cut: Any) -> None:
+    run = cut()
+    for number in (3, 6, 9):
+        run.start()
+        run.end(asked(run, number))
+    printed = run.finish()
+    result = run.result()
+    assert (result.reward, result.steps, result.attempt) == (1.0, STEPS + CLAIMS, 1), printed
+    assert {each.how for each in result.went_on} == {"attached"}
+    assert run.model.requests <= STEPS + CLAIMS + 3, "a reply that was on its way may be asked for again"
+    assert not run.notes
+    directory = trial_directory(run.directory, result.task, 0)
+    assert not (directory / CHECKPOINTS_NAME).exists()
+    assert [step.index for step in read(directory)] == [*range(1, STEPS + CLAIMS + 1)]
+
+
+def read(directory: Path) -> Any:
+    from tbench.storage.read_run import read_steps
+
+    return read_steps(directory)
+
+
+def test_a_lost_container_is_replaced_and_the_replies_are_followed_again(cut: Any, engine: Engine) -> None:
+    run = cut()
+    run.start()
+    run.end(asked(run, 7))
+    (note,) = run.notes
+    engine.api.remove_container(note.sandbox, force=True)
+    assert "followed again" in run.finish()
+    result = run.result()
+    assert (result.reward, result.steps, result.human_touched) == (1.0, STEPS + CLAIMS, False)
+    assert [(each.how, each.differs) for each in result.went_on] == [("replayed", "")]
+    assert run.model.requests <= STEPS + CLAIMS + 1
+
+
+@pytest.mark.parametrize("mode", ["exact", "replay", "anew"])
+def test_where_a_replay_differs_the_trial_goes_on_as_told(cut: Any, engine: Engine, mode: str) -> None:
+    run = cut("--go-on", mode, model=Model(step_two=f"{UUID}\n"))
+    run.start()
+    run.end(asked(run, 5))
+    (note,) = run.notes
+    engine.api.remove_container(note.sandbox, force=True)
+    printed = run.finish()
+    result = next(each for each in run.results if each.final)
+    assert result.reward == 1.0, printed
+    if mode == "replay":
+        assert [each.differs.partition(":")[0] for each in result.went_on] == ["step 2"]
+    else:
+        assert result.went_on == ()
+        assert run.model.requests >= STEPS + CLAIMS + 4, "it began anew"
+
+
+def test_a_cut_verifier_runs_again_without_the_agent(cut: Any) -> None:
+    run = cut(sleep_sec=4)
+    run.start()
+    run.end(lambda: run.is_verifying)
+    before = run.model.requests
+    run.finish()
+    result = run.result()
+    assert (result.reward, run.model.requests) == (1.0, before)
+    assert [each.how for each in result.went_on] == ["verifier"]
+    assert result.steps == STEPS + CLAIMS
+
+
+def test_a_planned_stop_keeps_the_container_paused(cut: Any, engine: Engine) -> None:
+    run = cut()
+    run.start()
+    assert run.end(asked(run, 4), signal.SIGTERM) == exit_codes.STOPPED
+    (note,) = run.notes
+    assert engine.api.inspect_container(note.sandbox)["State"]["Paused"]
+    run.finish()
+    assert (run.result().reward, run.result().attempt) == (1.0, 1)
+    assert run.model.requests <= STEPS + CLAIMS + 1
+
+
+def test_an_interrupted_trial_leaves_nothing(cut: Any) -> None:
+    run = cut()
+    run.start()
+    assert run.end(asked(run, 4), signal.SIGINT) == exit_codes.INTERRUPTED
+    assert not run.notes
+
+
+def test_only_one_process_goes_on(cut: Any) -> None:
+    run = cut()
+    run.start()
+    run.end(asked(run, 4))
+    first = run.start()
+    started = run.model.requests
+    while run.model.requests == started:
+        time.sleep(0.05)
+    second = run.start()
+    printed, _ = second.communicate(timeout=60)
+    assert second.returncode == exit_codes.USAGE
+    assert "still going on" in printed
+    assert first.wait(120) == 0
+    assert run.result().reward == 1.0
+
+
+@pytest.mark.parametrize("name", [STEPS_NAME, CHECKPOINTS_NAME])
+def test_a_torn_last_line_is_left_out(cut: Any, name: str) -> None:
+    run = cut()
+    run.start()
+    run.end(asked(run, 5))
+    (note,) = run.notes
+    with (trial_directory(run.directory, note.task, note.seed) / name).open("a") as file:
+        file.write('{"index": 9, "rep')
+    run.finish()
+    assert (run.result().reward, run.result().attempt) == (1.0, 1)
+
+
+def test_without_a_record_or_with_keep_cut_zero_a_trial_begins_anew(cut: Any) -> None:
+    run = cut("--keep-cut", "0")
+    run.start()
+    run.end(asked(run, 4))
+    assert not run.notes
+    run.finish()
+    result = run.result()
+    assert (result.reward, result.attempt, result.went_on) == (1.0, 2, ())
+
+
+@pytest.mark.slow
+def test_sixty_kills_at_random_moments_lose_nothing(tmp_path: Path, make_task: Any, endpoint: FaultServer) -> None:
+    task, model, moments = make_task(test=test_script(2)), Model(), random.Random(45)
+    run = CutRun(tmp_path / "cut", task.parent, endpoint, model, "--seeds", "8", "--concurrency", "8")
+    kills = 0
+    run.start()
+    run.end(lambda: bool(run.notes))
+    while kills < 60:
+        run.start()
+        ends_at = time.monotonic() + moments.uniform(0.5, 6)
+        if run.end(lambda ends_at=ends_at: time.monotonic() > ends_at) == 0:
+            break
+        kills += 1
+    run.finish()
+    assert {each.seed: each.reward for each in run.results} == dict.fromkeys(range(8), 1.0)
+    assert all(each.attempt == 1 or not each.went_on for each in run.results)
+    assert model.requests <= 8 * (STEPS + CLAIMS) + 8 * (kills + 1)
