@@ -21,11 +21,11 @@ from tbench.sandbox.archive import loose_files
 from tbench.sandbox.backend import Capacity, SandboxSettings, Say
 from tbench.sandbox.docker.cleaning import remove_leftovers, remove_own
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
-from tbench.sandbox.docker.create import Originals, engine_errors, ensure_scratch_image, lacks_quota, run_helper
+from tbench.sandbox.docker.create import engine_errors, ensure_scratch_image, lacks_quota, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.image import Image, Images
-from tbench.sandbox.docker.limits import PROBE_LIMITS, READ_LIMITS, MemoryWatch, limit_states, read_limits
+from tbench.sandbox.docker.image import Images
 from tbench.sandbox.docker.manifest import describe_pulls
+from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.networks import (
     choose_networks,
     closed_network,
@@ -33,11 +33,14 @@ from tbench.sandbox.docker.networks import (
     ensure_network,
     host_addresses,
 )
-from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
 from tbench.sandbox.docker.pulls import Pulls
 from tbench.sandbox.docker.removing import remove_refused
 from tbench.sandbox.docker.tools import base_images, get_tools, repair_tools
+from tbench.sandbox.image import Image
+from tbench.sandbox.limits import PROBE_LIMITS, READ_LIMITS, limit_states, read_limits
+from tbench.sandbox.owner import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
 from tbench.sandbox.pinning import Lease, UnitPool, parse_ranges
+from tbench.sandbox.recipe import Originals
 from tbench.tasks.environment import Environment
 
 if TYPE_CHECKING:

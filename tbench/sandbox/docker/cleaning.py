@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.owner import (
+from tbench.sandbox.docker.removing import Kind, force_remove, remove, remove_unless_in_use
+from tbench.sandbox.owner import (
     KEPT_PREFIX,
     LABEL_IMAGE,
     LABEL_OWNER,
@@ -28,7 +29,6 @@ from tbench.sandbox.docker.owner import (
     owner,
     owner_state,
 )
-from tbench.sandbox.docker.removing import Kind, force_remove, remove, remove_unless_in_use
 
 _AT_ONCE = 4
 _REAP_SEC = 120.0

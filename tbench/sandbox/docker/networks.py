@@ -18,8 +18,8 @@ from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS, BackendFacts
 from tbench.sandbox.docker.create import create, engine_errors, ensure_scratch_image, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.owner import LABEL_BEGAN, LABEL_SHARED, NETWORK
 from tbench.sandbox.docker.removing import force_remove
+from tbench.sandbox.owner import LABEL_BEGAN, LABEL_SHARED, NETWORK
 from tbench.tasks.network import NetworkPolicy, Networks
 
 # `--network` overrides the tasks' networks; `--block-host` makes the engine's host and the model endpoint unreachable

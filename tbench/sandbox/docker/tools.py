@@ -19,14 +19,15 @@ from weakref import WeakKeyDictionary
 
 from tbench.errors import UsageError
 from tbench.sandbox.backend import TOOLS, Say
-from tbench.sandbox.docker.build import BuildContext, BuildFailed, build, last_lines
+from tbench.sandbox.build_context import BuildContext
+from tbench.sandbox.docker.build import BuildFailed, build, last_lines
 from tbench.sandbox.docker.create import ensure_scratch_image, limits_host_config, run_helper
 from tbench.sandbox.docker.discovery import find_engine
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, no_engine
-from tbench.sandbox.docker.limits import PROBE_LIMITS, READ_LIMITS, read_limits
-from tbench.sandbox.docker.login import ImageName
-from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_SHARED
 from tbench.sandbox.docker.pulls import PullFailed, Pulls, RetryPolicy
+from tbench.sandbox.image import ImageName
+from tbench.sandbox.limits import PROBE_LIMITS, READ_LIMITS, read_limits
+from tbench.sandbox.owner import LABEL_OWNER, LABEL_SHARED
 from tbench.tasks.sources import images_dir
 from tbench.text import one_line
 
