@@ -210,8 +210,8 @@ def clean(everything: bool, kept: bool, run: str | None, dry_run: bool, engines:
 
     from tbench.config.settings import SandboxConfig
     from tbench.fleet.engines import Engines
-    from tbench.sandbox.docker.cleaning import Scope
     from tbench.sandbox.docker.cleaning import clean as clean_engine
+    from tbench.sandbox.leftovers import Scope
 
     scope, removed, failed = Scope(everything=everything, kept=kept, run=run), 0, 0
     with contextlib.closing(Engines.connect(SandboxConfig(engines=engines))) as connected:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
+from tbench.config.settings import NetworkChoice
 from tbench.sandbox.archive import LooseFiles
 from tbench.sandbox.backend import Sandbox
 from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
 from tbench.sandbox.image import Image
 from tbench.sandbox.owner import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, owner
 from tbench.sandbox.startup import NO_STARTUP, Startup
-from tbench.tasks.network import NetworkPolicy
+from tbench.tasks.network import NetworkPolicy, Networks
 
 
 @dataclass(frozen=True)
@@ -175,3 +177,20 @@ class Originals:
         """Remove all containers. Never raises."""
         started, self._started = list(self._started.values()), {}
         await asyncio.gather(*(each.remove() for each in started))
+
+
+def choose_networks(choice: NetworkChoice, networks: Networks) -> Networks:
+    """Return a container's network policies: the run's choice, or else the task's."""
+    if choice == "task":
+        return networks
+    chosen = NetworkPolicy("public" if choice == "bridge" else "no-network")
+    return Networks(chosen, chosen, chosen)
+
+
+def hostname_of(task: str) -> str:
+    """Return the host name for all trials of a task.
+
+    It is part of the first prompt, which has to be the same for equal trials. It looks like the engine's default, and
+    gives the agent no information.
+    """
+    return hashlib.sha256(task.encode()).hexdigest()[:12]

@@ -41,7 +41,7 @@ from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
 from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.tools import recipe_hash
+from tbench.sandbox.own_images import recipe_hash
 from tbench.sandbox.owner import LABEL_OWNER, LABEL_RUN
 from tbench.tasks.sources import TaskSet, images_dir, read_tasks
 

@@ -19,8 +19,9 @@ from requests import Response
 from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker import backend
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.cleaning import Scope, clean, remove_leftovers
+from tbench.sandbox.docker.cleaning import clean, remove_leftovers
 from tbench.sandbox.docker.engine import Engine, EngineInfo
+from tbench.sandbox.leftovers import Scope
 from tbench.sandbox.owner import (
     KEPT_PREFIX,
     LABEL_IMAGE,
