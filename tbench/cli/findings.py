@@ -9,7 +9,7 @@ from typing import Literal
 
 from tbench.compose.project import COMPOSE_FILE
 from tbench.reward import canonical, is_solved
-from tbench.sandbox.docker.dockerfile import network_bypass, read_dockerfile
+from tbench.sandbox.dockerfile import network_bypass, read_dockerfile
 from tbench.tasks.format import nearest_key
 from tbench.tasks.lint import hints_about
 from tbench.tasks.task import Task

@@ -15,9 +15,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from tbench.sandbox.build_context import BuildContext
 from tbench.sandbox.container_proxy import Masks
-from tbench.sandbox.docker.dockerfile import directive, without_syntax
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.sdk import with_parameters
+from tbench.sandbox.dockerfile import directive, without_syntax
 from tbench.text import one_line
 
 _ATTEMPTS = 3

@@ -19,7 +19,12 @@ from tbench.results import Stage
 from tbench.sandbox.build_context import BuildContext, build_tag, build_tag_if_unchanged
 from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
 from tbench.sandbox.docker.build import BuildFailed, BuildLog, CacheGone, build, has_buildkit, last_lines
-from tbench.sandbox.docker.dockerfile import (
+from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, is_disk_full
+from tbench.sandbox.docker.login import find_login
+from tbench.sandbox.docker.manifest import free_bytes
+from tbench.sandbox.docker.pulls import PullFailed, Pulls
+from tbench.sandbox.docker.removing import remove_unless_in_use
+from tbench.sandbox.dockerfile import (
     base_images,
     find_remote_add,
     heredoc_around,
@@ -28,11 +33,6 @@ from tbench.sandbox.docker.dockerfile import (
     platform_args,
     read_dockerfile,
 )
-from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, is_disk_full
-from tbench.sandbox.docker.login import find_login
-from tbench.sandbox.docker.manifest import free_bytes
-from tbench.sandbox.docker.pulls import PullFailed, Pulls
-from tbench.sandbox.docker.removing import remove_unless_in_use
 from tbench.sandbox.image import Image, ImageName
 from tbench.sandbox.owner import LABEL_IMAGE
 from tbench.tasks.environment import Environment
