@@ -117,7 +117,6 @@ def container_spec(
     namespaces = [{"type": each} for each in ("pid", "ipc", "uts", "mount")]
     if _has_one_hierarchy():
         namespaces.append({"type": "cgroup"})
-    resources: dict[str, Any] = {"devices": [{"allow": False, "access": "rwm"}]}
     return {
         "ociVersion": "1.0.2",
         "root": {"path": str(directory / "merged")},
@@ -128,8 +127,7 @@ def container_spec(
             "namespaces": [*namespaces, {"type": "network", **({"path": network} if network else {})}],
             "maskedPaths": _MASKED,
             "readonlyPaths": _READ_ONLY,
-            "resources": {**resources, **_limits(recipe)} if limits else resources,
-            "cgroupsPath": f"/tbench/{directory.name}",
+            **({"resources": _resources(recipe), "cgroupsPath": f"/tbench/{directory.name}"} if limits else {}),
             "seccomp": _seccomp(frozenset(capabilities(recipe))),
         },
     }
@@ -139,12 +137,17 @@ def _has_one_hierarchy() -> bool:
     return Path("/sys/fs/cgroup/cgroup.controllers").exists()
 
 
-def _limits(recipe: SandboxRecipe) -> dict[str, Any]:
+def _resources(recipe: SandboxRecipe) -> dict[str, Any]:
     memory = int(recipe.limits.memory_mb * (1 << 20))
     cpu: dict[str, Any] = {"quota": int(min(recipe.limits.cpus, os.cpu_count() or 1) * _PERIOD), "period": _PERIOD}
     if recipe.cpuset:
         cpu["cpus"] = ",".join(map(str, recipe.cpuset))
-    return {"memory": {"limit": memory, "swap": memory}, "cpu": cpu, "pids": {"limit": recipe.limits.pids}}
+    return {
+        "devices": [{"allow": False, "access": "rwm"}],
+        "memory": {"limit": memory, "swap": memory},
+        "cpu": cpu,
+        "pids": {"limit": recipe.limits.pids},
+    }
 
 
 def _mount(target: str, kind: str, options: list[str], source: str = "") -> dict[str, Any]:
