@@ -23,9 +23,10 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tbench.sandbox.backend import Sandbox, SandboxSettings, open_backend
+from tbench.sandbox.build_context import build_tag
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.image import Images, build_tag
+from tbench.sandbox.docker.image import Images
 from tbench.sandbox.docker.networks import ensure_network
 from tbench.sandbox.docker.tools import ensure_tools
 from tbench.tasks.environment import agent_environment

@@ -24,7 +24,7 @@ from tbench.runs.run import Run
 from tbench.sandbox.backend import Sandbox, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task

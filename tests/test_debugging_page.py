@@ -20,7 +20,7 @@ from tbench.control.wire import ListTrials, TrialUnderWay
 from tbench.demo.server import DemoEndpoint
 from tbench.errors import UsageError
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.storage.read_run import read_run
 from tbench.tasks.sources import BUNDLED, read_tasks
 

@@ -22,11 +22,10 @@ from tbench.runs.plan import plan_trials
 from tbench.runs.preflight import not_runnable_tasks, size_warning, task_environments
 from tbench.runs.resume import EarlierRun, remaining_trials
 from tbench.runs.run import task_demand
-from tbench.sandbox.backend import Capacity
-from tbench.sandbox.docker.dockerfile import network_bypass, read_dockerfile
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images, ImageState
 from tbench.sandbox.docker.manifest import describe_pulls
+from tbench.sandbox.dockerfile import network_bypass, read_dockerfile
 from tbench.tasks.prompt_parts import instruction_with_servers
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
@@ -78,7 +77,7 @@ def _wrapped(label: str, text: str) -> str:
 async def _plan(
     config: RunConfig, setup: AgentSetup, tasks: TaskSet, engines: Engines, earlier: EarlierRun | None
 ) -> list[Row]:
-    infos = [engine.info for engine in engines.all]
+    machines = engines.capacities
     chat, served = await connect_if_used(setup, lambda text: print_line(text, err=True))
     if chat is not None:
         await chat.close()
@@ -86,10 +85,9 @@ async def _plan(
     trials = plan_trials(tasks, plan)
     left = trials if earlier is None else remaining_trials(earlier.directory, trials, earlier.retry_errors)
     started = {trial.task_name for trial in left}
-    refused = not_runnable_tasks(tasks, config.agent.name, None if any(info.has_gpus for info in infos) else 0)
+    refused = not_runnable_tasks(tasks, config.agent.name, None if any(each.gpus is None for each in machines) else 0)
     startable = [task for task in tasks.tasks if task.name in started and task.name not in refused]
     demands = [(task.name, task_demand(task, config.verify.mode)) for task in startable]
-    machines = [Capacity(info.cpus, info.memory_mb) for info in infos]
     size = size_warning(demands, machines, config.schedule.cpu_overcommit)
     return [
         ("tasks", f"{len(tasks.names)}: {', '.join(tasks.names)}"),
@@ -108,10 +106,10 @@ async def _plan(
         *([("overrides", ", ".join(words))] if (words := describe_overrides(config)) else []),
         *_endpoint(served, plan),
         *_prompts(setup, startable),
-        *await _images(engines.all[0], startable, config),
+        *(await _images(engines.all[0], startable, config) if engines.all else ()),
         *(
-            ("engine", f"{name}{counted(info.cpus, 'cpu')}, {info.memory_mb / 1024:,.1f} GB of memory")
-            for name, info in zip(engines.names, infos, strict=True)
+            ("engine", f"{name}{counted(int(each.cpus), 'cpu')}, {each.memory_mb / 1024:,.1f} GB of memory")
+            for name, each in zip(engines.names, machines, strict=True)
         ),
         *(("engine", engine.notice.removeprefix("engine: ")) for engine in engines.all if engine.notice),
         *([("room", size)] if size else []),

@@ -26,7 +26,7 @@ from tbench.cli.printing import print_line, print_text
 from tbench.cli.progress import progress
 from tbench.cli.run_log import run_log
 from tbench.config.document import Locked, RunDocument, RunPlan
-from tbench.config.settings import AUTO_FALLBACK, AUTO_MAX, CostConfig, RunConfig, SandboxConfig
+from tbench.config.settings import AUTO_FALLBACK, AUTO_MAX, NO_ENGINE, CostConfig, RunConfig, SandboxConfig
 from tbench.errors import UsageError
 from tbench.events import EndpointPresence, Event, Events, Note
 from tbench.fleet.engines import Engines, remove_on_machines_in_child
@@ -260,7 +260,7 @@ def _capacity_note(config: RunConfig, tasks: TaskSet, engines: Engines) -> str:
         return ""
     cpus = min(each.cpus for each in demands)
     memory_mb = min(each.memory_mb for each in demands)
-    infos = [engine.info for engine in engines.all]
+    infos = engines.capacities
     by_cpus = sum(max(1, int(info.cpus * schedule.cpu_overcommit / cpus)) for info in infos)
     by_memory = sum(max(1, int(info.memory_mb / memory_mb)) for info in infos)
     fitting = sum(
@@ -362,8 +362,10 @@ def directory_name(name: str) -> str:
 
 def _exit_immediately(sandbox: SandboxConfig, engines: Engines) -> None:
     print_notice("exiting at once; a child process removes what is left")
-    if sandbox.engines:
+    if sandbox.engines and not sandbox.has_no_engine:
         remove_on_machines_in_child(sandbox.engines)
+    elif engines.store is not None:
+        remove_in_child("tbench.sandbox.oci.cleaning", f"{NO_ENGINE}{engines.store.root}")
     elif sandbox.ray is None:  # the actors on a cluster's nodes wait for the end of this process
         remove_in_child(variables=engines.all[0].variables)
 

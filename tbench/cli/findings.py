@@ -9,7 +9,7 @@ from typing import Literal
 
 from tbench.compose.project import COMPOSE_FILE
 from tbench.reward import canonical, is_solved
-from tbench.sandbox.docker.dockerfile import network_bypass, read_dockerfile
+from tbench.sandbox.dockerfile import network_bypass, read_dockerfile
 from tbench.tasks.pitfalls import hints_about
 from tbench.tasks.task import Task
 from tbench.verify.calibration import MeasuredTrial

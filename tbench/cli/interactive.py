@@ -157,7 +157,8 @@ async def _enter_kept(make_backend: MakeBackend, run: Path, kept: Kept, document
     tasks = {task.name: task for task in again.tasks}
     if (task := tasks.get(result.task)) is None:
         raise UsageError(f"{config.tasks.source}: {result.task} is missing; restore the task to enter its sandbox")
-    make = make_backend if result.machine is None else MachineConnector(config.sandbox)(result.machine)
+    has_own = result.machine is not None or config.sandbox.has_no_engine
+    make = MachineConnector(config.sandbox)(result.machine or "") if has_own else make_backend
     backend = make(sandbox_settings(document))
     require(backend, HasTty, "tbench shell")
     if not isinstance(backend, Reopens):

@@ -33,6 +33,7 @@ def setup(engines: tuple[str, ...]) -> None:
     from tbench.sandbox.docker.engine import Engine, EngineError
     from tbench.sandbox.docker.networks import ensure_network
     from tbench.sandbox.docker.tools import ensure_base_images, ensure_engine_runs, ensure_tools
+    from tbench.sandbox.oci.backend import set_up
 
     def say(text: str) -> None:
         print_line(text, err=True)
@@ -48,6 +49,10 @@ def setup(engines: tuple[str, ...]) -> None:
     if not engines:
         ensure_engine_runs(say)
     with contextlib.closing(Engines.connect(SandboxConfig(engines=engines))) as connected:
+        if connected.store is not None:
+            asyncio.run(set_up(connected.store, say))
+            say(f"setup: {connected.store.root}: ready")
+            return
         for name, engine in zip(connected.names, connected.all, strict=True):
             try:
                 volume = asyncio.run(prepare(name, engine))
@@ -83,16 +88,22 @@ def doctor(base_url: str | None, model: str | None, engine: str | None, as_json:
 
     from tbench.agents.endpoints import listed_models
     from tbench.agents.setup import LOCAL_ENDPOINT
-    from tbench.doctor.examination import Subject, examination
+    from tbench.config.settings import NO_ENGINE
+    from tbench.doctor.examination import Subject, examination, examination_without_engine
     from tbench.errors import UsageError
+    from tbench.sandbox.oci.store import Store
 
     key = os.environ.get("OPENAI_API_KEY")
     if not base_url and not key and asyncio.run(listed_models(LOCAL_ENDPOINT)):
         base_url = LOCAL_ENDPOINT
     if model is not None and not base_url:
         raise UsageError("--model: needs --base-url or OPENAI_BASE_URL")
-    with _process_context(engine) as here:
-        findings = asyncio.run(examination(Subject(Path("runs"), base_url, model or None, key), here))
+    subject = Subject(Path("runs"), base_url, model or None, key)
+    if engine is not None and engine.startswith(NO_ENGINE):
+        findings = asyncio.run(examination_without_engine(subject, Store.at(engine)))
+    else:
+        with _process_context(engine) as here:
+            findings = asyncio.run(examination(subject, here))
     failed = [finding.name for finding in findings if finding.status == "fail"]
     features: list[Feature] = []
     if model is not None and base_url and "endpoint" not in failed:
@@ -207,18 +218,26 @@ def _print_lines(findings: list[Finding], features: list[Feature]) -> None:
 def clean(everything: bool, kept: bool, run: str | None, dry_run: bool, engines: tuple[str, ...]) -> None:
     """Remove what dead runs left behind; also dangling images, but never anything of a run in progress."""
     import asyncio
+    from functools import partial
 
     from tbench.config.settings import SandboxConfig
     from tbench.fleet.engines import Engines
-    from tbench.sandbox.docker.cleaning import Scope
     from tbench.sandbox.docker.cleaning import clean as clean_engine
+    from tbench.sandbox.leftovers import Scope
+    from tbench.sandbox.oci.cleaning import clean as clean_store
 
     scope, removed, failed = Scope(everything=everything, kept=kept, run=run), 0, 0
     with contextlib.closing(Engines.connect(SandboxConfig(engines=engines))) as connected:
-        for name, engine in zip(connected.names, connected.all, strict=True):
+        cleanings = [
+            (name, partial(clean_engine, engine)) for name, engine in zip(connected.names, connected.all, strict=False)
+        ]
+        for engine in connected.all:
             if engine.notice:
                 print_line(engine.notice, err=True)
-            done = asyncio.run(clean_engine(engine, scope, dry_run=dry_run))
+        if connected.store is not None:
+            cleanings = [("", partial(clean_store, connected.store))]
+        for name, cleaning in cleanings:
+            done = asyncio.run(cleaning(scope, dry_run=dry_run))
             for line in done.removed:
                 print_line(f"{name}{'would remove' if dry_run else 'removed'} {line}")
             for line in done.kept:

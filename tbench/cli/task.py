@@ -184,7 +184,7 @@ def verify(name: str, **given: Any) -> None:
     from tbench.cli.interruption import run_interruptibly
     from tbench.sandbox.docker.backend import DockerBackend
     from tbench.sandbox.docker.engine import Engine
-    from tbench.sandbox.docker.owner import LABEL_TRIAL
+    from tbench.sandbox.owner import LABEL_TRIAL
 
     def container(trial: str) -> str | None:
         engine = Engine.connect(1)

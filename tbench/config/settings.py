@@ -290,13 +290,17 @@ class LimitsConfig(LimitSettings):
     """Timeout of a command in the bash protocols, in seconds."""
 
 
+NO_ENGINE = "oci:"
+"""Beginning of the address for containers without an engine; a directory may follow."""
+
+
 class SandboxConfig(Frozen):
     """Sandbox"""
 
     engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", daily=True, measured=False)] = ()
-    """Address of an engine: unix://, ssh:// or tcp://; repeatable. The default is DOCKER_HOST, or else the
-    first engine of this machine that answers. A trial goes to the machine with the most free CPUs and memory; if a
-    machine is lost, its trials start again on another one."""
+    """Address of an engine: unix://, ssh:// or tcp://; repeatable. `oci:` needs no engine. The default is
+    DOCKER_HOST, or else the first engine of this machine that answers. A trial goes to the machine with the most free
+    CPUs and memory; if a machine is lost, its trials start again on another one."""
     ray: Annotated[str | None, Option(metavar="HOST:PORT", measured=False)] = None
     """Address of a Ray cluster, auto or local. Every node with the resource `engine` runs trials."""
     build: Annotated[bool, _NOT_MEASURED] = False
@@ -351,10 +355,17 @@ class SandboxConfig(Frozen):
     """Add this Linux capability to Docker's defaults; repeatable. Trials with a network have NET_RAW only if you add
     it."""
 
+    @property
+    def has_no_engine(self) -> bool:
+        """Whether tbench starts containers by itself."""
+        return any(each.startswith(NO_ENGINE) for each in self.engines)
+
     @model_validator(mode="after")
     def _one_kind_of_machines(self) -> SandboxConfig:
         if self.engines and self.ray is not None:
             raise ValueError("engines and ray exclude each other; give only one of them")
+        if self.has_no_engine and len(self.engines) > 1:
+            raise ValueError(f"{NO_ENGINE} cannot be combined with other engines; give only one of them")
         return self
 
     @model_validator(mode="after")

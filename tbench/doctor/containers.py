@@ -14,11 +14,12 @@ from tbench.config.limits_in_force import LimitState
 from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
 from tbench.doctor.connection import ProcessContext, cannot_start
 from tbench.sandbox.backend import TOOLS
-from tbench.sandbox.docker.create import ContainerLimits, limits_host_config
+from tbench.sandbox.docker.create import limits_host_config
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.limits import READ_LIMITS, limit_states, read_limits
-from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN, NETWORK, owner
-from tbench.sandbox.docker.tools import base_images, tools_volume_name
+from tbench.sandbox.limits import READ_LIMITS, limit_states, read_limits
+from tbench.sandbox.own_images import base_images, tools_volume_name
+from tbench.sandbox.owner import LABEL_OWNER, LABEL_RUN, NETWORK, owner
+from tbench.sandbox.recipe import ContainerLimits
 from tbench.text import one_line
 from tbench.threads import in_thread
 

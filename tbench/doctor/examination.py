@@ -21,10 +21,12 @@ from tbench.doctor import (
     machine,
     ok,
     skip_all,
+    without_engine,
 )
 from tbench.doctor.connection import ProcessContext
 from tbench.errors import UsageError
 from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.oci.store import Store
 from tbench.threads import in_thread
 
 _CONNECT_SEC = 20.0
@@ -50,6 +52,13 @@ async def examination(subject: Subject, here: ProcessContext | None = None) -> l
     finally:
         if engine is not None:
             engine.close()
+
+
+async def examination_without_engine(subject: Subject, store: Store) -> list[Finding]:
+    """Run the checks of containers without an engine, and of the endpoint."""
+    found = await without_engine.findings(store)
+    asked = endpoint.checks(subject.base_url, subject.model, subject.api_key) if subject.base_url else ()
+    return [*found, *await examine_all(asked)]
 
 
 async def _reach_engine(here: ProcessContext) -> tuple[Engine | None, list[Finding]]:

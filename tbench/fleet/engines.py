@@ -14,23 +14,34 @@ from tbench.errors import EngineUnavailable, TbenchError, UsageError
 from tbench.fleet.fleet import Fleet
 from tbench.fleet.forward import SshForward
 from tbench.fleet.machine import EngineAddress, Forward, NamedEngine
-from tbench.sandbox.backend import Backend, MakeBackend, SandboxSettings
+from tbench.sandbox.backend import Backend, Capacity, MakeBackend, SandboxSettings
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import remove_containers_of_owner, remove_in_child
 from tbench.sandbox.docker.engine import Engine
+from tbench.sandbox.oci.backend import OciBackend, machine_capacity
+from tbench.sandbox.oci.store import Store
 
 if TYPE_CHECKING:
     from tbench.fleet.ray.cluster import RayCluster
+
+
+_FEW = 8
+"""Calls at once for containers of a run that has ended."""
 
 
 class Engines:
     """Connected engines; the caller of `connect` has to close them."""
 
     def __init__(
-        self, only: Engine | None = None, several: Sequence[NamedEngine] = (), cluster: RayCluster | None = None
+        self,
+        only: Engine | None = None,
+        several: Sequence[NamedEngine] = (),
+        cluster: RayCluster | None = None,
+        store: Store | None = None,
     ) -> None:
-        """`cluster` is the cluster of the `several` engines, if more of them may join."""
+        """`cluster` is the cluster of the `several` engines, if more may join; `store` stands for no engine at all."""
         self._only, self._several, self._cluster = only, tuple(several), cluster
+        self.store = store
 
     @classmethod
     def connect(cls, sandbox: SandboxConfig, concurrency: int = 8) -> Engines:
@@ -42,6 +53,8 @@ class Engines:
             return cls(None, cluster.first, cluster)
         if not sandbox.engines:
             return cls(Engine.connect(concurrency))
+        if (store := store_of(sandbox)) is not None:
+            return cls(store=store)
         several: list[NamedEngine] = []
         try:
             for text in sandbox.engines:
@@ -59,6 +72,14 @@ class Engines:
         return [self._only] if self._only is not None else [each.engine for each in self._several]
 
     @property
+    def capacities(self) -> Sequence[Capacity]:
+        """Total resources of each engine; without engines those of this machine."""
+        if self.store is not None:
+            return [machine_capacity()]
+        infos = [engine.info for engine in self.all]
+        return [Capacity(info.cpus, info.memory_mb, gpus=None if info.has_gpus else 0) for info in infos]
+
+    @property
     def names(self) -> Sequence[str]:
         """Prefixes for messages about each engine; an empty one for a single engine."""
         return [f"{each.name}: " for each in self._several] or [""]
@@ -70,12 +91,14 @@ class Engines:
     @property
     def shares_kernel(self) -> bool:
         """Whether all sandboxes are on this machine and share its load."""
-        return self._only is not None and self._only.shares_kernel
+        return self.store is not None or (self._only is not None and self._only.shares_kernel)
 
     def backend(self, settings: SandboxSettings) -> Backend:
         """Return a backend for a run on these engines."""
         if self._only is not None:
             return DockerBackend(self._only, settings)
+        if self.store is not None:
+            return OciBackend(self.store, settings)
         machines = [each.machine(settings) for each in self._several]
         if self._cluster is None:
             return Fleet(machines)
@@ -90,6 +113,11 @@ class Engines:
             each.close()
         if self._cluster is not None:
             self._cluster.close()
+
+
+def store_of(sandbox: SandboxConfig) -> Store | None:
+    """Return the store if containers are made without an engine. Raises UsageError."""
+    return Store.at(sandbox.engines[0]) if sandbox.has_no_engine else None
 
 
 def connect(address: EngineAddress, concurrency: int = 8) -> NamedEngine:
@@ -130,6 +158,8 @@ def connect_backend(sandbox: SandboxConfig, concurrency: int) -> MakeBackend:
     def make(settings: SandboxSettings) -> Backend:
         if not sandbox.engines and sandbox.ray is None:
             return DockerBackend.connect(settings, concurrency=concurrency)
+        if (store := store_of(sandbox)) is not None:
+            return OciBackend(store, settings)
         engines = Engines.connect(sandbox, concurrency)
         backend = engines.backend(settings)
         assert isinstance(backend, Fleet)
@@ -150,12 +180,17 @@ class MachineConnector:
         """Number of open backends on the cluster."""
 
     def __call__(self, machine: str) -> MakeBackend:
-        """Return a function that connects one machine. It raises UsageError with the machine's name."""
+        """Return a function that connects one machine, which has no name if it is the only one.
+
+        It raises UsageError with the machine's name.
+        """
         return partial(self._make, machine)
 
     def _make(self, machine: str, settings: SandboxSettings) -> Backend:
         if self._sandbox.ray is not None:
             return self._on_node(machine, settings)
+        if not machine:
+            return connect_backend(self._sandbox, _FEW)(settings)
         try:
             address = EngineAddress.parse(machine)
         except UsageError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,7 +10,7 @@ from tbench.agents.trial_agent import OracleAgent
 from tbench.errors import TrialError, UsageError
 from tbench.runs.admission import Demand
 from tbench.runs.trial_progress import TrialPlan
-from tbench.sandbox.backend import Backend, Capacity, HoldsImages, Say
+from tbench.sandbox.backend import Backend, Capacity, HoldsImages, RefusesTasks, Say
 from tbench.tasks.environment import Environment, agent_environment, verifier_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
@@ -58,6 +59,18 @@ def not_runnable_tasks(tasks: TaskSet, agent: str, gpus: int | None = None) -> d
     known = {task.name: why_not_runnable(task, "", agent, gpus) for task in tasks.tasks}
     known |= {name: why_not_runnable(None, why, agent) for name, why in tasks.invalid.items()}
     return {name: error for name, error in sorted(known.items()) if error is not None}
+
+
+def tasks_refused_by(backend: Backend, tasks: Sequence[Task]) -> dict[str, TrialError]:
+    """Return by name why a backend cannot run tasks."""
+    refused: dict[str, TrialError] = {}
+    if not isinstance(backend, RefusesTasks):
+        return refused
+    for task in tasks:
+        with contextlib.suppress(TrialError):  # its trials report it
+            if why := next(filter(None, map(backend.refuse, task_environments(task))), ""):
+                refused[task.name] = TrialError("task_unsupported", why)
+    return refused
 
 
 def require_runnable_task(tasks: TaskSet, agent: str) -> None:

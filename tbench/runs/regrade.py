@@ -92,7 +92,8 @@ async def regrade(
         on_machine = machines(document.config.sandbox) if machines is not None else None
         async with contextlib.AsyncExitStack() as stack:
             for machine in dict.fromkeys(map(_kept_machine, kept)):
-                made = on_machine(machine)(settings) if machine and on_machine is not None else make_backend(settings)
+                has_own = machine or document.config.sandbox.has_no_engine
+                made = on_machine(machine)(settings) if has_own and on_machine is not None else make_backend(settings)
                 backends[machine] = await stack.enter_async_context(open_backend(made, say))
             return [change async for change in _regrade_all(document, store, kept, backends, say)]
     finally:

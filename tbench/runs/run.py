@@ -37,6 +37,7 @@ from tbench.runs.preflight import (
     not_runnable_tasks,
     refusal_words,
     size_warning,
+    tasks_refused_by,
     why_not_runnable,
 )
 from tbench.runs.redaction import make_redactor
@@ -519,6 +520,7 @@ def _runnable_tasks(
     if tasks.origin is not None:
         say(tasks.origin.words)
     refused = not_runnable_tasks(tasks, agent, backend.capacity().gpus)
+    refused |= tasks_refused_by(backend, [task for task in tasks.tasks if task.name not in refused])
     for name, error in refused.items():
         say(refusal_words(name, error))
     runnable = [task for task in tasks.tasks if task.name not in refused]

@@ -311,6 +311,14 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class RefusesTasks(Protocol):
+    """A backend that cannot run all tasks."""
+
+    def refuse(self, environment: Environment) -> str:
+        """Return why it cannot make an environment's sandboxes; empty if it can. Starts nothing. Raises TrialError."""
+
+
+@runtime_checkable
 class Reopens(Protocol):
     """A backend that can find kept sandboxes and snapshots again."""
 

@@ -16,7 +16,7 @@ from tbench.cassettes.cassette import Cassette
 from tbench.cassettes.endpoints import CassettePlayer
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.storage.read_run import read_run, read_trajectory
 from tbench.storage.run_files import trial_directory
 

@@ -24,6 +24,7 @@ import history
 import lives
 import machines
 import memory
+import oci
 import ordering
 import pages
 import replay
@@ -49,6 +50,7 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "calls": lives.calls_of_trials,
     "separate": lives.separate_verdicts,
     "lives": lives.lives_at_once,
+    "oci": oci.beside_docker,
     "services": services.two_services,
     "machines": machines.two_engines,
     "ray": machines.ray_lives,
@@ -87,6 +89,7 @@ LEAST: dict[ModuleType, dict[str, object]] = {
     history: {"SHAPES": {"100_runs": (2, 4, 1)}, "ROUNDS": 1},
     lives: {"CYCLES": 1, "LIVES": 2, "AT_ONCE": 2},
     machines: {"ROUNDS": 1},
+    oci: {"CYCLES": 1, "LIVES": 2, "AT_ONCE": 2, "ROUNDS": 1},
     pages: {"TASKS": 2, "SEEDS": 1, "STEPS": 2, "NIGHTS": 2},
     replay: {"SEATS": 2, "STEPS": 4, "AT_ONCE": 2},
     scoring: {"STEPS": 2, "ROUNDS": 1, "SUMMARIES": ((4, 2),)},

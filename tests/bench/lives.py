@@ -23,7 +23,7 @@ from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
 from tbench.config.settings import Verify
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox import backend as sandbox
-from tbench.sandbox.docker.owner import NETWORK
+from tbench.sandbox.owner import NETWORK
 from tbench.tasks.task import Task
 
 CYCLES, LIVES, AT_ONCE = 12, 48, 8

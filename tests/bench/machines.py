@@ -46,8 +46,8 @@ from tbench.fleet.ray.cluster import RayCluster
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.sandbox.backend import Backend, Capacity
-from tbench.sandbox.docker.tools import recipe_hash
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
+from tbench.sandbox.own_images import recipe_hash
 from tbench.tasks.sources import TaskSet, images_dir
 from tbench.tasks.task import Task
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from run_plans import a_plan
@@ -17,7 +18,7 @@ from tbench.config.settings import Verify
 from tbench.events import Events, Subscriber
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import RunOutcome, execute_run
-from tbench.sandbox.backend import Sandbox, SandboxSettings, open_backend
+from tbench.sandbox.backend import MakeBackend, Sandbox, SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images
@@ -53,6 +54,8 @@ class Place:
     task: Task
     image: str
     volume: str
+    make_backend: MakeBackend | None = None
+    """Makes the backend of runs; by default one on the engine."""
 
     @classmethod
     async def prepare(cls, engine: Engine, task: Task) -> Place:
@@ -105,7 +108,7 @@ class Place:
                 Path(directory) / "run",
                 make_agent,
                 Events(subscriber),
-                backend=DockerBackend(self.engine, sandbox_settings(plan)),
+                backend=(self.make_backend or partial(DockerBackend, self.engine))(sandbox_settings(plan)),
             )
             elapsed = time.perf_counter() - started
         assert all(result.reward is not None for result in outcome.results), outcome.results

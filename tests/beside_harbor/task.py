@@ -7,8 +7,9 @@ from pathlib import Path
 
 from bench.small_task import make_task
 
+from tbench.sandbox.build_context import build_tag
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.image import Images, build_tag
+from tbench.sandbox.docker.image import Images
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import KEPT_PREFIX, LABEL_OWNER, LABEL_RUN, owner
+from tbench.sandbox.owner import KEPT_PREFIX, LABEL_OWNER, LABEL_RUN, owner
 
 pytestmark = pytest.mark.engine
 TBENCH = str(Path(sys.executable).with_name("tbench"))
@@ -24,7 +24,7 @@ def clean(*arguments: str) -> tuple[int, list[str], str]:
 @pytest.mark.slow
 def test_what_is_removed_and_what_is_kept_is_reported(engine: Engine, tools_volume: str) -> None:
     run = f"test-{uuid.uuid4().hex[:12]}"
-    script = "from tbench.sandbox.docker.owner import owner; print(owner())"
+    script = "from tbench.sandbox.owner import owner; print(owner())"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     made = [
         engine.api.create_container("debian:bookworm-slim", ["true"], labels={LABEL_RUN: run, LABEL_OWNER: whose})["Id"]

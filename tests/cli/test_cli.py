@@ -20,7 +20,7 @@ import pytest
 from harness.protocols import PROTOCOLS
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.storage.read_run import read_run_document
 from tbench.tasks.sources import BUNDLED, read_tasks
 

@@ -15,7 +15,7 @@ import in_process
 import pytest
 
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 
 pytestmark = pytest.mark.engine
 TBENCH = str(Path(sys.executable).with_name("tbench"))

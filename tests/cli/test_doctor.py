@@ -12,7 +12,7 @@ import pytest
 
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
 

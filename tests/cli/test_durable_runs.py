@@ -21,7 +21,7 @@ from results_on_disk import finals_in, results_in
 from harness.trajectory import Outcome, Trajectory
 from tbench.results import TrialResult
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_TRIAL
+from tbench.sandbox.owner import LABEL_RUN, LABEL_TRIAL
 from tbench.storage.read_run import read_steps
 
 pytestmark = pytest.mark.engine

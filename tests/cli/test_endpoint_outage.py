@@ -22,7 +22,7 @@ from tbench.cli.run import exit_with_outcomes
 from tbench.demo.server import DemoEndpoint
 from tbench.runs.run import RunOutcome
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.tasks.sources import BUNDLED, read_tasks
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))

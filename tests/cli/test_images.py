@@ -23,7 +23,7 @@ from tbench.cli import app
 from tbench.errors import UsageError
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.image import Images
-from tbench.sandbox.docker.login import ImageName
+from tbench.sandbox.image import ImageName
 
 pytestmark = pytest.mark.engine
 

@@ -16,7 +16,7 @@ from in_process import tbench
 from lost_trials import MISTAKE, lost_trial
 
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.storage.read_run import read_run
 
 BOUND_SEC = 120

@@ -23,7 +23,7 @@ from tbench.cli import app
 from tbench.demo.server import DemoEndpoint
 from tbench.nightly.configuration import NightlyConfig
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 
 BOUND_SEC = 1200
 TBENCH = [sys.executable, "-m", "tbench"]

@@ -15,9 +15,9 @@ import in_process
 import pytest
 from conftest import MakeTask
 
+from tbench.sandbox.build_context import build_tag
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.image import build_tag
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 

@@ -19,7 +19,7 @@ import pytest
 from fault_server import FaultServer
 
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 
 pytestmark = pytest.mark.engine
 TBENCH = str(Path(sys.executable).with_name("tbench"))

@@ -13,7 +13,7 @@ import pexpect
 import pytest
 
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 
 pytestmark = pytest.mark.engine
 TBENCH = [sys.executable, "-m", "tbench"]

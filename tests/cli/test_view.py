@@ -22,7 +22,7 @@ from run_trees import a_result, write_run
 
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.tasks.sources import BUNDLED, read_tasks
 
 DEADLINE_SEC = 120.0

@@ -46,7 +46,7 @@ from tbench.doctor.machine import (
 )
 from tbench.sandbox.docker.discovery import DEFAULT
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_SHARED
+from tbench.sandbox.owner import LABEL_RUN, LABEL_SHARED
 
 FREE = ProcessContext(host=DEFAULT, is_container=False, may_administrate=True, patience_sec=1.0)
 CONFINED = replace(FREE, is_container=True, may_administrate=False)

@@ -41,8 +41,8 @@ from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
 from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN
-from tbench.sandbox.docker.tools import recipe_hash
+from tbench.sandbox.own_images import recipe_hash
+from tbench.sandbox.owner import LABEL_OWNER, LABEL_RUN
 from tbench.tasks.sources import TaskSet, images_dir, read_tasks
 
 pytestmark = [
@@ -214,7 +214,7 @@ def test_the_doctor_looks_at_the_engine_that_is_named(second: Second, tmp_path: 
 
 def test_cleaning_and_setup_are_for_the_engine_that_is_named(second: Second) -> None:
     run = f"test-{uuid.uuid4().hex[:12]}"
-    script = "from tbench.sandbox.docker.owner import owner; print(owner())"
+    script = "from tbench.sandbox.owner import owner; print(owner())"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     labels = {LABEL_RUN: run, LABEL_OWNER: ended}
     made = second.engine.api.create_container("debian:bookworm-slim", ["true"], labels=labels)["Id"]

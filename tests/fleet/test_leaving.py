@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_OWNER
+from tbench.sandbox.owner import LABEL_OWNER
 
 pytestmark = pytest.mark.engine
 SHARED = "unix:///var/run/docker.sock"

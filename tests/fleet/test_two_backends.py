@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from own_podman import own_podman
 
-from tbench.sandbox.docker.tools import recipe_hash
+from tbench.sandbox.own_images import recipe_hash
 from tbench.tasks.sources import images_dir
 
 pytestmark = [

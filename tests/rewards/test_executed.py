@@ -19,8 +19,8 @@ from tbench.agents.trial_agent import NopAgent, OracleAgent
 from tbench.errors import TaskInvalid, TrialError, UsageError
 from tbench.rewards.executed import Live, RewardUnavailable, agent_reward, executed_reward, make_executed_reward
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.tasks.task import Task
 
 MakeTask = Any

@@ -9,7 +9,7 @@ import pytest
 
 import tbench
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 
 pytestmark = pytest.mark.engine
 COMPOSE = """

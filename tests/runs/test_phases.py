@@ -20,8 +20,8 @@ from tbench.runs.run import execute_run
 from tbench.sandbox.backend import Sandbox, SandboxSettings, use_network
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.sources import TaskSet

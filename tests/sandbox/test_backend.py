@@ -1,4 +1,4 @@
-"""The contract of every backend: the fake, several machines, Docker and Podman, by the same tests."""
+"""The contract of every backend: the fake, several machines, Docker, Podman and no engine, by the same tests."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ from tbench.sandbox.backend import (
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.fake import FakeBackend, FakeSandbox
+from tbench.sandbox.oci.backend import OciBackend
+from tbench.sandbox.oci.store import Store, missing_programs
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.task import Task
@@ -55,6 +57,15 @@ def will_say(sandbox: Sandbox, answer: ExecResult | Exception) -> None:
         "fleet",
         pytest.param("docker", marks=pytest.mark.engine),
         pytest.param(
+            "oci",
+            marks=[
+                pytest.mark.engine,
+                pytest.mark.skipif(
+                    bool(missing_programs("runc", "skopeo", "umoci")), reason="its programs are missing"
+                ),
+            ],
+        ),
+        pytest.param(
             "podman",
             marks=[
                 pytest.mark.podman,
@@ -73,6 +84,8 @@ async def backend(request: pytest.FixtureRequest) -> Backend:
         for machine in machines:
             machine.backend = DescribedBackend(lambda _: FakeSandbox({}))
         return Fleet(machines)
+    if request.param == "oci":
+        return OciBackend(Store.at("oci:"), SandboxSettings(f"test-{uuid.uuid4().hex[:12]}"))
     engine: Engine = request.getfixturevalue("engine" if request.param == "docker" else "podman")
     return DockerBackend(engine, SandboxSettings(f"test-{uuid.uuid4().hex[:12]}"))
 
@@ -207,8 +220,8 @@ async def test_a_sandbox_with_room_is_left_as_it_is(sandbox: Sandbox) -> None:
 
 
 async def test_a_sandbox_with_one_network_for_life_keeps_it(sandbox: Sandbox) -> None:
-    assert isinstance(sandbox, SwitchesNetwork)
-    await sandbox.use_network(NetworkPolicy())
+    if isinstance(sandbox, SwitchesNetwork):
+        await sandbox.use_network(NetworkPolicy())
     will_say(sandbox, ExecResult(0, b"lo\n"))
     assert (await sandbox.shell("ls /sys/class/net", timeout_sec=30)).output == b"lo\n"
 

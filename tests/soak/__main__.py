@@ -39,7 +39,7 @@ from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_OWNER, owner
+from tbench.sandbox.owner import LABEL_OWNER, owner
 from tbench.tasks.sources import TaskSet, read_tasks
 
 TRIALS, TASKS, AT_ONCE, RETRIES, STEPS = 300, 5, 8, 20, 6

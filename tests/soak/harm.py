@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from tbench.events import Event, TrialPhase, TrialStep
 from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_TRIAL
+from tbench.sandbox.owner import LABEL_RUN, LABEL_TRIAL
 
 HARMED_EVENTS, SOON_SEC = 0.1, 0.4
 """The share of events of trials that harm follows, and how soon."""

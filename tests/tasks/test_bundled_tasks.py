@@ -16,7 +16,7 @@ from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import RunOutcome, execute_run
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.storage.read_run import read_run
 from tbench.tasks.sources import BUNDLED, TaskSet, read_tasks
 from tbench.tasks.task import Task

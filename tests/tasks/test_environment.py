@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tbench.sandbox.docker.image import build_tag
+from tbench.sandbox.build_context import build_tag
 from tbench.tasks.environment import Environment, agent_environment, verifier_environment
 from tbench.tasks.task import Task
 

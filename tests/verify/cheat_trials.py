@@ -35,8 +35,9 @@ from tbench.errors import TrialError
 from tbench.results import Blame, TrialResult, is_weak
 from tbench.sandbox.archive import place_tree
 from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.build_context import build_tag
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.image import Images, build_tag
+from tbench.sandbox.docker.image import Images
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 from tbench.verify.calibration import save_calibration

@@ -25,7 +25,7 @@ from tbench.sandbox.backend import Compares, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import remove_leftovers
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_SNAPSHOT
+from tbench.sandbox.owner import LABEL_RUN, LABEL_SNAPSHOT
 from tbench.storage.run_store import RunStore
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task

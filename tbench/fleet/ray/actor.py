@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from tbench.fleet.ray.channel import Channel, Connection, Message
 from tbench.fleet.ray.guard import list_owners, remove_gone, request
 from tbench.sandbox.docker.discovery import DEFAULT, find_engine
-from tbench.sandbox.docker.owner import Owner, OwnerState
+from tbench.sandbox.owner import Owner, OwnerState
 
 PROBE_SEC = 20.0
 MIN_FREE_MB = 500

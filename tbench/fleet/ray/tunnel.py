@@ -28,8 +28,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tbench.fleet.ray import actor, channel, guard
 from tbench.fleet.ray.actor import NodeActor
 from tbench.fleet.ray.channel import Channel
-from tbench.sandbox.docker import discovery, owner
-from tbench.sandbox.docker.owner import KEPT_PREFIX, LABEL_OWNER
+from tbench.sandbox import owner
+from tbench.sandbox.docker import discovery
+from tbench.sandbox.owner import KEPT_PREFIX, LABEL_OWNER
 from tbench.text import one_line
 
 RESOURCE = "engine"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,23 +20,26 @@ from tbench.sandbox.archive import loose_files
 from tbench.sandbox.backend import Capacity, SandboxSettings, Say
 from tbench.sandbox.docker.cleaning import remove_leftovers, remove_own
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
-from tbench.sandbox.docker.create import Originals, engine_errors, ensure_scratch_image, lacks_quota, run_helper
+from tbench.sandbox.docker.create import engine_errors, ensure_scratch_image, lacks_quota, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.image import Image, Images
-from tbench.sandbox.docker.limits import PROBE_LIMITS, READ_LIMITS, MemoryWatch, limit_states, read_limits
+from tbench.sandbox.docker.image import Images
 from tbench.sandbox.docker.manifest import describe_pulls
+from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.networks import (
-    choose_networks,
     closed_network,
     endpoint_addresses,
     ensure_network,
     host_addresses,
 )
-from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
 from tbench.sandbox.docker.pulls import Pulls
 from tbench.sandbox.docker.removing import remove_refused
-from tbench.sandbox.docker.tools import base_images, get_tools, repair_tools
+from tbench.sandbox.docker.tools import get_tools, repair_tools
+from tbench.sandbox.image import Image
+from tbench.sandbox.limits import PROBE_LIMITS, READ_LIMITS, limit_states, read_limits
+from tbench.sandbox.own_images import base_images
+from tbench.sandbox.owner import LABEL_OWNER, LABEL_PROJECT, LABEL_RUN
 from tbench.sandbox.pinning import Lease, UnitPool, parse_ranges
+from tbench.sandbox.recipe import Originals, choose_networks, hostname_of
 from tbench.tasks.environment import Environment
 
 if TYPE_CHECKING:
@@ -431,7 +433,7 @@ class DockerBackend:
             proxy=settings.container_proxy,
             is_proxied=networks.is_plain and networks.start.mode == "public",
             environment=variables,
-            hostname=_hostname(environment.task.name),
+            hostname=hostname_of(environment.task.name),
             workdir=task.workdir,
             agent_user=environment.user,
             is_fresh=environment.role != "agent",
@@ -522,12 +524,3 @@ def _count_gpus(engine: Engine) -> int | None:
         return engine.info.gpus
     found = list(_GPUS.iterdir()) if engine.shares_kernel and _GPUS.is_dir() else []
     return len(found) or None
-
-
-def _hostname(task: str) -> str:
-    """Return the host name for all trials of a task.
-
-    It is part of the first prompt, which has to be the same for equal trials. It looks like the engine's default, and
-    gives the agent no information.
-    """
-    return hashlib.sha256(task.encode()).hexdigest()[:12]

@@ -12,71 +12,27 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.owner import (
+from tbench.sandbox.docker.removing import force_remove, remove, remove_unless_in_use
+from tbench.sandbox.leftovers import Cleaned, Leftover, Scope, in_scope, with_reason_to_keep
+from tbench.sandbox.owner import (
     KEPT_PREFIX,
-    LABEL_DIRECTORY,
     LABEL_IMAGE,
     LABEL_OWNER,
-    LABEL_PROJECT,
-    LABEL_ROUTER,
     LABEL_RUN,
     LABEL_SHARED,
     LABEL_SNAPSHOT,
-    LABEL_TRIAL,
-    OwnerState,
     owner,
-    owner_state,
 )
-from tbench.sandbox.docker.removing import Kind, force_remove, remove, remove_unless_in_use
-from tbench.sandbox.underway import why_kept
 
 _AT_ONCE = 4
 _REAP_SEC = 120.0
 _SEARCHES, _BETWEEN_SEARCHES_SEC = 10, 0.5
 """Number of searches for a dead process's containers, since the engine may still be creating some."""
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Selection of items to remove; by default leftovers of runs whose process is gone, and unused images."""
-
-    everything: bool = False
-    """Whether to include shared and kept items, and those of owners that cannot be seen from here."""
-    kept: bool = False
-    """Whether to include containers and snapshots that were kept on purpose."""
-    run: str | None = None
-    """Name of the only run to clean up after; None for all runs."""
-
-
-@dataclass(frozen=True)
-class Leftover:
-    """A container, network, volume or image of tbench on the engine."""
-
-    kind: Kind
-    identity: str
-    description: str
-    run: str = ""
-    why_kept: str = ""
-    """Reason to keep it; empty if it is to be removed."""
-    live: bool = False
-    """Whether its process runs, or may run."""
-
-
-@dataclass
-class Cleaned:
-    """Outcome of cleaning, with one line per item."""
-
-    removed: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
-    """Items that were kept, with the reason."""
-    failed: list[str] = field(default_factory=list)
-    """Items that could not be removed, with the engine's message."""
 
 
 async def clean(engine: Engine, scope: Scope, *, dry_run: bool = False) -> Cleaned:
@@ -147,8 +103,8 @@ async def _list_containers(engine: Engine, scope: Scope) -> list[Leftover]:
             whose = f"of run {labels[LABEL_RUN]}" if LABEL_RUN in labels else "that filled a volume"
             description = f"container {container['Id'][:12]} {whose}"
             item = Leftover("container", container["Id"], description, labels.get(LABEL_RUN, ""))
-            found.setdefault(container["Id"], _with_reason_to_keep(item, labels, scope, kept=is_kept(container)))
-    return _in_scope(found.values(), scope)
+            found.setdefault(container["Id"], with_reason_to_keep(item, labels, scope, kept=is_kept(container)))
+    return in_scope(found.values(), scope)
 
 
 async def _list_networks(engine: Engine, scope: Scope) -> list[Leftover]:
@@ -158,8 +114,8 @@ async def _list_networks(engine: Engine, scope: Scope) -> list[Leftover]:
         labels = network["Labels"] or {}
         run = labels.get(LABEL_RUN, "")
         item = Leftover("network", network["Id"], f"network {network['Name']} of run {run}", run)
-        found.append(_with_reason_to_keep(item, labels, scope, kept=False))
-    return _in_scope(found, scope)
+        found.append(with_reason_to_keep(item, labels, scope, kept=False))
+    return in_scope(found, scope)
 
 
 async def _list_volumes(engine: Engine, scope: Scope) -> list[Leftover]:
@@ -169,8 +125,8 @@ async def _list_volumes(engine: Engine, scope: Scope) -> list[Leftover]:
         labels = volume["Labels"] or {}
         run = labels.get(LABEL_RUN, "")
         item = Leftover("volume", volume["Name"], f"volume {volume['Name']} of run {run}", run)
-        found.append(_with_reason_to_keep(item, labels, scope, kept=False))
-    return _in_scope(found, scope)
+        found.append(with_reason_to_keep(item, labels, scope, kept=False))
+    return in_scope(found, scope)
 
 
 async def _list_snapshots(engine: Engine, scope: Scope) -> list[Leftover]:
@@ -181,8 +137,8 @@ async def _list_snapshots(engine: Engine, scope: Scope) -> list[Leftover]:
         for name in _names(image):
             run = labels.get(LABEL_RUN, "")
             item = Leftover("image", name, f"snapshot {_short(name)} of run {run}", run)
-            found.append(_with_reason_to_keep(item, labels, scope, kept=True))
-    return _in_scope(found, scope)
+            found.append(with_reason_to_keep(item, labels, scope, kept=True))
+    return in_scope(found, scope)
 
 
 _RUN_LISTERS = (_list_containers, _list_networks, _list_volumes, _list_snapshots)
@@ -209,28 +165,6 @@ async def _list_images(engine: Engine, scope: Scope) -> list[Leftover]:
                 for name in _names(image):
                     found.setdefault(name, Leftover("image", name, f"image {_short(name)}"))
     return list(found.values())
-
-
-def _with_reason_to_keep(item: Leftover, labels: dict[str, str], scope: Scope, *, kept: bool) -> Leftover:
-    """Return `item` with the reason to keep it, if there is one."""
-    life, why = owner_state(labels.get(LABEL_OWNER, ""))
-    if life is OwnerState.ALIVE:
-        return replace(item, why_kept=why, live=True)
-    if life is OwnerState.GONE and not scope.everything and (directory := labels.get(LABEL_DIRECTORY)):
-        is_part = item.kind != "container" or not {LABEL_PROJECT, LABEL_ROUTER}.isdisjoint(labels)
-        sandbox = "" if is_part else item.identity
-        why_cut, goes_on = why_kept(Path(directory), labels.get(LABEL_TRIAL, ""), sandbox)
-        if why_cut and (goes_on or not scope.kept):
-            return replace(item, why_kept=why_cut, live=True)
-    if kept and not (scope.everything or scope.kept):
-        return replace(item, why_kept="kept on purpose; --kept removes it")
-    if life is OwnerState.UNKNOWN and not scope.everything:
-        return replace(item, why_kept=f"{why}; --all removes it", live=True)
-    return item
-
-
-def _in_scope(items: Iterable[Leftover], scope: Scope) -> list[Leftover]:
-    return [item for item in items if scope.run in (None, item.run)]
 
 
 async def _remove(engine: Engine, items: list[Leftover], cleaned: Cleaned, *, dry_run: bool = False) -> None:

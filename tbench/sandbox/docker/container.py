@@ -9,29 +9,25 @@ import io
 import re
 import tempfile
 import uuid
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import IO, Any
+from typing import Any
 
-from harness.stream import ByteStream
 from tbench.errors import TrialError
 from tbench.sandbox.archive import ChunkReader, FileEntry, LooseFiles, pack, unpack
 from tbench.sandbox.backend import (
     BUSYBOX,
     LOG_DIRECTORIES,
     BackendFacts,
-    ExecResult,
     Sandbox,
-    TtyStream,
-    background_copy,
 )
-from tbench.sandbox.docker.commands import OUTPUT_BYTES, Commands, EndOfOutput
+from tbench.sandbox.commands import EndOfOutput
+from tbench.sandbox.container import ROOT, BaseContainer
+from tbench.sandbox.docker.commands import EngineCommands
 from tbench.sandbox.docker.compose.service_setup import prepare
 from tbench.sandbox.docker.create import (
     ROUTER,
-    ContainerLimits,
-    Originals,
     Recipe,
     container_error,
     create,
@@ -42,9 +38,11 @@ from tbench.sandbox.docker.create import (
     with_origin,
 )
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.limits import MemoryWatch
+from tbench.sandbox.docker.memory_watch import MemoryWatch
 from tbench.sandbox.docker.networks import backend_facts, closing_script
-from tbench.sandbox.docker.owner import (
+from tbench.sandbox.docker.removing import force_remove, remove_or_remember
+from tbench.sandbox.docker.router import Router
+from tbench.sandbox.owner import (
     KEPT_PREFIX,
     LABEL_BEGAN,
     LABEL_ORIGINAL,
@@ -53,13 +51,8 @@ from tbench.sandbox.docker.owner import (
     LABEL_SNAPSHOT,
     SNAPSHOT_KEPT,
 )
-from tbench.sandbox.docker.removing import force_remove, remove_or_remember
-from tbench.sandbox.docker.router import Router
-from tbench.sandbox.docker.stream import ExecStream
-from tbench.sandbox.docker.transfer import transfer
-from tbench.sandbox.pinning import Lease
-from tbench.sandbox.startup import wait_until_healthy
-from tbench.tasks.format import Healthcheck
+from tbench.sandbox.recipe import ContainerLimits, Originals
+from tbench.sandbox.stream import OutputStream
 from tbench.tasks.network import NetworkPolicy
 
 __all__ = ["Container", "ContainerLimits", "Recipe"]
@@ -76,10 +69,6 @@ _INIT_READY = (
 """Script that waits until PID 1 is our init and sleeps, which it only does when it waits for signals."""
 _LOOSE_SEC = 600.0
 _PAUSE_SEC = 5.0
-_CONNECT_SEC = 30.0
-"""Deadline for connecting; shorter than a terminal waits for tmux, to tell a hanging engine from a hanging tmux."""
-_ROOT = "0:0"
-"""Root by number, since the accounts in the container may have changed."""
 _FULL = 0.9
 """Share of a limit above which it counts as used up."""
 _MIN_FREE_PIDS = 16
@@ -87,7 +76,7 @@ _MIN_FREE_PIDS = 16
 _MORE_MEMORY_MB = 512.0
 
 
-class Container:
+class Container(BaseContainer[Recipe]):
     """The container of one trial: a `Sandbox` with all optional protocols."""
 
     def __init__(
@@ -99,22 +88,12 @@ class Container:
         originals: Originals | None = None,
     ) -> None:
         """`container_id` is the id of a container that was made from `recipe`."""
-        self.container_id = container_id
-        self.workdir = recipe.workdir or recipe.image.workdir
+        commands = EngineCommands(engine, container_id, is_fresh=recipe.is_fresh, masks=recipe.proxy.masks)
+        super().__init__(container_id, recipe, commands)
         self._engine = engine
-        self._recipe = recipe
-        self._image = recipe.image
-        self._agent_user = recipe.agent_user
-        self._limits = recipe.limits
         self._memory_watch = memory_watch
         self._originals = originals or Originals()
-        self.is_fresh = recipe.is_fresh
-        self._masks = recipe.proxy.masks
-        self._commands = Commands(engine, container_id, is_fresh=recipe.is_fresh, masks=self._masks)
         self._router: Router | None = None
-        self._network = recipe.network
-        self.lease = Lease()
-        """CPUs and GPUs reserved for it, released when it is removed or kept."""
 
     @classmethod
     async def start(
@@ -141,8 +120,7 @@ class Container:
     async def _start(self, labels: Mapping[str, str]) -> None:
         engine, recipe = self._engine, self._recipe
         try:
-            if not self.runs_as_root or recipe.agent_user is not None or recipe.startup.entrypoint:
-                # Otherwise the agent's and the verifier's scripts make them as root, which is far cheaper.
+            if self._needs_log_directories:
                 await self.put(LOG_DIRECTORIES)
             if recipe.options is not None and not recipe.shares_with:
                 await prepare(engine, self.container_id, recipe.options)
@@ -201,15 +179,6 @@ class Container:
             self._network = policy
 
     @property
-    def _proxy_of_phase(self) -> Mapping[str, str]:
-        """Proxy variables for a command started now, if its network is public.
-
-        With a list of allowed hosts there are none, since a proxy would bypass the list. Services have theirs already.
-        """
-        is_open = self._recipe.is_proxied or (self._network is not None and self._network.mode == "public")
-        return self._recipe.proxy_variables() if is_open and self._recipe.starts else {}
-
-    @property
     def identity(self) -> str:
         return self.container_id
 
@@ -218,85 +187,8 @@ class Container:
             await self._engine.call(self._engine.api.pause, self.container_id, deadline_sec=_PAUSE_SEC)
 
     @property
-    def runs_as_root(self) -> bool:
-        return self._image.user in ("", "0", "root", "0:0", "root:root")
-
-    @property
     def ran_out_of_memory(self) -> bool:
         return self._memory_watch is not None and self._memory_watch.ran_out_of_memory(self.container_id)
-
-    async def connect(self, argv: Sequence[str], environment: Mapping[str, str], user: str | None = None) -> ByteStream:
-        user = user or self._agent_user
-        environment = {**self._proxy_of_phase, **environment}
-        if not self._image.has_locale:
-            environment = {"LANG": "C.UTF-8", **environment}
-        if self.runs_as_root and user is None:
-            make = f"{BUSYBOX} mkdir -p {' '.join(LOG_DIRECTORIES)}"
-            argv = [BUSYBOX, "sh", "-c", f'{make}; exec "$@"', "sh", *argv]
-        try:
-            # No waiting for the engine: a terminal waits itself, and that time is not charged to the agent.
-            return await self._commands.open(
-                argv,
-                user=user or "",
-                workdir=self.workdir,
-                environment=environment,
-                deadline_sec=_CONNECT_SEC,
-                outage_sec=0,
-            )
-        except TrialError as error:
-            if error.type == "engine_unreachable":
-                raise ConnectionError(str(error)) from error
-            raise
-
-    async def shell(
-        self,
-        script: str,
-        *,
-        timeout_sec: float,
-        user: str | None = None,
-        environment: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-    ) -> ExecResult:
-        return await self.stream(
-            script, timeout_sec=timeout_sec, user=user, environment=environment, source=io.BytesIO(stdin)
-        )
-
-    async def stream(
-        self,
-        script: str,
-        *,
-        timeout_sec: float,
-        user: str | None = None,
-        environment: Mapping[str, str] | None = None,
-        source: IO[bytes] | None = None,
-        sink: IO[bytes] | None = None,
-        limit_bytes: int = OUTPUT_BYTES,
-    ) -> ExecResult:
-        environment = {**self._proxy_of_phase, **(environment or {})}
-        if user in ("root", "0"):
-            user = _ROOT
-            if not self._image.has_home:
-                # Otherwise the engine takes HOME from the accounts.
-                environment.setdefault("HOME", "/root")
-        with with_origin("exec", self.is_fresh):
-            return await self._commands.run(
-                script,
-                timeout_sec=timeout_sec,
-                user=user or "",
-                environment=environment,
-                source=source or io.BytesIO(),
-                sink=sink,
-                limit_bytes=limit_bytes,
-            )
-
-    async def open_tty(
-        self, argv: Sequence[str], environment: Mapping[str, str], rows: int, columns: int, user: str | None = None
-    ) -> TtyStream:
-        user = user or self._agent_user or ""
-        environment = {**self._proxy_of_phase, **environment}
-        tty = await self._commands.tty(argv, environment, user=user, workdir=self.workdir)
-        await tty.resize(rows, columns)
-        return tty
 
     async def put(self, files: Mapping[str, FileEntry]) -> None:
         with with_origin("put_archive", self.is_fresh, "copying files into the container", "sandbox_failed"):
@@ -325,14 +217,6 @@ class Container:
                     return {}
                 raise
 
-    @property
-    def _original_recipe(self) -> Recipe:
-        """The recipe with the task's own image, even if this container was made from a snapshot."""
-        return dataclasses.replace(self._recipe, image=self._recipe.original or self._image, original=None)
-
-    def image_id(self) -> str:
-        return self._original_recipe.image.id
-
     async def backend_facts(self) -> BackendFacts:
         with with_origin("inspect", self.is_fresh, "reading the container's name servers and mounts"):
             given = await backend_facts(self._engine, self.container_id)
@@ -344,17 +228,9 @@ class Container:
     async def original(self) -> Sandbox:
         return await self._originals.get(self._original_recipe, partial(Container.start, self._engine), _is_running)
 
-    async def copy(self, paths: Collection[str], removed: Collection[str]) -> Sandbox:
-        async with background_copy(self) as fill:
-            return await fill(paths, removed)
-
     async def start_copy(self) -> Container:
         recipe = self._original_recipe
         return await self._another(dataclasses.replace(recipe, shares_with=self.container_id, network=self._network))
-
-    async def copy_into(self, copy: Sandbox, paths: Collection[str], removed: Collection[str]) -> None:
-        assert isinstance(copy, Container)
-        await transfer(self._open_as_root, copy._open_as_root, paths, removed)
 
     async def make_fresh(self) -> Sandbox:
         recipe = self._original_recipe
@@ -365,21 +241,9 @@ class Container:
         recipe = dataclasses.replace(recipe, is_fresh=True)
         return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
 
-    async def _open_as_root(self, script: str, limit_sec: int) -> tuple[ExecStream, EndOfOutput]:
-        # Without masks: files are transferred unchanged.
-        commands = Commands(self._engine, self.container_id)
-        return await commands.script(script, limit_sec=limit_sec, user=_ROOT, environment={})
-
-    async def wait_until_healthy(self, check: Healthcheck) -> None:
-        """Wait for a healthcheck. Raises TrialError with the logs of entry point and services."""
-        try:
-            await wait_until_healthy(self, check)
-        except TrialError as error:
-            error.files = await self.logs()
-            raise
-
-    def hide(self, text: str) -> str:
-        return self._masks.mask_text(text)
+    async def open_as_root(self, script: str, limit_sec: int) -> tuple[OutputStream, EndOfOutput]:
+        commands = EngineCommands(self._engine, self.container_id)
+        return await commands.script(script, limit_sec=limit_sec, user=ROOT, environment={})
 
     async def logs(self) -> Mapping[str, bytes]:
         if not self._recipe.startup.entrypoint:

@@ -7,29 +7,17 @@ import contextlib
 import dataclasses
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 from tbench.errors import Origin, TrialError
 from tbench.results import Stage
-from tbench.sandbox.archive import LooseFiles
-from tbench.sandbox.backend import BUSYBOX, TOOLS, Sandbox
-from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
+from tbench.sandbox.backend import BUSYBOX, TOOLS
 from tbench.sandbox.docker.engine import Engine, EngineError, is_disk_full
-from tbench.sandbox.docker.image import Image
-from tbench.sandbox.docker.owner import (
-    LABEL_DIRECTORY,
-    LABEL_OWNER,
-    LABEL_RUN,
-    LABEL_SHARED,
-    LABEL_TRIAL,
-    NETWORK,
-    owner,
-)
 from tbench.sandbox.docker.removing import force_remove
-from tbench.sandbox.startup import NO_STARTUP, Startup
-from tbench.tasks.network import NetworkPolicy
+from tbench.sandbox.owner import LABEL_SHARED, NETWORK
+from tbench.sandbox.recipe import ContainerLimits, SandboxRecipe
 
 if TYPE_CHECKING:
     from tbench.sandbox.docker.compose.options import ServiceOptions
@@ -43,109 +31,22 @@ _BOUNDED_LOG: Any = {"Type": "json-file", "Config": {"max-size": "1m", "max-file
 
 
 @dataclass(frozen=True)
-class ContainerLimits:
-    """Limits of a container's CPUs, memory and processes."""
+class Recipe(SandboxRecipe):
+    """Specification of a trial's container, which may be one of several services."""
 
-    cpus: float
-    memory_mb: float
-    pids: int
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Specification of a trial's container."""
-
-    image: Image
-    limits: ContainerLimits
-    tools_volume: str
-    run: str
-    trial: str
-    has_internet: bool
-    environment: Mapping[str, str]
-    hostname: str | None = None
-    """Host name; None for the engine's default, the container's id."""
-    workdir: str | None = None
-    """Working directory; None for the image's own."""
-    agent_user: str | None = None
-    closed_to: tuple[str, ...] = ()
-    """Addresses that the container must not reach."""
-    no_new_privileges: bool = False
-    """Whether sudo, su and other setuid programs have no effect for users other than root."""
-    name_servers: tuple[str, ...] = ()
-    """Name servers of a router; empty for the engine's."""
-    cap_add: tuple[str, ...] = ()
-    """Linux capabilities in addition to the engine's default ones."""
-    original: Image | None = None
-    """The task's own image if `image` is a snapshot of one of its sandboxes."""
-    shares_with: str | None = None
-    """Id of the container whose network and volumes this one shares."""
-    loose: LooseFiles | None = None
-    """Files that are copied into the working directory."""
-    cpuset: tuple[int, ...] = ()
-    """Numbers of the CPUs to run on; empty for any."""
-    gpus: int = 0
-    gpu_ids: tuple[int, ...] = ()
-    """Numbers of its GPUs; empty if the engine chooses them."""
-    storage_mb: float | None = None
-    """Disk limit; None for no limit."""
-    starts: bool = True
-    """Whether the image's startup commands run."""
-    is_fresh: bool = False
-    """Whether the agent never works in the container."""
     options: ServiceOptions | None = None
     """Options from a compose file; None for a trial of one container."""
-    more_labels: Mapping[str, str] = field(default_factory=dict)
-    directory: str = ""
-    """Directory of its run; empty if it is not found again after a cut."""
-    owner: str = ""
-    """Owner label; empty for this process's."""
-    proxy: ContainerProxy = WITHOUT_PROXY
-    is_proxied: bool = False
-    """Whether the container can always use the proxy, since its network is public."""
-    direct: tuple[str, ...] = ()
-    """Names of services that are reached without the proxy."""
-    network: NetworkPolicy | None = None
-    """First network policy, enforced by a router; None if its network never changes."""
-
-    @property
-    def startup(self) -> Startup:
-        """Startup commands of the image; a snapshot has those of the image that it was made from."""
-        return (self.original or self.image).startup if self.starts else NO_STARTUP
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the entry point has to wait until the container's network is ready."""
-        changes = self.has_router or bool(self.has_internet and self.closed_to)
-        return bool(self.startup.entrypoint) and changes and not self.shares_with
 
     @property
     def has_router(self) -> bool:
-        """Whether the container has its own router; services share one."""
-        return self.network is not None and self.shares_with is None and self.options is None
+        return super().has_router and self.options is None
 
     @property
     def has_proxy_variables(self) -> bool:
-        """Whether the container itself has the proxy variables, for commands that the engine starts in it.
+        return super().has_proxy_variables or (self.is_proxied and self.options is not None)
 
-        Other commands get them when they are started, since a container's variables end up in its snapshots.
-        """
-        return self.is_proxied and (bool(self.startup.entrypoint) or self.options is not None)
-
-    def proxy_variables(self) -> dict[str, str]:
-        """Return the proxy variables for times when its network is public."""
-        own = {**(self.original or self.image).proxies, **self.environment}
-        return self.proxy.variables_for(own=own, direct=(self.hostname, *self.direct))
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """Labels of the container: run, trial and owner."""
-        return {
-            **self.more_labels,
-            LABEL_RUN: self.run,
-            LABEL_TRIAL: self.trial,
-            LABEL_OWNER: self.owner or owner(),
-            **({LABEL_DIRECTORY: self.directory} if self.directory and not self.is_fresh else {}),
-        }
+    def plain(self) -> Self:
+        return dataclasses.replace(super().plain(), options=None)
 
 
 def limits_host_config(limits: ContainerLimits, engine: Engine) -> dict[str, Any]:
@@ -403,57 +304,3 @@ async def ensure_scratch_image(engine: Engine) -> str:
     changes = [f"LABEL {LABEL_SHARED}=nothing"]
     await engine.call(engine.api.import_image_from_data, _EMPTY_TAR, repository=name, changes=changes, again=True)
     return str((await engine.call(engine.api.inspect_image, name))["Id"])
-
-
-_SMALL = ContainerLimits(cpus=1.0, memory_mb=256.0, pids=256)
-
-Start = Callable[[Recipe], Awaitable[Sandbox]]
-IsRunning = Callable[[Sandbox], Awaitable[bool]]
-
-
-class Originals:
-    """Containers of unchanged images, one per image, to which the agent's changes are compared."""
-
-    def __init__(self) -> None:
-        self._started: dict[tuple[str, bool], Sandbox] = {}
-        self._locks: dict[tuple[str, bool], asyncio.Lock] = {}
-
-    async def get(self, recipe: Recipe, start: Start, is_running: IsRunning) -> Sandbox:
-        """Return the container of the recipe's image, started on first use or if it was lost. Raises TrialError."""
-        key = recipe.image.id, recipe.has_internet
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            if (known := self._started.get(key)) is not None and not await is_running(known):
-                await self._started.pop(key).remove()
-            if key not in self._started:
-                # Network policies of phases are not needed here, and would cost a router.
-                plain = dataclasses.replace(
-                    recipe,
-                    limits=_SMALL,
-                    trial="",
-                    environment={},
-                    agent_user=None,
-                    closed_to=(),
-                    shares_with=None,
-                    starts=False,
-                    is_fresh=True,
-                    options=None,
-                    more_labels={},
-                    network=None,
-                    has_internet=recipe.has_internet and recipe.network is None,
-                    loose=None,
-                    cpuset=(),
-                    gpus=0,
-                    storage_mb=None,
-                )
-                self._started[key] = await start(plain)
-            return self._started[key]
-
-    async def remove_for_image(self, image_id: str) -> None:
-        """Remove the containers of one image. Never raises."""
-        found = [key for key in self._started if key[0] == image_id]
-        await asyncio.gather(*(self._started.pop(key).remove() for key in found))
-
-    async def close(self) -> None:
-        """Remove all containers. Never raises."""
-        started, self._started = list(self._started.values()), {}
-        await asyncio.gather(*(each.remove() for each in started))

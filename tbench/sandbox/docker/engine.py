@@ -31,8 +31,8 @@ from tbench.errors import EngineUnavailable, TbenchError
 from tbench.sandbox.docker import sdk
 from tbench.sandbox.docker.discovery import Machine, Search, find_engine, start_commands
 from tbench.sandbox.docker.login import read_docker_config
-from tbench.sandbox.docker.owner import owner as owner_of_this_process
 from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, TlsForward, tls_context
+from tbench.sandbox.owner import owner as owner_of_this_process
 from tbench.text import one_line
 from tbench.threads import DaemonThreads
 

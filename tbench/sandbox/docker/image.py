@@ -7,28 +7,24 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from tbench.config.settings import PullChoice
 from tbench.errors import TrialError
-from tbench.results import ImageOrigin, Stage
-from tbench.sandbox.container_proxy import PROXY_VARIABLES, WITHOUT_PROXY, ContainerProxy
-from tbench.sandbox.docker.build import (
-    BuildContext,
-    BuildFailed,
-    BuildLog,
-    CacheGone,
-    build,
-    build_tag,
-    build_tag_if_unchanged,
-    has_buildkit,
-    last_lines,
-)
-from tbench.sandbox.docker.dockerfile import (
+from tbench.results import Stage
+from tbench.sandbox.build_context import BuildContext, build_tag, build_tag_if_unchanged
+from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
+from tbench.sandbox.docker.build import BuildFailed, BuildLog, CacheGone, build, has_buildkit, last_lines
+from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, is_disk_full
+from tbench.sandbox.docker.login import find_login
+from tbench.sandbox.docker.manifest import free_bytes
+from tbench.sandbox.docker.pulls import PullFailed, Pulls
+from tbench.sandbox.docker.removing import remove_unless_in_use
+from tbench.sandbox.dockerfile import (
     base_images,
     find_remote_add,
     heredoc_around,
@@ -37,13 +33,8 @@ from tbench.sandbox.docker.dockerfile import (
     platform_args,
     read_dockerfile,
 )
-from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, is_disk_full
-from tbench.sandbox.docker.login import ImageName, find_login
-from tbench.sandbox.docker.manifest import free_bytes
-from tbench.sandbox.docker.owner import LABEL_IMAGE, LABEL_ORIGINAL
-from tbench.sandbox.docker.pulls import PullFailed, Pulls
-from tbench.sandbox.docker.removing import remove_unless_in_use
-from tbench.sandbox.startup import NO_STARTUP, Startup
+from tbench.sandbox.image import Image, ImageName
+from tbench.sandbox.owner import LABEL_IMAGE
 from tbench.tasks.environment import Environment
 from tbench.text import one_line
 
@@ -54,65 +45,6 @@ _BUILDS_AT_ONCE = 2
 _NO_DOCKERFILE = "there is no Dockerfile to build it from"
 _ERROR_TYPES = {"denied": "image_denied", "rate-limited": "image_rate_limited", "no-space": "image_no_space"}
 """Error types by kind of pull failure; all other kinds are image_unavailable."""
-
-
-@dataclass(frozen=True)
-class Image:
-    """An image on the engine, with its configuration."""
-
-    id: str
-    reference: str
-    user: str
-    workdir: str
-    has_locale: bool
-    has_home: bool = False
-    size: int = 0
-    """Bytes on the engine's disk, including layers shared with other images."""
-    original: str = ""
-    """For a snapshot, the id of the sandbox's own image; otherwise empty."""
-    triggers: tuple[str, ...] = ()
-    """ONBUILD instructions, which run in builds with this image in FROM."""
-    digests: tuple[str, ...] = ()
-    """Names in registries with digests: `name@sha256:…`."""
-    origin: ImageOrigin | None = None
-    """Origin of a task's image; None for other images."""
-    proxies: Mapping[str, str] = field(default_factory=dict)
-    """Proxy variables set by the image."""
-    startup: Startup = NO_STARTUP
-    """Commands that it starts in its containers; those of a snapshot's original image are used instead."""
-
-    @classmethod
-    def from_inspection(cls, reference: str, inspection: dict[str, Any]) -> Image:
-        config = inspection.get("Config") or {}
-        variables = dict(variable.partition("=")[::2] for variable in config.get("Env") or ())
-        names = variables.keys()
-        return cls(
-            id=inspection["Id"],
-            reference=reference,
-            user=config.get("User") or "",
-            workdir=config.get("WorkingDir") or "/",
-            has_locale=bool(names & {"LANG", "LC_ALL", "LC_CTYPE"}),
-            triggers=tuple(config.get("OnBuild") or ()),
-            has_home="HOME" in names,
-            size=int(inspection.get("Size") or 0),
-            original=(config.get("Labels") or {}).get(LABEL_ORIGINAL, ""),
-            digests=tuple(inspection.get("RepoDigests") or ()),
-            proxies={name: value for name in PROXY_VARIABLES if (value := variables.get(name))},
-            startup=Startup.from_config(config),
-        )
-
-    def as_published(self, how: Literal["pulled", "present"]) -> Image:
-        """Return this image with the origin of a published one."""
-        name = ImageName.parse(self.reference)
-        # The engine may know one image by several names; Podman lists short names in full.
-        own = [each for each in self.digests if each.partition("@")[0].endswith(name.repository)] or list(self.digests)
-        digest = name.digest or (own[0].partition("@")[2] if own else None)
-        return replace(self, origin=ImageOrigin(how=how, reference=self.reference, digest=digest))
-
-    def built(self, how: Literal["built", "present"]) -> Image:
-        """Return this image with the origin of one built from a task; its tag is the hash of environment/."""
-        built_from = self.reference.rpartition(":")[2]
-        return replace(self, origin=ImageOrigin(how=how, reference=self.reference, built_from=built_from))
 
 
 _Key = tuple[str, str | None]

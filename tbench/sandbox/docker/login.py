@@ -14,65 +14,7 @@ from typing import Any
 
 from tbench.errors import UsageError
 from tbench.sandbox.container_proxy import config_file as config_file
-
-HUB = "docker.io"
-"""Registry of image names without a registry."""
-
-
-@dataclass(frozen=True)
-class ImageName:
-    """An image name as in a task, such as `debian:12`, `HOST:5000/lab/tool:1` or `lab/tool:1@sha256:…`."""
-
-    text: str
-    """The whole name as given."""
-    repository: str
-    """The name without tag and digest, with the registry if given."""
-    tag: str | None
-    digest: str | None
-    """`sha256:…` of a pinned image; None otherwise."""
-
-    @classmethod
-    def parse(cls, text: str) -> ImageName:
-        """Parse a name; without tag and digest the tag is `latest`."""
-        named, _, digest = text.partition("@")
-        repository, colon, tag = named.rpartition(":")
-        if not colon or "/" in tag:
-            repository, tag = named, "" if digest else "latest"
-        return cls(text, repository, tag or None, digest or None)
-
-    @property
-    def version(self) -> str:
-        """The digest if there is one, since engines accept no tag with it; otherwise the tag."""
-        return self.digest or self.tag or "latest"
-
-    @property
-    def reference(self) -> str:
-        """The name by which the engine pulls and finds the image."""
-        return f"{self.repository}@{self.digest}" if self.digest else f"{self.repository}:{self.version}"
-
-    @property
-    def display_name(self) -> str:
-        """The name for messages: as given, with a shortened digest."""
-        return f"{self.text.partition('@')[0]}@{self.digest[:19]}" if self.digest else self.text
-
-    @property
-    def registry(self) -> str:
-        """Host and port, or `docker.io`."""
-        return self._parts[0]
-
-    @property
-    def path(self) -> str:
-        """The repository within its registry."""
-        registry, path = self._parts
-        return f"library/{path}" if registry == HUB and "/" not in path else path
-
-    @property
-    def _parts(self) -> tuple[str, str]:
-        first, slash, rest = self.repository.partition("/")
-        if slash and ("." in first or ":" in first or first == "localhost"):
-            return first, rest
-        return HUB, self.repository
-
+from tbench.sandbox.image import HUB
 
 # Logins come from Docker's config.json and the credential helpers that it names. Secrets are only in `Login.secret`
 # and in requests to engine and registry; no message contains one, nor any output of a helper.

@@ -15,7 +15,8 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.login import HUB, ImageName, Login, LoginUnreadable, find_login
+from tbench.sandbox.docker.login import Login, LoginUnreadable, find_login
+from tbench.sandbox.image import HUB, ImageName
 from tbench.text import counted, size_text
 from tbench.web import Unanswered, WebAnswer, WebRequest, is_loopback
 

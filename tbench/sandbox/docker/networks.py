@@ -12,15 +12,13 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from tbench.config.settings import NetworkChoice
 from tbench.errors import UsageError
 from tbench.results import Stage
 from tbench.sandbox.backend import BUSYBOX, TOOLS, BackendFacts
 from tbench.sandbox.docker.create import create, engine_errors, ensure_scratch_image, run_helper
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.owner import LABEL_BEGAN, LABEL_SHARED, NETWORK
 from tbench.sandbox.docker.removing import force_remove
-from tbench.tasks.network import NetworkPolicy, Networks
+from tbench.sandbox.owner import LABEL_BEGAN, LABEL_SHARED, NETWORK
 
 # `--network` overrides the tasks' networks; `--block-host` makes the engine's host and the model endpoint unreachable
 # for trials with a network. Both change what is measured.
@@ -29,14 +27,6 @@ _ICC = "com.docker.network.bridge.enable_icc"
 _CLOUD_METADATA = "169.254.169.254"
 _INET = re.compile(r"\binet ([\d.]+)")
 _RESOLVE_SEC = 20.0
-
-
-def choose_networks(choice: NetworkChoice, networks: Networks) -> Networks:
-    """Return a container's network policies: the run's choice, or else the task's."""
-    if choice == "task":
-        return networks
-    chosen = NetworkPolicy("public" if choice == "bridge" else "no-network")
-    return Networks(chosen, chosen, chosen)
 
 
 async def ensure_network(engine: Engine) -> None:

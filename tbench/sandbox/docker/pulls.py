@@ -15,8 +15,9 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 
 from tbench.errors import TbenchError
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, PullStream
-from tbench.sandbox.docker.login import ImageName, Login, LoginUnreadable, find_login
+from tbench.sandbox.docker.login import Login, LoginUnreadable, find_login
 from tbench.sandbox.docker.manifest import requested_wait_sec
+from tbench.sandbox.image import ImageName
 from tbench.text import one_line, size_text
 
 _WAITING = ("Pulling fs layer", "Waiting")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, RefusedRemoval
+from tbench.sandbox.leftovers import Kind
 from tbench.text import counted, one_line
 
-Kind = Literal["container", "network", "volume", "image"]
 _ORDER = ("container", "network", "volume", "image")
 """Order of removal: containers before the things that they use."""
 REMOVE_SEC = 60.0

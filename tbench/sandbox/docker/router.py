@@ -13,8 +13,8 @@ from tbench.sandbox.backend import BUSYBOX, TOOLS
 from tbench.sandbox.docker.create import ROUTER, TRIAL, container_errors, create, ensure_scratch_image, run_helper
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.networks import closing_script
-from tbench.sandbox.docker.owner import LABEL_ROUTER, NETWORK
 from tbench.sandbox.docker.removing import force_remove
+from tbench.sandbox.owner import LABEL_ROUTER, NETWORK
 from tbench.tasks.network import NetworkPolicy
 
 _PREFIX = "29"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import subprocess
 import tempfile
@@ -19,14 +18,16 @@ from weakref import WeakKeyDictionary
 
 from tbench.errors import UsageError
 from tbench.sandbox.backend import TOOLS, Say
-from tbench.sandbox.docker.build import BuildContext, BuildFailed, build, last_lines
+from tbench.sandbox.build_context import BuildContext
+from tbench.sandbox.docker.build import BuildFailed, build, last_lines
 from tbench.sandbox.docker.create import ensure_scratch_image, limits_host_config, run_helper
 from tbench.sandbox.docker.discovery import find_engine
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, no_engine
-from tbench.sandbox.docker.limits import PROBE_LIMITS, READ_LIMITS, read_limits
-from tbench.sandbox.docker.login import ImageName
-from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_SHARED
 from tbench.sandbox.docker.pulls import PullFailed, Pulls, RetryPolicy
+from tbench.sandbox.image import ImageName
+from tbench.sandbox.limits import PROBE_LIMITS, READ_LIMITS, read_limits
+from tbench.sandbox.own_images import base_images, tools_tag, tools_volume_name
+from tbench.sandbox.owner import LABEL_OWNER, LABEL_SHARED
 from tbench.tasks.sources import images_dir
 from tbench.text import one_line
 
@@ -97,13 +98,6 @@ def ensure_engine_runs(say: Say) -> None:
         errors = process.stderr.read().strip()
     if process.returncode:
         raise UsageError(errors.removeprefix("engine: ") or f"{script.name} ended with {process.returncode}")
-
-
-def base_images() -> list[tuple[str, str]]:
-    """Return the base images, each with the Debian suite to build it from if it cannot be pulled."""
-    lines = (images_dir() / "base-images.txt").read_text().splitlines()
-    rows = (line.split() for line in lines if line.strip() and not line.startswith("#"))
-    return [(image, suite) for image, suite in rows]
 
 
 async def ensure_base_images(engine: Engine, say: Say) -> None:
@@ -184,7 +178,7 @@ async def repair_tools(engine: Engine, say: Say, recipe: Path | None = None) -> 
     """Check the tools volume and replace missing or changed files, without disturbing its users. Raises UsageError."""
     recipe = recipe or images_dir() / "tools"
     name = tools_volume_name(recipe)
-    tag = f"tbench/tools:{name.rpartition('-')[2]}"
+    tag = tools_tag(recipe)
     log: list[str] = []
     try:
         is_new = not await _has_volume(engine, name)
@@ -259,14 +253,3 @@ async def _run_check(engine: Engine, image: str, name: str, script: str, *shell:
         network_mode="none",
         **limits_host_config(PROBE_LIMITS, engine),
     )
-
-
-def tools_volume_name(recipe: Path | None = None) -> str:
-    return f"tbench-tools-{recipe_hash(recipe or images_dir() / 'tools')}"
-
-
-def recipe_hash(recipe: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(path for path in recipe.rglob("*") if path.is_file()):
-        digest.update(path.relative_to(recipe).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]

@@ -17,7 +17,7 @@ from debugging_users import User
 
 from tbench.demo.server import DemoEndpoint
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.storage.read_run import read_run, read_trajectory
 from tbench.tasks.sources import BUNDLED, read_tasks
 

@@ -22,8 +22,8 @@ from results_on_disk import finals_in, results_in
 
 from tbench.results import TrialResult
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
-from tbench.sandbox.docker.tools import recipe_hash
+from tbench.sandbox.own_images import recipe_hash
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.storage.run_files import RUN
 from tbench.tasks.sources import images_dir
 

@@ -14,7 +14,7 @@ import pytest
 
 from tbench.fleet.ray import guard
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import KEPT_PREFIX, LABEL_OWNER
+from tbench.sandbox.owner import KEPT_PREFIX, LABEL_OWNER
 
 TEXT = Path(guard.__file__).read_text(encoding="utf-8")
 SOCKET = "unix:///var/run/docker.sock"

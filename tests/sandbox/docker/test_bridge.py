@@ -26,8 +26,9 @@ from tbench.runs.plan import semantic as semantic_of
 from tbench.sandbox.backend import BUSYBOX, Sandbox, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineInfo
-from tbench.sandbox.docker.networks import choose_networks, endpoint_addresses, ensure_network
-from tbench.sandbox.docker.owner import LABEL_RUN, LABEL_SHARED, NETWORK
+from tbench.sandbox.docker.networks import endpoint_addresses, ensure_network
+from tbench.sandbox.owner import LABEL_RUN, LABEL_SHARED, NETWORK
+from tbench.sandbox.recipe import choose_networks
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.network import NetworkPolicy, Networks
 from tbench.tasks.task import Task

@@ -12,7 +12,7 @@ from digest_cases import write_task
 
 from tbench.compose.project import ImageBuild
 from tbench.errors import TrialError
-from tbench.sandbox.docker.build import BuildContext, build_tag
+from tbench.sandbox.build_context import BuildContext, build_tag
 from tbench.tasks.environment import Environment, agent_environment
 from tbench.tasks.task import Task
 

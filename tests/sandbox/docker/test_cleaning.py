@@ -19,9 +19,10 @@ from requests import Response
 from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker import backend
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.cleaning import Scope, clean, remove_leftovers
+from tbench.sandbox.docker.cleaning import clean, remove_leftovers
 from tbench.sandbox.docker.engine import Engine, EngineInfo
-from tbench.sandbox.docker.owner import (
+from tbench.sandbox.leftovers import Scope
+from tbench.sandbox.owner import (
     KEPT_PREFIX,
     LABEL_IMAGE,
     LABEL_OWNER,
@@ -42,7 +43,7 @@ ELSEWHERE = replace(HERE, boot="other", machine="0123456789ab", host="far").labe
 @contextmanager
 def killed_at_the_end() -> Iterator[str]:
     """The label of a process that lives no longer than the block: until then no other run's start takes what it has."""
-    script = "from tbench.sandbox.docker.owner import owner; print(owner(), flush=True); input()"
+    script = "from tbench.sandbox.owner import owner; print(owner(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -18,7 +18,7 @@ from tbench.errors import TrialError
 from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 

@@ -17,11 +17,12 @@ from tbench.errors import TrialError
 from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import BUSYBOX, TOOLS
 from tbench.sandbox.docker.cleaning import remove_leftovers
-from tbench.sandbox.docker.commands import Commands
+from tbench.sandbox.docker.commands import EngineCommands
 from tbench.sandbox.docker.container import Container, ContainerLimits, Recipe
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.image import Image, Images
-from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK, OwnerState, owner_state
+from tbench.sandbox.docker.image import Images
+from tbench.sandbox.image import Image
+from tbench.sandbox.owner import LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, NETWORK, OwnerState, owner_state
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
@@ -328,14 +329,14 @@ async def test_a_command_that_takes_too_long_is_ended(box: Container, script: st
 
 
 async def test_a_limit_counts_from_the_command_s_own_beginning(box: Container, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = Commands.open
+    opened = EngineCommands.open
 
-    async def late(self: Commands, *args: Any, **options: Any) -> Any:
+    async def late(self: EngineCommands, *args: Any, **options: Any) -> Any:
         stream = await opened(self, *args, **options)
         await asyncio.sleep(0.8)
         return stream
 
-    monkeypatch.setattr(Commands, "open", late)
+    monkeypatch.setattr(EngineCommands, "open", late)
     assert (await box.shell("sleep 100", timeout_sec=1)).timed_out
 
 

@@ -26,7 +26,8 @@ from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineUnreachable
 from tbench.sandbox.docker.image import Images
-from tbench.sandbox.docker.tools import ensure_tools, recipe_hash
+from tbench.sandbox.docker.tools import ensure_tools
+from tbench.sandbox.own_images import recipe_hash
 from tbench.sandbox.run_machine import RunMachine
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.sources import images_dir

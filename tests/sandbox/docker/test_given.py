@@ -14,7 +14,7 @@ from tbench.sandbox.backend import BackendFacts
 from tbench.sandbox.docker.create import ensure_scratch_image
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.docker.networks import backend_facts
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 
 pytestmark = pytest.mark.engine
 

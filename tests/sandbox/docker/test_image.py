@@ -20,11 +20,12 @@ from tbench.compose.project import ImageBuild
 from tbench.errors import TrialError
 from tbench.results import ImageOrigin
 from tbench.runs.plan import as_configured
+from tbench.sandbox.build_context import build_tag
 from tbench.sandbox.docker import image as image_module
-from tbench.sandbox.docker.build import build_tag
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.image import Image, Images
+from tbench.sandbox.docker.image import Images
 from tbench.sandbox.docker.pulls import Pulls
+from tbench.sandbox.image import Image
 from tbench.tasks.environment import Environment, agent_environment
 from tbench.tasks.task import Task
 

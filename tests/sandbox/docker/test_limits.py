@@ -15,8 +15,8 @@ from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.create import ensure_scratch_image, limits_host_config, run_helper
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.limits import PROBE_LIMITS, READ_LIMITS, limit_states, read_limits
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.limits import PROBE_LIMITS, READ_LIMITS, limit_states, read_limits
+from tbench.sandbox.owner import LABEL_RUN
 
 ALL = {"memory", "swap", "cpus", "pids"}
 MEMORY = str(64 << 20)

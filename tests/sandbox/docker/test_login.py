@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.login import ImageName, Login, LoginUnreadable, config_file, find_login
+from tbench.sandbox.docker.login import Login, LoginUnreadable, config_file, find_login
+from tbench.sandbox.image import ImageName
 
 HOST, HUB_KEY = "127.0.0.1:5000", "https://index.docker.io/v1/"
 PACKED = b64encode(b"lab:not:a secret").decode()

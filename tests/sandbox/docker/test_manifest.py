@@ -27,7 +27,7 @@ from own_registry import (
 )
 
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.login import ImageName, Login
+from tbench.sandbox.docker.login import Login
 from tbench.sandbox.docker.manifest import (
     Forecast,
     SizeUnknown,
@@ -36,6 +36,7 @@ from tbench.sandbox.docker.manifest import (
     layer_sizes,
     requested_wait_sec,
 )
+from tbench.sandbox.image import ImageName
 
 
 @pytest.fixture(scope="module")

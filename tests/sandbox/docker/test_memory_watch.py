@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.limits import MemoryWatch
+from tbench.sandbox.docker.memory_watch import MemoryWatch
 
 pytestmark = pytest.mark.engine
 

@@ -24,13 +24,14 @@ from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
 from tbench.sandbox.backend import BUSYBOX, Sandbox, SandboxSettings, open_backend, removed_afterwards
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.cleaning import Scope, clean
+from tbench.sandbox.docker.cleaning import clean
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.login import ImageName
 from tbench.sandbox.docker.networks import ensure_network
-from tbench.sandbox.docker.owner import LABEL_RUN
 from tbench.sandbox.docker.pulls import pull
 from tbench.sandbox.docker.tools import ensure_tools
+from tbench.sandbox.image import ImageName
+from tbench.sandbox.leftovers import Scope
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.sources import TaskSet

@@ -13,12 +13,12 @@ from own_registry import HTML, LOGIN, TOO_MANY, Front, OwnRegistry, answering, c
 from tbench.errors import TrialError
 from tbench.results import ImageOrigin
 from tbench.sandbox.backend import SandboxSettings, open_backend
+from tbench.sandbox.build_context import build_tag
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.build import build_tag
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.image import Image, Images
-from tbench.sandbox.docker.login import ImageName
+from tbench.sandbox.docker.image import Images
 from tbench.sandbox.docker.pulls import Pulls, RetryPolicy
+from tbench.sandbox.image import Image, ImageName
 from tbench.tasks.environment import Environment, agent_environment
 from tbench.tasks.task import Task
 

@@ -28,8 +28,8 @@ from own_registry import (
 )
 
 from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.login import ImageName
 from tbench.sandbox.docker.pulls import PullFailed, Pulls, RetryPolicy
+from tbench.sandbox.image import ImageName
 
 pytestmark = pytest.mark.engine
 HASTY = RetryPolicy(first_sec=0.05, most_sec=0.2, total_sec=5.0)

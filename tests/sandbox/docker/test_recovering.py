@@ -12,7 +12,7 @@ from tbench.sandbox.backend import SandboxSettings, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.create import ensure_scratch_image
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN
+from tbench.sandbox.owner import LABEL_OWNER, LABEL_RUN
 from tbench.tasks.environment import agent_environment
 
 pytestmark = pytest.mark.engine

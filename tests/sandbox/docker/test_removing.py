@@ -14,8 +14,8 @@ from tbench.sandbox.backend import SandboxSettings
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.create import ensure_scratch_image
 from tbench.sandbox.docker.engine import Engine, RefusedRemoval
-from tbench.sandbox.docker.owner import LABEL_OWNER, LABEL_RUN
 from tbench.sandbox.docker.removing import Kind, force_remove, remove, remove_or_remember
+from tbench.sandbox.owner import LABEL_OWNER, LABEL_RUN
 from tbench.tasks.environment import agent_environment
 
 pytestmark = pytest.mark.engine

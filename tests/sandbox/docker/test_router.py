@@ -21,8 +21,8 @@ from tbench.sandbox.backend import BUSYBOX, Sandbox, SandboxSettings, open_backe
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.container import Container
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN, NETWORK
 from tbench.sandbox.docker.router import rules
+from tbench.sandbox.owner import LABEL_RUN, NETWORK
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.task import Task

@@ -16,7 +16,7 @@ from tbench.sandbox.backend import Sandbox, open_backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.container import Container
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN, NETWORK
+from tbench.sandbox.owner import LABEL_RUN, NETWORK
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 

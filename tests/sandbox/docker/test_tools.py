@@ -11,8 +11,9 @@ import pytest
 
 from tbench.errors import UsageError
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_SHARED
-from tbench.sandbox.docker.tools import ensure_tools, repair_tools, tools_volume_name
+from tbench.sandbox.docker.tools import ensure_tools, repair_tools
+from tbench.sandbox.own_images import tools_volume_name
+from tbench.sandbox.owner import LABEL_SHARED
 
 pytestmark = pytest.mark.engine
 BASE = "FROM debian:bookworm-slim\n"

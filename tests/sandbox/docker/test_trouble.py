@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tbench.sandbox.docker.login import ImageName
 from tbench.sandbox.docker.pulls import PullFailureKind, failure_kind
+from tbench.sandbox.image import ImageName
 
 NAME = ImageName.parse("127.0.0.1:5000/lab/a:1")
 HEAD = 'Head "http://127.0.0.1:5000/v2/lab/a/manifests/1"'

@@ -26,7 +26,7 @@ from tbench.sandbox.docker.create import (
     with_origin,
 )
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, _has_gpus, _may_limit_disk
-from tbench.sandbox.docker.image import Image
+from tbench.sandbox.image import Image
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 

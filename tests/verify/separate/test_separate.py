@@ -21,10 +21,10 @@ from tbench.runs.plan import sandbox_settings
 from tbench.runs.regrade import regrade
 from tbench.runs.run import Run
 from tbench.sandbox.backend import open_backend
+from tbench.sandbox.build_context import build_tag
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.image import build_tag
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.storage.run_store import RunStore
 from tbench.tasks.environment import verifier_environment
 from tbench.tasks.sources import TaskSet

@@ -47,9 +47,9 @@ from tbench.sandbox.docker.create import (
 )
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.networks import closing_script
-from tbench.sandbox.docker.owner import LABEL_HOLDS, LABEL_PROJECT, LABEL_ROUTER, LABEL_SERVICE, NETWORK
 from tbench.sandbox.docker.removing import force_remove, remove_or_remember
 from tbench.sandbox.docker.router import Router
+from tbench.sandbox.owner import LABEL_HOLDS, LABEL_PROJECT, LABEL_ROUTER, LABEL_SERVICE, NETWORK
 
 T = TypeVar("T")
 StartMain = Callable[[Recipe], Awaitable[str]]

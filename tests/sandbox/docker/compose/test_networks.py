@@ -27,7 +27,7 @@ from tbench.sandbox.docker.compose.networks import (
 )
 from tbench.sandbox.docker.compose.service_starter import ComposeContainer
 from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.owner import LABEL_RUN
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.network import NetworkPolicy
 from tbench.tasks.task import Task

@@ -18,8 +18,8 @@ from tbench.agents.trial_agent import Workplace
 from tbench.errors import TrialError
 from tbench.events import Event, TrialPhase
 from tbench.sandbox.backend import Sandbox, SandboxSettings, open_backend
+from tbench.sandbox.commands import CommandOutput, EndOfOutput
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.commands import CommandOutput, EndOfOutput
 from tbench.sandbox.docker.engine import Engine
 from tbench.tasks.environment import agent_environment
 

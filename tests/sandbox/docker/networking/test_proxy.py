@@ -26,9 +26,9 @@ from tbench.events import Events
 from tbench.runs.plan import sandbox_settings
 from tbench.runs.run import execute_run
 from tbench.sandbox.backend import BUSYBOX, SandboxSettings, open_backend, removed_afterwards, use_network
+from tbench.sandbox.build_context import build_tag
 from tbench.sandbox.container_proxy import container_proxy
 from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.build import build_tag
 from tbench.sandbox.docker.engine import Engine
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.sources import TaskSet

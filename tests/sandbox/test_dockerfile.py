@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tbench.sandbox.docker.dockerfile import (
+from tbench.sandbox.dockerfile import (
     base_images,
     directive,
     find_remote_add,

@@ -10,7 +10,7 @@ import pytest
 from seen_changes import changes_of
 
 from tbench.errors import TrialError
-from tbench.sandbox.docker import transfer
+from tbench.sandbox import transfer
 from tbench.sandbox.docker.container import Container
 
 pytestmark = pytest.mark.engine

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tbench.sandbox.docker.owner import Owner, OwnerState, owner, owner_state
+from tbench.sandbox.owner import Owner, OwnerState, owner, owner_state
 
-PRINT_OWNER = "from tbench.sandbox.docker.owner import owner; print(owner(), flush=True); input()"
+PRINT_OWNER = "from tbench.sandbox.owner import owner; print(owner(), flush=True); input()"
 HERE = Owner.of_this_process()
 SOMEBODY = Owner(str(os.getpid()), HERE.start, "boot", "4026531836", "0123456789ab", "box")
 

@@ -1,22 +1,15 @@
-"""Limits of containers: which are enforced, as seen from inside, and which containers ran out of memory.
+"""Limits of containers: which are enforced, as seen from inside.
 
-The engine's own answers are no help: rootless engines with cgroup version 1 accept limits that they cannot set.
+An engine's own answers are no help: rootless engines with cgroup version 1 accept limits that they cannot set.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import time
 from collections.abc import Mapping
-from threading import Event, Thread
-from typing import Any
 
 from tbench.config.limits_in_force import LimitState
-from tbench.sandbox.docker import sdk
-from tbench.sandbox.docker.create import ContainerLimits
-from tbench.sandbox.docker.engine import Engine
-from tbench.sandbox.docker.owner import LABEL_RUN
+from tbench.sandbox.recipe import ContainerLimits
 
 PROBE_LIMITS = ContainerLimits(cpus=1.0, memory_mb=64.0, pids=64)
 """Limits of a container that only checks whether limits are enforced."""
@@ -108,49 +101,3 @@ def _number(value: str) -> float:
     if first < 0:
         return math.inf
     return first / rest[0] if rest and rest[0] > 0 else first
-
-
-_PAUSE_SEC = 2.0
-
-
-class MemoryWatch:
-    """Reads one run's `oom` events in a thread, also across restarts of the engine.
-
-    The kernel's own counter is in the container's cgroup, and would need another exec per trial.
-    """
-
-    def __init__(self, engine: Engine, run: str) -> None:
-        self._engine = engine
-        self._run = run
-        self._out_of_memory: set[str] = set()
-        self._closed = Event()
-        self._stream: Any = None
-        Thread(target=self._listen, daemon=True, name="memory watch").start()
-
-    def ran_out_of_memory(self, container_id: str) -> bool:
-        """Whether a process of the container was killed for lack of memory; False if the engine does not report it."""
-        return container_id in self._out_of_memory
-
-    def close(self) -> None:
-        """Stop listening; the thread ends by itself."""
-        self._closed.set()
-        with contextlib.suppress(Exception):
-            self._stream.close()
-
-    def _listen(self) -> None:
-        since = int(time.time())
-        while not self._closed.is_set():
-            with contextlib.suppress(Exception):  # not essential, and tried again
-                stream = self._stream = self._engine.api.events(
-                    since=since, decode=True, filters={"event": "oom", "label": f"{LABEL_RUN}={self._run}"}
-                )
-                try:
-                    # `close` sets the event before it closes the stream, so a new stream is never missed.
-                    if self._closed.is_set():
-                        break
-                    for event in stream:
-                        since = int(event.get("time", since))
-                        self._out_of_memory.add(event["Actor"]["ID"])
-                finally:
-                    sdk.release_stream(stream)
-            self._closed.wait(_PAUSE_SEC)

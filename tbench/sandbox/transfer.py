@@ -11,8 +11,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
 from tbench.errors import Origin, TrialError
 from tbench.sandbox.backend import BUSYBOX
-from tbench.sandbox.docker.commands import EndOfOutput
-from tbench.sandbox.docker.stream import ExecStream
+from tbench.sandbox.commands import EndOfOutput
+from tbench.sandbox.stream import OutputStream
 from tbench.text import one_line
 
 _TRANSFER_SEC = 900
@@ -47,7 +47,7 @@ _UNPACK = f"""cd / || exit
 {BUSYBOX} cpio -i -d -m -u -H newc && printf '\\6'
 exec {BUSYBOX} cat >/dev/null"""
 
-Open = Callable[[str, int], Awaitable[tuple[ExecStream, EndOfOutput]]]
+Open = Callable[[str, int], Awaitable[tuple[OutputStream, EndOfOutput]]]
 """Starts a script as root with a time limit in seconds; returns its stream and the finder of its end."""
 
 
@@ -115,7 +115,7 @@ def _with_markers(paths: Collection[str], directories: Collection[str], removed:
     return to_come | {f"{dirname(path)}/." for path in paths} | {f"{path}//" for path in removed}
 
 
-async def _read_directories(packing: ExecStream, end: EndOfOutput) -> tuple[set[str], bytes]:
+async def _read_directories(packing: OutputStream, end: EndOfOutput) -> tuple[set[str], bytes]:
     """Read the list of directories at the start of the packer's output; returns also the first bytes of the archive."""
     received = b"\0"
     while b"\0\0" not in received:
@@ -127,12 +127,12 @@ async def _read_directories(packing: ExecStream, end: EndOfOutput) -> tuple[set[
     return {name.removeprefix(".") for name in listed.decode("utf-8", "surrogateescape").split("\0")}, archive
 
 
-async def _feed(stream: ExecStream, data: bytes) -> None:
+async def _feed(stream: OutputStream, data: bytes) -> None:
     await stream.write(data)
     stream.end_input()
 
 
-async def _output(stream: ExecStream, end: EndOfOutput) -> bytes:
+async def _output(stream: OutputStream, end: EndOfOutput) -> bytes:
     """Read all output. Raises TrialError(engine_unreachable) if its end is missing."""
     pieces = []
     while data := await stream.read_output():

@@ -1,0 +1,185 @@
+"""The directory of images and containers without an engine, and the programs of the distribution that work on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tbench.config.settings import NO_ENGINE
+from tbench.errors import UsageError
+from tbench.text import one_line
+
+PACKAGES = {
+    "runc": "runc",
+    "skopeo": "skopeo",
+    "umoci": "umoci",
+    "buildah": "buildah",
+    "slirp4netns": "slirp4netns",
+    "newuidmap": "uidmap",
+}
+"""Programs with the packages of Debian and Ubuntu that contain them."""
+_RUN_SEC = 60.0
+_SYSTEM_DIRECTORY = Path("/var/lib/tbench/oci")
+
+
+class OciError(Exception):
+    """A program failed; the message is its last output."""
+
+
+def how_to_install(programs: list[str]) -> str:
+    """Return the command that installs missing programs."""
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    return f"{sudo}apt-get install --no-install-recommends {' '.join(PACKAGES[each] for each in programs)}"
+
+
+def missing_programs(*names: str) -> list[str]:
+    """Return the programs that are not installed; crun does for runc."""
+    return [name for name in names if not shutil.which(name) and not (name == "runc" and shutil.which("crun"))]
+
+
+@dataclass(frozen=True)
+class Store:
+    """The directory `root`, and how its programs are run: as root, or as root of a user namespace."""
+
+    root: Path
+    is_rootless: bool = field(default_factory=lambda: os.geteuid() != 0)
+
+    @classmethod
+    def at(cls, address: str) -> Store:
+        """Return the store of an address such as `oci:` or `oci:/path`. Raises UsageError."""
+        path = address.removeprefix(NO_ENGINE)
+        if path and not Path(path).is_absolute():
+            raise UsageError(f"{address}: not an absolute path; use {NO_ENGINE} or {NO_ENGINE}/path")
+        own = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "tbench/oci"
+        store = cls(Path(path) if path else own if os.geteuid() else _SYSTEM_DIRECTORY)
+        try:
+            for folder in (store.images, store.names, store.containers):
+                folder.mkdir(parents=True, exist_ok=True)
+            store.containers.chmod(0o711)
+        except OSError as error:
+            raise UsageError(f"{address}: {error}; use {NO_ENGINE}/path with a directory that you may write") from None
+        return store
+
+    @property
+    def images(self) -> Path:
+        return self.root / "images"
+
+    @property
+    def names(self) -> Path:
+        """Directory of links from the names of images to their directories."""
+        return self.root / "names"
+
+    @property
+    def containers(self) -> Path:
+        return self.root / "containers"
+
+    def require_programs(self) -> None:
+        """Check that all programs are there without which no container starts. Raises UsageError with the remedy."""
+        wanted = ["runc", "skopeo", "umoci", *(["newuidmap"] if self.is_rootless else [])]
+        if missing := missing_programs(*wanted):
+            raise UsageError(f"{NO_ENGINE} needs {', '.join(missing)}: {how_to_install(missing)}")
+
+    def as_root(self, pid: int | None = None) -> list[str]:
+        """Return the words before a command that makes it root: in a new user namespace, or in that of process `pid`.
+
+        As root there are none.
+        """
+        if not self.is_rootless:
+            return []
+        if pid is None:
+            return ["unshare", "--user", "--map-auto", "--map-root-user", "--"]
+        return ["nsenter", "--target", str(pid), "--user", "--preserve-credentials", "--"]
+
+    def runtime(self, *words: str) -> list[str]:
+        """Return a command of the container runtime."""
+        return ["runc" if shutil.which("runc") else "crun", "--root", str(self.root / "runtime"), *words]
+
+    def remove_tree(self, path: Path) -> list[str]:
+        """Return the command that removes a directory whose files may belong to other users."""
+        return [*self.as_root(), "rm", "-rf", str(path)]
+
+
+async def run(argv: list[str], *, limit_sec: float = _RUN_SEC, log: list[str] | None = None) -> str:
+    """Run a program and return its output, which is also appended to `log`. Raises OciError, TimeoutError."""
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT if log is not None else asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(limit_sec):
+            out, errors = await process.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    output = out.decode("utf-8", "replace")
+    if log is not None:
+        log.append(output)
+    if process.returncode:
+        told = one_line((errors or out).decode("utf-8", "replace").strip()[-400:], 400)
+        raise OciError(f"{argv[0] if argv[0] not in ('unshare', 'nsenter') else argv[argv.index('--') + 1]}: {told}")
+    return output
+
+
+@dataclass(frozen=True)
+class State:
+    """What is stored of a container: who made it, and from which image."""
+
+    labels: Mapping[str, str]
+    image: str
+    began_at: float
+    pid: int = 0
+    """Its first process; 0 before the start."""
+    starttime: str = ""
+    """Start time of that process, since process numbers are used again."""
+    is_kept: bool = False
+    reaches_internet: bool = False
+
+    def write(self, directory: Path) -> None:
+        """Store it, at once or not at all."""
+        new = directory / "state.new"
+        new.write_text(json.dumps(vars(self)))
+        new.replace(directory / "state.json")
+
+    @classmethod
+    def read(cls, directory: Path) -> State | None:
+        """Return a container's state; None if there is none."""
+        try:
+            return cls(**json.loads((directory / "state.json").read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its first process still runs."""
+        return bool(self.pid) and start_of(self.pid) == self.starttime != ""
+
+
+def start_of(pid: int) -> str:
+    """Return the start time of a process in clock ticks; empty if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def read_states(store: Store) -> Iterator[tuple[Path, State | None]]:
+    """Yield the directories of all containers with their states."""
+    for directory in sorted(store.containers.iterdir()):
+        yield directory, State.read(directory)
+
+
+def image_facts(directory: Path) -> dict[str, Any]:
+    """Return what is stored of an image, in the form in which Docker inspects one. Raises OSError, ValueError."""
+    facts: dict[str, Any] = json.loads((directory / "image.json").read_bytes())
+    return facts

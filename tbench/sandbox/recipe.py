@@ -1,0 +1,199 @@
+"""Specifications of containers, and the unchanged containers to which the agent's changes are compared."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Self, TypeVar
+
+from tbench.config.settings import NetworkChoice
+from tbench.sandbox.archive import LooseFiles
+from tbench.sandbox.backend import Sandbox
+from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
+from tbench.sandbox.image import Image
+from tbench.sandbox.owner import LABEL_DIRECTORY, LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, owner
+from tbench.sandbox.startup import NO_STARTUP, Startup
+from tbench.tasks.network import NetworkPolicy, Networks
+
+
+@dataclass(frozen=True)
+class ContainerLimits:
+    """Limits of a container's CPUs, memory and processes."""
+
+    cpus: float
+    memory_mb: float
+    pids: int
+
+
+_SMALL = ContainerLimits(cpus=1.0, memory_mb=256.0, pids=256)
+
+
+@dataclass(frozen=True)
+class SandboxRecipe:
+    """Specification of a trial's container."""
+
+    image: Image
+    limits: ContainerLimits
+    tools_volume: str
+    run: str
+    trial: str
+    has_internet: bool
+    environment: Mapping[str, str]
+    hostname: str | None = None
+    """Host name; None for the engine's default, the container's id."""
+    workdir: str | None = None
+    """Working directory; None for the image's own."""
+    agent_user: str | None = None
+    closed_to: tuple[str, ...] = ()
+    """Addresses that the container must not reach."""
+    no_new_privileges: bool = False
+    """Whether sudo, su and other setuid programs have no effect for users other than root."""
+    name_servers: tuple[str, ...] = ()
+    """Name servers of a router; empty for the engine's."""
+    cap_add: tuple[str, ...] = ()
+    """Linux capabilities in addition to the engine's default ones."""
+    original: Image | None = None
+    """The task's own image if `image` is a snapshot of one of its sandboxes."""
+    shares_with: str | None = None
+    """Id of the container whose network and volumes this one shares."""
+    loose: LooseFiles | None = None
+    """Files that are copied into the working directory."""
+    cpuset: tuple[int, ...] = ()
+    """Numbers of the CPUs to run on; empty for any."""
+    gpus: int = 0
+    gpu_ids: tuple[int, ...] = ()
+    """Numbers of its GPUs; empty if the engine chooses them."""
+    storage_mb: float | None = None
+    """Disk limit; None for no limit."""
+    starts: bool = True
+    """Whether the image's startup commands run."""
+    is_fresh: bool = False
+    """Whether the agent never works in the container."""
+    more_labels: Mapping[str, str] = field(default_factory=dict)
+    directory: str = ""
+    """Directory of its run; empty if it is not found again after a cut."""
+    owner: str = ""
+    """Owner label; empty for this process's."""
+    proxy: ContainerProxy = WITHOUT_PROXY
+    is_proxied: bool = False
+    """Whether the container can always use the proxy, since its network is public."""
+    direct: tuple[str, ...] = ()
+    """Names of services that are reached without the proxy."""
+    network: NetworkPolicy | None = None
+    """First network policy, enforced by a router; None if its network never changes."""
+
+    @property
+    def startup(self) -> Startup:
+        """Startup commands of the image; a snapshot has those of the image that it was made from."""
+        return (self.original or self.image).startup if self.starts else NO_STARTUP
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the entry point has to wait until the container's network is ready."""
+        changes = self.has_router or bool(self.has_internet and self.closed_to)
+        return bool(self.startup.entrypoint) and changes and not self.shares_with
+
+    @property
+    def has_router(self) -> bool:
+        """Whether the container has its own router; services share one."""
+        return self.network is not None and self.shares_with is None
+
+    @property
+    def has_proxy_variables(self) -> bool:
+        """Whether the container itself has the proxy variables, for commands that the engine starts in it.
+
+        Other commands get them when they are started, since a container's variables end up in its snapshots.
+        """
+        return self.is_proxied and bool(self.startup.entrypoint)
+
+    def proxy_variables(self) -> dict[str, str]:
+        """Return the proxy variables for times when its network is public."""
+        own = {**(self.original or self.image).proxies, **self.environment}
+        return self.proxy.variables_for(own=own, direct=(self.hostname, *self.direct))
+
+    def plain(self) -> Self:
+        """Return the recipe of a small container of the unchanged image, for comparison."""
+        # Network policies of phases are not needed here, and would cost a router.
+        return dataclasses.replace(
+            self,
+            limits=_SMALL,
+            trial="",
+            environment={},
+            agent_user=None,
+            closed_to=(),
+            shares_with=None,
+            starts=False,
+            is_fresh=True,
+            more_labels={},
+            network=None,
+            has_internet=self.has_internet and self.network is None,
+            loose=None,
+            cpuset=(),
+            gpus=0,
+            storage_mb=None,
+        )
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of the container: run, trial and owner."""
+        return {
+            **self.more_labels,
+            LABEL_RUN: self.run,
+            LABEL_TRIAL: self.trial,
+            LABEL_OWNER: self.owner or owner(),
+            **({LABEL_DIRECTORY: self.directory} if self.directory and not self.is_fresh else {}),
+        }
+
+
+_Recipe = TypeVar("_Recipe", bound=SandboxRecipe)
+IsRunning = Callable[[Sandbox], Awaitable[bool]]
+
+
+class Originals:
+    """Containers of unchanged images, one per image, to which the agent's changes are compared."""
+
+    def __init__(self) -> None:
+        self._started: dict[tuple[str, bool], Sandbox] = {}
+        self._locks: dict[tuple[str, bool], asyncio.Lock] = {}
+
+    async def get(
+        self, recipe: _Recipe, start: Callable[[_Recipe], Awaitable[Sandbox]], is_running: IsRunning
+    ) -> Sandbox:
+        """Return the container of the recipe's image, started on first use or if it was lost. Raises TrialError."""
+        key = recipe.image.id, recipe.has_internet
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            if (known := self._started.get(key)) is not None and not await is_running(known):
+                await self._started.pop(key).remove()
+            if key not in self._started:
+                self._started[key] = await start(recipe.plain())
+            return self._started[key]
+
+    async def remove_for_image(self, image_id: str) -> None:
+        """Remove the containers of one image. Never raises."""
+        found = [key for key in self._started if key[0] == image_id]
+        await asyncio.gather(*(self._started.pop(key).remove() for key in found))
+
+    async def close(self) -> None:
+        """Remove all containers. Never raises."""
+        started, self._started = list(self._started.values()), {}
+        await asyncio.gather(*(each.remove() for each in started))
+
+
+def choose_networks(choice: NetworkChoice, networks: Networks) -> Networks:
+    """Return a container's network policies: the run's choice, or else the task's."""
+    if choice == "task":
+        return networks
+    chosen = NetworkPolicy("public" if choice == "bridge" else "no-network")
+    return Networks(chosen, chosen, chosen)
+
+
+def hostname_of(task: str) -> str:
+    """Return the host name for all trials of a task.
+
+    It is part of the first prompt, which has to be the same for equal trials. It looks like the engine's default, and
+    gives the agent no information.
+    """
+    return hashlib.sha256(task.encode()).hexdigest()[:12]
