@@ -251,7 +251,7 @@ def test_a_run_goes_on_with_its_shell_state_whatever_its_preset_says(
         assert read_run_document(run_dir / "run.json").locked.shell_state == "persistent"
     done = tbench(*command, "--resume", "--shell-state", "fresh")
     assert done.returncode == 2
-    assert 'another configuration: shell_state: "persistent" → "fresh"' in only_line(done.stderr)
+    assert 'shell_state: "persistent" → "fresh"' in only_line(done.stderr)
 
 
 @pytest.mark.engine
