@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cut_runs import STEPS, CutRun, Model, test_script
+from cut_runs import STEPS, CutRun, Model, verifier_script
 from fault_server import FaultServer
 
 from tbench import exit_codes
+from tbench.agents.model_agent import UserAgent
+from tbench.agents.trial_agent import NopAgent, OracleAgent
+from tbench.runs.going_on import SEVERAL_STEPS
 from tbench.sandbox.docker.engine import Engine
 from tbench.storage.run_files import CHECKPOINTS_NAME, STEPS_NAME, trial_directory
 
@@ -30,7 +33,7 @@ def cut(tmp_path: Path, make_task: Any, endpoint: FaultServer) -> Iterator[Any]:
     made: list[CutRun] = []
 
     def make(*options: str, model: Model | None = None, sleep_sec: float = 0.2) -> CutRun:
-        task = make_task(test=test_script(sleep_sec))
+        task = make_task(test=verifier_script(sleep_sec))
         made.append(CutRun(tmp_path / "cut", task.parent, endpoint, model or Model(), "--seeds", "1", *options))
         return made[-1]
 
@@ -169,9 +172,15 @@ def test_without_a_record_or_with_keep_cut_zero_a_trial_begins_anew(cut: Any) ->
     assert (result.reward, result.attempt, result.went_on) == (1.0, 2, ())
 
 
+def test_what_begins_anew_is_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs/reliability.md").read_text()
+    for reason in (NopAgent.why_anew, OracleAgent.why_anew, UserAgent.why_anew, SEVERAL_STEPS):
+        assert reason in page
+
+
 @pytest.mark.slow
 def test_sixty_kills_at_random_moments_lose_nothing(tmp_path: Path, make_task: Any, endpoint: FaultServer) -> None:
-    task, model, moments = make_task(test=test_script(2)), Model(), random.Random(45)
+    task, model, moments = make_task(test=verifier_script(2)), Model(), random.Random(45)
     run = CutRun(tmp_path / "cut", task.parent, endpoint, model, "--seeds", "8", "--concurrency", "8")
     kills = 0
     run.start()
