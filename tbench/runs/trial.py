@@ -277,6 +277,10 @@ class Trial:
             human_touched=self._control.touched,
             went_on=progress.went_on,
         )
+        self._write_note(note)
+        self._control.on_touch = lambda: self._write_note(note.model_copy(update={"human_touched": True}))
+
+    def _write_note(self, note: UnderWay) -> None:
         with contextlib.suppress(OSError):  # then the trial begins anew after a cut
             note.write(self._store.path)
             self._is_noted = True
@@ -472,6 +476,7 @@ class Trial:
 
     def _forget(self) -> None:
         """Remove what only another process would need to go on with the trial."""
+        self._control.on_touch = lambda: None
         forget(self._store.path, self._plan.trial)
         for part in self._progress.parts:
             with contextlib.suppress(OSError):

@@ -145,7 +145,8 @@ def test_only_one_process_goes_on(cut: Any) -> None:
     printed, _ = second.communicate(timeout=60)
     assert second.returncode == exit_codes.USAGE
     assert "still going on" in printed
-    assert first.wait(120) == 0
+    first.communicate(timeout=120)
+    assert first.returncode == 0
     assert run.result().reward == 1.0
 
 
