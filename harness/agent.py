@@ -198,7 +198,7 @@ class Agent:
     def _save(self, pending: Step | None = None, *, overflows: bool = False, reviewed: bool = False) -> None:
         """Pass on the state before a query, or before the `pending` reply is followed."""
         assert self._clock is not None
-        counts = Counts(
+        counts = Counts.model_construct(
             usage=self._usage,
             warnings=dict(self._warnings),
             next_warnings=tuple(self._pending_warnings),

@@ -150,7 +150,8 @@ class Checkpoints:
     ) -> Checkpoint:
         """Return the checkpoint of a conversation's present state."""
         kept = shared_length(self._messages, messages)
-        made = Checkpoint(
+        # Without validation, which would cost more than everything else.
+        made = Checkpoint.model_construct(
             at=time.time(),
             steps=steps,
             pending=pending,

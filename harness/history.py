@@ -121,7 +121,7 @@ class History:
     def counts(self) -> HistoryCounts:
         """What `restore` needs besides the messages."""
         last = self._last
-        return HistoryCounts(
+        return HistoryCounts.model_construct(
             counted_bytes=self._counted_bytes,
             counted_tokens=self._counted_tokens,
             counted_messages=self._counted_messages,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Literal
@@ -179,6 +180,27 @@ class WentOn(Frozen):
     """Attached to its container; replayed in a new one; or only the verifier ran again."""
     differs: str = ""
     """First difference of a replay's terminal from the original's; empty for none."""
+    counts: bool = True
+    """Whether the trial's reward counts nevertheless."""
+
+    @property
+    def words(self) -> str:
+        """Describe how the trial went on."""
+        if self.how == "verifier":
+            return "the verifier ran again"
+        differs = f", which differs at {self.differs}" if self.differs else ""
+        return (
+            f"attached at step {self.at_step}"
+            if self.how == "attached"
+            else f"replayed to step {self.at_step}{differs}"
+        )
+
+
+def went_on_counts(trials: Iterable[tuple[WentOn, ...]]) -> dict[str, int]:
+    """Return the number of trials that went on after a cut: `trials`, and those in which it was by each `how`."""
+    found = [[each.how for each in cuts] for cuts in trials if cuts]
+    ways = ("attached", "replayed", "verifier")
+    return {"trials": len(found), **{how: sum(how in cuts for cuts in found) for how in ways}} if found else {}
 
 
 class TrialResult(Frozen):

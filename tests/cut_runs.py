@@ -42,10 +42,10 @@ def wanted(steps: int = STEPS) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def test_script(sleep_sec: float = 0.2) -> str:
+def verifier_script(sleep_sec: float = 0.2) -> str:
     """A verifier that compares the file, and has taken a while before."""
     return (
-        f"sleep {sleep_sec}\nif printf %s '{wanted()}' | cmp - /app/out; then echo 1; else echo 0; fi "
+        f"sleep {sleep_sec}\nif printf %s '{wanted()}' | cmp -s - /app/out; then echo 1; else echo 0; fi "
         "> /logs/verifier/reward.txt\n"
     )
 

@@ -34,8 +34,21 @@ def test_the_memory_of_a_trial_is_measured_in_a_process_of_its_own(tools_volume:
 
 
 GROUPS = (
-    *("step", "steps16", "command", "attach", "fork", "trial", "calls", "separate", "lives", "services", "start"),
-    *("simulated", "simulated1000", "machines", "help", "datasets", "history", "site", "order", "summary"),
+    *(
+        "step",
+        "steps16",
+        "command",
+        "attach",
+        "fork",
+        "going_on",
+        "trial",
+        "calls",
+        "separate",
+        "lives",
+        "services",
+        "start",
+    ),
+    *("start", "simulated", "simulated1000", "machines", "help", "datasets", "history", "site", "order", "summary"),
     *("replay", "replay_client"),
 )
 """All but `memory`, which is measured whole, and those that need a Ray cluster."""

@@ -162,6 +162,8 @@ def _remarks(result: TrialResult) -> Iterator[tuple[str, str]]:
         yield "out of memory", "the kernel killed a process in the container"
     if result.human_touched:
         yield "human input", "a human typed during the trial"
+    if result.went_on:
+        yield "went on after a cut", "; ".join(each.words for each in result.went_on)
     if result.machine is not None:
         yield "machine", result.machine
     if (host := result.host) is not None and (load := host.load_max or 0.0) > 2:

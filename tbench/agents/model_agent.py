@@ -130,7 +130,7 @@ class ModelAgent:
 class UserAgent:
     """A user's own agent, made for each trial, and for each step of a task with several."""
 
-    why_anew = "an agent of your own keeps its state in memory"
+    why_anew = "its state is in memory"
 
     def __init__(
         self,

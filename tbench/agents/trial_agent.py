@@ -108,7 +108,7 @@ class NopAgent:
     """The agent that does nothing: every task must score 0 with it."""
 
     name = "nop"
-    why_anew = "nothing is lost, as it does nothing"
+    why_anew = "it does nothing"
 
     async def work(self, place: Workplace) -> AgentReport:
         return AgentReport(Outcome.FINISHED)
@@ -124,7 +124,7 @@ class OracleAgent:
     """
 
     name = "oracle"
-    why_anew = "its solve.sh runs as a whole"
+    why_anew = "its script runs as a whole"
 
     async def work(self, place: Workplace) -> AgentReport:
         if "solve.sh" not in place.task.solution:

@@ -57,6 +57,7 @@ def result_words(result: TrialResult) -> str:
     else:
         what = f"{'passed' if result.passed else 'failed'}, reward {result.reward:g}"
     touched = ", touched by a person" if result.human_touched else ""
+    touched += "".join(f", {each.words}" for each in result.went_on[-1:])
     ended = f"{result.outcome}, " if result.outcome else ""
     return f"{what}{touched} ({ended}{result.steps} steps, {result.timings.wall_sec:.0f} s)"
 

@@ -14,7 +14,7 @@ from tbench.config.settings import RunConfig
 from tbench.config.values import Shard
 from tbench.files import refuse_other_version
 from tbench.origin import DatasetOrigin
-from tbench.results import ImageOrigin, TrialResult
+from tbench.results import ImageOrigin, TrialResult, went_on_counts
 
 RUN_SCHEMA_VERSION = 3
 Purpose = Literal["score", "debug", "fork"]
@@ -114,6 +114,8 @@ class RunDocument(RunPlan):
     """The concurrency that `--concurrency auto` chose since the run was last started or resumed."""
     replies: ReplyStats | None = None
     """Metadata of the model's replies, summed over all trials; None until the run has ended."""
+    went_on: dict[str, int] = Field(default={})
+    """Number of trials that went on after a cut, and by how."""
     reply_notes: tuple[str, ...] = ()
     """Suspicious observations about the replies, one per line."""
     unhealthy: dict[str, str] | None = None
@@ -130,6 +132,7 @@ def replies_fields(plan: RunPlan, results: Sequence[TrialResult]) -> dict[str, A
     asked = served.all_names if served is not None else ()
     return {
         "replies": ReplyStats.sum(seen for _, seen in trials).model_copy(update={"first": None}),
+        "went_on": went_on_counts(each.went_on for each in results if each.final),
         "reply_notes": run_notes(trials, asked, is_sampled=plan.config.model.temperature > 0),
     }
 

@@ -469,6 +469,8 @@ class ScheduleConfig(Frozen):
     """Stop the run after a time such as 8h; its running trials can go on with `tbench resume`."""
     stop_at: Annotated[str | None, AfterValidator(validate_time), Option(("--until",), metavar="HH:MM")] = None
     """Stop the run at a time of day, such as 06:00, in the same way."""
+    count_differing: bool = False
+    """Count trials whose replay after a cut differs (--go-on replay)."""
     keep_cut: Annotated[str, AfterValidator(validate_duration), Option(metavar="TIME")] = "24h"
     """Time for which the containers of a run are kept after a cut, such as 90m or 24h; 0 removes them."""
 

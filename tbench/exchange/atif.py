@@ -432,6 +432,7 @@ def _benchmark_data(trial: ExportedTrial, part: ExportedPart) -> AtifFields:
         "error": None if result.error is None else result.error.model_dump(mode="json"),
         "tamper": list(result.integrity.tamper),
         "human_touched": result.human_touched,
+        **({"went_on": [each.model_dump(mode="json") for each in result.went_on]} if result.went_on else {}),
         "started_at": result.started_at.isoformat(),
         "finished_at": result.finished_at.isoformat(),
     }

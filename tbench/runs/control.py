@@ -139,6 +139,8 @@ class TrialControl:
     line: str = ""
     touched: bool = False
     """Whether a person intervened, so that the trial does not count."""
+    on_touch: Callable[[], None] = lambda: None
+    """Called when a person has intervened."""
     began: float = field(default_factory=time.monotonic)
     phase_began: float = field(default_factory=time.monotonic)
     is_new: bool = True
@@ -287,6 +289,7 @@ class TrialControl:
     def touch(self) -> None:
         """Mark the trial as touched by a person: it no longer counts."""
         self.touched = True
+        self.on_touch()
         self.notify_clients()
 
     def notify_clients(self) -> None:

@@ -22,13 +22,16 @@ from tbench.storage.run_files import CHECKPOINTS_NAME, RECORDING_NAME, TRIAL_RES
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
+SEVERAL_STEPS = "the verdicts of earlier steps are in memory"
+"""Why a trial of a task with several steps begins anew."""
+
 
 def why_anew(task: Task | None, agent: TrialAgent, note: UnderWay) -> str:
     """Return why a trial begins anew after a cut; empty if it can go on."""
     if task is None:
         return "its task cannot be read"
     if task.steps:
-        return "a task with several steps begins with its first one"
+        return SEVERAL_STEPS
     if note.phase == "verifier":
         return ""
     return agent.why_anew if isinstance(agent, SaysWhyAnew) else f"the agent {agent.name} cannot go on"

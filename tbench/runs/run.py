@@ -129,6 +129,7 @@ class Run:
         self._make_agent = make_agent
         self._admission = make_admission(backend, schedule, say)
         self._store = store
+        self._backend = backend
         self._events = events
         self._host = HostWatch() if capacity.is_this_machine else None
         planned = plan_trials(tasks, plan) if plans is None else plans
@@ -241,10 +242,12 @@ class Run:
                 if not await self._stop_policy.may_start():
                     return None
                 assert budget.node is not None
-                retries.start_on(budget.node)
                 found: Sandbox | None = None
+                machine = budget.node
                 if plan.cut is not None:
-                    plan, found = await self._find_cut(plan, plan.cut, budget.node)
+                    machine = self._machine_of(plan.cut, machine)
+                    plan, found = await self._find_cut(plan, plan.cut, machine)
+                retries.start_on(machine)
                 with self.control.trial(plan) as controlled:
                     trial = self._trial(plan, retries, controlled, found)
                     tear_down = await trial.run(queue_sec=time.monotonic() - queued)
@@ -268,6 +271,11 @@ class Run:
         while len(self._teardowns) > 2 * self.control.slots.number:
             await asyncio.wait(self._teardowns, return_when=asyncio.FIRST_COMPLETED)
         return trial.result
+
+    def _machine_of(self, cut: Cut, otherwise: RunMachine) -> RunMachine:
+        """Return the machine of a trial that was cut, if it is up: its container is there."""
+        machines = run_machines_of(self._backend)
+        return next((each for each in machines if each.name == cut.note.machine and each.is_up), otherwise)
 
     async def _find_cut(self, plan: TrialPlan, cut: Cut, machine: RunMachine) -> tuple[TrialPlan, Sandbox | None]:
         """Find the sandbox of a trial that was cut, or else prepare its replay, or let it begin anew."""
@@ -317,6 +325,7 @@ class Run:
             sandbox=self._plan.config.sandbox,
             control=controlled,
             keep_cut_sec=duration_sec(self._plan.config.schedule.keep_cut),
+            counts_differing=self._plan.config.schedule.count_differing,
             found=found,
         )
 

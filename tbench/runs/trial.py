@@ -74,6 +74,7 @@ class Trial:
         control: TrialControl | None = None,
         node: RunMachine | None = None,
         keep_cut_sec: float = 0.0,
+        counts_differing: bool = False,
         found: Sandbox | None = None,
     ) -> None:
         """`node` is the machine, if the backend has several; clients control the trial through `control`.
@@ -98,7 +99,7 @@ class Trial:
         self._host = host
         self._control = control or TrialControl(plan)
         self._node = node
-        self._keep_cut_sec = keep_cut_sec
+        self._keep_cut_sec, self._counts_differing = keep_cut_sec, counts_differing
         self._is_noted = False
         """Whether another process can go on with the trial."""
         self._replayed: int | None = None
@@ -277,6 +278,10 @@ class Trial:
             human_touched=self._control.touched,
             went_on=progress.went_on,
         )
+        self._write_note(note)
+        self._control.on_touch = lambda: self._write_note(note.model_copy(update={"human_touched": True}))
+
+    def _write_note(self, note: UnderWay) -> None:
         with contextlib.suppress(OSError):  # then the trial begins anew after a cut
             note.write(self._store.path)
             self._is_noted = True
@@ -425,7 +430,9 @@ class Trial:
         await self._collect_logs()
         await self._keep()
         if self._cut is not None and not self._is_attached:
-            self._progress.went_on = self._cut.went_on("replayed", self._control.differs)
+            differs = self._control.differs
+            counts = not differs or self._counts_differing
+            self._progress.went_on = self._cut.went_on("replayed", differs, counts=counts)
         if (replayed := self._control.replayed) is not None:
             self._progress.files[REPLAYED_NAME] = (json.dumps(replayed) + "\n").encode()
         result = self._progress.result(
@@ -471,6 +478,7 @@ class Trial:
 
     def _forget(self) -> None:
         """Remove what only another process would need to go on with the trial."""
+        self._control.on_touch = lambda: None
         forget(self._store.path, self._plan.trial)
         for part in self._progress.parts:
             with contextlib.suppress(OSError):

@@ -49,12 +49,14 @@ class Cut:
         """Whether the agent had ended."""
         return self.note.phase == "verifier"
 
-    def went_on(self, how: Literal["attached", "replayed"], differs: str = "") -> tuple[WentOn, ...]:
+    def went_on(
+        self, how: Literal["attached", "replayed"], differs: str = "", *, counts: bool = True
+    ) -> tuple[WentOn, ...]:
         """Return all cuts of the trial, with the one after which it goes on."""
         if how == "attached" and self.has_worked:
             return (*self.note.went_on, WentOn(at_step=0, how="verifier"))
         step = self.conversation.step if self.conversation is not None else 0
-        return (*self.note.went_on, WentOn(at_step=step, how=how, differs=differs))
+        return (*self.note.went_on, WentOn(at_step=step, how=how, differs=differs, counts=counts))
 
 
 @dataclass(frozen=True)

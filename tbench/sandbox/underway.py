@@ -63,8 +63,10 @@ def _path(run: Path, trial: str) -> Path:
 
 def forget(run: Path, trial: str) -> None:
     """Remove a trial's note, if there is one. Never raises."""
+    path = _path(run, trial)
     with contextlib.suppress(OSError):
-        _path(run, trial).unlink()
+        path.unlink()
+        path.parent.rmdir()  # unless there are others
 
 
 def trials_under_way(run: Path) -> Iterator[UnderWay]:

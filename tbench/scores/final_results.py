@@ -20,10 +20,11 @@ from tbench.results import (
     TaskStepResult,
     Timings,
     TrialResult,
+    WentOn,
 )
 from tbench.text import counted
 
-HUMAN_TOUCHED = "human_touched"
+HUMAN_TOUCHED, WENT_ON = "human_touched", "went_on"
 """Error type shown for a trial in which a person intervened."""
 _EMPTY: Mapping[str, Any] = {}
 
@@ -100,6 +101,7 @@ class FinalResult:
     timings: CompactTimings
     started_at: datetime
     human_touched: bool
+    went_on: tuple[WentOn, ...]
     integrity: Integrity
     host: HostSample | None
     """None for a solved trial, where it is not needed."""
@@ -126,6 +128,7 @@ class FinalResult:
             timings=CompactTimings.from_timings(result.timings),
             started_at=result.started_at,
             human_touched=result.human_touched,
+            went_on=result.went_on,
             integrity=NOTHING_SEEN if result.integrity == NOTHING_SEEN else result.integrity,
             host=None if result.passed else result.host,
             task_steps=result.task_steps,
@@ -182,11 +185,17 @@ class FinalResults:
 
 
 def exclude_human_touched(result: TrialResult) -> TrialResult:
-    """Return the result, without its reward if a person intervened: it says nothing about the model."""
-    if not result.human_touched or result.reward is None:
+    """Return the result, without its reward if that does not count.
+
+    A person intervened, so that it says nothing about the model, or the trial went on with another terminal.
+    """
+    uncounted = next((each for each in result.went_on if not each.counts), None)
+    if result.reward is None or not (result.human_touched or uncounted):
         return result
-    message = f"a person intervened in the trial, so its reward {result.reward:g} does not count"
-    error = ErrorInfo(stage=Stage.AGENT, type=HUMAN_TOUCHED, blame=Blame.USER, retryable=False, message=message)
+    why = "a person intervened in the trial" if uncounted is None else f"after a cut it was {uncounted.words}"
+    type_, blame = (HUMAN_TOUCHED, Blame.USER) if uncounted is None else (WENT_ON, Blame.INFRA)
+    message = f"{why}, so its reward {result.reward:g} does not count"
+    error = ErrorInfo(stage=Stage.AGENT, type=type_, blame=blame, retryable=False, message=message)
     without: dict[str, Any] = {"reward": None, "reward_all_steps": None, "metrics": {}, "error": error}
     return result.model_copy(update=without)
 

@@ -23,6 +23,7 @@ from tbench.results import (
     TrialResult,
     is_tool_failure,
     is_weak,
+    went_on_counts,
 )
 from tbench.reward import canonical, exact_sum
 from tbench.scores.cost import Prices, run_cost
@@ -467,6 +468,7 @@ def _counts(
         other_attempts=other_attempts,
         unplanned=unplanned,
         human_touched=sum(cell.human_touched for cell in cells),
+        went_on=went_on_counts(result.went_on for result in results),
         flagged=sum(not flag.is_weak for flag in flags),
         weakly_flagged=sum(flag.is_weak for flag in flags),
         unconfirmed=sum(any(sign.startswith(UNCONFIRMED) for sign in result.integrity.tamper) for result in results),

@@ -49,6 +49,8 @@ class Counts(Frozen):
     unplanned: int
     """Final results of tasks or seeds outside the plan."""
     human_touched: int
+    went_on: dict[str, int] = Field(default={})
+    """Number of trials that went on after a cut, and by how."""
     flagged: int = 0
     """Trials with a strong sign of tampering."""
     weakly_flagged: int = 0

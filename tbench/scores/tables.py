@@ -323,6 +323,9 @@ def _notes(counts: Counts) -> Iterator[str]:
         yield f"note: results outside the plan, not counted: {counts.unplanned}"
     if counts.human_touched:
         yield f"note: trials in which a human typed: {counts.human_touched}"
+    if went_on := counts.went_on:
+        replayed = f", {went_on['replayed']} by replay" if went_on["replayed"] else ""
+        yield f"note: trials that went on after a cut: {went_on['trials']}{replayed}"
     if counts.unconfirmed:
         yield f"note: passes that no fresh container has confirmed: {counts.unconfirmed} (--verify both asks one)"
     if counts.repaired:

@@ -20,6 +20,7 @@ import attaching
 import commands
 import datasets
 import forking
+import going_on
 import history
 import lives
 import machines
@@ -43,6 +44,7 @@ GROUPS: dict[str, Callable[..., Awaitable[None]]] = {
     "command": commands.delivered,
     "attach": attaching.of_one_trial,
     "fork": forking.to_a_step,
+    "going_on": going_on.after_cuts,
     "memory": memory.per_trial,
     "simulated": simulated.five_hundred,
     "simulated1000": simulated.a_thousand,
@@ -86,6 +88,7 @@ LEAST: dict[ModuleType, dict[str, object]] = {
     commands: {"COMMANDS": 2, "ROUNDS": 1, "LARGE_ROUNDS": 1},
     datasets: {"TASKS": 2, "ROUNDS": 1},
     forking: {"AT_STEP": 2, "STEPS": 3, "ROUNDS": 2},
+    going_on: {"STEPS": 4, "CUTS": 2},
     history: {"SHAPES": {"100_runs": (2, 4, 1)}, "ROUNDS": 1},
     lives: {"CYCLES": 1, "LIVES": 2, "AT_ONCE": 2},
     machines: {"ROUNDS": 1},

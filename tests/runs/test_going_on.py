@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cut_runs import STEPS, CutRun, Model, test_script
+from cut_runs import STEPS, CutRun, Model, verifier_script
 from fault_server import FaultServer
 
 from tbench import exit_codes
+from tbench.agents.model_agent import UserAgent
+from tbench.agents.trial_agent import NopAgent, OracleAgent
+from tbench.runs.going_on import SEVERAL_STEPS
 from tbench.sandbox.docker.engine import Engine
 from tbench.storage.run_files import CHECKPOINTS_NAME, STEPS_NAME, trial_directory
 
 pytestmark = pytest.mark.engine
 CLAIMS = 2
-UUID = "cat /proc/sys/kernel/random/uuid | tr -d a-f | tr 0-9 A-J; " + "".join(
-    f"echo line-2-{n} >>/app/out; " for n in range(10)
-)
+UUID = "cat /proc/sys/kernel/random/uuid | tr -d a-f | tr 0-9 A-J; echo slow-2 >>/app/out"
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def cut(tmp_path: Path, make_task: Any, endpoint: FaultServer) -> Iterator[Any]:
     made: list[CutRun] = []
 
     def make(*options: str, model: Model | None = None, sleep_sec: float = 0.2) -> CutRun:
-        task = make_task(test=test_script(sleep_sec))
+        task = make_task(test=verifier_script(sleep_sec))
         made.append(CutRun(tmp_path / "cut", task.parent, endpoint, model or Model(), "--seeds", "1", *options))
         return made[-1]
 
@@ -95,7 +96,8 @@ def test_where_a_replay_differs_the_trial_goes_on_as_told(cut: Any, engine: Engi
     result = next(each for each in run.results if each.final)
     assert result.reward == 1.0, printed
     if mode == "replay":
-        assert [each.differs.partition(":")[0] for each in result.went_on] == ["step 2"]
+        assert [(each.differs.partition(":")[0], each.counts) for each in result.went_on] == [("step 2", False)]
+        assert "does not count" in printed
     else:
         assert result.went_on == ()
         assert run.model.requests >= STEPS + CLAIMS + 4, "it began anew"
@@ -143,7 +145,8 @@ def test_only_one_process_goes_on(cut: Any) -> None:
     printed, _ = second.communicate(timeout=60)
     assert second.returncode == exit_codes.USAGE
     assert "still going on" in printed
-    assert first.wait(120) == 0
+    first.communicate(timeout=120)
+    assert first.returncode == 0
     assert run.result().reward == 1.0
 
 
@@ -169,9 +172,15 @@ def test_without_a_record_or_with_keep_cut_zero_a_trial_begins_anew(cut: Any) ->
     assert (result.reward, result.attempt, result.went_on) == (1.0, 2, ())
 
 
+def test_what_begins_anew_is_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs/reliability.md").read_text()
+    for reason in (NopAgent.why_anew, OracleAgent.why_anew, UserAgent.why_anew, SEVERAL_STEPS):
+        assert reason in page
+
+
 @pytest.mark.slow
 def test_sixty_kills_at_random_moments_lose_nothing(tmp_path: Path, make_task: Any, endpoint: FaultServer) -> None:
-    task, model, moments = make_task(test=test_script(2)), Model(), random.Random(45)
+    task, model, moments = make_task(test=verifier_script(2)), Model(), random.Random(45)
     run = CutRun(tmp_path / "cut", task.parent, endpoint, model, "--seeds", "8", "--concurrency", "8")
     kills = 0
     run.start()

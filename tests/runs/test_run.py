@@ -52,7 +52,7 @@ RESULT_KEYS = {
     "schema_version", "run", "trial", "task", "seed", "attempt", "final", "agent", "model", "reward", "outcome",
     "error", "steps", "usage", "replies_from", "replies", "timings", "started_at", "finished_at", "human_touched",
     "integrity", "host", "out_of_memory", "image_id", "image_origin", "task_steps", "reward_all_steps", "metrics",
-    "verifier_image_id", "verifier_image_origin", "machine", "memory_peak_mb",
+    "verifier_image_id", "verifier_image_origin", "machine", "memory_peak_mb", "went_on",
 }  # fmt: skip
 TIMING_KEYS = {
     "queue_sec", "sandbox_sec", "agent_sec", "model_sec", "waited_sec", "command_sec", "verifier_sec",

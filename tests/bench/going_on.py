@@ -1,0 +1,66 @@
+"""A trial that is cut again and again: how soon the model is asked again, and how often in all.
+
+The figure begins when the container is found again, and ends when the model is asked for the next step; it leaves out
+the start of Python and the engine's answers about the container, which every run has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from contextlib import closing
+from pathlib import Path
+
+from cut_runs import CutRun
+from fault_server import FaultServer, Seen, answer, completion
+from figures import Figures
+from small_task import Place
+
+STEPS, CUTS = 150, 5
+_CLAIMS = 2
+
+
+class Model:
+    """A model that types a line a step, and notes when it was asked for each."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def __call__(self, seen: Seen) -> bytes:
+        self.asked.append(time.time())
+        step = sum(message["role"] == "assistant" for message in seen.json["messages"]) + 1
+        commands = [{"keystrokes": f"echo step-{step}\n"}] if step <= STEPS else []
+        reply = {"analysis": "", "plan": "", "commands": commands, "task_complete": step > STEPS}
+        return answer(200, completion(json.dumps(reply)))
+
+    @property
+    def requests(self) -> int:
+        return len(self.asked)
+
+
+async def after_cuts(place: Place, figures: Figures, scratch: Path) -> None:
+    """Kill the run at evenly spaced steps, the last time just before the end, and resume it each time."""
+    await asyncio.to_thread(_measure, place, figures, scratch)
+
+
+def _measure(place: Place, figures: Figures, scratch: Path) -> None:
+    model, waits = Model(), list[float]()
+    with closing(FaultServer()) as server:
+        run = CutRun(scratch / "cut", place.task.path.parent, server, model, "--seeds", "1", "--steps", "none")
+        for number in range(1, CUTS + 1):
+            asked = model.requests
+            run.start()
+            run.end(lambda number=number: model.requests >= number * STEPS // CUTS)
+            if number > 1 and model.requests > asked:
+                waits.append(model.asked[asked] - run.notes[0].entered_at)
+        asked = model.requests
+        run.start()
+        while model.requests == asked:
+            time.sleep(0.001)
+        waits.append(model.asked[asked] - run.notes[0].entered_at)
+        assert run.process is not None
+        run.process.communicate()
+    figures.add("going_on_attached_ms", statistics.median(waits) * 1e3, "ms")
+    figures.add("going_on_requests_ratio", model.requests / (STEPS + _CLAIMS), "")
