@@ -15,7 +15,7 @@ PARTS = {
     "instruction.md": "Create the file /app/done.\n",
     "environment/Dockerfile": "FROM debian:bookworm-slim\nWORKDIR /app\n",
     "solution/solve.sh": "touch /app/done\n",
-    "tests/test.sh": "echo 1 > /logs/verifier/reward.txt\n",
+    "tests/test.sh": "if [ -e /app/done ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n",
 }
 _WHO = ("-c", "user.name=test", "-c", "user.email=test@example.invalid")
 

@@ -50,15 +50,18 @@ def dataset() -> None:
 
 
 @click.command("list", cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS_SETTINGS)
+@click.option("--all", "everything", is_flag=True, help="Also list datasets that are only on Harbor's hub.")
 @json_option
-def list_datasets(given: GivenSettings[RunConfig], as_json: bool) -> None:
+def list_datasets(given: GivenSettings[RunConfig], everything: bool, as_json: bool) -> None:
     """List the known datasets."""
-    from tbench.datasets.resolve import all_datasets
+    from tbench.datasets.resolve import all_datasets, hub_datasets, hub_names
 
-    rows = [_row(each) for each in all_datasets(_access(given))]
+    rows = [_row(each) for each in (*all_datasets(_access(given)), *(hub_datasets() if everything else ()))]
     if as_json:
         print_text(json.dumps(rows, indent=2, ensure_ascii=False))
         return
+    if everything:
+        print_line(f"source hub: only on Harbor's hub, as of {hub_names().made}", err=True)
     width = max((len(row["title"]) for row in rows), default=0)
     for row in rows:
         tasks = "" if row["tasks"] is None else f"{row['tasks']:,}"

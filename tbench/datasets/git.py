@@ -166,10 +166,10 @@ class Repository:
         rows = [line.partition("\t") for line in listed.split("\0") if line]
         return sorted(name for kind, _, name in rows if kind.split()[1] == "tree")
 
-    def list_files(self, commit: str, folder: str) -> set[str]:
-        """List the relative paths of the files in a folder and in its direct subfolders."""
+    def list_files(self, commit: str, folder: str, levels: int) -> set[str]:
+        """List the relative paths of the files in a folder and in subfolders down to this level."""
         listed = self._git("ls-tree", "-r", "-z", "--name-only", f"{commit}:{folder}") or ""
-        return {path for path in listed.split("\0") if path.count("/") <= 1}
+        return {path for path in listed.split("\0") if path.count("/") <= levels}
 
     def check_out(self, commit: str, paths: Iterable[str]) -> None:
         """Check out these files and folders of the commit."""

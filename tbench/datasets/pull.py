@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -14,6 +15,7 @@ from tbench.datasets.git import GitFailed, Repository, find_commit, find_lfs_poi
 from tbench.datasets.known_dataset import TASKS_FOLDER, KnownDataset
 from tbench.datasets.reference import GitSource, without_login
 from tbench.errors import TaskInvalid, UsageError
+from tbench.tasks.sources import FOLDERS_DOWN
 from tbench.tasks.task import Task
 from tbench.tasks.terminal_bench_1 import DESCRIPTION, is_of_terminal_bench_1
 from tbench.text import counted, names_text, visible_line
@@ -144,20 +146,26 @@ def _look_up(repository: Repository, piece: GitSource, shown: str) -> tuple[str,
     """Find the tasks in the commit; return their folder and the path of each task in it."""
     commit = piece.commit
     candidates = [piece.folder] if piece.folder is not None else ["", TASKS_FOLDER]
-    for folder in candidates:
-        folders = repository.folders(commit, folder)
-        if folders is None:
+    # Folders of folders only if no candidate has tasks itself; the usual folder comes first then.
+    for levels, folder in [*((0, each) for each in candidates), *((FOLDERS_DOWN, each) for each in candidates[::-1])]:
+        if repository.folders(commit, folder) is None:
             continue
-        files = repository.list_files(commit, folder)
+        files = repository.list_files(commit, folder, 1 + levels)
         for form in _FORMS:
             if folder and files.intersection(form):  # the folder is one task
                 parent, _, name = folder.rpartition("/")
                 return parent, {name: name}
-            names = [each for each in folders if any(f"{each}/{file}" in files for file in form)]
-            if names := [name for name in names if not name.startswith(".")]:
-                return folder, {name: name for name in names}
+            if found := _uppermost({file.rpartition("/")[0] for file in files if file.rpartition("/")[2] in form}):
+                return folder, {place.replace("/", "."): place for place in found}
     where = f"{shown} at {commit[:12]}: {' and '.join(each or 'its root' for each in candidates)}"
     raise UsageError(f"{where}: no tasks found (a task directory has a task.toml); add the folder as #FOLDER")
+
+
+def _uppermost(places: Collection[str]) -> list[str]:
+    """Return the folders of tasks without hidden ones, and without those in or beside whose parents are tasks."""
+    shown = [PurePosixPath(place) for place in places if place and not re.search(r"(?:^|/)\.", place)]
+    parents = {place.parent for place in shown}
+    return sorted(str(place) for place in shown if parents.isdisjoint(place.parent.parents))
 
 
 def _require_tasks(tasks: Mapping[str, Path], where: str) -> None:

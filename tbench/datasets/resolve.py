@@ -6,7 +6,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -204,6 +205,32 @@ def _listed_dataset(row: dict[str, Any]) -> KnownDataset:
     )
 
 
+@dataclass(frozen=True)
+class HubNames:
+    """Names of public datasets for which only Harbor's hub is known."""
+
+    made: str
+    """Date of the list, as YYYY-MM-DD."""
+    names: tuple[str, ...]
+
+    def near(self, name: str) -> list[str]:
+        """Return similar names; with the same last part, the organisation does not matter."""
+        same = [each for each in self.names if each.rpartition("/")[2] == name.rpartition("/")[2]]
+        return [*dict.fromkeys([*same, *get_close_matches(name, self.names, n=2, cutoff=0.75)])]
+
+
+@cache
+def hub_names() -> HubNames:
+    """Return the list that comes with tbench; the hub is not asked."""
+    content = json.loads((Path(__file__).parent / "hub.json").read_text(encoding="utf-8"))
+    return HubNames(content["made"], tuple(content["names"]))
+
+
+def hub_datasets() -> tuple[KnownDataset, ...]:
+    """Return the datasets that tbench cannot fetch, with the command that can as description."""
+    return tuple(KnownDataset(name, None, "hub", description=f"harbor download {name}") for name in hub_names().names)
+
+
 # Packages of Harbor's hub that Harbor has downloaded to this machine. The hub itself is not contacted.
 
 HARBOR = "harbor"
@@ -302,13 +329,15 @@ def _why_unknown(wanted: DatasetName, datasets: tuple[KnownDataset, ...], access
     where = f"{without_login(access.registry)} or {OWN_LIST}" if access.registry else OWN_LIST
     if versions := known_versions(wanted.name, datasets):
         return f"no such version in {where}; there are {', '.join(versions)}"
-    if "/" in wanted.name:
+    near = list(dict.fromkeys([*nearest_titles(wanted, datasets), *hub_names().near(wanted.name)]))
+    if wanted.name in hub_names().names:
+        return f"it is only on Harbor's hub (list of {hub_names().made}); fetch it with: harbor download {wanted}"
+    if "/" in wanted.name and not near:
         return (
             f"no such directory, and no dataset of this name in {where} or in Harbor's cache ({harbor_cache()}); "
             f"check the name, or fetch a package of Harbor's hub with: harbor download {wanted}"
         )
-    near = nearest_titles(wanted, datasets)
-    advice = f"did you mean {' or '.join(near)}?" if near else "see tbench dataset list"
+    advice = f"did you mean {' or '.join(near)}?" if near else "see tbench dataset list --all"
     return f"no such directory, and no dataset of this name in {where}; {advice}"
 
 

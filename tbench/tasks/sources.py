@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatch
@@ -33,6 +34,8 @@ def _data(name: str) -> Path:
 
 
 BUNDLED = "bundled"
+FOLDERS_DOWN = 3
+"""Number of levels of folders, such as domains and fields, that may be above the tasks of a set."""
 ReadTask = Callable[[Path], Task]
 """Reads the task in a directory. Raises TaskInvalid."""
 
@@ -60,15 +63,15 @@ class TaskChoice:
     exclude: Sequence[str] = ()
     limit: int | None = None
 
-    def select(self, paths: Sequence[Path], where: str) -> list[Path]:
-        """Select from task directories. Raises UsageError if none is left, or if a glob matches none."""
+    def select(self, names: Sequence[str], where: str) -> list[str]:
+        """Select from the names of tasks. Raises UsageError if none is left, or if a glob matches none."""
         for option, patterns in (("--task", self.include), ("--exclude", self.exclude)):
             for pattern in patterns:
-                if not any(fnmatch(path.name, pattern) for path in paths):
-                    near = get_close_matches(pattern, [path.name for path in paths], n=1)
+                if not any(fnmatch(name, pattern) for name in names):
+                    near = get_close_matches(pattern, names, n=1)
                     meant = f"; did you mean {near[0]}?" if near else ""
                     raise UsageError(f"{option} {pattern}: matches no task in {where}{meant}")
-        chosen = [path for path in paths if self._wants(path.name)][: self.limit]
+        chosen = [name for name in names if self._wants(name)][: self.limit]
         if not chosen:
             raise UsageError(f"{where}: --exclude leaves no task")
         return chosen
@@ -94,29 +97,54 @@ def read_tasks(source: str, choice: TaskChoice = ALL_TASKS, read: ReadTask = Tas
     paths = task_paths(directory)
     if not paths:
         raise UsageError(f"{directory}: contains no tasks (a task directory has a task.toml)")
-    return read_paths(paths, choice, str(directory), read)
+    return _read_named(_named_by_path(paths), choice, str(directory), read)
 
 
 def read_paths(paths: Sequence[Path], choice: TaskChoice, where: str, read: ReadTask = Task.read) -> TaskSet:
-    """Read the chosen tasks in these directories. Raises UsageError if none can be read."""
-    tasks, invalid = [], {}
-    for path in choice.select(paths, where):
+    """Read the chosen tasks in these directories, whose names differ. Raises UsageError if none can be read."""
+    return _read_named({path.name: path for path in paths}, choice, where, read)
+
+
+def _read_named(named: Mapping[str, Path], choice: TaskChoice, where: str, read: ReadTask) -> TaskSet:
+    tasks, invalid = list[Task](), dict[str, str]()
+    for name in choice.select([*named], where):
         try:
-            tasks.append(read(path))
+            task = read(named[name])
         except TaskInvalid as error:
-            invalid[visible_line(path.name)] = one_line(str(error), 1000)
+            invalid[visible_line(name)] = one_line(str(error), 1000)
+        else:
+            task.name = name
+            tasks.append(task)
     if not tasks:
         raise UsageError(next(iter(invalid.values())))
     return TaskSet(tuple(tasks), invalid)
 
 
 def task_paths(directory: Path) -> list[Path]:
-    """Return the sorted task directories in `directory`, or `directory` itself if it is one."""
+    """Return the sorted task directories in `directory`, or `directory` itself if it is one.
+
+    A folder without tasks may group them: then those in its folders are returned.
+    """
     directory = directory.resolve()
-    if is_task(directory):
-        return [directory]
-    children = sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return [path for path in children if is_task(path)]
+    return [directory] if is_task(directory) else list(_tasks_below(directory, FOLDERS_DOWN))
+
+
+def _tasks_below(directory: Path, levels: int) -> Iterator[Path]:
+    try:
+        children = sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError:
+        return
+    tasks = [path for path in children if is_task(path)]
+    yield from tasks
+    if not tasks and levels:
+        for child in children:
+            yield from _tasks_below(child, levels - 1)
+
+
+def _named_by_path(paths: Sequence[Path]) -> Mapping[str, Path]:
+    """Return task directories by name: in several folders, it is the path below them, as `physics.optics.lens`."""
+    top = Path(os.path.commonpath([path.parent for path in paths]))
+    return {".".join(path.relative_to(top).parts): path for path in paths}
 
 
 def is_task(path: Path) -> bool:

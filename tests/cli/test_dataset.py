@@ -55,6 +55,8 @@ def test_list_shows_names_numbers_and_what_is_cached(tmp_path: Path) -> None:
     assert code == 0 and said.splitlines()[0].split()[:2] == ["made-up@1.0", "2"]
     assert any(line.split()[:2] == ["terminal-bench@2.1", "89"] for line in said.splitlines())
     assert tbench("dataset", "pull", "made-up")[0] == 0
+    code, everything = tbench("dataset", "list", "--all")
+    assert code == 0 and "harbor download cais/swebenchpro" in everything and "cais/swebenchpro" not in said
     code, said = tbench("dataset", "list", "--json")
     first = json.loads(said)[0]
     assert first["cached"].startswith(str(tmp_path / "cache/datasets/made-up@1.0-"))

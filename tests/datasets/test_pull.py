@@ -110,6 +110,16 @@ def test_tasks_at_the_root_are_found_and_other_folders_are_none(tmp_path: Path, 
     assert names(pulled(mirror, cache)) == ["one", "two"]
 
 
+def test_tasks_in_folders_of_folders_are_named_by_their_path(tmp_path: Path, cache: Path) -> None:
+    mirror = Mirror(tmp_path, "nested")
+    for folder, name in (("optics", "lens"), ("waves", "lens"), ("waves/lens/more", "inside"), ("../.old", "lens")):
+        mirror.task(name, f"tasks/physics/{folder}")
+    mirror.task("sample", "examples")
+    mirror.commit()
+    assert names(pulled(mirror, cache)) == ["physics.optics.lens", "physics.waves.lens"]
+    assert names(pulled(mirror, cache, folder="tasks/physics/optics")) == ["lens"]
+
+
 def test_what_was_pulled_of_a_commit_is_not_fetched_again_and_a_branch_is(mirror: Mirror, cache: Path) -> None:
     first = pulled(mirror, cache, mirror.head)
     mirror.task("delta")

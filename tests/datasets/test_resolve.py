@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from tbench.datasets.known_dataset import Access
 from tbench.datasets.read_tasks import read_selected
 from tbench.datasets.reference import DatasetName, GitSource
-from tbench.datasets.resolve import download, find_dataset, read_registry
+from tbench.datasets.resolve import download, find_dataset, hub_names, known_datasets, read_registry
 from tbench.errors import UsageError
 from tbench.tasks.sources import ALL_TASKS, TaskChoice
 from tbench.tasks.task import Task
@@ -288,3 +289,21 @@ def test_a_name_without_a_version_says_which_was_chosen_and_which_others_there_a
     assert find_dataset(DatasetName("set", version), access).version == (version or "2.1")
     assert find_dataset(DatasetName("other", None), access).version == "1.0"
     assert heard == said
+
+
+def test_names_that_are_only_on_the_hub_are_known_with_the_way_to_get_them(harbor: Path) -> None:
+    listed = hub_names()
+    date.fromisoformat(listed.made)
+    assert len(set(listed.names)) == len(listed.names) > 100
+    fetched = {name for each in known_datasets() for name in (each.name, *each.aliases)}
+    assert fetched.isdisjoint(listed.names)
+    name = listed.names[0]
+    with pytest.raises(UsageError, match=f"only on Harbor's hub .* harbor download {name}"):
+        find_dataset(DatasetName(name, None), Access())
+    with pytest.raises(UsageError, match=f"did you mean .*{name}"):
+        find_dataset(DatasetName(name.rpartition("/")[2], None), Access())
+
+
+def test_a_dataset_of_the_hub_that_has_a_repository_is_found_by_both_names(harbor: Path) -> None:
+    one, other = (find_dataset(DatasetName(name, None), Access()) for name in ("deep-swe", "datacurve/deep-swe"))
+    assert one == other and one.pieces[0].is_commit

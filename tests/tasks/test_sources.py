@@ -9,6 +9,7 @@ import pytest
 
 from tbench.errors import UsageError
 from tbench.tasks.sources import BUNDLED, TaskChoice, read_tasks
+from tbench.tasks.task import Task
 
 MakeTask = Any
 
@@ -80,3 +81,18 @@ def test_the_bundled_tasks_are_a_set_like_any_other() -> None:
     tasks = read_tasks(BUNDLED)
     assert len(tasks.tasks) >= 11
     assert tasks.invalid == {}
+
+
+def test_tasks_in_folders_of_folders_are_named_by_their_path(make_task: MakeTask) -> None:
+    root = make_task("biology/cells").parents[1]
+    for name in ("physics/optics/lens", "physics/waves/lens"):
+        make_task(name)
+    (root / "physics" / "optics" / "lens" / "inside").mkdir()
+    (root / "physics" / "optics" / "lens" / "inside" / "task.toml").touch()
+    tasks = read_tasks(str(root))
+    assert tasks.names == ["biology.cells", "physics.optics.lens", "physics.waves.lens"]
+    assert [task.name for task in read_tasks(str(root), TaskChoice(["physics.*"])).tasks] == tasks.names[1:]
+    assert read_tasks(str(root / "physics" / "optics")).names == ["lens"]
+    (root / "top").mkdir()
+    (root / "top" / "task.toml").touch()
+    assert read_tasks(str(root), TaskChoice(), lambda path: Task.read(root / "biology" / "cells")).names == ["top"]
