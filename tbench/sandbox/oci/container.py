@@ -48,10 +48,10 @@ mount -t overlay overlay -o "$options" "$merged" 2>"$log" ||
     { [ "$FUSE" ] && fuse-overlayfs -o "$FUSE" "$merged" 2>>"$log"; } || exit
 exec "$@"
 """
-_BOUNDED = f'head -c {_LOG_BYTES} >"$1"; exec cat >/dev/null'
+_BOUNDED = f'stdbuf -o0 head -c {_LOG_BYTES} >"$1"; exec cat >/dev/null\n'
 # It ends when the container's first process has ended, whatever becomes of tbench.
 _ONLINE = """tail --pid="$1" -f /dev/null |
-exec slirp4netns --configure --mtu=65520 --disable-host-loopback --exit-fd=0 --ready-fd=1 "$1" eth0
+slirp4netns --configure --mtu=65520 --disable-host-loopback --exit-fd=0 --ready-fd=1 "$1" eth0
 """
 
 
@@ -180,24 +180,28 @@ class OciContainer(BaseContainer[SandboxRecipe]):
         """Return the writing end of a pipe to the bounded log of an entry point."""
         read, write = os.pipe()
         try:
-            await asyncio.create_subprocess_exec(
-                "sh", "-c", _BOUNDED, "sh", str(self._directory / "log"), stdin=read, start_new_session=True
-            )
+            await _start_in_background(_BOUNDED, str(self._directory / "log"), stdin=read)
         finally:
             os.close(read)
         return write
 
     async def _go_online(self) -> None:
         """Connect the container with the internet. Raises OciError, TimeoutError."""
-        process = await asyncio.create_subprocess_exec(
-            "sh", "-c", _ONLINE, "sh", str(self._state.pid),
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
-        assert process.stdout is not None
-        async with asyncio.timeout(_READY_SEC):
-            if not await process.stdout.read(1):
+        read, write = os.pipe()
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            try:
+                await _start_in_background(_ONLINE, str(self._state.pid), stdout=write)
+            finally:
+                os.close(write)
+            loop.add_reader(read, told.set)
+            async with asyncio.timeout(_READY_SEC):
+                await told.wait()
+            if not os.read(read, 1):
                 raise OciError("slirp4netns could not connect the container with the internet")
+        finally:
+            loop.remove_reader(read)
+            os.close(read)
 
     @property
     def ran_out_of_memory(self) -> bool:
@@ -334,6 +338,17 @@ class OciContainer(BaseContainer[SandboxRecipe]):
         self._oom_kills = max(self._oom_kills, _count_oom_kills(self._state.pid))
         await remove_container(self._place.store, self._directory, self._state)
         self.lease.release()
+
+
+async def _start_in_background(
+    script: str, word: str, stdin: int = asyncio.subprocess.DEVNULL, stdout: int = asyncio.subprocess.DEVNULL
+) -> None:
+    """Start a shell script without waiting for its end; `word` is its first argument."""
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", f"exec 3<&0\n{{\n{script}}} <&3 3<&- &", "sh", word,
+        stdin=stdin, stdout=stdout, stderr=asyncio.subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    await process.wait()
 
 
 async def _is_running(sandbox: Sandbox) -> bool:
