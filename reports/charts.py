@@ -359,7 +359,7 @@ class BarPart:
     """Name, also the CSS class that sets the colour."""
     amount: float
     words: str
-    """Tooltip: name and amount; empty for none."""
+    """Tooltip: name and amount."""
 
 
 def stacked_bar(parts: Sequence[BarPart], *, full: float | None = None, label: str) -> Markup:
@@ -377,5 +377,4 @@ def stacked_bar(parts: Sequence[BarPart], *, full: float | None = None, label: s
 
 def _piece(part: BarPart, x: float, width: float) -> Markup:
     place = {"x": percents(x), "width": percents(width), "height": "100%"}
-    words = [title(part.words)] if part.words else []
-    return element("rect", *words, class_=f"part {class_name(part.name)}", **place)
+    return element("rect", title(part.words), class_=f"part {class_name(part.name)}", **place)

@@ -119,6 +119,7 @@ def _environment() -> Environment:
         "or_no_name": or_no_name,
         "facts": trial_facts,
         "ending": trial_ending,
+        "plain_text": lambda text: Markup(escape(_visible(text)).replace("&#34;", '"')),  # safe outside of attributes
     }
     page_paths = (run_page, trial_page, task_page, night_page, compare_page)
     environment.globals |= {path.__name__: path for path in page_paths} | {

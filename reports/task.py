@@ -192,7 +192,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 # The page of a task: its history, its trials run by run, how they ended and how long they took.
 
-_OPEN_RUNS, _MOST_RUNS = 60, 500
+_OPEN_RUNS, _MOST_RUNS = 60, 120
 _CELLS, _FEWEST_CELLS = 3000, 3
 """Maximum number of cells in all rows together, and minimum number in each row, which takes precedence."""
 _CHARTS = 5

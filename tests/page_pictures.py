@@ -55,7 +55,7 @@ def photograph_pages(site: Path, output: Path) -> None:
     with running_browser(_program()) as browser:
         for picture in PICTURES:
             with _a_window(browser, picture.size, picture.scheme, phone=picture.phone) as tab:
-                open_page(tab, site / picture.place)
+                open_page(tab, f"{site.resolve().as_uri()}/{picture.place}")
                 picture.prepare(tab)
                 tab.screenshot(path=output / f"{picture.name}.png")
 

@@ -9,7 +9,11 @@
     history.replaceState(null, "", `#${address}`);
   };
   const textOf = (cell) => (cell ? (cell.dataset.value ?? cell.textContent).replace(/\s+/g, " ").trim() : "");
-  const numberOf = (cell) => parseFloat(textOf(cell).replace(/,/g, "").replace("−", "-"));
+  const numberOf = (cell) => {
+    const text = textOf(cell).replace(/,/g, "").replace("−", "-");
+    const [, first, unit, second] = /^(\d+) (h|min) (\d+)/.exec(text) || [];
+    return unit ? (unit === "h" ? 3600 : 60) * first + (unit === "h" ? 60 : 1) * second : parseFloat(text);
+  };
 
   class Table {
     constructor(table) {
@@ -18,8 +22,8 @@
       this.heads = [...table.tHead.rows[0].cells];
       this.columns = this.heads.map((head) => head.dataset.name || textOf(head));
       this.bodies = [...table.tBodies].map((body) => {
-        const rows = [...body.rows].filter((row) => !row.classList.contains("group"));
-        return { body, rows, head: body.querySelector(".group"), open: !("folded" in body.dataset) };
+        const rows = [...body.rows].filter((row) => !row.matches(".group, .total"));
+        return { body, rows, total: body.querySelector(".total"), head: body.querySelector(".group"), open: !("folded" in body.dataset) };
       });
       this.rows = this.bodies.flatMap((each) => each.rows);
       this.matching = new Set(this.rows);
@@ -58,7 +62,7 @@
       };
       for (const other of this.heads) other.removeAttribute("aria-sort");
       if (direction) head.setAttribute("aria-sort", direction);
-      for (const { body, rows } of this.bodies) body.append(...(direction ? [...rows].sort(compare) : rows));
+      for (const { body, rows, total } of this.bodies) body.append(...(direction ? [...rows].sort(compare) : rows), ...(total ? [total] : []));
       if (this.name) keep(`${this.name}.sort`, direction && (sign < 0 ? "-" : "") + this.key(at));
     }
 
@@ -172,6 +176,32 @@
     }
   }
 
+  // A bar for each row of a run's grid, instead of the seconds that the page lists.
+  const drawSplits = (head) => {
+    const names = head.dataset.parts.split(" ");
+    const cells = [...head.closest("table").querySelectorAll("[data-split]")];
+    const all = cells.map((cell) => textOf(cell).split(" ").map(Number));
+    const full = Math.max(...all.map((parts) => parts.reduce((sum, sec) => sum + sec, 0)));
+    const draw = (tag, attributes) => {
+      const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+      for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+      return made;
+    };
+    cells.forEach((cell, at) => {
+      const words = names.map((name, part) => `${name} ${all[at][part]} s`).filter((_, part) => all[at][part] > 0);
+      const bar = draw("svg", { class: "chart bar", role: "img", "aria-label": words.join(", ") });
+      bar.append(draw("title", {}));
+      bar.firstChild.textContent = words.join(", ");
+      let x = 0;
+      names.forEach((name, part) => {
+        const width = full ? (100 * all[at][part]) / full : 0;
+        if (width) bar.append(draw("rect", { class: `part ${name}`, x: `${x}%`, width: `${width}%`, height: "100%" }));
+        x += width;
+      });
+      cell.replaceChildren(bar);
+    });
+  };
+  document.querySelectorAll("[data-parts]").forEach(drawSplits);
   TB.tables = (place) => {
     for (const table of place.querySelectorAll("table.list, table.grid")) if (table.tHead) new Table(table);
   };

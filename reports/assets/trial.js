@@ -264,5 +264,5 @@
     if (card && card.classList.contains("step") && card !== chosen) choose(card);
   };
   addEventListener("hashchange", atHash);
-  global.reader.begin = atHash;
+  global.reader.begin = () => (chosen ? choose(chosen) : atHash());
 })();

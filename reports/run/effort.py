@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -41,21 +41,19 @@ def _bar_parts(time: TimeSplit) -> list[BarPart]:
     ]
 
 
-def task_bars(summary: Summary) -> dict[str, Markup]:
-    """Return a bar of the mean time of each task's trials. All have the same scale: longer bars are slower tasks."""
-    if len(summary.tasks) > MOST_BARS:
-        return {}
-    means = {row.task: _per_trial(row) for row in summary.tasks}
+def task_means(summary: Summary) -> dict[str, TimeSplit]:
+    """Return the mean time of each task's trials; empty for very many tasks."""
+    return {row.task: _per_trial(row) for row in summary.tasks} if len(summary.tasks) <= MOST_BARS else {}
+
+
+def task_bars(means: Mapping[str, TimeSplit]) -> dict[str, Markup]:
+    """Return a bar for each task's mean time. All have the same scale: longer bars are slower tasks."""
     longest_sec = max((time.total_sec for time in means.values()), default=0.0)
     return {
-        task: stacked_bar(_plain_parts(time), full=longest_sec, label=_words(time))
+        task: stacked_bar(_bar_parts(time), full=longest_sec, label=_words(time))
         for task, time in means.items()
         if time.total_sec > 0
     }
-
-
-def _plain_parts(time: TimeSplit) -> list[BarPart]:
-    return [BarPart(name, sec, "") for name, sec in time.parts().items() if sec > 0]
 
 
 def _words(time: TimeSplit) -> str:

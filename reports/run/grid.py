@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from reports.charts import BarPart, stacked_bar
 from reports.page_frame import seconds
-from reports.run.effort import task_bars
+from reports.run.effort import task_bars, task_means
 from reports.run.links import MANY_TRIALS
 from tbench.results import TaskStepResult, TrialResult
 from tbench.scores.summary import Status, Summary, TaskRow
@@ -59,7 +59,8 @@ def grid_data(summary: Summary) -> dict[str, Any]:
         "kinds": lambda row, counts: "|".join(_kinds(row, counts)),
         # If some reward is neither 0 nor 1, a mean says more than the number of solved trials.
         "has_partial": any(cell.reward not in (None, 0.0, 1.0) for row in rows for cell in row.cells),
-        "time_bars": task_bars(summary) if not _MOST_BESIDE_BARS < len(seeds) <= _MOST_SEEDS else {},
+        "means": task_means(summary) if not _MOST_BESIDE_BARS < len(seeds) <= _MOST_SEEDS else {},
+        "task_bars": task_bars,
         "listed": sum(cell.status is not Status.MISSING for row in rows for cell in row.cells),
         "is_listed": summary.counts.planned <= MANY_TRIALS,
         "step_text": step_text,

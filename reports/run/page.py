@@ -97,7 +97,7 @@ def _meaning(run: StoredRun, state: str) -> str:
 # Facts about a run, and its configuration as text.
 
 _SAMPLING = {"temperature", "top_p", "max_tokens", "extra_body"}
-_TASKS_SHOWN = 200
+_TASKS_SHOWN = 20
 """Number of planned tasks above which the configuration is shown without them."""
 _SEEDS_SHOWN = 12
 
