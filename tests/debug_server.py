@@ -141,7 +141,7 @@ class FakeRun:
         draft, step = self._debug["draft"], self._debug["step"]
         done = {
             "index": step,
-            "reasoning": "because it is so",
+            "thoughts": ("because it is so",),
             "content": draft["content"],
             "actions": draft["actions"],
             "observation": f"done {step}",

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
-from tbench.text import escape_invisible, visible_line
+from tbench.checked_tests import FailedTest
+from tbench.text import escape_invisible, one_line, visible_line
 
 _COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 
@@ -46,3 +47,25 @@ def table_lines(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator
     for row in table:
         cells = zip(row, widths, right, strict=True)
         yield "  ".join(cell.rjust(width) if number else cell.ljust(width) for cell, width, number in cells).rstrip()
+
+
+# Results of verifiers, as `tbench why` and the debugger print them.
+
+_TESTS, _LAST_LINES, _COLUMNS = 6, 3, 98
+
+
+def failed_test_lines(failed: Sequence[FailedTest], failures: int) -> Iterator[str]:
+    """Yield the names of failed tests, each followed by lines of its error; of many, only the first.
+
+    `failures` is the number of all failed tests. Lines may have colours.
+    """
+    for test in failed[:_TESTS]:
+        yield f"  {click.style('✗', fg='red')} {one_line(test.name, _COLUMNS)}"
+        yield from (f"      {one_line(line, _COLUMNS)}" for line in test.error[: max(1, _TESTS // failures)])
+    if failures > _TESTS:
+        yield f"  … and {failures - _TESTS} more"
+
+
+def last_lines(output: str) -> list[str]:
+    """Return the last lines of a verifier's output that are not blank."""
+    return [line for line in output.split("\n") if line.strip()][-_LAST_LINES:]

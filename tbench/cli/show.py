@@ -21,7 +21,6 @@ from tbench.text import replace_unseen
 if TYPE_CHECKING:
     from harness.trajectory import Step
     from reports.trial.verdict import VerifierView
-    from tbench.checked_tests import FailedTest
     from tbench.results import TrialResult
     from tbench.storage.stored_trial import StoredTrial
 
@@ -233,7 +232,7 @@ def _side_by_side(left: list[str], right: list[str], width: int) -> Iterator[str
 
 # `tbench why`
 
-_TESTS, _STEPS, _COLUMNS = 6, 3, 110
+_STEPS, _COLUMNS = 3, 98
 _MOST_FAILED = 20
 _PROMPT = re.compile(r"\S+[@:]\S*[#$] ?")
 _LIMITS = {
@@ -355,6 +354,7 @@ def _end(trial: StoredTrial) -> Iterator[str]:
 
 def _tests(trial: StoredTrial) -> Iterator[str]:
     from tbench.checked_tests import failed_tests
+    from tbench.cli.printing import failed_test_lines, last_lines
 
     found = _verifiers(trial)
     for name, view in found:
@@ -368,23 +368,6 @@ def _tests(trial: StoredTrial) -> Iterator[str]:
             yield from (_with_label("verifier", f"{label}{line}") for line in last)
     if not found:
         yield _with_label("verifier", "left no output")
-
-
-def failed_test_lines(failed: Sequence[FailedTest], failures: int) -> Iterator[StyledLine]:
-    """Yield the names of failed tests, each followed by lines of its error; of many, only the first.
-
-    `failures` is the number of all failed tests.
-    """
-    for test in failed[:_TESTS]:
-        yield f"  {click.style('✗', fg='red')} {_cut(test.name)}"
-        yield from (f"      {_cut(line)}" for line in test.error[: max(1, _TESTS // failures)])
-    if failures > _TESTS:
-        yield f"  … and {failures - _TESTS} more"
-
-
-def last_lines(output: str) -> list[str]:
-    """Return the last lines of a verifier's output that are not blank."""
-    return [line for line in output.split("\n") if line.strip()][-_STEPS:]
 
 
 def _verifiers(trial: StoredTrial) -> list[tuple[str, VerifierView]]:
@@ -423,7 +406,7 @@ def _last_steps(trial: StoredTrial) -> Iterator[str]:
     for step in trial.steps[-_STEPS:]:
         typed = " ⏎ ".join(line for action in step.actions for line in action.split("\n") if line)
         code = f" → exit {step.exit_code}" if step.exit_code is not None else ""
-        text = typed or step.format_error or f"typed nothing: {step.reply.content}"
+        text = typed or step.format_error or f"typed nothing: {' '.join(step_texts(step).thoughts)}"
         yield f"  {step.index:>3}  {click.style(_cut(text), fg='green')}{code}"
         seen = [line for line in step.observation.split("\n") if line.strip() and not _PROMPT.fullmatch(line)]
         if seen and typed:
@@ -437,4 +420,4 @@ def _with_label(label: str, text: str, **style: str) -> str:
 def _cut(text: str) -> str:
     from tbench.text import one_line
 
-    return one_line(text, _COLUMNS - 12)
+    return one_line(text, _COLUMNS)

@@ -158,3 +158,40 @@ async def test_a_rewind_reports_where_the_terminal_differs(
             await session.rewind(3)
             assert session.differs.startswith("step 2: 'word-")
             assert len([each for each in server.seen if each.path.endswith("/completions")]) == 4
+
+
+def typing(*lines: str) -> str:
+    commands = [{"keystrokes": f"{line}\n", "duration": 1} for line in lines]
+    return json.dumps({"analysis": "So it is.", "plan": "Type.", "commands": commands})
+
+
+async def test_a_trial_goes_on_to_a_changed_path_a_failing_command_a_flipped_test_or_its_end(
+    bundled: dict[str, tbench.Task], endpoint: str, engine: Engine, tools_volume: str
+) -> None:
+    async with tbench.debug(bundled["lab-permissions"], endpoint, config=SHARED) as session:
+        await session.edit(typing("mkdir -p /srv/x/y; echo a >/srv/x/y/f; ln -s /srv/x /srv/l; export HERE=1"))
+        step = await session.run(until_changed="/srv/l/y")
+        assert step is not None and session.stopped.startswith("changed: /srv/l added, /srv/x added")
+        assert step.thoughts == ("analysis: So it is.", "plan: Type.")
+        assert step.files == {"/srv/l": "added", "/srv/x": "added", "/srv/x/y": "added", "/srv/x/y/f": "added"}
+        await session.edit(typing("sleep 99"))
+        await session.step()
+        assert (await session.verify()).failed[0].error  # the program goes on, and the shell waits for it
+        await session.edit(json.dumps({"analysis": "", "plan": "", "commands": [{"keystrokes": "C-c", "duration": 1}]}))
+        await session.step()
+        assert session.screen.count("Stopped") == 0
+        await session.edit(typing("rm -r /srv/x/y"))
+        await session.run(until_changed="/srv/l/y/f")
+        assert session.stopped == "changed: /srv/x/y removed"
+        await session.edit(typing("[ $HERE = 1 ] && (exit 3)"))
+        await session.run(until_exit=True)
+        assert session.stopped.startswith("exit code 3 at step")
+        await session.run(until_test="no such test")
+        assert session.draft is not None and session.stopped.startswith("no such test: no test has this")
+        await session.edit(typing("groupadd lab; usermod -aG lab anna; usermod -aG lab boris"))
+        await session.run(until_test="two_members")
+        assert session.stopped.endswith("test_the_group_has_the_two_members: failed, now passed")
+        assert session.verdicts[-1].failures < session.verdicts[0].failures
+        await session.run(until_changed="/proc/nothing")
+        assert session.is_over and session.stopped == "the trial has ended"
+    assert session.result is not None and session.result.human_touched

@@ -51,29 +51,30 @@ class OnChange:
     files: ChangedFiles
     changes: Callable[[], Changes]
     """Returns the changes during the last step."""
-    real: str = field(default="", init=False)
+    places: set[str] = field(default_factory=set, init=False)
+    """The path, and where its links lead or led."""
 
     async def begin(self) -> None:
-        try:
-            self.real = await self.files.watch(self.path)
-        except TrialError as error:
-            raise UsageError(f"{plain(self.path)}: cannot be watched: {error}") from None
+        self.files.watch(self.path)
         await self.files.look()
-        self._require_files()
-
-    def _require_files(self) -> None:
+        await self._resolve()
         if self.files.problem:
             raise UsageError(f"{plain(self.path)}: cannot be watched: {self.files.problem}")
 
+    async def _resolve(self) -> None:
+        try:
+            self.places |= {self.path, await self.files.resolve(self.path)}
+        except TrialError as error:
+            self.files.problem = str(error)
+
     async def reached(self) -> str:
-        if self.files.problem:
-            return self.files.problem
+        await self._resolve()
         found = [f"{plain(path)} {kind}" for path, kind in self.changes().items() if self._concerns(path, kind)]
-        return f"changed: {names_text(found, 3)}" if found else ""
+        return f"changed: {names_text(found, 3)}" if found else self.files.problem
 
     def _concerns(self, path: str, kind: str) -> bool:
         """Whether a change is one of the path: of itself, below it, or of a directory above it that came or went."""
-        places, changed = [f"{place.rstrip('/')}/" for place in (self.path, self.real)], f"{path.rstrip('/')}/"
+        places, changed = [f"{place.rstrip('/')}/" for place in self.places], f"{path.rstrip('/')}/"
         is_above = kind != "changed" and any(place.startswith(changed) for place in places)
         return is_above or changed.startswith(tuple(places))
 
@@ -92,7 +93,8 @@ class OnTest:
         shown = await self.judge()
         self.before = self._chosen(shown)
         if self.name and not self.before:
-            known = names_text(map(plain, (name for name in shown if name != REWARD))) or "none"
+            names = [name.rpartition("::")[2] for name in shown if name != REWARD]
+            known = names_text(map(plain, names)) or "none"
             raise UsageError(f"{plain(self.name)}: no test has this in its name; tests that ran now: {known}")
 
     def _chosen(self, shown: Mapping[str, str]) -> dict[str, str]:

@@ -21,7 +21,10 @@ _MOST_BYTES = 32 << 20
 _TIME = re.compile(rb"(\d+) \S+ [\d:]+(\.\d+)? \S+\Z")
 _LOOK = f"""{BUSYBOX} stat -c '%Z %z' /proc/$$ || exit
 set -- /
-for path in {{roots}}; do [ ! -e "$path" ] || set -- "$@" "$path"; done
+for path in {{roots}}; do
+    real=$({BUSYBOX} readlink -f "$path") && [ -e "$real" ] || continue
+    [ "$({BUSYBOX} stat -c %d "$real")" = "$({BUSYBOX} stat -c %d /)" ] || set -- "$@" "$real"
+done
 /opt/tbench/bin/changed -a {{since}} inf 0 "$@" | {BUSYBOX} tr '\\0\\n' '\\n\\1' | {{only}} |
     {BUSYBOX} head -c {_MOST_BYTES}
 """
@@ -50,16 +53,17 @@ class ChangedFiles:
         self._roots: set[str] = set()
         """Paths that may be on other file systems."""
 
-    async def watch(self, path: str) -> str:
-        """Include a path on another file system, and return where its links lead. Raises TrialError."""
-        ended = await self._sandbox.shell(
-            f"{BUSYBOX} readlink -f {shlex.quote(path)}", timeout_sec=_LOOK_SEC, user="root"
-        )
-        real = ended.output.decode("utf-8", "surrogateescape").removesuffix("\n") or path
-        if real not in self._roots:
-            self._roots.add(real)
+    def watch(self, path: str) -> None:
+        """Include a path that may be on another file system."""
+        if path not in self._roots:
+            self._roots.add(path)
             self._since = math.inf
-        return real
+
+    async def resolve(self, path: str) -> str:
+        """Return where the links of a path lead; the path itself if nothing is there. Raises TrialError."""
+        script = f"{BUSYBOX} readlink -f {shlex.quote(path)}"
+        ended = await self._sandbox.shell(script, timeout_sec=_LOOK_SEC, user="root")
+        return ended.output.decode("utf-8", "surrogateescape").removesuffix("\n") or path
 
     async def look(self) -> Changes:
         """Return the changes since the last look; none at the first one."""

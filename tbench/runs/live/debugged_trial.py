@@ -284,7 +284,7 @@ class DebuggedTrial:
         if self._judging is not None and not self._judging.done():
             raise UsageError("a verifier is already running")
         step = self.decisions.step_now or len(getattr(agent.trajectory(), "steps", ()))
-        self._judging = asyncio.create_task(self._judge(agent, step), name="judging a copy")
+        self._judging = asyncio.create_task(self._judge(agent, self._begin_verdict(step)), name="judging a copy")
         return "a verifier runs in a copy of its container"
 
     def _require_verifier(self) -> None:
@@ -296,12 +296,16 @@ class DebuggedTrial:
         """Run the verifier for a breakpoint, and return the state of each test."""
         agent = self._trial.agent
         assert agent is not None
-        return await self._judge(agent, len(self._done_steps()) + 1)
+        return await self._judge(agent, self._begin_verdict(len(self._done_steps()) + 1))
 
-    async def _judge(self, agent: ActiveAgent, step: int) -> Mapping[str, str]:
-        """Verify a copy before step number `step`, show the verdict, and return the state of each test."""
+    def _begin_verdict(self, step: int) -> VerdictSeen:
+        """Show that a verifier runs on the work before a step."""
         self._verdicts.append(running := VerdictSeen(step=step, state="running"))
         self.notify_clients()
+        return running
+
+    async def _judge(self, agent: ActiveAgent, running: VerdictSeen) -> Mapping[str, str]:
+        """Verify a copy, show the verdict in place of `running`, and return the state of each test."""
         try:
             verdict = await verify_by("isolated", agent.task, agent.sandbox)
             found = running.model_copy(update={"state": "done", "reward": verdict.reward, "words": _words(verdict)})

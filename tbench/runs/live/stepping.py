@@ -193,7 +193,7 @@ class ReplyDecisions:
     @property
     def samples(self) -> tuple[DraftSeen, ...]:
         """Candidate replies in the order in which they came."""
-        if self._waiting is None:
+        if self._waiting is None or self._waiting.decision.done():
             return ()
         draft, chosen = self._waiting.draft, self._waiting.chosen
         return tuple(

@@ -34,7 +34,7 @@ def test_steps_are_shown_with_what_was_thought_typed_and_seen(tmp_path: Path) ->
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert "step 1 of 3: model 1.5 s, commands 0.2 s, exit 0, 1,000 + 50 tokens" in lines
-    assert lines[lines.index("  thought 1") + 1] == "  > seq 40"
+    assert lines[lines.index("  thought 1") :][1:3] == ["  content 1", "  > seq 40"]
     assert "  | … 28 lines …" in lines
     assert "  warning: odd: so" in lines
     assert "  format error: no_json" in lines
@@ -128,6 +128,7 @@ def test_why_tells_tests_limits_form_signs_and_the_last_steps_on_one_screen(tmp_
         "",
         f"tbench show {trial} --step 3",
         f"tbench blame {trial}",
+        f"tbench fork {trial} --at-step 3 --debug",
     ]
 
 
@@ -189,3 +190,9 @@ def test_why_names_the_parser_that_a_server_lacks(tmp_path: Path) -> None:
     said = tbench("why", write_trial(tmp_path / "run", steps)).stdout
     assert "start the server with this model's --reasoning-parser" in said
     assert "start the server with this model's --tool-call-parser" in said
+
+
+def test_a_run_is_not_one_trial_to_debug(tmp_path: Path) -> None:
+    trial = write_trial(tmp_path / "run", [a_step(1)], verifier=PYTEST)
+    done = tbench("why", str(Path(trial).parents[1]), "--debug")
+    assert done.returncode == 2 and "write RUN/TASK/SEED" in done.stderr

@@ -63,7 +63,7 @@ def test_each_key_is_a_command_of_the_socket(run: FakeRun) -> None:
         user.press("q")
         assert user.ends() == 0
     assert run.asks("step") == [{"count": 1}] * 2
-    assert run.asks("run") == [{"to_step": 5, "until_text": None}, {"to_step": None, "until_text": "ready>"}]
+    assert [(each["to_step"], each["until_text"]) for each in run.asks("run")] == [(5, None), (None, "ready>")]
     assert run.asks("edit") == [{"text": "other\nlines"}]
     assert run.asks("drop") == [{"why": "not now"}]
     assert [each["number"] for each in run.asks("sample")] == [3, 2]

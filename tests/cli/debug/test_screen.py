@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tbench.cli.debug.keys import LineEditor
-from tbench.cli.debug.panes import PaneState, Question
+from tbench.cli.debug.panes import PaneState, Question, file_lines
 from tbench.cli.debug.screen import render_screen
 from tbench.control.wire import DebugState, DraftSeen, Screen, StepSeen, VerdictSeen
 
@@ -31,7 +31,7 @@ def a_draft(step: int = 3, **more: object) -> DraftSeen:
 
 
 def shown(columns: int = 80, rows: int = 24, **more: object) -> PaneState:
-    steps = (StepSeen(index=1, reasoning="look first", actions=("ls\n",), exit_code=0, warnings=("odd: yes",)),)
+    steps = (StepSeen(index=1, thoughts=("look first",), actions=("ls\n",), exit_code=0, warnings=("odd: yes",)),)
     state = PaneState("task/0", columns, rows, screen=a_screen())
     values = {"version": 1, "waits_for": "decision", "step": 3, "steps": steps, "draft": a_draft(), **more}
     state.update(DebugState.model_validate(values))
@@ -45,7 +45,7 @@ def lines_of(state: PaneState) -> list[str]:
 @pytest.mark.parametrize("size", [(80, 24), (120, 30), (200, 60), (40, 10), (39, 10), (1, 1)])
 @pytest.mark.parametrize("pane", ["terminal", "steps", "samples"])
 def test_every_line_has_the_width_of_the_screen(size: tuple[int, int], pane: str) -> None:
-    state = shown(*size, samples=[a_draft(), a_draft(chosen=False, actions=[HOSTILE], reasoning=HOSTILE)])
+    state = shown(*size, samples=[a_draft(), a_draft(chosen=False, actions=[HOSTILE], thoughts=[HOSTILE])])
     state.pane = pane  # type: ignore[assignment]
     state.screen = a_screen(line=f"\x1b[32m{HOSTILE}")
     lines = lines_of(state)
@@ -110,3 +110,19 @@ def test_the_cursor_of_what_is_written_is_on_the_screen(text: str, at: int) -> N
     assert 0 <= found.cursor.column < 80
     assert 16 <= found.cursor.row < 24
     assert len(found.lines) == 24
+
+
+def test_a_verdict_shows_its_failed_tests_where_the_steps_are_and_files_are_below_their_step() -> None:
+    verdict = {"step": 3, "state": "done", "reward": 0.0, "tests": 2, "failures": 1}
+    verdict["failed"] = [{"name": "test_sum", "error": [f"assert 3 == 4 {HOSTILE}"]}]
+    state = shown(verdicts=[verdict])
+    assert state.pane == "steps"
+    lines = [line.rstrip() for line in lines_of(state)]
+    assert lines[lines.index("verify at 3: reward 0, 1 of 2 tests failed") + 1] == "  ✗ test_sum"
+    assert not any(char < " " for line in lines for char in line)
+    seen = StepSeen(index=1, files={"/a": "added", "/b\n": "removed"}, more_files=3)
+    assert list(file_lines(seen)) == ["+ /a", "- /b\\u000a", "… and 3 more files"]
+
+
+def test_a_stop_is_said() -> None:
+    assert shown(stopped="exit code 1 at step 2").message == "stopped: exit code 1 at step 2"

@@ -34,14 +34,16 @@ class Trial:
     """Decisions, and the calls that a trial gets from them."""
 
     def __init__(self) -> None:
-        self.screen, self.changed, self.touched, self.idling = "", asyncio.Event(), False, Resting()
-        self.decisions = ReplyDecisions(
-            self.idling, on_screen=self._screen, on_change=self._changed, on_touch=self._touched
-        )
+        self.stop, self.changed, self.touched, self.idling = "", asyncio.Event(), False, Resting()
+        self.decisions = ReplyDecisions(self.idling, on_change=self._changed, on_touch=self._touched)
         self.decisions.is_stepping = True
 
-    async def _screen(self) -> str:
-        return self.screen
+    async def begin(self) -> None:
+        if self.stop == "impossible":
+            raise UsageError(self.stop)
+
+    async def reached(self) -> str:
+        return self.stop
 
     def _changed(self) -> None:
         self.changed.set()
@@ -121,25 +123,39 @@ async def test_so_many_steps_are_done_and_then_one_waits() -> None:
     await fourth
 
 
-async def test_it_goes_on_to_a_step_until_a_text_and_to_the_end() -> None:
+async def test_it_goes_on_to_a_step_or_a_breakpoint_and_to_the_end() -> None:
     trial = Trial()
     first = await trial.asks(1)
     with pytest.raises(UsageError, match="is already at step 1"):
-        trial.decisions.run(to_step=1, until_text=None)
-    trial.decisions.run(to_step=3, until_text=None)
+        trial.decisions.run(to_step=1)
+    trial.decisions.run(to_step=3)
     await first
     assert (await trial.asks(2)).done()
     third = await trial.asks(3)
     assert not third.done()
-    trial.decisions.run(to_step=None, until_text="ready>")
+    trial.decisions.run(breakpoints=[trial])
     await third
     assert (await trial.asks(4)).done()
-    trial.screen = "the server\nready> "
+    trial.stop = "the server is ready"
     fifth = await trial.asks(5)
-    assert not fifth.done()
-    trial.decisions.run(to_step=None, until_text=None)
+    assert not fifth.done() and trial.decisions.stopped == "the server is ready"
+    trial.decisions.run()
     await fifth
+    assert trial.decisions.stopped == ""
     assert (await trial.asks(6)).done()
+
+
+async def test_a_reply_waits_again_if_its_breakpoint_is_impossible() -> None:
+    trial = Trial()
+    asking = await trial.asks(1)
+    trial.stop = "impossible"
+    trial.decisions.run(breakpoints=[trial])
+    assert trial.decisions.samples == ()
+    await asyncio.sleep(0)
+    assert not asking.done() and trial.decisions.stopped == "impossible"
+    await asyncio.sleep(0)
+    trial.decisions.step(1)
+    await asking
 
 
 async def test_an_edited_reply_is_followed_and_touches_the_trial() -> None:
