@@ -20,7 +20,7 @@ from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.scores.gate.verdict import GateVerdict, JudgedNight, Shift
 from tbench.storage.read_run import StoredRun, read_run
-from tbench.storage.run_files import CONFIG_NAME, NOTES_NAME, RESULTS_NAME, is_abandoned
+from tbench.storage.run_files import CONFIG_NAME, NOTES_NAME, RESULTS_NAME, is_abandoned, is_run
 
 # The gate's verdict on each run of a series at the time when it was the last one.
 
@@ -293,7 +293,8 @@ def gather(
     """Gather all runs below `roots` from the index; the runs of each of `lanes` form one series."""
     known = list(lanes)
     nights = {path.resolve(): night for lane in known for path, night in lane.nights.items()}
-    rows = history.runs(under=roots)
+    # Runs for debugging are in no overview of scores, but anybody who names one wants to see it.
+    rows = history.runs(under=roots, unscored=all(map(is_run, roots)))
     names = Counter(row.name for row in rows)
     runs = tuple(
         SiteRun(

@@ -411,7 +411,7 @@ def _last_steps(trial: StoredTrial) -> Iterator[str]:
     for step in trial.steps[-_STEPS:]:
         typed = " ⏎ ".join(line for action in step.actions for line in action.split("\n") if line)
         code = f" → exit {step.exit_code}" if step.exit_code is not None else ""
-        text = typed or step.format_error or f"typed nothing: {step.reply.content}"
+        text = typed or step.format_error or f"typed nothing: {' '.join(step_texts(step).thoughts)}"
         yield f"  {step.index:>3}  {click.style(_cut(text), fg='green')}{code}"
         seen = [line for line in step.observation.split("\n") if line.strip() and not _PROMPT.fullmatch(line)]
         if seen and typed:

@@ -376,6 +376,7 @@ def run_document(plan: RunPlan, tasks: TaskSet, backend: Backend, earlier: RunDo
         locked=plan.locked,
         seeds=plan.seeds,
         shard=plan.shard,
+        purpose=earlier.purpose if earlier else plan.purpose,
         created_at=earlier.created_at if earlier else now,
         resumed_at=(*earlier.resumed_at, now) if earlier else (),
         tbench_version=__version__,

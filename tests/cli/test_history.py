@@ -13,6 +13,8 @@ import pytest
 from run_trees import FIRST_NIGHT, a_result, write_run
 
 from tbench.cli import main
+from tbench.history.database import INDEX_NAME
+from tbench.history.index import RunHistory
 
 Here = Callable[..., tuple[int, str, str]]
 
@@ -131,3 +133,14 @@ def test_the_index_of_a_single_run_is_beside_it(history: Here, runs: Path) -> No
     assert history(runs / "night-0")[1].splitlines()[1].startswith("night-0")
     assert (runs / ".tbench-history.sqlite").is_file()
     assert not (runs / "night-0" / ".tbench-history.sqlite").exists()
+
+
+def test_runs_for_debugging_are_marked_and_in_no_table_of_scores(history: Here, runs: Path) -> None:
+    file = runs / "night-2" / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"purpose": "debug"}))
+    line = history(runs)[1].splitlines()[1]
+    assert line.startswith("night-2") and line.endswith("debug") and "%" not in line
+    assert "night-2" not in history(runs, "-t", "tidy-notes")[1]
+    with RunHistory.open(runs / INDEX_NAME) as opened:
+        assert {row.name for row in opened.runs()} == {"night-0", "night-1"}
+        assert {row.model for row in opened.models()} == {"m"}

@@ -271,7 +271,7 @@ def draft_pane(state: PaneState, room: Size) -> list[Text]:
         title = f"next: step {draft.step}{many}{asked}"
         actions = list(_actions(draft.actions, room.columns))
         reply = list(_reply_text(draft.thoughts, draft.error, room.columns))
-        lines = _cut(reply, max(1, room.rows - 1 - max(1, len(actions)))) + actions
+        lines = _cut(reply, max(2, room.rows - 1 - max(1, len(actions)))) + actions
     rule = Text(f"── {title} ", style="bold")
     rule.append("─" * (room.columns - cell_len(rule.plain)), style="not bold dim")
     return [rule, *fit_to_size(_cut(lines, room.rows - 1), Size(room.columns, room.rows - 1))]

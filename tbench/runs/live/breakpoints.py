@@ -93,7 +93,8 @@ class OnTest:
         shown = await self.judge()
         self.before = self._chosen(shown)
         if self.name and not self.before:
-            known = names_text(map(plain, (name for name in shown if name != REWARD))) or "none"
+            names = [name.rpartition("::")[2] for name in shown if name != REWARD]
+            known = names_text(map(plain, names)) or "none"
             raise UsageError(f"{plain(self.name)}: no test has this in its name; tests that ran now: {known}")
 
     def _chosen(self, shown: Mapping[str, str]) -> dict[str, str]:

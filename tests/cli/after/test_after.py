@@ -190,3 +190,9 @@ def test_why_names_the_parser_that_a_server_lacks(tmp_path: Path) -> None:
     said = tbench("why", write_trial(tmp_path / "run", steps)).stdout
     assert "start the server with this model's --reasoning-parser" in said
     assert "start the server with this model's --tool-call-parser" in said
+
+
+def test_a_run_is_not_one_trial_to_debug(tmp_path: Path) -> None:
+    trial = write_trial(tmp_path / "run", [a_step(1)], verifier=PYTEST)
+    done = tbench("why", str(Path(trial).parents[1]), "--debug")
+    assert done.returncode == 2 and "write RUN/TASK/SEED" in done.stderr

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tbench.cli.debug.keys import LineEditor
-from tbench.cli.debug.panes import PaneState, Question
+from tbench.cli.debug.panes import PaneState, Question, file_lines
 from tbench.cli.debug.screen import render_screen
 from tbench.control.wire import DebugState, DraftSeen, Screen, StepSeen, VerdictSeen
 
@@ -110,3 +110,19 @@ def test_the_cursor_of_what_is_written_is_on_the_screen(text: str, at: int) -> N
     assert 0 <= found.cursor.column < 80
     assert 16 <= found.cursor.row < 24
     assert len(found.lines) == 24
+
+
+def test_a_verdict_shows_its_failed_tests_where_the_steps_are_and_files_are_below_their_step() -> None:
+    verdict = {"step": 3, "state": "done", "reward": 0.0, "tests": 2, "failures": 1}
+    verdict["failed"] = [{"name": "test_sum", "error": [f"assert 3 == 4 {HOSTILE}"]}]
+    state = shown(verdicts=[verdict])
+    assert state.pane == "steps"
+    lines = [line.rstrip() for line in lines_of(state)]
+    assert lines[lines.index("verify at 3: reward 0, 1 of 2 tests failed") + 1] == "  ✗ test_sum"
+    assert not any(char < " " for line in lines for char in line)
+    seen = StepSeen(index=1, files={"/a": "added", "/b\n": "removed"}, more_files=3)
+    assert list(file_lines(seen)) == ["+ /a", "- /b\\u000a", "… and 3 more files"]
+
+
+def test_a_stop_is_said() -> None:
+    assert shown(stopped="exit code 1 at step 2").message == "stopped: exit code 1 at step 2"

@@ -181,3 +181,25 @@ def tbench(*words: str) -> str:
     done = subprocess.run([sys.executable, "-m", "tbench", *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+class Asker(User):
+    """Somebody who asks why a trial failed."""
+
+    program = ("-m", "tbench", "why")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)])
+def test_one_key_leads_from_why_to_the_step_in_a_debugger(endpoint: str, run: Path, size: tuple[int, int]) -> None:
+    command = [sys.executable, "-m", "tbench", "debug", TASK, "--base-url", endpoint, "-o", str(run), *SHARED]
+    done = subprocess.run([*command, "--do", "edit nonsense; run"], capture_output=True, text=True, timeout=120)
+    assert f"tbench why {run}/web-log-digest/0" in done.stdout, done.stderr
+    with Asker(f"{run}/web-log-digest/0", size=size) as user:
+        user.sees("d debugs it")
+        user.press("d", "next: step 1")
+        user.press("\x03")
+        assert user.ends() == 130
+    with Asker(f"{run}/web-log-digest/0", size=size) as user:
+        user.sees("d debugs it")
+        user.press("x")
+        assert user.child.wait() == 0
