@@ -206,7 +206,7 @@ _HEADINGS = {
 _EPILOG = (
     "-h, --help after a command shows its options; --version prints the version. Exit codes: 0 finished, 1 a bug in "
     "tbench, 2 something to fix (an option, a task, or the machine), 3 coverage below --min-coverage or no verdict, "
-    "4 the endpoint is down, 5 alarm of the nightly gate, 130 interrupted"
+    "4 the endpoint is down, 5 alarm of the nightly gate, 6 stopped as planned, 130 interrupted"
 )
 
 
