@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from harness.checkpoint import Conversation
 from tbench.agents.trial_agent import SaysWhyAnew, TrialAgent
@@ -26,13 +27,13 @@ SEVERAL_STEPS = "the verdicts of earlier steps are in memory"
 """Why a trial of a task with several steps begins anew."""
 
 
-def why_anew(task: Task | None, agent: TrialAgent, note: UnderWay) -> str:
+def why_anew(task: Task | None, agent: TrialAgent, phase: Literal["agent", "verifier"]) -> str:
     """Return why a trial begins anew after a cut; empty if it can go on."""
     if task is None:
         return "its task cannot be read"
     if task.steps:
         return SEVERAL_STEPS
-    if note.phase == "verifier":
+    if phase == "verifier":
         return ""
     return agent.why_anew if isinstance(agent, SaysWhyAnew) else f"the agent {agent.name} cannot go on"
 
@@ -60,7 +61,7 @@ def _with_cut(
     if (note := notes.get(plan.trial)) is None:
         return plan
     try:
-        if why := why_anew(plan.task, make_agent(), note):
+        if why := why_anew(plan.task, make_agent(), note.phase):
             raise ValueError(why)
         return replace(plan, attempt=note.attempt, cut=_read_cut(run, note))
     except (OSError, ValueError, UsageError) as error:

@@ -23,6 +23,7 @@ from tbench.errors import TrialError
 from tbench.events import Events, Phase, TrialFinished, TrialStep, TrialTaskStep, TrialVerdict
 from tbench.results import ErrorInfo, TrialResult
 from tbench.runs.control import ActiveAgent, TrialControl
+from tbench.runs.going_on import why_anew
 from tbench.runs.host import HostWatch, Observation
 from tbench.runs.preflight import why_not_runnable
 from tbench.runs.redaction import make_redactor
@@ -253,9 +254,9 @@ class Trial:
         """Write down how another process can go on with the trial from here."""
         plan, progress = self._plan, self._progress
         sandbox, rewind = self._sandbox, self._control.rewind_point
-        if not isinstance(sandbox, Survives | None) or part.task.step is not None or self._keep_cut_sec <= 0:
+        if not isinstance(sandbox, Survives | None) or self._keep_cut_sec <= 0 or (rewind and not rewind.goes_on):
             return
-        if rewind is not None and not rewind.goes_on:
+        if why_anew(plan.task, part.agent, phase):
             return
         note = UnderWay(
             trial=plan.trial,

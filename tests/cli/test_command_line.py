@@ -100,7 +100,7 @@ def test_help_says_every_sentence_to_its_end_and_what_exit_codes_mean() -> None:
     said = tbench("--help").stdout
     assert "..." not in said.replace("[ARGS]...", "")
     codes = re.findall(r"[:,] (\d+) \w", " ".join(said.partition("Exit codes")[2].split()))
-    assert codes == ["0", "1", "2", "3", "4", "5", "130"]
+    assert codes == ["0", "1", "2", "3", "4", "5", "6", "130"]
     for page in ("first-run", "reliability"):
         text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text().partition("\n## Exit codes\n")[2]
         assert re.findall(r"^\| (\d+) \|", text.partition("\n## ")[0], re.MULTILINE) == codes

@@ -19,6 +19,7 @@ from fault_server import FaultServer, answer, completion
 from results_on_disk import finals_in, results_in
 
 from harness.trajectory import Outcome, Trajectory
+from tbench import exit_codes
 from tbench.results import TrialResult
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.owner import LABEL_RUN, LABEL_TRIAL
@@ -128,7 +129,7 @@ def test_a_killed_run_is_taken_up_where_it_ended(live: LiveRun, make_task: MakeT
     assert (code, "this run is still going on" in said) == (2, True)
     resumed.send_signal(signal.SIGTERM)
     resumed.communicate(timeout=BOUND_SEC)
-    assert (resumed.returncode, live.status, live.containers) == (130, "interrupted", [])
+    assert (resumed.returncode, live.status, live.containers) == (exit_codes.STOPPED, "interrupted", [])
     assert {task for task, _ in live.finals} == {"alpha", "beta"}
 
 
