@@ -8,7 +8,7 @@ NIGHTS ?= runs/nights
 # Harbor needs Python 3.12 or newer.
 HARBOR_PYTHON ?= python3.12
 HARBOR_VENV ?= .venv-harbor
-HARBOR := harbor==0.25.0
+HARBOR := harbor==0.26.0
 
 .PHONY: demo test test-all lint browser docs mutants house bench bench-harbor pictures soak setup clean
 

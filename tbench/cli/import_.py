@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tbench.exchange.importing.common import Imported
 
 COMMANDS = {
-    "harbor": LazyCommand("tbench.cli.import_", "harbor", "Import jobs or trials of Harbor (0.6 to 0.25) as runs."),
+    "harbor": LazyCommand("tbench.cli.import_", "harbor", "Import jobs or trials of Harbor (0.6 to 0.26) as runs."),
     "results": LazyCommand(
         "tbench.cli.import_", "results", "Import plain results (task, seed, reward; JSONL or CSV) as a run."
     ),
@@ -84,7 +84,7 @@ def harbor(
     split: Literal["model"] | None,
     metric: str | None,
 ) -> None:
-    """Import jobs or trials of Harbor (0.6 to 0.25) as runs."""
+    """Import jobs or trials of Harbor (0.6 to 0.26) as runs."""
     from tbench.exchange.importing.common import ImportChoice
     from tbench.exchange.importing.harbor.job import import_harbor
 

@@ -1,4 +1,4 @@
-"""Export of runs as Harbor jobs, in the layout and with the records of version 0.25."""
+"""Export of runs as Harbor jobs, in the layout and with the records of version 0.26."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tbench.text import replace_unseen
 
 # Harbor's names for the ways in which a trial ends early
 #
-# Names and groups are from harbor/models/trial/error_policy.py (0.25). Other errors keep their names.
+# Names and groups are from harbor/models/trial/error_policy.py (0.26). Other errors keep their names.
 
 _OUTCOMES = {
     Outcome.AGENT_TIMEOUT: ("AgentTimeoutError", "the agent's time was over"),
@@ -73,7 +73,7 @@ def _traceback(directory: Path) -> str:
         return ""
 
 
-# Harbor's records of trials and jobs (harbor/models/trial/result.py and harbor/models/job/, 0.25)
+# Harbor's records of trials and jobs (harbor/models/trial/result.py and harbor/models/job/, 0.26)
 
 _LONGEST_TASK = 32
 _WITHOUT_DATASET = "adhoc"
@@ -119,6 +119,8 @@ def trial_record(trial: ExportedTrial, job: Path, job_id: uuid.UUID) -> Record:
         "agent_execution": None if steps else phases.next(result.timings.agent_sec),
         "verifier": None if steps else phases.next(result.timings.verifier_sec),
         "step_results": steps or None,
+        # A reward is never stored beside an error, and the outcomes that are exceptions leave it valid.
+        "reward_valid": result.reward is not None,
     }
 
 
@@ -275,6 +277,7 @@ def _evaluations(run: StoredRun, trials: Iterable[TrialResult]) -> Record:
 def _statistics(trials: Sequence[TrialResult]) -> Record:
     rewards: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     exceptions: defaultdict[str, list[str]] = defaultdict(list)
+    valid = [result.reward for result in trials if result.reward is not None]
     for result in trials:
         for name, number in (_rewards(result) or {"rewards": {}})["rewards"].items():
             rewards[name][str(number)].append(trial_name(result))
@@ -283,8 +286,8 @@ def _statistics(trials: Sequence[TrialResult]) -> Record:
     return {
         "n_trials": sum(result.reward is not None for result in trials),
         "n_errors": sum(map(len, exceptions.values())),
-        # In Harbor's mean, a trial without a reward counts 0.
-        "metrics": [{"mean": sum(result.reward or 0.0 for result in trials) / len(trials)}],
+        # Trials without a valid reward are not in Harbor's mean.
+        "metrics": [{"mean": sum(valid) / len(valid)}] if valid else [],
         "pass_at_k": {},
         "reward_stats": {name: dict(by_number) for name, by_number in rewards.items()},
         "exception_stats": dict(exceptions),

@@ -105,9 +105,12 @@ def mean_score(plan: ImportedPlan, results: Sequence[TrialResult]) -> float:
 
 
 def mean_lines(
-    plan: ImportedPlan, results: Sequence[TrialResult], mean: float, zeros: Sequence[TrialResult]
+    plan: ImportedPlan, results: Sequence[TrialResult], mean: float, zeros: Sequence[TrialResult], left_out: int = 0
 ) -> Iterator[str]:
-    """Compare Harbor's mean and tbench's score. `zeros`: results without a verdict that count 0 in Harbor's mean."""
+    """Compare Harbor's mean and tbench's score. `zeros`: results without a verdict that count 0 in Harbor's mean.
+
+    `left_out`: number of trials that Harbor's mean leaves out.
+    """
     here, stated = mean_score(plan, results), plan.reported_mean
     reported = "none in its result.json" if stated is None else f"its result.json: {stated:.6f}"
     yield f"mean by Harbor's rule {mean:.6f} ({reported}), score here {here:.6f}"
@@ -115,10 +118,13 @@ def mean_lines(
         yield "its result.json was computed from other trials than these"
     if abs(here - mean) > _SAME:
         lost = len(plan.tasks) * len(plan.seeds) - len(results)
-        yield (
-            f"they differ because {counted(lost, 'planned trial')} without a result count 0 here and are ignored "
-            "there, and because tasks have equal weight here, trials there"
-        )
+        reasons = []
+        if lost:
+            reasons.append(f"{counted(lost, 'planned trial')} without a result count 0 here and are ignored there")
+        if left_out:
+            reasons.append(f"{counted(left_out, 'trial')} without a valid reward count 0 here and are left out there")
+        reasons.append("tasks have equal weight here, trials there")
+        yield f"they differ because {'; '.join(reasons)}"
     if zeros:
         types = Counter(result.error.type for result in zeros if result.error is not None)
         why = names_text([f"{type_} {count}" for type_, count in types.most_common()])

@@ -347,6 +347,32 @@ def test_keys_of_a_later_version_are_let_through_and_said_once(job: Path) -> Non
     assert "unknown keys of result.json were ignored: colour, mood" in imported(job)[1].notes
 
 
+def test_an_invalid_reward_of_version_0_26_is_an_error_and_in_no_mean(tmp_path: Path) -> None:
+    job = tmp_path / "jobs" / "new"
+    beside = raised("VerifierTimeoutError") | {"policy": {"has_valid_reward": False}}
+    trial(job, result("a__1", "org/kept", {"reward": 1.0}) | {"reward_valid": True})
+    trial(job, result("b__1", "org/timeout", {"reward": 1.0}, exception_info=beside) | {"reward_valid": False})
+    trial(job, result("c__1", "org/none") | {"reward_valid": False})
+    finish(job, 1.0)
+    run, done = imported(job)
+    assert {each.task: each.reward for each in run.results} == {"kept": 1.0, "timeout": None, "none": None}
+    assert next(each.error.type for each in run.results if each.task == "timeout") == "verifier_timeout"
+    assert done.lines[1].startswith("mean by Harbor's rule 1.000000 (its result.json: 1.000000), score here 0.333333")
+    assert "2 trials without a valid reward count 0 here and are left out there" in done.lines[2]
+    assert not any("unknown keys" in note for note in done.notes)
+
+
+def test_a_job_that_was_cut_before_any_result_does_not_keep_its_folder_from_being_imported(
+    job: Path, tmp_path: Path
+) -> None:
+    (job.parent / "cut" / "a__1" / "agent").mkdir(parents=True)
+    (job.parent / "cut" / "config.json").write_text("{}")
+    (only,) = import_harbor([job.parent], tmp_path / "runs", ImportChoice())
+    assert any(note.startswith("left out: ") and "cut" in note for note in only.notes)
+    with pytest.raises(UsageError, match="no trial has a result"):
+        import_harbor([job.parent / "cut"], tmp_path / "other", ImportChoice())
+
+
 def test_links_are_not_followed(job: Path, tmp_path: Path) -> None:
     secret = write(tmp_path / "secret.txt", "hunter2")
     elsewhere = trial(tmp_path / "elsewhere", result("c__1", "c", {"reward": 1.0}))

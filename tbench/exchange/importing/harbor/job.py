@@ -48,8 +48,9 @@ from tbench.text import counted, names_text, visible_line
 
 # Harbor's mean of a job, computed by its rule and compared with the mean in the job's result.json
 #
-# The rule is from harbor/metrics/base.py: the mean over all finished trials, with 0 for those without a reward. If no
-# trial has several rewards, the only one counts whatever its name; otherwise each name has a mean, with 0 if missing.
+# The rule is from harbor/metrics/base.py: the mean over all finished trials, with 0 for those without a reward. From
+# version 0.26 on, trials whose reward is not valid are left out (harbor/job.py), as their records say. If no trial has
+# several rewards, the only one counts whatever its name; otherwise each name has a mean, with 0 if missing.
 
 _NO_DATASET = "adhoc"
 
@@ -69,8 +70,17 @@ def metric_that_counts(records: Iterable[HarborTrial], metric: str | None, where
 
 
 def mean_by_rule(records: Sequence[HarborTrial], metric: str | None) -> float:
-    """Return the mean reward of trials by Harbor's rule; `metric` is None if there is only one."""
-    return sum(value_by_rule(record.rewards, metric) for record in records) / len(records)
+    """Return the mean reward of trials by the rule of their version; 0 if none counts.
+
+    `metric` is None if there is only one.
+    """
+    values = [value_by_rule(record.rewards, metric) for record in records if counts(record)]
+    return sum(values) / max(1, len(values))
+
+
+def counts(record: HarborTrial) -> bool:
+    """Whether Harbor's mean is over this trial, too."""
+    return record.reward_valid is not False
 
 
 def value_by_rule(rewards: Mapping[str, Any] | None, metric: str | None) -> float:
@@ -87,7 +97,7 @@ def stated_mean(job: Mapping[str, Any], records: Sequence[HarborTrial], metric: 
     stats = job.get("stats")
     evals = stats.get("evals") if isinstance(stats, Mapping) else None
     by_key: dict[str, int] = {}
-    for record in records:
+    for record in filter(counts, records):
         by_key[_key(record)] = by_key.get(_key(record), 0) + 1
     total = 0.0
     for key, count in by_key.items():
@@ -95,7 +105,7 @@ def stated_mean(job: Mapping[str, Any], records: Sequence[HarborTrial], metric: 
         if stated is None:
             return None
         total += stated * count
-    return total / len(records)
+    return total / sum(by_key.values()) if by_key else None
 
 
 def _key(record: HarborTrial) -> str:
@@ -200,13 +210,25 @@ class JobImport:
         return [
             result
             for result, rewards in zip(self.results, found, strict=True)
-            if result.reward is None and rewards and value_by_rule(rewards, self.metric) == 0
+            if result.reward is None
+            and rewards
+            and value_by_rule(rewards, self.metric) == 0
+            and counts(self.trials[result.task, result.seed].record)
         ]
+
+    @property
+    def left_out(self) -> int:
+        """Number of trials that Harbor's mean leaves out."""
+        return sum(not counts(found.record) for found in self.trials.values())
 
     def as_new_run(self, directory: Path) -> NewRun:
         """Return the run to write, named after its directory."""
         self.plan = self.plan.model_copy(update={"run": directory.resolve().name})
         return NewRun(directory, self.plan, self.write)
+
+
+class NoResults(UsageError):
+    """A job was cut before its first trial had a result."""
 
 
 def read_job(place: JobPlace, choice: ImportChoice, metric: str | None) -> list[JobImport]:
@@ -257,7 +279,7 @@ def _read_trials(job: Job, notes: list[str]) -> tuple[list[FoundTrial], list[Pat
             cut[directory] = f"{directory.name}/{RESULT} {problem}"
     why = next(iter(cut.values()), "")
     if not found:
-        raise UsageError(f"{job.where}: no trial has a result: {why}")
+        raise NoResults(f"{job.where}: no trial has a result: {why}")
     if cut:
         other = f", and {len(cut) - 1} more" if len(cut) > 1 else ""
         notes.append(f"{counted(len(cut), 'trial')} without a result: {why}{other}")
@@ -289,7 +311,7 @@ def _make_import(
     is_whole: bool,
 ) -> JobImport:
     records = [each.record for each in found]
-    counts = metric_that_counts(records, metric, job.where)
+    named = metric_that_counts(records, metric, job.where)
     tasks = trials_by_task(found, job.where)
     trials = {(task, seed): each for task, of_task in tasks.items() for seed, each in enumerate(of_task)}
     planned = planned_trials(job, tasks, cut, notes) if is_whole else Counter(dict.fromkeys(tasks, 1))
@@ -300,7 +322,7 @@ def _make_import(
     settings, differing = common(recorded_settings(record.config) for record in records)
     if differing:
         notes.append(f"settings that differ between trials were ignored: {visible_line(names_text(differing))}")
-    stated = stated_mean(job.result, records, counts)
+    stated = stated_mean(job.result, records, named)
     _note_lost_trials(job, found, cut, notes, is_whole=is_whole)
     first = min(found, key=lambda each: each.order)
     plan = ImportedPlan(
@@ -315,10 +337,10 @@ def _make_import(
         status="interrupted" if cut or _is_unfinished(job) else "finished",
         created_at=_time(first.record.started_at),  # the job's times have no time zone
         ended_at=_time(_last_end(found)) or None,
-        settings=settings if counts is None else {**settings, "metric": counts},
+        settings=settings if named is None else {**settings, "metric": named},
         reported_mean=stated,
     )
-    return JobImport(plan, trials, counts, notes, mean_by_rule(records, counts))
+    return JobImport(plan, trials, named, notes, mean_by_rule(records, named))
 
 
 def _attempts(job: Job) -> int:
@@ -374,12 +396,20 @@ def import_harbor(
     `output` is the run directory or, for several runs, their parent; by default `runs/`. `metric` is the reward that
     counts, if there are several. Raises UsageError; then nothing was written.
     """
-    runs = [each for job in find_jobs(paths) for each in read_job(job, choice, metric)]
+    runs, cut = list[JobImport](), list[NoResults]()
+    for job in find_jobs(paths):
+        try:
+            runs += read_job(job, choice, metric)
+        except NoResults as why:
+            cut.append(why)
+    if not runs:
+        raise cut[0]
+    runs[-1].notes += (f"left out: {why}" for why in cut)
     places = directories([each.plan.run for each in runs], output)
     write_runs([each.as_new_run(place) for each, place in zip(runs, places, strict=True)])
     return [_report(each, place) for each, place in zip(runs, places, strict=True)]
 
 
 def _report(run: JobImport, directory: Path) -> Imported:
-    lines = [size_line(run.plan, run.results), *mean_lines(run.plan, run.results, run.mean, run.zeros)]
+    lines = [size_line(run.plan, run.results), *mean_lines(run.plan, run.results, run.mean, run.zeros, run.left_out)]
     return Imported(directory, tuple(lines), tuple(run.notes))

@@ -76,7 +76,7 @@ def planned_trials(
 
 
 def _locked_trial_counts(job: Job) -> Counter[str]:
-    """Return the number of trials by task in the job's lock (0.25), if it has only one agent."""
+    """Return the number of trials by task in the job's lock (0.25 and later), if it has only one agent."""
     trials = [each for each in _list(job.lock.get("trials")) if isinstance(each, dict)]
     if len({str(each.get("agent")) for each in trials}) > 1:
         return Counter()

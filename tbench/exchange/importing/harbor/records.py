@@ -1,4 +1,4 @@
-"""Files of Harbor jobs: how to find them below a directory, and the schema of result.json in versions 0.6 to 0.25.
+"""Files of Harbor jobs: how to find them below a directory, and the schema of result.json in versions 0.6 to 0.26.
 
 Additional keys are accepted, so that later versions can be read, too. The schema follows harbor/models/trial/result.py,
 agent/context.py and verifier/result.py.
@@ -52,6 +52,8 @@ class Raised(HarborRecord):
     exception_type: str
     exception_message: str = ""
     exception_traceback: Any = None
+    policy: Any = None
+    policy_override: Any = None
     occurred_at: Any = None
 
 
@@ -122,6 +124,8 @@ class HarborTrial(HarborRecord):
     agent_execution: Span | None = None
     verifier: Span | None = None
     step_results: tuple[StepRecord, ...] | None = None
+    reward_valid: bool | None = None
+    """Whether its reward counts; None before version 0.26, whose rule is that every trial counts."""
 
     @property
     def model(self) -> str | None:

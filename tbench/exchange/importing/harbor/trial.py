@@ -131,7 +131,7 @@ class FoundTrial:
 
     @property
     def task_digest(self) -> str | None:
-        """Hash of the task's content from the lock (0.25), if any, which equals tbench's."""
+        """Hash of the task's content from the lock (0.25 and later), if any, which equals tbench's."""
         return locked_digest((object_or_none(self.directory / LOCK) or {}).get("task"))
 
 

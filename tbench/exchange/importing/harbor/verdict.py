@@ -17,7 +17,7 @@ from tbench.verifier_logs import Logs, last_line, tests_ran, tool_failure
 
 # Meaning of Harbor's exceptions: an outcome of the agent, or an error that prevented the verdict
 #
-# Names and groups are from harbor/models/trial/error_policy.py (0.25).
+# Names and groups are from harbor/models/trial/error_policy.py (0.26).
 
 OUTCOMES = {
     "AgentTimeoutError": Outcome.AGENT_TIMEOUT,
@@ -132,6 +132,8 @@ def judge(record: HarborTrial | StepRecord, raised: Raised | None, metric: str |
     metrics, reward, problem = _read_rewards(rewards, metric)
     if reward == 0.0:
         problem = _why_zero_is_void(record, raised, logs)
+    if reward is not None and isinstance(record, HarborTrial) and record.reward_valid is False:
+        problem = problem or _why_invalid(record, raised)
     if reward is None or problem is not None:
         error_ = problem if rewards else _why_no_reward(record, raised)
         return HarborVerdict(None, metrics, outcome, error_, out_of_memory=is_out_of_memory(raised))
@@ -180,6 +182,15 @@ def _why_zero_is_void(record: HarborTrial | StepRecord, raised: Raised | None, l
     if failure is None or tests_ran(logs) or not _CALLS_PYTEST.search(logs.get("stdout.txt", b"")):
         return None
     return error("verifier_never_ran", f"the reward is 0 but no test ran: {failure}; {last_line(logs)}")
+
+
+def _why_invalid(record: HarborTrial, raised: Raised | None) -> ErrorInfo:
+    steps = [step for step in record.step_results or () if step.exception_info is not None]
+    if raised is not None:
+        return convert_error(raised, record)
+    if steps and steps[0].exception_info is not None:
+        return convert_error(steps[0].exception_info, steps[0])
+    return error("verifier_failed", "Harbor's record says that the reward is not valid")
 
 
 def _why_no_reward(record: HarborTrial | StepRecord, raised: Raised | None) -> ErrorInfo:
