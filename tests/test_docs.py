@@ -36,7 +36,7 @@ from tbench.history.database import make_tables
 from tbench.nightly.configuration import read_benchmark
 from tbench.origin import DatasetOrigin
 from tbench.results import WEAK_SIGNALS, ErrorInfo, HostSample, Integrity, TaskStepResult, Timings, TrialResult
-from tbench.sandbox.docker import owner
+from tbench.sandbox import owner
 from tbench.scores.final_results import Pressure
 from tbench.scores.summary import Cell, Counts, ErrorGroup, Score, Summary, TaskRow, TimeSplit, UnreachedSteps
 from tbench.tasks.sources import read_tasks

@@ -16,7 +16,8 @@ from tbench.errors import UsageError
 from tbench.fleet.ray import actor, channel, guard
 from tbench.fleet.ray.actor import MIN_FREE_MB, NodeActor, disk_problem, engine_address
 from tbench.fleet.ray.cluster import require_address, with_advice
-from tbench.sandbox.docker import discovery, owner
+from tbench.sandbox import owner
+from tbench.sandbox.docker import discovery
 from tbench.sandbox.docker.discovery import DEFAULT, find_engine
 
 
