@@ -208,8 +208,8 @@ def a_run_is_spoken_to(reader: Reader, folder: Path, slow_demo: DemoEndpoint) ->
 def a_trial_is_read(reader: Reader, folder: Path) -> None:
     put = {"runs/NAME/TASK/SEED2": "runs/spoken/tidy-notes/0", TRIAL: "runs/first/tidy-notes/0"}
     assert "passed, reward 1" in reader.runs(reader.reads(f"tbench why {TRIAL}", **put))
-    grep = reader.reads(f'tbench show {TRIAL} --grep "Traceback|No such file"', **put)
-    assert "step 1 of 5" in reader.runs([word.replace("Traceback|No such file", "jam.md") for word in grep])
+    grep = reader.reads(f'tbench show {TRIAL} --grep "error|No such file"', **put)
+    assert "step 1 of 5" in reader.runs([word.replace("error|No such file", "jam.md") for word in grep])
     assert "screen at its end:" in reader.runs(reader.reads(f"tbench show {TRIAL} --step 3", **put))
     attaches([*reader.reads(f"tbench play {TRIAL} --from-step 3", **put), "--speed", "9"], folder, leaves="")
     said = reader.runs(reader.reads("tbench diff runs/NAME/TASK/SEED runs/NAME/TASK/SEED2", **put))

@@ -106,7 +106,7 @@ class Reader:
         line = self.fills_in(each.line)
         self._lay_out(line)
         process = subprocess.Popen(
-            ["bash", "-c", f"exec {line}" if each.is_server else line],
+            ["env", "--default-signal=INT", "bash", "-c", f"exec {line}" if each.is_server else line],
             cwd=self.home, env=self._environ, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip

@@ -39,7 +39,7 @@ def test_the_notebook_sized_example_runs(
     exec(compile(code.replace("http://localhost:8000/v1", demo.base_url), str(page), "exec"), {"__name__": "example"})
     said = capsys.readouterr().out
     assert len(re.findall(r"^\S+ [01]\.0 \w+$", said, re.MULTILINE)) == 3
-    assert "->" in said and "mean=" in said
+    assert "->" in said and "\nscore " in said
     assert tbench.read_run(tmp_path / "runs" / "from-python").planned_tasks
 
 
