@@ -56,7 +56,7 @@ def test_two_people_debug_a_trial_of_which_one_is_the_host(endpoint: str, run: P
             guest.press("Q")
             assert guest.ends() == 0
         host.press("v", "verify at 2: reward 0")
-        host.press("dNo, look again.\r", "the reply of step 2 is discarded")
+        host.press("dNo, look again.\r", "next: step 3")
         host.press("g", "ended: submitted")
         host.sees("│.*model 0")
         host.press("q")
