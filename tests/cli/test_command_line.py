@@ -108,7 +108,7 @@ def test_help_says_every_sentence_to_its_end_and_what_exit_codes_mean() -> None:
 
 def test_the_list_of_commands_fits_one_screen_with_each_of_them_on_one_line_below_a_heading() -> None:
     said = tbench("--help", COLUMNS="80").stdout.splitlines()
-    assert len(said) <= 57 and max(map(len, said)) <= 80
+    assert len(said) <= 58 and max(map(len, said)) <= 80
     listed = [name for names in app.headings.values() for name in names]
     assert sorted(listed) == sorted(app.table) and len(listed) == len(set(listed))
     rows = said[4 : 4 + len(listed)]
