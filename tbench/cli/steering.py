@@ -202,7 +202,7 @@ def abort(where: str) -> None:
 @click.command(cls=TbenchCommand)
 @run_or_trial_argument
 def stop(where: str | None) -> None:
-    """Stop a run, and keep its running trials for tbench resume."""
+    """Stop a run and keep its trials for tbench resume."""
     from tbench.control.wire import Stop
 
     run, trial = run_and_trial(where)

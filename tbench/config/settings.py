@@ -462,17 +462,16 @@ class ScheduleConfig(Frozen):
     """Start no further trial while the load per CPU is above this. It is the average over one minute."""
 
     go_on: GoOn = "exact"
-    """What a trial does after a cut if its container is gone: the recorded replies are followed again in a new one, and
-    the model is asked from there on. If its terminal then shows something else, `exact` begins the trial anew, and
-    `replay` goes on with a mark; `anew` always begins anew."""
+    """If the container of a cut trial is gone, its replies are followed again in a new one. If that differs, `exact`
+    begins anew, and `replay` goes on; `anew` always begins anew."""
     stop_after: Annotated[str | None, AfterValidator(validate_duration), Option(("--for",), metavar="TIME")] = None
-    """Stop the run after a time such as 8h; its running trials can go on with `tbench resume`."""
+    """Stop after a time such as 8h; `tbench resume` goes on."""
     stop_at: Annotated[str | None, AfterValidator(validate_time), Option(("--until",), metavar="HH:MM")] = None
-    """Stop the run at a time of day, such as 06:00, in the same way."""
+    """Stop at a time of day."""
     count_differing: bool = False
-    """Count trials whose replay after a cut differs (--go-on replay)."""
+    """Count trials whose replay differs."""
     keep_cut: Annotated[str, AfterValidator(validate_duration), Option(metavar="TIME")] = "24h"
-    """Time for which the containers of a run are kept after a cut, such as 90m or 24h; 0 removes them."""
+    """Keep the containers of cut trials so long; 0: not."""
 
     @model_validator(mode="after")
     def _retries_agree(self) -> ScheduleConfig:

@@ -38,6 +38,9 @@ def another_value(setting: Setting) -> Any:
         "sandbox.ray": None,  # it excludes engines
         "sandbox.network_pool": "10.99.0.0/16",
         "sandbox.container_proxy": "http://10.1.2.3:3128",
+        "schedule.stop_after": "8h",
+        "schedule.stop_at": "06:00",
+        "schedule.keep_cut": "90m",
         "schedule.retry_only": ("sandbox_lost",),
         "schedule.retry_never": ("terminal_failed",),
         "model.endpoints": ({"base_url": "http://a/v1", "weight": 2.0}, {"base_url": "http://b/v1"}),

@@ -134,7 +134,7 @@ def test_an_interrupted_trial_leaves_nothing(cut: Any) -> None:
 
 
 def test_only_one_process_goes_on(cut: Any) -> None:
-    run = cut()
+    run = cut(sleep_sec=25)
     run.start()
     run.end(asked(run, 4))
     first = run.start()
