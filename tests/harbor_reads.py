@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from harbor.metrics.mean import Mean
 from harbor.models.job.config import JobConfig
 from harbor.models.job.result import JobResult, JobStats
 from harbor.models.trial.config import TrialConfig
@@ -40,10 +41,13 @@ def read_job(jobs: Path, name: str) -> dict:
             names.sort()
         for names in evaluation["exception_stats"].values():
             names.sort()
+    valid = [trial.verifier_result.rewards for trial in trials if trial.reward_valid]
+    by_harbor = [Mean().compute(valid)] if valid else []
     differing = [key for key in theirs if mine[key] != theirs[key] and key != "n_retries"]
     return {
         "trials": {trial.trial_name: trial.reward_valid for trial in trials},
-        "causes": sorted(str(trial.failure_cause) for trial in trials if trial.failure_cause),
+        "metrics": [each.metrics for each in stated.stats.evals.values()],
+        "by_harbor": [by_harbor],
         "stats_that_harbor_counts_otherwise": differing,
         "problems": [each for file in sorted(job.rglob("agent/trajectory*.json")) for each in problems_of(file)],
         "trajectories": len(list(job.rglob("agent/trajectory.json"))),

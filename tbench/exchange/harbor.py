@@ -163,7 +163,7 @@ def job_record(run: StoredRun, job_id: uuid.UUID, trials: Sequence[TrialResult])
     started_at = min((result.started_at for result in trials), key=_timestamp).isoformat()
     finished_at = max((result.finished_at for result in trials), key=_timestamp).isoformat()
     planned = max(len(trials), len(run.planned_tasks) * len(run.planned_seeds))
-    failed = [result for result in trials if _exception_type(result)]
+    failed = [result for result in trials if _exception_types(result)]
     usage = sum((result.usage for result in trials), Usage())
     return {
         "id": str(job_id),
@@ -260,9 +260,11 @@ def _hashes(run: StoredRun) -> Mapping[str, str | None]:
     return {} if run.document is None else {task.name: task.hash for task in run.document.tasks}
 
 
-def _exception_type(result: TrialResult) -> str:
-    found = exception_info(result, result.finished_at, Path())
-    return "" if found is None else str(found["exception_type"])
+def _exception_types(result: TrialResult) -> list[str]:
+    """Return the types of a trial's exceptions, which are those of its steps if it has any."""
+    ended: Sequence[TrialResult | TaskStepResult] = [step for step in result.task_steps if step.begun] or [result]
+    found = (exception_info(each, result.finished_at, Path()) for each in ended)
+    return sorted({str(each["exception_type"]) for each in found if each is not None})
 
 
 def _evaluations(run: StoredRun, trials: Iterable[TrialResult]) -> Record:
@@ -277,21 +279,27 @@ def _evaluations(run: StoredRun, trials: Iterable[TrialResult]) -> Record:
 def _statistics(trials: Sequence[TrialResult]) -> Record:
     rewards: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     exceptions: defaultdict[str, list[str]] = defaultdict(list)
-    valid = [result.reward for result in trials if result.reward is not None]
+    valid = [found["rewards"] for found in map(_rewards, trials) if found is not None]
     for result in trials:
         for name, number in (_rewards(result) or {"rewards": {}})["rewards"].items():
             rewards[name][str(number)].append(trial_name(result))
-        if type_ := _exception_type(result):
+        for type_ in _exception_types(result):
             exceptions[type_].append(trial_name(result))
     return {
         "n_trials": sum(result.reward is not None for result in trials),
-        "n_errors": sum(map(len, exceptions.values())),
-        # Trials without a valid reward are not in Harbor's mean.
-        "metrics": [{"mean": sum(valid) / len(valid)}] if valid else [],
+        "n_errors": len({name for names in exceptions.values() for name in names}),
+        "metrics": [_means(valid)] if valid else [],
         "pass_at_k": {},
         "reward_stats": {name: dict(by_number) for name, by_number in rewards.items()},
         "exception_stats": dict(exceptions),
     }
+
+
+def _means(valid: Sequence[Mapping[str, float]]) -> Record:
+    """Return Harbor's means over valid rewards: `mean`, or if there are several by name, one for each, 0 if missing."""
+    names = dict.fromkeys(name for rewards in valid for name in rewards)
+    means = {name: sum(rewards.get(name, 0.0) for rewards in valid) / len(valid) for name in names}
+    return means if len(means) > 1 else {"mean": next(iter(means.values()))}
 
 
 def _timestamp(time: datetime) -> float:
