@@ -230,8 +230,8 @@ class OciContainer(BaseContainer[SandboxRecipe]):
                              origin=Origin("put_archive", self.is_fresh, ran=True))  # fmt: skip
 
     async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
-        listing = f"{BUSYBOX} find . -type f | {BUSYBOX} sort"
-        script = f'cd "$SOURCE" 2>/dev/null || exit 0; {listing} | {BUSYBOX} tar -c -f - -T -'
+        listing = f"{BUSYBOX} find . -type f -print0 | {BUSYBOX} sort -z"
+        script = f'cd "$SOURCE" 2>/dev/null || exit 0; {listing} | {BUSYBOX} xargs -0 -r {BUSYBOX} tar -c -f -'
         with tempfile.TemporaryFile() as sink:
             ended = await self.stream(
                 script, timeout_sec=_PUT_SEC, user="root", sink=sink, limit_bytes=2 * limit_bytes + _LOG_BYTES,
