@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tbench import exit_codes
-from tbench.cli.common import sandbox_config
+from tbench.cli.common import engines_option, sandbox_config
 from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
 from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE
 from tbench.cli.printing import print_line
@@ -63,6 +63,8 @@ def task() -> None:
 # `tbench task new`
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_CALLS = 8
+"""Calls to an engine at once."""
 
 
 @click.command(cls=TbenchCommand)
@@ -145,6 +147,7 @@ def _sandbox_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option("--cap-add", metavar="CAP", multiple=True, help="Add this Linux capability; repeatable.")(
         command
     )
+    command = engines_option(command)
     about = "Let the task read this variable of the environment; repeatable."
     command = click.option("--allow-env", metavar="VAR", multiple=True, help=about)(command)
     about = "The sandbox's proxy, if it has a network."
@@ -159,9 +162,10 @@ def task_shell(name: str, **given: Any) -> None:
     """Open a shell like the task's agent gets; when you leave it, the verifier runs, and you can return."""
     from tbench.cli.interactive import shell_session
     from tbench.cli.interruption import run_interruptibly
-    from tbench.sandbox.docker.backend import DockerBackend
+    from tbench.fleet.engines import connect_backend
 
-    run_interruptibly(shell_session(DockerBackend.connect, name, True, sandbox_config(given), returns=True))
+    config = sandbox_config(given)
+    run_interruptibly(shell_session(connect_backend(config, _CALLS), name, True, config, returns=True))
 
 
 @click.command("solve", cls=TbenchCommand)
@@ -170,9 +174,10 @@ def solve(name: str, **given: Any) -> None:
     """Run a task's solution, showing its output, then the verifier; exit with 2 if it does not pass."""
     from tbench.cli.interactive import run_solution
     from tbench.cli.interruption import run_interruptibly
-    from tbench.sandbox.docker.backend import DockerBackend
+    from tbench.fleet.engines import connect_backend
 
-    if run_interruptibly(run_solution(DockerBackend.connect, name, sandbox_config(given))) < 1:
+    config = sandbox_config(given)
+    if run_interruptibly(run_solution(connect_backend(config, _CALLS), name, config)) < 1:
         raise click.exceptions.Exit(exit_codes.USAGE)
 
 
@@ -182,11 +187,17 @@ def verify(name: str, **given: Any) -> None:
     """Verify a copy of an open `tbench task shell`, which is left undisturbed; exit with 2 if it does not pass."""
     from tbench.cli.interactive import verify_open_shell
     from tbench.cli.interruption import run_interruptibly
-    from tbench.sandbox.docker.backend import DockerBackend
+    from tbench.fleet.engines import connect_backend, store_of
     from tbench.sandbox.docker.engine import Engine
+    from tbench.sandbox.oci.store import read_states
     from tbench.sandbox.owner import LABEL_TRIAL
 
+    config = sandbox_config(given)
+
     def container(trial: str) -> str | None:
+        if (store := store_of(config)) is not None:
+            of_trial = (each for each, state in read_states(store) if state and state.labels[LABEL_TRIAL] == trial)
+            return next((each.name for each in of_trial), None)
         engine = Engine.connect(1)
         try:
             found = engine.api.containers(filters={"label": f"{LABEL_TRIAL}={trial}"})
@@ -194,7 +205,7 @@ def verify(name: str, **given: Any) -> None:
             engine.close()
         return found[0]["Id"] if found else None
 
-    if run_interruptibly(verify_open_shell(DockerBackend.connect, name, sandbox_config(given), container)) < 1:
+    if run_interruptibly(verify_open_shell(connect_backend(config, _CALLS), name, config, container)) < 1:
         raise click.exceptions.Exit(exit_codes.USAGE)
 
 
@@ -215,6 +226,7 @@ def verify(name: str, **given: Any) -> None:
     multiple=True,
     help="Let the task read this variable of the environment; repeatable.",
 )
+@engines_option
 @click.option("--cap-add", metavar="CAP", multiple=True, help="Add this Linux capability; repeatable.")
 @click.option("--container-proxy", metavar="inherit|none|URL", help="The sandbox's proxy, if it has a network.")
 @click.option("--verify/--no-verify", default=True, help="Run the verifier when you leave the shell.")
@@ -222,6 +234,7 @@ def shell(task: str, verify: bool, **given: Any) -> None:
     """Open a shell in a task's sandbox: the verifier runs when you leave it."""
     from tbench.cli.interactive import shell_session
     from tbench.cli.interruption import run_interruptibly
-    from tbench.sandbox.docker.backend import DockerBackend
+    from tbench.fleet.engines import connect_backend
 
-    run_interruptibly(shell_session(DockerBackend.connect, task, verify, sandbox_config(given)))
+    config = sandbox_config(given)
+    run_interruptibly(shell_session(connect_backend(config, _CALLS), task, verify, config))

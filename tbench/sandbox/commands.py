@@ -131,8 +131,10 @@ class Commands(ABC):
         """
 
     @abstractmethod
-    async def tty(self, argv: Sequence[str], environment: Mapping[str, str], *, user: str, workdir: str) -> TtyStream:
-        """Start a command on a new terminal. Raises TrialError as `open` does."""
+    async def tty(
+        self, argv: Sequence[str], environment: Mapping[str, str], *, user: str, workdir: str, size: tuple[int, int]
+    ) -> TtyStream:
+        """Start a command on a new terminal of `size` (rows, columns). Raises TrialError as `open` does."""
 
     @abstractmethod
     async def _exit_code(self, stream: OutputStream) -> int | None:

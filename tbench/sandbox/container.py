@@ -170,9 +170,8 @@ class BaseContainer(ABC, Generic[RecipeType]):
     ) -> TtyStream:
         user = user or self._agent_user or ""
         environment = {**self._proxy_of_phase, **environment}
-        tty = await self._commands.tty(argv, environment, user=user, workdir=self.workdir)
-        await tty.resize(rows, columns)
-        return tty
+        size = rows, columns
+        return await self._commands.tty(argv, environment, user=user, workdir=self.workdir, size=size)
 
     @property
     def _needs_log_directories(self) -> bool:

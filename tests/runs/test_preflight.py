@@ -23,6 +23,7 @@ from tbench.runs.preflight import (
     not_runnable_tasks,
     require_runnable_task,
     size_warning,
+    tasks_refused_by,
     why_not_runnable,
 )
 from tbench.runs.run import RunOutcome, execute_run
@@ -401,3 +402,20 @@ async def test_a_backend_without_images_refuses_image_options(tasks: TaskSet, tm
         await run(tasks, tmp_path, Without(), **{option: True})  # type: ignore[arg-type]
     outcome, _ = await run(tasks, tmp_path, Without())  # type: ignore[arg-type]
     assert len(outcome.results) == 4
+
+
+class _ChoosyBackend(FakeBackend):
+    """A backend that cannot run one of the tasks."""
+
+    def refuse(self, environment: Environment) -> str:
+        return "needs a moon" if environment.task.name == "lunar" else ""
+
+
+async def test_a_task_that_the_backend_refuses_is_named(make_task: MakeTask, tmp_path: Path) -> None:
+    tasks = TaskSet(tuple(Task.read(make_task(name)) for name in ("lunar", "plain")), {})
+    backend, events = _ChoosyBackend(), list[Event]()
+    assert list(tasks_refused_by(backend, tasks.tasks)) == ["lunar"]
+    assert tasks_refused_by(FakeBackend(), tasks.tasks) == {}
+    await execute_run(a_plan("r"), tasks, tmp_path / "run", NopAgent, Events(events.append), backend=backend)
+    said = [event.text for event in events if isinstance(event, Note)]
+    assert any("lunar" in text and "needs a moon" in text for text in said)

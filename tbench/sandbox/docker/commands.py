@@ -39,10 +39,13 @@ class EngineCommands(Commands):
         self._engine = engine
         self._container = container
 
-    async def tty(self, argv: Sequence[str], environment: Mapping[str, str], *, user: str, workdir: str) -> TtyStream:
-        """Start a command on a new terminal. Raises TrialError as `open` does."""
+    async def tty(
+        self, argv: Sequence[str], environment: Mapping[str, str], *, user: str, workdir: str, size: tuple[int, int]
+    ) -> TtyStream:
         stream = await self.open(argv, user=user, workdir=workdir, environment=environment, tty=True)
-        return _Tty(self._engine, stream)
+        made = _Tty(self._engine, stream)
+        await made.resize(*size)
+        return made
 
     async def open(
         self,

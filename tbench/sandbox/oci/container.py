@@ -53,6 +53,15 @@ _BOUNDED = f'stdbuf -o0 head -c {_LOG_BYTES} >"$1"; exec cat >/dev/null\n'
 _ONLINE = """tail --pid="$1" -f /dev/null |
 slirp4netns --configure --mtu=65520 --disable-host-loopback --exit-fd=0 --ready-fd=1 "$1" eth0
 """
+# On a busy machine a cgroup may not be empty at once. Of a container that has not started the runtime knows nothing.
+_DELETE = """id=${0##*/}
+for turn in 1 2 3 4 5; do
+    "$@" delete --force "$id" 2>/dev/null && break
+    "$@" state "$id" >/dev/null 2>&1 || break
+    sleep 0.5
+done
+exec rm -rf "$0"
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,8 +230,8 @@ class OciContainer(BaseContainer[SandboxRecipe]):
                              origin=Origin("put_archive", self.is_fresh, ran=True))  # fmt: skip
 
     async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
-        listing = f"{BUSYBOX} find . -type f | {BUSYBOX} sort"
-        script = f'cd "$SOURCE" 2>/dev/null || exit 0; {listing} | {BUSYBOX} tar -c -f - -T -'
+        listing = f"{BUSYBOX} find . -type f -print0 | {BUSYBOX} sort -z"
+        script = f'cd "$SOURCE" 2>/dev/null || exit 0; {listing} | {BUSYBOX} xargs -0 -r {BUSYBOX} tar -c -f -'
         with tempfile.TemporaryFile() as sink:
             ended = await self.stream(
                 script, timeout_sec=_PUT_SEC, user="root", sink=sink, limit_bytes=2 * limit_bytes + _LOG_BYTES,
@@ -361,9 +370,7 @@ async def remove_container(store: Store, directory: Path, state: State | None) -
     try:
         if state is not None and state.is_running:
             await _kill(state)
-        # Of a container that has not started the runtime knows nothing.
-        script = '"$@" delete --force "${0##*/}" 2>/dev/null; exec rm -rf "$0"'
-        await run([*store.as_root(), "sh", "-c", script, str(directory), *store.runtime()])
+        await run([*store.as_root(), "sh", "-c", _DELETE, str(directory), *store.runtime()])
     except (OciError, OSError, TimeoutError) as error:
         return str(error) or "it took too long"
     return ""

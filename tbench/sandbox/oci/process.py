@@ -143,8 +143,13 @@ class OciCommands(Commands):
         )
         return stream
 
-    async def tty(self, argv: Sequence[str], environment: Mapping[str, str], *, user: str, workdir: str) -> TtyStream:
-        spec = self._write_spec(argv, user, workdir, {"TERM": "xterm", **environment}, terminal=True)
+    async def tty(
+        self, argv: Sequence[str], environment: Mapping[str, str], *, user: str, workdir: str, size: tuple[int, int]
+    ) -> TtyStream:
+        console = {"height": size[0], "width": size[1]}
+        spec = self._write_spec(
+            argv, user, workdir, {"TERM": "xterm", **environment}, terminal=True, consoleSize=console
+        )
         outer, inner = pty.openpty()
         try:
             # The runtime passes on sizes of its own terminal, which has to be its controlling one.
@@ -153,7 +158,9 @@ class OciCommands(Commands):
             )
         finally:
             os.close(inner)
-        return _Tty(outer, process, spec)
+        made = _Tty(outer, process, spec)
+        await made.resize(*size)
+        return made
 
     def _exec(self, spec: Path) -> list[str]:
         name = self._directory.name
