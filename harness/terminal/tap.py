@@ -208,8 +208,10 @@ class Recording:
         """With `goes_on`, continue the recording of another process, if there is one."""
         path.parent.mkdir(parents=True, exist_ok=True)
         before, last_sec = _continued(path) if goes_on else (0, 0.0)
-        self._file: IO[str] | None = path.open("a", encoding="utf-8", errors="replace", newline="\n")
-        self._file.truncate(before)
+        mode = "a" if before else "w"
+        self._file: IO[str] | None = path.open(mode, encoding="utf-8", errors="replace", newline="\n")
+        if before:
+            self._file.truncate(before)
         self.problem: str | None = None
         self._left = limit_bytes - before
         self._start = time.monotonic() - last_sec

@@ -26,6 +26,7 @@ from tbench.tasks.format import TaskFile
 from tbench.tasks.sources import TaskSet, read_tasks
 from tbench.tasks.task import Task
 
+TOKEN_PRICES = ("prompt_price", "cached_price", "completion_price")
 BASH = {**A_MODEL, "agent": "tbench:bash-tool", "protocol": "bash-tool", "shell_state": "persistent"}
 UNUSUAL: dict[str, Any] = {
     **A_MODEL, "agent": "tbench:bash-block", "protocol": "bash-block", "temperature": 0.3, "extra_body": {"top_k": 20},
@@ -101,7 +102,10 @@ def test_every_measured_setting_makes_another_trial(setting: Any) -> None:
 )
 def test_the_others_do_not(setting: Any) -> None:
     plan = a_plan(**BASH)
-    changed = plan.config.with_values(**{setting.section: {setting.name: another(setting)}})
+    values = {setting.name: another(setting)}
+    if setting.name in TOKEN_PRICES:
+        values = dict.fromkeys(TOKEN_PRICES, 0.5)  # none is valid alone
+    changed = plan.config.with_values(**{setting.section: values})
     assert semantic(plan.model_copy(update={"config": changed})) == semantic(plan)
 
 
@@ -119,6 +123,10 @@ def another(setting: Any) -> Any:
         return "ask"
     if setting.path == "schedule.shard":
         return "1/4"
+    if setting.path in ("schedule.stop_after", "schedule.keep_cut"):
+        return "8h"
+    if setting.path == "schedule.stop_at":
+        return "06:00"
     if setting.path == "sandbox.cap_add":
         return ("NET_RAW",)
     if setting.path == "sandbox.engines":
