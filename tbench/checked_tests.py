@@ -13,8 +13,8 @@ from typing import Any
 from harness.trajectory import Frozen
 from tbench.text import one_line, without_escapes
 
-_ERROR_LINES = 6
-"""Maximum number of lines of an error."""
+_ERROR_LINES, _LINE_CHARS = 6, 200
+"""Maximum number of lines of an error, and of their characters."""
 _MESSAGE_CHARS = 1500
 _SUMMARY_LINE = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (\S*::\S.*?)(?: - (.*))?$", re.MULTILINE)
 _SECTION = re.compile(
@@ -76,7 +76,8 @@ def failed_tests(tests: Iterable[CheckedTest]) -> tuple[FailedTest, ...]:
     failed = (test for test in tests if test.state in ("fail", "error"))
     return tuple(
         FailedTest(
-            name=one_line(test.own_name), error=tuple(one_line(line) for line in test.error_lines[:_ERROR_LINES])
+            name=one_line(test.own_name),
+            error=tuple(one_line(line, _LINE_CHARS) for line in test.error_lines[:_ERROR_LINES]),
         )
         for test in failed
     )

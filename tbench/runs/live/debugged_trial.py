@@ -46,7 +46,7 @@ _NEWS_SEC = 5.0
 """Longest wait of a client for a change."""
 _MOST_STEPS = 200
 """Maximum number of steps in one answer."""
-_MOST_FILES, _MOST_FAILED = 100, 30
+_MOST_FILES, _MOST_FAILED = 100, 10
 """Maximum numbers of changed files of a step, and of failed tests of a verdict."""
 _LOG_BYTES = 4 << 20
 _OBSERVATION, _TEXT = 2_000, 20_000
@@ -172,7 +172,7 @@ class DebuggedTrial:
         if self.decisions.is_stepping and (trajectory := agent.trajectory()) is not None:
             if trajectory.outcome is not None and self._files is not None:  # an aborted one ends at once
                 self.changes[len(trajectory.steps)] = await self._files.look()
-            self._trial.steps = self._seen(trajectory.steps, after=0)
+            self._trial.steps = tuple(self._seen(trajectory.steps))
         if self._judging is not None:
             self._judging.cancel()
             await asyncio.gather(self._judging, return_exceptions=True)
@@ -206,22 +206,18 @@ class DebuggedTrial:
     def _steps_after(self, after: int, before: int) -> tuple[StepSeen, ...]:
         if self._trial.agent is None or (trajectory := self._trial.agent.trajectory()) is None:
             return steps_after(after, (step for step in self._trial.steps if step.index < before))
-        return self._seen((step for step in trajectory.steps if step.index < before), after)
+        return steps_after(after, self._seen(step for step in trajectory.steps if after < step.index < before))
 
-    def _seen(self, steps: Iterable[Step], after: int) -> tuple[StepSeen, ...]:
-        """Return the steps after number `after`, as many as fit into one answer."""
-        some = islice((step for step in steps if step.index > after), _MOST_STEPS)
-        return tuple(self._with_files(make_step_seen(step)) for step in some)
-
-    def _with_files(self, step: StepSeen) -> StepSeen:
-        files = self._files
-        found = {
-            path: kind
-            for path, kind in self.changes.get(step.index, {}).items()
-            if kind != "changed" or files is None or not files.is_directory(path)
-        }
-        first = dict(islice(found.items(), _MOST_FILES))
-        return step.model_copy(update={"files": first, "more_files": len(found) - len(first)})
+    def _seen(self, steps: Iterable[Step]) -> Iterator[StepSeen]:
+        """Yield steps with the files that they changed, without directories that only have other entries now."""
+        for step in steps:
+            found, files = dict(self.changes.get(step.index, {})), self._files
+            for path in [
+                path for path, kind in found.items() if kind == "changed" and files and files.is_directory(path)
+            ]:
+                del found[path]
+            first = dict(islice(found.items(), _MOST_FILES))
+            yield make_step_seen(step).model_copy(update={"files": first, "more_files": len(found) - len(first)})
 
     def _waits_for(self, state: TrialUnderWay, steps: int) -> WaitsFor | None:
         if state.held:
@@ -262,8 +258,8 @@ class DebuggedTrial:
             self._files = self._files or ChangedFiles(self._idle_agent().sandbox)
             yield OnChange(asked.until_changed, self._files, lambda: self.changes.get(len(self._done_steps()), {}))
         if asked.until_test is not None:
-            yield OnTest(asked.until_test, self._judge_again)
             self._require_verifier()
+            yield OnTest(asked.until_test, self._judge_again)
 
     def _done_steps(self) -> Sequence[Step]:
         """Return the finished steps, while the next one's reply is reviewed."""
@@ -296,6 +292,8 @@ class DebuggedTrial:
         """Run the verifier for a breakpoint, and return the state of each test."""
         agent = self._trial.agent
         assert agent is not None
+        if self._judging is not None:  # each stops the processes of the container for a moment
+            await asyncio.wait([self._judging])
         return await self._judge(agent, self._begin_verdict(len(self._done_steps()) + 1))
 
     def _begin_verdict(self, step: int) -> VerdictSeen:

@@ -24,6 +24,8 @@ from tbench.tasks.sources import BUNDLED, read_tasks
 MakeTask = Any
 pytestmark = pytest.mark.engine
 TASK = str(Path(__file__).parents[3] / "tasks" / "web-log-digest")
+LOST_TASK = str(Path(TASK).with_name("lab-permissions"))
+"""A task that the demo model fails."""
 SHARED = ("--verify", "shared")
 """One container for each trial, where it is not the verdict that is tested."""
 
@@ -191,15 +193,15 @@ class Asker(User):
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)])
 def test_one_key_leads_from_why_to_the_step_in_a_debugger(endpoint: str, run: Path, size: tuple[int, int]) -> None:
-    command = [sys.executable, "-m", "tbench", "debug", TASK, "--base-url", endpoint, "-o", str(run), *SHARED]
-    done = subprocess.run([*command, "--do", "edit nonsense; run"], capture_output=True, text=True, timeout=120)
-    assert f"tbench why {run}/web-log-digest/0" in done.stdout, done.stderr
-    with Asker(f"{run}/web-log-digest/0", size=size) as user:
+    command = [sys.executable, "-m", "tbench", "debug", LOST_TASK, "--base-url", endpoint, "-o", str(run), *SHARED]
+    done = subprocess.run([*command, "--do", "run"], capture_output=True, text=True, timeout=120)
+    assert f"tbench why {run}/lab-permissions/0" in done.stdout, done.stderr
+    with Asker(f"{run}/lab-permissions/0", size=size) as user:
         user.sees("d debugs it")
-        user.press("d", "next: step 1")
+        user.press("d", "next: step 2")
         user.press("\x03")
         assert user.ends() == 130
-    with Asker(f"{run}/web-log-digest/0", size=size) as user:
+    with Asker(f"{run}/lab-permissions/0", size=size) as user:
         user.sees("d debugs it")
         user.press("x")
         assert user.child.wait() == 0
