@@ -89,6 +89,7 @@ def _summary_columns(summary: Summary) -> Row:
         "seeds": _json(summary.seeds),
         "tasks": len(summary.tasks),
         **summary.counts.model_dump(),
+        "went_on": _json(summary.counts.went_on),
         **_score_columns(summary.score),
         **summary.usage.model_dump(),
         **summary.time.model_dump(),

@@ -49,6 +49,7 @@ CREATE TABLE runs (  -- one row per run
     other_attempts INTEGER NOT NULL,  -- results of attempts that do not count
     unplanned INTEGER NOT NULL,  -- results of trials that were not planned
     human_touched INTEGER NOT NULL,  -- trials in which a person intervened
+    went_on TEXT NOT NULL,  -- trials that went on after a cut, and how many of them by replay, JSON
     flagged INTEGER NOT NULL,  -- trials with a strong sign of tampering
     weakly_flagged INTEGER NOT NULL,  -- trials with only weak signs of tampering
     unconfirmed INTEGER NOT NULL,  -- passes that no fresh container has confirmed
