@@ -1,7 +1,8 @@
 """README.md and docs/: the commands of every `sh` block are executed, and end as the page says.
 
-A block that cannot run here says in its fence what it needs, such as `sh needs: internet`. A comment of a line says if
-the command ends otherwise than with 0 (`# exits 5`), or runs until Ctrl-C; then the lines below it run meanwhile.
+A block that cannot run everywhere says in its fence what it needs: a program (`sh needs: jq`), or something that is not
+here (`sh needs: internet`). A comment says if the command ends otherwise than with 0 (`# exits 5`), or runs until
+Ctrl-C; then the lines below it run meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -47,9 +47,13 @@ class Shown(NamedTuple):
 
 
 def shown_blocks(page: Path) -> list[list[Shown]]:
-    """The blocks of a page that can run here."""
+    """The blocks of a page that can run here: those that need nothing, or a program that is installed."""
     found = _BLOCK.findall(page.read_text(encoding="utf-8"))
-    return [[shown(line) for line in block.splitlines() if line.strip()] for needs, block in found if not needs]
+    return [[shown(line) for line in block.splitlines() if line.strip()] for needs, block in found if can_run(needs)]
+
+
+def can_run(needs: str) -> bool:
+    return not needs or shutil.which(needs) is not None
 
 
 def shown(line: str) -> Shown:
@@ -110,9 +114,9 @@ class Reader:
             cwd=self.home, env=self._environ, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        if each.is_server:
-            time.sleep(3)
-            assert process.poll() is None, f"{line}: {process.communicate()[0]}"
+        if each.is_server:  # it prints its address when it is ready
+            assert process.stdout is not None
+            assert re.search(r"https?://", first := process.stdout.readline()), f"{line}: {first}"
         return process
 
     def _check(self, each: Shown, process: subprocess.Popen[str]) -> None:
@@ -124,7 +128,9 @@ class Reader:
         codes = (0, 130) if each.is_server else (each.code,)
         assert process.returncode in codes, f"{each.line}: exits {process.returncode}, not {codes}: {said}"
         assert "Traceback (most recent call last)" not in said, f"{each.line}: {said}"
-        assert process.returncode or not _WRONG.search(said), f"{each.line}: exits 0, but complains: {said}"
+        assert process.returncode or "--help" in each.line or not _WRONG.search(said), (
+            f"{each.line}: exits 0, but complains: {said}"
+        )
 
     def _lay_out(self, line: str) -> None:
         """Put the runs there that the line reads and nobody has made so far."""
@@ -133,7 +139,15 @@ class Reader:
         for word in words:
             for name in re.findall(r"^(runs/[\w.-]+)", word):
                 if name not in made and not (self.home / name).exists():
-                    shutil.copytree(self._given / "runs" / "given", self.home / name)
+                    self._copy_run(self.home / name)
+
+    def _copy_run(self, directory: Path) -> None:
+        """Write the given run under another name."""
+        shutil.copytree(self._given / "runs" / "given", directory)
+        for file in [*directory.rglob("*.json"), *directory.rglob("*.jsonl")]:
+            file.write_text(
+                file.read_text(encoding="utf-8").replace('"given"', f'"{directory.name}"'), encoding="utf-8"
+            )
 
 
 def free_port() -> int:

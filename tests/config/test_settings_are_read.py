@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from pydantic import BaseModel
-from read_settings import READS, WHOLE
 
 from tbench.config import layers, settings
 from tbench.config.setting import iter_settings
@@ -27,6 +26,8 @@ from tbench.proxies.replay.generation.settings import ReplayConfig
 
 CONFIGURATIONS = [RunConfig, ExtractConfig, ReplayConfig, NightlyConfig]
 PLUGIN = ROOT / "tests" / "read_settings.py"
+pytest.importorskip("mypy")
+READS, WHOLE = (getattr(import_module("read_settings"), name) for name in ("READS", "WHOLE"))
 Reads = Mapping[str, set[tuple[str, int]]]
 """By class and attribute, the modules and lines where it is read."""
 
