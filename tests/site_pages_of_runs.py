@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import gzip
 import json
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -69,6 +71,16 @@ class ReadPage(HTMLParser):
     @property
     def links(self) -> list[str]:
         return [attrs["href"] for tag, attrs in self.tags if tag == "a" and "href" in attrs]
+
+
+def trial_html(run_folder: Path, name: str) -> str:
+    """Return what the page of a run's trials shows for `TASK--SEED`."""
+    key = f"trials {run_folder.name}"
+    chunks = script_value((run_folder / "trials.js").read_text(), key)
+    at = next(number for number, names in enumerate(chunks) if name in names)
+    packed = script_value((run_folder / f"trials-{at}.js").read_text(), f"{key} {at}")
+    lines = gzip.decompress(base64.b64decode(packed)).decode().split("\n")
+    return str(json.loads(lines[chunks[at].index(name)])["html"])
 
 
 def script_value(text: str, name: str) -> Any:

@@ -132,9 +132,16 @@ def test_one_task_is_tried_and_several_only_when_asked(make_task: MakeTask) -> N
     assert code == 2
     assert lines[0] == "trying oracle and nop in 1 task (--static skips this)"
     assert "nop: always: scores 1, expected 0; last output of the verifier: 'fine'" in lines
-    assert lines[-1] == "1 task, 1 problem, 0 hints"
+    assert lines[-1] == "1 task, 1 problem, 1 hint"
     make_task("good")
-    static = (0, ["no oracle: " + str(always / "solution/solve.sh") + " is missing", "2 tasks, 0 problems, 0 hints"])
+    static = (
+        0,
+        [
+            f"no oracle: {always}/solution/solve.sh is missing",
+            f"always passes: {always}/tests/test.sh: writes a reward of 1 whatever happens before",
+            "2 tasks, 0 problems, 1 hint",
+        ],
+    )
     for option in ((), ("--static",)):
         code, lines = tbench("task", "check", str(always.parent), *option)
         assert (code, [line for line in lines if not line.startswith("builds have")]) == static

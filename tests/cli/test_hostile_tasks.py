@@ -87,7 +87,7 @@ def test_tasks_are_listed_and_checked_without_obeying_them(hostile: Path, tmp_pa
     assert code == 2
     assert said.count("task names must not contain control characters") == 3
     assert "cpus: Input should be a valid number" in said
-    assert "task.toml: \\u001b[2J" in said
+    assert "task.toml: environment.env.\\u001b[2J" in said
     tbench(tmp_path, "task", "list", str(hostile))
     code, said = tbench(tmp_path, "task", "check", str(hostile / f"name{STEERING}"))
     assert code == 2 and "\\u001b[2J" in said

@@ -60,7 +60,8 @@ def test_every_command_prints_that_way() -> None:
     }
     assert others == {
         "__init__.py": 8,  # before anything else is imported
-        "play.py": 3,  # full-screen drawing
+        "recording.py": 3,  # full-screen drawing
+        "show.py": 1,  # a question at a terminal
         "compare.py": 1,
         "execute.py": 1,
         "interruption.py": 1,

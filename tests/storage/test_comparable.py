@@ -24,7 +24,7 @@ MOVES_A_SCORE = """
     limits.steps limits.format_errors limits.completion_tokens limits.context_tokens limits.on_overflow
     limits.command_sec
     sandbox.network sandbox.block_host sandbox.pin_cpus sandbox.no_new_privileges sandbox.allow_env sandbox.trust
-    sandbox.cap_add
+    sandbox.cap_add sandbox.ignore_keys
     overrides.timeout_multiplier overrides.agent_timeout_multiplier overrides.verifier_timeout_multiplier
     overrides.cpus overrides.memory_mb
     verify.mode verify.metric
@@ -41,6 +41,7 @@ MOVES_NONE = """
     sandbox.require_limits sandbox.container_proxy sandbox.pull_timeout_sec verify.artifacts_mb
     schedule.concurrency schedule.order schedule.shard schedule.durations schedule.retries schedule.retry_only
     schedule.retry_never schedule.cpu_overcommit schedule.max_load schedule.calibrate
+    schedule.stop_after schedule.stop_at schedule.keep_cut schedule.go_on schedule.count_differing
     cost.prompt_price cost.cached_price cost.completion_price cost.hour_price cost.gpus cost.currency
     output.directory output.min_coverage output.log_level output.verbosity output.json_lines
 """

@@ -452,14 +452,14 @@ class DockerBackend:
             image = Image.from_inspection(
                 "kept", await self._engine.call(self._engine.api.inspect_image, state["Image"])
             )
+        if not any(mount.get("Name") == self._tools_volume for mount in state["Mounts"]):
+            what = f"the kept container {kept[:12]} was made by another version of tbench"
+            raise TrialError("sandbox_lost", f"{what}; use that version")
         if not state["State"]["Running"]:
             raise TrialError("sandbox_lost", f"the kept container {kept[:12]} has ended")
         if state["State"].get("Paused"):
             with engine_errors(f"continuing the kept container {kept[:12]}", "sandbox_lost"):
                 await self._engine.call(self._engine.api.unpause, kept)
-        if not any(mount.get("Name") == self._tools_volume for mount in state["Mounts"]):
-            what = f"the kept container {kept[:12]} was made by another version of tbench"
-            raise TrialError("sandbox_lost", f"{what}; use that version")
         recipe = await self._recipe(environment, trial, image, environment.variables())
         if not state["HostConfig"].get("StorageOpt"):
             recipe = dataclasses.replace(recipe, storage_mb=None)  # copies have no limit either

@@ -13,6 +13,7 @@ from in_process import tbench
 from run_trees import a_result, write_run
 from shown_trials import write_steps
 from site_pages import PageText
+from site_pages_of_runs import trial_html
 from stored_conversations import StoredTrial, store_run
 from written_trials import WrittenTrial, write_files_of
 
@@ -161,15 +162,17 @@ def test_writers_at_once_lose_nothing(run: Path) -> None:
 
 
 def test_pages_show_notes_and_are_written_again_for_a_new_one(run: Path, tmp_path: Path) -> None:
-    def words(name: str) -> str:
+    def pages() -> tuple[str, str, str]:
         place = write_site([tmp_path / "runs"], tmp_path / "site").overview.parent / "runs" / "run"
-        return " ".join(PageText((place / name).read_text()).text.split())
+        index = (place / "index.html").read_text()
+        return index, *(" ".join(PageText(trial_html(place, f"a--{seed}")).text.split()) for seed in (0, 1))
 
-    assert "task-fault" not in words("index.html") + words("a--1.html")
+    assert not any("task-fault" in page for page in pages())
     tbench("note", f"{run}/a/1", "<b>no</b> file", *FAULT)
-    assert "task-fault: <b>no</b> file" in words("a--1.html") and "no</b>" not in words("a--0.html")
-    assert "1 trial is tagged task-fault" in words("index.html")
-    assert 'href="a--1.html"' in (tmp_path / "site" / "runs" / "run" / "index.html").read_text().partition("Notes")[2]
+    index, other, noted = pages()
+    assert "task-fault: <b>no</b> file" in noted and "no</b>" not in other
+    assert "1 trial is tagged task-fault" in " ".join(PageText(index).text.split())
+    assert 'href="trial.html?a--1"' in index.partition("Notes")[2]
 
 
 def test_exports_have_notes_and_choose_by_tag(tmp_path: Path) -> None:
