@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import IO, Generic, TypeVar
+from typing import IO, Generic, Self, TypeVar
 
 from harness.stream import ByteStream
 from tbench.errors import Origin, TrialError
@@ -205,6 +206,16 @@ class BaseContainer(ABC, Generic[RecipeType]):
         except TrialError as error:
             error.files = await self.logs()
             raise
+
+    async def when_healthy(self, check: Healthcheck | None) -> Self:
+        """Return the container once the task's own healthcheck passes; remove it if that fails. Raises TrialError."""
+        if check is not None:
+            try:
+                await self.wait_until_healthy(check)
+            except BaseException:
+                await asyncio.shield(self.remove())
+                raise
+        return self
 
     def hide(self, text: str) -> str:
         return self._masks.mask_text(text)

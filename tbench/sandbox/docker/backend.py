@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from harness.concurrency import cancel
 from tbench.compose.project import MAIN, Project, Service
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _REAP_FIRST_SEC = 10.0
 """Seconds to wait for the removal of killed runs' leftovers before the trials start; it continues in the background."""
-_Made = TypeVar("_Made", bound=Container)
 
 
 class DockerBackend:
@@ -228,25 +227,14 @@ class DockerBackend:
         on_phase("image")
         if project is not None:
             services = await self._start_services(environment, project, trial, on_phase)
-            return await self._healthy(services, environment)
+            return await services.when_healthy(environment.settings.healthcheck)
         image = await self._image(environment)
         on_phase("sandbox")
         if loose_files(environment) is not None:
             await asyncio.to_thread(environment.require_unchanged)
         recipe = await self._recipe(environment, trial, image, variables)
         container = await self._start(recipe)
-        return await self._healthy(container, environment)
-
-    @staticmethod
-    async def _healthy(container: _Made, environment: Environment) -> _Made:
-        """Wait for the task's own healthcheck, if it has one; remove the container if it fails."""
-        if (healthcheck := environment.settings.healthcheck) is not None:
-            try:
-                await container.wait_until_healthy(healthcheck)
-            except BaseException:
-                await asyncio.shield(container.remove())
-                raise
-        return container
+        return await container.when_healthy(environment.settings.healthcheck)
 
     async def prepare(self, environment: Environment) -> None:
         await asyncio.gather(*map(self._image, environment.containers()))

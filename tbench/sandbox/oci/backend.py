@@ -137,13 +137,7 @@ class OciBackend:
         variables = environment.variables()
         await asyncio.to_thread(environment.require_unchanged)
         container = await self._start(self._recipe(environment, trial, image, variables))
-        if (healthcheck := environment.settings.healthcheck) is not None:
-            try:
-                await container.wait_until_healthy(healthcheck)
-            except BaseException:
-                await asyncio.shield(container.remove())
-                raise
-        return container
+        return await container.when_healthy(environment.settings.healthcheck)
 
     def refuse(self, environment: Environment) -> str:
         networks = choose_networks(self._settings.config.network, environment.networks)
