@@ -58,8 +58,10 @@ def plain(text: str, limit: int = 300) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Format a number with a noun in singular or plural."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """Format a number with a noun in singular or plural: `1 reply`, `2 replies`, `3 keys`."""
+    if number == 1:
+        return f"{number:,} {noun}"
+    return f"{number:,} {re.sub(r'(?<![aeiou])y$', 'ie', noun)}s"
 
 
 def size_text(size_bytes: float) -> str:

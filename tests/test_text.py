@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tbench.text import escape_invisible, one_line, plain, replace_unseen, visible_line
+from tbench.text import counted, escape_invisible, one_line, plain, replace_unseen, visible_line
 
 BIDI = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
 # Whatever is drawn, half of it is what terminals obey.
@@ -50,3 +50,16 @@ def test_ordinary_text_is_left_alone() -> None:
 @given(HOSTILE)
 def test_a_replaced_name_is_never_longer_than_it_was(text: str) -> None:
     assert len(replace_unseen(text, "?").encode("utf-8", "replace")) <= len(text.encode("utf-8", "replace"))
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "expected"),
+    [
+        (1, "reply", "1 reply"),
+        (0, "reply", "0 replies"),
+        (2, "key", "2 keys"),
+        (1200, "trial", "1,200 trials"),
+    ],
+)
+def test_a_number_has_its_noun_in_singular_or_plural(number: int, noun: str, expected: str) -> None:
+    assert counted(number, noun) == expected

@@ -195,7 +195,7 @@ def sft(
     print_left_out(left_out)
     for note in data.notes():
         print_line(note)
-    rows = f"{counted(data.rows, 'row')} with {counted(data.replies, 'reply').replace('replys', 'replies')} to train on"
+    rows = f"{counted(data.rows, 'row')} with {counted(data.replies, 'reply')} to train on"
     print_line(f"{counted(data.trials, 'trial')}, {rows} written to {target}")
 
 

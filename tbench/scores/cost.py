@@ -220,7 +220,7 @@ def _unknown_attempts(attempts: Iterable[FinalResult], missing: int) -> Iterator
 def _unknown_tokens(attempts: Iterable[FinalResult]) -> Iterator[str]:
     attempts = list(attempts)
     if uncounted := sum(each.tokens[3] for each in attempts):
-        yield f"{counted(uncounted, 'reply')} without token counts".replace("replys", "replies")
+        yield f"{counted(uncounted, 'reply')} without token counts"
     if none := sum(_has_worked(each) and not any(count or 0 for count in each.tokens) for each in attempts):
         yield f"tokens of {counted(none, 'attempt')}"
     if waited := sum(each.timings.waited_sec >= _WAITED_SEC for each in attempts):
