@@ -131,6 +131,8 @@ WEAK_SIGNALS = frozenset(_WEAK.split())
 """Kinds of signs of tampering that honest work often causes."""
 
 
+AGENTS_WITHOUT_MODEL = frozenset({"oracle", "nop"})
+"""Agents that ask no model."""
 UNCONFIRMED = "unconfirmed:"
 """Prefix of signs with the reason why no fresh container confirmed a pass."""
 ALONE = f"{UNCONFIRMED} it passed in the agent's own container alone"

@@ -21,6 +21,7 @@ from tbench.config.document import Locked
 from tbench.config.layers import AGENT_LOOP_SETTINGS, PRESETS
 from tbench.config.settings import AgentConfig, LimitsConfig, ModelConfig
 from tbench.errors import UsageError
+from tbench.results import AGENTS_WITHOUT_MODEL
 
 if TYPE_CHECKING:
     from harness.custom import CustomAgent
@@ -126,7 +127,7 @@ class AgentSetup:
     def from_config(cls, agent: AgentConfig, model: ModelConfig, limits: LimitsConfig) -> AgentSetup:
         """Check a configuration's agent settings. Raises UsageError."""
         name, setup = agent.name, cls(agent, model, limits, agent.name)
-        if name in ("oracle", "nop"):
+        if name in AGENTS_WITHOUT_MODEL:
             return setup
         if ":" in name:
             return _user_agent(setup)

@@ -19,6 +19,7 @@ from tbench.config.layers import AGENT_LOOP_SETTINGS
 from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
+from tbench.results import AGENTS_WITHOUT_MODEL
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -181,7 +182,7 @@ def run(given: GivenSettings[RunConfig], resume: bool, retry_errors: str | None,
         raise UsageError("--retry-errors: only works with --resume; a new run retries by itself (--retries)")
     _reject_unused_options(resolved)
     reject_pull_with_build(resolved)
-    if resolved.config.agent.name in _AGENTS_WITHOUT_MODEL:
+    if resolved.config.agent.name in AGENTS_WITHOUT_MODEL:
         each = [resolved]  # a file may list models for other runs
     if len(each) > 1:
         from tbench.cli.models import in_own_directories
@@ -208,9 +209,6 @@ def _planned(resolved: Resolved[RunConfig], resume: bool, wanted: RetryErrors) -
     return _with_earlier_shell_state(resolved, earlier), earlier
 
 
-_AGENTS_WITHOUT_MODEL = ("oracle", "nop")
-
-
 def _reject_unused_options(resolved: Resolved[RunConfig]) -> None:
     """Raise UsageError for model flags without a model, and for retry flags with `--retries 0`.
 
@@ -221,7 +219,7 @@ def _reject_unused_options(resolved: Resolved[RunConfig]) -> None:
         if idle := [origin for origin in origins if origin.startswith("--")]:
             raise UsageError(f"{', '.join(idle)}: no effect with --retries 0; leave out one or the other")
     name = resolved.config.agent.name
-    if name not in _AGENTS_WITHOUT_MODEL:
+    if name not in AGENTS_WITHOUT_MODEL:
         return
     of_a_model = {setting.path for setting in iter_settings(RunConfig) if setting.section in ("model", "limits")}
     given = [

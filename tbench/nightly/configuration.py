@@ -18,6 +18,7 @@ from tbench.config.formatting import as_toml
 from tbench.config.layers import Layers, Value
 from tbench.config.settings import RunConfig
 from tbench.errors import UsageError
+from tbench.results import AGENTS_WITHOUT_MODEL
 from tbench.scores.gate.nights import GateRule
 from tbench.text import one_line
 
@@ -288,7 +289,7 @@ def _check(found: Benchmark) -> None:
         raise UsageError(
             f"{found.file}: [run.model] name and nightly.checkpoints both name the model; leave one of them out"
         )
-    needs_endpoint = found.run.agent.name not in ("oracle", "nop")
+    needs_endpoint = found.run.agent.name not in AGENTS_WITHOUT_MODEL
     if needs_endpoint and not found.config.serve.command and not found.run.model.servers:
         raise UsageError(
             f"{found.file}: no endpoint; set [serve] command or [run.model] base_url, or the variable OPENAI_BASE_URL"

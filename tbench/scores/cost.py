@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from harness.trajectory import Frozen, Usage
-from tbench.results import UNKNOWN_TIME, TrialResult
+from tbench.results import AGENTS_WITHOUT_MODEL, UNKNOWN_TIME, TrialResult
 from tbench.scores.final_results import FinalResult, FinalResults
 from tbench.text import counted
 
@@ -17,8 +17,6 @@ _MILLION, _HOUR_USEC = 10**6, 3600 * 10**6
 _USEC = timedelta(microseconds=1)
 _WAITED_SEC = 0.1
 """Shortest waiting that is due to a failed request; every request takes some microseconds to begin."""
-_WITHOUT_MODEL = {"oracle", "nop"}
-"""Agents that use no endpoint."""
 _LEADS = {(False, False): "", (True, False): "at least ", (False, True): "at most ", (True, True): "about "}
 """Words before an amount, by whether something is missing and whether something may be counted too high."""
 Tokens = tuple[int, int, int | None, int]
@@ -169,7 +167,7 @@ def _exact(price: float | None) -> Fraction:
 
 def _is_without_model(finals: FinalResults) -> bool:
     agents = finals.names["agent"]
-    return bool(agents) and agents <= _WITHOUT_MODEL
+    return bool(agents) and agents <= AGENTS_WITHOUT_MODEL
 
 
 def _lacks_cached(result: FinalResult, prices: Prices) -> bool:
