@@ -48,7 +48,8 @@ class OwnRelay:
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(self._path)
         self._listening.listen(100)
-        threading.Thread(target=self._serve, daemon=True, name="relay").start()
+        self._serving = threading.Thread(target=self._serve, daemon=True, name="relay")
+        self._serving.start()
 
     @property
     def host(self) -> str:
@@ -100,6 +101,8 @@ class OwnRelay:
 
     def close(self) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
+        # A connection that is being accepted at this moment joins the others, or it would never be closed.
+        self._serving.join(_BOUND_SEC)
         self._listening.close()
         self.cut()
 
