@@ -31,7 +31,7 @@ from tbench.storage.run_store import RunStore, write_files, write_trial
 from tbench.tasks.environment import Environment, agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.verify.calibration import Calibration, architecture_of
-from tbench.verify.policy import compare_pass, verify_by
+from tbench.verify.policy import compare_pass, oracle_system, verify_by
 from tbench.verify.separate.collecting import COLLECTING
 from tbench.verify.separate.grading import SeparateVerifier
 from tbench.verify.separate.handover import is_stored, read_handover
@@ -57,6 +57,10 @@ class Kept:
     image: str | None = None
     oracle: Calibration | None = None
     """Calibration of its task, if there is one by now."""
+
+    @property
+    def is_oracle(self) -> bool:
+        return self.result.agent == "oracle"
 
 
 async def regrade(
@@ -167,9 +171,7 @@ async def _verify_again(backend: Backend, store: RunStore, kept: Kept, task: Tas
         return Regraded(result, why_not=str(error))
     try:
         await use_network(sandbox, agent_environment(task), "verifier")
-        judging = verify_by(
-            verify_in, task, sandbox, again=not is_new, oracle=kept.oracle, is_oracle=result.agent == "oracle"
-        )
+        judging = verify_by(verify_in, task, sandbox, again=not is_new, oracle=kept.oracle, is_oracle=kept.is_oracle)
         verdict = await _await_verdict(judging, kept, task)
     except TrialError as error:
         return Regraded(result, why_not=str(error))
@@ -228,8 +230,9 @@ async def _verify_steps(backend: Backend, store: RunStore, kept: Kept, task: Tas
 async def _verify_handover(backend: Backend, kept: Kept, environment: Environment, directory: Path) -> VerifierOutcome:
     """Return the outcome of a verifier in a new separate container. Raises TrialError if it could not run."""
     verifier = SeparateVerifier(environment, lambda: backend.sandbox(environment, kept.result.trial))
+    oracle = oracle_system(kept.oracle, environment.task, is_oracle=kept.is_oracle)
     try:
-        return await _await_verdict(verifier.verify(read_handover(directory)), kept, environment.task)
+        return await _await_verdict(verifier.verify(read_handover(directory), oracle), kept, environment.task)
     finally:
         await verifier.remove()
 

@@ -39,7 +39,7 @@ from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.task import Task
 from tbench.text import one_line
 from tbench.verify.calibration import CalibratingAgent, Calibration, architecture_of, image_identity, load_calibration
-from tbench.verify.policy import compare_pass, is_kept, verify_by
+from tbench.verify.policy import compare_pass, is_kept, oracle_system, verify_by
 from tbench.verify.separate.collecting import collect, hands_over, save_artifacts
 from tbench.verify.separate.grading import SeparateVerifier
 from tbench.verify.separate.handover import read_handover
@@ -400,10 +400,11 @@ class Trial:
         )
         self._progress.verifier_image_id = self._backend.image_ids.get(environment.name)
         self._progress.verifier_image_origin = self._backend.image_origins.get(environment.name)
-        verdict = await verifier.verify(handover)
+        oracle = await asyncio.to_thread(self._oracle)
+        verdict = await verifier.verify(handover, oracle_system(oracle, part.task, is_oracle=self._is_oracle))
         if not is_last:
             await verifier.remove()
-        return compare_pass(verdict, await asyncio.to_thread(self._oracle), part.task)
+        return compare_pass(verdict, oracle, part.task)
 
     async def _verdict_in_sandbox(self, part: TrialPart, sandbox: Sandbox) -> Verdict:
         remarks: tuple[str, ...] = ()
@@ -411,12 +412,15 @@ class Trial:
             remarks = await save_artifacts(part.task, sandbox, part.directory, self._verify_in.artifacts_mb)
         await use_network(sandbox, agent_environment(part.task), "verifier")
         oracle = await asyncio.to_thread(self._oracle)
-        is_oracle = self._agent.name == "oracle"
         again = self._cut is not None and self._cut.has_worked and self._is_attached
         verdict = await verify_by(
-            self._verify_in.mode, part.task, sandbox, again=again, oracle=oracle, is_oracle=is_oracle
+            self._verify_in.mode, part.task, sandbox, again=again, oracle=oracle, is_oracle=self._is_oracle
         )
         return verdict.remarked(remarks)
+
+    @property
+    def _is_oracle(self) -> bool:
+        return self._agent.name == "oracle"
 
     def _oracle(self) -> Calibration | None:
         """Return the task's calibration, unless the agent is one that calibrates."""

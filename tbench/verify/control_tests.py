@@ -7,7 +7,6 @@ test that always fails. Correct work fails them, as calibrations show for the or
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import itertools
 import re
@@ -15,9 +14,11 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
+from tbench.results import UNCONFIRMED
 from tbench.reward import is_solved
 from tbench.tasks.task import Task
 from tbench.verify.calibration import CONTROL
+from tbench.verify.changes.facts import OracleSystem
 from tbench.verify.tests_shown import NOT_FAILED, Status, tests_shown
 from tbench.verify.verifier import Verdict, VerifierFailed
 
@@ -27,35 +28,42 @@ _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n(.*?)\n\s*\2\b", re.DOTALL
 _COMPARISON = re.compile(
     r"((?:[=!]=|\b(?:toBe|toEqual|assertEqual|assert_eq!)\b[^\n]*?[(,])\s*)(-?\d+(?:\.\d+)?\b|\"(?:[^\"\\\n]|\\.)+\"|'(?:[^'\\\n]|\\.)+')"
 )
+_NO_VERDICT = f"{UNCONFIRMED} tests that must fail give no verdict with the work in place"
 _ASSERTS = ("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertAlmostEqual")
 
 
 async def try_control(
-    verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]], *, is_oracle: bool, oracle_fails: bool
+    verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]], oracle: OracleSystem
 ) -> Verdict:
     """Return a pass, with a sign against it if the control tests pass with the same work. Raises TrialError.
 
-    `run` verifies the work with the tests of another task. If the tests with other values give no verdict, the failing
-    test is used; if that gives none either, the pass is not controlled. For the oracle's own work, only the reward of
-    the control tests is recorded. `oracle_fails`: the oracle is known to fail them. If it is not, a failing test is
-    added, and the sign requires a report of pytest that it passed.
+    `run` verifies the work with the tests of another task. For the oracle's own work, only the reward of the control
+    tests is recorded. If the oracle is known to fail them, a pass for which they give no verdict is unconfirmed, and
+    the failing test is tried. If it is not, only that test is used, and the sign requires pytest's report of it.
     """
     if not is_solved(verdict.reward):
         return verdict
-    is_known, with_test = oracle_fails or is_oracle, with_failing_test(task)
-    controls = [with_other_expectations(task) if is_known else None, with_test and with_test[0]]
-    for control in filter(None, controls):
-        with contextlib.suppress(VerifierFailed):
+    is_known, failing = oracle.fails_control or oracle.is_own, with_failing_test(task)
+    altered = with_other_expectations(task) if is_known else None
+    for control in filter(None, (altered, failing and failing[0])):
+        try:
             tried = await run(control)
-            break
+        except VerifierFailed as failure:
+            if oracle.is_own:
+                return verdict  # the reward of a failing test would not say that the others can fail
+            if control is altered:
+                verdict = verdict.with_signs(f"{_NO_VERDICT}: {failure.type}")
+            continue
+        if is_known and (altered is None or control is altered):
+            verdict = verdict.with_integrity(rewards={**verdict.integrity.rewards, CONTROL: tried.reward})
+        break
     else:
         return verdict
     if is_known:
-        verdict = verdict.with_integrity(rewards={**verdict.integrity.rewards, CONTROL: tried.reward})
-        is_disarmed = not is_oracle
+        is_disarmed = not oracle.is_own
     else:
-        assert with_test is not None
-        is_disarmed = did_not_fail(tests_shown(verdict.logs), tests_shown(tried.logs), with_test[1])
+        assert failing is not None
+        is_disarmed = did_not_fail(tests_shown(verdict.logs), tests_shown(tried.logs), failing[1])
     if not is_disarmed or not is_solved(tried.reward):
         return verdict
     return verdict.with_signs("tests-disarmed: tests that must fail pass with the work in place")

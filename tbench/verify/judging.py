@@ -116,10 +116,8 @@ class Judge:
         if verdict.reward > 0:
             verdict = await self._without_additions(verdict, work, without_system(seen, work))
             if may_contain_code(seen, work[0]) or self.oracle.is_own:
-                run, oracle = partial(self._verify_with, self.sandbox.copy, work), self.oracle
-                verdict = await try_control(
-                    verdict, self.task, run, is_oracle=oracle.is_own, oracle_fails=oracle.fails_control
-                )
+                run = partial(self._verify_with, self.sandbox.copy, work)
+                verdict = await try_control(verdict, self.task, run, self.oracle)
             verdict = verdict.with_integrity(replaced=_first_replaced(seen))
         # Paths that were not copied may explain a failure, but say nothing against a pass; other signs do the opposite.
         relevant = [sign for sign in inspection.signs if (sign.kind in KINDS_NOT_COPIED) is (verdict.reward <= 0)]

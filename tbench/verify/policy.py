@@ -57,9 +57,7 @@ async def verify_by(
         service = service_of(sandbox, task.file.verifier.service)
         verdict = await verify_twice(lambda again: verify(task, service, again=again), again=again)
         return compare_pass(verdict.with_integrity(verify="shared"), oracle, task)
-    added = frozenset() if oracle is None else frozenset(oracle.replaced)
-    fails_control = oracle is not None and oracle.fails_control(task.step_name)
-    judge = Judge(task, sandbox, again, OracleSystem(added, is_own=is_oracle, fails_control=fails_control))
+    judge = Judge(task, sandbox, again, oracle_system(oracle, task, is_oracle=is_oracle))
     passes_fresh = None if oracle is None else oracle.passes_fresh
     if policy == "isolated":
         verdict = await judge.judge_in_fresh_container()
@@ -74,6 +72,13 @@ async def verify_by(
             sign = f"{ALONE}, with replaced system files: {replaced}" if replaced else ALONE
             verdict = verdict.with_signs(sign)
     return compare_pass(verdict.with_integrity(verify=policy), oracle, task)
+
+
+def oracle_system(oracle: Calibration | None, task: Task, *, is_oracle: bool) -> OracleSystem:
+    """Return the facts of a calibration that a verifier needs while it runs; `is_oracle`: on the oracle's own work."""
+    if oracle is None:
+        return OracleSystem(is_own=is_oracle)
+    return OracleSystem(frozenset(oracle.replaced), is_oracle, oracle.fails_control(task.step_name))
 
 
 def compare_pass(verdict: Verdict, oracle: Calibration | None, task: Task) -> Verdict:

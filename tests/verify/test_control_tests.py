@@ -10,6 +10,7 @@ import pytest
 from tbench.results import is_weak
 from tbench.tasks.task import Task
 from tbench.verify.calibration import CONTROL
+from tbench.verify.changes.facts import NO_ORACLE, OracleSystem
 from tbench.verify.control_tests import (
     did_not_fail,
     try_control,
@@ -166,7 +167,7 @@ async def test_without_an_oracle_a_pass_is_flagged_if_pytest_reports_that_the_fa
         return passed(output.replace("{name}", name).encode(), reward)
 
     task = task_of(test_outputs__py="def test_x():\n    assert f() == 1\n")
-    found = await try_control(passed(BEFORE), task, run, is_oracle=False, oracle_fails=False)
+    found = await try_control(passed(BEFORE), task, run, NO_ORACLE)
     strong = [sign.partition(":")[0] for sign in found.integrity.tamper if not is_weak(sign)]
     assert (found.reward, strong, found.integrity.rewards) == (1.0, ["tests-disarmed"] * expected, {})
 
@@ -185,16 +186,16 @@ async def test_with_an_oracle_any_pass_of_the_control_tests_is_a_sign_except_for
         assert data is not None and (b"== 2" in data) is ("==" in text)
         return passed(b"1 failed", reward)
 
-    found = await try_control(
-        passed(BEFORE), task_of(test_outputs__py=text), run, is_oracle=is_oracle, oracle_fails=oracle_fails
-    )
+    oracle = OracleSystem(is_own=is_oracle, fails_control=oracle_fails)
+    found = await try_control(passed(BEFORE), task_of(test_outputs__py=text), run, oracle)
     assert found.integrity.rewards == {CONTROL: reward}
     assert len(found.integrity.tamper) == (reward == 1.0 and not is_oracle)
 
 
-@pytest.mark.parametrize(("of_failing_test", "rewards"), [(1.0, {CONTROL: 1.0}), (0.0, {CONTROL: 0.0}), (None, {})])
-async def test_control_tests_without_a_verdict_are_replaced_by_a_failing_test_and_count_for_nothing_themselves(
-    task_of: Callable[..., Task], of_failing_test: float | None, rewards: dict[str, float]
+@pytest.mark.parametrize("of_failing_test", [1.0, 0.0, None])
+@pytest.mark.parametrize("is_oracle", [False, True])
+async def test_control_tests_without_a_verdict_leave_a_pass_unconfirmed_and_a_failing_test_is_tried(
+    task_of: Callable[..., Task], of_failing_test: float | None, is_oracle: bool
 ) -> None:
     tried = []
 
@@ -205,17 +206,18 @@ async def test_control_tests_without_a_verdict_are_replaced_by_a_failing_test_an
         return passed(b"1 failed", of_failing_test)
 
     task = task_of(test_outputs__py="def test_x():\n    assert f() == 1\n")
-    found = await try_control(passed(BEFORE), task, run, is_oracle=False, oracle_fails=True)
-    assert tried == [True, False] and found.integrity.rewards == rewards
-    assert [sign.partition(":")[0] for sign in found.integrity.tamper] == ["tests-disarmed"] * (of_failing_test == 1.0)
+    found = await try_control(passed(BEFORE), task, run, OracleSystem(is_own=is_oracle, fails_control=True))
+    assert tried == [True, False][: 1 if is_oracle else 2] and found.integrity.rewards == {}
+    signs = [] if is_oracle else ["unconfirmed", *["tests-disarmed"] * (of_failing_test == 1.0)]
+    assert [sign.partition(":")[0] for sign in found.integrity.tamper] == signs
 
 
 @pytest.mark.parametrize("reward", [0.5, 0.0])
 async def test_a_verdict_below_a_full_pass_is_returned_as_it_is(task_of: Callable[..., Task], reward: float) -> None:
     solved = passed(BEFORE)
-    assert await try_control(solved, task_of(), None, is_oracle=True, oracle_fails=True) is solved  # type: ignore[arg-type]
+    assert await try_control(solved, task_of(), None, OracleSystem(is_own=True)) is solved  # type: ignore[arg-type]
     found, task = passed(BEFORE, reward), task_of(test_outputs__py="assert f() == 1")
-    assert await try_control(found, task, None, is_oracle=False, oracle_fails=True) is found  # type: ignore[arg-type]
+    assert await try_control(found, task, None, OracleSystem(fails_control=True)) is found  # type: ignore[arg-type]
 
 
 def test_the_name_of_the_added_test_takes_precedence_over_numbers() -> None:

@@ -17,11 +17,10 @@ from tbench.sandbox.backend import BUSYBOX, NOT_STAGED, Compares, Sandbox, Strea
 from tbench.tasks.artifacts import Artifact
 from tbench.tasks.environment import Environment
 from tbench.tasks.task import Task
-from tbench.verify.changes.facts import Sign, sign_lines
+from tbench.verify.changes.facts import NO_ORACLE, OracleSystem, Sign, sign_lines
 from tbench.verify.changes.inspection import inspect_container
 from tbench.verify.changes.system import replaced_paths
-from tbench.verify.changes.tampering import imported_work
-from tbench.verify.changes.work import KINDS_IN_FRESH
+from tbench.verify.changes.work import KINDS_IN_FRESH, may_contain_code, work_of
 from tbench.verify.control_tests import try_control
 from tbench.verify.judging import CLEARED
 from tbench.verify.separate.handover import ArtifactEntry, HandedOver
@@ -170,8 +169,8 @@ class _Graded:
     verdict: Verdict
     tampering: tuple[str, ...] = ()
     """Paths of files that tamper with the tests."""
-    imports_work: bool = False
-    """Whether the tests import modules from the artifacts."""
+    has_code: bool = False
+    """Whether the artifacts may contain code."""
 
 
 class SeparateVerifier:
@@ -189,7 +188,7 @@ class SeparateVerifier:
         """Whether the kernel killed a process of a sandbox because memory ran out."""
         return self._ran_out_of_memory or (self._sandbox is not None and self._sandbox.ran_out_of_memory)
 
-    async def verify(self, handover: HandedOver) -> Verdict:
+    async def verify(self, handover: HandedOver, oracle: OracleSystem = NO_ORACLE) -> Verdict:
         """Return the verdict about the artifacts. Raises TrialError; VerifierFailed carries the integrity."""
         self._sandbox = sandbox = await self._start()
         graded: list[_Graded] = []
@@ -200,7 +199,7 @@ class SeparateVerifier:
 
         try:
             verdict = await verify_twice(run)
-            verdict = await self._check_pass(verdict, graded[-1], handover)
+            verdict = await self._check_pass(verdict, graded[-1], handover, oracle)
         except VerifierFailed as error:
             if error.type != "verifier_timeout" and await self._works_without_artifacts(handover):
                 error = unjudged(error)
@@ -229,11 +228,14 @@ class SeparateVerifier:
         why = "shadows or replaces the image's own"
         signs = inspection.signs + tuple(Sign("system-replaced", path, why) for path in replaced_paths(inspection.seen))
         tampering = tampering_paths(signs, task.file.artifacts, inspection.seen.tests.asks_for)
+        has_code = may_contain_code(inspection.seen, work_of(inspection.seen, ())[0])
         verdict = verdict.with_signs(*sign_lines(signs))
-        return _Graded(verdict, tampering, any(imported_work(inspection.seen)))
+        return _Graded(verdict, tampering, has_code)
 
-    async def _check_pass(self, verdict: Verdict, graded: _Graded, handover: HandedOver) -> Verdict:
-        """Verify a suspicious pass again without the files that tamper with the tests. Raises TrialError."""
+    async def _check_pass(
+        self, verdict: Verdict, graded: _Graded, handover: HandedOver, oracle: OracleSystem
+    ) -> Verdict:
+        """Verify a pass without the files that tamper with the tests, and with control tests. Raises TrialError."""
         without = graded.tampering
         if without:
             try:
@@ -243,12 +245,12 @@ class SeparateVerifier:
                 tamper = (*verdict.integrity.tamper, *failure.integrity.tamper, f"disagreement: {rewards}")
                 failure.integrity = failure.integrity.model_copy(update={"tamper": tamper})
                 raise
-        if graded.imports_work and not self._environment.brings_tests:
+        if (graded.has_code or oracle.is_own) and not self._environment.brings_tests:
 
             async def run(task: Task) -> Verdict:
                 return (await self._grade_in_new(handover, without, task)).verdict
 
-            verdict = await try_control(verdict, self._environment.task, run, is_oracle=False, oracle_fails=False)
+            verdict = await try_control(verdict, self._environment.task, run, oracle)
         return verdict
 
     async def _works_without_artifacts(self, handover: HandedOver) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,13 @@ from tbench.storage.run_store import RunStore
 from tbench.tasks.environment import verifier_environment
 from tbench.tasks.sources import TaskSet
 from tbench.tasks.task import Task
+from tbench.verify.calibration import CONTROL, Calibration, MeasuredTrial
 
 pytestmark = pytest.mark.engine
 BOUND_SEC = 120
 MakeTask = Any
 Runs = Callable[..., Any]
+REPORT = "echo $reward > /logs/verifier/reward.txt\n"
 LIMITS = "[environment]\nmemory_mb = 256\nallow_internet = false\n"
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
 DONE = 'artifacts = ["/app/done"]\n'
@@ -245,14 +248,37 @@ async def test_artifacts_at_the_paths_of_the_tests_own_programs_do_not_count(
 
 @pytest.mark.slow
 async def test_work_that_changes_expected_values_has_a_strong_sign(make_task: MakeTask, run_trial: Runs) -> None:
-    test = """[ "$(sh /app/done)" = "$(cat /tests/expected)" ] && reward=1 || reward=0
-echo $reward > /logs/verifier/reward.txt
-"""
+    test = '[ "$(sh /app/done)" = "$(cat /tests/expected)" ] && reward=1 || reward=0\n' + REPORT
     path = make_task(toml=DONE + SEPARATE + LIMITS, test=test)
     (path / "tests" / "expected").write_text("42\n")
     _, result = await run_trial(path, "echo 'echo 41 | tee /tests/expected' > /app/done")
     assert (result.reward, result.error) == (1.0, None)
     assert "tests-changed" in [sign.partition(":")[0] for sign in result.integrity.tamper if not is_weak(sign)]
+
+
+@pytest.mark.parametrize(
+    ("agent", "script", "signs"),
+    [
+        ("shell", "echo 'grep -o \"[0-9]*$\" /tests/check.sh' > /app/done", ["tests-disarmed"]),
+        ("shell", "echo 'echo 42' > /app/done", []),
+        ("oracle", "echo 'echo 42' > /app/done", []),
+    ],
+    ids=["copies what is expected", "honest", "oracle"],
+)
+async def test_control_tests_tell_work_that_copies_what_is_expected_from_work(
+    make_task: MakeTask, run_trial: Runs, monkeypatch: pytest.MonkeyPatch, agent: str, script: str, signs: list[str]
+) -> None:
+    path = make_task(toml=DONE + SEPARATE + LIMITS, test="reward=1; . /tests/check.sh || reward=0\n" + REPORT)
+    (path / "tests" / "check.sh").write_text('test "$(sh /app/done)" == 42\n')
+    oracle = MeasuredTrial(agent="oracle", repetition=0, reward=1.0, rewards={CONTROL: 0.0})
+    found = Calibration(
+        task="t", task_hash="h", image="i", architecture="a", measured_at=datetime.now(UTC), trials=(oracle,)
+    )
+    monkeypatch.setattr("tbench.runs.trial.load_calibration", lambda *_: found)
+    monkeypatch.setattr(Shell, "name", agent)
+    _, result = await run_trial(path, script)
+    assert (result.reward, result.integrity.rewards) == (1.0, {CONTROL: float(bool(signs))})
+    assert [sign.partition(":")[0] for sign in result.integrity.tamper if not is_weak(sign)] == signs
 
 
 @pytest.mark.parametrize(
