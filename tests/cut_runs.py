@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ _LINES = "".join(f"echo line-$STEP-{number} >>/app/out\n" for number in range(10
 _KINDS = (
     "echo one-$STEP >>/app/out\n",
     _LINES,
-    "sleep 1; echo slow-$STEP >>/app/out\n",
+    "sleep 0.3; echo slow-$STEP >>/app/out\n",
     "cat >>/app/out <<END\nthere-$STEP äöü\nEND\n",
 )
 
@@ -56,9 +57,13 @@ class Model:
     def __init__(self, step_two: str = "") -> None:
         self._step_two = step_two
         self.requests = 0
+        self.answers = threading.Event()
+        """While it is not set, requests wait for their replies."""
+        self.answers.set()
 
     def __call__(self, seen: Seen) -> bytes:
         self.requests += 1
+        self.answers.wait(_BOUND_SEC)
         step = sum(message["role"] == "assistant" for message in seen.json["messages"]) + 1
         keys = self._step_two if step == 2 and self._step_two else _commands(step)
         commands = [{"keystrokes": keys, "duration": 20.0}] if step <= STEPS else []

@@ -60,6 +60,7 @@ class FaultServer:
         self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
+        self._choosing = threading.Lock()
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
@@ -231,14 +232,15 @@ class FaultServer:
             if self._listing is not None and seen.path.endswith("/models"):
                 self.listed.append(seen)
                 return self._listing
-            if self._choice is not None:
-                self.seen.append(seen)
-                self.first_request.set()
-                return self._as_chosen(self._choice(seen))
-            play = self._plays[min(len(self.seen), len(self._plays) - 1)]
+            choice = self._choice
+            play = None if choice else self._plays[min(len(self.seen), len(self._plays) - 1)]
             self.seen.append(seen)
             self.first_request.set()
+        if choice is None:
+            assert play is not None
             return play
+        with self._choosing:  # a choice may take a while, and `GET /models` is answered meanwhile
+            return self._as_chosen(choice(seen))
 
     def _as_chosen(self, raw: bytes | None) -> Play:
         return lambda connection: bool(self._ending.wait()) and None if raw is None else connection.sendall(raw)

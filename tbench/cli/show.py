@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import sys
+import termios
+import tty
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -298,11 +301,15 @@ def _wants_debugger() -> bool:
     """Whether the user presses d; without a terminal nobody is asked."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
-    click.echo(click.style("d debugs it from that step on; any other key leaves", dim=True))
+    before = termios.tcgetattr(0)
+    tty.setcbreak(0, termios.TCSADRAIN)  # first, so that a key pressed at once is neither echoed nor lost
     try:
-        return click.getchar() == "d"
-    except (EOFError, KeyboardInterrupt):
+        click.echo(click.style("d debugs it from that step on; any other key leaves", dim=True))
+        return os.read(0, 1) == b"d"
+    except KeyboardInterrupt:
         return False
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
 def last_step(trial: StoredTrial) -> int:
