@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import http.server
 import os
@@ -22,13 +23,15 @@ from fault_server import RECORDED, FaultServer
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tbench.sandbox.backend import Sandbox, SandboxSettings, open_backend
+from tbench.sandbox.backend import Backend, Sandbox, SandboxSettings, open_backend
 from tbench.sandbox.build_context import build_tag
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.image import Images
 from tbench.sandbox.docker.networks import ensure_network
 from tbench.sandbox.docker.tools import ensure_tools
+from tbench.sandbox.oci.backend import OciBackend
+from tbench.sandbox.oci.store import Store, missing_programs
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 
@@ -48,6 +51,7 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES:
 collect_ignore = ["data"]
 """Tasks of a stored run bring their own tests."""
 MakeTask = Callable[..., Path]
+MakeBackend = Callable[[SandboxSettings], Backend]
 StartSandbox = Callable[..., "asyncio.Future[Sandbox]"]
 
 
@@ -207,12 +211,37 @@ def run_name() -> str:
     return f"tests-{uuid.uuid4().hex[:12]}"
 
 
-@pytest.fixture
-async def start_sandbox(engine: Engine, tools_volume: str, run_name: str) -> AsyncIterator[Callable[[Path], object]]:
-    """Starts real containers for task directories; removes them at the end."""
-    started: list[Sandbox] = []
+@pytest.fixture(scope="session")
+def make_backend(request: pytest.FixtureRequest) -> MakeBackend:
+    """Makes the backend of tests that need containers, and no particular engine.
 
-    async with open_backend(DockerBackend(engine, SandboxSettings(run_name))) as backend:
+    In `make test` that is the one without an engine, where its programs are there: a container costs half as much. In
+    `make test-all`, and where slow tests are not left out, it is Docker.
+    """
+    if "not slow" in request.config.option.markexpr and not missing_programs("runc", "skopeo", "umoci", "buildah"):
+        return lambda settings: OciBackend(Store.at("oci:"), settings)
+    engine, _ = request.getfixturevalue("engine"), request.getfixturevalue("tools_volume")
+    return lambda settings: DockerBackend(engine, settings)
+
+
+@pytest.fixture
+async def start_sandbox(make_backend: MakeBackend, run_name: str) -> AsyncIterator[Callable[[Path], object]]:
+    """Starts real containers for task directories; removes them at the end."""
+    async with _starting(make_backend(SandboxSettings(run_name))) as start:
+        yield start
+
+
+@pytest.fixture
+async def start_in_docker(engine: Engine, tools_volume: str, run_name: str) -> AsyncIterator[Callable[[Path], object]]:
+    """Does the same in Docker, for tests that look at the engine."""
+    async with _starting(DockerBackend(engine, SandboxSettings(run_name))) as start:
+        yield start
+
+
+@contextlib.asynccontextmanager
+async def _starting(backend: Backend) -> AsyncIterator[Callable[[Path], object]]:
+    started: list[Sandbox] = []
+    async with open_backend(backend):
 
         async def start(directory: Path, allowed: Sequence[str] = ()) -> Sandbox:
             started.append(await backend.sandbox(agent_environment(Task.read(directory).with_access(allowed)), "tests"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeTask
+from conftest import MakeBackend, MakeTask
 from run_plans import a_plan
 from step_tasks import step_task
 
@@ -117,14 +117,14 @@ Execute = Callable[..., Any]
 
 
 @pytest.fixture
-def execute(engine: Engine, tmp_path: Path) -> Execute:
+def execute(make_backend: MakeBackend, tmp_path: Path) -> Execute:
     """Runs all tasks of a directory; returns their results by name, and the run's directory."""
 
     async def run(source: Path, make_agent: Callable[[], TrialAgent], **settings: Any) -> dict[str, TrialResult]:
         plan = a_plan(
             "test-steps", agent=make_agent().name, source=str(source), concurrency=2, cpu_overcommit=4, **settings
         )
-        backend = DockerBackend(engine, sandbox_settings(plan))
+        backend = make_backend(sandbox_settings(plan))
         async with asyncio.timeout(300):
             done = await execute_run(
                 plan, read_tasks(str(source)), tmp_path / "run", make_agent, Events(), backend=backend

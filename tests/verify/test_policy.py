@@ -59,10 +59,10 @@ async def left(engine: Engine, run: str) -> tuple[int, int]:
 
 
 async def test_a_copy_has_the_files_and_the_servers_but_not_the_daemons(
-    engine: Engine, make_task: MakeTask, start_sandbox: Start, run_name: str
+    engine: Engine, make_task: MakeTask, start_in_docker: Start, run_name: str
 ) -> None:
     path = make_task(test=ASKS, dockerfile=OWN_IMAGE)
-    sandbox = await start_sandbox(path)
+    sandbox = await start_in_docker(path)
     await sandbox.shell(SERVES, timeout_sec=30)
     async with asyncio.timeout(BOUND_SEC):
         verdict = await verify_by("isolated", Task.read(path), sandbox)
@@ -71,9 +71,9 @@ async def test_a_copy_has_the_files_and_the_servers_but_not_the_daemons(
 
 
 @pytest.mark.slow
-async def test_a_reward_that_only_a_daemon_writes_does_not_count(make_task: MakeTask, start_sandbox: Start) -> None:
+async def test_a_reward_that_only_a_daemon_writes_does_not_count(make_task: MakeTask, start_in_docker: Start) -> None:
     path = make_task(test="echo verdict; echo 0 > /logs/verifier/reward.txt; sleep 1\n")
-    sandbox = await start_sandbox(path)
+    sandbox = await start_in_docker(path)
     await sandbox.shell(FORGES, timeout_sec=30)
     async with asyncio.timeout(BOUND_SEC):
         verdict = await verify_by("both", Task.read(path), sandbox)
@@ -82,10 +82,10 @@ async def test_a_reward_that_only_a_daemon_writes_does_not_count(make_task: Make
 
 
 async def test_a_copy_that_is_cancelled_leaves_nothing(
-    engine: Engine, make_task: MakeTask, start_sandbox: Start, run_name: str
+    engine: Engine, make_task: MakeTask, start_in_docker: Start, run_name: str
 ) -> None:
     path = make_task(test="sleep 60\n")
-    sandbox = await start_sandbox(path)
+    sandbox = await start_in_docker(path)
     assert isinstance(sandbox, Compares)
     await sandbox.original()
     verifying = asyncio.create_task(verify_by("isolated", Task.read(path), sandbox))
@@ -101,14 +101,14 @@ async def test_a_copy_that_is_cancelled_leaves_nothing(
 
 @pytest.mark.parametrize(("policy", "most"), [("shared", 13), ("both", 26)])
 async def test_a_pass_takes_few_calls_to_the_engine(
-    engine: Engine, make_task: MakeTask, start_sandbox: Start, policy: Verify, most: int
+    engine: Engine, make_task: MakeTask, start_in_docker: Start, policy: Verify, most: int
 ) -> None:
     """Each exec takes three calls: the verifier needs two execs, an inspection one.
 
     Copying the work needs two whose end is not awaited.
     """
     path = make_task()
-    first, second = await start_sandbox(path), await start_sandbox(path)
+    first, second = await start_in_docker(path), await start_in_docker(path)
     for sandbox in (first, second):
         await sandbox.shell("touch /app/done", timeout_sec=30)
     await verify_by(policy, Task.read(path), first)  # caches the facts about the image
@@ -129,21 +129,27 @@ CHEATS = "echo > /app/done; echo x > /app/same; cp /bin/true /bin/c; mv /bin/c /
 @pytest.fixture
 def judged(make_task: MakeTask, start_sandbox: Start) -> Any:
     """Run an agent's script in a new sandbox; return the verdict by a policy, and the kinds of its signs."""
+    return partial(judge, make_task, start_sandbox)
 
-    async def run(
-        policy: Verify, agent: str, test: str, oracle: Calibration | None = None, **parts: Any
-    ) -> tuple[Verdict, list[str]]:
-        files = parts.pop("tests", {})
-        path = make_task(test=test, **parts)
-        for name, text in files.items():
-            (path / "tests" / name).write_text(text)
-        sandbox = await start_sandbox(path)
-        async with asyncio.timeout(BOUND_SEC):
-            assert (await sandbox.shell(agent, timeout_sec=30)).exit_code == 0
-            verdict = await verify_by(policy, Task.read(path), sandbox, oracle=oracle)
-        return verdict, [sign.partition(":")[0] for sign in verdict.integrity.tamper]
 
-    return run
+@pytest.fixture
+def judged_in_docker(make_task: MakeTask, start_in_docker: Start) -> Any:
+    return partial(judge, make_task, start_in_docker)
+
+
+async def judge(
+    make_task: MakeTask, start: Start, policy: Verify, agent: str, test: str, oracle: Calibration | None = None,
+    **parts: Any,
+) -> tuple[Verdict, list[str]]:  # fmt: skip
+    files = parts.pop("tests", {})
+    path = make_task(test=test, **parts)
+    for name, text in files.items():
+        (path / "tests" / name).write_text(text)
+    sandbox = await start(path)
+    async with asyncio.timeout(BOUND_SEC):
+        assert (await sandbox.shell(agent, timeout_sec=30)).exit_code == 0
+        verdict = await verify_by(policy, Task.read(path), sandbox, oracle=oracle)
+    return verdict, [sign.partition(":")[0] for sign in verdict.integrity.tamper]
 
 
 @pytest.mark.parametrize(
@@ -158,9 +164,9 @@ def judged(make_task: MakeTask, start_sandbox: Start) -> Any:
     ids=["work", "work and a cheat", "cheat", "nothing"],
 )  # fmt: skip
 async def test_both_uses_the_agents_container_only_if_the_fresh_one_fails(
-    judged: Any, agent: str, reward: float, rewards: dict[str, float], kinds: list[str]
+    judged_in_docker: Any, agent: str, reward: float, rewards: dict[str, float], kinds: list[str]
 ) -> None:
-    verdict, found = await judged("both", agent, JUDGES.format("/bin"))
+    verdict, found = await judged_in_docker("both", agent, JUDGES.format("/bin"))
     assert (verdict.reward, verdict.integrity.rewards, found) == (reward, rewards, kinds)
     assert ("isolated/verifier/reward.txt" in verdict.files) is ("shared" in rewards)
 
@@ -229,10 +235,10 @@ async def test_a_pass_must_show_the_tests_of_the_oracles_passes(judged: Any, pol
     ],
 )
 async def test_paths_that_could_not_be_inspected_are_a_sign(
-    judged: Any, agent: str, dockerfile: str | None, words: str
+    judged_in_docker: Any, agent: str, dockerfile: str | None, words: str
 ) -> None:
     parts = {} if dockerfile is None else {"dockerfile": dockerfile}
-    verdict, _ = await judged("shared", agent, "echo 1 > /logs/verifier/reward.txt\n", **parts)
+    verdict, _ = await judged_in_docker("shared", agent, "echo 1 > /logs/verifier/reward.txt\n", **parts)
     assert verdict.reward == 1.0
     assert any(sign.startswith("unread:") and words in sign for sign in verdict.integrity.tamper), verdict.integrity
 

@@ -380,10 +380,10 @@ async def test_no_process_inside_can_end_the_container(verified: Verified) -> No
 
 
 async def test_a_container_that_is_ended_from_outside_is_lost(
-    engine: Engine, make_task: MakeTask, start_sandbox: Start
+    engine: Engine, make_task: MakeTask, start_in_docker: Start
 ) -> None:
     task = make_task(test="sleep 30\n")
-    sandbox = await start_sandbox(task)
+    sandbox = await start_in_docker(task)
     verifying = asyncio.create_task(verify(Task.read(task), sandbox))
     await asyncio.sleep(2)
     assert isinstance(sandbox, Container)
