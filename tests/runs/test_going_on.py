@@ -152,14 +152,14 @@ def test_only_one_process_goes_on(cut: Any) -> None:
     assert run.result().reward == 1.0
 
 
-@pytest.mark.parametrize("name", [STEPS_NAME, CHECKPOINTS_NAME])
-def test_a_torn_last_line_is_left_out(cut: Any, name: str) -> None:
+def test_torn_last_lines_are_left_out(cut: Any) -> None:
     run = cut()
     run.start()
     run.end(asked(run, 5))
     (note,) = run.notes
-    with (trial_directory(run.directory, note.task, note.seed) / name).open("a") as file:
-        file.write('{"index": 9, "rep')
+    for name in (STEPS_NAME, CHECKPOINTS_NAME):
+        with (trial_directory(run.directory, note.task, note.seed) / name).open("a") as file:
+            file.write('{"index": 9, "rep')
     run.finish()
     assert (run.result().reward, run.result().attempt) == (1.0, 1)
 

@@ -49,7 +49,9 @@ KINDS: dict[str, tuple[Draw, float]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if number % 3 else ()) for number, kind in enumerate(KINDS)]
+)
 def test_the_coverage_for_few_tasks_is_kept(kind: str) -> None:
     draw, mean = KINDS[kind]
     rng = random.Random(7)

@@ -21,7 +21,7 @@ def judged(message: Any, status: int = 400, sent_bytes: int = 60_000, max_tokens
     return classify_refusal(status, {"error": {"message": message}}, sent_bytes=sent_bytes, max_tokens=max_tokens)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_of_thousands_of_refusals_nearly_all_are_read_right_and_no_number_wrong(seed: int) -> None:
     wrong, wrong_numbers, total = [], [], 0
     for case in cases(seed, 3500):
