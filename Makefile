@@ -10,7 +10,7 @@ HARBOR_PYTHON ?= python3.12
 HARBOR_VENV ?= .venv-harbor
 HARBOR := harbor==0.26.0
 
-.PHONY: demo test test-all lint browser docs mutants house bench bench-harbor pictures soak setup clean
+.PHONY: demo test test-all lint browser without-engine docs mutants house bench bench-harbor pictures soak setup clean
 
 # Wheels are enough; the stamp makes a second call cheap.
 $(STAMP): pyproject.toml
@@ -56,17 +56,24 @@ browser:
 		echo "browser: installing chromium" && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 		echo "browser: no chromium, so no page is tried in a browser" >&2
 
+# What starts containers without an engine: most tests that need some container take theirs there, at half the cost.
+without-engine:
+	@{ command -v skopeo && command -v umoci && command -v buildah; } >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		echo "without-engine: installing skopeo, umoci and buildah" && apt-get update -qq && \
+		apt-get install -y -qq --no-install-recommends skopeo umoci buildah >/dev/null; } || \
+		echo "without-engine: no skopeo, umoci and buildah, so all containers of the tests are Docker's" >&2
+
 # If setup has to start the engine, its data are in memory where there is plenty: containers live half as long there.
 test test-all: export TBENCH_DOCKERD_ROOT ?= $(shell test "$$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)" -gt 16000000 2>/dev/null && echo /dev/shm/tbench-docker)
 
 # Four workers for two cores: two begin with what starts containers, one with what types into them, which mostly wait; one
 # begins with the rest, and each goes on with what is left (tests/conftest.py).
 # What pytest makes of the tests' text is made once, while lint has the other core, and not by each worker.
-test: setup browser
+test: setup browser without-engine
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --collect-only -q -n 0 >/dev/null 2>&1 & \
 		$(MAKE) --no-print-directory lint && wait && $(BIN)/python -m pytest -m "not slow" -n 4
 
-test-all: setup lint browser $(VENV)/.ray
+test-all: setup lint browser without-engine $(VENV)/.ray
 	@$(BIN)/python -m pytest --hypothesis-profile=explore -n 4
 
 # Which changes of the code that verdicts rest on no test notices.

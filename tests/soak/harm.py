@@ -27,7 +27,7 @@ _SCRIPTS = {
     "stopped": f"kill -STOP -1; sleep {STOP_SEC}; kill -CONT -1",
     "all processes killed": "kill -9 -1",
     "tmux killed": f"{BUSYBOX} pkill -9 tmux",
-    "out of memory": "x=$(head -c 900000000 /dev/zero | tr '\\0' x)",
+    "out of memory": "dd if=/dev/zero of=/dev/null bs=900M count=1",
 }
 
 
