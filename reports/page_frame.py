@@ -49,17 +49,12 @@ class Crumb:
 
 def page(template: str, here: str, *, crumbs: Sequence[Crumb] = (), policy: str = POLICY, **content: Any) -> str:
     """Render a page of the site as HTML. `here` is its path in the site, from which its links start."""
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            link=lambda target: relative_url(here, target),
-            crumbs=crumbs,
-            policy=policy,
-            written_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            **content,
-        )
+    written_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    found = _environment().get_template(template)
+    html = found.render(
+        link=lambda target: relative_url(here, target), crumbs=crumbs, policy=policy, written_at=written_at, **content
     )
+    return visible_text(html)
 
 
 def seconds(sec: float) -> str:
@@ -91,7 +86,7 @@ def or_no_name(name: str) -> str:
 
 def breakable(name: str) -> Markup:
     """Return a name with line breaks allowed between its parts."""
-    return Markup("<wbr>").join(escape(_visible(part)) for part in _PARTS.findall(name))
+    return Markup("<wbr>").join(_PARTS.findall(name))
 
 
 @cache
@@ -102,7 +97,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_visible,
+        auto_reload=False,
     )
     environment.filters |= {
         "pct": lambda fraction: f"{percent(fraction)}\N{NO-BREAK SPACE}%",
@@ -119,7 +114,7 @@ def _environment() -> Environment:
         "or_no_name": or_no_name,
         "facts": trial_facts,
         "ending": trial_ending,
-        "plain_text": lambda text: Markup(escape(_visible(text)).replace("&#34;", '"')),  # safe outside of attributes
+        "plain_text": lambda text: Markup(escape(text).replace("&#34;", '"')),  # safe outside of attributes
     }
     page_paths = (run_page, trial_page, task_page, night_page, compare_page)
     environment.globals |= {path.__name__: path for path in page_paths} | {
@@ -132,10 +127,6 @@ def _environment() -> Environment:
 def visible_text(text: str) -> str:
     """Replace characters that HTML forbids (control characters, surrogates) or that change the reading direction."""
     return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def _visible(value: Any) -> Any:
-    return visible_text(value) if type(value) is str else value
 
 
 # Data as scripts: a script can be loaded from a file as well as from a server, which `fetch` cannot.

@@ -114,22 +114,33 @@ class _Writing:
 
     def write(self) -> WrittenSite:
         write_assets(self._out)
-        for each in self._site.runs:
+        stamps = [f"{_look_digest()} {stamp(each.row.path, _MADE_OF)} {each.row.path}" for each in self._site.runs]
+        for each, own in zip(self._site.runs, stamps, strict=True):
             try:
-                self._write_run(each)
+                self._write_run(each, own)
             except RunUnreadable as problem:
                 self._notes.append(str(problem))
-        for name, text in _pages_of_all(self._site):
-            self._put(name, text)
+        self._write_pages_of_all(stamps)
         return WrittenSite(self._out / OVERVIEW, self._site, self._unchanged, tuple(self._notes))
 
-    def _write_run(self, each: SiteRun) -> None:
-        """Write the pages of a run that show something that changed."""
+    def _write_pages_of_all(self, stamps: Sequence[str]) -> None:
+        """Write the pages that are about more than one run, unless nothing that they show has changed."""
+        site, file = self._site, self._out / _STAMP_NAME
+        series = [(each.key, each.name, each.rule, each.is_nightly, each.names) for each in site.series]
+        known = repr((stamps, site.runs, series, site.notes)).encode("utf-8", "replace")
+        fresh = hashlib.sha256(known).hexdigest()
+        if _content(file) == fresh and (self._out / OVERVIEW).exists():
+            return
+        for name, text in _pages_of_all(site):
+            self._put(name, text)
+        write_atomically(file, fresh.encode())
+
+    def _write_run(self, each: SiteRun, own: str) -> None:
+        """Write the pages of a run that show something that changed; `own` is the stamp of its files."""
         folder = self._out / Path(run_page(each.slug)).parent
         before = self._site.last_good_before(each)
         if before is not None:
             self._write_comparison(before, each, folder / _COMPARED_NAME)
-        own = f"{_look_digest()} {stamp(each.row.path, _MADE_OF)} {each.row.path}"
         fresh = f"{own}\n{run.data_from_other_runs(self._site, each)}"
         written = _content(folder / _STAMP_NAME)
         is_unchanged = written is not None and written.startswith(f"{own}\n")

@@ -7,7 +7,7 @@ packed together, and the browser unpacks the chunk with the trial that it shows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from harness.reply_stats import reply_notes
@@ -26,7 +26,7 @@ from tbench.scores.cost import token_price_text
 from tbench.scores.summarise import time_split, trial_status
 from tbench.scores.summary import Status
 from tbench.storage.read_run import StoredRun
-from tbench.storage.stored_trial import inspection_commands, rerun_command
+from tbench.storage.stored_trial import inspection_commands, rerun_commands
 from tbench.storage.summaries import prices_of
 from tbench.text import counted
 
@@ -82,9 +82,10 @@ def _trials(run: SiteRun, stored: StoredRun) -> Iterator[_PackedTrial]:
     of_task: dict[str, list[TrialResult]] = {}
     for result in sorted(ended.values(), key=lambda each: (each.seed, each.attempt)):
         of_task.setdefault(result.task, []).append(result)
+    rerun = rerun_commands(stored.document) if stored.document is not None else None
     for result in (each for found in of_task.values() for each in found):
         parts = read_sections(stored.path, result)
-        html = _page(run, stored, result, of_task[result.task], parts)
+        html = _page(run, stored, result, of_task[result.task], parts, rerun)
         data = {"html": html, "sections": [_section_data(part) for part in parts]}
         name, texts = trial_name(result.task, result.seed, result.attempt), list(searched_texts(parts))
         found = {"trial": name, "task": result.task, "status": trial_status(result), "texts": texts}
@@ -97,6 +98,7 @@ def _page(
     result: TrialResult,
     of_task: Sequence[TrialResult],
     parts: Sequence[TrialSection],
+    rerun: Callable[[str, int], str] | None,
 ) -> str:
     """Render a trial, with links to the last attempts at the nearest seeds and to all its attempts."""
     which = f"seed {result.seed}" + (f", attempt {result.attempt}" if result.attempt > 1 else "")
@@ -126,7 +128,7 @@ def _page(
         sections=[_shown_section(part) for part in parts],
         name=trial_name(result.task, result.seed, result.attempt),
         task_data=task_data(result.task),
-        command=rerun_command(stored.document, result.task, result.seed) if stored.document is not None else "",
+        command=rerun(result.task, result.seed) if rerun is not None else "",
         asking=inspection_commands(stored.path, result) if stored.document is not None else (),
         imported=stored.imported,
     )

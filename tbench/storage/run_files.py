@@ -51,8 +51,10 @@ def inside_trials(run: Path, directory: Path) -> Path | None:
     Names may contain `..` and NUL.
     """
     try:
+        if not directory.is_dir():  # as of runs whose trials were pruned; links are followed one folder at a time
+            return None
         resolved = directory.resolve()
-        return resolved if resolved.is_relative_to((run / "trials").resolve()) and resolved.is_dir() else None
+        return resolved if resolved.is_relative_to((run / "trials").resolve()) else None
     except (OSError, ValueError, RuntimeError):
         return None
 

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -123,13 +123,19 @@ _SET_BY_FLAGS = {"agent.name"}
 _GLOB = re.compile(r"[*?[]")
 
 
-def rerun_command(document: RunDocument, task: str, seed: int) -> str:
-    """Return a shell command: `tbench run` of one task and seed with every setting that may affect its score.
+def rerun_commands(document: RunDocument) -> Callable[[str, int], str]:
+    """Return a function that gives the shell command of a task and seed: `tbench run` of this trial alone.
 
-    It uses the run's endpoint, without API key, and paths as they were given.
+    It has every setting that may affect the score, the run's endpoint without API key, and paths as they were given.
     """
-    options = [" ".join(map(shlex.quote, words)) for words in _options(document, task, seed)]
-    return " \\\n  ".join(("tbench run", *options))
+    options = [" ".join(map(shlex.quote, words)) for words in _options(document)]
+
+    def command(task: str, seed: int) -> str:
+        only = shlex.quote(_GLOB.sub(r"[\g<0>]", task))
+        trial = f"-t {only}", f"--seeds 1 --first-seed {seed}"
+        return " \\\n  ".join(("tbench run", *trial, *options))
+
+    return command
 
 
 def inspection_commands(run: Path, result: TrialResult) -> list[tuple[str, str]]:
@@ -149,14 +155,11 @@ def inspection_commands(run: Path, result: TrialResult) -> list[tuple[str, str]]
     return found
 
 
-def _options(document: RunDocument, task: str, seed: int) -> Iterator[tuple[str, ...]]:
+def _options(document: RunDocument) -> Iterator[tuple[str, ...]]:
     config, locked = document.config, document.locked
     yield "-d", config.tasks.source
     if config.tasks.registry is not None:
         yield "--registry", config.tasks.registry
-    yield "-t", _GLOB.sub(r"[\g<0>]", task)
-    yield "--seeds", "1"
-    yield "--first-seed", str(seed)
     if config.agent.name != "model":
         yield "-a", config.agent.name
     for url in locked.endpoints or ((locked.base_url,) if locked.base_url is not None else ()):

@@ -11,7 +11,7 @@ from run_plans import A_MODEL, a_document, a_plan
 from tbench.config.layers import Layers
 from tbench.config.setting import iter_settings
 from tbench.config.settings import RunConfig
-from tbench.storage.stored_trial import rerun_command
+from tbench.storage.stored_trial import rerun_commands
 
 FLAGS = {setting.flags[0]: setting for setting in iter_settings(RunConfig) if setting.flags} | {
     flag: setting for setting in iter_settings(RunConfig) for flag in setting.flags
@@ -41,7 +41,7 @@ def configuration(command: str) -> RunConfig:
 )
 def test_the_configuration_is_the_same_in_all_that_is_measured(settings: dict[str, Any]) -> None:
     document = a_document(a_plan(**A_MODEL, base_url="http://h:1/v1", source="tasks dir", seeds=(0, 1), **settings))
-    again = configuration(rerun_command(document, "a task", 4))
+    again = configuration(rerun_commands(document)("a task", 4))
     measured = [setting for setting in iter_settings(RunConfig) if setting.is_measured]
     assert {each.path: each.value_in(again) for each in measured} == {
         each.path: each.value_in(document.config) for each in measured
@@ -52,11 +52,11 @@ def test_the_configuration_is_the_same_in_all_that_is_measured(settings: dict[st
 
 
 def test_a_task_is_named_and_not_a_pattern() -> None:
-    command = rerun_command(a_document(a_plan()), "what[1]*?", 0)
+    command = rerun_commands(a_document(a_plan()))("what[1]*?", 0)
     assert configuration(command).tasks.include == ("what[[]1][*][?]",)
 
 
 def test_another_agent_is_named() -> None:
     document = a_document(a_plan(agent="oracle"))
     config = document.config.with_values(agent={"name": "oracle"})
-    assert configuration(rerun_command(document.model_copy(update={"config": config}), "t", 0)).agent.name == "oracle"
+    assert configuration(rerun_commands(document.model_copy(update={"config": config}))("t", 0)).agent.name == "oracle"

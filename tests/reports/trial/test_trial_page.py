@@ -216,7 +216,7 @@ def test_lines_of_a_recording_are_never_taken_for_texts_of_steps(tmp_path: Path)
 
 
 def test_the_command_that_repeats_it_is_there_for_runs_of_tbench_alone(tmp_path: Path) -> None:
-    assert "tbench run \\ -d bundled \\ -t task \\ --seeds 1 \\ --first-seed 0" in page_of(tmp_path / "own").words
+    assert "tbench run \\ -t task \\ --seeds 1 --first-seed 0 \\ -d bundled" in page_of(tmp_path / "own").words
     bare = tmp_path / "bare" / "runs" / "run"
     bare.mkdir(parents=True)
     (bare / "results.jsonl").write_text('{"task": "task", "seed": 0, "reward": 1}\n')
