@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +17,7 @@ from tbench.errors import UsageError
 from tbench.text import counted
 
 if TYPE_CHECKING:
-    from tbench.exchange.selection import LeftOutTrials, Only
+    from tbench.exchange.selection import LeftOutTrials, TrialChoice
     from tbench.exchange.sft import Thinking
     from tbench.storage.read_run import StoredRun
 
@@ -41,21 +42,61 @@ def export() -> None:
     """Export runs as ATIF, SFT data, Harbor jobs or SQLite."""
 
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+@dataclass
+class Export:
+    """An export of trials while it is written."""
+
+    runs: dict[str, StoredRun]
+    """Runs by names that are safe for files."""
+    choice: TrialChoice
+    directory: Path
+    """Directory to write into; it becomes `target` at the end."""
+    target: Path
+    left_out: LeftOutTrials
+
+    def places(self) -> Iterator[tuple[StoredRun, Path]]:
+        """Yield each run with its path below the directory: a single run has the directory itself."""
+        for name, run in self.runs.items():
+            yield run, Path(name) if len(self.runs) > 1 else Path()
 
 
-def export_options(form: str, *, only: str) -> Callable[[Decorated], Decorated]:
-    """Add the runs argument, `--output`, and the options that choose trials, with `only` as the default of `--only`."""
+Write = Callable[..., tuple[int, str]]
+"""Writes the trials of an export; returns their number, and more words about what was written."""
 
-    def decorated(command: Decorated) -> Decorated:
+
+def export_command(form: str, *, only: str) -> Callable[[Write], click.Command]:
+    """Make a command of a function that writes trials; `only` is the default of `--only`.
+
+    The command reads the runs, creates the directory, and prints what was written and left out.
+    """
+
+    def decorate(write: Write) -> click.Command:
+        def command(runs: tuple[Path, ...], output: Path | None, **given: Any) -> None:
+            from tbench.exchange.selection import LeftOutTrials, TrialChoice, require_trials
+            from tbench.storage.record_directory import new_directory
+
+            target = output_directory(runs, output, form)
+            choice = TrialChoice(
+                **{each.name: given.pop(each.name) for each in fields(TrialChoice) if each.name in given}
+            )
+            stored, left_out = read_runs(runs), LeftOutTrials()
+            with new_directory(target) as directory:
+                count, words = write(Export(stored, choice, directory, target, left_out), **given)
+                require_trials(count, left_out)
+            for line in left_out.lines():
+                print_line(line)
+            print_line(f"{counted(count, 'trial')}{words} written to {target}")
+
+        command.__doc__ = write.__doc__
+        command.__click_params__ = getattr(write, "__click_params__", [])  # type: ignore[attr-defined]
         for option in reversed(_options(form, only)):
             command = option(command)
-        return command
+        return click.command(write.__name__, cls=TbenchCommand)(command)
 
-    return decorated
+    return decorate
 
 
-def _options(form: str, only: str) -> list[Callable[[Decorated], Decorated]]:
+def _options(form: str, only: str) -> list[Callable[[Any], Any]]:
     return [
         runs_argument("Run directories."),
         click.option(
@@ -112,50 +153,20 @@ def read_runs(paths: Sequence[Path]) -> dict[str, StoredRun]:
     return runs
 
 
-def print_left_out(left_out: LeftOutTrials) -> None:
-    """Print which trials were left out of an export, and why."""
-    for line in left_out.lines():
-        print_line(line)
-
-
-# `tbench export atif`
-
-
-@click.command(cls=TbenchCommand)
-@export_options("atif", only="all")
+@export_command("atif", only="all")
 @click.option("--linear", is_flag=True, help="Write one document per context, for trials whose history was compacted.")
-def atif(
-    runs: tuple[Path, ...],
-    output: Path | None,
-    only: Only,
-    min_reward: float | None,
-    tasks: tuple[str, ...],
-    tags: tuple[str, ...],
-    without: tuple[str, ...],
-    linear: bool,
-) -> None:
+def atif(export: Export, linear: bool) -> tuple[int, str]:
     """Write trajectories as ATIF 1.8 documents, one per trial."""
     from tbench.exchange.atif import write_atif
-    from tbench.exchange.selection import LeftOutTrials, TrialChoice, require_trials
-    from tbench.storage.record_directory import new_directory
 
-    target = output_directory(runs, output, "atif")
-    choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks, tags=tags, without=without)
-    stored, left_out, count = read_runs(runs), LeftOutTrials(), 0
-    with new_directory(target) as directory:
-        for name, run in stored.items():
-            below = directory / name if len(stored) > 1 else directory
-            count += write_atif(run, choice, below, left_out, linear=linear)
-        require_trials(count, left_out)
-    print_left_out(left_out)
-    print_line(f"{counted(count, 'trial')} written to {target}")
+    written = (
+        write_atif(run, export.choice, export.directory / below, export.left_out, linear=linear)
+        for run, below in export.places()
+    )
+    return sum(written), ""
 
 
-# `tbench export sft`
-
-
-@click.command(cls=TbenchCommand)
-@export_options("sft", only="passed")
+@export_command("sft", only="passed")
 @click.option(
     "--thinking",
     type=OneOf("keep", "inline", "drop"),
@@ -164,70 +175,32 @@ def atif(
 )
 @click.option("--with-flagged", is_flag=True, help="Also export trials with strong signs of tampering.")
 @click.option("--with-human", is_flag=True, help="Also export trials in which a person typed.")
-def sft(
-    runs: tuple[Path, ...],
-    output: Path | None,
-    only: Only,
-    min_reward: float | None,
-    tasks: tuple[str, ...],
-    tags: tuple[str, ...],
-    without: tuple[str, ...],
-    thinking: Thinking,
-    with_flagged: bool,
-    with_human: bool,
-) -> None:
+def sft(export: Export, thinking: Thinking) -> tuple[int, str]:
     """Write conversations as training data: OpenAI messages, where a flag marks the replies to train on."""
-    from tbench.exchange.selection import LeftOutTrials, TrialChoice, require_trials, select_trials
+    from tbench.exchange.selection import select_trials
     from tbench.exchange.sft import TrainingData
-    from tbench.storage.record_directory import new_directory
 
-    target = output_directory(runs, output, "sft")
-    choice = TrialChoice(only, min_reward, tasks, with_flagged, with_human, tags, without)
-    stored, left_out = read_runs(runs), LeftOutTrials()
-    with new_directory(target) as directory:
-        data = TrainingData(directory, thinking)
-        for run in stored.values():
-            for trial in select_trials(run, choice, left_out):
-                if not data.add(trial):
-                    left_out.add("without a reply to train on")
-        data.close()
-        require_trials(data.trials, left_out)
-    print_left_out(left_out)
-    for note in data.notes():
+    data = TrainingData(export.directory, thinking)
+    for run in export.runs.values():
+        for trial in select_trials(run, export.choice, export.left_out):
+            if not data.add(trial):
+                export.left_out.add("without a reply to train on")
+    data.close()
+    for note in data.notes() if data.trials else ():
         print_line(note)
-    rows = f"{counted(data.rows, 'row')} with {counted(data.replies, 'reply')} to train on"
-    print_line(f"{counted(data.trials, 'trial')}, {rows} written to {target}")
+    return data.trials, f", {counted(data.rows, 'row')} with {counted(data.replies, 'reply')} to train on"
 
 
-# `tbench export harbor`
-
-
-@click.command(cls=TbenchCommand)
-@export_options("harbor", only="all")
-def harbor(
-    runs: tuple[Path, ...],
-    output: Path | None,
-    only: Only,
-    min_reward: float | None,
-    tasks: tuple[str, ...],
-    tags: tuple[str, ...],
-    without: tuple[str, ...],
-) -> None:
+@export_command("harbor", only="all")
+def harbor(export: Export) -> tuple[int, str]:
     """Write runs as Harbor jobs that its viewer and other commands can read."""
     from tbench.exchange.harbor import write_harbor_job
-    from tbench.exchange.selection import LeftOutTrials, TrialChoice, require_trials
-    from tbench.storage.record_directory import new_directory
 
-    target = output_directory(runs, output, "harbor")
-    choice = TrialChoice(only=only, min_reward=min_reward, tasks=tasks, tags=tags, without=without)
-    stored, left_out, count = read_runs(runs), LeftOutTrials(), 0
-    with new_directory(target) as directory:
-        for name, run in stored.items():
-            below = Path(name) if len(stored) > 1 else Path()
-            count += write_harbor_job(run, choice, directory / below, target / below, left_out)
-        require_trials(count, left_out)
-    print_left_out(left_out)
-    print_line(f"{counted(count, 'trial')} written to {target}")
+    written = (
+        write_harbor_job(run, export.choice, export.directory / below, export.target / below, export.left_out)
+        for run, below in export.places()
+    )
+    return sum(written), ""
 
 
 # `tbench export sqlite`

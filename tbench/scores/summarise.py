@@ -81,6 +81,30 @@ class ShardTrials(NamedTuple):
     """Task and seed of each."""
 
 
+class KnownAboutRun(NamedTuple):
+    """What is known about a run besides its results."""
+
+    overrides: Sequence[str] = ()
+    lacking_limits: Sequence[str] = ()
+    dataset: DatasetOrigin | None = None
+    broken_rules: Sequence[str] = ()
+    shard: ShardTrials | None = None
+    """With a shard, only its trials are planned, and there is no score."""
+    is_bounded: bool = True
+    """Whether all rewards are from 0 to 1; if not, there are no bounds."""
+    is_sampled: bool = True
+    """Whether replies are sampled; if not, equal replies are expected."""
+    names: Sequence[str] = ()
+    """Requested names of the model."""
+    unhealthy: Mapping[str, str] = MappingProxyType({})
+    """Reason by task for tasks with doubtful verdicts."""
+    tags: TrialTags = MappingProxyType({})
+    prices: Prices = Prices()
+
+
+NOTHING_KNOWN = KnownAboutRun()
+
+
 class MixedResults(UsageError, ValueError):
     """The results come from several models, agents or runs, so a single score would be meaningless."""
 
@@ -89,31 +113,17 @@ def summarise(
     results: Iterable[TrialResult] | FinalResults,
     planned_tasks: Sequence[str],
     planned_seeds: Sequence[int],
+    known: KnownAboutRun = NOTHING_KNOWN,
     *,
     population: bool = False,
-    overrides: Sequence[str] = (),
-    lacking_limits: Sequence[str] = (),
-    dataset: DatasetOrigin | None = None,
-    broken_rules: Sequence[str] = (),
-    shard: ShardTrials | None = None,
     intervals: bool = True,
-    is_bounded: bool = True,
-    is_sampled: bool = True,
-    names: Sequence[str] = (),
-    unhealthy: Mapping[str, str] = MappingProxyType({}),
-    tags: TrialTags = MappingProxyType({}),
     without: Sequence[str] = (),
-    prices: Prices | None = None,
 ) -> Summary:
     """Sum up the final results of a run over its plan.
 
     Of several final results of one trial (a resumed or regraded run) the one with the highest attempt counts, then the
-    last line. `population` makes the +- a population std. `overrides`, `lacking_limits`, `dataset` and `broken_rules`
-    are copied to the summary. `intervals=False` omits intervals, which take longer than all the rest;
-    `is_bounded=False`, for rewards that may be outside 0 to 1, omits bounds; with `is_sampled=False`, for temperature
-    0, equal replies are expected. `names` are the requested names of the model. `unhealthy` maps tasks with doubtful
-    verdicts to the reason. With a `shard` only its trials are planned, and there is no score. `without` names tags of
-    `tags` whose trials a second score leaves out.
+    last line. `population` makes the +- a population std. `intervals=False` omits intervals, which take longer than
+    all the rest. `without` names tags whose trials a second score leaves out.
     Raises MixedResults, and ValueError for a plan that has a task or a seed twice.
     """
     collected = results if isinstance(results, FinalResults) else FinalResults(results)
@@ -123,22 +133,22 @@ def summarise(
     if len(planned) < len(planned_tasks) * len(planned_seeds):
         raise ValueError("a task or a seed is planned twice")
     counted = {trial: result for trial, result in finals.items() if trial in planned}
-    whole = len(planned)
+    whole, shard = len(planned), known.shard
     if shard is not None:
         planned &= set(shard.trials)
     ended = tuple(counted.values())
-    score = None if shard else _score(ended, planned_tasks, planned_seeds, population, intervals, is_bounded)
+    score = None if shard else _score(ended, planned_tasks, planned_seeds, population, intervals, known.is_bounded)
     rows = tuple(_task_row(task, planned_seeds, counted) for task in planned_tasks)
     flags = _flags(ended)
     counts = _counts(rows, len(planned), collected.results - len(finals), len(finals) - len(counted), ended, flags)
-    given = Counter(tag for trial, found in tags.items() if trial in planned for tag in set(found))
+    given = Counter(tag for trial, found in known.tags.items() if trial in planned for tag in set(found))
     return Summary(
         model=model,
         agent=agent,
         started_at=_started_at(ended),
         seeds=tuple(planned_seeds),
-        overrides=tuple(overrides),
-        lacking_limits=tuple(lacking_limits),
+        overrides=tuple(known.overrides),
+        lacking_limits=tuple(known.lacking_limits),
         counts=counts,
         score=score,
         tasks=rows,
@@ -148,23 +158,25 @@ def summarise(
         replies_from=dict(sorted(sum((Counter(result.replies_from) for result in ended), Counter()).items())),
         replies=ReplyStats.sum(result.replies for result in ended).model_copy(update={"first": None}),
         reply_notes=run_notes(
-            ((each.task, each.replies) for each in ended if not each.human_touched), names, is_sampled=is_sampled
+            ((each.task, each.replies) for each in ended if not each.human_touched),
+            known.names,
+            is_sampled=known.is_sampled,
         ),
         time=time_split(ended),
         pressure=count_pressure(ended),
         repeated=collected.repeated,
         flags=flags,
-        dataset=dataset,
-        broken_rules=tuple(broken_rules),
+        dataset=known.dataset,
+        broken_rules=tuple(known.broken_rules),
         metrics=_metrics(ended, planned_tasks, planned_seeds, population) if shard is None else (),
         shard=ShardCounts(name=shard.name, trials=len(planned), whole=whole) if shard is not None else None,
         unreached=_unreached(ended, len(planned)),
-        unhealthy=_unhealthy(ended, planned_tasks, planned_seeds, unhealthy) if shard is None else None,
+        unhealthy=_unhealthy(ended, planned_tasks, planned_seeds, known.unhealthy) if shard is None else None,
         tags=dict(sorted(given.items())),
-        without=_without(ended, planned_tasks, planned_seeds, tags, without, population)
+        without=_without(ended, planned_tasks, planned_seeds, known.tags, without, population)
         if without and shard is None
         else None,
-        cost=None if prices is None else run_cost(collected, prices, solved=counts.solved, missing=counts.missing),
+        cost=run_cost(collected, known.prices, solved=counts.solved, missing=counts.missing),
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tbench.config.settings import CostConfig
 from tbench.scores.cost import Prices
 from tbench.scores.final_results import FinalResults
 from tbench.scores.statistics import RewardTable
-from tbench.scores.summarise import ShardTrials, reward_table, summarise
+from tbench.scores.summarise import KnownAboutRun, ShardTrials, reward_table, summarise
 from tbench.scores.summary import Summary
 from tbench.storage.read_run import StoredRun, read_run
 
@@ -35,25 +36,22 @@ def make_summary(
     `finals` replace the run's results. A second score is `without` trials that have any of these tags. `cost` has other
     prices than the run's own. Raises MixedResults for results of several models, agents or runs.
     """
-    return summarise(
-        run.results if finals is None else finals,
-        run.planned_tasks,
-        run.planned_seeds,
-        population=population,
+    known = KnownAboutRun(
         overrides=run.overrides,
         lacking_limits=run.lacking_limits,
         dataset=run.dataset,
         broken_rules=run.broken_rules,
         shard=ShardTrials(run.shard.name, run.shard.trials) if run.shard is not None else None,
-        intervals=intervals,
         is_bounded=run.is_bounded,
-        names=run.names_of_model,
         is_sampled=run.is_sampled,
+        names=run.names_of_model,
         unhealthy=run.unhealthy,
         tags=run.tags,
-        without=without,
         prices=prices_of(run, cost),
     )
+    how: dict[str, Any] = {"population": population, "intervals": intervals, "without": without}
+    results = run.results if finals is None else finals
+    return summarise(results, run.planned_tasks, run.planned_seeds, known, **how)
 
 
 def prices_of(run: StoredRun, cost: CostConfig | None = None) -> Prices:

@@ -17,7 +17,7 @@ from harness.trajectory import Usage
 from tbench.results import UNKNOWN_TIME, Timings, TrialResult
 from tbench.scores.cost import Cost, Prices, cost_ratio, run_cost
 from tbench.scores.final_results import FinalResults
-from tbench.scores.summarise import summarise
+from tbench.scores.summarise import KnownAboutRun, summarise
 
 TOKENS = Prices(prompt_price=0.1, cached_price=0.025, completion_price=2.0)
 
@@ -25,7 +25,7 @@ TOKENS = Prices(prompt_price=0.1, cached_price=0.025, completion_price=2.0)
 def cost_of(results: Sequence[TrialResult], prices: Prices, seeds: int | None = None) -> Cost:
     tasks = sorted({each.task for each in results})
     planned = range(seeds or 1 + max(each.seed for each in results))
-    found = summarise(results, tasks, planned, prices=prices).cost
+    found = summarise(results, tasks, planned, KnownAboutRun(prices=prices)).cost
     assert found is not None
     return found
 

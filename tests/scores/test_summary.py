@@ -13,7 +13,7 @@ from rich.console import Console
 from harness.trajectory import Outcome, Usage
 from tbench.results import Blame, ErrorInfo, HostSample, Integrity, Stage, Timings, TrialResult
 from tbench.scores.statistics import score
-from tbench.scores.summarise import NO_VERDICT, MixedResults, reward_table, summarise
+from tbench.scores.summarise import NO_VERDICT, KnownAboutRun, MixedResults, reward_table, summarise
 from tbench.scores.summary import Status, Summary, percent
 from tbench.scores.tables import plain, render
 
@@ -78,9 +78,7 @@ def test_no_reason_to_doubt_a_score_is_left_out_of_the_short_summary() -> None:
         results,
         ["a", "b", "c", "d"],
         [0],
-        overrides=["agent timeout x2"],
-        lacking_limits=["memory"],
-        unhealthy={"b": "flaky"},
+        KnownAboutRun(overrides=["agent timeout x2"], lacking_limits=["memory"], unhealthy={"b": "flaky"}),
     )
     whole, brief = (printed(summary, 200, brief=each).splitlines() for each in (False, True))
     doubts = ("score", "note: ", "limits: ", "overridden: ", "1 of 4 tasks", "signs of", "errors ", "  ")
@@ -386,7 +384,7 @@ def test_usage_is_summed_over_counted_trials() -> None:
 
 def test_overrides_are_listed_below_the_score_lines() -> None:
     results, words = eighteen([4, 4, 3]), ("every timeout x2", "4 cpus instead of each task's")
-    summary = summarise(results, SIX, [0, 1, 2], overrides=words)
+    summary = summarise(results, SIX, [0, 1, 2], KnownAboutRun(overrides=words))
     lines = printed(summary).splitlines()
     last = max(place for place, line in enumerate(lines) if line.startswith("score"))
     assert lines[last + 1] == "overridden: every timeout x2, 4 cpus instead of each task's"
@@ -395,7 +393,7 @@ def test_overrides_are_listed_below_the_score_lines() -> None:
 
 
 def test_missing_limits_are_listed_below_the_score() -> None:
-    summary = summarise(eighteen([4, 4, 3]), SIX, [0, 1, 2], lacking_limits=["a: memory not in force"])
+    summary = summarise(eighteen([4, 4, 3]), SIX, [0, 1, 2], KnownAboutRun(lacking_limits=["a: memory not in force"]))
     assert any("a: memory not in force" in line for line in printed(summary).splitlines())
     assert summary.as_json()["lacking_limits"] == ["a: memory not in force"]
 
