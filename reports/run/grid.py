@@ -13,7 +13,10 @@ from reports.page_frame import seconds
 from reports.run.effort import task_bars, task_means
 from reports.run.links import MANY_TRIALS
 from tbench.results import TaskStepResult, TrialResult
+from tbench.scores.cost import gpu_seconds
 from tbench.scores.summary import Status, Summary, TaskRow
+from tbench.storage.read_run import StoredRun
+from tbench.storage.summaries import prices_of
 from tbench.text import counted
 
 _MOST_SEEDS = 20
@@ -47,7 +50,14 @@ TRIAL_COLUMNS = (
 """Columns of the list of trials, after task, seed and result; a new column is one line here."""
 
 
-def grid_data(summary: Summary) -> dict[str, Any]:
+def _trial_columns(run: StoredRun) -> Iterator[TrialColumn]:
+    yield from TRIAL_COLUMNS
+    if (gpus := prices_of(run).gpus) is not None:
+        shares = gpu_seconds(run.results, gpus)
+        yield TrialColumn("GPU-seconds", lambda trial: shares.get((trial.task, trial.seed, trial.attempt)))
+
+
+def grid_data(run: StoredRun, summary: Summary) -> dict[str, Any]:
     """Return the data of the grid and of the list of trials."""
     rows, seeds = sorted(summary.tasks, key=_worst_first), summary.seeds
     is_narrow = len(seeds) <= _MOST_SEEDS and all(0 <= seed <= 99 for seed in seeds)
@@ -64,7 +74,7 @@ def grid_data(summary: Summary) -> dict[str, Any]:
         "listed": sum(cell.status is not Status.MISSING for row in rows for cell in row.cells),
         "is_listed": summary.counts.planned <= MANY_TRIALS,
         "step_text": step_text,
-        "columns": TRIAL_COLUMNS,
+        "columns": tuple(_trial_columns(run)),
     }
 
 

@@ -295,7 +295,7 @@ def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any
         "results": {(each.task, each.seed, each.attempt): each for each in run.results},
         "links": links,
         "numbers": {row.task: number for number, row in enumerate(summary.tasks)},
-        "grid": grid_data(summary),
+        "grid": grid_data(run, summary),
         "errors": summary.errors[:ERRORS_SHOWN],
         "errors_left_out": max(0, len(summary.errors) - ERRORS_SHOWN),
         "readable": readable,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from harness.trajectory import Frozen, Usage
 from tbench.results import AGENTS_WITHOUT_MODEL, UNKNOWN_TIME, TrialResult
@@ -21,6 +21,9 @@ _LEADS = {(False, False): "", (True, False): "at least ", (False, True): "at mos
 """Words before an amount, by whether something is missing and whether something may be counted too high."""
 Tokens = tuple[int, int, int | None, int]
 """Prompt, completion and cached tokens, and the number of replies without counts, as in `FinalResult`."""
+Attempt = tuple[str, int, int]
+"""Task, seed and number of an attempt."""
+Agent = TypeVar("Agent", int, Attempt)
 
 
 class Prices(NamedTuple):
@@ -178,18 +181,34 @@ def _lacks_cached(result: FinalResult, prices: Prices) -> bool:
 # Seconds in which agents were at work: trials that run at once share them
 
 
+def gpu_seconds(results: Iterable[TrialResult], gpus: int) -> dict[Attempt, float]:
+    """Return the GPU-seconds of attempts whose times are known: agents at work at the same time share them equally."""
+    known = {(each.task, each.seed, each.attempt): span for each in results if (span := _agent_usec(each)) is not None}
+    shares: defaultdict[Attempt, float] = defaultdict(float)
+    for usec, working in _busy_spans(known):
+        for each in working:
+            shares[each] += gpus * usec / _MILLION / len(working)
+    return dict(shares)
+
+
 def _busy_usec(attempts: Iterable[FinalResult]) -> int:
     """Return the microseconds in which at least one agent was at work."""
-    total, reached = 0, None
-    for begin, end in sorted(filter(None, map(_agent_usec, attempts))):
-        start = begin if reached is None else max(begin, reached)
-        if end > start:
-            total += end - start
-        reached = end if reached is None else max(end, reached)
-    return total
+    spans = enumerate(map(_agent_usec, attempts))
+    return sum(usec for usec, _ in _busy_spans({number: span for number, span in spans if span is not None}))
 
 
-def _agent_usec(result: FinalResult) -> tuple[int, int] | None:
+def _busy_spans(agents: Mapping[Agent, tuple[int, int]]) -> Iterator[tuple[int, set[Agent]]]:
+    """Yield the microseconds between two changes of the agents at work, and these agents, given their begin and end."""
+    working: set[Agent] = set()
+    before = 0
+    for now, agent in sorted((time, agent) for agent, span in agents.items() for time in span):
+        if working and now > before:
+            yield now - before, working
+        working ^= {agent}
+        before = now
+
+
+def _agent_usec(result: FinalResult | TrialResult) -> tuple[int, int] | None:
     """Return begin and end of an attempt's agent in microseconds; None if unknown.
 
     It begins when the sandbox is ready. Task steps count as if they followed each other without a pause.

@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 from run_plans import a_document, a_plan
+from run_trees import a_result, write_run
 from shown_runs import Page, failure, mixed, read, store, trial
 
 from reports.page_paths import trial_page
@@ -60,6 +61,16 @@ def test_a_score_can_be_quoted_with_all_that_it_depends_on(tmp_path: Path) -> No
         assert part in quote, part
     planned(tmp_path / "other", [trial("a", 0, 1.0)], "running", ["a"])
     assert "|---|" not in site_page(tmp_path, "other").words(), "no score to quote yet"
+
+
+def test_gpu_seconds_are_a_column_if_the_number_of_gpus_is_known(tmp_path: Path) -> None:
+    results = [a_result("a", seed, 1.0) for seed in (0, 1)]
+    write_run(tmp_path / "with", results, {"a": "h"}, (0, 1), gpus=8)
+    write_run(tmp_path / "without", results, {"a": "h"}, (0, 1))
+    write_site([tmp_path], tmp_path / "site")
+    priced, bare = (site_page(tmp_path, run).words() for run in ("with", "without"))
+    assert "GPU-seconds" not in bare
+    assert priced[priced.index("Every trial") :].count("120.0") == 2, "two trials at once share 30 s of 8 GPUs"
 
 
 def test_cells_and_lines_lead_to_the_pages_of_trials_and_tasks(tmp_path: Path) -> None:

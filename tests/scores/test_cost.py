@@ -15,7 +15,7 @@ from run_trees import FIRST_NIGHT, a_result
 
 from harness.trajectory import Usage
 from tbench.results import UNKNOWN_TIME, Timings, TrialResult
-from tbench.scores.cost import Cost, Prices, cost_ratio, run_cost
+from tbench.scores.cost import Cost, Prices, cost_ratio, gpu_seconds, run_cost
 from tbench.scores.final_results import FinalResults
 from tbench.scores.summarise import KnownAboutRun, summarise
 
@@ -63,6 +63,11 @@ def test_seconds_that_trials_share_count_once() -> None:
     assert found.busy_sec == len(busy) and found.gpu_sec == 8 * len(busy)
     assert found.amount == float(Fraction(len(busy), 3600) * Fraction("12.3"))
     assert found.gpu_sec_per_solved == float(Fraction(8 * len(busy), 60))
+    shares = gpu_seconds(results, 8)
+    assert sum(shares.values()) == pytest.approx(8 * len(busy))
+    beside = {seed: range(begin, begin + length) for seed, (begin, length) in enumerate(spans)}
+    own = sum(Fraction(8, sum(second in other for other in beside.values())) for second in beside[7])
+    assert shares["t", 7, 1] == pytest.approx(float(own))
 
 
 def test_gpus_alone_give_seconds_and_no_money() -> None:
