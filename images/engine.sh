@@ -24,7 +24,7 @@ command -v curl >/dev/null 2>&1 || { [ "$(id -u)" = 0 ] && command -v apt-get >/
 if answers; then say "answers at $socket"; exit 0; fi
 case $socket in
     unix:///var/run/docker.sock) ;;
-    *) fail "nothing answers at DOCKER_HOST=$socket; start that engine or unset DOCKER_HOST" ;;
+    *) fail "nothing answers at DOCKER_HOST=$socket; start that engine, unset DOCKER_HOST, or run without an engine: --engine oci:" ;;
 esac
 if [ -S "$path" ] && [ ! -w "$path" ]; then
     fail "no permission on $path; add yourself to its group ('sudo usermod -aG docker $(id -un)', then log in again)"

@@ -24,7 +24,7 @@ COMMANDS = {
     "resume": LazyCommand(
         "tbench.cli.run",
         "resume",
-        "Finish a run: run the trials that are missing, were interrupted, or ended with a retryable error.",
+        "Finish a run: go on inside cut trials, and run those that are missing or ended with a retryable error.",
     ),
     "merge": LazyCommand("tbench.cli.run", "merge", "Merge the shards of a run and print its score."),
     "regrade": LazyCommand(

@@ -58,6 +58,8 @@ def run_models(runs: Sequence[tuple[RunConfig, EarlierRun | None]]) -> list[RunO
     made_images: MadeImages = {}
     for number, (config, earlier) in enumerate(runs, start=1):
         if config.output.verbosity != "quiet":
+            if number > 1:
+                print_line("", err=True)
             print_line(f"model {number} of {len(runs)}: {config.model.name}", err=True)
         try:
             is_dropped = config.sandbox.drop_images and number == len(runs)  # the models before it share the images

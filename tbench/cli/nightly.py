@@ -47,8 +47,10 @@ def nightly(file: Path, night: str | None, check: bool, init: bool, demo: bool, 
     if init:
         from tbench.nightly.dry_run import config_template
 
-        write_new(file, config_template(*choose_endpoint(None, None)))
-        print_line(f"written: {file}")
+        base_url, model = choose_endpoint(None, None)
+        write_new(file, config_template(base_url, model))
+        missing = "" if base_url else "; no endpoint was found: set [run.model] base_url and name, or [serve] command"
+        print_line(f"written: {file}{missing}")
         return
     if demo:
         from tbench.nightly.demo import DEMO_NIGHTS

@@ -335,7 +335,7 @@ _CHANGEABLE_SETTINGS = {
 @click.argument("run", cls=Argument, metavar="RUN", type=PATH_TYPE, help="A run directory.")
 @retry_errors_option("Also retry these types of error, or all if none is named.")
 def resume(run: Path, given: GivenSettings[RunConfig], retry_errors: str | None) -> None:
-    """Finish a run: run the trials that are missing, were interrupted, or ended with a retryable error."""
+    """Finish a run: go on inside cut trials, and run those that are missing or ended with a retryable error."""
     from tbench.cli.execute import execute
     from tbench.runs.admission import RetryErrors
     from tbench.runs.plan import stored_config

@@ -200,7 +200,7 @@ def abort(where: str) -> None:
 
 
 @click.command(cls=TbenchCommand)
-@run_or_trial_argument
+@run_argument
 def stop(where: str | None) -> None:
     """Stop a run and keep its trials for tbench resume."""
     from tbench.control.wire import Stop

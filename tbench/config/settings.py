@@ -298,7 +298,7 @@ class SandboxConfig(Frozen):
     """Sandbox"""
 
     engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", daily=True, measured=False)] = ()
-    """Address of an engine: unix://, ssh:// or tcp://; repeatable. `oci:` needs no engine. The default is
+    """Address of an engine, or oci: to run without one; repeatable. The default is
     DOCKER_HOST, or else the first engine of this machine that answers. A trial goes to the machine with the most free
     CPUs and memory; if a machine is lost, its trials start again on another one."""
     ray: Annotated[str | None, Option(metavar="HOST:PORT", measured=False)] = None

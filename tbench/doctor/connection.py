@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from tbench.doctor import CheckResult, fail, ok
 from tbench.errors import EngineUnavailable
-from tbench.sandbox.docker.discovery import DEFAULT, Search, find_engine
+from tbench.sandbox.docker.discovery import DEFAULT, NO_ENGINE, Search, find_engine
 from tbench.sandbox.docker.engine import no_engine
 from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, tls_context
 
@@ -21,7 +21,7 @@ _NESTED = (
     "give this container the host's engine (-v /var/run/docker.sock:/var/run/docker.sock), or start it with "
     "--privileged; otherwise no engine can start containers in here"
 )
-_START = "start that engine, or leave out its address to use this machine's"
+_START = f"start that engine, leave out its address to use this machine's, or do without: {NO_ENGINE}"
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,8 @@ def dry_run_lines(benchmark: Benchmark, name: str) -> Iterator[str]:
         yield f"cut short {names_text(cut)}: not continued; finish one with --night NAME"
     for entry in benchmark.entries:
         yield f"series    {entry}: {_checkpoints(record, entry)}"
+    tasks = benchmark.run.tasks
+    yield f"tasks     {tasks.source}{f', only {names_text(tasks.include)}' if tasks.include else ''}"
     yield f"seeds     {record.first_seed} to {record.first_seed + record.seeds - 1}"
     yield from _server(benchmark, record)
     for each in benchmark.proxies:

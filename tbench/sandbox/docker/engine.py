@@ -29,7 +29,7 @@ from docker.types import CancellableStream
 
 from tbench.errors import EngineUnavailable, TbenchError
 from tbench.sandbox.docker import sdk
-from tbench.sandbox.docker.discovery import Machine, Search, find_engine, start_commands
+from tbench.sandbox.docker.discovery import NO_ENGINE, Machine, Search, find_engine, start_commands
 from tbench.sandbox.docker.login import read_docker_config
 from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, TlsForward, tls_context
 from tbench.sandbox.owner import owner as owner_of_this_process
@@ -56,7 +56,9 @@ def no_engine(search: Search) -> EngineUnavailable:
     """Return the error for a machine where no engine answers, with commands to start one."""
     commands = " or ".join(f"'{each}'" for each in start_commands(search.silent, Machine.of_this_process()))
     looked_at = [f"{place.host} ({place.kind}): {why}" for place, why in search.silent.items()]
-    return EngineUnavailable(f"no container engine answers; start one with {commands}", looked_at)
+    return EngineUnavailable(
+        f"no container engine answers; start one with {commands}, or do without: {NO_ENGINE}", looked_at
+    )
 
 
 def why_unavailable(
@@ -76,7 +78,7 @@ def why_unavailable(
             f"no permission on {where}: join its group ('sudo usermod -aG docker $USER', log in again) or run as root"
         )
     if any(isinstance(cause, FileNotFoundError | ConnectionRefusedError) for cause in causes):
-        return f"{silent}: start one there, or use another address"
+        return f"{silent}: start one there, use another address, or do without: {NO_ENGINE}"
     if any(isinstance(cause, requests.Timeout | TimeoutError) for cause in causes):
         return f"{silent} within {waited_sec:.0f} s; {doctor}"
     return f"{silent}: {one_line(_root_cause(error, causes), 200)}; {doctor}"

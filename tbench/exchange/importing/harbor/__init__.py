@@ -1,1 +1,1 @@
-"""Import of Harbor jobs and trials, versions 0.6 to 0.25, as runs."""
+"""Import of Harbor jobs and trials, versions 0.6 to 0.26, as runs."""
