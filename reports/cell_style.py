@@ -24,25 +24,13 @@ class CellStyle(NamedTuple):
     underlined: bool = False
 
     @property
-    def _shown(self) -> tuple[int | None, int | None]:
-        """Colours of letters and background as displayed."""
-        return (self.ground, self.ink) if self.inverse else (self.ink, self.ground)
-
-    @property
-    def words(self) -> str:
-        """Classes of the live page's style sheet; empty for the default style."""
-        ink, ground = self._shown
-        words = [f"i{ink}"] if ink is not None else ["inv-i"] if self.inverse else []
-        words += [f"g{ground}"] if ground is not None else ["inv-g"] if self.inverse else []
-        return " ".join([*words, *(["b"] if self.bold else []), *(["d"] if self.faint else [])])
-
-    @property
     def classes(self) -> str:
-        """Classes of the trial pages' style sheet; empty for the default style."""
-        ink, ground = self._shown
-        words = {"bold": self.bold, "dim": self.faint, "italic": self.italic, "underlined": self.underlined}
-        words |= {f"ink-{ink}": ink is not None, f"back-{ground}": ground is not None}
-        return " ".join(sorted(name for name, is_on in words.items() if is_on))
+        """Classes of terminal.css; empty for the default style."""
+        ink, ground = (self.ground, self.ink) if self.inverse else (self.ink, self.ground)
+        words = [] if ink is None else [f"i{ink}"]
+        words += [f"g{ground}"] if ground is not None else ["inv-g"] if self.inverse else []
+        switches = {"b": self.bold, "d": self.faint, "it": self.italic, "u": self.underlined}
+        return " ".join([*words, *(name for name, is_on in switches.items() if is_on)])
 
 
 PLAIN = CellStyle()

@@ -175,7 +175,7 @@ class CharacterGrid:
         place = 0
         for style, cells in groupby(styles):
             length = len(list(cells))
-            parts += [_shown("".join(chars[place : place + length])), style.words]
+            parts += [_shown("".join(chars[place : place + length])), style.classes]
             place += length
         return parts
 

@@ -61,7 +61,7 @@ def test_steps_show_reply_input_and_output(tmp_path: Path) -> None:
 
 
 def test_escapes_that_stand_in_what_was_seen_are_colours(tmp_path: Path) -> None:
-    assert '<span class="bold ink-1">main.c:3: error: expected ‘;’</span>' in page_of(tmp_path).html
+    assert '<span class="i1 b">main.c:3: error: expected ‘;’</span>' in page_of(tmp_path).html
 
 
 def test_the_data_has_whole_texts_and_the_recording_with_the_times_of_steps(tmp_path: Path) -> None:

@@ -86,10 +86,10 @@ def test_nothing_was_left(tmp_path: Path) -> None:
 
 def test_colours_become_classes_and_other_escapes_nothing() -> None:
     assert coloured("\x1b[1;31mred\x1b[39m bold\x1b[0m <plain>") == (
-        '<span class="bold ink-1">red</span><span class="bold"> bold</span> &lt;plain&gt;'
+        '<span class="i1 b">red</span><span class="b"> bold</span> &lt;plain&gt;'
     )
     assert coloured("\x1b[38;5;9ma\x1b[48;2;1;2;3mb\x1b[38;5;200mc") == (
-        '<span class="ink-9">a</span><span class="back-0 ink-9">b</span><span class="back-0 ink-13">c</span>'
+        '<span class="i9">a</span><span class="i9 g0">b</span><span class="i13 g0">c</span>'
     )
     assert coloured("\x1b]8;;javascript:x\x1b\\link\x1b]8;;\x07\x1b[2J\x1b[99;9H") == "link"
 
