@@ -138,9 +138,8 @@ _OTHER_COLUMNS = 3
 """Number of further series that have their own column."""
 
 
-def render_list(site: Site, tasks: Sequence[str]) -> str:
+def render_list(records: Sequence[TaskRecord]) -> str:
     """Render the page that lists all tasks that some run of the site planned."""
-    records = [record for task in tasks if (record := task_record(site, task)).runs]
     columns = _columns(records)
     lines = [_line(record, columns) for record in records]
     solved = Counter(line["solved"] for line in lines)
@@ -203,13 +202,11 @@ _FEWEST_SEEDS = 3
 """Minimum number of seeds for which the standard error of a run's mean is drawn."""
 
 
-def render(site: Site, task: str) -> str:
+def render(site: Site, record: TaskRecord) -> str:
     """Render the page of a task."""
-    record = task_record(site, task)
-    content = _content(record, site.history.trials_by_run(task)) if record.runs else {}
-    return page(
-        "task/task.html.j2", task_page(task), crumbs=[Crumb("tasks", TASKS), Crumb(task)], record=record, **content
-    )
+    content = _content(record, site.history.trials_by_run(record.task)) if record.runs else {}
+    place, crumbs = task_page(record.task), [Crumb("tasks", TASKS), Crumb(record.task)]
+    return page("task/task.html.j2", place, crumbs=crumbs, record=record, **content)
 
 
 def _content(record: TaskRecord, trials: Mapping[Path, Sequence[TrialRow]]) -> dict[str, Any]:
@@ -335,23 +332,16 @@ _MOST_TRIALS = 500
 """Maximum number of trials that the page of a trial offers for comparison."""
 
 
-def names(site: Site) -> tuple[str, ...]:
-    """Return the tasks that some run of the site planned; the index may contain runs that the site does not show."""
-    every = site.history.task_names()
-    if len(site.history.runs()) == len(site.runs):
-        return every
-    return tuple(name for name in every if any(point.run in site.by_directory for point in site.history.task(name)))
+def task_records(site: Site) -> list[TaskRecord]:
+    """Return the records of all tasks that some run of the site planned; the index may contain runs of no site."""
+    return [record for task in site.history.task_names() if (record := task_record(site, task)).runs]
 
 
-def data(site: Site, task: str) -> str:
+def data(site: Site, record: TaskRecord) -> str:
     """Return the script that gives a trial's page the list of all trials of the task, newest first."""
-    return data_script("trials", list(islice(_trials(site, task), _MOST_TRIALS)))
-
-
-def _trials(site: Site, task: str) -> Iterator[dict[str, Any]]:
-    trials = site.history.trials_by_run(task)
-    for each in task_record(site, task).runs:
-        yield from (_trial(each.run, trial) for trial in trials.get(each.point.run, ()))
+    by_run = site.history.trials_by_run(record.task)
+    trials = (_trial(each.run, trial) for each in record.runs for trial in by_run.get(each.point.run, ()))
+    return data_script("trials", list(islice(trials, _MOST_TRIALS)))
 
 
 def _trial(run: SiteRun, trial: TrialRow) -> dict[str, Any]:

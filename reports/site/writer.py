@@ -190,11 +190,11 @@ def _pages_of_all(site: Site) -> Iterator[tuple[str, str]]:
     yield NIGHTS, night.render_nights(site)
     for name, runs in site.nights.items():
         yield night_page(name), night.render(site, name, runs)
-    names = task.names(site)
-    yield TASKS, task.render_list(site, names)
-    for name in names:
-        yield task_page(name), task.render(site, name)
-        yield task_data(name), task.data(site, name)
+    records = task.task_records(site)
+    yield TASKS, task.render_list(records)
+    for record in records:
+        yield task_page(record.task), task.render(site, record)
+        yield task_data(record.task), task.data(site, record)
     yield COMPARE, comparison.render_choice(site)
     yield SEARCH, search.render(site)
     yield SEARCHED_RUNS, search.runs_data(site)

@@ -36,7 +36,7 @@ def night(folder: Path, number: int, rewards: Sequence[float | None], digest: st
 
 def read(folder: Path, name: str = "t") -> ReadPage:
     with gathered(folder) as site:
-        return ReadPage(task.render(site, name))
+        return ReadPage(task.render(site, task.task_record(site, name)))
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,9 @@ def test_only_tasks_of_the_sites_own_runs_have_pages(tmp_path: Path) -> None:
     night(tmp_path / "other", 1, (1.0,), task="u")
     with RunHistory.open(tmp_path / "index") as history:
         history.update(tmp_path)
-        assert task.names(gather(history, [tmp_path])) == ("t", "u")
-        assert task.names(gather(history, [tmp_path / "shown"])) == ("t",)
+        of_all, of_shown = (task.task_records(gather(history, [folder])) for folder in (tmp_path, tmp_path / "shown"))
+    assert [each.task for each in of_all] == ["t", "u"]
+    assert [each.task for each in of_shown] == ["t"]
 
 
 def test_a_task_that_no_run_of_the_site_planned_has_a_message(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_the_list_has_a_line_for_each_task(tmp_path: Path) -> None:
         night(tmp_path, number, (1.0, 0.0))
         night(tmp_path / "u", number, (1.0, 1.0), task="u", model="other")
     with gathered(tmp_path) as site:
-        page = ReadPage(task.render_list(site, site.history.task_names()))
+        page = ReadPage(task.render_list(task.task_records(site)))
     assert page.row("t ") == "t ◐ sometimes 50.0 %3/6 18.8 to 81.2 % t: mean reward in the last 3 runs 7.0 36.0 s –"
     assert page.row("u ").startswith("u ✓ always 100.0 %6/6")
     assert len(page.of_class("spark")) == 2
@@ -161,16 +162,15 @@ def test_the_list_has_a_line_for_each_task(tmp_path: Path) -> None:
     assert all("hidden" in attrs for attrs in hidden)
 
 
-def test_without_runs_the_list_is_empty_and_says_so(tmp_path: Path) -> None:
-    with gathered(tmp_path) as site:
-        assert "No run has planned a task yet." in ReadPage(task.render_list(site, ())).words
+def test_without_runs_the_list_is_empty_and_says_so() -> None:
+    assert "No run has planned a task yet." in ReadPage(task.render_list(())).words
 
 
 def test_the_data_names_every_trial_newest_first(tmp_path: Path) -> None:
     night(tmp_path, 1, (1.0, None))
     night(tmp_path, 2, (0.0,))
     with gathered(tmp_path) as site:
-        trials = script_value(task.data(site, "t"), "trials")
+        trials = script_value(task.data(site, task.task_record(site, "t")), "trials")
     assert [(each["run"], each["seed"], each["status"]) for each in trials] == [
         ("night-2", 0, "fail"),
         ("night-1", 0, "pass"),
@@ -190,8 +190,9 @@ def test_hostile_names_stay_text_on_all_pages(tmp_path: Path) -> None:
     for number in range(3):
         night(tmp_path, number, (1.0, 0.0), digest=HOSTILE, task=HOSTILE, model=HOSTILE)
     with gathered(tmp_path) as site:
-        pages = [task.render(site, HOSTILE), task.render_list(site, [HOSTILE])]
-        assert script_value(task.data(site, HOSTILE), "trials")[0]["trial"] == trial_name(HOSTILE, 0)
+        record = task.task_record(site, HOSTILE)
+        pages = [task.render(site, record), task.render_list([record])]
+        assert script_value(task.data(site, record), "trials")[0]["trial"] == trial_name(HOSTILE, 0)
     for text in pages:
         page = ReadPage(text)
         assert not [attrs for tag, attrs in page.tags if tag == "img" or "onerror" in attrs]
@@ -203,5 +204,6 @@ def test_hostile_names_stay_text_on_all_pages(tmp_path: Path) -> None:
 def test_a_blank_name_is_replaced(tmp_path: Path) -> None:
     night(tmp_path, 1, (1.0,), task=" ")
     with gathered(tmp_path) as site:
-        assert "(no name)" in ReadPage(task.render_list(site, [" "])).words
-        assert "(no name)" in ReadPage(task.render(site, " ")).words
+        record = task.task_record(site, " ")
+        assert "(no name)" in ReadPage(task.render_list([record])).words
+        assert "(no name)" in ReadPage(task.render(site, record)).words
