@@ -80,7 +80,7 @@ class EngineCommands(Commands):
                 return await stream.attach()
         except (EngineError, TimeoutError) as error:
             status = getattr(error, "status", None)
-            if status in (404, 409) or "container state improper" in str(error):  # Podman's 500
+            if status in (404, 409):
                 raise TrialError("sandbox_lost", f"the container is gone or ended: {error}") from error
             if status is not None and await self._has_ended():  # a 500 during a removal
                 raise TrialError("sandbox_lost", f"the container ended: {error}") from error

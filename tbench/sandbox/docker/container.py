@@ -262,8 +262,10 @@ class Container(BaseContainer[Recipe]):
                 self._engine.api.commit,
                 self.container_id,
                 changes=[
-                    f"LABEL {LABEL_SNAPSHOT}={SNAPSHOT_KEPT} {LABEL_ORIGINAL}={self._original_recipe.image.id}"
-                    f" {LABEL_BEGAN}={datetime.fromtimestamp(began_at, UTC).isoformat()}",
+                    # One each: Podman takes several for a single value.
+                    f"LABEL {LABEL_SNAPSHOT}={SNAPSHOT_KEPT}",
+                    f"LABEL {LABEL_ORIGINAL}={self._original_recipe.image.id}",
+                    f"LABEL {LABEL_BEGAN}={datetime.fromtimestamp(began_at, UTC).isoformat()}",
                     # The engine would store the container's variables in the image.
                     *(f"ENV {name}=" for name in variables),
                 ],

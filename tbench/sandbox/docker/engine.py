@@ -113,6 +113,7 @@ _RETRY_REMOVAL_SEC = 30.0
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """Names of architectures in images, by the kernel's names."""
 _DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
+_WRONG_STATE = "container state improper"
 _REPEATABLE = {
     *("inspect_container", "inspect_image", "inspect_volume", "exec_inspect", "containers", "images", "networks"),
     *("volumes", "info", "start", "put_archive", "exec_create", "update_container"),
@@ -149,6 +150,10 @@ class EngineInfo:
     cgroup_version: str
     kernel: str = ""
     is_podman: bool = False
+    has_name_server: bool = True
+    """Whether containers find each other by name in a network. Podman does not report it, and needs a plugin for it."""
+    shares_hosts_offline: bool = True
+    """Whether containers that share a namespace share /etc/hosts even if it has no network."""
     root: str = ""
     """Directory of the engine's data on its machine."""
     architecture: str = "amd64"
@@ -355,7 +360,9 @@ class Engine:
                 raise
             raise EngineError(f"the engine did not answer {name} within {deadline_sec:.0f} s") from None
         except APIError as error:
-            raise EngineError(_api_message(error), error.status_code) from error
+            message = _api_message(error)
+            # Podman's 500 for a container that has ended, or is being removed.
+            raise EngineError(message, 409 if _WRONG_STATE in message else error.status_code) from error
         # The SDK does not wrap urllib3's errors when it reads a response in pieces (build, pull, logs).
         except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             message = f"{name}: {one_line(str(error))}"
@@ -442,10 +449,13 @@ def _messages(response: requests.Response) -> Iterator[dict[str, Any]]:
 
 def _info(raw: dict[str, Any], version: dict[str, Any]) -> EngineInfo:
     """Parse the engine's answers to /info and /version."""
+    is_podman = any("podman" in part.get("Name", "").lower() for part in version.get("Components") or ())
     return EngineInfo(
         name=raw.get("Name", "?"),
         version=version["Version"],
-        is_podman=any("podman" in part.get("Name", "").lower() for part in version.get("Components") or ()),
+        is_podman=is_podman,
+        has_name_server=not is_podman,
+        shares_hosts_offline=not is_podman,
         cpus=raw.get("NCPU", 1),
         memory_mb=raw.get("MemTotal", 0) / (1 << 20),
         storage_driver=raw.get("Driver", "?"),

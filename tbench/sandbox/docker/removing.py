@@ -13,6 +13,8 @@ from tbench.text import counted, one_line
 
 _ORDER = ("container", "network", "volume", "image")
 """Order of removal: containers before the things that they use."""
+_IN_USE = ("active endpoints", "dependent containers")
+"""Messages about uses for which the status is not 409: of Docker's networks, and of Podman's shared networks."""
 REMOVE_SEC = 60.0
 IN_USE_SEC = 10.0
 """Seconds to wait for another removal of the same object, or for the end of its use."""
@@ -46,8 +48,7 @@ async def remove(
         except EngineError as error:
             if error.status == 404:
                 return None
-            # Docker answers 403 for a network with containers on it.
-            is_in_use = error.status == 409 or "active endpoints" in str(error)
+            is_in_use = error.status == 409 or any(text in str(error) for text in _IN_USE)
             if is_in_use:
                 is_over = time.monotonic() + pause_sec > ends_at
             else:

@@ -18,6 +18,8 @@ _COMPLETED_SEC = 1800.0
 _DEFAULTS = {"Interval": 30.0, "Timeout": 30.0, "Retries": 3}
 """The engine's defaults of a healthcheck."""
 _MARGIN_SEC = 60.0
+_LEAST_INTERVAL_SEC = 10.0
+"""Shortest time for a try of a check that the engine itself does not run, on a busy machine."""
 _LONGEST_PROBE_PAUSE_SEC = 1.0
 
 
@@ -27,17 +29,20 @@ async def wait_until_healthy(engine: Engine, service: str, container: str) -> No
     Raises TrialError: healthcheck_failed with the check's last output, service_failed with the service's.
     """
     state = await _state(engine, service, container)
-    if "Health" not in state:
+    if not (state.get("Health") or {}).get("Status"):  # Podman sends an empty one
         return await _require_running(engine, service, container, state)
     configured = (await _inspect(engine, service, container))["Config"].get("Healthcheck") or {}
-    ends_at = time.monotonic() + _limit_sec(configured)
-    probing = asyncio.create_task(_probe(engine, container, configured))
+    began = time.monotonic()
+    probes: list[dict[str, Any]] = []
+    probing = asyncio.create_task(_probe(engine, container, configured, probes))
     pause_sec = _SHORTEST_SEC
     try:
         while (health := state["Health"])["Status"] != "healthy" and not _succeeded(probing):
             await _require_running(engine, service, container, state, until_it_ends=True)
-            if health["Status"] == "unhealthy" or time.monotonic() > ends_at:
-                raise _unhealthy(service, configured, health)
+            log = health.get("Log") or []
+            limit_sec = _limit_sec(configured, runs=bool(log) or not probes)
+            if health["Status"] == "unhealthy" or time.monotonic() - began > limit_sec:
+                raise _unhealthy(service, configured, (log or probes or [{}])[-1])
             await asyncio.wait([probing], timeout=pause_sec) if not probing.done() else await asyncio.sleep(pause_sec)
             pause_sec = min(1.5 * pause_sec, _LONGEST_SEC)
             state = await _state(engine, service, container)
@@ -71,15 +76,20 @@ async def _require_running(
     raise TrialError("service_failed", f"{service}: ended with {state['ExitCode']}{why} before the agent began{last}")
 
 
-def _limit_sec(check: dict[str, Any]) -> float:
-    """Return the seconds after which the engine must have a result."""
+def _limit_sec(check: dict[str, Any], *, runs: bool) -> float:
+    """Return the seconds after which there must be a result; `runs`: the engine itself runs the check.
+
+    Podman without systemd does not.
+    """
     seconds = {key: (check.get(key) or 0) / 1e9 or _DEFAULTS[key] for key in ("Interval", "Timeout")}
     retries = check.get("Retries") or _DEFAULTS["Retries"]
-    return (check.get("StartPeriod") or 0) / 1e9 + (retries + 1) * sum(seconds.values()) + _MARGIN_SEC
+    start_sec = (check.get("StartPeriod") or 0) / 1e9
+    if not runs:
+        return start_sec + (retries + 1) * max(seconds["Interval"], _LEAST_INTERVAL_SEC)
+    return start_sec + (retries + 1) * sum(seconds.values()) + _MARGIN_SEC
 
 
-def _unhealthy(service: str, check: dict[str, Any], health: dict[str, Any]) -> TrialError:
-    last = (health.get("Log") or [{}])[-1]
+def _unhealthy(service: str, check: dict[str, Any], last: dict[str, Any]) -> TrialError:
     output = one_line(str(last.get("Output") or "").strip(), 300)
     ended = f"ended with {last['ExitCode']}" if "ExitCode" in last else "has never ended"
     command = one_line(" ".join(check.get("Test") or ()), 200)
@@ -88,23 +98,25 @@ def _unhealthy(service: str, check: dict[str, Any], health: dict[str, Any]) -> T
     )
 
 
-async def _probe(engine: Engine, container: str, check: dict[str, Any]) -> bool:
-    """Run the check with growing pauses until it succeeds.
+async def _probe(engine: Engine, container: str, check: dict[str, Any], probes: list[dict[str, Any]]) -> bool:
+    """Run the check with growing pauses until it succeeds; failures are added to `probes`.
 
-    The engine runs it for the first time after a whole interval, which may be half a minute.
+    Docker runs it for the first time after a whole interval, which may be half a minute; Podman not at all without
+    systemd.
     """
     kind, *words = check.get("Test") or ("NONE",)
     argv = words if kind == "CMD" else ["/bin/sh", "-c", *words]
-    ends_at = time.monotonic() + (check.get("Interval") or 0) / 1e9 + _DEFAULTS["Interval"]
     pause_sec = _SHORTEST_SEC
-    while kind != "NONE" and time.monotonic() < ends_at:
+    while kind != "NONE":
         await asyncio.sleep(pause_sec)
         pause_sec = min(2 * pause_sec, _LONGEST_PROBE_PAUSE_SEC)
         try:
             created = await engine.call(engine.api.exec_create, container, argv)
-            await engine.call(engine.api.exec_start, created["Id"])
-            if (await engine.call(engine.api.exec_inspect, created["Id"]))["ExitCode"] == 0:
+            output: bytes = await engine.call(engine.api.exec_start, created["Id"])
+            code = (await engine.call(engine.api.exec_inspect, created["Id"]))["ExitCode"]
+            if code == 0:
                 return True
+            probes.append({"ExitCode": code, "Output": output.decode("utf-8", "replace")})
         except EngineError:
             continue  # the service has ended, or has no such program: leave it to the engine
     return False

@@ -147,18 +147,31 @@ def needed_networks(project: Project, behind: Collection[str]) -> Iterator[str]:
 
 
 def addresses(
-    project: Project, behind: Collection[str], networks: Mapping[str, EngineNetwork]
+    project: Project, behind: Collection[str], networks: Mapping[str, EngineNetwork], *, has_name_server: bool = True
 ) -> dict[tuple[str, str], str]:
-    """Choose addresses, by service and network, for the other services on the networks of `main`.
+    """Choose addresses, by service and network, for /etc/hosts, which is written before the services start.
 
-    They are needed for /etc/hosts before the services start.
+    With a name server in the networks, they are only needed on the networks of `main`, for services behind a router.
     """
+    of_main = tuple(_network_of_main(project).networks) if behind else ()
+    found: dict[tuple[str, str], str] = {}
+    for name in of_main if has_name_server else networks:
+        members: list[Collection[str]] = [[each] for each in _others_on(project, behind, name)]
+        if not has_name_server and name in of_main:
+            members.append(behind)
+        for number, services in enumerate(members if name in networks else ()):
+            if (address := networks[name].address(number)) is not None:
+                found |= {(service, name): address for service in services}
+    return found
+
+
+def hosts_of(project: Project, service: Service, others: Mapping[tuple[str, str], str]) -> dict[str, str]:
+    """Return the addresses that a service finds in its networks, by the names of the services there."""
     return {
-        (service, name): address
-        for name in _network_of_main(project).networks
-        if name in networks and behind
-        for number, service in enumerate(_others_on(project, behind, name))
-        if (address := networks[name].address(number)) is not None
+        alias: address
+        for (name, network), address in others.items()
+        if network in service.networks
+        for alias in (name, *project.services[name].networks[network])
     }
 
 
@@ -178,15 +191,20 @@ def holder_options(
     """Return the options of the container that holds the shared namespace: its networks, and names of services."""
     here = TRIAL if has_router else LOCALHOST
     names = {name: [name, *(alias for each in own.values() for alias in each)] for name, own in _aliases(project)}
-    hosts = {alias: address for (service, _), address in others.items() for alias in names[service]}
+    first = _network_of_main(project)
+    known = ((service, address) for (service, network), address in others.items() if network in first.networks)
+    hosts = {alias: address for service, address in known for alias in names[service]}
     for service in behind:
         hosts |= project.services[service].extra_hosts
         own = (*names[service], project.services[service].hostname)
         hosts |= {alias: here for alias in own if alias}
     hosts |= {hostname: here} if hostname else {}
     known_by = tuple(alias for service in behind for alias in names[service])
-    own_networks = _network_of_main(project).networks
-    endpoints = tuple(ServiceEndpoint(networks[name].name, known_by) for name in own_networks if name in networks)
+    endpoints = tuple(
+        ServiceEndpoint(networks[name].name, known_by, others.get((first.name, name)))
+        for name in first.networks
+        if name in networks
+    )
     servers = {"dns": [ROUTER]} if has_router else NO_SERVERS
     return ServiceOptions(
         host={**servers, "extra_hosts": hosts}, network_mode=None if endpoints else "none", endpoints=endpoints

@@ -53,6 +53,10 @@ class ServiceOptions:
         """Return these options without one of the engine's default capabilities, unless the file adds it."""
         return replace(self, host={**self.host, "cap_drop": [*self.host.get("cap_drop", ()), capability]})
 
+    def with_hosts(self, hosts: Mapping[str, str]) -> ServiceOptions:
+        """Return these options with addresses in /etc/hosts, by name; those of the file take precedence."""
+        return replace(self, host={**self.host, "extra_hosts": {**hosts, **self.host.get("extra_hosts", {})}})
+
     def without_aliases(self) -> ServiceOptions:
         """Return these options on the same networks, but without the service's names there."""
         return replace(self, endpoints=tuple(ServiceEndpoint(each.network) for each in self.endpoints))

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from harness.concurrency import all_of
 from tbench.compose.project import MAIN, Condition, Project, Service
 from tbench.errors import TrialError
+from tbench.sandbox.backend import BUSYBOX
 from tbench.sandbox.docker.cleaning import is_kept
 from tbench.sandbox.docker.compose.conditions import wait_until_completed, wait_until_healthy
 from tbench.sandbox.docker.compose.networks import (
@@ -22,6 +23,7 @@ from tbench.sandbox.docker.compose.networks import (
     create_network,
     holder_options,
     holder_recipe,
+    hosts_of,
     needed_networks,
     network_owner,
     offline_namespace,
@@ -52,6 +54,8 @@ from tbench.sandbox.docker.router import Router
 from tbench.sandbox.owner import LABEL_HOLDS, LABEL_PROJECT, LABEL_ROUTER, LABEL_SERVICE, NETWORK
 
 T = TypeVar("T")
+_REMOVE_LINK = f"{BUSYBOX} ip link del eth0"
+"""Script that removes the only link of a namespace, which was only made for the engine to share /etc/hosts."""
 StartMain = Callable[[Recipe], Awaitable[str]]
 """Starts the container of `main` and returns its id; leaves nothing behind when it raises."""
 
@@ -72,8 +76,8 @@ class ServiceResources:
 
     async def remove(self, engine: Engine) -> None:
         """Remove everything by force, in bounded time. Never raises."""
-        containers = (*self.containers.values(), *self.holders.values())
-        removing = [force_remove(engine, container) for container in containers]
+        await asyncio.gather(*(force_remove(engine, container) for container in self.containers.values()))
+        removing = [force_remove(engine, holder) for holder in self.holders.values()]
         if self.router is not None:
             removing.append(self.router.remove())
         await asyncio.gather(*removing)
@@ -177,7 +181,8 @@ class ServiceStarter:
             *(self._make_volume(key, name) for key, name in self._volumes.items()),
             *([self._start_router(recipe)] if self._behind and recipe.network is not None else []),
         )
-        self._addresses = addresses(self._project, self._behind, self._networks)
+        has_name_server = self._engine.info.has_name_server
+        self._addresses = addresses(self._project, self._behind, self._networks, has_name_server=has_name_server)
         if self._behind:
             await self._hold_shared_network(recipe)
 
@@ -193,9 +198,14 @@ class ServiceStarter:
         options = holder_options(
             self._project, self._behind, self._networks, self._addresses, hostname, has_router=router is not None
         )
+        needs_link = options.network_mode == "none" and not self._engine.info.shares_hosts_offline
+        if needs_link:
+            options = replace(options, network_mode=NETWORK)
         with container_errors("making a network for"):
             labels = {LABEL_PROJECT: self.made.project, LABEL_SERVICE: MAIN}
             holder = await self._start_holder(MAIN, holder_recipe(recipe, labels), options)
+            if needs_link:
+                await self._in_network_of(holder, recipe, _REMOVE_LINK)
             if router is not None and recipe.network is not None:
                 await router.link(holder, recipe.closed_to)
                 await router.use(recipe.network)
@@ -254,21 +264,19 @@ class ServiceStarter:
 
         In the service's own container it would be too late, since its program runs from the start.
         """
-        engine = self._engine
         assert recipe.options is not None
         with container_errors(f"closing the network of {service.name} for"):
             plain = replace(recipe.options, container={}, host={}, files=())
             holder = await self._start_holder(service.name, recipe, plain)
-            await run_helper(
-                engine,
-                await ensure_scratch_image(engine),
-                recipe.tools_volume,
-                closing_script(recipe.closed_to),
-                labels=recipe.labels,
-                network_mode=f"container:{holder}",
-                cap_add=["NET_ADMIN"],
-            )
+            await self._in_network_of(holder, recipe, closing_script(recipe.closed_to))
         return holder
+
+    async def _in_network_of(self, holder: str, recipe: Recipe, script: str) -> None:
+        """Run a script that changes the network of a holder. Raises EngineError."""
+        engine, mode = self._engine, f"container:{holder}"
+        scratch = await ensure_scratch_image(engine)
+        more: dict[str, Any] = {"labels": recipe.labels, "network_mode": mode, "cap_add": ["NET_ADMIN"]}
+        await run_helper(engine, scratch, recipe.tools_volume, script, **more)
 
     async def _start_holder(self, service: str, recipe: Recipe, options: ServiceOptions) -> str:
         """Start a container that only holds a network namespace; returns its id. Raises TrialError, EngineError."""
@@ -304,6 +312,8 @@ class ServiceStarter:
             is_podman=self._engine.info.is_podman,
             resolves_public_names=recipe.has_internet and reaches_out,
         )
+        if endpoints and not self._engine.info.has_name_server:
+            options = options.with_hosts(hosts_of(self._project, service, self._addresses))
         if self._shares_outside_network(service):
             options = options.without_capability("NET_RAW")
         options = replace(options, files=single_files(service, self._volumes, self._folder))

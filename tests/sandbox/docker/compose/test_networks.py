@@ -22,6 +22,7 @@ from tbench.sandbox.docker.compose.networks import (
     addresses,
     behind_router,
     holder_options,
+    hosts_of,
     needed_networks,
     offline_namespace,
 )
@@ -114,6 +115,25 @@ def test_names_are_known_on_both_sides() -> None:
     (endpoint,) = options.endpoints
     assert (endpoint.network, set(endpoint.aliases)) == ("engine-default", set(inside))
     assert holder_options(project, behind, {}, {}, None, has_router=True).network_mode == "none"
+
+
+def test_names_are_written_down_on_both_sides_where_networks_have_no_name_server() -> None:
+    project = a_project({MAIN: None, "one": None, "two": "default back", "three": "back"})
+    networks = {name: EngineNetwork(f"engine-{name}", f"10.0.{at}.0/28") for at, name in enumerate(("default", "back"))}
+    behind = behind_router(project)
+    found = addresses(project, behind, networks, has_name_server=False)
+    assert set(hosts_of(project, project.services["three"], found)) == {
+        "two",
+        "alias-of-two",
+        "three",
+        "alias-of-three",
+    }
+    seen = hosts_of(project, project.services["two"], found)
+    holder = holder_options(project, behind, networks, found, "desk", has_router=True)
+    assert {seen["one"], seen["alias-of-main"]} == {holder.endpoints[0].address}
+    assert len({seen["one"], seen["two"], seen["three"]}) == 3
+    assert holder.host["extra_hosts"]["two"] == found["two", "default"]
+    assert "three" not in holder.host["extra_hosts"]
 
 
 # -- on an engine ----------------------------------------------------------------------------------
