@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,19 +32,46 @@ network_config_dir = "{directory}/networks"
 
 
 @contextlib.contextmanager
-def own_podman() -> Iterator[Engine]:
-    """A service with an empty storage of its own; all of it is gone afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix="podman-"))  # Podman takes no run directory of more than 50 characters
+def own_podman(*, is_rootless: bool = False) -> Iterator[Engine]:
+    """A service with an empty storage of its own, of root or of a user made for it; all of it is gone afterwards."""
+    with contextlib.ExitStack() as stack:
+        # Podman takes no run directory of more than 50 characters. Older kernels let users have no overlay in memory.
+        directory = Path(tempfile.mkdtemp(prefix="podman-", dir="/var/tmp" if is_rootless else None))
+        user = stack.enter_context(_new_user()) if is_rootless else ""
+        yield from _serving(directory, user)
+
+
+@contextlib.contextmanager
+def _new_user() -> Iterator[str]:
+    """An ordinary user with ranges of ids."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("useradd", "newuidmap", "slirp4netns", "setpriv"))):
+        pytest.skip("a user of a test's own needs root, uidmap, slirp4netns and setpriv")
+    name = f"tbench-{uuid.uuid4().hex[:8]}"
+    subprocess.run(["useradd", "--no-create-home", name], check=True, capture_output=True, timeout=END_SEC)
+    try:
+        yield name
+    finally:
+        subprocess.run(["userdel", "--force", name], capture_output=True, timeout=END_SEC)
+
+
+def _serving(directory: Path, user: str) -> Iterator[Engine]:
     configuration = directory / "containers.conf"
-    runtime = "crun" if shutil.which("crun") else "runc"
+    runtime = "runc" if shutil.which("runc") else "crun"  # Debian's crun starts nothing with hybrid cgroups
     configuration.write_text(CONFIGURATION.format(runtime=runtime, directory=directory))
     command = ["podman", "--root", str(directory / "storage"), "--runroot", str(directory / "run")]
     environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
     environment |= {"CONTAINERS_CONF": str(configuration), "HOME": str(directory)}
+    if user:
+        environment["XDG_RUNTIME_DIR"] = str(directory / "user")
+        (directory / "user").mkdir()
+        command = [*f"setpriv --reuid={user} --regid={user} --init-groups".split(), *command]
+        command += ["--storage-driver", "overlay"]
+        subprocess.run(["chown", "-R", f"{user}:", str(directory)], check=True, timeout=END_SEC)
     path = directory / "podman.sock"
     service = subprocess.Popen(
         [*command, "system", "service", "--time=0", f"unix://{path}"],
         env=environment,
+        cwd=directory,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -56,7 +84,9 @@ def own_podman() -> Iterator[Engine]:
         service.terminate()
         service.wait(END_SEC)
         for words in ("rm -af", "volume rm -af", "network prune -f", "rmi -af"):
-            subprocess.run([*command, *words.split()], env=environment, capture_output=True, timeout=END_SEC)
+            subprocess.run(
+                [*command, *words.split()], env=environment, cwd=directory, capture_output=True, timeout=END_SEC
+            )
         _remove(directory)
 
 

@@ -32,6 +32,7 @@ def setup(engines: tuple[str, ...]) -> None:
     from tbench.fleet.engines import Engines
     from tbench.sandbox.docker.engine import Engine, EngineError
     from tbench.sandbox.docker.networks import ensure_network
+    from tbench.sandbox.docker.podman import podman_remedy
     from tbench.sandbox.docker.tools import ensure_base_images, ensure_engine_runs, ensure_tools
     from tbench.sandbox.oci.backend import set_up
 
@@ -57,7 +58,8 @@ def setup(engines: tuple[str, ...]) -> None:
             try:
                 volume = asyncio.run(prepare(name, engine))
             except EngineError as error:
-                raise UsageError(f"{name}the engine failed: {error}") from None
+                remedy = podman_remedy(str(error), is_rootless=engine.info.is_rootless)
+                raise UsageError(f"{name}the engine failed: {error}{f'; {remedy}' if remedy else ''}") from None
             say(f"setup: {name}engine {engine.info.version}, {engine.info.cpus} cpus, tools in {volume}: ready")
 
 

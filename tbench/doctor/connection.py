@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import ssl
 import stat
@@ -13,7 +14,8 @@ from urllib.parse import urlsplit
 from tbench.doctor import CheckResult, fail, ok
 from tbench.errors import EngineUnavailable
 from tbench.sandbox.docker.discovery import DEFAULT, NO_ENGINE, Search, find_engine
-from tbench.sandbox.docker.engine import no_engine
+from tbench.sandbox.docker.engine import EngineInfo, no_engine
+from tbench.sandbox.docker.podman import podman_remedy
 from tbench.sandbox.docker.tls import CERTIFICATES, VERIFY, tls_context
 
 _CAP_SYS_ADMIN = 21
@@ -73,7 +75,9 @@ def _has_capability(status: Path) -> bool:
 
 def check_address(here: ProcessContext) -> CheckResult:
     """Check that an engine answers at its address. Blocks for a few seconds at most."""
-    if here.search is not None and here.search.found is None and not here.is_confined:
+    # An ordinary user's Podman may start containers in a container.
+    may_start = not here.is_confined or shutil.which("podman")
+    if here.search is not None and here.search.found is None and may_start:
         error = no_engine(here.search)
         what, _, advice = str(error).partition("; ")
         return fail(f"{what}: {', '.join(error.looked_at)}", advice)
@@ -87,8 +91,11 @@ def check_address(here: ProcessContext) -> CheckResult:
     return fail(f"DOCKER_HOST={here.host} is not an address", "set it to unix:///PATH or tcp://HOST:PORT, or unset it")
 
 
-def cannot_start(message: str, here: ProcessContext) -> CheckResult:
+def cannot_start(message: str, here: ProcessContext, info: EngineInfo | None = None) -> CheckResult:
     """Return the result for an engine that answers but starts no container, with the engine's message."""
+    if info is not None and info.is_podman:
+        remedy = podman_remedy(message, is_rootless=info.is_rootless)
+        return fail(f"no container starts: {message}", remedy or "read the message, and 'podman info'")
     denials = ("operation not permitted", "permission denied", "mount", "cgroup")
     if here.is_container and any(text in message.lower() for text in denials):
         return fail(f"no container starts, and this is a container without the privileges for it: {message}", _NESTED)

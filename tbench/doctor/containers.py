@@ -16,6 +16,7 @@ from tbench.doctor.connection import ProcessContext, cannot_start
 from tbench.sandbox.backend import TOOLS
 from tbench.sandbox.docker.create import limits_host_config
 from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.podman import overlay_remedy
 from tbench.sandbox.limits import READ_LIMITS, limit_states, read_limits
 from tbench.sandbox.own_images import base_images, tools_volume_name
 from tbench.sandbox.owner import LABEL_OWNER, LABEL_RUN, NETWORK, owner
@@ -123,18 +124,19 @@ async def check_start(engine: Engine, here: ProcessContext) -> CheckResult:
     except EngineError as error:
         if error.status == 404 and "image" in str(error).lower():
             return skipped(f"the base image {probe_image()} is missing; {_SETUP}")
-        return cannot_start(one_line(str(error), 300), here)
+        return cannot_start(one_line(str(error), 300), here, engine.info)
     if output.text != "started":
-        return cannot_start(f"exit code {output.exit_code}: {output.text[-_MAX_OUTPUT:]}", here)
+        return cannot_start(f"exit code {output.exit_code}: {output.text[-_MAX_OUTPUT:]}", here, engine.info)
     return ok("a container starts and ends")
 
 
 async def check_storage(engine: Engine) -> CheckResult:
     driver = engine.info.storage_driver
     if driver in _SLOW_DRIVERS:
-        return warn(
-            f"{driver}: {_SLOW_DRIVERS[driver]}", 'set {"storage-driver": "overlay2"} in /etc/docker/daemon.json'
-        )
+        docker = 'set {"storage-driver": "overlay2"} in /etc/docker/daemon.json'
+        info = engine.info
+        advice = overlay_remedy(is_rootless=info.is_rootless) if info.is_podman else docker
+        return warn(f"{driver}: {_SLOW_DRIVERS[driver]}", advice)
     return ok(driver)
 
 
@@ -234,9 +236,14 @@ async def check_dns(engine: Engine, host: str = REACHED[0]) -> CheckResult:
         return ok(f"a container resolves {host}")
     if not await in_thread(_host_reaches, host, None):
         return warn(f"{host} cannot be resolved here or in a container", _OFFLINE)
+    file = "/etc/docker/daemon.json"
+    setting = '{"dns": ["IP"]}'
+    if engine.info.is_podman:
+        setting = 'dns_servers = ["IP"] under [containers]'
+        file = f"{'~/.config' if engine.info.is_rootless else '/etc'}/containers/containers.conf"
     return fail(
         f"this machine resolves {host}, but a container does not",
-        'set {"dns": ["IP"]} in /etc/docker/daemon.json to a name server that containers can reach (not 127.0.0.53)',
+        f"set {setting} in {file} to a name server that containers can reach (not 127.0.0.53)",
     )
 
 

@@ -65,13 +65,16 @@ def will_say(sandbox: Sandbox, answer: ExecResult | Exception) -> None:
                 ),
             ],
         ),
-        pytest.param(
-            "podman",
-            marks=[
-                pytest.mark.podman,
-                pytest.mark.slow,
-                pytest.mark.skipif(shutil.which("podman") is None, reason="podman is not installed"),
-            ],
+        *(
+            pytest.param(
+                name,
+                marks=[
+                    pytest.mark.podman,
+                    pytest.mark.slow,
+                    pytest.mark.skipif(shutil.which("podman") is None, reason="podman is not installed"),
+                ],
+            )
+            for name in ("podman", "rootless_podman")
         ),
     ]
 )
@@ -86,13 +89,19 @@ async def backend(request: pytest.FixtureRequest) -> Backend:
         return Fleet(machines)
     if request.param == "oci":
         return OciBackend(Store.at("oci:"), SandboxSettings(f"test-{uuid.uuid4().hex[:12]}"))
-    engine: Engine = request.getfixturevalue("engine" if request.param == "docker" else "podman")
+    engine: Engine = request.getfixturevalue("engine" if request.param == "docker" else request.param)
     return DockerBackend(engine, SandboxSettings(f"test-{uuid.uuid4().hex[:12]}"))
 
 
 @pytest.fixture(scope="session")
 def podman() -> Iterator[Engine]:
     with own_podman() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def rootless_podman() -> Iterator[Engine]:
+    with own_podman(is_rootless=True) as engine:
         yield engine
 
 

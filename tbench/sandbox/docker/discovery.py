@@ -83,7 +83,8 @@ def find_engine(
 def _places(variables: Mapping[str, str], root: Path) -> Iterator[Place]:
     """Yield the places where engines of this machine usually listen, in order of preference."""
     home = Path(variables.get("HOME") or Path.home())
-    runtime = Path(variables.get("XDG_RUNTIME_DIR") or root / f"run/user/{os.getuid()}")
+    user = os.getuid()
+    runtime = Path(variables.get("XDG_RUNTIME_DIR") or root / f"run/user/{user}")
     if context := _context(Path(variables.get("DOCKER_CONFIG") or home / ".docker"), variables):
         yield context
     colima = sorted(home.glob(".colima/*/docker.sock")) or [home / ".colima/default/docker.sock"]
@@ -95,8 +96,19 @@ def _places(variables: Mapping[str, str], root: Path) -> Iterator[Place]:
         *(("colima", path) for path in colima),
         ("Podman", root / "run/podman/podman.sock"),
         ("rootless Podman", runtime / "podman/podman.sock"),
+        *((("rootless Podman", own),) if user != 0 and (own := own_socket(user, variables, root)).exists() else ()),
     ):
         yield Place(kind, f"unix://{path}")
+
+
+def own_socket(user: int, variables: Mapping[str, str], root: Path = Path("/")) -> Path:
+    """Return the path at which a user's own Podman listens."""
+    if user == 0:
+        return root / "run/podman/podman.sock"
+    given, usual = variables.get("XDG_RUNTIME_DIR"), root / f"run/user/{user}"
+    # As Podman itself does in sessions without systemd.
+    runtime = Path(given) if given else usual if usual.is_dir() else root / f"tmp/podman-run-{user}"
+    return runtime / "podman/podman.sock"
 
 
 def _context(folder: Path, variables: Mapping[str, str]) -> Place | None:
@@ -189,9 +201,9 @@ def start_commands(silent: Mapping[Place, str], machine: Machine) -> tuple[str, 
         docker = "tbench setup" if machine.is_root else 'sudo "$(command -v tbench)" setup'
     else:
         docker = "curl -fsSL https://get.docker.com | " + (sudo + "sh")
-    user = "" if machine.is_root else "--user "
-    podman = f"systemctl {user}start podman.socket" if machine.has_systemd else "podman system service --time=0 &"
+    # Starts Podman's service, if that is what the machine has.
+    podman = "tbench setup"
     installer = next((each for each in ("apt-get", "dnf", "zypper") if machine.has(each)), None)
     if machine.has("podman"):
-        return docker, podman
+        return (docker, podman) if machine.has("dockerd") and docker != podman else (podman,)
     return (docker, f"{sudo}{installer} install podman && {podman}") if installer else (docker,)

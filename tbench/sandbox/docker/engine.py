@@ -154,6 +154,7 @@ class EngineInfo:
     """Whether containers find each other by name in a network. Podman does not report it, and needs a plugin for it."""
     shares_hosts_offline: bool = True
     """Whether containers that share a namespace share /etc/hosts even if it has no network."""
+    is_rootless: bool = False
     root: str = ""
     """Directory of the engine's data on its machine."""
     architecture: str = "amd64"
@@ -454,6 +455,7 @@ def _info(raw: dict[str, Any], version: dict[str, Any]) -> EngineInfo:
         name=raw.get("Name", "?"),
         version=version["Version"],
         is_podman=is_podman,
+        is_rootless=bool(raw.get("Rootless")) or "name=rootless" in (raw.get("SecurityOptions") or ()),
         has_name_server=not is_podman,
         shares_hosts_offline=not is_podman,
         cpus=raw.get("NCPU", 1),

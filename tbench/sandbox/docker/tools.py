@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from tbench.sandbox.docker.build import BuildFailed, build, last_lines
 from tbench.sandbox.docker.create import ensure_scratch_image, limits_host_config, run_helper
 from tbench.sandbox.docker.discovery import find_engine
 from tbench.sandbox.docker.engine import Engine, EngineError, EngineUnreachable, no_engine
+from tbench.sandbox.docker.podman import start_podman
 from tbench.sandbox.docker.pulls import PullFailed, Pulls, RetryPolicy
 from tbench.sandbox.image import ImageName
 from tbench.sandbox.limits import PROBE_LIMITS, READ_LIMITS, read_limits
@@ -82,11 +84,17 @@ fi
 
 
 def ensure_engine_runs(say: Say) -> None:
-    """Install and start an engine if none answers. Raises UsageError with advice if that is not possible."""
+    """Start an engine if none answers: Podman's service, or as root Docker, which is installed if needed.
+
+    Raises UsageError with advice if that is not possible.
+    """
     if not os.environ.get("DOCKER_HOST"):
         search = find_engine()
         if search.found is not None:
             say(search.notice or f"engine: answers at {search.found.host}")
+            return
+        if shutil.which("podman") and (os.geteuid() != 0 or not shutil.which("dockerd")):
+            start_podman(say)
             return
         if os.geteuid() != 0:
             raise no_engine(search)

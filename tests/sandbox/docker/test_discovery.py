@@ -171,20 +171,20 @@ LINUX = Machine(is_mac=False, is_root=False, has_systemd=True, has=lambda _: Non
 @pytest.mark.parametrize(
     ("machine", "programs", "commands"),
     [
-        (LINUX, "dockerd podman", ("sudo systemctl start docker", "systemctl --user start podman.socket")),
+        (LINUX, "dockerd podman", ("sudo systemctl start docker", "tbench setup")),
         (
             LINUX,
             "apt-get",
             (
                 'sudo "$(command -v tbench)" setup',
-                "sudo apt-get install podman && systemctl --user start podman.socket",
+                "sudo apt-get install podman && tbench setup",
             ),
         ),
-        (LINUX, "dnf podman", ("curl -fsSL https://get.docker.com | sudo sh", "systemctl --user start podman.socket")),
+        (LINUX, "dnf podman", ("tbench setup",)),
         (
             Machine(is_mac=False, is_root=True, has_systemd=False, has=lambda _: None),
             "apt-get dockerd podman",
-            ("tbench setup", "podman system service --time=0 &"),
+            ("tbench setup",),
         ),
         (LINUX, "", ("curl -fsSL https://get.docker.com | sudo sh",)),
         (

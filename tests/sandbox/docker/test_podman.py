@@ -1,169 +1,76 @@
-"""Runs tbench on Podman's Docker-compatible socket: sandbox, terminal, whole trials."""
+"""How Podman's service is started on a machine that has only the program, and what is advised where it fails."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import shutil
-import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from internet import internet
-from own_podman import own_podman
-from run_plans import a_plan
 
-from harness.protocols.base import CommandResult, Keys
-from harness.terminal import Terminal
-from tbench.agents.trial_agent import NopAgent, OracleAgent, TrialAgent
-from tbench.errors import TrialError
-from tbench.events import Events
-from tbench.runs.plan import sandbox_settings
-from tbench.runs.run import execute_run
-from tbench.sandbox.backend import BUSYBOX, Sandbox, SandboxSettings, open_backend, removed_afterwards
-from tbench.sandbox.docker.backend import DockerBackend
-from tbench.sandbox.docker.cleaning import clean
-from tbench.sandbox.docker.engine import Engine, EngineError
-from tbench.sandbox.docker.networks import ensure_network
-from tbench.sandbox.docker.pulls import pull
-from tbench.sandbox.docker.tools import ensure_tools
-from tbench.sandbox.image import ImageName
-from tbench.sandbox.leftovers import Scope
-from tbench.sandbox.owner import LABEL_RUN
-from tbench.tasks.environment import agent_environment
-from tbench.tasks.network import NetworkPolicy
-from tbench.tasks.sources import TaskSet
-from tbench.tasks.task import Task
+from tbench.doctor.connection import ProcessContext, cannot_start
+from tbench.sandbox.docker.discovery import DEFAULT
+from tbench.sandbox.docker.engine import EngineInfo
+from tbench.sandbox.docker.podman import PodmanMachine, overlay_remedy, podman_remedy
 
-pytestmark = [
-    pytest.mark.podman,
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("podman") is None, reason="podman is not installed"),
-]
-LONG = 30.0
-NO_ROOT = "FROM debian:bookworm-slim\nRUN useradd --create-home dev\nWORKDIR /home/dev\nUSER dev\n"
-Start = Callable[[Path], Coroutine[Any, Any, Sandbox]]
+HYBRID, SYSTEMD = "sys/fs/cgroup/unified", "run/systemd/system"
 
 
-@pytest.fixture(scope="module")
-def podman() -> Iterator[Engine]:
-    with own_podman() as engine:
-        yield engine
+def machine(root: Path, user: int = 1000, *, programs: str = "runc", kernel: str = "6.1.0-18-amd64") -> PodmanMachine:
+    return PodmanMachine(user, {"HOME": str(root / "home")}, programs.split().__contains__, root, kernel)
 
 
-@pytest.fixture(scope="module")
-def tools(podman: Engine) -> str:
-    """Base image, network and tools volume, made by the same code as on Docker."""
-
-    async def prepare() -> str:
-        await ensure_network(podman)
-        return await ensure_tools(podman, print)
-
-    return asyncio.run(prepare())
-
-
-@pytest.fixture
-async def start(podman: Engine, tools: str) -> AsyncIterator[Start]:
-    """Starts containers for task directories; removes them at the end."""
-    started: list[Sandbox] = []
-    async with open_backend(DockerBackend(podman, SandboxSettings(f"test-{uuid.uuid4().hex[:12]}"))) as backend:
-
-        async def start_one(directory: Path) -> Sandbox:
-            started.append(await backend.sandbox(agent_environment(Task.read(directory)), "tests"))
-            return started[-1]
-
-        yield start_one
-        for sandbox in started:
-            await sandbox.remove()
-
-
-async def test_a_pull_that_fails_within_the_answer_is_an_error(podman: Engine) -> None:
-    with pytest.raises(EngineError, match="refused"):
-        await pull(podman, ImageName.parse("localhost:1/no/image:latest"), LONG)
-
-
-@pytest.mark.parametrize("dockerfile", ["FROM debian:bookworm-slim\nWORKDIR /app\n", NO_ROOT], ids=["root", "user"])
-async def test_a_sandbox_runs_commands_and_goes(podman: Engine, start: Start, make_task: Any, dockerfile: str) -> None:
-    sandbox = await start(make_task(dockerfile=dockerfile))
-    ended = await sandbox.shell("cat; pwd; exit 3", timeout_sec=LONG, stdin=b"given\n")
-    assert (ended.exit_code, ended.output) == (3, b"given\n/\n")
-    assert (await sandbox.shell("sleep 60", timeout_sec=1)).timed_out
-    terminal = Terminal(sandbox.connect)  # which makes the directories for logs
-    await terminal.open()
-    await terminal.close()
-    await sandbox.shell("echo kept > /logs/agent/note.txt", timeout_sec=LONG, user="root")
-    assert await sandbox.fetch("/logs", 1 << 20) == {"agent/note.txt": b"kept\n"}
-    assert await sandbox.fetch("/nowhere", 1 << 20) == {}
-    await sandbox.remove()
-    with pytest.raises(TrialError, match="no such container"):
-        await sandbox.fetch("/logs", 1 << 20)
-    assert not await podman.call(podman.api.containers, all=True, filters={"label": LABEL_RUN})
-
-
-async def test_a_sandbox_that_was_killed_is_lost(podman: Engine, start: Start, make_task: Any) -> None:
-    sandbox = await start(make_task())
-    await podman.call(podman.api.kill, sandbox.container_id)
-    await podman.call(podman.api.wait, sandbox.container_id)
-    with pytest.raises(TrialError) as lost:
-        await sandbox.shell("true", timeout_sec=LONG)
-    assert lost.value.type == "sandbox_lost"
-
-
-async def test_a_terminal_steps(start: Start, make_task: Any) -> None:
-    sandbox = await start(make_task())
-    terminal = Terminal(sandbox.connect)
-    await terminal.open()
-    for number in range(20):
-        settled = await terminal.send(Keys(f"echo step-{number}; (exit {number})\n", LONG))
-        assert (settled.at_prompt, settled.exit_code) == (True, number)
-        assert f"\nstep-{number}\n" in ((await terminal.view()).new_output or "")
-    assert await terminal.run("seq 3", LONG) == CommandResult("1\n2\n3\n", 0)
-    await sandbox.remove()
-    with contextlib.suppress(Exception):
-        await terminal.close()
-
-
-async def test_a_network_is_another_for_each_phase(
-    podman: Engine, tools: str, make_task: Any, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize(
+    ("folders", "options"),
+    [
+        ((SYSTEMD,), ["--storage-driver", "overlay"]),
+        ((), ["--cgroup-manager", "cgroupfs", "--storage-driver", "overlay"]),
+        ((HYBRID, SYSTEMD), ["--runtime", "runc", "--storage-driver", "overlay"]),
+        ((SYSTEMD, "home/.local/share/containers/storage"), []),
+        ((SYSTEMD, "home/.config/containers/storage.conf"), []),
+    ],
+)
+def test_the_service_gets_options_where_podmans_defaults_do_not_suit(
+    tmp_path: Path, folders: tuple[str, ...], options: list[str]
 ) -> None:
-    allowlist = NetworkPolicy("allowlist", ("allowed.example",))
-    path = make_task(toml='[environment]\nmemory_mb = 256\n[agent]\nnetwork_mode = "no-network"\n')
-    with internet(tmp_path_factory.mktemp("internet")) as world:
-        settings = SandboxSettings(f"test-{uuid.uuid4().hex[:12]}")
-        async with open_backend(DockerBackend(podman, settings, name_servers=(world.name_server,))) as backend:
-            sandbox = await backend.sandbox(agent_environment(Task.read(path)), "tests")
-            async with removed_afterwards(sandbox):
-                for policy, reached in (
-                    (NetworkPolicy(), ["allowed.example", "other.example"]),
-                    (NetworkPolicy("no-network"), []),
-                    (allowlist, ["allowed.example"]),
-                ):
-                    await sandbox.use_network(policy)
-                    hosts = ("allowed.example", "other.example")
-                    assert [host for host in hosts if await is_reached(sandbox, host)] == reached
-    assert not await podman.call(podman.api.containers, all=True, filters={"label": LABEL_RUN})
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+    assert machine(tmp_path).command()[1:-4] == options
 
 
-async def is_reached(sandbox: Sandbox, host: str) -> bool:
-    fetch = f"{BUSYBOX} timeout 5 {BUSYBOX} wget -q -O - http://{host}/"
-    return (await sandbox.shell(fetch, timeout_sec=LONG)).output.startswith(host.encode())
+def test_the_storage_of_root_and_of_old_kernels_is_left_as_it_is(tmp_path: Path) -> None:
+    assert "--storage-driver" not in machine(tmp_path, user=0).command()
+    assert "--storage-driver" not in machine(tmp_path, kernel="5.10.0-28-amd64").command()
+    assert "--storage-driver" in machine(tmp_path, kernel="5.10.0", programs="fuse-overlayfs").command()
 
 
-@pytest.mark.parametrize(("agent", "reward"), [(OracleAgent, 1.0), (NopAgent, 0.0)], ids=["oracle", "nop"])
-async def test_a_trial_gets_its_verdict(
-    podman: Engine, tools: str, make_task: Any, tmp_path: Path, agent: Callable[[], TrialAgent], reward: float
-) -> None:
-    plan = a_plan("podman", seeds=(0, 1), concurrency=2)
-    tasks = TaskSet((Task.read(make_task(toml="[environment]\nmemory_mb = 256\n")),), {})
-    outcome = await execute_run(
-        plan, tasks, tmp_path / "run", agent, Events(), backend=DockerBackend(podman, sandbox_settings(plan))
-    )
-    assert [(result.reward, result.error) for result in outcome.results] == [(reward, None)] * 2
+def test_the_socket_is_where_podman_itself_would_listen(tmp_path: Path) -> None:
+    assert machine(tmp_path, user=0).socket == tmp_path / "run/podman/podman.sock"
+    assert machine(tmp_path).socket == tmp_path / "tmp/podman-run-1000/podman/podman.sock"
+    (tmp_path / "run/user/1000").mkdir(parents=True)
+    assert machine(tmp_path).socket == tmp_path / "run/user/1000/podman/podman.sock"
+    given = PodmanMachine(1000, {"XDG_RUNTIME_DIR": "/given"})
+    assert given.socket == Path("/given/podman/podman.sock")
+    assert given.command()[-1] == "unix:///given/podman/podman.sock"
 
 
-async def test_what_is_shared_can_be_cleaned_up(podman: Engine, tools: str) -> None:
-    removed = (await clean(podman, Scope(everything=True))).removed
-    assert f"volume {tools}" in removed
-    assert "network tbench" in removed
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("crun: cgroups in hybrid mode not supported, drop all controllers from cgroupv2", 'runtime = "runc"'),
+        ("runc: error setting rlimit type 7: operation not permitted", "default_ulimits"),
+        ("potentially insufficient UIDs or GIDs available in user namespace", "--add-subuids"),
+    ],
+)
+def test_podmans_own_errors_have_podmans_remedies(message: str, remedy: str) -> None:
+    here = ProcessContext(DEFAULT, is_container=True, may_administrate=False)
+    info = EngineInfo("x", "4.3.1", 2, 1024, "overlay", "1", is_podman=True, is_rootless=True)
+    found = cannot_start(message, here, info)
+    assert remedy in found.advice
+    assert found.advice == podman_remedy(message, is_rootless=True)
+    assert podman_remedy("no such image", is_rootless=True) == ""
+    assert "no such image" in cannot_start("no such image", here, info).what
+
+
+def test_files_of_root_and_of_users_differ() -> None:
+    assert "~/.config/containers/storage.conf" in overlay_remedy(is_rootless=True)
+    assert "/etc/containers/storage.conf" in overlay_remedy(is_rootless=False)
+    assert "/etc/containers/containers.conf" in podman_remedy("cgroup", is_rootless=False)
