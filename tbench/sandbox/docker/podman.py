@@ -40,13 +40,19 @@ class PodmanMachine:
             options += ["--runtime", "runc"]
         if not (self.root / "run/systemd/system").is_dir():
             options += ["--cgroup-manager", "cgroupfs"]
-        # The default may be vfs, which copies images. Once there is a storage, its driver cannot be changed.
+        return ["podman", *options, "system", "service", "--time=0", f"unix://{self.socket}"]
+
+    def new_storage_conf(self) -> Path | None:
+        """Return the file that should choose the overlay driver; None if a driver has been chosen, or it cannot work.
+
+        The default may be vfs, which copies whole images. Once there is a storage, its driver cannot be changed.
+        """
         home = Path(self.environment.get("HOME") or Path.home())
         data = Path(self.environment.get("XDG_DATA_HOME") or home / ".local/share")
-        is_new = not (data / "containers/storage").exists() and not _configuration("storage.conf", home).exists()
-        if self.user != 0 and is_new and (self.has("fuse-overlayfs") or _version(self.kernel) >= _OVERLAY_SINCE):
-            options += ["--storage-driver", "overlay"]
-        return ["podman", *options, "system", "service", "--time=0", f"unix://{self.socket}"]
+        file = Path(self.environment.get("XDG_CONFIG_HOME") or home / ".config") / "containers/storage.conf"
+        is_new = not (data / "containers/storage").exists() and not file.exists()
+        works = self.has("fuse-overlayfs") or _version(self.kernel) >= _OVERLAY_SINCE
+        return file if self.user != 0 and is_new and works else None
 
     @property
     def socket(self) -> Path:
@@ -59,6 +65,10 @@ def start_podman(say: Callable[[str], None]) -> None:
     command, socket = machine.command(), machine.socket
     log = socket.with_name("tbench-podman.log")
     try:
+        if (file := machine.new_storage_conf()) is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text('[storage]\ndriver = "overlay"\n')
+            say(f"engine: {file} now chooses Podman's overlay driver instead of the slow vfs")
         socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with log.open("wb") as output:
             service = subprocess.Popen(
@@ -95,12 +105,8 @@ def podman_remedy(message: str, *, is_rootless: bool) -> str:
 
 def overlay_remedy(*, is_rootless: bool) -> str:
     """Return how a slow storage driver is replaced."""
-    file = _configuration("storage.conf", Path("~")) if is_rootless else "/etc/containers/storage.conf"
+    file = "~/.config/containers/storage.conf" if is_rootless else "/etc/containers/storage.conf"
     return f"set driver = \"overlay\" under [storage] in {file}, then 'podman system reset' (it removes all images)"
-
-
-def _configuration(name: str, home: Path) -> Path:
-    return home / ".config/containers" / name
 
 
 def _version(release: str) -> tuple[int, ...]:

@@ -21,11 +21,9 @@ def machine(root: Path, user: int = 1000, *, programs: str = "runc", kernel: str
 @pytest.mark.parametrize(
     ("folders", "options"),
     [
-        ((SYSTEMD,), ["--storage-driver", "overlay"]),
-        ((), ["--cgroup-manager", "cgroupfs", "--storage-driver", "overlay"]),
-        ((HYBRID, SYSTEMD), ["--runtime", "runc", "--storage-driver", "overlay"]),
-        ((SYSTEMD, "home/.local/share/containers/storage"), []),
-        ((SYSTEMD, "home/.config/containers/storage.conf"), []),
+        ((SYSTEMD,), []),
+        ((), ["--cgroup-manager", "cgroupfs"]),
+        ((HYBRID, SYSTEMD), ["--runtime", "runc"]),
     ],
 )
 def test_the_service_gets_options_where_podmans_defaults_do_not_suit(
@@ -36,10 +34,13 @@ def test_the_service_gets_options_where_podmans_defaults_do_not_suit(
     assert machine(tmp_path).command()[1:-4] == options
 
 
-def test_the_storage_of_root_and_of_old_kernels_is_left_as_it_is(tmp_path: Path) -> None:
-    assert "--storage-driver" not in machine(tmp_path, user=0).command()
-    assert "--storage-driver" not in machine(tmp_path, kernel="5.10.0-28-amd64").command()
-    assert "--storage-driver" in machine(tmp_path, kernel="5.10.0", programs="fuse-overlayfs").command()
+def test_a_new_storage_of_a_user_gets_the_overlay_driver_where_it_works(tmp_path: Path) -> None:
+    assert machine(tmp_path).new_storage_conf() == tmp_path / "home/.config/containers/storage.conf"
+    assert machine(tmp_path, user=0).new_storage_conf() is None
+    assert machine(tmp_path, kernel="5.10.0-28-amd64").new_storage_conf() is None
+    assert machine(tmp_path, kernel="5.10.0", programs="fuse-overlayfs").new_storage_conf() is not None
+    (tmp_path / "home/.local/share/containers/storage").mkdir(parents=True)
+    assert machine(tmp_path).new_storage_conf() is None
 
 
 def test_the_socket_is_where_podman_itself_would_listen(tmp_path: Path) -> None:
