@@ -185,6 +185,7 @@ async def _execute(
         if made_images is None:
             print_view_command(directory)
     whose = f"{chat.url}: " if chat is not None and why_no_machine(backend) is None else ""
+    _print_kept(directory, ended[0], config.sandbox.engine_options)
     _print_end(directory, ended[0], whose)
     return ended[0]
 
@@ -281,8 +282,7 @@ def _retry_option(outcome: RunOutcome) -> str:
 
 
 def _print_end(directory: Path, outcome: RunOutcome, whose: str) -> None:
-    """Print what is left on the engine and, if the run ended early, why and how to resume it."""
-    _print_kept(directory, outcome)
+    """Print why a run ended early, and how to resume it."""
     go_on = f"resume with: tbench resume {directory}{_retry_option(outcome)}"
     if outcome.stopped is not None:
         print_line(f"tbench: stopped: {whose}{outcome.stopped}; {go_on}", err=True)
@@ -293,7 +293,7 @@ def _print_end(directory: Path, outcome: RunOutcome, whose: str) -> None:
         print_line(f"tbench: interrupted; {go_on}", err=True)
 
 
-def _print_kept(directory: Path, outcome: RunOutcome) -> None:
+def _print_kept(directory: Path, outcome: RunOutcome, engine_options: str) -> None:
     """Print which sandboxes were kept, and how to enter and to remove them."""
     from tbench.runs.regrade import find_kept
 
@@ -302,7 +302,7 @@ def _print_kept(directory: Path, outcome: RunOutcome) -> None:
     counts = [counted(len(each), noun) for noun, each in what.items() if each]
     if counts:
         example = f"{directory}/{found[0].result.task}/{found[0].result.seed}"
-        how = f"enter one with: tbench shell {example}; remove all with: tbench clean --kept"
+        how = f"enter one with: tbench shell {example}; remove all with: tbench clean --kept{engine_options}"
         print_line(f"kept: {' and '.join(counts)}; {how}", err=True)
 
 

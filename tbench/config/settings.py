@@ -360,6 +360,11 @@ class SandboxConfig(Frozen):
         """Whether tbench starts containers by itself."""
         return any(each.startswith(NO_ENGINE) for each in self.engines)
 
+    @property
+    def engine_options(self) -> str:
+        """The options that lead another command to the same engines, with a blank before them."""
+        return "".join(f" --engine {each}" for each in self.engines)
+
     @model_validator(mode="after")
     def _one_kind_of_machines(self) -> SandboxConfig:
         if self.engines and self.ray is not None:

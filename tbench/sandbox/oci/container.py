@@ -20,7 +20,7 @@ from typing import IO
 from tbench.errors import Origin, TrialError
 from tbench.results import Stage
 from tbench.sandbox.archive import FileEntry, pack, unpack
-from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, TOOLS, BackendFacts, Sandbox
+from tbench.sandbox.backend import BUSYBOX, LOG_DIRECTORIES, TOOLS, BackendFacts, ExecResult, Sandbox
 from tbench.sandbox.commands import EndOfOutput
 from tbench.sandbox.container import ROOT, BaseContainer
 from tbench.sandbox.container_proxy import Masks
@@ -232,15 +232,37 @@ class OciContainer(BaseContainer[SandboxRecipe]):
     async def fetch(self, directory: str, limit_bytes: int) -> dict[str, bytes]:
         listing = f"{BUSYBOX} find . -type f -print0 | {BUSYBOX} sort -z"
         script = f'cd "$SOURCE" 2>/dev/null || exit 0; {listing} | {BUSYBOX} xargs -0 -r {BUSYBOX} tar -c -f -'
-        with tempfile.TemporaryFile() as sink:
-            ended = await self.stream(
+
+        async def read(sink: IO[bytes]) -> ExecResult:
+            return await self.stream(
                 script, timeout_sec=_PUT_SEC, user="root", sink=sink, limit_bytes=2 * limit_bytes + _LOG_BYTES,
                 environment={"SOURCE": directory},
             )  # fmt: skip
+
+        with tempfile.TemporaryFile() as sink:
+            ended = await read(sink)
+            if ended.exit_code and self._place.has_limits:
+                # Perhaps no process could be started.
+                sink.seek(0)
+                sink.truncate()
+                async with self._more_processes():
+                    ended = await read(sink)
             if ended.timed_out:
                 raise TrialError("sandbox_lost", f"reading {directory} took longer than {_PUT_SEC} s")
             sink.seek(0)
             return unpack(sink, limit_bytes, whole_names=True)
+
+    @contextlib.asynccontextmanager
+    async def _more_processes(self) -> AsyncIterator[None]:
+        """Allow some processes more than the limit for the block."""
+        limit = self._limits.pids
+        try:
+            await self._runtime("update", "--pids-limit", str(limit + _MIN_FREE_PIDS))
+            yield
+            await self._runtime("update", "--pids-limit", str(limit))
+        except (OciError, TimeoutError) as error:
+            origin = Origin("make_room", self.is_fresh)
+            raise TrialError("sandbox_failed", f"allowing more processes failed: {error}", origin=origin) from error
 
     async def backend_facts(self) -> BackendFacts:
         labels = image_facts(self._place.images.directory(self._recipe.image.id))["Config"].get("Labels") or {}

@@ -139,7 +139,7 @@ class Images:
             # In a chroot, where no runtime and no network of its own is needed.
             await run(
                 [
-                    "buildah", "build", "--isolation=chroot", "--layers", "--format=docker", f"--tag={tag}",
+                    "buildah", "build", "--isolation=chroot", "--layers", "--format=docker", f"--tag=localhost/{tag}",
                     f"--file={Path(folder) / context.dockerfile}", *options,
                     *(f"--build-arg={name}={value}" for name, value in proxies.items()), folder,
                 ],
@@ -287,9 +287,9 @@ def _full_name(reference: str) -> str:
 
 def _local_sources(reference: str) -> list[str]:
     """Return the places on this machine where skopeo may find an image: Podman's and buildah's storage, and Docker."""
-    is_own = reference.startswith("tbench/")
-    full = f"localhost/{reference}" if is_own else _full_name(reference)
-    return [f"containers-storage:{full}", *_docker_sources(reference)]
+    # Podman's service names what it builds as Docker does.
+    own = [f"localhost/{reference}", f"docker.io/{reference}"] if reference.startswith("tbench/") else []
+    return [*(f"containers-storage:{each}" for each in own or [_full_name(reference)]), *_docker_sources(reference)]
 
 
 def _docker_sources(reference: str) -> list[str]:

@@ -114,6 +114,15 @@ async def test_processes_that_fill_the_limit_are_ended_and_the_container_stays(
     assert await output(box, "cat /proc/[0-9]*/comm | grep -c sleep") == "0\n"
 
 
+async def test_files_are_read_although_the_limit_of_processes_is_used_up(start: Start, backend: OciBackend) -> None:
+    if set(backend.describe()["limits"].values()) != {"in force"}:
+        pytest.skip("cgroups cannot be written here")
+    box = await start(toml=f"{MODES}pids_limit = 64\n")
+    await box.shell("mkdir -p /logs/agent; echo kept >/logs/agent/note", timeout_sec=60, user="root")
+    await box.shell("for i in $(seq 70); do setsid sleep 600 & done", timeout_sec=2)
+    assert await box.fetch("/logs", 1 << 20) == {"agent/note": b"kept\n"}
+
+
 async def test_an_entry_point_runs_and_its_output_is_kept(start: Start) -> None:
     script = 'RUN printf "#!/bin/sh\\necho begun; touch /ready; exec \\"\\$@\\"\\n" >/entry && chmod 755 /entry\n'
     check = "HEALTHCHECK --interval=1s CMD test -e /ready\n"
