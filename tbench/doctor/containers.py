@@ -142,10 +142,10 @@ async def check_storage(engine: Engine) -> CheckResult:
 
 async def check_limits(engine: Engine) -> CheckResult:
     output = await run_probe(engine, LIMITS_SCRIPT, limit_sec=30, **limits_host_config(_LIMITS, engine))
-    return judge_limits(read_limits(output.text), engine.info.cgroup_version)
+    return judge_limits(read_limits(output.text), engine.info.cgroup_version, is_rootless=engine.info.is_rootless)
 
 
-def judge_limits(seen: Mapping[str, str], version: str) -> CheckResult:
+def judge_limits(seen: Mapping[str, str], version: str, *, is_rootless: bool = False) -> CheckResult:
     """Judge the limits in a container's cgroup, and the outcomes of a memory hog and of many processes."""
     states, wrong = limit_states(seen, _LIMITS), []
     if states["memory"] != LimitState.IN_FORCE:
@@ -161,8 +161,10 @@ def judge_limits(seen: Mapping[str, str], version: str) -> CheckResult:
     if states["cpus"] != LimitState.IN_FORCE:
         wrong.append(f"cpu is {seen.get('cpu') or 'unknown'} instead of {_CPUS:g}")
     if wrong:
-        advice = "enable these cgroup controllers for the engine (rootless: have systemd delegate them)"
-        return fail(f"cgroup v{version}: limits are not enforced: {'; '.join(wrong)}", advice)
+        what = f"cgroup v{version}: limits are not enforced: {'; '.join(wrong)}"
+        if is_rootless:
+            return warn(what, "a rootless engine has limits only with cgroup v2 and controllers that systemd delegates")
+        return fail(what, "enable these cgroup controllers for the engine")
     return ok(f"cgroup v{version}: memory, pids and cpus are limited; a memory hog and a fork bomb were stopped")
 
 
@@ -203,11 +205,10 @@ async def check_network(engine: Engine, reached: tuple[str, int] = REACHED) -> C
             return warn(f"{host}:{port} cannot be reached from here or from a container", _OFFLINE)
         return fail(f"this machine reaches {host}:{port}, but a container on {NETWORK} does not", _NO_ROUTE)
     if options.get("com.docker.network.bridge.enable_icc") != "false":
-        return warn(
-            f"containers on {NETWORK} reach the outside, but also each other",
-            "remove that network ('tbench clean --all') and run 'tbench setup'; Podman cannot isolate them: "
-            "use --concurrency 1 if trials must not reach each other",
-        )
+        advice = "remove that network ('tbench clean --all') and run 'tbench setup'"
+        if engine.info.is_podman:
+            advice = "Podman cannot isolate them: use --concurrency 1 if trials must not reach each other"
+        return warn(f"containers on {NETWORK} reach the outside, but also each other", advice)
     return ok(f"a container on {NETWORK} reaches {host}:{port}; containers cannot reach each other")
 
 
