@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tbench.config.layers import PRESETS, Layers, Resolved, Value, preset
-from tbench.config.settings import RunConfig
+from tbench.config.settings import RunConfig, SandboxConfig
 from tbench.errors import UsageError
 from tbench.proxies.extraction.settings import ExtractConfig
 from tbench.proxies.replay.generation.settings import ReplayConfig
@@ -380,3 +380,9 @@ def test_tables_of_a_file_list_models_and_other_layers_are_for_all_of_them() -> 
         LAYERS.resolve(values)
     one = LAYERS.document({"model": tables[:1]}, "one.toml")
     assert LAYERS.resolve(one).config == LAYERS.resolve(LAYERS.document({"model": tables[0]}, "one.toml")).config
+
+
+def test_a_hint_leads_to_the_engines_of_the_run() -> None:
+    assert SandboxConfig().engine_options == ""
+    assert SandboxConfig(engines=("oci:",)).engine_options == " --engine oci:"
+    assert SandboxConfig(engines=("ssh://a", "ssh://b")).engine_options == " --engine ssh://a --engine ssh://b"
