@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +22,10 @@ from tbench.storage.read_run import read_results
 
 TBENCH = str(Path(sys.executable).with_name("tbench"))
 STEPS = 12
+CLAIMS = 2
+"""Replies with which the model says that it has done the task."""
+END_STATE = "/logs/verifier/end-state"
+_NAMED = re.compile(r"\bcut-task-\d+\b")
 _BOUND_SEC = 300
 _LINES = "".join(f"echo line-$STEP-{number} >>/app/out\n" for number in range(10))
 _KINDS = (
@@ -44,10 +51,10 @@ def wanted(steps: int = STEPS) -> str:
 
 
 def verifier_script(sleep_sec: float = 0.2) -> str:
-    """A verifier that compares the file, and has taken a while before."""
+    """A verifier that compares the file, which it keeps, and has taken a while before."""
     return (
-        f"sleep {sleep_sec}\nif printf %s '{wanted()}' | cmp -s - /app/out; then echo 1; else echo 0; fi "
-        "> /logs/verifier/reward.txt\n"
+        f"sleep {sleep_sec}\ncp /app/out {END_STATE}\n"
+        f"if printf %s '{wanted()}' | cmp -s - /app/out; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
     )
 
 
@@ -56,15 +63,22 @@ class Model:
 
     def __init__(self, step_two: str = "") -> None:
         self._step_two = step_two
-        self.requests = 0
+        self.requests_of: Counter[str] = Counter()
+        """Number of requests by task, for instructions that name one."""
         self.answers = threading.Event()
         """While it is not set, requests wait for their replies."""
         self.answers.set()
 
+    @property
+    def requests(self) -> int:
+        return sum(self.requests_of.values())
+
     def __call__(self, seen: Seen) -> bytes:
-        self.requests += 1
+        messages = seen.json["messages"]
+        named = _NAMED.search("".join(str(message["content"]) for message in messages[:2]))
+        self.requests_of[named[0] if named else ""] += 1
         self.answers.wait(_BOUND_SEC)
-        step = sum(message["role"] == "assistant" for message in seen.json["messages"]) + 1
+        step = sum(message["role"] == "assistant" for message in messages) + 1
         keys = self._step_two if step == 2 and self._step_two else _commands(step)
         commands = [{"keystrokes": keys, "duration": 20.0}] if step <= STEPS else []
         reply = {"analysis": "", "plan": "", "commands": commands, "task_complete": step > STEPS}
@@ -97,13 +111,18 @@ class CutRun:
         assert process.returncode == 0, printed
         return printed
 
-    def end(self, when: Callable[[], bool], number: int = signal.SIGKILL) -> int:
-        """Send a signal to the process when something is true; its exit code."""
+    def wait(self, when: Callable[[], bool]) -> subprocess.Popen[str]:
+        """Returns the process when something is true, or it has ended."""
         process, ends_at = self.process, time.monotonic() + _BOUND_SEC
         assert process is not None
         while process.poll() is None and not when():
             assert time.monotonic() < ends_at
             time.sleep(0.01)
+        return process
+
+    def end(self, when: Callable[[], bool], number: int = signal.SIGKILL) -> int:
+        """Send a signal to the process when something is true; its exit code."""
+        process = self.wait(when)
         process.send_signal(number)
         process.communicate(timeout=_BOUND_SEC)
         return process.returncode
@@ -119,6 +138,22 @@ class CutRun:
     @property
     def results(self) -> list[TrialResult]:
         return read_results(self.directory / "results.jsonl")
+
+    @property
+    def results_on_disk(self) -> list[Path]:
+        """Results that may not have a line yet."""
+        return [*self.directory.glob("trials/**/result.json")]
+
+    @property
+    def replies_on_disk(self) -> set[tuple[str, int]]:
+        """Trials whose last checkpoint has a reply, which may not have been followed; each with its step."""
+        found = set()
+        for path in self.directory.glob("trials/**/checkpoints.jsonl"):
+            *_, last, _ = ["", *path.read_text().split("\n")]
+            with contextlib.suppress(ValueError):
+                if (pending := json.loads(last)["pending"]) is not None:
+                    found.add((str(path), pending["index"]))
+        return found
 
     def result(self) -> TrialResult:
         """The only result."""

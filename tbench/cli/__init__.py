@@ -85,7 +85,7 @@ COMMANDS = {
     "stop": LazyCommand(
         "tbench.cli.steering",
         "stop",
-        "Stop a run and keep its trials for tbench resume.",
+        "Stop a run or a trial, and keep it for tbench resume.",
     ),
     "abort": LazyCommand("tbench.cli.steering", "abort", "End a trial without a verdict; the other trials go on."),
     "say": LazyCommand(

@@ -202,13 +202,11 @@ def abort(where: str) -> None:
 @click.command(cls=TbenchCommand)
 @run_argument
 def stop(where: str | None) -> None:
-    """Stop a run and keep its trials for tbench resume."""
+    """Stop a run or a trial, and keep it for tbench resume."""
     from tbench.control.wire import Stop
 
     run, trial = run_and_trial(where)
-    if trial is not None:
-        raise UsageError(f"{where}: is a trial; a run is stopped as a whole: tbench stop {run}")
-    send_and_print(run, Stop())
+    send_and_print(run, Stop(trial=trial))
 
 
 @click.command(cls=TbenchCommand)

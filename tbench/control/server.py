@@ -114,8 +114,8 @@ async def _dispatch(request: Request, controls: ControlHandler) -> Answer:
             return Answer(ok=True, words=controls.go_on(trial))
         case Abort(trial=trial):
             return Answer(ok=True, words=controls.abort(trial))
-        case Stop():
-            return Answer(ok=True, words=controls.stop())
+        case Stop(trial=trial):
+            return Answer(ok=True, words=controls.stop(trial))
         case Say(trial=trial, text=text):
             return Answer(ok=True, words=controls.say(trial, text))
         case SetConcurrency(number=number):

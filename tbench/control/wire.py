@@ -285,9 +285,10 @@ class Abort(Frozen):
 
 
 class Stop(Frozen):
-    """Stop the run so that its trials can go on."""
+    """Stop the run, or one of its trials, so that it can go on."""
 
     do: Literal["stop"] = "stop"
+    trial: str | None = None
 
 
 class Say(Frozen):
@@ -440,7 +441,7 @@ class ControlHandler(Protocol):
 
     def abort(self, trial: str) -> str: ...
 
-    def stop(self) -> str: ...
+    def stop(self, trial: str | None) -> str: ...
 
     def say(self, trial: str, text: str) -> str: ...
 

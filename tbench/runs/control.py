@@ -163,6 +163,10 @@ class TrialControl:
     """First difference between the replayed terminal output and the original, in one line; empty for none."""
     messages: list[str | TerminalHandback] = field(default_factory=list)
     """Messages for the model, sent with its next query."""
+    can_go_on: bool = False
+    """Whether another process could go on with the trial."""
+    is_set_aside: bool = False
+    """Whether the trial was stopped so that another process goes on with it."""
     rewind_to: RewindPoint | None = None
     """Where the next attempt goes on, if the trial was ended in order to rewind it."""
     _task: asyncio.Task[object] | None = None
@@ -269,6 +273,8 @@ class TrialControl:
         except asyncio.CancelledError:
             if not self._abort or self._task is None or self._task.uncancel():
                 raise  # the run was cancelled, too
+            if self.is_set_aside:
+                raise
             if self.rewind_to is not None:
                 raise TrialError(REWOUND, f"by hand, to step {self.rewind_to.step}") from None
             raise TrialError("aborted", "ended by hand") from None
@@ -285,6 +291,11 @@ class TrialControl:
         self._abort, self.rewind_to = True, rewind_to
         self._task.cancel()
         return True
+
+    def set_aside(self) -> bool:
+        """Stop the trial so that another process can go on with it; return False if none could."""
+        self.is_set_aside = self.can_go_on and self.abort()
+        return self.is_set_aside
 
     def touch(self) -> None:
         """Mark the trial as touched by a person: it no longer counts."""
@@ -331,6 +342,8 @@ class RunControl:
         """Steps of the trials that were debugged to their end, by TASK/SEED."""
         self.rewinds: dict[str, tuple[str, RewindPoint]] = {}
         """TASK/SEED and rewind point of each trial that is being rewound, by its id."""
+        self.set_aside: list[str] = []
+        """Trials that were stopped for another process, as TASK/SEED."""
         self.start_gate, self.run_gate = PauseGate(), PauseGate()
         self._make_debugger, self._debugs_all = make_debugger, debugs_all or hold_at == "reply" or bool(replay)
         self._hold_at, self._replay, self._say = hold_at, replay, say
@@ -355,6 +368,8 @@ class RunControl:
             yield trial
         finally:
             del self.trials[plan.trial]
+            if trial.is_set_aside:
+                self.set_aside.append(trial.name)
             if trial.rewind_to is not None:
                 self.rewinds[plan.trial] = (trial.name, trial.rewind_to)
             if trial.steps:

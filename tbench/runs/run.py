@@ -189,7 +189,7 @@ class Run:
                 await end(cancelled is not None or stopped is not None)
             except asyncio.CancelledError as error:
                 cancelled = error
-        self.outcome = RunOutcome(settled(self._results), self.outcome.interrupted, stopped)
+        self.outcome = replace(self.outcome, results=settled(self._results), stopped=stopped)
         self._events.emit(RunEnded(interrupted=_status(self.outcome) != "finished"))
         if cancelled is not None:
             raise cancelled
@@ -201,7 +201,9 @@ class Run:
             pacing = self._pace.keeping(self.control) if self._pace is not None else contextlib.nullcontext()
             async with self._host or contextlib.nullcontext(), pacing:
                 await run_all(self._plans, self._run_trial, self.control.slots, self._bugs)
-                self.outcome = replace(self.outcome, interrupted=False)
+                aside = self.control.set_aside
+                why = f"tbench stop {names_text(aside)}" if aside else ""
+                self.outcome = replace(self.outcome, interrupted=bool(aside), planned_stop=why)
         finally:
             # Removals are bounded; an interruption must not abandon them.
             await wait_until_ended(*self._teardowns)
@@ -250,7 +252,13 @@ class Run:
                 retries.start_on(machine)
                 with self.control.trial(plan) as controlled:
                     trial = self._trial(plan, retries, controlled, found)
-                    tear_down = await trial.run(queue_sec=time.monotonic() - queued)
+                    try:
+                        tear_down = await trial.run(queue_sec=time.monotonic() - queued)
+                    except asyncio.CancelledError:
+                        if not controlled.is_set_aside or _is_cancelled():
+                            raise
+                        self._events.emit(phase_event(plan, "queued"))
+                        return None
                 assert trial.result is not None
                 retries.record(trial.result.error)
         except NoMachine:
@@ -333,6 +341,12 @@ class Run:
         self._teardowns.discard(teardown)
         if not teardown.cancelled() and (bug := teardown.exception()) is not None:
             add_failure(self._bugs, bug)
+
+
+def _is_cancelled() -> bool:
+    """Whether the current task is being cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def make_debugger(trial: TrialControl, *, waits: bool, asks: bool) -> TrialDebugger:
@@ -500,7 +514,9 @@ async def execute_run(
         raise
     finally:
         results = [*calibrated.standing, *calibrated.outcome.results]
-        outcome = replace(calibrated.outcome, results=results, planned_stop=stop.reason)
+        outcome = replace(calibrated.outcome, results=results)
+        if stop.reason:
+            outcome = replace(outcome, planned_stop=stop.reason)
         ending = {
             **replies_fields(plan, outcome.results),
             "status": status,

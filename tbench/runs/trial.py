@@ -101,8 +101,6 @@ class Trial:
         self._control = control or TrialControl(plan)
         self._node = node
         self._keep_cut_sec, self._counts_differing = keep_cut_sec, counts_differing
-        self._is_noted = False
-        """Whether another process can go on with the trial."""
         self._replayed: int | None = None
         """Number of replies that are replayed after a cut, until they are followed."""
         self._observed: Observation | None = None
@@ -285,7 +283,7 @@ class Trial:
     def _write_note(self, note: UnderWay) -> None:
         with contextlib.suppress(OSError):  # then the trial begins anew after a cut
             note.write(self._store.path)
-            self._is_noted = True
+            self._control.can_go_on = True
 
     async def _work_while_preparing(self, part: TrialPart) -> None:
         """Let the agent work, and meanwhile pull or build the image of a separate verifier."""
@@ -483,7 +481,7 @@ class Trial:
 
     def _forget(self) -> None:
         """Remove what only another process would need to go on with the trial."""
-        self._control.on_touch = lambda: None
+        self._control.on_touch, self._control.can_go_on = lambda: None, False
         forget(self._store.path, self._plan.trial)
         for part in self._progress.parts:
             with contextlib.suppress(OSError):
@@ -538,8 +536,8 @@ class Trial:
 
     async def _leave(self) -> None:
         """Leave the sandbox to the process that will go on with the trial, if the stop was planned; else remove it."""
-        sandbox = self._sandbox
-        if self._control.stop.reason and self._is_noted and isinstance(sandbox, Survives):
+        sandbox, control = self._sandbox, self._control
+        if (control.stop.reason or control.is_set_aside) and control.can_go_on and isinstance(sandbox, Survives):
             self._sandbox = None
             with contextlib.suppress(TrialError):
                 await asyncio.shield(sandbox.pause())

@@ -85,7 +85,12 @@ class LiveControl:
             raise UsageError(f"{found.name}: already has a verdict, or is being ended")
         return f"{found.name}: is ended without a verdict"
 
-    def stop(self) -> str:
+    def stop(self, trial: str | None) -> str:
+        if trial is not None:
+            found = self._find(trial)
+            if not found.set_aside():
+                raise UsageError(f"{found.name}: could not go on; tbench pause holds it, tbench abort ends it")
+            return f"{found.name}: is stopped; after its run, tbench resume goes on with it"
         self._run.stop.begin("tbench stop")
         return f"stopping; {counted(len(self._run.trials), 'trial')} under way can go on with tbench resume"
 

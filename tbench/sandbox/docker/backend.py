@@ -457,11 +457,11 @@ class DockerBackend:
         return container if project is None else await self._with_services(container, recipe, project)
 
     async def _with_services(self, main: Container, recipe: Recipe, project: str) -> ComposeContainer:
-        """Find the services that were kept with a container. Raises TrialError."""
-        from tbench.sandbox.docker.compose.service_starter import ComposeContainer, find_kept_services
+        """Find the services beside a container that another process has left. Raises TrialError."""
+        from tbench.sandbox.docker.compose.service_starter import ComposeContainer, find_services
 
         with engine_errors("finding the kept services", "sandbox_lost"):
-            resources, images = await find_kept_services(self._engine, project)
+            resources, images = await find_services(self._engine, project)
             inspect = self._engine.api.inspect_image
             found = {name: await self._engine.call(inspect, image) for name, image in images.items() if name != MAIN}
         recipes = {

@@ -238,7 +238,8 @@ class Container(BaseContainer[Recipe]):
         return await self._another(dataclasses.replace(recipe, options=options, network=self._network))
 
     async def _another(self, recipe: Recipe) -> Container:
-        recipe = dataclasses.replace(recipe, is_fresh=True)
+        # Labels of a service are its own: by them, services are found again.
+        recipe = dataclasses.replace(recipe, is_fresh=True, more_labels={})
         return await Container.start(self._engine, recipe, self._memory_watch, self._originals)
 
     async def open_as_root(self, script: str, limit_sec: int) -> tuple[OutputStream, EndOfOutput]:

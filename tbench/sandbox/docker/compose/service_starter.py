@@ -14,7 +14,6 @@ from harness.concurrency import all_of
 from tbench.compose.project import MAIN, Condition, Project, Service
 from tbench.errors import TrialError
 from tbench.sandbox.backend import BUSYBOX
-from tbench.sandbox.docker.cleaning import is_kept
 from tbench.sandbox.docker.compose.conditions import wait_until_completed, wait_until_healthy
 from tbench.sandbox.docker.compose.networks import (
     EngineNetwork,
@@ -93,10 +92,16 @@ class ServiceResources:
         return dict(zip(names, output, strict=True))
 
 
-async def find_kept_services(engine: Engine, project: str) -> tuple[ServiceResources, dict[str, str]]:
-    """Find the kept services of a project by its id; returns also their image ids by name. Raises EngineError."""
+async def find_services(engine: Engine, project: str) -> tuple[ServiceResources, dict[str, str]]:
+    """Find the services of a project by its id, and let them go on if they are paused. Raises EngineError.
+
+    Returns also their image ids by name.
+    """
     labelled = {"label": f"{LABEL_PROJECT}={project}"}
-    containers = filter(is_kept, await engine.call(engine.api.containers, all=True, filters=labelled))
+    listed = await engine.call(engine.api.containers, all=True, filters=labelled)
+    containers = [each for each in listed if LABEL_SERVICE in each["Labels"]]  # not what fills volumes
+    paused = [each["Id"] for each in containers if each["State"] == "paused"]
+    await asyncio.gather(*(engine.call(engine.api.unpause, each) for each in paused))
     networks = await engine.call(engine.api.networks, filters=labelled)
     volumes = (await engine.call(engine.api.volumes, filters=labelled))["Volumes"] or []
     found = ServiceResources(
@@ -401,7 +406,12 @@ class ComposeContainer(Container):
         self._sidecars = sidecars
 
     async def pause(self) -> None:
-        """Do nothing: services that wait for each other must not wait for a container that is paused."""
+        await super().pause()
+        # A service that has ended cannot be paused.
+        others = [self.service(name) for name in self._sidecars if name in self._resources.containers]
+        for failed in await asyncio.gather(*(Container.pause(each) for each in others), return_exceptions=True):
+            if isinstance(failed, BaseException) and not isinstance(failed, TrialError):
+                raise failed
 
     @property
     def ran_out_of_memory(self) -> bool:
