@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import random
 import re
 import signal
 import subprocess
@@ -11,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fault_server import FaultServer, Seen, answer, completion
@@ -61,6 +63,9 @@ def verifier_script(sleep_sec: float = 0.2) -> str:
 class Model:
     """A model that is at the step that its conversation shows."""
 
+    steps_and_keys = STEPS, ""
+    """Number of steps before the claims, and what each types if it is always the same."""
+
     def __init__(self, step_two: str = "") -> None:
         self._step_two = step_two
         self.requests_of: Counter[str] = Counter()
@@ -79,9 +84,10 @@ class Model:
         self.requests_of[named[0] if named else ""] += 1
         self.answers.wait(_BOUND_SEC)
         step = sum(message["role"] == "assistant" for message in messages) + 1
-        keys = self._step_two if step == 2 and self._step_two else _commands(step)
-        commands = [{"keystrokes": keys, "duration": 20.0}] if step <= STEPS else []
-        reply = {"analysis": "", "plan": "", "commands": commands, "task_complete": step > STEPS}
+        steps, keys = self.steps_and_keys
+        keys = keys or (self._step_two if step == 2 and self._step_two else _commands(step))
+        commands = [{"keystrokes": keys, "duration": 20.0}] if step <= steps else []
+        reply = {"analysis": "", "plan": "", "commands": commands, "task_complete": step > steps}
         return answer(200, completion(json.dumps(reply)))
 
 
@@ -93,6 +99,8 @@ class CutRun:
         server.answer_by(model)
         self.directory, self.model = directory, model
         words = ["--dataset", str(tasks), "--base-url", server.base_url, "--verify", "shared", *options]
+        self.environment: Mapping[str, str] = {}
+        """Variables of the processes besides those of this one."""
         self._first = ["run", *words, "--output", str(directory), "--calibrate", "off"]
         self.process: subprocess.Popen[str] | None = None
 
@@ -100,7 +108,12 @@ class CutRun:
         """Start or resume the run, in a process that `end` ends."""
         words = ["resume", str(self.directory), *options] if self.directory.exists() else [*self._first, *options]
         self.process = subprocess.Popen(
-            [TBENCH, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.directory.parent
+            [TBENCH, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.directory.parent,
+            env={**os.environ, **self.environment},
         )
         return self.process
 
@@ -159,3 +172,53 @@ class CutRun:
         """The only result."""
         (found,) = self.results
         return found
+
+
+class Kills:
+    """Kills a run at random moments of its trials, until it has ended."""
+
+    def __init__(self, run: CutRun, at: random.Random, after_each: Callable[[], None] = lambda: None) -> None:
+        self.run, self._at, self.after_each = run, at, after_each
+        self.number = 0
+        self.of_task: Counter[str] = Counter()
+        """How often each task's trial was cut while its model was asked."""
+        self.moments: Counter[str] = Counter()
+
+    def until(self, most: int) -> None:
+        while self.number < most:
+            self.run.start()
+            name, happens = self._at.choice(self._moments())
+            if self.run.end(self._or_late(happens)) == 0:
+                return
+            self.number += 1
+            self.moments[name] += 1
+            self.of_task.update(note.task for note in self.run.notes if note.phase == "agent")
+            self.after_each()
+
+    def _moments(self) -> list[tuple[str, Callable[[], bool]]]:
+        asked, pending, verdicts = self.run.model.requests, self.run.replies_on_disk, len(self.run.results_on_disk)
+        began = time.monotonic()
+        any_sec = self._at.uniform(0.2, 5)
+        return [
+            ("a request", self._soon(lambda: self.run.model.requests > asked, 0.05)),
+            ("a reply written", self._soon(lambda: bool(self.run.replies_on_disk - pending), 0.0)),
+            ("in mid-typing", self._soon(lambda: bool(self.run.replies_on_disk - pending), 0.06)),
+            ("a command or wait", self._soon(lambda: self.run.model.requests > asked + 3, 1.5)),
+            ("the verifier", self._soon(lambda: self.run.is_verifying, 1.5)),
+            ("teardown", self._soon(lambda: len(self.run.results_on_disk) > verdicts, 0.2)),
+            ("any", lambda: time.monotonic() - began > any_sec),
+        ]
+
+    def _soon(self, happens: Callable[[], bool], most_sec: float) -> Callable[[], bool]:
+        ends_at, wait_sec = [0.0], self._at.uniform(0, most_sec)
+
+        def has_happened() -> bool:
+            if not ends_at[0] and happens():
+                ends_at[0] = time.monotonic() + wait_sec
+            return bool(ends_at[0]) and time.monotonic() >= ends_at[0]
+
+        return has_happened
+
+    def _or_late(self, happens: Callable[[], bool]) -> Callable[[], bool]:
+        late = time.monotonic() + 8
+        return lambda: happens() or time.monotonic() > late

@@ -41,6 +41,8 @@ class MachineBudget:
     used_cpus: float = 0.0
     used_memory_mb: float = 0.0
     used_gpus: int = 0
+    kept_mb: float = 0.0
+    """Memory among what is used that no trial of this run holds."""
 
     @classmethod
     def for_machine(cls, node: RunMachine, cpu_overcommit: float) -> MachineBudget:
@@ -54,6 +56,8 @@ class MachineBudget:
         assert self.node is not None
         capacity = self.node.backend.capacity()
         self.cpus, self.memory_mb, self.gpus = capacity.cpus * cpu_overcommit, capacity.memory_mb, capacity.gpus
+        self.used_memory_mb += capacity.kept_mb - self.kept_mb
+        self.kept_mb = capacity.kept_mb
 
     @property
     def is_open(self) -> bool:

@@ -263,6 +263,7 @@ class Trial:
             attempt=plan.attempt,
             sandbox="" if sandbox is None else sandbox.identity,
             machine=self._machine,
+            memory_mb=0.0 if plan.task is None else agent_environment(plan.task).memory_mb,
             phase=phase,
             entered_at=time.time(),
             keep_sec=self._keep_cut_sec,

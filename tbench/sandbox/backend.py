@@ -268,6 +268,8 @@ class Capacity:
     """Whether the sandboxes run on the machine of this process and share its load."""
     gpus: int | None = 0
     """Number of GPUs; None if there are some but their number is unknown."""
+    kept_mb: float = 0.0
+    """Memory that sandboxes of earlier runs may use, which are kept because their trials were cut."""
 
 
 class Backend(Protocol):

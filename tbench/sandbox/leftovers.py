@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tbench.sandbox import underway
 from tbench.sandbox.owner import (
@@ -17,6 +17,7 @@ from tbench.sandbox.owner import (
     OwnerState,
     owner_state,
 )
+from tbench.text import counted
 
 Kind = Literal["container", "network", "volume", "image"]
 
@@ -45,6 +46,8 @@ class Leftover:
     """Reason to keep it; empty if it is to be removed."""
     live: bool = False
     """Whether its process runs, or may run."""
+    cut: underway.KeptTrial | None = None
+    """The trial for which it is kept although its process is gone."""
 
 
 @dataclass
@@ -66,14 +69,33 @@ def with_reason_to_keep(item: Leftover, labels: Mapping[str, str], scope: Scope,
     if life is OwnerState.GONE and not scope.everything and (directory := labels.get(LABEL_DIRECTORY)):
         is_part = item.kind != "container" or not {LABEL_PROJECT, LABEL_ROUTER}.isdisjoint(labels)
         sandbox = "" if is_part else item.identity
-        why_cut, goes_on = underway.why_kept(Path(directory), labels.get(LABEL_TRIAL, ""), sandbox)
-        if why_cut and (goes_on or not scope.kept):
-            return replace(item, why_kept=why_cut, live=True)
+        cut = underway.kept_trial(Path(directory), labels.get(LABEL_TRIAL, ""), sandbox)
+        if cut is not None and (cut.goes_on or not scope.kept):
+            return replace(item, why_kept=cut.why, live=True, cut=cut)
     if kept and not (scope.everything or scope.kept):
         return replace(item, why_kept="kept on purpose; --kept removes it")
     if life is OwnerState.UNKNOWN and not scope.everything:
         return replace(item, why_kept=f"{why}; --all removes it", live=True)
     return item
+
+
+class Reaped(NamedTuple):
+    """Outcome of the search for leftovers at the start of a run."""
+
+    lines: list[str]
+    """What was removed, and what could not be removed."""
+    kept_mb: float = 0.0
+    """Memory of the sandboxes that stay because the trials of other runs were cut."""
+
+
+def reaped(lines: list[str], found: Iterable[Leftover]) -> Reaped:
+    """Return the outcome of a search."""
+    cut = {each.cut for each in found if each.cut is not None and not each.cut.goes_on}
+    kept_mb = sum(each.memory_mb for each in cut)
+    if cut:
+        what = f"{counted(len(cut), 'trial')} of other runs that were cut"
+        lines = [*lines, f"{what} may use {kept_mb:.0f} MB: 'tbench clean' lists them, --kept removes them"]
+    return Reaped(lines, kept_mb)
 
 
 def in_scope(items: Iterable[Leftover], scope: Scope) -> list[Leftover]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -32,6 +32,8 @@ class UnderWay(Frozen):
     sandbox: str
     """Id of the sandbox for `Reopens.reopen`; empty if a separate verifier needs it no more."""
     machine: str = ""
+    memory_mb: float = 0.0
+    """Memory that the sandbox may use."""
     phase: Literal["agent", "verifier"] = "agent"
     entered_at: float
     """Unix time at which the phase began, in this process."""
@@ -76,23 +78,34 @@ def trials_under_way(run: Path) -> Iterator[UnderWay]:
             yield UnderWay.model_validate_json(path.read_bytes())
 
 
-def why_kept(run: Path, trial: str, sandbox: str = "") -> tuple[str, bool]:
-    """Return why the `sandbox` of a trial whose process is gone is kept, and whether its run goes on.
+class KeptTrial(NamedTuple):
+    """A trial whose process is gone, and whose sandbox is kept."""
 
-    The text is empty if it is not kept. Without an id, it is a part of a sandbox, such as a network.
+    trial: str
+    why: str
+    goes_on: bool
+    """Whether its run goes on, so that the trial is that run's."""
+    memory_mb: float
+
+
+def kept_trial(run: Path, trial: str, sandbox: str = "") -> KeptTrial | None:
+    """Return the trial for which a `sandbox` is kept although its process is gone; None if it is not kept.
+
+    Without an id, it is a part of a sandbox, such as a network.
     """
     path = _path(run, trial)
     try:
         note, written_at = UnderWay.model_validate_json(path.read_bytes()), path.stat().st_mtime
         if sandbox and sandbox != note.sandbox:
-            return "", False  # from before a replay
+            return None  # from before a replay
         with (run / _JOURNAL).open("rb") as journal:
             if is_held(run / _JOURNAL, journal.fileno()):
-                return f"{run} goes on", True
+                return KeptTrial(trial, f"{run} goes on", True, note.memory_mb)
             cut_at = max(written_at, (run / _JOURNAL).stat().st_mtime)
     except (OSError, ValidationError):
-        return "", False
+        return None
     if time.time() > (until := cut_at + note.keep_sec):
-        return "", False
+        return None
     shown = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"its trial was cut; kept until {shown}: tbench resume {run} goes on with it, --kept removes it", False
+    why = f"its trial was cut; kept until {shown}: tbench resume {run} goes on with it, --kept removes it"
+    return KeptTrial(trial, why, False, note.memory_mb)

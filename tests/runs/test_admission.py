@@ -13,6 +13,7 @@ from tbench.config.values import RetryChoice
 from tbench.errors import TrialError
 from tbench.results import ErrorInfo
 from tbench.runs.admission import MAX_LOST_MACHINES, Admission, Demand, MachineBudget, NoMachine, RetryBudget
+from tbench.sandbox.backend import Capacity
 from tbench.sandbox.fake import FakeBackend
 from tbench.sandbox.run_machine import RunMachine
 
@@ -277,6 +278,17 @@ async def test_gpus_are_counted_where_their_number_is_known() -> None:
 def machines(*cpus: float) -> tuple[list[MachineBudget], Admission]:
     budgets = [MachineBudget(each, each * 1000, node=RunMachine(str(each), FakeBackend())) for each in cpus]
     return budgets, Admission(budgets)
+
+
+def test_what_earlier_runs_left_takes_room_but_a_trial_alone_always_fits() -> None:
+    backend = FakeBackend(capacity=Capacity(8, 1000, kept_mb=900))
+    budget = MachineBudget.for_machine(RunMachine("", backend), 1.0)
+    budget.measure(1.0)
+    assert budget.used_memory_mb == 900
+    assert budget.fits(Demand(1, 1000))
+    budget.take(Demand(1, 50))
+    assert budget.fits(Demand(1, 50))
+    assert not budget.fits(SMALL)
 
 
 async def test_of_several_machines_the_one_with_the_largest_share_left_is_taken() -> None:

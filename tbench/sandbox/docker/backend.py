@@ -91,6 +91,7 @@ class DockerBackend:
         self._needs_recheck = False
         self._say: Say = lambda _: None
         self._reaping: asyncio.Task[None] | None = None
+        self._kept_mb = 0.0
 
     @classmethod
     def connect(cls, settings: SandboxSettings, *, concurrency: int = 8, host: str | None = None) -> DockerBackend:
@@ -136,7 +137,9 @@ class DockerBackend:
 
     async def _remove_leftovers(self, say: Say) -> None:
         """Remove leftovers of killed runs. An engine may take minutes for a single container."""
-        for line in await remove_leftovers(self._engine):
+        found = await remove_leftovers(self._engine)
+        self._kept_mb = found.kept_mb
+        for line in found.lines:
             say(line)
 
     def _note_limits(self, seen: Mapping[str, LimitState]) -> None:
@@ -188,7 +191,8 @@ class DockerBackend:
     def capacity(self) -> Capacity:
         info = self._engine.info
         gpus = _count_gpus(self._engine) if info.has_gpus else 0
-        return Capacity(info.cpus, info.memory_mb, is_this_machine=self._engine.shares_kernel, gpus=gpus)
+        is_here, kept_mb = self._engine.shares_kernel, self._kept_mb
+        return Capacity(info.cpus, info.memory_mb, is_this_machine=is_here, gpus=gpus, kept_mb=kept_mb)
 
     async def _usable_cpus(self, cpuset: str) -> tuple[list[int], LimitState]:
         """Parse the CPU numbers that containers may use, and test whether pinning works. Raises UsageError."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from tbench.sandbox.docker.engine import Engine, EngineError
 from tbench.sandbox.docker.removing import force_remove, remove, remove_unless_in_use
-from tbench.sandbox.leftovers import Cleaned, Leftover, Scope, in_scope, with_reason_to_keep
+from tbench.sandbox.leftovers import Cleaned, Leftover, Reaped, Scope, in_scope, reaped, with_reason_to_keep
 from tbench.sandbox.owner import (
     KEPT_PREFIX,
     LABEL_IMAGE,
@@ -46,22 +46,21 @@ async def clean(engine: Engine, scope: Scope, *, dry_run: bool = False) -> Clean
     return cleaned
 
 
-async def remove_leftovers(engine: Engine) -> list[str]:
-    """Remove leftovers of killed runs, at the start of a run; returns one line per item. Bounded; never raises.
+async def remove_leftovers(engine: Engine) -> Reaped:
+    """Remove leftovers of killed runs, at the start of a run. Bounded; never raises.
 
     Removes only items whose owner is certainly gone, and none that are kept, shared or merely unused.
     """
-    cleaned = Cleaned()
+    cleaned, found = Cleaned(), list[Leftover]()
     try:
         async with asyncio.timeout(_REAP_SEC):
             listed = await asyncio.gather(*(list_kind(engine, Scope()) for list_kind in _RUN_LISTERS))
-            found = [item for items in listed for item in items if not item.why_kept]
-            await _remove(engine, found, cleaned)
+            found = [item for items in listed for item in items]
+            await _remove(engine, [item for item in found if not item.why_kept], cleaned)
     except (EngineError, TimeoutError) as error:
         cleaned.failed.append(f"leftovers of killed runs: {error or f'not done within {_REAP_SEC:.0f} s'}")
-    return [f"removed {line}, whose process is gone" for line in cleaned.removed] + [
-        f"could not remove {line}" for line in cleaned.failed
-    ]
+    removed = [f"removed {line}, whose process is gone" for line in cleaned.removed]
+    return reaped([*removed, *(f"could not remove {line}" for line in cleaned.failed)], found)
 
 
 async def _find(engine: Engine, scope: Scope, cleaned: Cleaned) -> list[Leftover]:

@@ -18,6 +18,7 @@ from tbench.results import ImageOrigin
 from tbench.sandbox.archive import loose_files
 from tbench.sandbox.backend import TOOLS, Capacity, SandboxSettings, Say, open_backend
 from tbench.sandbox.image import Image
+from tbench.sandbox.leftovers import Reaped
 from tbench.sandbox.limits import PROBE_LIMITS, READ_LIMITS, limit_states, read_limits
 from tbench.sandbox.oci.cleaning import remove_leftovers
 from tbench.sandbox.oci.container import OciContainer, Place
@@ -47,7 +48,8 @@ class OciBackend:
         self._limits: dict[str, LimitState] = {}
         self._cpus = UnitPool(())
         self._say: Say = lambda _: None
-        self._reaping: asyncio.Task[list[str]] | None = None
+        self._reaping: asyncio.Task[Reaped] | None = None
+        self._kept_mb = 0.0
         self._runtime_version = ""
 
     async def open(self, say: Say) -> None:
@@ -79,7 +81,9 @@ class OciBackend:
             if config.require_limits:
                 raise UsageError(f"--require-limits: oci's containers have {words}; see 'tbench doctor'")
             say(f"limits: {words}: trials may exceed their tasks' limits (--require-limits forbids that)")
-        for line in await self._reaping:
+        found = await self._reaping
+        self._kept_mb = found.kept_mb
+        for line in found.lines:
             say(line)
 
     async def _probe(self, tools: Image) -> dict[str, LimitState]:
@@ -112,7 +116,7 @@ class OciBackend:
         await self._place.originals.close()
 
     def capacity(self) -> Capacity:
-        return machine_capacity()
+        return dataclasses.replace(machine_capacity(), kept_mb=self._kept_mb)
 
     def describe(self) -> dict[str, Any]:
         capacity = self.capacity()

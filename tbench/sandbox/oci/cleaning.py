@@ -10,7 +10,7 @@ import asyncio
 import sys
 from collections.abc import Iterator
 
-from tbench.sandbox.leftovers import Cleaned, Leftover, Scope, in_scope, with_reason_to_keep
+from tbench.sandbox.leftovers import Cleaned, Leftover, Reaped, Scope, in_scope, reaped, with_reason_to_keep
 from tbench.sandbox.oci.container import remove_container
 from tbench.sandbox.oci.store import OciError, State, Store, image_facts, read_states, run
 from tbench.sandbox.owner import LABEL_OWNER, LABEL_RUN, LABEL_SNAPSHOT
@@ -36,15 +36,15 @@ async def clean(store: Store, scope: Scope, *, dry_run: bool = False) -> Cleaned
     return cleaned
 
 
-async def remove_leftovers(store: Store) -> list[str]:
-    """Remove containers of killed runs, at the start of a run; returns one line per item. Never raises."""
-    lines = []
-    for item in _containers(store, Scope()):
+async def remove_leftovers(store: Store) -> Reaped:
+    """Remove containers of killed runs, at the start of a run. Never raises."""
+    lines, found = list[str](), _containers(store, Scope())
+    for item in found:
         if not item.why_kept:
             trouble = await _remove(store, item)
             whose = f"{item.description}, whose process is gone"
             lines.append(f"could not remove {item.description}: {trouble}" if trouble else f"removed {whose}")
-    return lines
+    return reaped(lines, found)
 
 
 def _containers(store: Store, scope: Scope) -> list[Leftover]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,18 +25,21 @@ from tbench.sandbox.docker import backend
 from tbench.sandbox.docker.backend import DockerBackend
 from tbench.sandbox.docker.cleaning import clean, remove_leftovers
 from tbench.sandbox.docker.engine import Engine, EngineInfo
-from tbench.sandbox.leftovers import Scope
+from tbench.sandbox.leftovers import Reaped, Scope
 from tbench.sandbox.owner import (
     KEPT_PREFIX,
+    LABEL_DIRECTORY,
     LABEL_IMAGE,
     LABEL_OWNER,
     LABEL_RUN,
     LABEL_SHARED,
     LABEL_SNAPSHOT,
+    LABEL_TRIAL,
     SNAPSHOT_KEPT,
     Owner,
     owner,
 )
+from tbench.sandbox.underway import UnderWay
 
 BASE = "debian:bookworm-slim"
 HERE = Owner.of_this_process()
@@ -142,7 +149,7 @@ async def test_what_vanishes_meanwhile_or_is_being_removed_is_as_good_as_removed
 async def test_one_that_cannot_be_removed_does_not_stop_the_others() -> None:
     api = FakeApi(containers=[container("stuck", DEAD), container("there", DEAD)])
     api.broken = {"stuck": 500}
-    assert await remove_leftovers(over(api)) == [
+    assert (await remove_leftovers(over(api))).lines == [
         "removed container there of run r, whose process is gone",
         "could not remove container stuck of run r: stuck is stuck",
     ]
@@ -151,7 +158,9 @@ async def test_one_that_cannot_be_removed_does_not_stop_the_others() -> None:
 async def test_an_engine_that_cannot_list_does_not_stop_a_run_from_starting() -> None:
     api = FakeApi()
     api.broken = {"networks": 500}
-    assert await remove_leftovers(over(api)) == ["could not remove leftovers of killed runs: no list of networks"]
+    assert (await remove_leftovers(over(api))).lines == [
+        "could not remove leftovers of killed runs: no list of networks"
+    ]
 
 
 async def test_one_list_that_fails_does_not_keep_the_others_from_being_cleaned() -> None:
@@ -195,6 +204,25 @@ async def test_what_stays_is_listed_with_the_reason() -> None:
     assert f"container live of run r: its process {HERE.pid} still runs" in kept
     assert f"container far of run r: its process {HERE.pid} belongs to another machine (far); --all removes it" in kept
     assert "container kept of run r: kept on purpose; --kept removes it" in kept
+
+
+async def test_containers_of_a_trial_that_was_cut_take_room_until_their_end(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").touch()
+    note = UnderWay(
+        trial="t.s0.x", task="t", seed=0, attempt=1, sandbox="cut", entered_at=0, keep_sec=60, memory_mb=512,
+        started_at=datetime.now(UTC),
+    )  # fmt: skip
+    note.write(tmp_path)
+    one = container("cut", DEAD)
+    one["Labels"] |= {LABEL_DIRECTORY: str(tmp_path), LABEL_TRIAL: "t.s0.x"}
+    api = FakeApi(containers=[one])
+    found = await remove_leftovers(over(api))
+    assert (api.gone, found.kept_mb) == ([], 512)
+    assert any("--kept" in line for line in found.lines)
+    for path in (tmp_path / "journal.jsonl", tmp_path / "underway/t.s0.x.json"):
+        os.utime(path, (time.time() - 61,) * 2)
+    assert (await clean(over(api), Scope())).removed == ["container cut of run r"]
+    assert (await remove_leftovers(over(FakeApi()))).kept_mb == 0
 
 
 async def test_a_run_s_start_takes_only_what_is_gone_for_certain() -> None:
@@ -296,7 +324,8 @@ async def test_on_a_real_engine_the_reaper_takes_a_killed_run_s_things_and_no_ot
             snapshot = things.snapshot(kept, SNAPSHOT_KEPT)
         stay |= {kept, snapshot}
         said = {
-            line.removesuffix(f" of run {things.run}, whose process is gone") for line in await remove_leftovers(engine)
+            line.removesuffix(f" of run {things.run}, whose process is gone")
+            for line in (await remove_leftovers(engine)).lines
         }
         if f"removed container {dead[:12]}" in said:
             break
@@ -323,9 +352,9 @@ async def test_a_run_begins_while_the_engine_is_still_busy_with_what_others_left
 ) -> None:
     is_removed, is_said = asyncio.Event(), asyncio.Event()
 
-    async def slow(_: Engine) -> list[str]:
+    async def slow(_: Engine) -> Reaped:
         await is_removed.wait()
-        return ["removed"]
+        return Reaped(["removed"])
 
     monkeypatch.setattr(backend, "remove_leftovers", slow)
     monkeypatch.setattr(backend, "_REAP_FIRST_SEC", 0.01)

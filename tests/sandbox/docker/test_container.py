@@ -147,7 +147,7 @@ async def test_labels_say_whose_it_is(engine: Engine, start: Start, run: str) ->
 
 
 async def test_containers_of_a_living_process_are_no_leftovers(engine: Engine, box: Container) -> None:
-    removed = await remove_leftovers(engine)
+    removed = (await remove_leftovers(engine)).lines
     assert not any(box.container_id[:12] in line for line in removed)
     assert await output(box, "echo there") == "there"
 
