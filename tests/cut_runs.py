@@ -170,8 +170,9 @@ class CutRun:
 
     def result(self) -> TrialResult:
         """The only result."""
-        (found,) = self.results
-        return found
+        found = self.results
+        assert len(found) == 1, [(each.attempt, each.error, each.went_on) for each in found]
+        return found[0]
 
 
 class Kills:

@@ -37,11 +37,12 @@ class PlannedStop:
         self._task: asyncio.Task[object] | None = None
 
     def begin(self, reason: str) -> bool:
-        """Stop the run; return False before it has begun and after its end, or if it is being stopped already."""
-        if self._task is None or self.reason:
+        """Stop the run, once; return False before it has begun and after its end."""
+        if self._task is None:
             return False
-        self.reason = reason
-        self._task.cancel()
+        if not self.reason:
+            self.reason = reason
+            self._task.cancel()
         return True
 
     @contextlib.contextmanager
