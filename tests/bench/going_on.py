@@ -1,4 +1,4 @@
-"""A trial that is cut again and again: how soon the model is asked again, and how often in all.
+"""A trial that is cut again and again: how soon the model is asked again, how often in all, and what an uncut one pays.
 
 The figure begins when the container is found again, and ends when the model is asked for the next step; it leaves out
 the start of Python and the engine's answers about the container, which every run has.
@@ -7,16 +7,27 @@ the start of Python and the engine's answers about the container, which every ru
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import statistics
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import steps
 from cut_runs import CutRun
+from endpoint import Endpoint
 from fault_server import FaultServer, Seen, answer, completion
 from figures import Figures
 from small_task import Place
+
+from harness.agent import Agent, Limits
+from harness.endpoint.chat import ChatModel
+from harness.model import Sampling
+from harness.protocols import load_protocol
+from tbench.storage.run_files import CHECKPOINTS_NAME
+from tbench.storage.run_store import StepLog
 
 STEPS, CUTS = 150, 5
 _CLAIMS = 2
@@ -43,6 +54,37 @@ class Model:
 async def after_cuts(place: Place, figures: Figures, scratch: Path) -> None:
     """Kill the run at evenly spaced steps, the last time just before the end, and resume it each time."""
     await asyncio.to_thread(_measure, place, figures, scratch)
+    await _measure_uncut(place, figures, scratch)
+
+
+class SavingAgent(Agent):
+    """An agent that counts the CPU time of its checkpoints."""
+
+    saving_sec = 0.0
+
+    def _save(self, *args: Any, **options: Any) -> None:
+        began = time.process_time()
+        super()._save(*args, **options)
+        self.saving_sec += time.process_time() - began
+
+
+async def _measure_uncut(place: Place, figures: Figures, scratch: Path) -> None:
+    """Measure what checkpoints add to the CPU time of a conversation that is never cut."""
+    log = StepLog(scratch / "uncut", CHECKPOINTS_NAME)
+    async with contextlib.AsyncExitStack() as stack:
+        sandboxes = await stack.enter_async_context(place.sandboxes(1))
+        base_url = stack.enter_context(Endpoint(steps.REPLY, 0.0))
+        chat = await stack.enter_async_context(ChatModel(base_url, None, Sampling(), api_key=None))
+        await chat.connect()
+        [terminal] = await steps.opened(sandboxes)
+        protocol, limits = load_protocol("keystrokes-json"), Limits(steps=STEPS)
+        agent = SavingAgent(chat, terminal, protocol, limits, on_checkpoint=log.append)
+        began = time.process_time()
+        await agent.run("Go on.")
+        whole_sec = time.process_time() - began
+        await terminal.close()
+    log.close()
+    figures.add("going_on_step_cpu_share", agent.saving_sec / (whole_sec - agent.saving_sec), "")
 
 
 def _measure(place: Place, figures: Figures, scratch: Path) -> None:
