@@ -193,12 +193,12 @@ class Agent:
         self._usage, self._warnings = counts.usage, Counter(counts.warnings)
         self._pending_warnings = list(counts.next_warnings)
         self._format_errors, self._claimed = counts.format_errors, counts.claimed
-        self._compactions_in_a_row = counts.compactions_in_a_row
+        self._compactions_in_a_row, self._inherited = counts.compactions_in_a_row, counts.inherited
 
     def _save(self, pending: Step | None = None, *, overflows: bool = False, reviewed: bool = False) -> None:
         """Pass on the state before a query, or before the `pending` reply is followed."""
         assert self._clock is not None
-        counts = Counts.model_construct(
+        counts = Counts(
             usage=self._usage,
             warnings=dict(self._warnings),
             next_warnings=tuple(self._pending_warnings),
@@ -208,6 +208,7 @@ class Agent:
             spent_sec=round(self._clock.spent_sec, 3),
             waited_sec=round(self._clock.waited_sec, 3),
             replies=self._clock.replies,
+            inherited=self._inherited,
         )
         self._on_checkpoint(
             self._checkpoints.make(

@@ -7,15 +7,16 @@ followed is known to the terminal, whose session counts what was typed (harness.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-from pydantic import Field
+from operator import is_
+from types import MappingProxyType
+from typing import NamedTuple
 
 from harness.trajectory import Compaction, Frozen, Intervention, Message, Step, Usage
 
 
-class HistoryCounts(Frozen):
+class HistoryCounts(NamedTuple):
     """Sizes and counts of a history that its messages do not show."""
 
     counted_bytes: int = 0
@@ -23,14 +24,16 @@ class HistoryCounts(Frozen):
     counted_messages: int = 0
     last: tuple[int, int, int] | None = None
     stalled: int = 0
-    tokens_per_byte: float
+    tokens_per_byte: float = 0.0
+    instructions: tuple[int, ...] = ()
+    """Positions of later instructions."""
 
 
-class Counts(Frozen):
+class Counts(NamedTuple):
     """Numbers of a conversation that its limits apply to."""
 
     usage: Usage = Usage()
-    warnings: dict[str, int] = Field(default={})
+    warnings: Mapping[str, int] = MappingProxyType({})
     next_warnings: tuple[str, ...] = ()
     """Warnings to be recorded with the next step."""
     format_errors: int = 0
@@ -42,6 +45,8 @@ class Counts(Frozen):
     """Working time, to which the agent's limit applies."""
     waited_sec: float = 0.0
     replies: int = 0
+    inherited: int = 0
+    """Number of messages from the conversation of the step before."""
 
 
 class Checkpoint(Frozen):
@@ -172,7 +177,7 @@ class Checkpoints:
 
 def shared_length(old: Sequence[Message], new: Sequence[Message]) -> int:
     """Return the number of messages at the start that two versions of a history share."""
-    for at, (own, other) in enumerate(zip(old, new, strict=False)):
-        if own is not other:
-            return at
-    return min(len(old), len(new))
+    least = min(len(old), len(new))
+    if all(map(is_, old, new)):  # as at almost every step
+        return least
+    return next(at for at in range(least) if old[at] is not new[at])

@@ -121,13 +121,14 @@ class History:
     def counts(self) -> HistoryCounts:
         """What `restore` needs besides the messages."""
         last = self._last
-        return HistoryCounts.model_construct(
+        return HistoryCounts(
             counted_bytes=self._counted_bytes,
             counted_tokens=self._counted_tokens,
             counted_messages=self._counted_messages,
             last=None if last is None else (last.tokens, last.size_bytes, last.thinking_bytes),
             stalled=self._stalled,
             tokens_per_byte=self._tokens_per_byte,
+            instructions=self.instructions,
         )
 
     def restore(self, messages: Sequence[Message], opening: tuple[Message, ...], counts: HistoryCounts) -> None:
@@ -137,7 +138,7 @@ class History:
         self._counted_bytes, self._counted_tokens = counts.counted_bytes, counts.counted_tokens
         self._counted_messages, self._stalled = counts.counted_messages, counts.stalled
         self._last = None if counts.last is None else _ServerCount(*counts.last)
-        self._tokens_per_byte = counts.tokens_per_byte
+        self._tokens_per_byte, self.instructions = counts.tokens_per_byte, counts.instructions
 
     def add_observation(self, text: str, call: ToolCall | None = None) -> str:
         """Add a message for the model, as the answer to its `call` if there is one; return the admitted text."""

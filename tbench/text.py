@@ -11,6 +11,7 @@ from collections.abc import Iterable
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that move the cursor, control a terminal, end a line or change the text direction, except newline and
 tab."""
+_UNSEEN_ASCII = bytes(code for code in range(128) if _UNSEEN.match(chr(code)))
 
 
 ESCAPE = re.compile(
@@ -26,6 +27,10 @@ OVERWRITTEN = re.compile(r"^.*\r(?!\n|\Z)", re.MULTILINE)
 
 def escape_invisible(text: str) -> str:
     """Escape the invisible characters of `text` except newlines and tabs."""
+    if text.isascii():  # ten times faster for almost all text
+        raw = text.encode("ascii")
+        if len(raw.translate(None, _UNSEEN_ASCII)) == len(raw):
+            return text
     return _UNSEEN.sub(lambda found: _escape(found[0]), text)
 
 

@@ -113,6 +113,7 @@ def replay_of(cut: Cut, attempt: int, mode: GoOn) -> RewindPoint:
     steps = [*conversation.steps, *pending]
     done, step = len(conversation.steps), conversation.step
     (known,) = replay_steps(steps, conversation.interventions, conversation.compactions)
-    if pending:
-        known = [*known[:done], replace(known[done], observation=None)]
+    # The first observation after a cut shows the whole screen, and a pending step has none yet.
+    unlike = {done + 1, *(each.at_step for each in cut.note.went_on)}
+    known = [replace(each, observation=None) if at in unlike else each for at, each in enumerate(known, 1)]
     return RewindPoint(attempt, step, (known,), goes_on=True, is_exact=mode == "exact", hold_at=None)

@@ -263,7 +263,6 @@ class Trial:
             attempt=plan.attempt,
             sandbox="" if sandbox is None else sandbox.identity,
             machine=self._machine,
-            memory_mb=0.0 if plan.task is None else agent_environment(plan.task).memory_mb,
             phase=phase,
             entered_at=time.time(),
             keep_sec=self._keep_cut_sec,
@@ -433,10 +432,7 @@ class Trial:
         started = self._started
         await self._collect_logs()
         await self._keep()
-        if self._cut is not None and not self._is_attached:
-            differs = self._control.differs
-            counts = not differs or self._counts_differing
-            self._progress.went_on = self._cut.went_on("replayed", differs, counts=counts)
+        self._record_replay()
         if (replayed := self._control.replayed) is not None:
             self._progress.files[REPLAYED_NAME] = (json.dumps(replayed) + "\n").encode()
         result = self._progress.result(
@@ -479,6 +475,13 @@ class Trial:
             return final
 
         return tear_down
+
+    def _record_replay(self) -> None:
+        """Record that the trial went on by replay, if it did."""
+        if self._cut is not None and not self._is_attached:
+            differs = self._control.differs
+            counts = not differs or self._counts_differing
+            self._progress.went_on = self._cut.went_on("replayed", differs, counts=counts)
 
     def _forget(self) -> None:
         """Remove what only another process would need to go on with the trial."""
@@ -560,6 +563,7 @@ class Trial:
         if self._replayed is not None and step > self._replayed:
             # Until here, another replay would have begun with the note of the replayed attempt.
             self._replayed = None
+            self._record_replay()
             self._note(self._progress.parts[-1], "agent")
         shown = one_line(self._hide(line), 200)
         self._events.emit(TrialStep(trial=self._plan.trial, attempt=self._plan.attempt, step=step, line=shown))

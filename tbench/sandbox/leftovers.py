@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from tbench.sandbox import underway
 from tbench.sandbox.owner import (
     LABEL_DIRECTORY,
+    LABEL_MEMORY,
     LABEL_OWNER,
     LABEL_PROJECT,
     LABEL_ROUTER,
@@ -17,7 +18,6 @@ from tbench.sandbox.owner import (
     OwnerState,
     owner_state,
 )
-from tbench.text import counted
 
 Kind = Literal["container", "network", "volume", "image"]
 
@@ -46,8 +46,8 @@ class Leftover:
     """Reason to keep it; empty if it is to be removed."""
     live: bool = False
     """Whether its process runs, or may run."""
-    cut: underway.KeptTrial | None = None
-    """The trial for which it is kept although its process is gone."""
+    cut_mb: float = 0.0
+    """Memory that it may use, if it is kept because the trial of another run was cut."""
 
 
 @dataclass
@@ -69,9 +69,10 @@ def with_reason_to_keep(item: Leftover, labels: Mapping[str, str], scope: Scope,
     if life is OwnerState.GONE and not scope.everything and (directory := labels.get(LABEL_DIRECTORY)):
         is_part = item.kind != "container" or not {LABEL_PROJECT, LABEL_ROUTER}.isdisjoint(labels)
         sandbox = "" if is_part else item.identity
-        cut = underway.kept_trial(Path(directory), labels.get(LABEL_TRIAL, ""), sandbox)
-        if cut is not None and (cut.goes_on or not scope.kept):
-            return replace(item, why_kept=cut.why, live=True, cut=cut)
+        why_cut, goes_on = underway.why_kept(Path(directory), labels.get(LABEL_TRIAL, ""), sandbox)
+        if why_cut and (goes_on or not scope.kept):
+            cut_mb = 0.0 if goes_on or item.kind != "container" else float(labels.get(LABEL_MEMORY, 0))
+            return replace(item, why_kept=why_cut, live=True, cut_mb=cut_mb)
     if kept and not (scope.everything or scope.kept):
         return replace(item, why_kept="kept on purpose; --kept removes it")
     if life is OwnerState.UNKNOWN and not scope.everything:
@@ -90,11 +91,9 @@ class Reaped(NamedTuple):
 
 def reaped(lines: list[str], found: Iterable[Leftover]) -> Reaped:
     """Return the outcome of a search."""
-    cut = {each.cut for each in found if each.cut is not None and not each.cut.goes_on}
-    kept_mb = sum(each.memory_mb for each in cut)
-    if cut:
-        what = f"{counted(len(cut), 'trial')} of other runs that were cut"
-        lines = [*lines, f"{what} may use {kept_mb:.0f} MB: 'tbench clean' lists them, --kept removes them"]
+    if kept_mb := sum(each.cut_mb for each in found):
+        what = f"trials of other runs that were cut may use {kept_mb:.0f} MB"
+        lines = [*lines, f"{what}: 'tbench clean' lists their containers, --kept removes them"]
     return Reaped(lines, kept_mb)
 
 

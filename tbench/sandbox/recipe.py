@@ -14,7 +14,7 @@ from tbench.sandbox.archive import LooseFiles
 from tbench.sandbox.backend import Sandbox
 from tbench.sandbox.container_proxy import WITHOUT_PROXY, ContainerProxy
 from tbench.sandbox.image import Image
-from tbench.sandbox.owner import LABEL_DIRECTORY, LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, owner
+from tbench.sandbox.owner import LABEL_DIRECTORY, LABEL_MEMORY, LABEL_OWNER, LABEL_RUN, LABEL_TRIAL, owner
 from tbench.sandbox.startup import NO_STARTUP, Startup
 from tbench.tasks.network import NetworkPolicy, Networks
 
@@ -137,6 +137,10 @@ class SandboxRecipe:
         )
 
     @property
+    def _found_again_by(self) -> dict[str, str]:
+        return {LABEL_DIRECTORY: self.directory, LABEL_MEMORY: f"{self.limits.memory_mb:.0f}"}
+
+    @property
     def labels(self) -> dict[str, str]:
         """Labels of the container: run, trial and owner."""
         return {
@@ -144,7 +148,7 @@ class SandboxRecipe:
             LABEL_RUN: self.run,
             LABEL_TRIAL: self.trial,
             LABEL_OWNER: self.owner or owner(),
-            **({LABEL_DIRECTORY: self.directory} if self.directory and not self.is_fresh else {}),
+            **(self._found_again_by if self.directory and not self.is_fresh else {}),
         }
 
 

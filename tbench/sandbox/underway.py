@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from harness.trajectory import Frozen, Outcome
 from tbench.files import in_directory, write_atomically
@@ -25,6 +25,9 @@ _FOLDER, _JOURNAL = "underway", "journal.jsonl"
 class UnderWay(Frozen):
     """A trial under way, and its results so far. Times in seconds."""
 
+    # Another version that could not read a note would remove its sandbox.
+    model_config = ConfigDict(extra="ignore")
+
     trial: str
     task: str
     seed: int
@@ -32,8 +35,6 @@ class UnderWay(Frozen):
     sandbox: str
     """Id of the sandbox for `Reopens.reopen`; empty if a separate verifier needs it no more."""
     machine: str = ""
-    memory_mb: float = 0.0
-    """Memory that the sandbox may use."""
     phase: Literal["agent", "verifier"] = "agent"
     entered_at: float
     """Unix time at which the phase began, in this process."""
@@ -78,34 +79,23 @@ def trials_under_way(run: Path) -> Iterator[UnderWay]:
             yield UnderWay.model_validate_json(path.read_bytes())
 
 
-class KeptTrial(NamedTuple):
-    """A trial whose process is gone, and whose sandbox is kept."""
+def why_kept(run: Path, trial: str, sandbox: str = "") -> tuple[str, bool]:
+    """Return why the `sandbox` of a trial whose process is gone is kept, and whether its run goes on.
 
-    trial: str
-    why: str
-    goes_on: bool
-    """Whether its run goes on, so that the trial is that run's."""
-    memory_mb: float
-
-
-def kept_trial(run: Path, trial: str, sandbox: str = "") -> KeptTrial | None:
-    """Return the trial for which a `sandbox` is kept although its process is gone; None if it is not kept.
-
-    Without an id, it is a part of a sandbox, such as a network.
+    The text is empty if it is not kept. Without an id, it is a part of a sandbox, such as a network.
     """
     path = _path(run, trial)
     try:
         note, written_at = UnderWay.model_validate_json(path.read_bytes()), path.stat().st_mtime
         if sandbox and sandbox != note.sandbox:
-            return None  # from before a replay
+            return "", False  # from before a replay
         with (run / _JOURNAL).open("rb") as journal:
             if is_held(run / _JOURNAL, journal.fileno()):
-                return KeptTrial(trial, f"{run} goes on", True, note.memory_mb)
+                return f"{run} goes on", True
             cut_at = max(written_at, (run / _JOURNAL).stat().st_mtime)
     except (OSError, ValidationError):
-        return None
+        return "", False
     if time.time() > (until := cut_at + note.keep_sec):
-        return None
+        return "", False
     shown = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    why = f"its trial was cut; kept until {shown}: tbench resume {run} goes on with it, --kept removes it"
-    return KeptTrial(trial, why, False, note.memory_mb)
+    return f"its trial was cut; kept until {shown}: tbench resume {run} goes on with it, --kept removes it", False

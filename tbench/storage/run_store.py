@@ -146,7 +146,8 @@ class StepLog:
         try:
             if self._file is None:
                 self._file = in_directory(self._path.parent, self._open)
-            self._file.append(step.model_dump_json())
+            # model_dump_json takes half as long again.
+            self._file.append(step.__pydantic_serializer__.to_json(step).decode())
         except OSError as error:
             self.problem = error.strerror or str(error)
             self.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import resource
 import statistics
 import time
 from contextlib import closing
@@ -30,7 +31,7 @@ from tbench.storage.run_files import CHECKPOINTS_NAME
 from tbench.storage.run_store import StepLog
 
 STEPS, CUTS = 150, 5
-_CLAIMS = 2
+_CLAIMS, _SHORT = 2, 2
 
 
 class Model:
@@ -54,7 +55,24 @@ class Model:
 async def after_cuts(place: Place, figures: Figures, scratch: Path) -> None:
     """Kill the run at evenly spaced steps, the last time just before the end, and resume it each time."""
     await asyncio.to_thread(_measure, place, figures, scratch)
-    await _measure_uncut(place, figures, scratch)
+    step_sec = await asyncio.to_thread(_uncut_step_sec, place, scratch)
+    figures.add("going_on_step_cpu_share", await _saving_sec(place, scratch) / step_sec, "")
+
+
+def _uncut_step_sec(place: Place, scratch: Path) -> float:
+    """CPU time of a run's process for a step: of a whole run, less a run that hardly has steps."""
+    began = _uncut_sec(place, scratch / "short", _SHORT)
+    return (_uncut_sec(place, scratch / "long", STEPS) - began) / (STEPS - _SHORT)
+
+
+def _uncut_sec(place: Place, directory: Path, steps: int) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with closing(FaultServer()) as server:
+        options = ["--seeds", "1", "--steps", str(steps)]
+        run = CutRun(directory, place.task.path.parent, server, Model(), *options)
+        run.start().communicate()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 class SavingAgent(Agent):
@@ -68,8 +86,8 @@ class SavingAgent(Agent):
         self.saving_sec += time.process_time() - began
 
 
-async def _measure_uncut(place: Place, figures: Figures, scratch: Path) -> None:
-    """Measure what checkpoints add to the CPU time of a conversation that is never cut."""
+async def _saving_sec(place: Place, scratch: Path) -> float:
+    """CPU time of a step for the checkpoints of a conversation that is never cut."""
     log = StepLog(scratch / "uncut", CHECKPOINTS_NAME)
     async with contextlib.AsyncExitStack() as stack:
         sandboxes = await stack.enter_async_context(place.sandboxes(1))
@@ -79,12 +97,10 @@ async def _measure_uncut(place: Place, figures: Figures, scratch: Path) -> None:
         [terminal] = await steps.opened(sandboxes)
         protocol, limits = load_protocol("keystrokes-json"), Limits(steps=STEPS)
         agent = SavingAgent(chat, terminal, protocol, limits, on_checkpoint=log.append)
-        began = time.process_time()
         await agent.run("Go on.")
-        whole_sec = time.process_time() - began
         await terminal.close()
     log.close()
-    figures.add("going_on_step_cpu_share", agent.saving_sec / (whole_sec - agent.saving_sec), "")
+    return agent.saving_sec / STEPS
 
 
 def _measure(place: Place, figures: Figures, scratch: Path) -> None:

@@ -89,7 +89,7 @@ async def test_time_and_limits_go_on() -> None:
     whole = Recorded(Limits(timeout_sec=60), [LS, CLAIM, CLAIM], None)
     await whole.run()
     last = whole.checkpoints[2]
-    spent = last.model_copy(update={"counts": last.counts.model_copy(update={"spent_sec": 59.0})})
+    spent = last.model_copy(update={"counts": last.counts._replace(spent_sec=59.0)})
     before = Conversation.restore([*whole.checkpoints[:2], spent], whole.steps, cut_at=spent.at + 2)
     assert before.spent_sec == pytest.approx(61)
     model = ScriptedModel([None])

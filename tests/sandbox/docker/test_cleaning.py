@@ -30,6 +30,7 @@ from tbench.sandbox.owner import (
     KEPT_PREFIX,
     LABEL_DIRECTORY,
     LABEL_IMAGE,
+    LABEL_MEMORY,
     LABEL_OWNER,
     LABEL_RUN,
     LABEL_SHARED,
@@ -209,12 +210,12 @@ async def test_what_stays_is_listed_with_the_reason() -> None:
 async def test_containers_of_a_trial_that_was_cut_take_room_until_their_end(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").touch()
     note = UnderWay(
-        trial="t.s0.x", task="t", seed=0, attempt=1, sandbox="cut", entered_at=0, keep_sec=60, memory_mb=512,
+        trial="t.s0.x", task="t", seed=0, attempt=1, sandbox="cut", entered_at=0, keep_sec=60,
         started_at=datetime.now(UTC),
     )  # fmt: skip
     note.write(tmp_path)
     one = container("cut", DEAD)
-    one["Labels"] |= {LABEL_DIRECTORY: str(tmp_path), LABEL_TRIAL: "t.s0.x"}
+    one["Labels"] |= {LABEL_DIRECTORY: str(tmp_path), LABEL_TRIAL: "t.s0.x", LABEL_MEMORY: "512"}
     api = FakeApi(containers=[one])
     found = await remove_leftovers(over(api))
     assert (api.gone, found.kept_mb) == ([], 512)
