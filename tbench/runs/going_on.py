@@ -22,6 +22,7 @@ from tbench.storage.read_run import read_checkpoints, read_steps
 from tbench.storage.run_files import CHECKPOINTS_NAME, RECORDING_NAME, TRIAL_RESULT_NAME, trial_directory
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
+from tbench.text import names_text
 
 SEVERAL_STEPS = "the verdicts of earlier steps are in memory"
 """Why a trial of a task with several steps begins anew."""
@@ -36,6 +37,15 @@ def why_anew(task: Task | None, agent: TrialAgent, phase: Literal["agent", "veri
     if phase == "verifier":
         return ""
     return agent.why_anew if isinstance(agent, SaysWhyAnew) else f"the agent {agent.name} cannot go on"
+
+
+def anew_note(tasks: Sequence[Task], agent: TrialAgent) -> str:
+    """Return a note about trials that would begin anew after a planned stop; empty if there are none."""
+    found = {task.name: why for task in tasks if (why := why_anew(task, agent, "agent"))}
+    if not found:
+        return ""
+    whose = "all trials" if len(found) == len(tasks) else f"trials of {names_text(found)}"
+    return f"after the planned stop, {whose} will begin anew: {'; '.join(sorted(set(found.values())))}"
 
 
 def go_on(

@@ -465,6 +465,11 @@ async def execute_run(
     store = RunStore.create(directory, document, hide) if earlier is None else RunStore.open(directory, hide)
     events.subscribe(store.on_event)
     runnable = _runnable_tasks(tasks, config.agent.name, config.sandbox.allow_env, backend, say)
+    if config.schedule.stop_after or config.schedule.stop_at:
+        from tbench.runs.going_on import anew_note
+
+        if note := anew_note(runnable, make_agent()):
+            say(note)
     plans, standing = plan_trials(tasks, plan, expected_sec), list[TrialResult]()
     if earlier is not None:
         from tbench.runs.going_on import go_on

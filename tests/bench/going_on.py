@@ -81,9 +81,9 @@ class SavingAgent(Agent):
     saving_sec = 0.0
 
     def _save(self, *args: Any, **options: Any) -> None:
-        began = time.process_time()
+        began = time.thread_time()
         super()._save(*args, **options)
-        self.saving_sec += time.process_time() - began
+        self.saving_sec += time.thread_time() - began
 
 
 async def _saving_sec(place: Place, scratch: Path) -> float:

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from cut_runs import CLAIMS, STEPS, TBENCH, CutRun, Model, verifier_script
 from fault_server import FaultServer
+from step_tasks import step_task
 
 from tbench import exit_codes
 from tbench.agents.model_agent import UserAgent
 from tbench.agents.trial_agent import NopAgent, OracleAgent
-from tbench.runs.going_on import SEVERAL_STEPS
+from tbench.runs.going_on import SEVERAL_STEPS, anew_note
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.owner import LABEL_DIRECTORY, LABEL_HOLDS, LABEL_SERVICE
 from tbench.storage.run_files import CHECKPOINTS_NAME, STEPS_NAME, trial_directory
+from tbench.tasks.task import Task
 
 pytestmark = pytest.mark.engine
 SIDE = """
@@ -104,6 +106,7 @@ def test_a_lost_container_is_replaced_and_the_replies_are_followed_again(cut: An
     assert run.model.requests <= STEPS + CLAIMS + 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["exact", "replay", "anew"])
 def test_where_a_replay_differs_the_trial_goes_on_as_told(cut: Any, engine: Engine, mode: str) -> None:
     run = cut("--go-on", mode, model=Model(step_two=f"{UUID}\n"))
@@ -145,6 +148,7 @@ def test_a_planned_stop_keeps_the_container_paused(cut: Any, engine: Engine) -> 
     assert run.model.requests <= STEPS + CLAIMS + 1
 
 
+@pytest.mark.slow
 def test_one_trial_is_stopped_and_the_others_end(cut: Any, engine: Engine) -> None:
     run = cut("--seeds", "2", "--concurrency", "2", "--cpu-overcommit", "4")
     process = run.start()
@@ -160,7 +164,7 @@ def test_one_trial_is_stopped_and_the_others_end(cut: Any, engine: Engine) -> No
     assert {each.seed: (each.reward, each.attempt) for each in run.results} == {0: (1.0, 1), 1: (1.0, 1)}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_services_go_on_with_their_trial(cut: Any, engine: Engine, number: int) -> None:
     run = cut(compose=SIDE)
     run.start()
@@ -175,6 +179,7 @@ def test_services_go_on_with_their_trial(cut: Any, engine: Engine, number: int) 
     assert engine.api.networks(filters=labelled) == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_trial_leaves_nothing(cut: Any) -> None:
     run = cut()
     run.start()
@@ -182,6 +187,7 @@ def test_an_interrupted_trial_leaves_nothing(cut: Any) -> None:
     assert not run.notes
 
 
+@pytest.mark.slow
 def test_only_one_process_goes_on(cut: Any) -> None:
     run = cut()
     run.start()
@@ -211,6 +217,7 @@ def test_torn_last_lines_are_left_out(cut: Any) -> None:
     assert (run.result().reward, run.result().attempt) == (1.0, 1)
 
 
+@pytest.mark.slow
 def test_a_task_that_changed_is_refused_and_goes_on_when_it_is_restored(cut: Any) -> None:
     run = cut()
     run.start()
@@ -227,6 +234,7 @@ def test_a_task_that_changed_is_refused_and_goes_on_when_it_is_restored(cut: Any
     assert (run.result().reward, run.result().attempt) == (1.0, 1)
 
 
+@pytest.mark.slow
 def test_without_a_record_or_with_keep_cut_zero_a_trial_begins_anew(cut: Any) -> None:
     run = cut("--keep-cut", "0")
     run.start()
@@ -235,6 +243,19 @@ def test_without_a_record_or_with_keep_cut_zero_a_trial_begins_anew(cut: Any) ->
     run.finish()
     result = run.result()
     assert (result.reward, result.attempt, result.went_on) == (1.0, 2, ())
+
+
+def test_what_would_begin_anew_after_a_planned_stop_is_said_before_the_run(make_task: Any) -> None:
+    task = Task.read(make_task())
+    assert NopAgent.why_anew in anew_note([task], NopAgent())
+    assert "all trials" in anew_note([task], NopAgent())
+    steps = Task.read(step_task(make_task, "one", name="stepped"))
+
+    class Asking(NopAgent):
+        why_anew = ""
+
+    assert anew_note([task], Asking()) == ""
+    assert "stepped" in anew_note([task, steps], Asking())
 
 
 def test_what_begins_anew_is_in_the_documentation() -> None:
