@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -14,28 +15,35 @@ from tbench.config.settings import GoOn
 from tbench.errors import TrialError, UsageError
 from tbench.runs.control import RewindPoint
 from tbench.runs.replay_log import replay_steps
+from tbench.runs.task_steps import EndedPart
 from tbench.runs.trial_progress import Cut, TrialPlan
 from tbench.sandbox.backend import Reopens, Sandbox
 from tbench.sandbox.run_machine import RunMachine
 from tbench.sandbox.underway import UnderWay, forget, trials_under_way
 from tbench.storage.read_run import read_checkpoints, read_steps
-from tbench.storage.run_files import CHECKPOINTS_NAME, RECORDING_NAME, TRIAL_RESULT_NAME, trial_directory
+from tbench.storage.run_files import (
+    CHECKPOINTS_NAME,
+    ENDED_NAME,
+    RECORDING_NAME,
+    TRIAL_RESULT_NAME,
+    step_directory,
+    trial_directory,
+)
 from tbench.tasks.environment import agent_environment
 from tbench.tasks.task import Task
 from tbench.text import names_text
 
-SEVERAL_STEPS = "the verdicts of earlier steps are in memory"
-"""Why a trial of a task with several steps begins anew."""
+INHERITED = "the conversation that its next step continues is in memory"
+"""Why a trial of a task with several steps begins anew if a verifier is cut."""
 
 
-def why_anew(task: Task | None, agent: TrialAgent, phase: Literal["agent", "verifier"]) -> str:
-    """Return why a trial begins anew after a cut; empty if it can go on."""
+def why_anew(task: Task | None, agent: TrialAgent, phase: Literal["agent", "verifier"], ended: int = 0) -> str:
+    """Return why a trial begins anew after a cut; empty if it can go on. `ended` is the number of earlier steps."""
     if task is None:
         return "its task cannot be read"
-    if task.steps:
-        return SEVERAL_STEPS
     if phase == "verifier":
-        return ""
+        following = [part.step for part in task.parts[ended + 1 :]][:1]
+        return INHERITED if any(step and step.inherit_prior_session for step in following) else ""
     return agent.why_anew if isinstance(agent, SaysWhyAnew) else f"the agent {agent.name} cannot go on"
 
 
@@ -71,20 +79,30 @@ def _with_cut(
     if (note := notes.get(plan.trial)) is None:
         return plan
     try:
-        if why := why_anew(plan.task, make_agent(), note.phase):
+        ended = _ended_parts(plan.task, trial_directory(run, note.task, note.seed, note.attempt))
+        if why := why_anew(plan.task, make_agent(), note.phase, len(ended)):
             raise ValueError(why)
-        return replace(plan, attempt=note.attempt, cut=_read_cut(run, note))
+        assert plan.task is not None
+        return replace(plan, attempt=note.attempt, cut=_read_cut(run, note, plan.task, ended))
     except (OSError, ValueError, UsageError) as error:
         say(f"{note.task}/{note.seed} begins anew: {error}")
         forget(run, plan.trial)
         return plan
 
 
-def _read_cut(run: Path, note: UnderWay) -> Cut:
+def _ended_parts(task: Task | None, directory: Path) -> tuple[EndedPart, ...]:
+    """Read the verdicts of the steps of a task that have ended. Raises OSError and ValueError."""
+    files = [step_directory(directory, step.step_name) / ENDED_NAME for step in (task.steps if task else ())]
+    return tuple(EndedPart.model_validate_json(path.read_bytes()) for path in takewhile(Path.exists, files))
+
+
+def _read_cut(run: Path, note: UnderWay, task: Task, ended: tuple[EndedPart, ...]) -> Cut:
     """Read what is left of a trial. Raises ValueError, OSError or UsageError if it cannot go on."""
     directory = trial_directory(run, note.task, note.seed, note.attempt)
     if (directory / TRIAL_RESULT_NAME).exists():
         raise ValueError("its attempt has ended")
+    if task.steps:
+        directory = step_directory(directory, task.steps[len(ended)].step_name)
     files = [directory / name for name in (CHECKPOINTS_NAME, RECORDING_NAME)]
     written = [path.stat().st_mtime for path in files if path.exists()]
     cut_at = min(time.time(), max(note.entered_at, *written))
@@ -95,7 +113,7 @@ def _read_cut(run: Path, note: UnderWay) -> Cut:
             why = "the model had not been asked yet" if isinstance(error, FileNotFoundError) else str(error)
             raise ValueError(why) from None
         conversation = None
-    return Cut(note, cut_at, conversation)
+    return Cut(note, cut_at, conversation, ended)
 
 
 # -- the container -------------------------------------------------------------------------------
@@ -119,6 +137,8 @@ def replay_of(cut: Cut, attempt: int, mode: GoOn) -> RewindPoint:
         raise UsageError("--go-on anew")
     if (conversation := cut.conversation) is None:
         raise UsageError("it has no recorded replies")
+    if cut.ended:
+        raise UsageError("earlier steps of its task have been judged in it")
     pending = [conversation.last.pending] if conversation.last.pending is not None else []
     steps = [*conversation.steps, *pending]
     done, step = len(conversation.steps), conversation.step

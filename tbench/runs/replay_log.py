@@ -79,7 +79,8 @@ class ReplayLog:
     def go_on(self, steps: Sequence[Step], pending: Step | None) -> None:
         """Continue after steps of another process, of which only replies and observations are known."""
         done = [replace(_followed(step), observation=step.observation) for step in steps]
-        self._parts = [[*done, *([] if pending is None else [_followed(pending).without_decision()])]]
+        if part := [*done, *([] if pending is None else [_followed(pending).without_decision()])]:
+            self._parts.append(part)
 
     def begin(self, step: int) -> ReplayStep:
         """Begin the next step; number 1 begins another part."""

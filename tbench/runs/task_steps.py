@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.checkpoint import Conversation
-from harness.trajectory import Outcome, Trajectory, Usage
+from harness.trajectory import Frozen, Outcome, Trajectory, Usage
 from tbench.agents.trial_agent import AgentReport, TrialAgent, agent_user, terminal_socket
 from tbench.errors import TrialError
 from tbench.results import NOTHING_SEEN, ErrorInfo, Integrity, TaskStepResult, Timings
@@ -18,14 +18,30 @@ from tbench.reward import canonical
 from tbench.sandbox.archive import FileEntry
 from tbench.sandbox.backend import BUSYBOX, Sandbox
 from tbench.sandbox.startup import wait_until_healthy
+from tbench.storage.read_run import read_trajectory
 from tbench.storage.run_files import CHECKPOINTS_NAME
 from tbench.storage.run_store import StepLog
 from tbench.tasks.format import StepSection
 from tbench.tasks.task import Task
+from tbench.verify.report import Facts
 from tbench.verify.verifier import Verdict, VerifierFailed
 
 VerifierOutcome = Verdict | VerifierFailed
 """Outcome of a verifier: a verdict, or its failure."""
+
+
+class EndedPart(Frozen):
+    """A step of a task that has ended with a verdict, whose files are in its directory. Times in seconds."""
+
+    outcome: Outcome | None
+    reward: float
+    metrics: dict[str, float]
+    integrity: Integrity
+    prepare_sec: float
+    agent_sec: float
+    verifier_sec: float
+    tests_sec: float
+    memory_peak_bytes: int
 
 
 @dataclass
@@ -56,6 +72,39 @@ class TrialPart:
         self.log = StepLog(self.directory, lines=len(self.before.steps) if self.before else 0)
         kept = self.before.checkpoints if self.before else 0
         self.checkpoints = StepLog(self.directory, CHECKPOINTS_NAME, lines=kept)
+
+    @classmethod
+    def restored(cls, task: Task, agent: TrialAgent, directory: Path, ended: EndedPart) -> TrialPart:
+        """Return a part that another process has ended. Raises RunUnreadable."""
+        assert ended.outcome is not None
+        facts = Facts(memory_peak_bytes=ended.memory_peak_bytes, took_sec=ended.tests_sec)
+        return cls(
+            task,
+            agent,
+            directory,
+            report=AgentReport(ended.outcome, read_trajectory(directory)),
+            verdict=Verdict(ended.reward, {}, ended.integrity, facts, ended.metrics),
+            prepare_sec=ended.prepare_sec,
+            agent_sec=ended.agent_sec,
+            verifier_sec=ended.verifier_sec,
+        )
+
+    @property
+    def ended(self) -> EndedPart:
+        """What another process needs of this part, which has a verdict."""
+        verdict = self.verdict
+        assert isinstance(verdict, Verdict)
+        return EndedPart(
+            outcome=self.outcome,
+            reward=verdict.reward,
+            metrics=dict(verdict.metrics),
+            integrity=verdict.integrity,
+            prepare_sec=self.prepare_sec,
+            agent_sec=self.agent_sec,
+            verifier_sec=self.verifier_sec,
+            tests_sec=verdict.facts.took_sec,
+            memory_peak_bytes=verdict.facts.memory_peak_bytes,
+        )
 
     @property
     def trajectory(self) -> Trajectory | None:

@@ -33,7 +33,7 @@ from tbench.sandbox.backend import Backend, HasLogs, Keeps, Sandbox, Snapshots, 
 from tbench.sandbox.run_machine import RunMachine
 from tbench.sandbox.underway import UnderWay, forget
 from tbench.storage.read_run import read_trajectory
-from tbench.storage.run_files import CHECKPOINTS_NAME, REPLAYED_NAME, step_directory
+from tbench.storage.run_files import CHECKPOINTS_NAME, ENDED_NAME, REPLAYED_NAME, step_directory
 from tbench.storage.run_store import RunStore, write_files, write_trial
 from tbench.tasks.environment import agent_environment, verifier_environment
 from tbench.tasks.task import Task
@@ -169,14 +169,35 @@ class Trial:
         assert task is not None
         await self._start(task)
         for part_of_task in task.parts:
+            if self._restore(part_of_task):
+                continue
             part = self._begin(part_of_task)
-            if part_of_task.step is not None:
+            if part_of_task.step is not None and not (self._is_cut_part and self._is_attached):
                 await self._prepare(part)
             await self._work_while_preparing(part)
             verdict = await self._verify(part)
             if len(self._progress.parts) < len(task.parts) and (why := why_stopped(part_of_task.step, verdict)):
                 part.stopped = why
                 break
+
+    def _restore(self, task: Task) -> bool:
+        """Restore the next part if another process has ended it; return whether it has."""
+        ended = self._cut.ended if self._cut is not None else ()
+        before = self._progress.parts
+        if len(before) >= len(ended):
+            return False
+        part = TrialPart.restored(
+            task, self._make_agent(), step_directory(self._directory, task.step_name), ended[len(before)]
+        )
+        before.append(part)
+        if part.trajectory is not None:
+            self._control.replay_log.go_on(part.trajectory.steps, None)
+        return True
+
+    @property
+    def _is_cut_part(self) -> bool:
+        """Whether the current part is the one in which another process was cut."""
+        return self._cut is not None and len(self._progress.parts) == len(self._cut.ended) + 1
 
     def _begin(self, task: Task) -> TrialPart:
         """Begin the next part of the trial, with an agent of its own, which may go on with the last conversation."""
@@ -186,8 +207,8 @@ class Trial:
         directory = self._directory if step is None else step_directory(self._directory, step.name)
         earlier = before[-1].agent if before and step is not None and step.inherit_prior_session else None
         conversation = None
-        if self._cut is not None and self._is_attached and not (before or self._cut.has_worked):
-            conversation = self._cut.conversation
+        if (cut := self._cut) is not None and self._is_attached and not cut.has_worked:
+            conversation = cut.conversation if len(before) == len(cut.ended) else None
         before.append(TrialPart(task, self._agent, directory, earlier, before=conversation))
         if step is not None:
             self._emit_step(step.name)
@@ -254,7 +275,8 @@ class Trial:
         sandbox, rewind = self._sandbox, self._control.rewind_point
         if not isinstance(sandbox, Survives | None) or self._keep_cut_sec <= 0 or (rewind and not rewind.goes_on):
             return
-        if why_anew(plan.task, part.agent, phase):
+        if why_anew(plan.task, part.agent, phase, len(self._progress.parts) - 1):
+            self._unnote()
             return
         note = UnderWay(
             trial=plan.trial,
@@ -280,6 +302,11 @@ class Trial:
         self._write_note(note)
         self._control.on_touch = lambda: self._write_note(note.model_copy(update={"human_touched": True}))
 
+    def _unnote(self) -> None:
+        """Remove the note: after a cut, the trial begins anew."""
+        self._control.on_touch, self._control.can_go_on = lambda: None, False
+        forget(self._store.path, self._plan.trial)
+
     def _write_note(self, note: UnderWay) -> None:
         with contextlib.suppress(OSError):  # then the trial begins anew after a cut
             note.write(self._store.path)
@@ -295,7 +322,7 @@ class Trial:
         await all_of(self._work(part), self._backend.prepare(verifier))
 
     async def _work(self, part: TrialPart) -> None:
-        cut = self._cut if len(self._progress.parts) == 1 else None
+        cut = self._cut if self._is_cut_part else None
         part.agent_sec = cut.agent_sec if cut is not None else 0.0
         if cut is not None and cut.has_worked and self._is_attached:
             assert cut.note.outcome is not None
@@ -307,7 +334,7 @@ class Trial:
         started = time.monotonic() - part.agent_sec
         if part.before is not None:
             self._control.replay_log.go_on(part.before.steps, part.before.last.pending)
-        if self._cut is None or self._is_attached:
+        if self._is_attached or not self._is_cut_part:
             self._note(part, "agent")
         workplace = Workplace(
             task=part.task,
@@ -339,7 +366,7 @@ class Trial:
 
     def _followed_again(self) -> FollowedAgain | None:
         """Return the steps that are replayed because the sandbox of another process is gone, if any."""
-        if self._cut is None or self._is_attached or self._cut.conversation is None:
+        if self._cut is None or self._is_attached or self._cut.conversation is None or not self._is_cut_part:
             return None
         conversation = self._cut.conversation
         self._replayed = len(conversation.steps) + (conversation.last.pending is not None)
@@ -363,6 +390,13 @@ class Trial:
         finally:
             part.verifier_sec = time.monotonic() - started
         part.files.update(verdict.files)
+        if part.task.step is not None and self._keep_cut_sec > 0:
+            self._unnote()  # until the next step is prepared, it is unknown what is left of it
+            try:
+                ended = {ENDED_NAME: part.ended.model_dump_json().encode()}
+                await asyncio.to_thread(write_files, part.directory, None, {**part.files, **ended})
+            except OSError:  # then no other process can go on with the next step
+                self._keep_cut_sec = 0.0
         return verdict
 
     async def _take_snapshot(self, sandbox: Snapshots, part: TrialPart) -> None:
@@ -410,7 +444,7 @@ class Trial:
             remarks = await save_artifacts(part.task, sandbox, part.directory, self._verify_in.artifacts_mb)
         await use_network(sandbox, agent_environment(part.task), "verifier")
         oracle = await asyncio.to_thread(self._oracle)
-        again = self._cut is not None and self._cut.has_worked and self._is_attached
+        again = self._cut is not None and self._cut.has_worked and self._is_attached and self._is_cut_part
         verdict = await verify_by(
             self._verify_in.mode, part.task, sandbox, again=again, oracle=oracle, is_oracle=self._is_oracle
         )
@@ -485,11 +519,11 @@ class Trial:
 
     def _forget(self) -> None:
         """Remove what only another process would need to go on with the trial."""
-        self._control.on_touch, self._control.can_go_on = lambda: None, False
-        forget(self._store.path, self._plan.trial)
+        self._unnote()
         for part in self._progress.parts:
-            with contextlib.suppress(OSError):
-                (part.directory / CHECKPOINTS_NAME).unlink()
+            for name in (CHECKPOINTS_NAME, ENDED_NAME):
+                with contextlib.suppress(OSError):
+                    (part.directory / name).unlink()
 
     def _release(self) -> None:
         """Drop agent and parts, which are on disk: reference cycles would keep them in memory."""

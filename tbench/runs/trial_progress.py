@@ -16,7 +16,7 @@ from tbench.sandbox.underway import UnderWay
 from tbench.tasks.task import Task
 
 if TYPE_CHECKING:
-    from tbench.runs.task_steps import TrialPart
+    from tbench.runs.task_steps import EndedPart, TrialPart
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Cut:
     """Unix time at which its process is known to have worked last."""
     conversation: Conversation | None = None
     """The agent's conversation; None if it has none."""
+    ended: tuple[EndedPart, ...] = ()
+    """Steps of its task before the one in which it was cut."""
 
     @property
     def phase_sec(self) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -9,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cut_runs import CLAIMS, STEPS, TBENCH, CutRun, Model, verifier_script
-from fault_server import FaultServer
-from step_tasks import step_task
+from cut_runs import CLAIMS, END_STATE, STEPS, TBENCH, CutRun, Model, verifier_script
+from fault_server import FaultServer, Seen, answer, completion
+from step_tasks import THERE, step_task
 
 from tbench import exit_codes
 from tbench.agents.model_agent import UserAgent
 from tbench.agents.trial_agent import NopAgent, OracleAgent
-from tbench.runs.going_on import SEVERAL_STEPS, anew_note
+from tbench.runs.going_on import INHERITED, anew_note
 from tbench.sandbox.docker.engine import Engine
 from tbench.sandbox.owner import LABEL_DIRECTORY, LABEL_HOLDS, LABEL_SERVICE
 from tbench.storage.run_files import CHECKPOINTS_NAME, STEPS_NAME, trial_directory
@@ -179,6 +181,50 @@ def test_services_go_on_with_their_trial(cut: Any, engine: Engine, number: int) 
     assert engine.api.networks(filters=labelled) == []
 
 
+class StepModel(Model):
+    """A model that works on each step of a task: it appends three lines, makes the step's file, and claims."""
+
+    def __call__(self, seen: Seen) -> bytes:
+        messages = seen.json["messages"]
+        found = [re.search(r"Make /app/(\w+)\.", str(each["content"])) for each in messages]
+        at, name = [(at, each[1]) for at, each in enumerate(found) if each][-1]
+        self.requests_of[name] += 1
+        step = sum(each["role"] == "assistant" for each in messages[at:]) + 1
+        keys = f"echo {name}-{step} >>/app/out\n" if step < 4 else f"touch /app/{name}\n"
+        commands = [{"keystrokes": keys, "duration": 20.0}] if step <= 4 else []
+        return answer(200, completion(json.dumps(
+            {"analysis": "", "plan": "", "commands": commands, "task_complete": step > 4}
+        )))  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_task_of_several_steps_goes_on_in_the_step_that_was_cut(
+    tmp_path: Path, make_task: Any, endpoint: FaultServer, cut: Any
+) -> None:
+    names = ["one", "two", "three"]
+    files = {f"steps/{name}/tests/test.sh": f"sleep 2\ncp /app/out {END_STATE}\n{THERE.format(name)}" for name in names}
+    task = step_task(make_task, *names, files=files, three="inherit_prior_session = true")
+    model = StepModel()
+    run = CutRun(tmp_path / "cut", task.parent, endpoint, model, "--seeds", "1")
+    for happens in (
+        lambda: model.requests_of["one"] >= 2,
+        lambda: run.is_verifying,
+        lambda: model.requests_of["two"] >= 2,
+        lambda: model.requests_of["three"] >= 3,
+    ):
+        run.start()
+        run.end(happens)
+    run.finish()
+    result = run.result()
+    assert (result.reward, result.attempt) == (1.0, 1), (run.directory / "run.log").read_text()
+    assert [(each.name, each.reward, each.steps) for each in result.task_steps] == [(name, 1.0, 6) for name in names]
+    assert [each.how for each in result.went_on] == ["attached", "verifier", "attached", "attached"]
+    assert all(6 <= model.requests_of[name] <= 7 for name in names)
+    written = [f"{name}-{number}" for name in names for number in (1, 2, 3)]
+    (end_state,) = run.directory.glob("trials/**/steps/three/**/end-state")
+    assert end_state.read_text().split() == written
+
+
 @pytest.mark.slow
 def test_an_interrupted_trial_leaves_nothing(cut: Any) -> None:
     run = cut()
@@ -249,16 +295,14 @@ def test_what_would_begin_anew_after_a_planned_stop_is_said_before_the_run(make_
     task = Task.read(make_task())
     assert NopAgent.why_anew in anew_note([task], NopAgent())
     assert "all trials" in anew_note([task], NopAgent())
-    steps = Task.read(step_task(make_task, "one", name="stepped"))
 
     class Asking(NopAgent):
         why_anew = ""
 
     assert anew_note([task], Asking()) == ""
-    assert "stepped" in anew_note([task, steps], Asking())
 
 
 def test_what_begins_anew_is_in_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs/reliability.md").read_text()
-    for reason in (NopAgent.why_anew, OracleAgent.why_anew, UserAgent.why_anew, SEVERAL_STEPS):
+    for reason in (NopAgent.why_anew, OracleAgent.why_anew, UserAgent.why_anew, INHERITED):
         assert reason in page

@@ -68,7 +68,7 @@ _INIT_READY = (
 )
 """Script that waits until PID 1 is our init and sleeps, which it only does when it waits for signals."""
 _LOOSE_SEC = 600.0
-_PAUSE_SEC = 5.0
+_PAUSE_SEC = 20.0
 _FULL = 0.9
 """Share of a limit above which it counts as used up."""
 _MIN_FREE_PIDS = 16
