@@ -390,7 +390,8 @@ class Trial:
         finally:
             part.verifier_sec = time.monotonic() - started
         part.files.update(verdict.files)
-        if part.task.step is not None and self._keep_cut_sec > 0:
+        assert self._plan.task is not None
+        if len(self._progress.parts) < len(self._plan.task.parts) and self._keep_cut_sec > 0:
             self._unnote()  # until the next step is prepared, it is unknown what is left of it
             try:
                 ended = {ENDED_NAME: part.ended.model_dump_json().encode()}
