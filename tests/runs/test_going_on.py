@@ -152,7 +152,8 @@ def test_a_planned_stop_keeps_the_container_paused(cut: Any, engine: Engine) -> 
 
 @pytest.mark.slow
 def test_one_trial_is_stopped_and_the_others_end(cut: Any, engine: Engine) -> None:
-    run = cut("--seeds", "2", "--concurrency", "2", "--cpu-overcommit", "4")
+    # Its verifier takes as long as `tbench stop` on a busy machine.
+    run = cut("--seeds", "2", "--concurrency", "2", "--cpu-overcommit", "4", sleep_sec=8)
     process = run.start()
     run.wait(lambda: run.model.requests >= 8 and len(run.notes) == 2)
     printed = subprocess.run([TBENCH, "stop", f"{run.directory}/small-task/0"], capture_output=True, text=True)
