@@ -79,6 +79,8 @@ def _with_cut(
     if (note := notes.get(plan.trial)) is None:
         return plan
     try:
+        if note.keep_sec <= 0:
+            raise ValueError("it was cut where no other process can go on")
         ended = _ended_parts(plan.task, trial_directory(run, note.task, note.seed, note.attempt))
         if why := why_anew(plan.task, make_agent(), note.phase, len(ended)):
             raise ValueError(why)

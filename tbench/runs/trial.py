@@ -109,6 +109,8 @@ class Trial:
         self._hide_own = make_redactor([plan.task])
         self._progress = TrialProgress(plan)
         self._cut, self._found = plan.cut, found
+        self._noted = plan.cut.note if plan.cut is not None and self._is_attached else None
+        """The last note: how another process can go on with the trial."""
         self._queue_sec, self._started_at, self._started = 0.0, datetime.now(UTC), time.monotonic()
 
     def _hide(self, text: str) -> str:
@@ -303,14 +305,16 @@ class Trial:
         self._control.on_touch = lambda: self._write_note(note.model_copy(update={"human_touched": True}))
 
     def _unnote(self) -> None:
-        """Remove the note: after a cut, the trial begins anew."""
+        """Let the note protect the sandbox only while this process lives: after a cut, the trial begins anew."""
         self._control.on_touch, self._control.can_go_on = lambda: None, False
-        forget(self._store.path, self._plan.trial)
+        if self._noted is not None:
+            with contextlib.suppress(OSError):
+                self._noted.model_copy(update={"keep_sec": 0.0}).write(self._store.path)
 
     def _write_note(self, note: UnderWay) -> None:
         with contextlib.suppress(OSError):  # then the trial begins anew after a cut
             note.write(self._store.path)
-            self._control.can_go_on = True
+            self._noted, self._control.can_go_on = note, True
 
     async def _work_while_preparing(self, part: TrialPart) -> None:
         """Let the agent work, and meanwhile pull or build the image of a separate verifier."""
@@ -520,7 +524,9 @@ class Trial:
 
     def _forget(self) -> None:
         """Remove what only another process would need to go on with the trial."""
+        self._noted = None
         self._unnote()
+        forget(self._store.path, self._plan.trial)
         for part in self._progress.parts:
             for name in (CHECKPOINTS_NAME, ENDED_NAME):
                 with contextlib.suppress(OSError):
