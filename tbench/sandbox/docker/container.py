@@ -303,16 +303,24 @@ class Container(BaseContainer[Recipe]):
                 # From another cgroup, and all at once, so that a fork bomb cannot refill.
                 await self._run_helper("kill -9 -1", network_mode="none", pid_mode=f"container:{self.container_id}")
                 repairs.append(f"processes: {processes} of {self._limits.pids} were running; all were killed")
-            if _held_mb(used.get("memory_stats", {})) >= _FULL * self._limits.memory_mb:
+            if _held_mb(used.get("memory_stats", {})) >= _FULL * self._limits.memory_mb and await self._raise_memory():
                 limit_mb = self._limits.memory_mb + _MORE_MEMORY_MB
-                limit = int(limit_mb * (1 << 20))
-                await self._engine.call(
-                    self._engine.api.update_container, self.container_id, mem_limit=limit, memswap_limit=limit
-                )
                 repairs.append(
                     f"memory: {self._limits.memory_mb:.0f} MB were used up; {limit_mb:.0f} MB are allowed now"
                 )
         return tuple(repairs)
+
+    async def _raise_memory(self) -> bool:
+        """Allow more memory; returns False if the engine cannot change limits, as Podman 4. Raises EngineError."""
+        limit = int((self._limits.memory_mb + _MORE_MEMORY_MB) * (1 << 20))
+        updating = self._engine.api.update_container
+        try:
+            await self._engine.call(updating, self.container_id, mem_limit=limit, memswap_limit=limit)
+        except EngineError as error:
+            if error.status != 404 or "container" in str(error):
+                raise
+            return False
+        return True
 
     async def _run_helper(self, script: str, **host_config: Any) -> None:
         recipe = self._recipe
