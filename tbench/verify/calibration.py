@@ -27,7 +27,7 @@ from tbench.verify.tests_shown import NOT_FAILED, TEST_SUMS, Status, claimed_pas
 
 CalibratingAgent = Literal["oracle", "nop"]
 CONTROL = "control"
-"""Key of the control tests' reward among the rewards of a verdict."""
+"""Key of the control tests' reward among the rewards of a verdict; the oracle's keys end with their kind."""
 _NOT_RUN: frozenset[Status] = frozenset({"skipped", "xfailed", "deselected"})
 """Statuses of tests that were not run, or whose outcome decides nothing."""
 _MAX_BYTES = 64 << 20
@@ -136,11 +136,16 @@ class Calibration(Frozen):
         files = [set(each.test_files.get(step, {}).items()) for each in self.oracle_passes]
         return dict(set.intersection(*files)) if files else {}
 
-    def fails_control(self, step: str = "") -> bool:
-        """Whether the control tests failed in every pass of the oracle, so that they are known to check something."""
-        key = f"{step}/{CONTROL}" if step else CONTROL
-        rewards = [each.rewards.get(key) for each in self.oracle_passes]
-        return bool(rewards) and not any(reward is None or is_solved(reward) for reward in rewards)
+    def failed_control(self, step: str = "") -> str:
+        """Return the first kind of control tests that failed in every pass of the oracle; empty if none did.
+
+        Those are known to check something.
+        """
+        prefix = f"{step}/{CONTROL}-" if step else f"{CONTROL}-"
+        rewards = [each.rewards for each in self.oracle_passes]
+        tried = [key for key in (rewards[0] if rewards else ()) if key.startswith(prefix)]
+        failed = (key for key in tried if not any(is_solved(each.get(key, 1.0)) for each in rewards))
+        return next(failed, "").removeprefix(prefix)
 
     @property
     def replaced(self) -> set[tuple[str, str]]:

@@ -1,18 +1,21 @@
 """Control tests: tests that must fail with the agent's work. If they pass, the work has disarmed or copied the tests.
 
-They are the task's own tests with other expected values or, if no comparison with a value is found, with an additional
-test that always fails. Correct work fails them, as calibrations show for the oracle's.
+They are the task's own tests with other expected values, or with an additional test that always fails. Correct work
+fails them, as calibrations show for the oracle's. Work may try to recognize them, so the other values are plausible,
+and only a small, unpredictable part of the tests has them, if the oracle fails such tests.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import hashlib
 import itertools
 import re
+import string
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from tbench.results import UNCONFIRMED
 from tbench.reward import is_solved
@@ -22,103 +25,216 @@ from tbench.verify.changes.facts import OracleSystem
 from tbench.verify.tests_shown import NOT_FAILED, Status, tests_shown
 from tbench.verify.verifier import Verdict, VerifierFailed
 
+_NO_VERDICT = f"{UNCONFIRMED} tests that must fail give no verdict with the work in place"
 _PYTEST_FILE = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py")
 _CODE = re.compile(r".*\.(?:py|c|cc|cpp|h|hpp|rs|go|js|mjs|cjs|ts|java|rb|pl|pm|php|lua|jl|r|sh|bats)", re.IGNORECASE)
-_HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n(.*?)\n\s*\2\b", re.DOTALL)
-_COMPARISON = re.compile(
-    r"((?:[=!]=|\b(?:toBe|toEqual|assertEqual|assert_eq!)\b[^\n]*?[(,])\s*)(-?\d+(?:\.\d+)?\b|\"(?:[^\"\\\n]|\\.)+\"|'(?:[^'\\\n]|\\.)+')"
+_HEREDOC = re.compile(rb"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n(.*?)\n\s*\2\b", re.DOTALL)
+_LITERAL = rb"-?\d+(?:\.\d+)?\b|\"(?:[^\"\\\n]|\\.)+\"|'(?:[^'\\\n]|\\.)+'"
+_ANY_LITERAL = re.compile(_LITERAL)
+_COMPARISON = re.compile(rb"(?<![=!<>])[=!]==?\s*(" + _LITERAL + rb")")
+_EQUALITY_CALL = re.compile(rb"\b(?:toBe|\w*[Ee]qual\w*|assert_eq!)")
+_SHELL_COMPARISON = re.compile(
+    rb"(?:\s(?:==?|!=|-eq|-ne|-lt|-le|-gt|-ge)\s+|\bgrep\b(?:\s+-[\w-]+)*\s+)(" + _LITERAL + rb"|[\w.-]+)"
 )
-_NO_VERDICT = f"{UNCONFIRMED} tests that must fail give no verdict with the work in place"
+_EXIT_CODE = re.compile(rb"\$[?#]|PIPESTATUS")
 _ASSERTS = ("assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertAlmostEqual")
+_MAX_DATA_BYTES = 1 << 20
 
 
 async def try_control(
     verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]], oracle: OracleSystem
 ) -> Verdict:
-    """Return a pass, with a sign against it if the control tests pass with the same work. Raises TrialError.
+    """Return a pass, with a sign against it if control tests pass with the same work. Raises TrialError.
 
-    `run` verifies the work with the tests of another task. For the oracle's own work, only the reward of the control
-    tests is recorded. If the oracle is known to fail them, a pass for which they give no verdict is unconfirmed, and
-    the failing test is tried. If it is not, only that test is used, and the sign requires pytest's report of it.
+    `run` verifies the work with the tests of another task. The oracle's own work is tried with each kind of control
+    tests until one fails, and their rewards are recorded. Other work is tried with the kind that the oracle is known
+    to fail; without a verdict of theirs, the pass is unconfirmed. If there is none, or no verdict, a test that always
+    fails is added, and the sign requires pytest's report that it passed.
     """
     if not is_solved(verdict.reward):
         return verdict
-    is_known, failing = oracle.fails_control or oracle.is_own, with_failing_test(task)
-    altered = with_other_expectations(task) if is_known else None
-    for control in filter(None, (altered, failing and failing[0])):
+    if oracle.is_own:
+        return await _measured(verdict, task, run)
+    controlled = dict(control_tests(task)).get(oracle.control) if oracle.control else None
+    if controlled is not None:
         try:
-            tried = await run(control)
+            tried = await run(controlled)
         except VerifierFailed as failure:
-            if oracle.is_own:
-                return verdict  # the reward of a failing test would not say that the others can fail
-            if control is altered:
-                verdict = verdict.with_signs(f"{_NO_VERDICT}: {failure.type}")
+            verdict = verdict.with_signs(f"{_NO_VERDICT}: {failure.type}")
+        else:
+            verdict = _recorded(verdict, CONTROL, tried.reward)
+            return _disarmed(verdict) if is_solved(tried.reward) else verdict
+    if (failing := with_failing_test(task)) is None:
+        return verdict
+    try:
+        tried = await run(failing[0])
+    except VerifierFailed:
+        return verdict
+    passed = is_solved(tried.reward) and did_not_fail(tests_shown(verdict.logs), tests_shown(tried.logs), failing[1])
+    return _disarmed(verdict) if passed else verdict
+
+
+async def _measured(verdict: Verdict, task: Task, run: Callable[[Task], Awaitable[Verdict]]) -> Verdict:
+    """Return the oracle's pass with the reward of each kind of control tests, up to the first that fails."""
+    for kind, controlled in control_tests(task):
+        try:
+            reward = (await run(controlled)).reward
+        except VerifierFailed:
             continue
-        if is_known and (altered is None or control is altered):
-            verdict = verdict.with_integrity(rewards={**verdict.integrity.rewards, CONTROL: tried.reward})
-        break
-    else:
-        return verdict
-    if is_known:
-        is_disarmed = not oracle.is_own
-    else:
-        assert failing is not None
-        is_disarmed = did_not_fail(tests_shown(verdict.logs), tests_shown(tried.logs), failing[1])
-    if not is_disarmed or not is_solved(tried.reward):
-        return verdict
+        verdict = _recorded(verdict, f"{CONTROL}-{kind}", reward)
+        if not is_solved(reward):
+            break
+    return verdict
+
+
+def _recorded(verdict: Verdict, key: str, reward: float) -> Verdict:
+    return verdict.with_integrity(rewards={**verdict.integrity.rewards, key: reward})
+
+
+def _disarmed(verdict: Verdict) -> Verdict:
     return verdict.with_signs("tests-disarmed: tests that must fail pass with the work in place")
 
 
 # -- other expected values -----------------------------------------------------------------------
 
 
-def with_other_expectations(task: Task) -> Task | None:
-    """Return the task with other values in its tests' assertions, or else in all comparisons; None without either."""
-    return _altered_task(task, asserted=True) or _altered_task(task, asserted=False)
+def control_tests(task: Task) -> Iterator[tuple[str, Task]]:
+    """Yield the kinds of control tests of a task, those that are hardest to recognize first.
+
+    `one`: other values in one function of the tests, or in one line where functions are not known; `asserted`: in all
+    assertions; `compared`: in all comparisons; `script`: in the comparisons of test.sh; `data`: in the data beside the
+    tests; `failing`: the same values, and a test that always fails.
+    """
+    asserted = _sites(task, _asserted_sites)
+    compared = _sites(task, _compared_sites)
+    if units := {(site.path, site.unit) for site in asserted or compared}:
+        one = min(units, key=lambda unit: _drawn(task.hash, *unit))
+        yield "one", _replaced(task, (site for site in asserted or compared if (site.path, site.unit) == one))
+    if asserted:
+        yield "asserted", _replaced(task, asserted)
+    if compared != asserted:
+        yield "compared", _replaced(task, compared)
+    if script := _sites(task, _script_sites):
+        yield "script", _replaced(task, script)
+    if data := _sites(task, _data_sites):
+        yield "data", _replaced(task, data)
+    if failing := with_failing_test(task):
+        yield "failing", failing[0]
 
 
-def _altered_task(task: Task, *, asserted: bool) -> Task | None:
+@dataclass(frozen=True)
+class _Site:
+    """A piece of a test file, by its first and last byte, and what replaces it."""
+
+    path: str
+    start: int
+    end: int
+    replacement: bytes
+    unit: str
+    """Name of the function, or number of the line, that the piece belongs to."""
+
+
+def _sites(task: Task, find: Callable[[str, bytes], Iterable[_Site]]) -> list[_Site]:
+    found = (find(path, entry.data) for path, entry in task.tests.items() if entry.data is not None)
+    unique = {(site.path, site.start): site for site in itertools.chain.from_iterable(found)}
+    return [unique[key] for key in sorted(unique)]
+
+
+def _replaced(task: Task, sites: Iterable[_Site]) -> Task:
     tests = dict(task.tests)
-    for path, entry in tests.items():
-        if entry.data is None or not (path == "test.sh" or _CODE.fullmatch(path)):
+    for site in sorted(sites, key=lambda site: site.start, reverse=True):
+        entry = tests[site.path]
+        assert entry.data is not None
+        changed = entry.data[: site.start] + site.replacement + entry.data[site.end :]
+        tests[site.path] = dataclasses.replace(entry, data=changed)
+    return task.with_tests(tests)
+
+
+def _asserted_sites(path: str, data: bytes) -> Iterator[_Site]:
+    return _code_sites(path, data, asserted=True)
+
+
+def _compared_sites(path: str, data: bytes) -> Iterator[_Site]:
+    return _code_sites(path, data, asserted=False)
+
+
+def _code_sites(path: str, data: bytes, *, asserted: bool) -> Iterator[_Site]:
+    """Yield the expected values in code; of test.sh, only in its here-documents."""
+    if path == "test.sh":
+        for document in _HEREDOC.finditer(data):
+            start, text = document.start(3), document[3]
+            is_patch = re.search(rb"^@@ ", text, re.MULTILINE) is not None
+            # In a patch, only added lines are altered: the others have to match the file.
+            sites = _line_sites(path, text, b"+") if is_patch else _python_sites(path, text, asserted)
+            for site in sites:
+                yield dataclasses.replace(site, start=site.start + start, end=site.end + start)
+    elif path.endswith(".py"):
+        yield from _python_sites(path, data, asserted)
+    elif _CODE.fullmatch(path):
+        yield from _line_sites(path, data)
+        yield from _shell_sites(path, data) if path.endswith((".sh", ".bats")) else ()
+
+
+def _script_sites(path: str, data: bytes) -> Iterator[_Site]:
+    if path == "test.sh":
+        yield from _shell_sites(path, _HEREDOC.sub(lambda found: b" " * len(found[0]), data))
+
+
+def _shell_sites(path: str, data: bytes) -> Iterator[_Site]:
+    for line in re.finditer(rb"[^\n]+", data):
+        if _EXIT_CODE.search(line[0]) is None:
+            for found in _SHELL_COMPARISON.finditer(data, line.start(), line.end()):
+                yield _Site(path, *found.span(1), _other_literal(found[1]), "script")
+
+
+def _line_sites(path: str, data: bytes, prefix: bytes = b"") -> Iterator[_Site]:
+    """Yield the literals behind comparing operators, and the last one of each call that compares."""
+    for number, line in enumerate(re.finditer(rb"[^\n]+", data)):
+        if not line[0].startswith(prefix):
             continue
-        text = entry.data.decode("utf-8", "surrogateescape")
-        if path == "test.sh":
-            changed = _altered_script(text, asserted)
-        else:
-            changed = _altered_python(text, asserted) if path.endswith(".py") else _COMPARISON.sub(_altered_match, text)
-        tests[path] = dataclasses.replace(entry, data=changed.encode("utf-8", "surrogateescape"))
-    return task.with_tests(tests) if tests != task.tests else None
+        spans = [found.span(1) for found in _COMPARISON.finditer(data, line.start(), line.end())]
+        if call := _EQUALITY_CALL.search(data, line.start(), line.end()):
+            spans += [found.span() for found in _ANY_LITERAL.finditer(data, call.end(), line.end())][-1:]
+        for start, end in spans:
+            yield _Site(path, start, end, _other_literal(data[start:end]), str(number))
 
 
-def _altered_script(text: str, asserted: bool) -> str:
-    """Alter only the here-documents: other comparisons of test.sh may determine its reward."""
-    return _HEREDOC.sub(lambda found: found[0].replace(found[3], _altered_document(found[3], asserted)), text)
+def _data_sites(path: str, data: bytes) -> Iterator[_Site]:
+    if path == "test.sh" or _CODE.fullmatch(path) or len(data) > _MAX_DATA_BYTES or b"\0" in data:
+        return
+    if found := _LAST_CHARACTER.search(data):
+        yield _Site(path, *found.span(), _other_character(found[0], data), "data")
 
 
-def _altered_document(text: str, asserted: bool) -> str:
-    if re.search(r"^@@ ", text, re.MULTILINE) is None:
-        return _altered_python(text, asserted)
-    # In a patch, only added lines: the others have to match the file.
-    return re.sub(r"^\+[^\n]*", lambda line: _COMPARISON.sub(_altered_match, line[0]), text, flags=re.MULTILINE)
-
-
-def _altered_python(text: str, asserted: bool) -> str:
+def _python_sites(path: str, data: bytes, asserted: bool) -> Iterator[_Site]:
     try:
-        tree = ast.parse(text)
+        tree = ast.parse(data)
     except (SyntaxError, ValueError, RecursionError):
-        return _COMPARISON.sub(_altered_match, text)
-    data = bytearray(text.encode("utf-8", "surrogateescape"))
+        yield from _line_sites(path, data)
+        return
     starts = [0, *itertools.accumulate(map(len, data.splitlines(keepends=True)))]
-    for node in sorted(_expected(tree, asserted), key=lambda each: (each.lineno, each.col_offset), reverse=True):
+
+    def span(node: ast.expr) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None
-        start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
-        data[start:end] = repr(_altered(node.value)).encode("utf-8", "backslashreplace")
-    return data.decode("utf-8", "surrogateescape")
+        return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for side in _expected(tree, asserted):
+        inside = [each for each in functions if each.lineno <= side.lineno <= (each.end_lineno or 0)]
+        unit = inside[0].name if inside else ""
+        for node, other in _other_values(side):
+            where = span(node)
+            if other is not None:
+                replacement = data[slice(*span(other))]
+            elif isinstance(node.value, int | float):
+                replacement = repr(node.value + 1).encode()
+            else:
+                replacement = _other_literal(data[slice(*where)])
+            yield _Site(path, *where, replacement, unit)
 
 
-def _expected(tree: ast.Module, asserted: bool) -> set[ast.Constant]:
-    """Return the constants that tests compare with, directly or by a name that they are assigned to."""
+def _expected(tree: ast.Module, asserted: bool) -> list[ast.expr]:
+    """Return the expressions that tests compare with, directly or by a name that they are assigned to."""
     sides: list[ast.expr] = []
     searched = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)] if asserted else [tree]
     for node in itertools.chain.from_iterable(map(ast.walk, searched)):
@@ -133,42 +249,64 @@ def _expected(tree: ast.Module, asserted: bool) -> set[ast.Constant]:
             isinstance(each, ast.Name) and each.id in names for each in node.targets
         ):
             sides.append(node.value)
-    return {constant for side in sides for constant in _literals(side)}
+    return sides
 
 
-def _literals(node: ast.AST) -> Iterator[ast.Constant]:
+def _other_values(node: ast.AST) -> Iterator[tuple[ast.Constant, ast.Constant | None]]:
+    """Yield the constants to replace in an expected value, each with the constant in its place, or None for a new one.
+
+    In a list, two different elements change places: unlike a new value, that shows to no one but who knows the order.
+    """
     if isinstance(node, ast.Constant):
         if isinstance(node.value, str | bytes | int | float) and not isinstance(node.value, bool):
-            yield node
-    elif isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict | ast.UnaryOp):
-        for child in ast.iter_child_nodes(node):
-            yield from _literals(child)
+            yield node, None
+    elif isinstance(node, ast.List | ast.Tuple):
+        last = [each for each in node.elts if isinstance(each, ast.Constant) and each.value is not None]
+        pair = next(((one, two) for one, two in itertools.pairwise(reversed(last)) if _may_swap(one, two)), None)
+        if pair is not None:
+            yield from (pair, pair[::-1])
+        else:
+            for child in node.elts:
+                yield from _other_values(child)
+    elif isinstance(node, ast.Set | ast.Dict | ast.UnaryOp):
+        for part in ast.iter_child_nodes(node):
+            yield from _other_values(part)
 
 
-def _altered(value: Any) -> Any:
-    if isinstance(value, str):
-        return _altered_text(value)
-    if isinstance(value, bytes):
-        return _altered_text(value.decode("latin-1")).encode("latin-1")
-    return value + 1
+def _may_swap(one: ast.Constant, two: ast.Constant) -> bool:
+    return type(one.value) is type(two.value) and one.value != two.value
 
 
-def _altered_text(text: str) -> str:
-    """Return the text with its last letter or digit changed."""
-    found = re.search(r"[A-Za-z0-9](?=[^A-Za-z0-9]*\Z)", text)
+_LAST_CHARACTER = re.compile(rb"(?<!\\)[A-Za-z0-9](?=(?:[^A-Za-z0-9]|(?<=\\)[A-Za-z0-9])*\Z)")
+"""The last letter or digit of a text that is not part of an escape sequence."""
+
+
+def _other_literal(literal: bytes) -> bytes:
+    """Return another literal of the same form: a number plus one, a text with another last letter or digit."""
+    if re.fullmatch(rb"-?\d+", literal):
+        return str(int(literal) + 1).encode()
+    if re.fullmatch(rb"-?\d+\.\d+", literal):
+        return str(float(literal) + 1).encode()
+    opens = re.match(rb"[A-Za-z]*(\"\"\"|'\'\'|[\"'])?", literal)
+    assert opens is not None
+    start, end = opens.end() if opens[1] else 0, len(literal) - len(opens[1] or b"")
+    found = _LAST_CHARACTER.search(literal, start, end)
     if found is None:
-        return f"{text}x"
-    return text[: found.start()] + ("b" if found[0] == "a" else "a") + text[found.end() :]
+        return literal[:end] + b"x" + literal[end:]
+    return literal[: found.start()] + _other_character(found[0], literal) + literal[found.end() :]
 
 
-def _altered_match(found: re.Match[str]) -> str:
-    return found[1] + _altered_literal(found[2])
+def _other_character(character: bytes, text: bytes) -> bytes:
+    """Return another letter or digit of the same case, drawn from the text."""
+    alphabets = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
+    alphabet = next(each for each in alphabets if character.decode() in each)
+    others = [each for each in alphabet if each != character.decode()]
+    return others[int(_drawn(text.decode("latin-1")), 16) % len(others)].encode()
 
 
-def _altered_literal(literal: str) -> str:
-    if literal[0] in "\"'":
-        return literal[0] + _altered_text(literal[1:-1]) + literal[0]
-    return str(float(literal) + 1 if "." in literal else int(literal) + 1)
+def _drawn(*words: str) -> str:
+    """Return a number in hexadecimal that nobody can foretell who does not know the words."""
+    return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 # -- a test that always fails --------------------------------------------------------------------

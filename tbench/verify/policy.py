@@ -78,7 +78,7 @@ def oracle_system(oracle: Calibration | None, task: Task, *, is_oracle: bool) ->
     """Return the facts of a calibration that a verifier needs while it runs; `is_oracle`: on the oracle's own work."""
     if oracle is None:
         return OracleSystem(is_own=is_oracle)
-    return OracleSystem(frozenset(oracle.replaced), is_oracle, oracle.fails_control(task.step_name))
+    return OracleSystem(frozenset(oracle.replaced), is_oracle, oracle.failed_control(task.step_name))
 
 
 def compare_pass(verdict: Verdict, oracle: Calibration | None, task: Task) -> Verdict:

@@ -224,20 +224,25 @@ def test_test_files_that_differ_between_oracle_passes_are_not_compared() -> None
     assert calibration().test_files() == {}
 
 
-ROWS: list[tuple[list[dict[str, float]], bool]] = [
-    ([{"control": 0.0}] * 2, True),
-    ([{"control": 0.0}, {}], False),
-    ([{"control": 1.0}], False),
-    ([], False),
+ROWS: list[tuple[list[dict[str, float]], str]] = [
+    ([{"control-one": 0.0}] * 2, "one"),
+    ([{"control-one": 1.0, "control-asserted": 0.5}] * 2, "asserted"),
+    ([{"control-one": 0.0}, {"control-one": 1.0, "control-asserted": 0.0}], ""),
+    ([{"control-one": 0.0}, {}], ""),
+    ([{"control-one": 1.0}], ""),
+    ([{"control": 0.0}], ""),
+    ([], ""),
 ]
 
 
 @pytest.mark.parametrize(("rewards", "expected"), ROWS)
-def test_control_tests_count_if_every_oracle_pass_failed_them(rewards: list[dict[str, float]], expected: bool) -> None:
+def test_the_kind_of_control_tests_is_one_that_every_oracle_pass_failed(
+    rewards: list[dict[str, float]], expected: str
+) -> None:
     oracle = calibration(*(trial(repetition=number, rewards=each) for number, each in enumerate(rewards)))
-    assert oracle.fails_control() is expected
+    assert oracle.failed_control() == expected
 
 
 def test_control_tests_are_compared_by_step() -> None:
-    oracle = calibration(trial(rewards={"one/control": 0.0, "two/control": 1.0}))
-    assert [oracle.fails_control(step) for step in ("one", "two", "")] == [True, False, False]
+    oracle = calibration(trial(rewards={"one/control-data": 0.0, "two/control-data": 1.0}))
+    assert [oracle.failed_control(step) for step in ("one", "two", "")] == ["data", "", ""]

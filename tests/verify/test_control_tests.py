@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,12 +12,7 @@ from tbench.results import is_weak
 from tbench.tasks.task import Task
 from tbench.verify.calibration import CONTROL
 from tbench.verify.changes.facts import NO_ORACLE, OracleSystem
-from tbench.verify.control_tests import (
-    did_not_fail,
-    try_control,
-    with_failing_test,
-    with_other_expectations,
-)
+from tbench.verify.control_tests import control_tests, did_not_fail, try_control, with_failing_test
 from tbench.verify.verifier import Verdict, VerifierFailed
 
 BEFORE = b"== 1 passed in 0.1s =="
@@ -38,55 +34,68 @@ def task_of(make_task: Any) -> Callable[..., Task]:
     return make
 
 
-def altered(task: Task, name: str) -> str:
-    changed = with_other_expectations(task)
-    data = (changed or task).tests[name].data
+def altered(task: Task, kind: str, name: str) -> str | None:
+    controlled = dict(control_tests(task)).get(kind)
+    if controlled is None:
+        return None
+    data = controlled.tests[name].data
     assert data is not None
     return data.decode()
 
 
 # -- other expected values -----------------------------------------------------------------------
 
+L = "[a-z]"
+"""Matches a letter that was drawn."""
+
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "kind", "expected"),
     [
-        ("assert f('pear fig') == ['apple', 'fig']", "assert f('pear fig') == ['appla', 'fia']"),
-        ("assert f(2) == 2.5 and g() == -1", "assert f(2) == 3.5 and g() == -2"),
-        ("assert {'a': 1} == f()", "assert {'b': 2} == f()"),
-        ("assert f()[0] == x[1]", None),
-        ("assert f() != 3", None),
-        ("assert f() > 3", None),
-        ("assert f() == True", None),
-        ("assert 'x' in f()", None),
-        ("WANTED = 'cafe'\nassert f() == WANTED", "WANTED = 'cafa'\nassert f() == WANTED"),
-        ("WANTED = load('cafe')\nassert f() == WANTED", None),
-        ("if mode == 'json':\n    assert f() == 'ü'", "if mode == 'json':\n    assert f() == 'üx'"),
-        ("self.assertEqual(f(1), 4)", "self.assertEqual(f(1), 5)"),
-        ("assert f('ä') == b'a'; assert g() == ''", "assert f('ä') == b'b'; assert g() == 'x'"),
-        ("score = float(f('x y') == ['x', 'y'])", "score = float(f('x y') == ['a', 'a'])"),
-        ("assert f() == 1; g() == 1", "assert f() == 2; g() == 1"),
-        ("assert f( == 3", "assert f( == 4"),
-        ("assert f() == None", None),
-        ("assert 1 < f() == 3", None),
-        ("assert f() == (1, {2})", "assert f() == (2, {3})"),
-        ("self.assertIn(f(1), 4)", None),
-        ("self.assertEqual(f(1), 4, 'four')", "self.assertEqual(f(1), 5, 'four')"),
-        ("OTHER = 'x'\nWANTED = 'y'\nassert f() == WANTED", "OTHER = 'x'\nWANTED = 'a'\nassert f() == WANTED"),
-        ("first = second = 3\nassert f() == second", "first = second = 4\nassert f() == second"),
-        ("other, wanted = 'x', 3\nassert f() == wanted", None),
-        ("return found != 4;", "return found != 5;"),
-        ('if (strcmp(a, "b") != 0 || a == "b.") {', 'if (strcmp(a, "b") != 1 || a == "a.") {'),
-        ("expect(f(2)).toBe(4);", "expect(f(2)).toBe(5);"),
+        ("assert f('pear fig') == ['apple', 'fig']", "asserted", r"assert f\('pear fig'\) == \['fig', 'apple'\]"),
+        ('assert f() == ["apple", "fig", "fig"]', "asserted", r'assert f\(\) == \["fig", "apple", "fig"\]'),
+        ("assert f() == ['fig', 'fig']", "asserted", rf"assert f\(\) == \['fi{L}', 'fi{L}'\]"),
+        ("assert f() == [['b', 'c'], 1]", "asserted", r"assert f\(\) == \[\['c', 'b'\], 2\]"),
+        ("assert f(2) == 2.5 and g() == -1", "asserted", r"assert f\(2\) == 3.5 and g\(\) == -2"),
+        ("assert {'a': 1} == f()", "asserted", rf"assert {{'{L}': 2}} == f\(\)"),
+        ("assert f()[0] == x[1]", "asserted", None),
+        ("assert f() != 3", "asserted", None),
+        ("assert f() > 3", "asserted", None),
+        ("assert f() == True", "asserted", None),
+        ("assert 'x' in f()", "asserted", None),
+        ("WANTED = 'cafe'\nassert f() == WANTED", "asserted", rf"WANTED = 'caf{L}'\nassert f\(\) == WANTED"),
+        ("WANTED = load('cafe')\nassert f() == WANTED", "asserted", None),
+        ("if mode == 'json':\n    assert f() == 'ü'", "asserted", r"if mode == 'json':\n    assert f\(\) == 'üx'"),
+        ("self.assertEqual(f(1), 4)", "asserted", r"self.assertEqual\(f\(1\), 5\)"),
+        ("assert f('ä') == b'a'; assert g() == ''", "asserted", rf"assert f\('ä'\) == b'{L}'; assert g\(\) == 'x'"),
+        (r"assert f() == 'to\n' + x or y == r'\d'", "asserted", r"assert f\(\) == 'to\\n' \+ x or y == r'\\dx'"),
+        (r"assert f() == 'to\n'", "asserted", rf"assert f\(\) == 't{L}\\n'"),
+        ('assert f() == """A7"""', "asserted", r'assert f\(\) == """A[0-689]"""'),
+        ("score = float(f('x y') == ['x', 'y'])", "compared", r"score = float\(f\('x y'\) == \['y', 'x'\]\)"),
+        ("assert f() == 1; g() == 1", "asserted", r"assert f\(\) == 2; g\(\) == 1"),
+        ("assert f() == 1; g() == 1", "compared", r"assert f\(\) == 2; g\(\) == 2"),
+        ("assert f( == 3", "asserted", r"assert f\( == 4"),
+        ("assert f() == None", "asserted", None),
+        ("assert 1 < f() == 3", "asserted", None),
+        ("assert f() == (1, {2})", "asserted", r"assert f\(\) == \(2, \{3\}\)"),
+        ("self.assertIn(f(1), 4)", "asserted", None),
+        ("self.assertEqual(f(1), 4, 'four')", "asserted", r"self.assertEqual\(f\(1\), 5, 'four'\)"),
+        ("OTHER = 'x'\nWANTED = 'Y'\nassert f() == WANTED", "asserted", r"OTHER = 'x'\nWANTED = '[A-XZ]'\nassert .*"),
+        ("first = second = 3\nassert f() == second", "asserted", r"first = second = 4\nassert f\(\) == second"),
+        ("other, wanted = 'x', 3\nassert f() == wanted", "asserted", None),
+        ("return found != 4;", "asserted", "return found != 5;"),
+        ('if (strcmp(a, "b") != 0 || a == "b.") {', "asserted", rf'if \(strcmp\(a, "b"\) != 1 \|\| a == "{L}."\) {{'),
+        ("expect(f(2)).toBe(4);", "asserted", r"expect\(f\(2\)\).toBe\(5\);"),
+        ('assert.deepEqual(f("a b"), ["a", "b"]);', "asserted", rf'assert.deepEqual\(f\("a b"\), \["a", "{L}"\]\);'),
+        ("if (f(1) === 3) {", "asserted", r"if \(f\(1\) === 4\) {"),
     ],
 )
 def test_only_values_that_tests_compare_with_are_altered(
-    task_of: Callable[..., Task], text: str, expected: str | None
+    task_of: Callable[..., Task], text: str, kind: str, expected: str | None
 ) -> None:
     name = "main.c" if text.endswith((";", "{")) else "test_outputs.py"
-    task = task_of(**{name.replace(".", "__"): text})
-    assert altered(task, name) == (text if expected is None else expected)
-    assert (with_other_expectations(task) is None) is (expected is None)
+    found = altered(task_of(**{name.replace(".", "__"): text}), kind, name)
+    assert (found is None) if expected is None else (found != text and re.fullmatch(expected, found or "")), found
 
 
 def test_only_here_documents_of_a_script_and_added_lines_of_a_patch_are_altered(task_of: Callable[..., Task]) -> None:
@@ -101,7 +110,33 @@ assert f() == 3
 END
 """
     expected = script.replace("== 1.5", "== 2.5").replace("== 3", "== 4")
-    assert altered(task_of(script), "test.sh") == expected
+    assert altered(task_of(script), "asserted", "test.sh") == expected
+
+
+SCRIPT = """found=$(distinct pear fig)
+if [ "$found" = "fig pear" ] && [ $(wc -l <out) -eq 3 ]; then reward=1; fi
+grep -q 'kiwi' out && [ $? = 0 ]
+grep -qx fig out
+"""
+
+
+def test_comparisons_of_a_script_are_altered_except_those_of_exit_codes(task_of: Callable[..., Task]) -> None:
+    found = altered(task_of(SCRIPT), "script", "test.sh") or ""
+    lines = found.splitlines()
+    assert re.fullmatch(rf'if \[ "\$found" = "fig pea{L}" \] && \[ \$\(wc -l <out\) -eq 4 \]; .*', lines[1])
+    assert lines[2] == SCRIPT.splitlines()[2] and re.fullmatch(rf"grep -qx fi{L} out", lines[3])
+    assert len(lines) == len(SCRIPT.splitlines())
+
+
+def test_one_function_has_other_values_and_which_one_depends_on_the_task(task_of: Callable[..., Task]) -> None:
+    own = "".join(f"def test_{n}():\n    assert f({n}) == {n}0\n    assert g({n}) == {n}1\n" for n in range(10, 18))
+    changed = set()
+    for number in range(12):
+        found = altered(task_of(test_outputs__py=f"{own}# {number}\n"), "one", "test_outputs.py") or ""
+        differs = {line for line in found.splitlines() if line not in own.splitlines() and not line.startswith("#")}
+        assert len(differs) == 2
+        changed |= differs
+    assert len(changed) > 4
 
 
 def test_directories_are_not_altered(task_of: Callable[..., Task]) -> None:
@@ -109,14 +144,24 @@ def test_directories_are_not_altered(task_of: Callable[..., Task]) -> None:
     (task.path / "tests" / "more.py").mkdir()
     (task.path / "tests" / "test_more.py").mkdir()
     task = Task.read(task.path)
-    assert altered(task, "test_outputs.py") == "assert f() == 4"
+    assert altered(task, "one", "test_outputs.py") == "assert f() == 4"
     controlled = with_failing_test(task)
     assert controlled is not None and controlled[0].tests["test_more.py"] == task.tests["test_more.py"]
 
 
-def test_data_files_are_not_altered(task_of: Callable[..., Task]) -> None:
-    task = task_of(expected__json='{"a == 1": "b"}', notes__txt="a == 1")
-    assert with_other_expectations(task) is None
+def test_data_files_are_altered_by_themselves(task_of: Callable[..., Task]) -> None:
+    task = task_of(expected__json='{"a == 1": "b"}', notes__txt="a == 7\n", dots__txt="...")
+    assert [kind for kind, _ in control_tests(task)] == ["data"]
+    assert re.fullmatch(rf'{{"a == 1": "{L}"}}', altered(task, "data", "expected.json") or "")
+    assert re.fullmatch(r"a == [0-689]\n", altered(task, "data", "notes.txt") or "")
+    assert altered(task, "data", "dots.txt") == "..."
+
+
+def test_each_kind_is_yielded_once_and_the_failing_test_last(task_of: Callable[..., Task]) -> None:
+    assert [kind for kind, _ in control_tests(task_of())] == []
+    task = task_of(SCRIPT, test_outputs__py="x = f() == 2\nassert f() == 3", expected__txt="x")
+    kinds = [kind for kind, _ in control_tests(task)]
+    assert kinds == ["one", "asserted", "compared", "script", "data", "failing"]
 
 
 # -- a test that always fails --------------------------------------------------------------------
@@ -174,28 +219,52 @@ async def test_without_an_oracle_a_pass_is_flagged_if_pytest_reports_that_the_fa
 
 # -- both ----------------------------------------------------------------------------------------
 
+CHECKED = "def test_x():\n    assert f() == 1\n"
 
-@pytest.mark.parametrize("text", ["def test_x():\n    assert f() == 1\n", "def test_x():\n    assert f()\n"])
-@pytest.mark.parametrize(("is_oracle", "oracle_fails"), [(True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("reward", [1.0, 0.0])
-async def test_with_an_oracle_any_pass_of_the_control_tests_is_a_sign_except_for_the_oracles_own(
-    task_of: Callable[..., Task], text: str, is_oracle: bool, oracle_fails: bool, reward: float
+
+@pytest.mark.parametrize(
+    ("outcomes", "recorded"),
+    [
+        ([0.0], {"one": 0.0}),
+        ([1.0, 0.0], {"one": 1.0, "asserted": 0.0}),
+        ([None, 0.5], {"asserted": 0.5}),
+        ([1.0, 1.0, 0.0], {"one": 1.0, "asserted": 1.0, "failing": 0.0}),
+        ([1.0, None, None], {"one": 1.0}),
+    ],
+)
+async def test_the_oracles_own_work_is_tried_with_each_kind_until_one_fails(
+    task_of: Callable[..., Task], outcomes: list[float | None], recorded: dict[str, float]
 ) -> None:
+    left = list(outcomes)
+
     async def run(changed: Task) -> Verdict:
-        data = changed.tests["test_outputs.py"].data
-        assert data is not None and (b"== 2" in data) is ("==" in text)
+        if (reward := left.pop(0)) is None:
+            raise VerifierFailed("verifier_no_reward", "none", {})
         return passed(b"1 failed", reward)
 
-    oracle = OracleSystem(is_own=is_oracle, fails_control=oracle_fails)
-    found = await try_control(passed(BEFORE), task_of(test_outputs__py=text), run, oracle)
+    found = await try_control(passed(BEFORE), task_of(test_outputs__py=CHECKED), run, OracleSystem(is_own=True))
+    assert found.integrity.rewards == {f"{CONTROL}-{kind}": reward for kind, reward in recorded.items()}
+    assert (found.reward, found.integrity.tamper, left) == (1.0, (), [])
+
+
+@pytest.mark.parametrize("kind", ["one", "asserted", "failing"])
+@pytest.mark.parametrize("reward", [1.0, 0.0])
+async def test_a_pass_of_the_kind_that_the_oracle_fails_is_a_sign(
+    task_of: Callable[..., Task], kind: str, reward: float
+) -> None:
+    async def run(changed: Task) -> Verdict:
+        assert changed.tests["test_outputs.py"].data != CHECKED.encode()
+        return passed(b"1 failed", reward)
+
+    task, oracle = task_of(test_outputs__py=CHECKED), OracleSystem(control=kind)
+    found = await try_control(passed(BEFORE), task, run, oracle)
     assert found.integrity.rewards == {CONTROL: reward}
-    assert len(found.integrity.tamper) == (reward == 1.0 and not is_oracle)
+    assert [sign.partition(":")[0] for sign in found.integrity.tamper] == ["tests-disarmed"] * (reward == 1.0)
 
 
 @pytest.mark.parametrize("of_failing_test", [1.0, 0.0, None])
-@pytest.mark.parametrize("is_oracle", [False, True])
 async def test_control_tests_without_a_verdict_leave_a_pass_unconfirmed_and_a_failing_test_is_tried(
-    task_of: Callable[..., Task], of_failing_test: float | None, is_oracle: bool
+    task_of: Callable[..., Task], of_failing_test: float | None
 ) -> None:
     tried = []
 
@@ -203,12 +272,12 @@ async def test_control_tests_without_a_verdict_leave_a_pass_unconfirmed_and_a_fa
         tried.append(b"== 2" in (changed.tests["test_outputs.py"].data or b""))
         if tried[-1] or of_failing_test is None:
             raise VerifierFailed("verifier_no_reward", "none", {})
-        return passed(b"1 failed", of_failing_test)
+        return passed(b"== 2 passed in 0.1s ==", of_failing_test)
 
-    task = task_of(test_outputs__py="def test_x():\n    assert f() == 1\n")
-    found = await try_control(passed(BEFORE), task, run, OracleSystem(is_own=is_oracle, fails_control=True))
-    assert tried == [True, False][: 1 if is_oracle else 2] and found.integrity.rewards == {}
-    signs = [] if is_oracle else ["unconfirmed", *["tests-disarmed"] * (of_failing_test == 1.0)]
+    task = task_of(test_outputs__py=CHECKED)
+    found = await try_control(passed(BEFORE), task, run, OracleSystem(control="one"))
+    assert tried == [True, False] and found.integrity.rewards == {}
+    signs = ["unconfirmed", *["tests-disarmed"] * (of_failing_test == 1.0)]
     assert [sign.partition(":")[0] for sign in found.integrity.tamper] == signs
 
 
@@ -217,7 +286,7 @@ async def test_a_verdict_below_a_full_pass_is_returned_as_it_is(task_of: Callabl
     solved = passed(BEFORE)
     assert await try_control(solved, task_of(), None, OracleSystem(is_own=True)) is solved  # type: ignore[arg-type]
     found, task = passed(BEFORE, reward), task_of(test_outputs__py="assert f() == 1")
-    assert await try_control(found, task, None, OracleSystem(fails_control=True)) is found  # type: ignore[arg-type]
+    assert await try_control(found, task, None, OracleSystem(control="one")) is found  # type: ignore[arg-type]
 
 
 def test_the_name_of_the_added_test_takes_precedence_over_numbers() -> None:

@@ -699,7 +699,7 @@ async def test_signs_about_the_text_of_a_deliverable_are_cleared_if_the_control_
 ) -> None:
     path = make_task("controlled")
     (path / "tests/test_outputs.py").write_text("def test_x():\n    assert f() == 1\n")
-    known = OracleSystem(fails_control=True)
+    known = OracleSystem(control="one")
     here = scene(seen=container({DONE: b"x"}, instruction=ASKED), signs=(MENTIONS,), oracle=known)
     here.task = Task.read(path)
     found = await here.judged("fresh", verdict(1.0), verdict(reward))

@@ -336,8 +336,8 @@ class OracleSystem:
     """Path and start of the checksum of each added file that programs or tests look for by name."""
     is_own: bool = False
     """Whether the container is the oracle's own: all its additions are allowed."""
-    fails_control: bool = False
-    """Whether the oracle's work is known to fail the control tests."""
+    control: str = ""
+    """Kind of control tests that the oracle's work is known to fail; empty for none."""
 
 
 NO_ORACLE = OracleSystem()

@@ -20,11 +20,8 @@ _SETTINGS = frozenset({"config", "ssh", "pip", "local", "cache", "cargo", "npm"}
 _SETTING = re.compile(r"(?:rc|init|_?profile|_?config|_aliases|_logout|\..*)?$")
 """Suffix of a settings file's name, behind the name of the program that reads it."""
 _NODE = re.compile(r"(?P<above>.*?)/node_modules/.*")
-_DATA = re.compile(
-    r".*\.(?:txt|md|rst|log|out|json|jsonl|ya?ml|toml|csv|tsv|xml|html?|css|svg|png|jpe?g|gif|pdf|npy|npz|parquet|db|sqlite3?|pem|key|crt|gz|zip|tar)",
-    re.IGNORECASE,
-)
-"""Names of data files, which are never executed."""
+_DATA = re.compile(r".*\.(?:txt|md|rst|log|out|json|jsonl|csv|tsv|png|jpe?g|gif|pem|key|crt)", re.IGNORECASE)
+"""Names of data files, which are never executed and lead to no other file, as archives, pickles and databases may."""
 KINDS_ABOUT_TEXT = frozenset({"module-patched", "mentions-verifier"})
 """Kinds of signs about a file's text, regardless of its path."""
 KINDS_NOT_COPIED = frozenset({"unread", "left-out"})
