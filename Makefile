@@ -58,10 +58,10 @@ browser:
 
 # What starts containers without an engine: most tests that need some container take theirs there, at half the cost.
 without-engine:
-	@{ command -v skopeo && command -v umoci && command -v buildah; } >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
-		echo "without-engine: installing skopeo, umoci and buildah" && apt-get update -qq && \
-		apt-get install -y -qq --no-install-recommends skopeo umoci buildah >/dev/null; } || \
-		echo "without-engine: no skopeo, umoci and buildah, so all containers of the tests are Docker's" >&2
+	@{ command -v skopeo && command -v umoci && command -v buildah && command -v slirp4netns; } >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		echo "without-engine: installing skopeo, umoci, buildah and slirp4netns" && apt-get update -qq && \
+		apt-get install -y -qq --no-install-recommends skopeo umoci buildah slirp4netns >/dev/null; } || \
+		echo "without-engine: no skopeo, umoci, buildah and slirp4netns, so all containers of the tests are Docker's" >&2
 
 # If setup has to start the engine, its data are in memory where there is plenty: containers live half as long there.
 test test-all: export TBENCH_DOCKERD_ROOT ?= $(shell test "$$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)" -gt 16000000 2>/dev/null && echo /dev/shm/tbench-docker)

@@ -217,7 +217,9 @@ def make_backend(request: pytest.FixtureRequest) -> MakeBackend:
     In `make test` that is the one without an engine, where its programs are there: a container costs half as much. In
     `make test-all`, and where slow tests are not left out, it is Docker.
     """
-    if "not slow" in request.config.option.markexpr and not missing_programs("runc", "skopeo", "umoci", "buildah"):
+    if "not slow" in request.config.option.markexpr and not missing_programs(
+        "runc", "skopeo", "umoci", "buildah", "slirp4netns"
+    ):
         return lambda settings: OciBackend(Store.at("oci:"), settings)
     engine, _ = request.getfixturevalue("engine"), request.getfixturevalue("tools_volume")
     return lambda settings: DockerBackend(engine, settings)

@@ -240,8 +240,14 @@ class OciContainer(BaseContainer[SandboxRecipe]):
             )  # fmt: skip
 
         with tempfile.TemporaryFile() as sink:
-            ended = await read(sink)
-            if ended.exit_code and self._place.has_limits:
+            try:
+                ended = await read(sink)
+                is_read = ended.exit_code == 0 or ended.timed_out or not self._place.has_limits
+            except TrialError as error:
+                if error.type != "sandbox_failed" or not self._place.has_limits:
+                    raise
+                is_read = False
+            if not is_read:
                 # Perhaps no process could be started.
                 sink.seek(0)
                 sink.truncate()
