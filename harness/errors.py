@@ -29,7 +29,7 @@ class EndpointError(HarnessError):
 
 
 class EndpointUnavailable(EndpointError):
-    """The endpoint could not be reached or kept failing until the retry budget was spent, or was away for too long."""
+    """The endpoint could not be reached or kept failing until the retry budget was spent, or was down for too long."""
 
 
 class ReplyTimeout(EndpointError):

@@ -119,7 +119,7 @@ class History:
 
     @property
     def counts(self) -> HistoryCounts:
-        """What `restore` needs besides the messages."""
+        """The counts that `restore` needs besides the messages."""
         last = self._last
         return HistoryCounts(
             counted_bytes=self._counted_bytes,

@@ -1,4 +1,4 @@
-"""The benchmark side: tasks, sandboxes, verification, runs, results. `docs/python.md` documents the public names."""
+"""Benchmarks: tasks, sandboxes, verification, runs and results. `docs/python.md` documents the public names."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _MODULES = {
     "read_tasks": "tbench.datasets.read_tasks",
     "summarise": "tbench.api.stored_runs",
 }
-"""Module by public name. They are imported on first use, so that the command line starts fast."""
+"""Modules by public name, imported on first use, so that the command line starts fast."""
 
 
 def __getattr__(name: str) -> Any:

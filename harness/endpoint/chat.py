@@ -750,7 +750,7 @@ def _advice(status: int, words: str, refusal: Refusal, size: int) -> str:
 
 def _no_answer(timeout_sec: float, *, lost: bool) -> TransientError:
     if lost:
-        return TransientError("the server was away for a while, and the request is lost", lost=True)
+        return TransientError("the server was down for a while, and the request is lost", lost=True)
     return TransientError(f"no answer within {timeout_sec:.4g} s", over_time=True)
 
 

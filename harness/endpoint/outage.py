@@ -1,7 +1,7 @@
 """Outages of the endpoint: detected once for all requests of a model, which then wait for its return.
 
-A failed request may be the request's own fault. If a probe fails as well, the endpoint is away. From then on a single
-task probes it, and no request's retry budget is spent, until the endpoint is back or has been away for too long.
+A failed request may be the request's own fault. If a probe fails as well, the endpoint is down. From then on a single
+task probes it, and no request's retry budget is spent, until the endpoint is back or has been down for too long.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EndpointState = Literal["away", "back", "given_up"]
 
 
 class OutagePolicy(Frozen):
-    """Policy for waiting for an endpoint that is away. All times in seconds."""
+    """Policy for waiting for an endpoint that is down. All times in seconds."""
 
     max_sec: float = Field(default=3600.0, ge=0)
     """Longest outage to wait for; also the longest total wait of one request. With 0, an outage is a failure like any
@@ -51,7 +51,7 @@ class OutagePolicy(Frozen):
 
 
 class OutageTooLongError(Exception):
-    """Raised if the endpoint was away for too long, or too often, for a request."""
+    """Raised if the endpoint was down for too long, or too often, for a request."""
 
 
 class PendingAttempt:
@@ -88,7 +88,7 @@ class Outage:
         return self._watch is not None and not self._watch.done()
 
     async def wait(self) -> None:
-        """Wait until the endpoint is back or given up; returns at once if it is not known to be away."""
+        """Wait until the endpoint is back or given up; returns at once if it is not known to be down."""
         await self.wait_for_end(None)
 
     async def wait_for_end(self, timeout_sec: float | None) -> bool:
@@ -129,7 +129,7 @@ class Outage:
         return bool(self._pending)
 
     async def check(self) -> None:
-        """Check whether the endpoint is away, without a failed request."""
+        """Check whether the endpoint is down, without a failed request."""
         await self.is_cause_of(TransientError("nothing heard"))
 
     def note_answer(self) -> None:
@@ -137,7 +137,7 @@ class Outage:
         self._answered.set()
 
     async def is_cause_of(self, failure: TransientError) -> bool:
-        """Whether an attempt failed because the endpoint is away; probes it, if unknown."""
+        """Whether an attempt failed because the endpoint is down; probes it, if unknown."""
         if self.policy.max_sec == 0 or failure.answered:
             return False
         if self.is_away:
@@ -202,7 +202,7 @@ class Outage:
 
     def _give_up(self, seconds: float, failure: TransientError) -> None:
         self.gave_up = (
-            f"the endpoint was away for {seconds:.0f} s, longer than --max-outage ({failure.reason.rstrip('.')})"
+            f"the endpoint was down for {seconds:.0f} s, longer than --max-outage ({failure.reason.rstrip('.')})"
         )
         self._report("given_up", f"away for {seconds:.0f} s, longer than --max-outage: given up")
 

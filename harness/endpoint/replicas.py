@@ -286,7 +286,7 @@ class Replicas:
             routed.tried.add(replica)
 
     async def _next(self, routed: _RoutedRequest, choose: Callable[[Sequence[Replica]], Replica]) -> Replica:
-        """Return the next server; waits if all remaining ones are away. Raises an EndpointError if none is left."""
+        """Return the next server; waits if all remaining ones are down. Raises an EndpointError if none is left."""
         while True:
             left = [each for each in self._replicas if each not in routed.tried and not each.is_excluded]
             if available := [each for each in left if not each.chat.outage.is_away]:

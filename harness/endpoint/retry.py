@@ -105,7 +105,7 @@ class OutageHandler(Protocol):
     """Handles outages for one request (harness.endpoint.outage). Both methods may raise an error to end the request."""
 
     async def wait_while_away(self) -> None:
-        """Wait while the endpoint is known to be away."""
+        """Wait while the endpoint is known to be down."""
 
     async def was_away(self, failure: TransientError) -> bool:
         """Whether an attempt failed because of an outage, whose end has then been waited for."""

@@ -19,7 +19,7 @@ from harness.trajectory import Reply, Usage
 # Limits of one server, learned from its refusals, and the reduction of requests to fit them.
 
 _MOST_LOWERINGS = 10
-"""Maximum number of retries of one query with less max_tokens; halving the default to the smallest takes eight."""
+"""Maximum number of retries of one query with a smaller max_tokens; halving the default to the smallest takes eight."""
 _MOST_GUESSES = 3
 """Maximum number of retries if the refusal does not say that it is about max_tokens."""
 _TOKENS_PER_BYTE = 0.25
@@ -31,7 +31,7 @@ _SPREAD = 4
 
 
 class TooManyTokensError(ContextLimitReached):
-    """A refusal for the size of prompt and reply, classified."""
+    """A classified refusal, because prompt and reply are too long."""
 
     def __init__(self, message: str, refusal: Refusal, sent_bytes: int, refused: RequestRefused) -> None:
         super().__init__(message, refusal.prompt_tokens)
@@ -72,7 +72,7 @@ class ServerLimits:
         """Record the length of an answered prompt and its reply, and the size of the request."""
         self.longest_tokens = max(self.longest_tokens, usage.prompt_tokens + usage.completion_tokens)
         self.longest_bytes = max(self.longest_bytes, sent_bytes)
-        # The refusal may have stated something else than the context, such as the room left by a prompt. Only the
+        # The refusal may have stated something other than the context, such as the room left by a prompt. Only the
         # request's size can show this, because counts above the context are discarded.
         if self.learned_tokens is not None and 2 * self.learned_tokens < sent_bytes * self.tokens_per_byte:
             self.learned_tokens = None
@@ -94,7 +94,7 @@ class ServerLimits:
         self.learned_tokens = stated
         self.say(
             f"accepts {stated:,} tokens of prompt and reply together, according to its refusal: replies are limited "
-            "accordingly (--context-tokens sets it)"
+            "accordingly (set it with --context-tokens)"
         )
 
     def learn_most(self, tokens: int, refused: int) -> None:
@@ -110,7 +110,7 @@ class ServerLimits:
             return
         self.most_tokens = tokens
         if self.context_tokens is None or tokens < self.context_tokens:  # else it follows from the context
-            self.say(f"refuses max_tokens {refused:,}, so {tokens:,} is used from now on (--max-tokens sets it)")
+            self.say(f"refuses max_tokens {refused:,}, so {tokens:,} is used from now on (set it with --max-tokens)")
 
 
 def _is_round(tokens: int) -> bool:
@@ -136,7 +136,7 @@ class MaxTokensReduction:
         refusal, before = error.refusal, self._last
         if refusal.is_sure:
             self._limits.learn_context(refusal)
-        # The same numbers for less max_tokens: they refer to the prompt alone.
+        # The same numbers for a smaller max_tokens: they refer to the prompt alone.
         is_same = before is not None and refusal.prompt_tokens is not None and refusal.words == before.words
         self._last, self._refused = refusal, self.max_tokens
         self._times += 1
@@ -191,7 +191,8 @@ LONGEST_SEC = 4 * 3600.0
 _MARGIN = 3.0
 """Factor by which a reply may be slower than nearly all before it: a server slows down as more trials begin."""
 _UNKNOWN_PACE, _FASTEST_PACE = 15.0, 50.0
-"""Assumed tokens per second and request: before enough replies, and at most, since replies may come from a cache."""
+"""Tokens per second of one request: the assumed pace until enough replies are known, and the fastest pace that is
+believed, since replies may come from a cache."""
 _ENOUGH, _LATEST = 16, 128
 _SHORTEST_TOKENS = 64
 """Length below which a reply's time is dominated by its prompt."""
@@ -274,7 +275,9 @@ class ReasoningPolicy:
             if asked is not None and asked.always:
                 return None
             if not self._may_send:
-                raise _with_advice(refused, "this server needs earlier reasoning: set --send-reasoning, no stripping")
+                raise _with_advice(
+                    refused, "this server needs earlier reasoning: set --send-reasoning on, and do not strip thinking"
+                )
             named = found[1] if found[1] == "reasoning_content" else (asked or ReasoningFormat()).field
             self.sent = ReasoningFormat(named, always=True)
             return f"needs the reasoning of earlier replies; it is sent from now on, as {named}"
@@ -303,7 +306,7 @@ _IDENTITY = {
 _FIRST_REPLIES = 50
 MOST_IN_A_ROW = 8
 """Number of consecutive replies with an unknown fingerprint that are too many for a fleet: with two equal servers,
-chance produces so many from one of them only once in 256."""
+chance produces this many from one of them only once in 256."""
 
 
 def listing_difference(before: ServedModel, now: ServedModel) -> str | None:
@@ -312,10 +315,10 @@ def listing_difference(before: ServedModel, now: ServedModel) -> str | None:
     Other names of the same weights (`--served-model-name`) do not count as a difference.
     """
     if before.root and now.root and before.root != now.root:
-        return f"{now.id} is now {now.root}, before it was {before.root}"
+        return f"{now.id} is now {now.root}; it was {before.root} before"
     lengths = before.context_tokens, now.context_tokens
     if all(lengths) and lengths[0] != lengths[1]:
-        return f"{now.id} now has a context of {lengths[1]:,} tokens, before it was {lengths[0]:,}"
+        return f"{now.id} now has a context of {lengths[1]:,} tokens; it was {lengths[0]:,} before"
     return None
 
 

@@ -71,7 +71,7 @@ class Terminal:
         self._step, self._action = 0, 0
         """Numbers of the present step and action."""
         self._left = Typed()
-        """What an earlier process has typed."""
+        """Keys that an earlier process has typed."""
         self._screen = ScreenReader()
         self._pane = PaneMonitor(self._screen, recording)
         self._link = Link(

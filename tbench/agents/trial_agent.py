@@ -101,7 +101,7 @@ class SaysWhyAnew(Protocol):
 
     @property
     def why_anew(self) -> str:
-        """Why it begins anew when its process was ended; empty if it can go on."""
+        """Why it starts again when its process was ended; empty if it can go on."""
 
 
 class NopAgent:

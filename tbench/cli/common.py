@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 Config = TypeVar("Config", bound="BaseModel")
 task_option = click.option("--task", "-t", multiple=True, help="Only tasks whose name matches this glob; repeatable.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 engines_option = click.option(
     "--engine",
     "engines",
@@ -62,7 +62,7 @@ def sandbox_config(given: Mapping[str, Any]) -> SandboxConfig:
 
 
 def read_selected_tasks(chosen: TasksConfig, earlier: RunDocument | None = None) -> TaskSet:
-    """Read the tasks that a configuration chooses, of the dataset version of `earlier` if that run is resumed.
+    """Read the tasks that a configuration chooses, in the dataset version of `earlier` if that run is resumed.
 
     Prints on stderr what is fetched. Raises UsageError.
     """
@@ -78,7 +78,7 @@ def read_selected_tasks(chosen: TasksConfig, earlier: RunDocument | None = None)
 
 
 def with_endpoint(given: GivenSettings[Config]) -> GivenSettings[Config]:
-    """Return the settings, with a model server of this machine if the agent needs an endpoint and has none."""
+    """Return the settings, with a model server on this machine if the agent needs an endpoint and has none."""
     from tbench.agents.setup import LOCAL_ENDPOINT
 
     every: list[Any] = [resolved.config for resolved in given.resolve_each()]

@@ -20,7 +20,7 @@ from tbench.text import plain
 
 
 class NoteTarget(NamedTuple):
-    """What a note is about: a trial, a task of a run or, when notes are listed, the whole run."""
+    """Subject of a note: a trial, a task of a run or, when notes are listed, the whole run."""
 
     run: StoredRun
     task: str | None = None

@@ -27,7 +27,7 @@ def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 
 def print_coloured(lines: Iterable[str]) -> None:
-    """Print lines with tbench's own colours; click removes them if the output shows none."""
+    """Print lines with tbench's own colours; click strips them if the output does not support colours."""
     for line in lines:
         click.echo(coloured_line(line))
 

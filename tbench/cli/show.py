@@ -298,7 +298,7 @@ def _explain(trial: StoredTrial, *, debugs: bool) -> None:
 
 
 def _wants_debugger() -> bool:
-    """Whether the user presses d; without a terminal nobody is asked."""
+    """Whether the user presses d; without a terminal, no one is asked."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     before = termios.tcgetattr(0)

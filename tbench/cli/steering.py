@@ -119,7 +119,9 @@ trial_argument = _target_argument(
 run_or_trial_argument = _target_argument(
     "WHERE", f"A run directory, or a trial as RUN/TASK/SEED. {_DEFAULT_RUN}", required=False
 )
-run_argument = _target_argument("RUN", f"A run directory. {_DEFAULT_RUN}", required=False)
+run_argument = _target_argument(
+    "RUN", f"A run directory, or RUN/TASK/SEED for one trial. {_DEFAULT_RUN}", required=False
+)
 
 
 def run_and_trial(where: str | None) -> tuple[Path, str | None]:

@@ -122,7 +122,7 @@ def convert(tasks: Path, output: Path | None) -> None:
     tasks = tasks.resolve()
     target = output or tasks.with_name(f"{tasks.name}-converted")
     if not is_unused(target):
-        raise UsageError(f"{target}: is not empty; name a new directory with --output (nothing is overwritten)")
+        raise UsageError(f"{target}: not empty; name a new directory with --output (nothing is overwritten)")
     problems = 0
     for path in found:
         try:

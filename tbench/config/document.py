@@ -18,7 +18,7 @@ from tbench.results import ImageOrigin, TrialResult, went_on_counts
 
 RUN_SCHEMA_VERSION = 3
 Purpose = Literal["score", "debug", "fork"]
-"""What a run is for: a score, debugging one trial, or forks of a trial. Only the first has a score."""
+"""Purpose of a run: a score, debugging one trial, or forks of a trial. Only the first has a score."""
 Status = Literal["running", "finished", "interrupted", "stopped", "failed"]
 
 

@@ -184,8 +184,8 @@ class EndpointConfig(SamplingSettings):
     max_outage_sec: Annotated[float, _NOT_MEASURED] = Field(default=3600.0, ge=0)
     """Seconds to pause the run while the endpoint is down. Then the run stops; 0 means no pause."""
     other_weights: Annotated[Literal["pause", "take"], _NOT_MEASURED] = "pause"
-    """What to do if the weights change under the same name. `pause` waits, as in an outage, until the original ones are
-    back; `take` goes on with the new ones."""
+    """Reaction to other weights under the same name. `pause` waits, as in an outage, until the original ones are back;
+    `take` continues with the new ones."""
 
 
 class ServerConfig(Frozen):
@@ -298,7 +298,7 @@ class SandboxConfig(Frozen):
     """Sandbox"""
 
     engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", daily=True, measured=False)] = ()
-    """Address of an engine, or oci: to run without one; repeatable. The default is
+    """Address of an engine, or 'oci:', which needs no engine; repeatable. The default is
     DOCKER_HOST, or else the first engine of this machine that answers. A trial goes to the machine with the most free
     CPUs and memory; if a machine is lost, its trials start again on another one."""
     ray: Annotated[str | None, Option(metavar="HOST:PORT", measured=False)] = None
@@ -336,7 +336,7 @@ class SandboxConfig(Frozen):
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()
     """Let tasks read this variable of tbench's environment; repeatable. All others are unset for tasks."""
     ignore_keys: Annotated[tuple[str, ...], Option(metavar="GLOB")] = ()
-    """Run tasks with unknown keys in task.toml that match this glob, without their effect; repeatable."""
+    """Ignore unknown keys in task.toml that match this glob, instead of rejecting the task; repeatable."""
     trust: bool = False
     """Let compose files access the engine's machine. That is its paths, devices and namespaces."""
     network_pool: Annotated[str, AfterValidator(_private_pool), Option(measured=False, metavar="CIDR")] = (
@@ -467,16 +467,16 @@ class ScheduleConfig(Frozen):
     """Start no further trial while the load per CPU is above this. It is the average over one minute."""
 
     go_on: GoOn = "exact"
-    """If the container of a cut trial is gone, its replies are followed again in a new one. If that differs, `exact`
-    begins anew, and `replay` goes on; `anew` always begins anew."""
+    """If the container of an interrupted trial is gone, its replies are replayed in a new one: `exact` starts again if
+    the replay differs, `replay` continues anyway. `anew` always starts again."""
     stop_after: Annotated[str | None, AfterValidator(validate_duration), Option(("--for",), metavar="TIME")] = None
-    """Stop after a time such as 8h; `tbench resume` goes on."""
+    """Stop after a time such as 8h; `tbench resume` continues the run."""
     stop_at: Annotated[str | None, AfterValidator(validate_time), Option(("--until",), metavar="HH:MM")] = None
     """Stop at a time of day."""
     count_differing: bool = False
     """Count trials whose replay differs."""
     keep_cut: Annotated[str, AfterValidator(validate_duration), Option(metavar="TIME")] = "24h"
-    """Keep the containers of cut trials so long; 0: not."""
+    """How long to keep the containers of interrupted trials; 0 removes them at once."""
 
     @model_validator(mode="after")
     def _retries_agree(self) -> ScheduleConfig:

@@ -312,7 +312,7 @@ def _contents(path: Path) -> Iterator[tuple[str, str]]:
 def require_new(directory: Path) -> None:
     """Check that the directory is new or empty. Raises UsageError."""
     if not is_unused(directory):
-        raise UsageError(f"{directory}: is not empty; name a new directory (nothing is overwritten)")
+        raise UsageError(f"{directory}: not empty; name a new directory (nothing is overwritten)")
 
 
 def copy_tasks(entry: CachedDataset, directory: Path) -> None:

@@ -13,7 +13,7 @@ _LACKING = {
     "buildah": "images cannot be built, only pulled",
     "slirp4netns": "trials with a network are refused",
 }
-"""What is lost without a program that not every run needs."""
+"""Consequences of a missing program that not every run needs."""
 _START_SEC = 600.0
 """Time limit of the first container: the tools may have to be built before it."""
 
@@ -39,7 +39,7 @@ async def findings(store: Store) -> list[Finding]:
         backend = OciBackend(store, SandboxSettings("doctor"))
         try:
             async with open_backend(backend):
-                told.append(backend)
+                opened.append(backend)
         except UsageError as error:
             return fail(str(error), "fix what the message names")
         described = backend.describe()
@@ -47,18 +47,18 @@ async def findings(store: Store) -> list[Finding]:
         return ok(f"{described['version']}, overlay, as {who}, in {store.root}")
 
     async def limits() -> CheckResult:
-        described = told[0].describe()
+        described = opened[0].describe()
         words, version = describe_limits(described["limits"]), described["cgroup_version"]
         if not words:
             return ok(f"cgroup v{version}: memory, swap, cpus and pids are limited")
         advice = "as root, or with cgroup v2 and controllers that systemd delegates to the user, they are in force"
         return warn(f"cgroup v{version}: {words}", advice)
 
-    told: list[OciBackend] = []
+    opened: list[OciBackend] = []
     found = [await examine(Check("programs", programs))]
     if found[0].status is CheckStatus.FAIL:
         return [*found, *skip_all(("containers", "limits"), "programs are missing")]
     found.append(await examine(Check("containers", start, _START_SEC)))
-    if not told:
+    if not opened:
         return [*found, *skip_all(("limits",), "no container starts")]
     return [*found, await examine(Check("limits", limits))]

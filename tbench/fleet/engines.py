@@ -237,7 +237,7 @@ def remove_on_machines_in_child(addresses: Sequence[str]) -> None:
 
 
 async def _remove_on(whose: str, address: str) -> None:
-    with contextlib.suppress(TbenchError):  # if the machine is away, the next run there removes them
+    with contextlib.suppress(TbenchError):  # if the machine is down, the next run there removes them
         named = await asyncio.to_thread(connect, EngineAddress.parse(address), 1)
         try:
             await remove_containers_of_owner(whose, named.engine)

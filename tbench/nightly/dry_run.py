@@ -53,7 +53,7 @@ def config_template(base_url: str | None = None, model: str | None = None) -> st
 
 
 def dry_run_lines(benchmark: Benchmark, name: str) -> Iterator[str]:
-    """Yield lines on the night that would be started or continued now. Raises UsageError."""
+    """Yield lines that describe the night that would be started or continued now. Raises UsageError."""
     nights = Nights(Path(benchmark.config.nightly.directory))
     exists = nights.read(name) is not None
     record, earlier = plan_night(benchmark, nights, name)

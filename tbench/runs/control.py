@@ -85,7 +85,7 @@ class RewindPoint:
     goes_on: bool = False
     """Whether the trial goes on after a cut, so that it still counts."""
     is_exact: bool = False
-    """Whether the trial begins anew if the replay differs."""
+    """Whether the trial starts again if the replay differs."""
     hold_at: HoldPoint | None = "reply"
     """Point at which the trial waits after the replay. Unless that is at a reply, differences are also logged."""
 
@@ -201,7 +201,7 @@ class TrialControl:
         if self.debugger is not None:
             await self.debugger.before_query(now, earlier)
             if self.differs and self.rewind_point is not None and self.rewind_point.is_exact:
-                why = f"the replay in a new one differs at {self.differs}; it begins anew (--go-on replay goes on)"
+                why = f"the replay in a new one differs at {self.differs}; it starts again (--go-on replay goes on)"
                 raise TrialError("sandbox_lost", f"its container is gone, and {why}")
         messages, self.messages = self.messages, []
         now.messages = tuple(each for each in messages if isinstance(each, str))

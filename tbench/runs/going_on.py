@@ -1,4 +1,4 @@
-"""Goes on with trials that were cut: what is left of each, and why a trial begins anew instead."""
+"""Goes on with trials that were cut: what is left of each, and why a trial starts again instead."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tbench.tasks.task import Task
 from tbench.text import names_text
 
 INHERITED = "the conversation that its next step continues is in memory"
-"""Why a trial of a task with several steps begins anew if a verifier is cut."""
+"""Why a trial of a task with several steps starts again if a verifier is cut."""
 
 
 def why_anew(task: Task | None, agent: TrialAgent, phase: Literal["agent", "verifier"], ended: int = 0) -> str:
-    """Return why a trial begins anew after a cut; empty if it can go on. `ended` is the number of earlier steps."""
+    """Return why a trial starts again after a cut; empty if it can go on. `ended` is the number of earlier steps."""
     if task is None:
         return "its task cannot be read"
     if phase == "verifier":
@@ -48,12 +48,12 @@ def why_anew(task: Task | None, agent: TrialAgent, phase: Literal["agent", "veri
 
 
 def anew_note(tasks: Sequence[Task], agent: TrialAgent) -> str:
-    """Return a note about trials that would begin anew after a planned stop; empty if there are none."""
+    """Return a note about trials that would start again after a planned stop; empty if there are none."""
     found = {task.name: why for task in tasks if (why := why_anew(task, agent, "agent"))}
     if not found:
         return ""
     whose = "all trials" if len(found) == len(tasks) else f"trials of {names_text(found)}"
-    return f"after the planned stop, {whose} will begin anew: {'; '.join(sorted(set(found.values())))}"
+    return f"after the planned stop, {whose} will start again: {'; '.join(sorted(set(found.values())))}"
 
 
 def go_on(
@@ -87,7 +87,7 @@ def _with_cut(
         assert plan.task is not None
         return replace(plan, attempt=note.attempt, cut=_read_cut(run, note, plan.task, ended))
     except (OSError, ValueError, UsageError) as error:
-        say(f"{note.task}/{note.seed} begins anew: {error}")
+        say(f"{note.task}/{note.seed} starts again: {error}")
         forget(run, plan.trial)
         return plan
 

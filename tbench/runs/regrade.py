@@ -1,7 +1,7 @@
 """Verifies stored trials again: in a kept container, in one from a snapshot, or in a separate container.
 
-A task with several steps needs separate containers for all verifiers: nothing else is left of what the earlier ones
-judged.
+A task with several steps needs separate containers for all verifiers: the containers that the earlier verifiers judged
+no longer exist.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def regrade(
     """Verify the kept trials of a run again, one after the other; each verdict is stored at once.
 
     `patterns` (globs of task names) and `seed` select trials. `machines` returns the backend of a machine by name, for
-    runs over several. Raises UsageError before anything is changed.
+    runs on several machines. Raises UsageError before anything is changed.
     """
     stored = read_run(run_dir)
     document = stored.document
@@ -202,7 +202,7 @@ async def _verify_separately(backend: Backend, store: RunStore, kept: Kept, envi
 
 
 async def _verify_steps(backend: Backend, store: RunStore, kept: Kept, task: Task) -> Regraded:
-    """Verify the handover of each step again. Which steps were begun stays as it was, whatever they earn now."""
+    """Verify the handover of each step again. New rewards do not change which steps count as begun."""
     result, judged = kept.result, dict[str, VerifierOutcome]()
     environments = {view.step_name: verifier_environment(view) for view in task.steps}
     begun = {
@@ -244,7 +244,7 @@ def _image(backend: Backend, environment: Environment) -> dict[str, Any]:
 
 
 async def _await_verdict(judging: Awaitable[Verdict], kept: Kept, task: Task) -> VerifierOutcome:
-    """Return a verifier's outcome, settled against the calibration. Raises TrialError if it could not run."""
+    """Return a verifier's outcome, checked against the calibration. Raises TrialError if it could not run."""
     try:
         return compare_pass(await judging, kept.oracle, task)
     except VerifierFailed as failure:

@@ -286,7 +286,7 @@ class Run:
         return next((each for each in machines if each.name == cut.note.machine and each.is_up), otherwise)
 
     async def _find_cut(self, plan: TrialPlan, cut: Cut, machine: RunMachine) -> tuple[TrialPlan, Sandbox | None]:
-        """Find the sandbox of a trial that was cut, or else prepare its replay, or let it begin anew."""
+        """Find the sandbox of a trial that was cut, or else prepare its replay, or let it start again."""
         from tbench.runs.going_on import find_sandbox, replay_of
 
         name = f"{plan.task_name}/{plan.seed}"
@@ -305,7 +305,7 @@ class Run:
             self._events.emit(Note(text=f"{name}: {why}; its {replay.step - 1} steps are followed again in a new one"))
             return plan, None
         except UsageError as error:
-            self._events.emit(Note(text=f"{name} begins anew: {why}, and {error}"))
+            self._events.emit(Note(text=f"{name} starts again: {why}, and {error}"))
             forget(self._store.path, plan.trial)
             return replace(plan, cut=None), None
 

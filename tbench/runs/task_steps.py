@@ -91,7 +91,7 @@ class TrialPart:
 
     @property
     def ended(self) -> EndedPart:
-        """What another process needs of this part, which has a verdict."""
+        """The facts about this part, which has a verdict, that another process needs."""
         verdict = self.verdict
         assert isinstance(verdict, Verdict)
         return EndedPart(

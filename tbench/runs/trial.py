@@ -305,14 +305,14 @@ class Trial:
         self._control.on_touch = lambda: self._write_note(note.model_copy(update={"human_touched": True}))
 
     def _unnote(self) -> None:
-        """Let the note protect the sandbox only while this process lives: after a cut, the trial begins anew."""
+        """Let the note protect the sandbox only while this process lives: after a cut, the trial starts again."""
         self._control.on_touch, self._control.can_go_on = lambda: None, False
         if self._noted is not None:
             with contextlib.suppress(OSError):
                 self._noted.model_copy(update={"keep_sec": 0.0}).write(self._store.path)
 
     def _write_note(self, note: UnderWay) -> None:
-        with contextlib.suppress(OSError):  # then the trial begins anew after a cut
+        with contextlib.suppress(OSError):  # then the trial starts again after a cut
             note.write(self._store.path)
             self._noted, self._control.can_go_on = note, True
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cut:
-    """What is left of a trial that was cut."""
+    """The remains of a trial that was interrupted."""
 
     note: UnderWay
     cut_at: float
@@ -73,7 +73,7 @@ class TrialPlan:
     attempt: int = 1
     """Number of the next attempt: above 1 if earlier ones were cut short or had an error."""
     cut: Cut | None = None
-    """What is left of the attempt, if another process has begun it."""
+    """The remains of the attempt, if another process has begun it."""
 
 
 def phase_event(plan: TrialPlan, phase: Phase) -> TrialPhase:

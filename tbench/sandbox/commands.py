@@ -125,7 +125,7 @@ class Commands(ABC):
         deadline_sec: float = EXEC_SEC,
         outage_sec: float | None = None,
     ) -> OutputStream:
-        """Start a command and return its stream; waits up to `outage_sec` for an engine that is away.
+        """Start a command and return its stream; waits up to `outage_sec` for an engine that is down.
 
         Raises TrialError (sandbox_lost, sandbox_failed, engine_unreachable).
         """

@@ -1,4 +1,4 @@
-"""What sandboxes of every container engine have in common: variables, users and paths of the commands in them."""
+"""The part of a sandbox that is the same for every container engine: variables, users and paths of its commands."""
 
 from __future__ import annotations
 

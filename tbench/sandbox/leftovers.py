@@ -84,7 +84,7 @@ class Reaped(NamedTuple):
     """Outcome of the search for leftovers at the start of a run."""
 
     lines: list[str]
-    """What was removed, and what could not be removed."""
+    """Lines about removed things, and about those that could not be removed."""
     kept_mb: float = 0.0
     """Memory of the sandboxes that stay because the trials of other runs were cut."""
 

@@ -60,7 +60,7 @@ class Cost(Frozen):
     """GPUs x `busy_sec`."""
     gpu_sec_per_solved: float | None
     unknown: tuple[str, ...] = ()
-    """What is not counted because it is unknown; with any, the figures are lower bounds."""
+    """Costs that are not counted because they are unknown; with any, the figures are lower bounds."""
     uncached: int = 0
     """Attempts whose cached tokens are unknown, so that they have the full price."""
 

@@ -243,7 +243,7 @@ class Pressure(Frozen):
             )
             if count
         ]
-        return f"{' and '.join(happened)} happened under pressure: {', '.join(signs)}"
+        return f"{' and '.join(happened)} ran on an overloaded machine: {', '.join(signs)}"
 
 
 def count_pressure(results: Iterable[FinalResult]) -> Pressure | None:

@@ -125,7 +125,7 @@ def score_scored_only(table: RewardTable) -> float | None:
 
 
 def per_seed_scores_scored_only(table: RewardTable) -> tuple[float, ...]:
-    """Estimate the score of each seed from its verdicts only: m + mean over its t of (r[t,s] - p_t).
+    """Estimate the score of each seed from its verdicts only: m + mean of (r[t,s] - p_t) over its tasks t.
 
     m is `score_scored_only`, p_t the mean over task t's verdicts. Without the p_t, a seed that lacks the hard tasks
     would look better than the others. Tasks with a single verdict carry no information about seeds and are left out,

@@ -82,7 +82,7 @@ class ShardTrials(NamedTuple):
 
 
 class KnownAboutRun(NamedTuple):
-    """What is known about a run besides its results."""
+    """Facts about a run besides its results."""
 
     overrides: Sequence[str] = ()
     lacking_limits: Sequence[str] = ()

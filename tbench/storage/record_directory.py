@@ -154,7 +154,7 @@ class Layout:
         """Check that the directory is new. Raises UsageError."""
         if not self.is_new(path):
             raise UsageError(
-                f"{path}: is not empty; name a new directory with --output (nothing is overwritten), "
+                f"{path}: not empty; name a new directory with --output (nothing is overwritten), "
                 f"or go on with the {self.noun} in it with --resume"
             )
 
@@ -265,7 +265,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     If the block fails, it is removed. Raises UsageError if `target` is not empty or cannot be written.
     """
     if not is_unused(target):
-        raise UsageError(f"{target}: is not empty; name a new directory with --output (nothing is overwritten)")
+        raise UsageError(f"{target}: not empty; name a new directory with --output (nothing is overwritten)")
     temporary = target.with_name(f".{target.name[:100]}.writing-{os.getpid()}")
     try:
         with writable(target):

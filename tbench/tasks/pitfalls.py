@@ -1,4 +1,4 @@
-"""Checks of a task's files for faults that are cheap to find and seldom wrong. Nothing is started."""
+"""Cheap checks of a task's files that are seldom wrong. Nothing is started."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def secrets_sent(texts: TaskTexts) -> Iterator[Hint]:
 
 
 def unpinned_bases(texts: TaskTexts) -> Iterator[Hint]:
-    """Yield base images without a version, which are other images at another time."""
+    """Yield base images without a version, which can become different images later."""
     dockerfile, stages = _HEREDOC.sub("\n", texts.environment.get("Dockerfile", "")), {"scratch"}
     for image, stage in _STAGE_NAME.findall(dockerfile):
         name = image.rpartition("/")[2]
@@ -229,7 +229,7 @@ def _writes_one(line: str) -> bool:
 
 
 def _passes_why(test: ast.FunctionDef) -> str:
-    """Return why a test function passes on nothing; empty if no reason is seen."""
+    """Return why a test function passes even if the agent did nothing; empty if no reason is seen."""
     body = [node for node in test.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
     nodes = [node for statement in body for node in ast.walk(statement)]
     checks = [node for node in nodes if isinstance(node, ast.Assert | ast.Raise)]
@@ -291,7 +291,7 @@ def wrong_limits(texts: TaskTexts) -> Iterator[Hint]:
 
 
 def relative_results(texts: TaskTexts) -> Iterator[Hint]:
-    """Yield files that the agent is asked to write without a word on the directory."""
+    """Yield files that the instruction asks for without naming a directory."""
     if _PLACE.search(texts.instruction):
         return
     for name in dict.fromkeys(_RELATIVE.findall(texts.instruction)):
@@ -317,7 +317,7 @@ def not_handed_over(texts: TaskTexts) -> Iterator[Hint]:
     ]
     if lost:
         where, path, line = lost[0]
-        more = f", nor {len(lost) - 1} other paths" if len(lost) > 1 else ""
+        more = f" or {len(lost) - 1} other paths" if len(lost) > 1 else ""
         yield Hint(where, f"line {line}: no artifact hands {path} over to the verifier{more}", "not handed over")
 
 

@@ -305,7 +305,7 @@ def _other_character(character: bytes, text: bytes) -> bytes:
 
 
 def _drawn(*words: str) -> str:
-    """Return a number in hexadecimal that nobody can foretell who does not know the words."""
+    """Return a hexadecimal number that cannot be foretold without the words."""
     return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()
 
 

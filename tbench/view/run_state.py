@@ -105,7 +105,7 @@ class WatchedRun:
         self.events = 0
         """Number of events read."""
         self.endpoint = ""
-        """Last message about the endpoint going away or coming back; empty if it never was away."""
+        """Last message about the endpoint going away or coming back; empty if it never was down."""
         self.is_away = False
         self._journal = JournalTail(stored.path / JOURNAL_NAME)
         self._ended: dict[str, EndedTrial] = {}

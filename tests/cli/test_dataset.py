@@ -79,7 +79,7 @@ def test_pull_prints_the_directory_and_copies_it_with_files_that_can_be_written(
     assert tbench("dataset", "pull", "made-up", "--output", "copy")[0] == 0
     assert sorted(path.name for path in Path("copy").iterdir()) == ["alpha", "beta"]
     assert stat.S_IMODE(Path("copy/alpha/task.toml").stat().st_mode) == 0o644
-    assert "copy: is not empty; name a new directory" in fails("dataset", "pull", "made-up", "--output", "copy")
+    assert "copy: not empty; name a new directory" in fails("dataset", "pull", "made-up", "--output", "copy")
 
 
 def test_verify_ends_with_2_where_a_task_differs(mirror: Mirror) -> None:

@@ -162,7 +162,7 @@ def test_a_dataset_is_reported_with_its_digests_and_the_rules_that_would_be_brok
     [
         (("--base-url", "http://127.0.0.1:9/v1", "--retry-budget", "0"), "/v1/models: cannot connect"),
         ((), "no endpoint: give --base-url"),
-        (("-a", "oracle", "-o", "."), "is not empty; name a new directory with --output"),
+        (("-a", "oracle", "-o", "."), "not empty; name a new directory with --output"),
         (("-a", "oracle", "-t", "none"), "--task none: matches no task in "),
         (("-a", "oracle", "-o", "earlier", "--resume", "-t", "tidy-notes"), "cannot be resumed with another configura"),
     ],

@@ -139,7 +139,7 @@ def test_an_outage_that_is_too_long_stops_the_run_with_one_clear_line(begin: Beg
     demo.stop()
     assert run.end() == 4, run.said
     (line,) = [line for line in run.said.splitlines() if line.startswith("tbench: ")]
-    assert line.startswith(f"tbench: stopped: {url}: the endpoint was away for ")
+    assert line.startswith(f"tbench: stopped: {url}: the endpoint was down for ")
     assert "longer than --max-outage (cannot connect: Connection refused)" in line
     assert line.endswith(f"; resume with: tbench resume {run.directory}")
     assert run.config["status"] == "stopped"

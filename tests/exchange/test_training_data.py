@@ -295,7 +295,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("")
     done = export(store_run(tmp_path / "run", [StoredTrial(talk("u", "a"))]), "-o", tmp_path / "out")
-    assert "out: is not empty; name a new directory with --output (nothing is overwritten)" in str(done.exception)
+    assert "out: not empty; name a new directory with --output (nothing is overwritten)" in str(done.exception)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 

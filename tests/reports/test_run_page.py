@@ -126,7 +126,7 @@ def test_what_speaks_against_a_score_stands_beside_it(tmp_path: Path) -> None:
         "Tasks (bad) bench@2.0: 1 of 2 tasks match the published digests; changed: a",
         "dataset digest d1",
         "Limits (good) timeouts, CPUs and memory as the tasks specify",
-        "1 of 1 failed trial happened under pressure: load up to 9.0 per cpu",
+        "1 of 1 failed trial ran on an overloaded machine: load up to 9.0 per cpu",
         "Repeated results (doubt) 1 trial with more than one final result; the last one counts",
         "b seed 0: 1, 1",
     ):

@@ -342,7 +342,7 @@ class TestOutages:
 
         outcome = await run.execute(many(make_task, 30), go_away, concurrency=2)
         assert outcome.stopped is not None
-        assert outcome.stopped.startswith("the endpoint was away for ")
+        assert outcome.stopped.startswith("the endpoint was down for ")
         assert "longer than --max-outage (cannot connect: Connection refused)" in outcome.stopped
         assert not outcome.interrupted
         errors = [result.error.type for result in outcome.results if result.error is not None]

@@ -52,7 +52,7 @@ def check(run: CutRun, cuts: Counter[str]) -> None:
             *_, end_state = sorted(run.directory.glob(f"trials/{result.task}/seed-0/**/end-state"))
             assert end_state.read_text() == wanted()
     lines = (run.directory / "run.log").read_text().splitlines()
-    anew = [line for line in lines if "begins anew" in line and "the model had not been asked yet" not in line]
+    anew = [line for line in lines if "starts again" in line and "the model had not been asked yet" not in line]
     assert not anew
     assert not run.notes
 

@@ -146,7 +146,8 @@ def test_timeouts_under_pressure_are_counted_separately() -> None:
         trial("t", 4, 1.0, outcome=Outcome.SUBMITTED, **pressed(load_max=9.0)),
     ]
     summary = summarise(results, ["t"], range(5))
-    words = "2 of 4 timeouts happened under pressure: load up to 3.1 per cpu, waiting for memory up to 40 % of the time"
+    words = "2 of 4 timeouts ran on an overloaded machine: load up to 3.1 per cpu, "
+    words += "waiting for memory up to 40 % of the time"
     assert f"\nnote: {words}\n" in printed(summary)
     assert summary.as_json()["pressure"] == {
         "timeouts": 4, "under_pressure": 2, "failed": 0, "failed_under_pressure": 0,
@@ -162,7 +163,7 @@ def test_failures_under_load_are_counted_too() -> None:
         trial("t", 2, 0.0, **LIMIT, **pressed(load_max=3.0)),
         trial("t", 3, None, error=failure(), **pressed(load_max=20.0)),
     ]
-    words = "1 of 1 timeout and 1 of 2 failed trials happened under pressure: load up to 17.0 per cpu"
+    words = "1 of 1 timeout and 1 of 2 failed trials ran on an overloaded machine: load up to 17.0 per cpu"
     assert f"\nnote: {words}\n" in printed(summarise(results, ["t"], range(4)))
 
 
@@ -172,7 +173,7 @@ def test_a_jump_of_the_clock_is_pressure_and_a_calm_machine_is_no_word() -> None
     jumped = trial("t", 0, 0.0, **LIMIT, **pressed(clock_jump_sec=61.0))
     pressure = summarise([jumped], ["t"], [0]).pressure
     assert pressure is not None
-    assert pressure.words == "1 of 1 timeout happened under pressure: clocks jumped by up to 61 s"
+    assert pressure.words == "1 of 1 timeout ran on an overloaded machine: clocks jumped by up to 61 s"
 
 
 def test_without_a_verdict_there_is_no_score_and_no_zero() -> None:

@@ -14,9 +14,12 @@ NAME_TYPE = click.Path(readable=False)
 
 
 class Integer(click.IntRange):
-    """An integer within bounds."""
+    """An integer within bounds, or with none."""
 
     name = "integer"
+
+    def _describe_range(self) -> str:
+        return super()._describe_range() if (self.min, self.max) != (None, None) else "any integer"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return the placeholder that options from settings have, too."""

@@ -40,9 +40,9 @@ _LONGEST_FIELD = 10_000_000
 def import_results(
     file: Path, output: Path | None, choice: ImportChoice, *, number_seeds: bool = False
 ) -> list[Imported]:
-    """Import a file of results as one run, or as one per model. Raises UsageError; then nothing was written.
+    """Import a file of results as one run, or as one per model. If it raises UsageError, nothing has been written.
 
-    With `number_seeds`, lines have no seeds; those of a task are numbered from 0 in the order of the file.
+    With `number_seeds`, lines have no seeds; the lines of each task are numbered from 0 in the order of the file.
     """
     if not file.is_file():
         raise UsageError(f"{file}: no such file; give JSON lines or CSV with task, seed and reward")
@@ -51,7 +51,7 @@ def import_results(
     lines = list(_csv_lines(file) if file.suffix.lower() == ".csv" else json_lines(file, notes))
     results = read_result_lines(_convert_lines(lines, number_seeds=number_seeds), name, notes)
     if not results:
-        raise UsageError(f"{file}: has no results; each line needs task, seed and reward")
+        raise UsageError(f"{file}: no results; each line needs task, seed and reward")
     if number_seeds:
         notes.append("seeds were numbered from 0 in the order of the lines")
     by_model = select_by_model(results, choice, lambda each: each.model, _agent, str(file))
@@ -95,7 +95,7 @@ def _plan(file: Path, place: Path, results: list[TrialResult]) -> ImportedPlan:
 
 def _report_lines(plan: ImportedPlan, results: list[TrialResult]) -> tuple[str, ...]:
     planned = len(plan.tasks) * len(plan.seeds)
-    missing = f"; {planned - len(results):,} planned trials have no line and count 0" * (len(results) < planned)
+    missing = f"; {planned - len(results):,} planned trials have no line and count as 0" * (len(results) < planned)
     return size_line(plan, results), f"score {mean_score(plan, results):.6f}{missing}"
 
 
@@ -149,7 +149,7 @@ def _convert_lines(lines: Iterable[JsonLine], *, number_seeds: bool) -> Iterator
         row.pop("schema_version", None)
         if number_seeds:
             if row.get("seed") is not None:
-                raise UsageError(f"{where}: has a seed; leave out --number-seeds")
+                raise UsageError(f"{where}: a seed is given; leave out --number-seeds")
             key = (str(row.get("model")), str(row.get("agent")), str(row.get("task")))
             row["seed"] = seen[key]
             seen[key] += 1
@@ -165,7 +165,7 @@ def _convert_lines(lines: Iterable[JsonLine], *, number_seeds: bool) -> Iterator
 
 
 def _error(word: str) -> dict[str, Any]:
-    """Convert an error that is only a word: a type of tbench, or any other name."""
+    """Convert an error given as a bare word: one of tbench's error types, or any other name."""
     if (kind := KINDS.get(word)) is not None:
         return {
             "stage": kind.stage,

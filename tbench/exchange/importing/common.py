@@ -100,14 +100,14 @@ def size_line(plan: ImportedPlan, results: Sequence[TrialResult]) -> str:
 
 
 def mean_score(plan: ImportedPlan, results: Sequence[TrialResult]) -> float:
-    """Return the score as in summaries: planned trials without a verdict count 0, and all tasks have equal weight."""
+    """Return the score as in summaries: planned trials without a verdict count as 0, and tasks have equal weight."""
     return score(reward_table(results, [task.name for task in plan.tasks], plan.seeds))
 
 
 def mean_lines(
     plan: ImportedPlan, results: Sequence[TrialResult], mean: float, zeros: Sequence[TrialResult], left_out: int = 0
 ) -> Iterator[str]:
-    """Compare Harbor's mean and tbench's score. `zeros`: results without a verdict that count 0 in Harbor's mean.
+    """Compare Harbor's mean and tbench's score. `zeros`: results without a verdict that count as 0 in Harbor's mean.
 
     `left_out`: number of trials that Harbor's mean leaves out.
     """
@@ -120,9 +120,11 @@ def mean_lines(
         lost = len(plan.tasks) * len(plan.seeds) - len(results)
         reasons = []
         if lost:
-            reasons.append(f"{counted(lost, 'planned trial')} without a result count 0 here and are ignored there")
+            reasons.append(f"{counted(lost, 'planned trial')} without a result count as 0 here and are ignored there")
         if left_out:
-            reasons.append(f"{counted(left_out, 'trial')} without a valid reward count 0 here and are left out there")
+            reasons.append(
+                f"{counted(left_out, 'trial')} without a valid reward count as 0 here and are left out there"
+            )
         reasons.append("tasks have equal weight here, trials there")
         yield f"they differ because {'; '.join(reasons)}"
     if zeros:

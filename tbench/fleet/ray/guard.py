@@ -100,7 +100,7 @@ def remove_all_labelled(
     away_sec: float = AWAY_SEC,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Remove everything with the label in several searches; waits up to `away_sec` for an engine that is away."""
+    """Remove everything with the label in several searches; waits up to `away_sec` for an engine that is down."""
     ends_at = time.monotonic() + away_sec
     searches = 0
     while searches < SEARCHES and time.monotonic() < ends_at:

@@ -37,7 +37,7 @@ RESOURCE = "engine"
 """Custom resource of nodes for trials; a run takes one unit of it on each node."""
 POLL_EVERY_SEC = 2.0
 HEAD_AWAY_SEC = 30.0
-"""Seconds that the head may be away; a head with persistent storage comes back sooner."""
+"""Seconds that the head may be down; a head with persistent storage comes back sooner."""
 BUSY_AFTER_SEC = 20.0
 RETRY_SEC = 15.0
 """Pause before another attempt on a node whose actor has ended, or whose engine could not be used."""

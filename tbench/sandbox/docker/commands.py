@@ -58,7 +58,7 @@ class EngineCommands(Commands):
         outage_sec: float | None = None,
         tty: bool = False,
     ) -> ExecStream:
-        """Start a command and return its stream; waits up to `outage_sec` for an engine that is away.
+        """Start a command and return its stream; waits up to `outage_sec` for an engine that is down.
 
         Raises TrialError (sandbox_lost, sandbox_failed, engine_unreachable).
         """

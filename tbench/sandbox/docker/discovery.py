@@ -175,7 +175,7 @@ def _connected(parts: SplitResult, patience_sec: float) -> socket.socket:
 
 @dataclass(frozen=True)
 class Machine:
-    """What decides how an engine is started on a machine."""
+    """The facts about a machine that decide how an engine is started on it."""
 
     is_mac: bool
     is_root: bool

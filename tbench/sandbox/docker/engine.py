@@ -1,7 +1,7 @@
 """The container engine: connects to it, calls Docker's SDK with deadlines, and interprets its errors.
 
 Every call runs in a thread and has a deadline outside of it, since the SDK's stream sockets ignore the SDK's timeout.
-This is also the one place that waits for an engine that is away for a while (a restart, an upgrade).
+This is also the one place that waits for an engine that is down for a while (a restart, an upgrade).
 """
 
 from __future__ import annotations

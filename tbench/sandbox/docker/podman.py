@@ -23,7 +23,7 @@ _OVERLAY_SINCE = (5, 13)
 
 @dataclass(frozen=True)
 class PodmanMachine:
-    """What decides how Podman's service is started."""
+    """The facts about a machine that decide how Podman's service is started."""
 
     user: int
     environment: Mapping[str, str]

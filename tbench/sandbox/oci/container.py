@@ -197,15 +197,15 @@ class OciContainer(BaseContainer[SandboxRecipe]):
     async def _go_online(self) -> None:
         """Connect the container with the internet. Raises OciError, TimeoutError."""
         read, write = os.pipe()
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
         try:
             try:
                 await _start_in_background(_ONLINE, str(self._state.pid), stdout=write)
             finally:
                 os.close(write)
-            loop.add_reader(read, told.set)
+            loop.add_reader(read, readable.set)
             async with asyncio.timeout(_READY_SEC):
-                await told.wait()
+                await readable.wait()
             if not os.read(read, 1):
                 raise OciError("slirp4netns could not connect the container with the internet")
         finally:

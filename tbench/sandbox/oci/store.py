@@ -125,14 +125,14 @@ async def run(argv: list[str], *, limit_sec: float = _RUN_SEC, log: list[str] | 
     if log is not None:
         log.append(output)
     if process.returncode:
-        told = one_line((errors or out).decode("utf-8", "replace").strip()[-400:], 400)
-        raise OciError(f"{argv[0] if argv[0] not in ('unshare', 'nsenter') else argv[argv.index('--') + 1]}: {told}")
+        message = one_line((errors or out).decode("utf-8", "replace").strip()[-400:], 400)
+        raise OciError(f"{argv[0] if argv[0] not in ('unshare', 'nsenter') else argv[argv.index('--') + 1]}: {message}")
     return output
 
 
 @dataclass(frozen=True)
 class State:
-    """What is stored of a container: who made it, and from which image."""
+    """The stored facts of a container: who made it, and from which image."""
 
     labels: Mapping[str, str]
     image: str

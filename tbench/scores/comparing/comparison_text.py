@@ -248,7 +248,7 @@ def variance_lines(comparison: Comparison) -> Iterator[str]:
         "differences between tasks (only more tasks reduce them)"
     )
     yield (
-        f"standard error with {2 * parts.seeds} seeds {size(parts.se(2 * parts.seeds))}, with any number "
+        f"standard error with {2 * parts.seeds} seeds {size(parts.se(2 * parts.seeds))}, with unlimited seeds "
         f"{size(parts.se_any_seeds)}; for these tasks {size(parts.se_these_tasks)}"
     )
 

@@ -277,7 +277,7 @@ def _tasks(plan: PowerPlan, difference: float, power: float) -> str:
     ever = plan.tasks_for(difference, power, MAX_SEEDS)
     if now is None or ever is None:
         return "even a million tasks would not suffice"
-    return f"{now:,} tasks would suffice with {counted(plan.parts.seeds, 'seed')}, {ever:,} with any number"
+    return f"{now:,} tasks would suffice with {counted(plan.parts.seeds, 'seed')}, {ever:,} with unlimited seeds"
 
 
 def power_sheet(plans: Sequence[tuple[str, PowerPlan]], power: float) -> Sheet:

@@ -15,7 +15,7 @@ from tbench.scores.gate.nights import GateRule, Night
 from tbench.text import counted, plain
 
 _MAX_SPLITS = 5_000
-"""Number of splits up to which all are counted; beyond, `_DRAWS` random ones."""
+"""Number of splits up to which all are counted; beyond that, `_DRAWS` random ones."""
 _DRAWS = 2_000
 
 
@@ -96,7 +96,7 @@ def _with_holm(ordered: Sequence[MovedTask], tests: int) -> tuple[MovedTask, ...
 
 GATE_SCHEMA_VERSION = 1
 _LIKELY = 0.05
-"""Level of p below which a task has likely changed; certainly, if even the adjusted p is below it."""
+"""Level of p below which a task has likely changed; more surely, if the adjusted p is below it, too."""
 _TASKS_SHOWN = 10
 _MIN_LIKELY = 3
 
@@ -244,8 +244,8 @@ class GateVerdict:
         if self.drop is not None and self.alarm:
             return f": C = {self.c:.1f} > {self.rule.h:g} since {self.drop.since.when}"
         if self.c > self.rule.h:
-            sure = f"{self.below_se:.1f} of {self.rule.min_se:g} standard errors below the baseline"
-            return f": C = {self.c:.1f} > {self.rule.h:g}, but the nights since are {sure}"
+            sure = f"{self.below_se:.1f} standard errors below the baseline (an alarm needs {self.rule.min_se:g})"
+            return f": C = {self.c:.1f} > {self.rule.h:g}, but the nights since are only {sure}"
         return f": C = {self.c:.1f} of {self.rule.h:g}"
 
     def _score(self) -> str:
@@ -276,7 +276,7 @@ class GateVerdict:
     def _improvements(self) -> tuple[str, ...]:
         lines = []
         if self.over:
-            why = "no more than chance" if self.c else "the score is back at the baseline's level"
+            why = "the remaining difference is within chance" if self.c else "the score is back at the baseline's level"
             lines.append(f"the alarm is over: {why}")
         if self.rise is not None and self.rise.beyond:
             since = self.rise.since
@@ -322,8 +322,8 @@ def _rates(change: MovedTask) -> str:
             f"solved {change.since_solved} of {change.since_trials}, "
             f"baseline {change.base_solved} of {change.base_trials}"
         )
-    since = f"mean {mean_text(change.since_mean)} of {change.since_trials}"
-    return f"{since}, baseline {mean_text(change.base_mean)} of {change.base_trials}"
+    since = f"mean {mean_text(change.since_mean)} over {counted(change.since_trials, 'trial')}"
+    return f"{since}, baseline {mean_text(change.base_mean)} over {change.base_trials}"
 
 
 def _percent(share: float) -> str:

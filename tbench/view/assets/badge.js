@@ -33,7 +33,7 @@
     if (document.hidden) return;
     TB.load(new URL("live/state.js", base).href).then(
       () => show(TB.live),
-      () => {}, // the server is away
+      () => {}, // the server is down
     );
   };
   const begin = () => {

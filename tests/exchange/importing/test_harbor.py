@@ -410,7 +410,7 @@ def test_nothing_is_overwritten_and_nothing_half_written_is_left(
 ) -> None:
     imported(job)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UsageError, match="nightly-run: is not empty; name a new directory with --output"):
+    with pytest.raises(UsageError, match="nightly-run: not empty; name a new directory with --output"):
         imported(job)
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -274,7 +274,7 @@ class TestOverHttp:
             await ask(model)
         where = f"{endpoint.base_url}/chat/completions"
         assert str(caught.value).startswith(
-            f"{where}: the endpoint was away for 0 s, longer than --max-outage (HTTP 503"
+            f"{where}: the endpoint was down for 0 s, longer than --max-outage (HTTP 503"
         )
         assert KEY not in str(caught.value) + str(model.outage.gave_up)
         assert caught.value.__context__ is None

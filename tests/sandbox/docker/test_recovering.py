@@ -1,4 +1,4 @@
-"""A backend that gets ready again after its engine was away: what was on it goes, and images are looked for again."""
+"""A backend that gets ready again after its engine was down: what was on it goes, and images are looked for again."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def _as_urls(value: Any) -> Any:
 
 
 class DatasetConfig(Frozen):
-    """What to replay"""
+    """Steps to replay"""
 
     path: Annotated[str, Option(argument="DATASET", is_path=True)] = ""
     """A JSONL file of steps, corrected or legacy records."""
@@ -63,7 +63,7 @@ class PromptConfig(Frozen):
     """Prompts"""
 
     render: Literal["server", "local"] | None = None
-    """What renders prompts: the server, or tbench (local, for /completions); by default the server, and local with a
+    """Who renders prompts: the server, or tbench (local, for /completions); by default the server, and local with a
     tokenizer."""
     tokenizer_path: Annotated[str | None, Option(is_path=True)] = None
     """Tokenizer whose template renders prompts (needs the extra tbench[tokenizer])."""
