@@ -36,7 +36,7 @@ LIMITS = "[environment]\nmemory_mb = 256\nallow_internet = false\n"
 
 
 @pytest.fixture
-def verified(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Coroutine[Any, Any, Verdict]]:
+def verified(make_task: MakeTask, start_in_docker: Start) -> Callable[..., Coroutine[Any, Any, Verdict]]:
     """Run an agent's script in a new sandbox, then verify."""
 
     async def run(
@@ -48,7 +48,7 @@ def verified(make_task: MakeTask, start_sandbox: Start) -> Callable[..., Corouti
             (path / name).write_text(text)
         if large_bytes:
             (path / "tests" / "large").write_bytes(bytes(large_bytes))
-        sandbox = await start_sandbox(path)
+        sandbox = await start_in_docker(path)
         async with asyncio.timeout(BOUND_SEC):
             ended = await sandbox.shell(agent, timeout_sec=60)
             assert ended.exit_code == 0, ended
@@ -103,8 +103,8 @@ async def test_a_pipe_or_device_at_the_path_of_the_logs_does_not_block(verified:
     assert {"/tests", "/logs/verifier"} <= set(verdict.integrity.evidence)
 
 
-async def test_an_agent_can_neither_mount_nor_freeze_files(make_task: MakeTask, start_sandbox: Start) -> None:
-    sandbox = await start_sandbox(make_task())
+async def test_an_agent_can_neither_mount_nor_freeze_files(make_task: MakeTask, start_in_docker: Start) -> None:
+    sandbox = await start_in_docker(make_task())
     script = "mkdir -p /tests /x; for c in 'mount --bind /x /tests' 'unshare -m true' 'unshare -Ur true' 'chattr +i /x'"
     ended = await sandbox.shell(f"{script}; do $c 2>/dev/null && echo $c; done; echo tried", timeout_sec=30)
     assert ended.output == b"tried\n"
@@ -299,10 +299,10 @@ async def test_the_content_of_a_file_that_test_sh_reads_cannot_forge_the_trace(v
 
 
 async def test_processes_of_the_tests_are_ended_and_those_of_the_agent_continue(
-    make_task: MakeTask, start_sandbox: Start
+    make_task: MakeTask, start_in_docker: Start
 ) -> None:
     path = make_task(test="setsid sleep 4321 &\necho 1 > /logs/verifier/reward.txt\n")
-    sandbox = await start_sandbox(path)
+    sandbox = await start_in_docker(path)
     await sandbox.shell(daemon("sleep 1234; sleep 1235"), timeout_sec=30)
     assert (await verify(Task.read(path), sandbox)).reward == 1.0
     look = "for p in /proc/[0-9]*; do tr '\\0' . <$p/cmdline; sed 's/.*) / /;s/ [0-9].*//' $p/stat; done"
@@ -338,11 +338,11 @@ which curl pytest >/dev/null
 
 @pytest.mark.slow
 async def test_packages_that_the_agent_installed_are_no_sign_of_cheating(
-    make_task: MakeTask, start_sandbox: Start
+    make_task: MakeTask, start_in_docker: Start
 ) -> None:
     toml = "[environment]\nmemory_mb = 512\n"
     path = make_task(test="echo 1 > /logs/verifier/reward.txt\n", dockerfile=WITH_PYTHON, toml=toml)
-    sandbox = await start_sandbox(path)
+    sandbox = await start_in_docker(path)
     ended = await sandbox.shell(INSTALLS, timeout_sec=120)
     assert ended.exit_code == 0, ended
     verdict = await verify_by("shared", Task.read(path), sandbox)
@@ -354,11 +354,11 @@ async def test_packages_that_the_agent_installed_are_no_sign_of_cheating(
 
 
 async def test_tests_and_solution_cannot_be_found_before_the_agent_has_ended(
-    make_task: MakeTask, start_sandbox: Start
+    make_task: MakeTask, start_in_docker: Start
 ) -> None:
     path = make_task(test=FAILS + "# needle-in-tests\n", solve="echo needle-in-solution\n")
     (path / "tests" / "expected").write_text("needle-in-expected\n")
-    sandbox = await start_sandbox(path)
+    sandbox = await start_in_docker(path)
     searches = """env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/[0-9]*/mountinfo 2>/dev/null
 find / -xdev \\( -name test.sh -o -name solve.sh \\) 2>/dev/null
 grep -rIls "needle""-in" / --exclude-dir=proc --exclude-dir=sys --exclude-dir=dev 2>/dev/null
@@ -377,10 +377,10 @@ true"""
     ids=["bash", "sh", "user", "daemon", "user's daemon"],
 )
 async def test_a_terminal_does_not_count_as_a_process_of_the_agent(
-    make_task: MakeTask, start_sandbox: Start, dockerfile: str, leaves: int
+    make_task: MakeTask, start_in_docker: Start, dockerfile: str, leaves: int
 ) -> None:
     path = make_task(dockerfile=dockerfile, toml=f'{LIMITS}[verifier]\nuser = "root"\n')
-    sandbox = await start_sandbox(path)
+    sandbox = await start_in_docker(path)
     terminal = Terminal(sandbox.connect, TerminalSpec())
     await terminal.open()
     await terminal.send(Keys("(sleep 100 &)\n" if leaves else "true\n", 1))
