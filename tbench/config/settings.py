@@ -298,7 +298,7 @@ class SandboxConfig(Frozen):
     """Sandbox"""
 
     engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", daily=True, measured=False)] = ()
-    """Address of an engine, or 'oci:', which needs no engine; repeatable. The default is
+    """Address of an engine, or 'oci:' for none; repeatable. The default is
     DOCKER_HOST, or else the first engine of this machine that answers. A trial goes to the machine with the most free
     CPUs and memory; if a machine is lost, its trials start again on another one."""
     ray: Annotated[str | None, Option(metavar="HOST:PORT", measured=False)] = None
@@ -476,7 +476,7 @@ class ScheduleConfig(Frozen):
     count_differing: bool = False
     """Count trials whose replay differs."""
     keep_cut: Annotated[str, AfterValidator(validate_duration), Option(metavar="TIME")] = "24h"
-    """How long to keep the containers of interrupted trials; 0 removes them at once."""
+    """Keep containers of interrupted trials this long; 0: not at all."""
 
     @model_validator(mode="after")
     def _retries_agree(self) -> ScheduleConfig:

@@ -63,5 +63,5 @@ def test_a_run_goes_to_runs_by_default(tmp_path: Path, monkeypatch: pytest.Monke
     assert code == 0
     assert lines[0] == "run directory: runs/mine-x" and "  score 0.500000" in lines
     assert sorted(path.name for path in Path("runs").iterdir()) == ["mine-x", "mine-y"]
-    with pytest.raises(UsageError, match="runs/mine-x: is not empty"):
+    with pytest.raises(UsageError, match="runs/mine-x: not empty"):
         tbench("import", "results", file, "--number-seeds", "--split", "model")

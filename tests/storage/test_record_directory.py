@@ -44,7 +44,7 @@ def test_one_that_goes_on_keeps_its_lines_and_its_manifest_unless_there_is_anoth
 @pytest.mark.parametrize("name", ["plan.json", "anything", ".hidden"])
 def test_a_directory_that_holds_anything_is_refused_untouched(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(UsageError, match=r"is not empty; name a new .* or go on with the voyage in it with --resume"):
+    with pytest.raises(UsageError, match=r"not empty; name a new .* or go on with the voyage in it with --resume"):
         RecordDirectory.create(tmp_path, LAYOUT, {})
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 

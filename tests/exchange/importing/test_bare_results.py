@@ -45,7 +45,7 @@ def test_lines_become_a_run_that_knows_its_plan_and_where_it_is_from(tmp_path: P
     (made,) = import_results(file, tmp_path / "run", ANY)
     assert made.lines == (
         "2 trials, 1 without a verdict: 2 tasks, 2 seeds with m",
-        "score 0.250000; 2 planned trials have no line and count 0",
+        "score 0.250000; 2 planned trials have no line and count as 0",
     )
     run = read_run(tmp_path / "run")
     assert (run.name, run.model, run.planned_tasks, run.planned_seeds) == ("run", "m", ["a", "b"], [0, 1])
@@ -78,7 +78,7 @@ def test_repeats_are_numbered_only_where_that_is_asked_for(tmp_path: Path) -> No
     assert "mine.jsonl:1: no seed; number the lines of each task with --number-seeds" in complaint(file)
     run = imported(file, number_seeds=True)
     assert [(each.task, each.seed, each.reward) for each in run.results] == [("a", 0, 1), ("b", 0, 0), ("a", 1, 0)]
-    assert "has a seed; leave out --number-seeds" in complaint(
+    assert "a seed is given; leave out --number-seeds" in complaint(
         lines(tmp_path, {"task": "a", "seed": 0, "reward": 1}, name="other.jsonl"), number_seeds=True
     )
 
@@ -104,7 +104,7 @@ def test_a_runs_own_results_can_be_imported_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("x.jsonl", "", "has no results"),
+        ("x.jsonl", "", "no results"),
         ("x.jsonl", "not json\nnot json\n", "x.jsonl:1: not JSON"),
         ("x.jsonl", "[" * 100_000 + "\n{}\n", "x.jsonl:1: not JSON"),
         ("x.jsonl", '{"task": "a", "seed": 0}\n', "x.jsonl:1: lacks reward"),

@@ -358,7 +358,7 @@ def test_an_invalid_reward_of_version_0_26_is_an_error_and_in_no_mean(tmp_path: 
     assert {each.task: each.reward for each in run.results} == {"kept": 1.0, "timeout": None, "none": None}
     assert next(each.error.type for each in run.results if each.task == "timeout") == "verifier_timeout"
     assert done.lines[1].startswith("mean by Harbor's rule 1.000000 (its result.json: 1.000000), score here 0.333333")
-    assert "2 trials without a valid reward count 0 here and are left out there" in done.lines[2]
+    assert "2 trials without a valid reward count as 0 here and are left out there" in done.lines[2]
     assert not any("unknown keys" in note for note in done.notes)
 
 

@@ -228,14 +228,14 @@ class TestReplies:
         endpoint.always_list(CARD)
         async with asyncio.timeout(20):
             await model.outage.wait()
-        assert "tiny is now /checkpoints/step-6, before it was /checkpoints/step-5" in notices[0]
+        assert "tiny is now /checkpoints/step-6; it was /checkpoints/step-5 before" in notices[0]
 
 
 def test_what_is_not_known_does_not_differ() -> None:
     known = ServedModel(id="tiny", context_tokens=8192, root="/a")
     assert listing_difference(ServedModel(id="tiny"), known) is None
     assert listing_difference(known, ServedModel(id="alias", root="/a")) is None
-    assert listing_difference(known, known.model_copy(update={"root": "/b"})) == "tiny is now /b, before it was /a"
+    assert listing_difference(known, known.model_copy(update={"root": "/b"})) == "tiny is now /b; it was /a before"
     assert "8,192" in (listing_difference(known, ServedModel(id="tiny", context_tokens=4096)) or "")
 
 
@@ -260,7 +260,7 @@ def test_a_run_does_not_go_on_with_other_weights(chat: Connect, tmp_path: Path) 
     run_with(tmp_path / "run", "A")
     earlier = cast(EarlierRun, SimpleNamespace(directory=tmp_path / "run", document=document))
     with pytest.raises(
-        UsageError, match=r"the model's weights have changed: tiny is now /b, before it was /a; .*--other"
+        UsageError, match=r"the model's weights have changed: tiny is now /b; it was /a before; .*--other"
     ):
         require_same_weights(model, before.model_copy(update={"root": "/b"}), earlier)
     require_same_weights(model, ServedModel(id="tiny"), earlier)

@@ -85,7 +85,7 @@ class TestLearning:
         assert (reply.content, reply.max_tokens, reply.attempts) == ("hello", 4096, 3)
         await ask(SHORT)
         assert server.asked == [16384, 8192, 4096, 4096]
-        assert ask.said == ["refuses max_tokens 16,384, so 4,096 is used from now on (--max-tokens sets it)"]
+        assert ask.said == ["refuses max_tokens 16,384, so 4,096 is used from now on (set it with --max-tokens)"]
 
     @pytest.mark.parametrize("takes", [4096, 300])
     async def test_words_that_promise_too_much_are_not_the_last_word(self, endpoint, ask, takes):

@@ -94,7 +94,7 @@ class TestWatching:
         policy = PATIENT.model_copy(update={"max_sec": 0.1})
         probe = Probe(REFUSED)
         async with watching(probe, policy) as outage:
-            with pytest.raises(OutageTooLongError, match=r"away for 0 s, longer than --max-outage \(cannot connect"):
+            with pytest.raises(OutageTooLongError, match=r"down for 0 s, longer than --max-outage \(cannot connect"):
                 await outage.request().was_away(STALLED)
             assert outage.gave_up is not None
             asked = probe.calls

@@ -136,7 +136,7 @@ async def test_all_that_stay_away_are_an_error(make: Make, servers: list[FaultSe
         chat.outage.policy = PATIENT.model_copy(update={"max_sec": 0.3})
     for server in servers:
         server.go_away()
-    with bind_trial(replicas) as trial, pytest.raises(EndpointUnavailable, match="away"):
+    with bind_trial(replicas) as trial, pytest.raises(EndpointUnavailable, match="down"):
         await ask(trial)
     assert replicas.outage.gave_up is not None
 

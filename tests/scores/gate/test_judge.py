@@ -151,7 +151,7 @@ def test_nights_that_are_not_different_from_a_lucky_baseline_join_it() -> None:
 
 def test_a_c_beyond_its_limit_without_an_alarm_is_explained() -> None:
     (line,) = judge(nights(14, dropped_at=10), GateRule(min_se=5.0)).lines()
-    assert line.startswith("gate: quiet: C = 5.9 > 5, but the nights since are 3.5 of 5 standard errors below the base")
+    assert line.startswith("gate: quiet: C = 5.9 > 5, but the nights since are only 3.5 standard errors below the base")
 
 
 def test_a_rise_is_reported_and_is_no_alarm() -> None:
@@ -224,7 +224,7 @@ def test_fractional_rewards_are_judged_by_their_means() -> None:
     series += [a_night(n, dict.fromkeys(TASKS, (0.1,))) for n in range(12, 16)]
     verdict = judge(series, RULE)
     assert verdict.alarm
-    assert "mean 0.10 of 4, baseline 0.3" in verdict.lines()[2]
+    assert "mean 0.10 over 4 trials, baseline 0.3" in verdict.lines()[2]
 
 
 @pytest.mark.parametrize(("sticky", "least", "most"), [(0.0, 0.0, 0.1), (0.3, 0.2, 0.4), (0.7, 0.55, 0.8)])
