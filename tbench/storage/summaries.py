@@ -56,7 +56,8 @@ def make_summary(
 
 def prices_of(run: StoredRun, cost: CostConfig | None = None) -> Prices:
     """Return the prices of a run, or of other settings in place of its own."""
-    return Prices(**dict(cost or stored_cost(run)))
+    of = cost or stored_cost(run)
+    return Prices(of.prompt_price, of.cached_price, of.completion_price, of.hour_price, of.gpus, of.currency)
 
 
 def stored_cost(run: StoredRun) -> CostConfig:
