@@ -128,6 +128,12 @@ def test_comparisons_of_a_script_are_altered_except_those_of_exit_codes(task_of:
     assert len(lines) == len(SCRIPT.splitlines())
 
 
+def test_without_assertions_one_of_the_compared_functions_has_other_values(task_of: Callable[..., Task]) -> None:
+    task = task_of(test_outputs__py="def a():\n    return f() == 1\n\n\ndef b():\n    return g() == 5\n")
+    found = altered(task, "one", "test_outputs.py") or ""
+    assert ("f() == 2" in found) is not ("g() == 6" in found)
+
+
 def test_one_function_has_other_values_and_which_one_depends_on_the_task(task_of: Callable[..., Task]) -> None:
     own = "".join(f"def test_{n}():\n    assert f({n}) == {n}0\n    assert g({n}) == {n}1\n" for n in range(10, 18))
     changed = set()
@@ -292,3 +298,4 @@ async def test_a_verdict_below_a_full_pass_is_returned_as_it_is(task_of: Callabl
 def test_the_name_of_the_added_test_takes_precedence_over_numbers() -> None:
     assert not did_not_fail({}, {"a::test_c": "failed", "unnamed passed 1": "passed"}, "test_c")
     assert did_not_fail({}, {"a::test_c": "xfailed"}, "test_c")
+    assert not did_not_fail({}, {"a::test_c": "passed", "b::test_c": "failed"}, "test_c")
