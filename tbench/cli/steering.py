@@ -119,9 +119,7 @@ trial_argument = _target_argument(
 run_or_trial_argument = _target_argument(
     "WHERE", f"A run directory, or a trial as RUN/TASK/SEED. {_DEFAULT_RUN}", required=False
 )
-run_argument = _target_argument(
-    "RUN", f"A run directory, or RUN/TASK/SEED for one trial. {_DEFAULT_RUN}", required=False
-)
+run_argument = _target_argument("RUN", f"A run directory. {_DEFAULT_RUN}", required=False)
 
 
 def run_and_trial(where: str | None) -> tuple[Path, str | None]:
@@ -202,7 +200,7 @@ def abort(where: str) -> None:
 
 
 @click.command(cls=TbenchCommand)
-@run_argument
+@run_or_trial_argument
 def stop(where: str | None) -> None:
     """Stop a run or a trial, and keep it for tbench resume."""
     from tbench.control.wire import Stop

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import IO
 
+from harness.concurrency import cancel
 from tbench.sandbox.container_proxy import Masks
 
 _READ_AHEAD_BYTES = 1 << 20
@@ -129,12 +130,24 @@ class OutputStream(asyncio.Protocol, ABC):
     def end_input(self) -> None:
         """Close the command's standard input after all data has been written."""
 
-    @abstractmethod
-    def feed(self, source: IO[bytes]) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def feed(self, source: IO[bytes]) -> AsyncIterator[None]:
         """Write all of `source` to the command's input while the block reads, then close the stream.
 
         Concurrently, to avoid a deadlock with a command that prints while it reads.
         """
+        feeding = asyncio.create_task(self._feed(source), name="stdin of a command")
+        try:
+            yield
+        finally:
+            try:
+                await cancel(feeding)
+            finally:
+                await self.close()
+
+    @abstractmethod
+    async def _feed(self, source: IO[bytes]) -> None:
+        """Write all of `source` and end the input; errors of the input do not end the output."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -16,6 +16,7 @@ import string
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from tbench.results import UNCONFIRMED
 from tbench.reward import is_solved
@@ -55,7 +56,8 @@ async def try_control(
         return verdict
     if oracle.is_own:
         return await _measured(verdict, task, run)
-    controlled = dict(control_tests(task)).get(oracle.control) if oracle.control else None
+    kinds = control_tests(task) if oracle.control else ()
+    controlled = next((controlled for kind, controlled in kinds if kind == oracle.control), None)
     if controlled is not None:
         try:
             tried = await run(controlled)
@@ -105,8 +107,8 @@ def control_tests(task: Task) -> Iterator[tuple[str, Task]]:
     assertions; `compared`: in all comparisons; `script`: in the comparisons of test.sh; `data`: in the data beside the
     tests; `failing`: the same values, and a test that always fails.
     """
-    asserted = _sites(task, _asserted_sites)
-    compared = _sites(task, _compared_sites)
+    asserted = _sites(task, partial(_code_sites, asserted=True))
+    compared = _sites(task, partial(_code_sites, asserted=False))
     if units := {(site.path, site.unit) for site in asserted or compared}:
         one = min(units, key=lambda unit: _drawn(task.hash, *unit))
         yield "one", _replaced(task, (site for site in asserted or compared if (site.path, site.unit) == one))
@@ -148,14 +150,6 @@ def _replaced(task: Task, sites: Iterable[_Site]) -> Task:
         changed = entry.data[: site.start] + site.replacement + entry.data[site.end :]
         tests[site.path] = dataclasses.replace(entry, data=changed)
     return task.with_tests(tests)
-
-
-def _asserted_sites(path: str, data: bytes) -> Iterator[_Site]:
-    return _code_sites(path, data, asserted=True)
-
-
-def _compared_sites(path: str, data: bytes) -> Iterator[_Site]:
-    return _code_sites(path, data, asserted=False)
 
 
 def _code_sites(path: str, data: bytes, *, asserted: bool) -> Iterator[_Site]:
@@ -208,7 +202,7 @@ def _data_sites(path: str, data: bytes) -> Iterator[_Site]:
 
 def _python_sites(path: str, data: bytes, asserted: bool) -> Iterator[_Site]:
     try:
-        tree = ast.parse(data)
+        tree = ast.parse(data.decode())  # positions are those in UTF-8, whatever the file declares
     except (SyntaxError, ValueError, RecursionError):
         yield from _line_sites(path, data)
         return

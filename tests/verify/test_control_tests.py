@@ -75,6 +75,7 @@ L = "[a-z]"
         ("assert f() == 1; g() == 1", "asserted", r"assert f\(\) == 2; g\(\) == 1"),
         ("assert f() == 1; g() == 1", "compared", r"assert f\(\) == 2; g\(\) == 2"),
         ("assert f( == 3", "asserted", r"assert f\( == 4"),
+        ("# coding: latin-1\nx = 'é'; assert f() == 3", "asserted", r"# coding: latin-1\nx = 'é'; assert f\(\) == 4"),
         ("assert f() == None", "asserted", None),
         ("assert 1 < f() == 3", "asserted", None),
         ("assert f() == (1, {2})", "asserted", r"assert f\(\) == \(2, \{3\}\)"),

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator
 from typing import IO, Any
 
-from harness.concurrency import cancel
 from tbench.sandbox.container_proxy import Masks
 from tbench.sandbox.docker import sdk
 from tbench.sandbox.stream import INPUT_CHUNK_BYTES, OutputStream
@@ -72,16 +70,12 @@ class ExecStream(OutputStream):
         if isinstance(self._transport, asyncio.WriteTransport) and not self._lost.is_set():
             self._transport.write_eof()
 
-    @contextlib.asynccontextmanager
-    async def feed(self, source: IO[bytes]) -> AsyncIterator[None]:
-        feeding = asyncio.create_task(_feed(self._socket, source), name="stdin of an exec")
-        try:
-            yield
-        finally:
-            try:
-                await cancel(feeding)
-            finally:
-                await self.close()
+    async def _feed(self, source: IO[bytes]) -> None:
+        """Send the source through a duplicated descriptor, so that errors of the input do not end the output."""
+        with contextlib.suppress(OSError), self._socket.dup() as stdin:
+            while data := source.read(INPUT_CHUNK_BYTES):
+                await asyncio.get_running_loop().sock_sendall(stdin, data)
+            stdin.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
         try:
@@ -95,11 +89,3 @@ class ExecStream(OutputStream):
         """Close the socket of a stream that is not attached to an event loop."""
         sdk.release(self._raw)
         self._socket.close()
-
-
-async def _feed(stream: socket.socket, source: IO[bytes]) -> None:
-    """Send a file through a duplicated descriptor, so that errors of the input do not end the output."""
-    with contextlib.suppress(OSError), stream.dup() as stdin:
-        while data := source.read(INPUT_CHUNK_BYTES):
-            await asyncio.get_running_loop().sock_sendall(stdin, data)
-        stdin.shutdown(socket.SHUT_WR)

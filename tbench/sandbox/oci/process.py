@@ -12,11 +12,10 @@ import struct
 import termios
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from harness.concurrency import cancel
 from tbench.errors import TrialError
 from tbench.results import Stage
 from tbench.sandbox.backend import TtyStream
@@ -82,17 +81,6 @@ class ProcessStream(OutputStream, asyncio.SubprocessProtocol):
     def end_input(self) -> None:
         if (pipe := self._stdin) is not None:
             pipe.close()
-
-    @contextlib.asynccontextmanager
-    async def feed(self, source: IO[bytes]) -> AsyncIterator[None]:
-        feeding = asyncio.create_task(self._feed(source), name="stdin of a command")
-        try:
-            yield
-        finally:
-            try:
-                await cancel(feeding)
-            finally:
-                await self.close()
 
     async def _feed(self, source: IO[bytes]) -> None:
         with contextlib.suppress(ConnectionError):
