@@ -13,14 +13,14 @@ from tbench.nightly.configuration import NightlyConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
 NIGHTLY = PAGE.with_name("nightly-settings.md")
-_TABLES = re.compile(r"(?<=\n)### (?:tasks|nightly)\n.*\Z", re.DOTALL)
+_TABLES = re.compile(r"(?<=\n)### (?:tasks|nightly)\b.*\Z", re.DOTALL)
 
 
 def tables() -> str:
     """A heading and a table for each section."""
     lines: list[str] = []
     for section, title, settings in section_panels(RunConfig):
-        lines += [f"### {section}", "", f"{title}.", "", "| setting | flag | default | |", "|---|---|---|---|"]
+        lines += [_heading(section, title), "", "| setting | flag | default | |", "|---|---|---|---|"]
         lines += [*map(_row, settings), ""]
     return "\n".join(lines)
 
@@ -29,7 +29,7 @@ def nightly_tables() -> str:
     """The table for a nightly benchmark, whose settings have no flags, with the whole help of each."""
     lines: list[str] = []
     for section, title, settings in section_panels(NightlyConfig):
-        lines += [f"### {section}", "", f"{title}.", "", "| setting | default | |", "|---|---|---|"]
+        lines += [_heading(section, title), "", "| setting | default | |", "|---|---|---|"]
         lines += [f"| `{each.name}` | `{as_toml(each.default)}` | {each.help} |" for each in settings]
         lines.append("")
     return "\n".join(lines)
@@ -40,6 +40,10 @@ def written(page: str) -> str:
     found = _TABLES.search(page)
     assert found, "the page has no tables of settings"
     return found[0]
+
+
+def _heading(section: str, title: str) -> str:
+    return f"### {section}" if section == title.lower() else f"### {section}: {title[0].lower()}{title[1:]}"
 
 
 def _row(setting: Setting) -> str:
@@ -58,8 +62,8 @@ def _flags(setting: Setting) -> Iterator[str]:
 
 
 def _words(setting: Setting) -> str:
-    choices = f" One of {', '.join(f'`{word}`' for word in setting.choices)}." if setting.choices else ""
-    return f"{setting.summary}{choices}"
+    named = all(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", setting.summary) for word in setting.choices)
+    return setting.summary if named else f"{setting.summary} One of {', '.join(f'`{word}`' for word in setting.choices)}."
 
 
 if __name__ == "__main__":

@@ -468,7 +468,7 @@ class ScheduleConfig(Frozen):
 
     go_on: GoOn = "exact"
     """If the container of an interrupted trial is gone, its replies are replayed in a new one: `exact` starts again if
-    the replay differs, `replay` continues anyway. `anew` always starts again."""
+    the replay differs, `replay` continues anyway; `anew` always starts again."""
     stop_after: Annotated[str | None, AfterValidator(validate_duration), Option(("--for",), metavar="TIME")] = None
     """Stop after a time such as 8h; `tbench resume` continues the run."""
     stop_at: Annotated[str | None, AfterValidator(validate_time), Option(("--until",), metavar="HH:MM")] = None
