@@ -15,8 +15,8 @@ _MOST_STYLES = 4096
 class CellStyle(NamedTuple):
     """Style of a cell. Colours are numbers from 0 to 15; None is the terminal's default."""
 
-    ink: int | None = None
-    ground: int | None = None
+    foreground: int | None = None
+    background: int | None = None
     bold: bool = False
     faint: bool = False
     inverse: bool = False
@@ -26,9 +26,11 @@ class CellStyle(NamedTuple):
     @property
     def classes(self) -> str:
         """Classes of terminal.css; empty for the default style."""
-        ink, ground = (self.ground, self.ink) if self.inverse else (self.ink, self.ground)
-        words = [] if ink is None else [f"i{ink}"]
-        words += [f"g{ground}"] if ground is not None else ["inv-g"] if self.inverse else []
+        foreground, background = (
+            (self.background, self.foreground) if self.inverse else (self.foreground, self.background)
+        )
+        words = [] if foreground is None else [f"i{foreground}"]
+        words += [f"g{background}"] if background is not None else ["inv-g"] if self.inverse else []
         switches = {"b": self.bold, "d": self.faint, "it": self.italic, "u": self.underlined}
         return " ".join([*words, *(name for name, is_on in switches.items() if is_on)])
 
@@ -52,15 +54,15 @@ def _apply_code(style: CellStyle, code: int, rest: Iterator[int]) -> CellStyle:
         return style._replace(**switch)
     if code in (38, 48):
         colour = _parse_extended_colour(rest)
-        return style._replace(ink=colour) if code == 38 else style._replace(ground=colour)
+        return style._replace(foreground=colour) if code == 38 else style._replace(background=colour)
     if 30 <= code <= 37 or code == 39:
-        return style._replace(ink=None if code == 39 else code - 30)
+        return style._replace(foreground=None if code == 39 else code - 30)
     if 40 <= code <= 47 or code == 49:
-        return style._replace(ground=None if code == 49 else code - 40)
+        return style._replace(background=None if code == 49 else code - 40)
     if 90 <= code <= 97:
-        return style._replace(ink=code - 90 + _BRIGHT)
+        return style._replace(foreground=code - 90 + _BRIGHT)
     if 100 <= code <= 107:
-        return style._replace(ground=code - 100 + _BRIGHT)
+        return style._replace(background=code - 100 + _BRIGHT)
     return style
 
 

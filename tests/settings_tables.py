@@ -63,7 +63,8 @@ def _flags(setting: Setting) -> Iterator[str]:
 
 def _words(setting: Setting) -> str:
     named = all(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", setting.summary) for word in setting.choices)
-    return setting.summary if named else f"{setting.summary} One of {', '.join(f'`{word}`' for word in setting.choices)}."
+    choices = ", ".join(f"`{word}`" for word in setting.choices)
+    return setting.summary if named else f"{setting.summary} One of {choices}."
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Text functions shared by protocols: fenced blocks, models' JSON, tool calls in text, long output.
 
-Every function is linear in its input and none raises.
+Every function takes time linear in its input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.model_text import Span, without_lone_surrogates
 from harness.protocols.base import CommandResult, Gap, ScreenView, View
 
 # An unclosed string matches up to the end of the text: if it failed there, the scan would start again at every quote.
-# Group 1 is the closing quote; possessive, because backtracking cannot help.
+# Group 1 is the closing quote. The quantifiers are possessive, because backtracking cannot help.
 JSON_TOKEN = re.compile(r'[{}\[\]]|"(?:[^"\\]++|\\.)*+(")?', re.DOTALL)
 
 _KEY = re.compile(r"(\^?)((?:[CMS]-)*)(.+)", re.IGNORECASE)
@@ -116,7 +116,7 @@ def render_view(view: View, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> tuple[str,
 
 
 def shown_gap(result: CommandResult, limit_bytes: int) -> Gap | None:
-    """Return the shown ends of a too long output, counting everything that is missing; None if shown in full."""
+    """Return the shown ends of an output that is too long, with counts of what is missing; None if shown in full."""
     if result.gap is None:
         return shorten(result.output, limit_bytes)
     return shorten_gap(result.gap, limit_bytes)
@@ -199,9 +199,9 @@ def find_blocks(text: str, kind: re.Pattern[str]) -> list[Block]:
 
 
 def whole_spans(blocks: Iterable[Block]) -> list[Span]:
-    """Return the spans of blocks that are certainly complete, in which a thinking tag is text.
+    """Return the spans of blocks that are certainly complete; a thinking tag inside them is plain text.
 
-    A block that contains its fence may be a draft in the thinking that ran into the answer's block.
+    A block that contains its own fence may be an unclosed draft in the thinking that took in the answer's block.
     """
     return [(block.start, block.end) for block in blocks if block.closed and block.fence not in block.command]
 

@@ -64,7 +64,7 @@ COMMANDS = {
     "fork": LazyCommand(
         "tbench.cli.fork",
         "fork",
-        "Replay a trial up to a step and continue from there: in fresh containers; forks are never scored.",
+        "Replay a trial up to a step and continue from there: each fork has a fresh container and is never scored.",
     ),
     "blame": LazyCommand(
         "tbench.cli.fork",

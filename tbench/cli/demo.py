@@ -14,7 +14,7 @@ from tbench.cli.printing import print_line
 @click.command(cls=TbenchCommand)
 @click.option("--output", "-o", type=NAME_TYPE, help="The run directory; must be new or empty.")
 @click.option("--seeds", "-k", type=Integer(min=1), default=3, help="Seeds per task.")
-@click.option("--concurrency", "-n", type=Integer(min=1), default=4, help="Trials at once.")
+@click.option("--concurrency", "-n", type=Integer(min=1), default=4, help="Number of concurrent trials.")
 def demo(output: str | None, seeds: int, concurrency: int) -> None:
     """Run bundled tasks against a scripted endpoint; score them and write the report."""
     from datetime import datetime
@@ -142,7 +142,7 @@ def record(file: Path, base_url: str, host: str, port: int) -> None:
 )
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=Integer(min=0, max=65535), default=8124, help="Port; 0 picks a free one.")
-@click.option("--exact", is_flag=True, help="Refuse requests that differ from a recorded one only in times or hashes.")
+@click.option("--exact", is_flag=True, help="Require exact matches; by default, times and hashes may differ.")
 def play(file: Path, host: str, port: int, exact: bool) -> None:
     """Serve the replies in a cassette as an OpenAI-compatible endpoint."""
     from tbench.cassettes.cassette import Cassette, CassetteUnreadable

@@ -207,7 +207,7 @@ def harbor(export: Export) -> tuple[int, str]:
 
 
 @click.command(cls=TbenchCommand)
-@runs_argument("Run directories, and folders of them at any depth.")
+@runs_argument("Run directories, or folders that contain some at any depth.")
 @click.option("--output", "-o", metavar="FILE", type=PATH_TYPE, required=True, help="The new file.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 def sqlite(runs: tuple[Path, ...], output: Path, overwrite: bool) -> None:

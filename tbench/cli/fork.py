@@ -37,7 +37,12 @@ _HEADS = (">seed", "reward", "outcome", ">steps", "differs")
 
 @click.command(cls=ConfiguredCommand, configuration=RunConfig, only=FORK_SETTINGS)
 @click.argument("trial", cls=Argument, metavar="TRIAL", type=NAME_TYPE, help="The trial, as RUN/TASK/SEED.")
-@click.option("--at-step", type=Integer(min=1), required=True, help="The first step that the model does again.")
+@click.option(
+    "--at-step",
+    type=Integer(min=1),
+    required=True,
+    help="The first step that the model samples again; earlier ones are replayed.",
+)
 @click.option("--k", "samples", type=Integer(min=1), default=1, help="Number of samples that continue from there.")
 @click.option("--shell", "by_hand", is_flag=True, help="Continue yourself, at the trial's terminal; needs no endpoint.")
 @click.option("--debug", "debugs", is_flag=True, help="Decide on each reply of the model from there on.")
@@ -45,7 +50,7 @@ _HEADS = (">seed", "reward", "outcome", ">steps", "differs")
 def fork(
     trial: str, given: GivenSettings[RunConfig], at_step: int, samples: int, by_hand: bool, debugs: bool, as_json: bool
 ) -> None:
-    """Replay a trial up to a step and continue from there: in fresh containers; forks are never scored."""
+    """Replay a trial up to a step and continue from there: each fork has a fresh container and is never scored."""
     import json
 
     from tbench.api.forking import fork as fork_trial

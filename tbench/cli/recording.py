@@ -93,7 +93,7 @@ _FRAME_SEC = 0.04
 @click.argument("trial", cls=Argument, metavar="TRIAL", type=NAME_TYPE, help="The trial, as RUN/TASK/SEED.")
 @click.option("--from-step", type=Integer(min=1), default=1, help="Start at this step.")
 @click.option("--speed", type=Number(min=0.01), default=1.0, help="Playback speed as a multiple of the original.")
-@click.option("--idle", type=Number(min=0), default=2.0, help="Longest pause without output, in seconds.")
+@click.option("--idle", type=Number(min=0), default=2.0, help="Shorten pauses to at most this many seconds.")
 def play(trial: str, from_step: int, speed: float, idle: float) -> None:
     """Play back the recording of a trial's terminal; Ctrl-C leaves."""
     from tbench.cli.interruption import run_interruptibly

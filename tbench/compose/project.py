@@ -50,7 +50,8 @@ class ServiceCheck:
 
 
 MountKind = Literal["volume", "anonymous", "copy", "host"]
-"""`volume`: a named volume of the trial; `copy`: files of the task; `host`: a path of the engine's machine."""
+"""`volume`: a named volume of the trial; `anonymous`: one without a name; `copy`: files of the task; `host`: a path of
+the engine's machine."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class ServiceMount:
     target: str
     read_only: bool = False
     no_copy: bool = False
-    """Whether an empty volume is not initialised with the image's files at this path."""
+    """Whether an empty volume stays empty instead of getting the image's files at this path."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Service:
     depends_on: Mapping[str, Condition] = field(default_factory=dict)
     healthcheck: ServiceCheck | None = None
     ports: tuple[str, ...] = ()
-    """Ports that it listens on, such as `8080/tcp`. None is published."""
+    """Ports that it listens on, such as `8080/tcp`. No port is published."""
     mounts: tuple[ServiceMount, ...] = ()
     tmpfs: Mapping[str, str] = field(default_factory=dict)
     """Options by path."""

@@ -77,7 +77,7 @@ class PlannedShard(Frozen):
 
 
 class PacedConcurrency(Frozen):
-    """Trials at once under `--concurrency auto`, sampled every 5 s."""
+    """Concurrent trials under `--concurrency auto`, sampled every 5 s."""
 
     first: int
     min: int

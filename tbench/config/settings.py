@@ -60,7 +60,7 @@ _SMALLEST_POOL = 24
 
 
 AUTO_FALLBACK, AUTO_MAX = 16, 512
-"""Trials at once with concurrency `auto`: if no server reports its load, and at most."""
+"""Concurrent trials with concurrency `auto`: if no server reports its load, and at most."""
 
 
 class _Auto(int):
@@ -311,11 +311,11 @@ class SandboxConfig(Frozen):
     """Pull published images if missing, always, or never. `always` also looks for newer versions of images
     that are not pinned by digest; with `never`, missing images are built."""
     pull_concurrency: Annotated[int, _NOT_MEASURED] = Field(default=3, ge=1)
-    """Images to pull at once."""
+    """Concurrent pulls of images."""
     pull_timeout_sec: Annotated[float, _NOT_MEASURED] = Field(default=1800.0, ge=1, allow_inf_nan=False)
     """Timeout of a pull in seconds. A pull that times out is not retried."""
     prefetch: Annotated[bool, _NOT_MEASURED] = False
-    """Pull or build the images of all tasks first."""
+    """Pull or build the images of all tasks first, before any trial."""
     drop_images: Annotated[bool, Option(("--drop-images/--leave-images",), measured=False)] = False
     """Remove a task's image after its last trial. Images that this run did not pull or build, or that are used
     otherwise, stay."""
@@ -439,7 +439,7 @@ class ScheduleConfig(Frozen):
         WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
         Option(("--concurrency", "-n"), daily=True, metavar="INT|auto"),
     ] = Field(default=4)
-    """Trials at once, or auto: as many as vLLM has capacity for. `auto` reads the server's `/metrics`."""
+    """Concurrent trials, or auto: as many as vLLM has capacity for. `auto` reads the server's `/metrics`."""
     order: Literal["seeds", "longest"] = "seeds"
     """Start trials seed by seed, or the longest first. Durations come from `--durations`, from neighbouring runs of any
     model, from the oracle, or else from the time limits. `longest` finishes sooner, but an interrupted run may have no
@@ -545,7 +545,7 @@ class OutputConfig(Frozen):
     measured: ClassVar[bool] = False
 
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
-    """The run directory; must be new or empty, except with --resume."""
+    """The run directory, which must be new or empty."""
     min_coverage: float = Field(default=0.0, ge=0, le=1)
     """Exit with 3 if a smaller share of trials, or none, has a verdict."""
     log_level: Annotated[LogLevel, Option(metavar="LEVEL")] = "info"

@@ -25,7 +25,7 @@ from tbench.results import (
 from tbench.text import counted
 
 HUMAN_TOUCHED, WENT_ON = "human_touched", "went_on"
-"""Error type shown for a trial in which a person intervened."""
+"""Error types of trials that do not count: a person intervened, or an interrupted trial continued differently."""
 _EMPTY: Mapping[str, Any] = {}
 
 
@@ -162,7 +162,7 @@ class FinalResults:
             return
         if (before := self.by_trial.get(trial)) is not None:
             self._repeated.setdefault(trial, [before.reported_reward]).append(result.reward)
-        found = FinalResult.from_result(exclude_human_touched(result), reported_reward=result.reward)
+        found = FinalResult.from_result(exclude_uncounted(result), reported_reward=result.reward)
         last, other = (found, before) if before is None or result.attempt >= before.attempt else (before, found)
         self.by_trial[trial] = last
         if other is not None:
@@ -170,7 +170,7 @@ class FinalResults:
 
     @property
     def attempts(self) -> tuple[FinalResult, ...]:
-        """Every attempt with a result once, whether it counts or not; one verified again is still the same attempt."""
+        """Every attempt with a result once, whether it counts or not; also one that was verified again."""
         finals = {(each.task, each.seed, each.attempt): each for each in self.by_trial.values()}
         return tuple((self._others | finals).values())
 
@@ -184,10 +184,10 @@ class FinalResults:
         )
 
 
-def exclude_human_touched(result: TrialResult) -> TrialResult:
+def exclude_uncounted(result: TrialResult) -> TrialResult:
     """Return the result, without its reward if that does not count.
 
-    A person intervened, so that it says nothing about the model, or the trial went on with another terminal.
+    It does not count if a person intervened, or if it continued after an interruption in a terminal that differed.
     """
     uncounted = next((each for each in result.went_on if not each.counts), None)
     if result.reward is None or not (result.human_touched or uncounted):

@@ -27,7 +27,7 @@ from tbench.results import (
 )
 from tbench.reward import canonical, exact_sum
 from tbench.scores.cost import Prices, run_cost
-from tbench.scores.final_results import FinalResult, FinalResults, count_pressure, exclude_human_touched
+from tbench.scores.final_results import FinalResult, FinalResults, count_pressure, exclude_uncounted
 from tbench.scores.intervals import Interval, interval_95
 from tbench.scores.statistics import (
     MeanStd,
@@ -241,7 +241,7 @@ def final_results(results: Iterable[TrialResult]) -> dict[tuple[str, int], Trial
         trial = (result.task, result.seed)
         if result.final and (trial not in finals or result.attempt >= finals[trial].attempt):
             finals[trial] = result
-    return {trial: exclude_human_touched(result) for trial, result in finals.items()}
+    return {trial: exclude_uncounted(result) for trial, result in finals.items()}
 
 
 def _sole_name(field: str, names: Collection[str | None]) -> str | None:

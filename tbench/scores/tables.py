@@ -290,7 +290,7 @@ def _over_seeds(score: Score, summary: Summary) -> Iterator[str]:
     meaning = " (* some trials have no verdict)" if any(marks) else ""
     yield (
         f"over seeds: {' '.join(shown)}{more} %{meaning}; "
-        f"sample std expected of any pairing {percent(score.expected_std)} %"
+        f"sample std expected if seeds are paired at random {percent(score.expected_std)} %"
     )
 
 

@@ -1,6 +1,6 @@
 """The schema of task.toml up to version 1.4: keys, defaults, types, steps, and features that tbench lacks.
 
-Keys of unsupported features are read as well, so that a task that needs one is rejected with its name (FEATURES).
+Keys of unsupported features are read as well, so that the rejection of a task can name the feature (FEATURES).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ RewardRange = tuple[float, float]
 """Lowest and highest reward of a task."""
 REWARD_RANGE: RewardRange = (0.0, 1.0)
 """Default range of rewards."""
-_NO_NAME = re.compile(r"""[<>:"/\\|?*]|^\s*$|[. ]$|^(?:con|prn|aux|nul|(?:com|lpt)[1-9])(?:\.|$)""", re.IGNORECASE)
-"""Names that are not valid for directories on every system."""
+_BAD_NAME = re.compile(r"""[<>:"/\\|?*]|^\s*$|[. ]$|^(?:con|prn|aux|nul|(?:com|lpt)[1-9])(?:\.|$)""", re.IGNORECASE)
+"""Names that some system does not allow for directories."""
 _LONGEST_NAME = 100
 
 
@@ -37,7 +37,7 @@ _Bound = Annotated[float, Field(strict=True, ge=-LARGEST_REWARD, le=LARGEST_REWA
 
 
 class _Section(BaseModel):
-    """A table of task.toml. Unknown keys are read over here; a task that has them is refused (`refused_keys`)."""
+    """A table of task.toml. Unknown keys are ignored here; a task that has them is refused (`refused_keys`)."""
 
     # TOML allows inf and nan, which are useless as limits.
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
@@ -53,9 +53,9 @@ class TaskTable(_Section):
     keywords: list[Any] = []
 
 
-def _require_allowlist(mode: NetworkMode | None, hosts: list[str] | None, *, needless: bool = False) -> None:
-    """Reject hosts without the mode "allowlist"; `needless` also rejects an empty list. Raises ValueError."""
-    if mode != "allowlist" and (hosts or (needless and hosts is not None)):
+def _require_allowlist(mode: NetworkMode | None, hosts: list[str] | None, *, reject_empty: bool = False) -> None:
+    """Reject hosts without the mode "allowlist"; `reject_empty` also rejects an empty list. Raises ValueError."""
+    if mode != "allowlist" and (hosts or (reject_empty and hosts is not None)):
         raise ValueError('allowed_hosts only works with network_mode = "allowlist"; set that mode or remove the hosts')
 
 
@@ -67,7 +67,7 @@ class _Phase(_Section):
 
     @model_validator(mode="after")
     def _hosts_of_an_allowlist(self) -> Self:
-        _require_allowlist(self.network_mode, self.allowed_hosts, needless=self.network_mode is None)
+        _require_allowlist(self.network_mode, self.allowed_hosts, reject_empty=self.network_mode is None)
         return self
 
     def network_in(self, start: NetworkPolicy) -> NetworkPolicy:
@@ -237,7 +237,7 @@ class StepSection(_Section):
     @field_validator("name")
     @classmethod
     def _names_a_directory(cls, name: str) -> str:
-        if _NO_NAME.search(name) or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
+        if _BAD_NAME.search(name) or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
             raise ValueError(f"must be the name of a directory in steps/, at most {_LONGEST_NAME} bytes long")
         return name
 
@@ -268,7 +268,7 @@ class TaskFile(_Section):
     @field_validator("steps")
     @classmethod
     def _names_differ(cls, steps: list[StepSection]) -> list[StepSection]:
-        # Some file systems treat names that differ only in this as equal.
+        # Some file systems treat names that differ only in case or Unicode form as equal.
         folded = [unicodedata.normalize("NFC", step.name).casefold() for step in steps]
         for number, step in enumerate(steps):
             if folded[number] in folded[:number]:
@@ -320,7 +320,7 @@ _DESCRIPTIONS = {
     *("author", "authors", "author_name", "author_email", "url", "notes", "canary", "canary_guid", "created_at"),
     *("dependencies", "depends_on"),
 }
-"""Names of keys that only describe a task or a step; steps run in their order, each after all before it."""
+"""Names of keys that only describe a task or a step. Dependencies do, too: steps run in the order of the file."""
 _DESCRIPTIVE_TABLES = ("task.", "metadata.")
 
 

@@ -187,7 +187,7 @@ def test_arguments_and_required_options_come_first_in_the_help() -> None:
 
 def test_resume_shows_no_defaults_because_those_are_the_run_s_own() -> None:
     said = tbench("resume", "--help").stdout
-    assert "Trials at once, or auto: as many as vLLM has capacity for.\n" in said and "[600]" not in said
+    assert "Concurrent trials, or auto: as many as vLLM has capacity for.\n" in said and "[600]" not in said
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,11 @@ def test_task_list_takes_a_name_in_both_ways() -> None:
 
 
 def test_the_tasks_are_named_once_and_a_name_that_is_a_directory_is_refused() -> None:
-    assert "TASKS and --dataset: mean the same; give only one of them" in fails(
+    assert "TASKS and --dataset mean the same; give only one of them" in fails(
         "task", "list", "made-up", "-d", "made-up"
     )
     Path("made-up").mkdir()
-    assert "--dataset made-up: is also a directory here; write ./made-up" in fails("task", "list", "-d", "made-up")
+    assert "--dataset made-up is also a directory here; write ./made-up" in fails("task", "list", "-d", "made-up")
     assert "made-up: contains no tasks" in fails("task", "list", "made-up")
 
 

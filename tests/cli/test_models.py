@@ -104,7 +104,7 @@ def test_a_model_whose_endpoint_has_gone_does_not_keep_the_next_one_from_running
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("-m a -m b -m c {url} {url}", "--base-url: is given 2 times for 3 models; give it once or for each"),
+        ("-m a -m b -m c {url} {url}", "--base-url is given 2 times for 3 models; give it once or for each"),
         ("-m a -m a {url}", "o/a: would be the directory of two models; serve them under different names"),
         ("-m a/b -m a-b {url}", "o/a-b: would be the directory of two models; serve them under different names"),
         ("-m a -m b {url} --shard 0/2", "--shard: cannot be combined with 2 models; run each model by itself"),

@@ -275,7 +275,7 @@ def test_the_text_contains_model_agent_start_and_uncertainty() -> None:
     text = printed(summarise(results, SIX, [0, 1, 2]))
     assert "\nmodel m, agent a, begun 2026-11-23 01:29 UTC, 6 tasks, 3 seeds\nscore 61.1" in text
     assert "\nsolved 11/18 trials; pass@1 61.1, pass@2 66.7, pass@3 66.7, pass^2 55.6, pass^3 50.0 %\n" in text
-    assert "\nover seeds: 66.7 66.7 50.0 %; sample std expected of any pairing 9.6 %\n" in text
+    assert "\nover seeds: 66.7 66.7 50.0 %; sample std expected if seeds are paired at random 9.6 %\n" in text
     assert "\nover tasks: standard error 20.0 %, 95 % interval 9.3 to 97.7 % (Korn-Graubard)\n" in text
 
 

@@ -47,14 +47,14 @@ KEYS = (
     Binding(
         ("r",),
         "resample",
-        "sample the reply again with another seed; also: seed=7 temperature=1",
+        "sample the reply again, with another seed or with options such as seed=7 temperature=1",
         "sample",
         "sample",
         "1",
     ),
     Binding(("k",), "samples", "sample several replies and compare them side by side", "sample", "how many more", "3"),
     Binding(("1",), "choose", "1 to 9: choose a sample", "choose", is_common=False),
-    Binding(("t",), "type", f"type into the trial's terminal; {RELEASE_KEY} returns it"),
+    Binding(("t",), "type", f"type into the trial's terminal; {RELEASE_KEY} gives it back"),
     Binding(("m",), "message", "add a message to the model's next observation", "say", "message"),
     Binding(("v",), "verify", "run the verifier now, in a copy of the container", "verify"),
     Binding(("S",), "snapshot", "save the container's files as an image", "snapshot", is_common=False),
@@ -106,7 +106,7 @@ class PressReader:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether an escape sequence is incomplete, so that a pause would end it."""
+        """Whether the input ends inside an escape sequence, which is the Escape key if nothing follows soon."""
         return bool(self._rest) and not self._rest.startswith(_PASTE_BEGINS)
 
     def end_escape(self) -> list[Press]:

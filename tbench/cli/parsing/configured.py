@@ -43,7 +43,7 @@ class GivenSettings(Generic[Config]):
 class ConfiguredCommand(TbenchCommand, Generic[Config]):
     """A command with an option for each setting; its function receives the given settings as `given`.
 
-    With more than MOST_SHOWN options, `--help` shows only the daily ones, and `--help-all` shows all of them.
+    With more than MOST_SHOWN options, `--help` shows only the common ones, and `--help-all` shows all of them.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ConfiguredCommand(TbenchCommand, Generic[Config]):
     ) -> None:
         """Make options for the settings whose paths are in `only`, or for all settings if it is None."""
         super().__init__(*arguments, **more)
-        self.shows_defaults = only is None  # with `only`, settings that are not given come from a stored run
+        self.shows_defaults = only is None  # with `only`, a setting that is not given often comes from a stored run
         self._configuration = configuration
         self._settings = [each for each in iter_settings(configuration) if only is None or each.path in only]
         self._own = [*self.params, _CONFIG]
@@ -196,14 +196,14 @@ def _from_flags(layers: Layers[Config], settings: Iterable[Setting], ctx: click.
         if not _is_given(name, ctx):
             continue
         if has_argument:
-            raise UsageError(f"{option.argument} and {setting.flags[0]}: mean the same; give only one of them")
+            raise UsageError(f"{option.argument} and {setting.flags[0]} mean the same; give only one of them")
         given = ctx.params[name]
         if option.argument is not None:
             _reject_ambiguous_dataset(setting.flags[0], given)
         flag = setting.off_flags[0] if given is False else setting.flags[0]
         if models > 1 and (option.per_model or option.several) and len(given) > 1:
             if len(given) != models:
-                raise UsageError(f"{flag}: is given {len(given)} times for {models} models; give it once or for each")
+                raise UsageError(f"{flag} is given {len(given)} times for {models} models; give it once or for each")
             for number, each in enumerate(given):
                 yield replace(layers.option(setting.path, each, flag), model=number)
             continue
@@ -217,7 +217,7 @@ def _reject_ambiguous_dataset(flag: str, given: str) -> None:
 
     if looks_like_a_name(given) and Path(given).is_dir():
         raise UsageError(
-            f"{flag} {given}: is also a directory here; write ./{given} for the directory, "
+            f"{flag} {given} is also a directory here; write ./{given} for the directory, "
             "or run the command elsewhere for the dataset"
         )
 

@@ -43,7 +43,7 @@ class ExtractOutputConfig(Frozen):
     """Output"""
 
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
-    """The extraction's directory; must be new or empty, except with --resume."""
+    """The extraction's directory, which must be new or empty, except with --resume."""
     min_coverage: float = Field(default=0.0, ge=0, le=1)
     """Exit with 3 if a smaller fraction of the requests has a reply."""
 

@@ -38,7 +38,7 @@ from tbench.runs.live.stepping import Breakpoint, ReplyDecisions, cut_thoughts, 
 from tbench.runs.replay_log import ReplayStep
 from tbench.sandbox.backend import Snapshots
 from tbench.tasks.environment import verifier_environment
-from tbench.text import one_line
+from tbench.text import counted, one_line
 from tbench.verify.policy import verify_by
 from tbench.verify.verifier import Verdict
 
@@ -54,7 +54,7 @@ _OBSERVATION, _TEXT = 2_000, 20_000
 
 
 class DebuggedTrial:
-    """Serves the clients that debug one trial: a tbench.runs.control.TrialDebugger."""
+    """Serves the clients that debug one trial. Implements tbench.runs.control.TrialDebugger."""
 
     def __init__(self, trial: TrialControl, *, waits: bool = False, asks: bool = False) -> None:
         """With `waits` each reply waits for a decision; with `asks`, each reply that needs approval.
@@ -94,7 +94,7 @@ class DebuggedTrial:
         now.typed[0] = await self._take_back()
 
     async def review(self, draft: Draft, now: ReplayStep, earlier: ReplayStep | None) -> Decision:
-        """Decide, then wait until no client holds the terminal: their keys come before the reply's."""
+        """Decide, then wait until no client holds the terminal: what clients type is sent before the reply's keys."""
         if earlier is None or earlier.decided is None:
             decided = await self.decisions.decide(draft)
             await self.shared.wait_until_free()
@@ -209,7 +209,7 @@ class DebuggedTrial:
         return steps_after(after, self._seen(step for step in trajectory.steps if after < step.index < before))
 
     def _seen(self, steps: Iterable[Step]) -> Iterator[StepSeen]:
-        """Yield steps with the files that they changed, without directories that only have other entries now."""
+        """Yield steps with the files that they changed, without directories in which only entries came or went."""
         for step in steps:
             found, files = dict(self.changes.get(step.index, {})), self._files
             for path in [
@@ -292,12 +292,12 @@ class DebuggedTrial:
         """Run the verifier for a breakpoint, and return the state of each test."""
         agent = self._trial.agent
         assert agent is not None
-        if self._judging is not None:  # each stops the processes of the container for a moment
+        if self._judging is not None:  # two must not overlap: each stops the container's processes for a moment
             await asyncio.wait([self._judging])
         return await self._judge(agent, self._begin_verdict(len(self._done_steps()) + 1))
 
     def _begin_verdict(self, step: int) -> VerdictSeen:
-        """Show that a verifier runs on the work before a step."""
+        """Show that a verifier runs on the work as it was before step `step`."""
         self._verdicts.append(running := VerdictSeen(step=step, state="running"))
         self.notify_clients()
         return running
@@ -343,7 +343,7 @@ class DebuggedTrial:
 
 
 def _words(verdict: Verdict) -> str:
-    flags = f"; {len(verdict.integrity.tamper)} signs" if verdict.integrity.tamper else ""
+    flags = f"; {counted(len(verdict.integrity.tamper), 'sign')}" if verdict.integrity.tamper else ""
     return f"reward {verdict.reward:g}{flags}"
 
 

@@ -283,7 +283,7 @@ def _string(value: object) -> str | None:
 
 
 def _text(content: object) -> str:
-    """Return the text of a content or of its parts; other parts are replaced by their type."""
+    """Return a message's content as text: the string, or its parts joined; a part without text becomes its type."""
     if isinstance(content, str):
         return content
     parts = _objects(content)

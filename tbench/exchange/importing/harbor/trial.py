@@ -52,7 +52,7 @@ def reply_count(contexts: Sequence[Context], trajectory: Trajectory | None) -> i
 
 
 def total_usage(contexts: Sequence[Context], trajectory: Trajectory | None) -> Usage:
-    """Return the agent's own counts, which include summaries; else those of the steps."""
+    """Return the token counts that the agent reported, which include its summaries, or else the sum over the steps."""
     reported = [context for context in contexts if context.n_input_tokens or context.n_output_tokens]
     if not reported:
         return trajectory.usage if trajectory is not None else Usage()
@@ -131,7 +131,7 @@ class FoundTrial:
 
     @property
     def task_digest(self) -> str | None:
-        """Hash of the task's content from the lock (0.25 and later), if any, which equals tbench's."""
+        """Hash of the task's content from the job's lock file (Harbor 0.25 and later), made as tbench makes it."""
         return locked_digest((object_or_none(self.directory / LOCK) or {}).get("task"))
 
 
@@ -240,7 +240,7 @@ class TrialWriter:
             timings=make_timings(record, [step for step, _ in steps], trajectory),
             started_at=begun,
             finished_at=ended,
-            integrity=Integrity(remarks=verdict.remarks, verify=_where(record)),
+            integrity=Integrity(remarks=verdict.remarks, verify=_verify_mode(record)),
             out_of_memory=verdict.out_of_memory,
             task_steps=tuple(step for step, _ in steps),
         )
@@ -374,5 +374,5 @@ def _step_limit(record: HarborTrial) -> int | None:
     return next((limit for limit in limits if type(limit) is int and limit > 0), None)
 
 
-def _where(record: HarborTrial) -> Any:
+def _verify_mode(record: HarborTrial) -> Any:
     return "separate" if record.verifier_environment_mode == "separate" else "shared"

@@ -85,7 +85,7 @@ class ReplayOutputConfig(Frozen):
     """Output"""
 
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
-    """The replay's directory; must be new or empty, except with --resume."""
+    """The replay's directory, which must be new or empty, except with --resume."""
     model_short: str | None = None
     """Name of the result; by default the last part of the model's id."""
     metric_revision: Literal["v0", "v1", "v2"] | None = None

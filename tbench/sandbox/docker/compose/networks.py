@@ -1,7 +1,7 @@
 """Networks of one trial's services, and the network namespace that several services share.
 
-Subnets are chosen here, since the engine's own pools are exhausted after about thirty networks. In an `inner` network
-the engine's machine has no address, so that it cannot be reached either.
+Subnets are chosen here, since the engine's own pools are exhausted after about thirty networks. An `inner` network has
+no route to the outside and no address of the engine's machine, so neither can be reached.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _free_subnets(pool: str, containers: int, used: Iterable[ipaddress.IPv4Netwo
 
 # As in Harbor, `main` and the services without explicit networks share one namespace if the task's network changes,
 # allows only some hosts, or is disabled. They reach each other on localhost, with their names in /etc/hosts. Services
-# with explicit networks stay there, without a route to the outside. The shared namespace has a router, or no route:
+# with explicit networks stay on them, without a route to the outside. The shared namespace has a router, or no route:
 #
 # main, services - eth0 ====== inside - router - eth0 ====== bridge of the trials
 
@@ -109,13 +109,13 @@ LOCALHOST = "127.0.0.1"
 
 
 def offline_namespace(project: Project) -> frozenset[str]:
-    """Return the services that share a namespace without a router; empty if that were `main` alone."""
+    """Return the services that share a namespace without a router; empty if that is only `main`."""
     found = behind_router(project)
     return found if len(found) > 1 else frozenset()
 
 
 def behind_router(project: Project) -> frozenset[str]:
-    """Return the services behind a router; empty if the network of `main` is internal or the host's."""
+    """Return the services behind a router; empty if the network of `main` is internal, the host's or none."""
     first = _network_of_main(project)
     if first.network_mode is not None:
         return frozenset({first.name} if first.network_mode == "bridge" else ())
@@ -132,7 +132,7 @@ def _network_of_main(project: Project) -> Service:
 
 
 def network_owner(project: Project, service: Service) -> Service:
-    """Return the service whose network a service uses, over several steps."""
+    """Return the service whose network a service uses, following `service:NAME` to the end."""
     found = service
     for _ in project.services:
         found = project.services[found.shares_network_of or found.name]
@@ -140,7 +140,7 @@ def network_owner(project: Project, service: Service) -> Service:
 
 
 def needed_networks(project: Project, behind: Collection[str]) -> Iterator[str]:
-    """Yield the networks with members that are not behind the router."""
+    """Yield the external networks, and those with members that are not behind the router."""
     for name, network in project.networks.items():
         if network.external is not None or any(True for _ in _others_on(project, behind, name)):
             yield name
@@ -151,7 +151,7 @@ def addresses(
 ) -> dict[tuple[str, str], str]:
     """Choose addresses, by service and network, for /etc/hosts, which is written before the services start.
 
-    With a name server in the networks, they are only needed on the networks of `main`, for services behind a router.
+    If the networks have a name server, only services behind a router need them, and only on the networks of `main`.
     """
     of_main = tuple(_network_of_main(project).networks) if behind else ()
     found: dict[tuple[str, str], str] = {}
