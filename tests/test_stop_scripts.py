@@ -94,9 +94,11 @@ def cloud() -> Iterator[FaultServer]:
 
 
 def test_a_notice_of_a_spot_instance_s_end_stops_the_run(place: Place, cloud: FaultServer) -> None:
-    cloud.will_answer(404, {})
-    cloud.will_answer(200, {"action": "terminate"})
+    for status in (500, 200, 404, 200, 200):  # no token; a token and no notice; a token and a notice
+        cloud.will_answer(status, {"action": "terminate"})
     script = block("bash", "spot/instance-action").replace("sleep 5", "sleep 0.1")
-    assert place.start(script, RUN="runs/x", NOTICE_URL=cloud.base_url).wait(BOUND_SEC) == 0
-    assert [each.path for each in cloud.seen] == ["/v1"] * 2
+    assert place.start(script, RUN="runs/x", METADATA_URL=cloud.base_url).wait(BOUND_SEC) == 0
+    token, notice = "/v1/api/token", "/v1/meta-data/spot/instance-action"
+    assert [each.path for each in cloud.seen] == [token, token, notice, token, notice]
+    assert all(each.headers.get("x-aws-ec2-metadata-token") for each in cloud.seen if each.path == notice)
     assert place.called == ["stop runs/x"]

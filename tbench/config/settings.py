@@ -509,7 +509,7 @@ class RequestsConfig(Frozen):
     """Scheduling"""
 
     concurrency: Annotated[int, Option(("--concurrency", "-n"), daily=True)] = Field(default=16, ge=1)
-    """Requests at once."""
+    """Concurrent requests."""
 
 
 class CostConfig(Frozen):

@@ -18,10 +18,12 @@ import certifi
 from tbench.doctor import Check, CheckResult, fail, ok, skipped, warn
 from tbench.doctor.containers import run_probe
 from tbench.sandbox.docker.engine import Engine, EngineError
+from tbench.sandbox.docker.image import FREE_MB
 from tbench.threads import in_thread
 
 LOW_GB, NONE_GB = 10.0, 1.0
 """Free space below which a long run may fill the disk (a warning), and below which hardly any run fits (a failure)."""
+_NO_IMAGE_GB = FREE_MB / 1024
 TLS_HOSTS = ("pypi.org", "deb.debian.org", "github.com")
 """Hosts that verifiers download from."""
 _CONNECT_SEC = 5.0
@@ -58,21 +60,23 @@ async def check_engine_disk(engine: Engine) -> CheckResult:
     is_here = engine.shares_kernel and info.get("Name") == socket.gethostname()
     advice = "remove unused images ('tbench clean', 'docker system df', 'docker image prune')"
     if is_here and await in_thread(root.is_dir):
-        return await in_thread(lambda: judge_disk(str(root), _free_gb(root), _free_inodes(root), advice))
+        return await in_thread(lambda: judge_disk(str(root), _free_gb(root), _free_inodes(root), advice, _NO_IMAGE_GB))
     try:
         output = await run_probe(engine, "df -Pk / | tail -n 1")
         free_gb = int(output.text.split()[3]) / (1 << 20)
     except (EngineError, IndexError, ValueError):
         return skipped(f"{root} is not on this machine, and no container could check it")
-    return judge_disk(f"{root} (on the engine's machine)", free_gb, None, advice)
+    return judge_disk(f"{root} (on the engine's machine)", free_gb, None, advice, _NO_IMAGE_GB)
 
 
-def judge_disk(where: str, free_gb: float, free_inodes: float | None, advice: str) -> CheckResult:
+def judge_disk(
+    where: str, free_gb: float, free_inodes: float | None, advice: str, none_gb: float = NONE_GB
+) -> CheckResult:
     """Judge the free space of a disk. `free_inodes` is a fraction of all; None if the file system has no limit."""
     what = f"{where}: {free_gb:.1f} GB free"
     if free_inodes is not None and free_inodes < 0.05:
         what += f", {100 * free_inodes:.0f} % of its inodes"
-    if free_gb < NONE_GB or (free_inodes is not None and free_inodes < 0.01):
+    if free_gb < none_gb or (free_inodes is not None and free_inodes < 0.01):
         return fail(what, advice)
     if free_gb < LOW_GB or (free_inodes is not None and free_inodes < 0.05):
         return warn(what, advice)

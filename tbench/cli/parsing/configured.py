@@ -284,7 +284,7 @@ def metavar(setting: Setting) -> str:
 
 def _shown_default(setting: Setting) -> str:
     default = setting.default
-    if setting.option.argument is not None or default in (None, (), {}, False, ""):
+    if setting.option.argument is not None or default is None or default is False or default in ((), {}, ""):
         return ""
     return f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
 

@@ -98,7 +98,7 @@ class LiveControl:
         found = self._trial_at_work(trial)
         found.messages.append(text)
         found.touch()
-        return f"{found.name}: its model gets this with the next message; the trial does not count"
+        return f"{found.name}: its model gets this with the next observation; the trial does not count"
 
     def resize(self, number: int) -> str:
         before = self._run.slots.number

@@ -38,7 +38,7 @@ from tbench.sandbox.owner import LABEL_IMAGE
 from tbench.tasks.environment import Environment
 from tbench.text import one_line
 
-_FREE_MB = 4096.0
+FREE_MB = 4096.0
 """Free megabytes on the engine's disk below which nothing is built or pulled. Images of bundled tasks take up to
 0.6 GB, those of large tasks several; containers write there as well."""
 _BUILDS_AT_ONCE = 2
@@ -65,7 +65,7 @@ class Images:
         no_build_cache: bool = False,
         pull: PullChoice = "missing",
         pulls: Pulls | None = None,
-        free_mb: float = _FREE_MB,
+        free_mb: float = FREE_MB,
         log_dir: Path | None = None,
         say: Callable[[str], None] = lambda _: None,
         closed_network: ClosedNetwork | None = None,
