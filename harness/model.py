@@ -36,16 +36,16 @@ class SamplingSettings(Frozen):
     max_tokens: int = Field(default=16384, ge=1)
     """Maximum number of tokens per turn, thinking included."""
     extra_body: dict[str, Any] = Field(default={})
-    """Merged into each request, such as {"top_k": 20}. Other fields: min_p, repetition_penalty, stop … vLLM ignores a
-    name that it does not know, silently."""
+    """Fields to add to each request, such as {"top_k": 20}. Other fields: min_p, repetition_penalty, stop … vLLM
+    silently ignores names that it does not know."""
     rename_fields: dict[str, str | None] = Field(default={})
-    """Request fields by other names; null leaves one out. For servers that refuse ours, such as
+    """Send request fields under other names; null leaves one out. For servers that refuse the usual ones, for example
     {"max_tokens": "max_completion_tokens", "top_p": null}."""
     omit_seed: bool = False
-    """Send no seeds. Then no trial can be repeated."""
+    """Send no seeds. Then no trial can be reproduced."""
     seed_scheme: SeedScheme = "hashed"
-    """Send a hash of seed, task and step, or the seed. With `bare` a server like vLLM draws the same noise for all
-    tasks."""
+    """Send a hash of seed, task and step, or the seed itself. With `bare` a server like vLLM draws the same noise for
+    all tasks."""
 
     @field_validator("extra_body")
     @classmethod
@@ -117,9 +117,9 @@ class Rendering(Frozen):
     """Settings for rendering the history into the text that the model sees."""
 
     template: Template = "server"
-    """Render prompts on the server, or here in another format. `server` uses the chat endpoint, with the model's own
-    template. The others are rendered here and sent to /v1/completions, for base models: `chatml`, the turns
-    of `gemma` 1 to 3 or of `gemma4`, or the `contract` of `### System` headings."""
+    """Render prompts on the server, or here as chatml, gemma, gemma4 or contract. `server` uses the chat endpoint, with
+    the model's own template. The others are rendered here and sent to /v1/completions, for base models. `gemma` has the
+    turns of Gemma 1 to 3, and `contract` has headings such as `### System`."""
     chat_template_kwargs: dict[str, Any] = Field(default={})
     """Variables of the server's template. An example is {"enable_thinking": false}; servers ignore variables that the
     template does not know."""
@@ -127,8 +127,9 @@ class Rendering(Frozen):
     """Leave the thinking out of earlier replies. `auto`: only where the prompt is rendered here; a server's
     template has its own rule for it."""
     send_reasoning: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_or_off)] = "auto"
-    """Send earlier reasoning back. It goes under the name in which it came, and the server's
-    template drops what its model should not see. `auto`: until a server refuses that."""
+    """Send earlier reasoning back. It is sent in the field in which it came, and the server's template drops what its
+    model should not see. `auto`: yes if the server renders prompts and strip_thinking is not on, until a server refuses
+    it."""
 
     @property
     def sends_reasoning(self) -> bool:

@@ -24,7 +24,7 @@ COMMANDS = {
     "resume": LazyCommand(
         "tbench.cli.run",
         "resume",
-        "Finish a run: go on inside cut trials, and run those that are missing or ended with a retryable error.",
+        "Finish a run: continue interrupted trials, and run those that are missing or ended with a retryable error.",
     ),
     "merge": LazyCommand("tbench.cli.run", "merge", "Merge the shards of a run and print its score."),
     "regrade": LazyCommand(
@@ -40,7 +40,7 @@ COMMANDS = {
     "nightly": LazyCommand(
         "tbench.cli.nightly",
         "nightly",
-        "Run a benchmark every night: serve, run, index, compare, judge, notify; resumes an interrupted night.",
+        "Run one night of a nightly benchmark: serve, run, index, compare, judge, notify; resume it if interrupted.",
     ),
     "debug": LazyCommand(
         "tbench.cli.fork",
@@ -50,7 +50,7 @@ COMMANDS = {
     "why": LazyCommand(
         "tbench.cli.show",
         "why",
-        "Explain a trial's outcome on one screen: failed tests, limits, format errors, signs, the last steps.",
+        "Explain a trial's outcome on one screen: failed tests, limits, format errors, tampering, the last steps.",
     ),
     "show": LazyCommand("tbench.cli.show", "show", "Show the steps of a trial: what the model thought, typed and saw."),
     "play": LazyCommand(
@@ -97,14 +97,14 @@ COMMANDS = {
     "approve": LazyCommand(
         "tbench.cli.steering",
         "approve",
-        "Approve the reply that a trial is waiting to execute; with --approve ask, every reply waits.",
+        "Approve the reply that a trial is waiting to execute; in tbench run --approve ask, every reply waits.",
     ),
     "refuse": LazyCommand(
         "tbench.cli.steering",
         "refuse",
         "Discard the reply that a trial is waiting to execute; the trial is excluded from the score.",
     ),
-    "set": LazyCommand("tbench.cli.steering", "set_", "Change how many trials a run executes at once."),
+    "set": LazyCommand("tbench.cli.steering", "set_", "Change the number of concurrent trials of a run."),
     "note": LazyCommand(
         "tbench.cli.note",
         "note",
@@ -124,7 +124,7 @@ COMMANDS = {
     "power": LazyCommand(
         "tbench.cli.compare",
         "power",
-        "Estimate how many seeds show a difference: on these tasks, and on similar ones.",
+        "Estimate how many seeds reveal a difference: on these tasks, and on similar ones.",
     ),
     "report": LazyCommand(
         "tbench.cli.pages", "report", "Write a self-contained HTML report of a run; prints its path."
@@ -141,11 +141,11 @@ COMMANDS = {
     ),
     "import": LazyCommand("tbench.cli.import_", "import_", "Import results of Harbor, JSONL or CSV as runs."),
     "export": LazyCommand("tbench.cli.export", "export", "Export runs as ATIF, SFT data, Harbor jobs or SQLite."),
-    "history": LazyCommand("tbench.cli.history", "history", "List the runs of a folder, newest first, or of a task."),
+    "history": LazyCommand("tbench.cli.history", "history", "List the runs of a folder, or one task's results."),
     "gate": LazyCommand(
         "tbench.cli.nightly",
         "gate",
-        "Alarm if the latest run is worse by more than chance: compared with those before it; the exit code is 5.",
+        "Judge if the latest run is worse by more than chance: compared with those before it; an alarm exits with 5.",
     ),
     "extract": LazyCommand(
         "tbench.cli.proxies.extract",

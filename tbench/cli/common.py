@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Config = TypeVar("Config", bound="BaseModel")
-task_option = click.option("--task", "-t", multiple=True, help="Only tasks whose name matches this glob; repeatable.")
+task_option = click.option(
+    "--task", "-t", metavar="GLOB", multiple=True, help="Only tasks whose name matches this glob; repeatable."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 engines_option = click.option(
     "--engine",

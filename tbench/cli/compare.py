@@ -272,7 +272,7 @@ def _flaky_as_json(groups: Sequence[Repeats], tries: Sequence[Sequence[TaskSolve
 @format_option
 @json_option
 def power(runs: tuple[Path, ...], points: float, power: float, form: OutputFormat, as_json: bool) -> None:
-    """Estimate how many seeds show a difference: on these tasks, and on similar ones."""
+    """Estimate how many seeds reveal a difference: on these tasks, and on similar ones."""
     from tbench.api.stored_runs import compared_runs, read_runs, repeats
     from tbench.scores.comparing import noise
     from tbench.scores.statistics import coverage

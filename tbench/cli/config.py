@@ -24,7 +24,7 @@ COMMANDS = {
     "init": LazyCommand(
         "tbench.cli.config",
         "init",
-        "Write a configuration file with every setting, its help and its default; what is given is set.",
+        "Write a configuration file with every setting, its help and its default; options that you give are set.",
     ),
 }
 
@@ -58,7 +58,7 @@ def schema() -> None:
     "file", cls=Argument, metavar="FILE", type=PATH_TYPE, required=False, help="A new file; default: print it."
 )
 def init(file: Path | None, given: GivenSettings[RunConfig]) -> None:
-    """Write a configuration file with every setting, its help and its default; what is given is set."""
+    """Write a configuration file with every setting, its help and its default; options that you give are set."""
     from tbench.config.formatting import commented_file
 
     model = given.resolve().config.model

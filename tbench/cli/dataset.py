@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 COMMANDS = {
     "list": LazyCommand("tbench.cli.dataset", "list_datasets", "List the known datasets."),
     "show": LazyCommand("tbench.cli.dataset", "show", "Show where a dataset comes from and whether it is cached."),
-    "pull": LazyCommand("tbench.cli.dataset", "pull", "Fetch a dataset into the cache and print its directory."),
+    "pull": LazyCommand(
+        "tbench.cli.dataset",
+        "pull",
+        "Fetch a dataset into the cache and print its directory; options about tasks and images need --prefetch.",
+    ),
     "verify": LazyCommand(
         "tbench.cli.dataset",
         "verify",
@@ -51,7 +55,7 @@ def dataset() -> None:
 
 @click.command("list", cls=ConfiguredCommand, configuration=RunConfig, only=_ACCESS_SETTINGS)
 @click.option("--all", "everything", is_flag=True, help="Also list datasets that are only on Harbor's hub.")
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array instead of text.")
 def list_datasets(given: GivenSettings[RunConfig], everything: bool, as_json: bool) -> None:
     """List the known datasets."""
     from tbench.datasets.resolve import all_datasets, hub_datasets, hub_names
@@ -92,7 +96,7 @@ def show(name: str, given: GivenSettings[RunConfig], as_json: bool) -> None:
 @_name
 @click.option("--output", "-o", metavar="DIR", type=PATH_TYPE, help="Also copy the tasks into this new directory.")
 def pull(name: str, given: GivenSettings[RunConfig], output: Path | None) -> None:
-    """Fetch a dataset into the cache and print its directory."""
+    """Fetch a dataset into the cache and print its directory; options about tasks and images need --prefetch."""
     from tbench.datasets.cache import copy_tasks, require_new
     from tbench.datasets.digests import describe_digests
 

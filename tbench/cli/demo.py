@@ -138,7 +138,11 @@ def record(file: Path, base_url: str, host: str, port: int) -> None:
 
 @click.command(cls=TbenchCommand)
 @click.argument(
-    "file", cls=Argument, metavar="FILE", type=PATH_TYPE, help="A cassette, recorded here or saved by the debugger."
+    "file",
+    cls=Argument,
+    metavar="FILE",
+    type=PATH_TYPE,
+    help="A cassette, made by tbench cassette record or saved by the debugger.",
 )
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=Integer(min=0, max=65535), default=8124, help="Port; 0 picks a free one.")

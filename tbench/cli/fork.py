@@ -41,7 +41,7 @@ _HEADS = (">seed", "reward", "outcome", ">steps", "differs")
     "--at-step",
     type=Integer(min=1),
     required=True,
-    help="The first step that the model samples again; earlier ones are replayed.",
+    help="The first step for which the model is asked again; earlier ones are replayed.",
 )
 @click.option("--k", "samples", type=Integer(min=1), default=1, help="Number of samples that continue from there.")
 @click.option("--shell", "by_hand", is_flag=True, help="Continue yourself, at the trial's terminal; needs no endpoint.")

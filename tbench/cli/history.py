@@ -57,7 +57,7 @@ def history(
     rebuild: bool,
     as_json: bool,
 ) -> None:
-    """List the runs of a folder, newest first, or of a task."""
+    """List the runs of a folder, or one task's results. Newest runs come first."""
     from tbench.history.database import default_index
     from tbench.history.index import RunHistory
 

@@ -103,7 +103,7 @@ def harbor(
     help="JSONL or CSV with task, seed, reward and optional columns.",
 )
 @import_options
-@click.option("--number-seeds", is_flag=True, help="Number the lines of each task, if they have no seeds.")
+@click.option("--number-seeds", is_flag=True, help="Number the lines of each task to make seeds, if they have none.")
 def results(
     file: Path,
     output: Path | None,

@@ -34,10 +34,10 @@ _STOPPING = "stopping: ending what is running, keeping what is finished; press C
 @click.option("--night", metavar="NAME", help="The night to start or resume.  [default: today's date]")
 @click.option("--check", is_flag=True, help="Check the file, print what would be done, and start nothing.")
 @click.option("--init", is_flag=True, help="Write FILE with every setting, and the endpoint that is found.")
-@click.option("--demo", is_flag=True, help="Demonstrate nights with a scripted model that gets worse in the seventh.")
+@click.option("--demo", is_flag=True, help="Simulate nights with a scripted model that gets worse on the seventh.")
 @click.option("--nights", type=Integer(min=1), help="Number of nights of --demo.  [default: 10]")
 def nightly(file: Path, night: str | None, check: bool, init: bool, demo: bool, nights: int | None) -> None:
-    """Run a benchmark every night: serve, run, index, compare, judge, notify; resumes an interrupted night."""
+    """Run one night of a nightly benchmark: serve, run, index, compare, judge, notify; resume it if interrupted."""
     if check + init + demo > 1:
         raise UsageError("--check, --init and --demo: give only one of them")
     if nights is not None and not demo:
@@ -155,7 +155,7 @@ _DIFFERENCES_SHOWN = 3
     "--min-se",
     type=Number(min=0),
     default=3.0,
-    help="How many standard errors below the baseline the nights since the change must be for an alarm.",
+    help="Alarm only if the nights since the change are this many standard errors below the baseline.",
 )
 @click.option(
     "--min-coverage",
@@ -181,7 +181,7 @@ def gate(
     min_shared: float,
     as_json: bool,
 ) -> None:
-    """Alarm if the latest run is worse by more than chance: compared with those before it; the exit code is 5."""
+    """Judge if the latest run is worse by more than chance: compared with those before it; an alarm exits with 5."""
     import json
     from dataclasses import replace
 

@@ -35,7 +35,11 @@ class NoteTarget(NamedTuple):
 
 @click.command(cls=TbenchCommand)
 @click.argument(
-    "target", cls=Argument, metavar="TARGET", type=NAME_TYPE, help="A trial, RUN/TASK/SEED, or a task, RUN/TASK."
+    "target",
+    cls=Argument,
+    metavar="TARGET",
+    type=NAME_TYPE,
+    help="A trial, RUN/TASK/SEED, or a task, RUN/TASK; to list notes, also a RUN.",
 )
 @click.argument(
     "text", cls=Argument, metavar="TEXT", nargs=-1, help="The note; without text and tags, notes are listed."

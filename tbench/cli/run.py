@@ -58,7 +58,7 @@ def merge(runs: tuple[Path, ...], output: Path, incomplete: bool, as_json: bool)
 @click.command(cls=TbenchCommand)
 @click.argument("run", cls=Argument, metavar="RUN", type=NAME_TYPE, help="A run directory.")
 @task_option
-@click.option("--seed", type=Integer(), help="Only trials with this seed.")
+@click.option("--seed", type=Integer(min=0), help="Only trials with this seed.")
 def regrade(run: str, task: tuple[str, ...], seed: int | None) -> None:
     """Verify stored trials again: those run with --keep or --snapshot, or with a separate verifier container."""
     from tbench.cli.execute import print_summary
@@ -335,7 +335,7 @@ _CHANGEABLE_SETTINGS = {
 @click.argument("run", cls=Argument, metavar="RUN", type=PATH_TYPE, help="A run directory.")
 @retry_errors_option("Also retry these types of error, or all if none is named.")
 def resume(run: Path, given: GivenSettings[RunConfig], retry_errors: str | None) -> None:
-    """Finish a run: go on inside cut trials, and run those that are missing or ended with a retryable error."""
+    """Finish a run: continue interrupted trials, and run those that are missing or ended with a retryable error."""
     from tbench.cli.execute import execute
     from tbench.runs.admission import RetryErrors
     from tbench.runs.plan import stored_config

@@ -262,7 +262,7 @@ _LIMITS = {
 )
 @click.option("--debug", "debugs", is_flag=True, help="Debug a fork of the trial from its last step on.")
 def why(trial: str, debugs: bool) -> None:
-    """Explain a trial's outcome on one screen: failed tests, limits, format errors, signs, the last steps."""
+    """Explain a trial's outcome on one screen: failed tests, limits, format errors, tampering, the last steps."""
     from tbench.cli.printing import print_coloured
     from tbench.errors import UsageError
     from tbench.storage.run_files import is_run

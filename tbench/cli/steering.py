@@ -223,7 +223,7 @@ def say(where: str, text: str) -> None:
 @click.command(cls=TbenchCommand)
 @trial_argument
 def approve(where: str) -> None:
-    """Approve the reply that a trial is waiting to execute; with --approve ask, every reply waits."""
+    """Approve the reply that a trial is waiting to execute; in tbench run --approve ask, every reply waits."""
     from tbench.control.wire import StepOn
 
     run, trial = require_trial(where)
@@ -243,9 +243,9 @@ def refuse(where: str, why: str) -> None:
 
 @click.command("set", cls=TbenchCommand)
 @run_argument
-@click.option("--concurrency", type=Integer(min=1), required=True, help="New maximum number of trials at once.")
+@click.option("--concurrency", type=Integer(min=1), required=True, help="New maximum number of concurrent trials.")
 def set_(where: str | None, concurrency: int) -> None:
-    """Change how many trials a run executes at once."""
+    """Change the number of concurrent trials of a run."""
     from tbench.control.wire import SetConcurrency
 
     run, _ = run_and_trial(where)

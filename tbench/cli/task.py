@@ -28,7 +28,7 @@ COMMANDS = {
     "shell": LazyCommand(
         "tbench.cli.task",
         "task_shell",
-        "Open a shell like the task's agent gets; when you leave it, the verifier runs, and you can return.",
+        "Open a shell as the task's agent gets it; when you leave it, the verifier runs, and you can return.",
     ),
     "solve": LazyCommand(
         "tbench.cli.task",
@@ -159,7 +159,7 @@ def _sandbox_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("shell", cls=TbenchCommand)
 @_sandbox_options
 def task_shell(name: str, **given: Any) -> None:
-    """Open a shell like the task's agent gets; when you leave it, the verifier runs, and you can return."""
+    """Open a shell as the task's agent gets it; when you leave it, the verifier runs, and you can return."""
     from tbench.cli.interactive import shell_session
     from tbench.cli.interruption import run_interruptibly
     from tbench.fleet.engines import connect_backend
@@ -187,8 +187,7 @@ def verify(name: str, **given: Any) -> None:
     """Verify a copy of an open `tbench task shell`, which is left undisturbed; exit with 2 if it does not pass."""
     from tbench.cli.interactive import verify_open_shell
     from tbench.cli.interruption import run_interruptibly
-    from tbench.fleet.engines import connect_backend, store_of
-    from tbench.sandbox.docker.engine import Engine
+    from tbench.fleet.engines import Engines, connect_backend, store_of
     from tbench.sandbox.oci.store import read_states
     from tbench.sandbox.owner import LABEL_TRIAL
 
@@ -198,12 +197,12 @@ def verify(name: str, **given: Any) -> None:
         if (store := store_of(config)) is not None:
             of_trial = (each for each, state in read_states(store) if state and state.labels[LABEL_TRIAL] == trial)
             return next((each.name for each in of_trial), None)
-        engine = Engine.connect(1)
+        engines = Engines.connect(config, 1)
         try:
-            found = engine.api.containers(filters={"label": f"{LABEL_TRIAL}={trial}"})
+            wanted = {"label": f"{LABEL_TRIAL}={trial}"}
+            return next((each["Id"] for engine in engines.all for each in engine.api.containers(filters=wanted)), None)
         finally:
-            engine.close()
-        return found[0]["Id"] if found else None
+            engines.close()
 
     if run_interruptibly(verify_open_shell(connect_backend(config, _CALLS), name, config, container)) < 1:
         raise click.exceptions.Exit(exit_codes.USAGE)

@@ -138,7 +138,8 @@ class TasksConfig(Frozen):
     source: Annotated[str, Option(("--dataset", "-d"), argument="TASKS", metavar="NAME", is_path=True, daily=True)] = (
         "bundled"
     )
-    """A directory of tasks, a dataset, git+URL@REV#FOLDER, or 'bundled'. The directory can also be a single task."""
+    """A directory of tasks, a dataset's name, git+URL@REV#FOLDER, or 'bundled' (default). The directory can also be a
+    single task."""
     include: Annotated[tuple[str, ...], Option(("--task", "-t"), metavar="GLOB", daily=True)] = ()
     """Only tasks whose name matches this glob; repeatable."""
     exclude: Annotated[tuple[str, ...], Option(("--exclude", "-x"), metavar="GLOB")] = ()
@@ -178,13 +179,13 @@ class EndpointConfig(SamplingSettings):
         WithJsonSchema({"anyOf": [{"type": "number", "minimum": 1}, {"const": "auto"}]}),
         Option(metavar="SEC|auto", measured=False),
     ] = Field(default_factory=_AutoSeconds, json_schema_extra={"default": "auto"})
-    """Timeout of a request in seconds. `auto` follows from max_tokens and the speed of the endpoint."""
+    """Timeout of a request in seconds. `auto` derives it from max_tokens and the speed of the endpoint."""
     retry_budget_sec: Annotated[float, _NOT_MEASURED] = Field(default=900.0, ge=0)
     """Seconds to retry a failing request. Then the trial ends with an error."""
     max_outage_sec: Annotated[float, _NOT_MEASURED] = Field(default=3600.0, ge=0)
-    """Seconds to pause the run while the endpoint is down. Then the run stops; 0 means no pause."""
+    """Maximum seconds to pause while the endpoint is down. Then the run stops; 0 means no pause."""
     other_weights: Annotated[Literal["pause", "take"], _NOT_MEASURED] = "pause"
-    """Reaction to other weights under the same name. `pause` waits, as in an outage, until the original ones are back;
+    """What to do if the endpoint's weights change. `pause` waits, as in an outage, until the original ones are back;
     `take` continues with the new ones."""
 
 
@@ -223,15 +224,17 @@ class ModelConfig(EndpointConfig, Rendering):
     base_url: Annotated[
         str | None, Option(daily=True, measured=False, instead_of="endpoints", several="endpoints", has_password=True)
     ] = None
-    """The endpoint, such as http://localhost:8000/v1; repeatable. The default is OPENAI_BASE_URL. Several endpoints
-    have to serve the same model."""
+    """The endpoint, such as http://localhost:8000/v1; repeatable. The default is OPENAI_BASE_URL, or else a server that
+    answers on port 8000 of this machine, if OPENAI_API_KEY is not set. Several endpoints have to serve the same
+    model."""
     endpoints: Annotated[
         tuple[ServerConfig, ...],
         AfterValidator(_servers),
         Option(("--endpoint",), metavar="URL", measured=False, instead_of="base_url", has_password=True),
     ] = ()
     """One of several servers of the same model; repeatable. In a file, each is a table [[model.endpoints]] with
-    base_url and weight. A trial stays on its server; a new one goes to the server with the fewest for its weight."""
+    base_url and weight. A trial stays on one server; a new trial goes to the server with the fewest trials for its
+    weight."""
 
     @property
     def servers(self) -> tuple[ServerConfig, ...]:
@@ -256,9 +259,9 @@ class AgentConfig(Frozen):
     prompt: Annotated[str | None, Option(is_path=True)] = None
     """A file with blocks that replace the protocol's prompts."""
     observation_bytes: int = Field(default=OUTPUT_LIMIT_BYTES, ge=200)
-    """Maximum length of observations; the middle is cut out."""
+    """Maximum bytes of an observation; the middle is cut out."""
     settling: Annotated[Settling, Option(("--strict/--adaptive",))] = "adaptive"
-    """Wait the whole duration, or until the shell settles. Harnesses with fixed sleeps are strict."""
+    """Wait the requested time, or until the shell settles. Harnesses with fixed sleeps are strict."""
     shell_state: ShellMode | None = None
     """Bash protocols: one shell, or a new process per command. The default is `persistent`."""
     neutralise_special_tokens: bool = False
@@ -298,11 +301,12 @@ class SandboxConfig(Frozen):
     """Sandbox"""
 
     engines: Annotated[tuple[str, ...], Option(("--engine",), metavar="ADDRESS", daily=True, measured=False)] = ()
-    """Address of an engine, or 'oci:' for none; repeatable. The default is
-    DOCKER_HOST, or else the first engine of this machine that answers. A trial goes to the machine with the most free
-    CPUs and memory; if a machine is lost, its trials start again on another one."""
+    """Address of a container engine, or 'oci:' for none; repeatable. With 'oci:' tbench starts containers by itself.
+    The default is DOCKER_HOST, or else the first engine of this machine that answers. A trial goes to the machine with
+    the most free CPUs and memory; if a machine is lost, its trials start again on another one."""
     ray: Annotated[str | None, Option(metavar="HOST:PORT", measured=False)] = None
-    """Address of a Ray cluster, auto or local. Every node with the resource `engine` runs trials."""
+    """Address of a Ray cluster, or auto, or local. `auto` is the cluster on this machine, `local` a new one on this
+    machine only. Every node with the resource `engine` runs trials."""
     build: Annotated[bool, _NOT_MEASURED] = False
     """Build images even if they exist."""
     no_build_cache: Annotated[bool, Option(("--no-build-cache/--build-cache",), measured=False)] = False
@@ -315,22 +319,22 @@ class SandboxConfig(Frozen):
     pull_timeout_sec: Annotated[float, _NOT_MEASURED] = Field(default=1800.0, ge=1, allow_inf_nan=False)
     """Timeout of a pull in seconds. A pull that times out is not retried."""
     prefetch: Annotated[bool, _NOT_MEASURED] = False
-    """Pull or build the images of all tasks first, before any trial."""
+    """Pull or build the images of all tasks first."""
     drop_images: Annotated[bool, Option(("--drop-images/--leave-images",), measured=False)] = False
-    """Remove a task's image after its last trial. Images that this run did not pull or build, or that are used
-    otherwise, stay."""
+    """Remove a task's image after its last trial. Images that this run did not pull or build, or that something else
+    uses, stay."""
     keep: Annotated[Keep, _NOT_MEASURED] = "none"
-    """Keep the containers of these trials running."""
+    """Keep containers running: none, of failed trials, or all. A trial without a verdict counts as failed."""
     snapshot: Annotated[bool, _NOT_MEASURED] = False
     """Save the files of every trial as an image before the verifier runs."""
     network: NetworkChoice = "task"
-    """Network access of trials: as the task says, none, or all."""
+    """Network for trials: as the task says, for none, or for all."""
     block_host: bool = False
     """Keep trials and builds from reaching the host and the endpoint."""
     pin_cpus: bool = False
     """Pin each trial to its own CPUs. `nproc` then prints the task's number of CPUs, not the machine's."""
     require_limits: Annotated[bool, Option(measured=False)] = False
-    """Refuse engines that do not enforce resource limits. These are memory, swap, CPUs and processes."""
+    """Refuse engines that do not enforce resource limits. Limited are memory, swap, CPUs and processes."""
     no_new_privileges: Annotated[bool, Option(("--no-new-privileges/--new-privileges",))] = False
     """Disable sudo, su and other setuid programs in trials."""
     allow_env: Annotated[tuple[str, ...], AfterValidator(_variable_names), Option(metavar="VAR")] = ()
@@ -338,7 +342,7 @@ class SandboxConfig(Frozen):
     ignore_keys: Annotated[tuple[str, ...], Option(metavar="GLOB")] = ()
     """Ignore unknown keys in task.toml that match this glob, instead of rejecting the task; repeatable."""
     trust: bool = False
-    """Let compose files access the engine's machine. That is its paths, devices and namespaces."""
+    """Let compose files access the engine's machine. This means its paths, devices and namespaces."""
     network_pool: Annotated[str, AfterValidator(_private_pool), Option(measured=False, metavar="CIDR")] = (
         "10.213.0.0/16"
     )
@@ -349,8 +353,8 @@ class SandboxConfig(Frozen):
         PlainSerializer(proxy_text),
         Option(metavar="URL", measured=False, words=lambda: (INHERIT, NONE), has_password=True),
     ] = INHERIT
-    """The proxy of containers and builds with a network. It is a URL, `none`, or `inherit`: `proxies` in Docker's
-    configuration, or else tbench's environment. The password is never stored."""
+    """Proxy for containers and builds that have network access. It is a URL, `none`, or `inherit`: what `proxies` in
+    Docker's configuration says, or else tbench's environment. The password is never stored."""
     cap_add: Annotated[tuple[str, ...], AfterValidator(validate_capabilities), Option(metavar="CAP")] = ()
     """Add this Linux capability to Docker's defaults; repeatable. Trials with a network have NET_RAW only if you add
     it."""
@@ -416,8 +420,9 @@ class VerifyConfig(Frozen):
     """Verification"""
 
     mode: Annotated[Verify, Option(("--verify",), daily=True)] = "both"
-    """Verify in the agent's container, a fresh one, or in both. The fresh container gets the agent's work, and `both`
-    tries it first. A verifier with its own container, defined by the task, always runs there."""
+    """Verify in the agent's container, a fresh one, or both. The fresh container gets the agent's work; `both` begins
+    with it, and uses the agent's only if that is needed. A verifier with its own container, defined by the task, always
+    runs there."""
     metric: Annotated[str | None, Option(metavar="NAME")] = Field(default=None, min_length=1)
     """The number in reward.json that is the reward. The default is `reward`, or the only number."""
     artifacts_mb: Annotated[int, _NOT_MEASURED] = Field(default=4096, ge=1, le=1 << 20)
@@ -439,19 +444,21 @@ class ScheduleConfig(Frozen):
         WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
         Option(("--concurrency", "-n"), daily=True, metavar="INT|auto"),
     ] = Field(default=4)
-    """Concurrent trials, or auto: as many as vLLM has capacity for. `auto` reads the server's `/metrics`."""
+    """Concurrent trials, or auto: as many as vLLM has capacity for. `auto` reads the server's `/metrics`; without them
+    it is 16."""
     order: Literal["seeds", "longest"] = "seeds"
     """Start trials seed by seed, or the longest first. Durations come from `--durations`, from neighbouring runs of any
     model, from the oracle, or else from the time limits. `longest` finishes sooner, but an interrupted run may have no
     complete seed."""
     shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(validate_shard)] = None
-    """Run one of N parts of the trials, 0/N to N-1/N. `tbench merge` combines the shards. They take about equally long,
-    by the time limits of the tasks or by `--durations`."""
+    """Run part I of N of the trials; I counts from 0. `tbench merge` combines the shards. They take about equally long,
+    judging by the tasks' time limits or by `--durations`."""
     durations: Annotated[tuple[str, ...], Option(metavar="RUN", is_path=True)] = ()
     """A run from which to take the durations of trials; repeatable. They are used by --order longest and --shard."""
     calibrate: Annotated[Literal["off", "missing", "all"], Option(metavar="WHICH")] = "missing"
     """Tasks to calibrate with oracle and nop: off, missing, or all. Calibration uses only capacity that the trials
-    leave free. `missing` ends with the last trial; `all` measures every task again, and the run waits for it.
+    leave free. `missing` measures only tasks without a calibration, and stops when the last trial ends; `all` measures
+    every task again, and the run waits for it.
     Unhealthy tasks are shown next to the score."""
     retries: int = Field(default=1, ge=0)
     """Maximum number of retries of a trial after a retryable error."""
@@ -467,14 +474,15 @@ class ScheduleConfig(Frozen):
     """Start no further trial while the load per CPU is above this. It is the average over one minute."""
 
     go_on: GoOn = "exact"
-    """If the container of an interrupted trial is gone, its replies are replayed in a new one: `exact` starts again if
-    the replay differs, `replay` continues anyway; `anew` always starts again."""
+    """How to continue an interrupted trial whose container is gone. `exact` and `replay` replay its replies in a new
+    one; if the terminal then shows something else, `exact` starts again, and `replay` continues anyway. `anew` always
+    starts again."""
     stop_after: Annotated[str | None, AfterValidator(validate_duration), Option(("--for",), metavar="TIME")] = None
     """Stop after a time such as 8h; `tbench resume` continues the run."""
     stop_at: Annotated[str | None, AfterValidator(validate_time), Option(("--until",), metavar="HH:MM")] = None
-    """Stop at a time of day."""
+    """Stop at a time of day. `tbench resume` continues the run."""
     count_differing: bool = False
-    """Count trials whose replay differs."""
+    """Score trials even if their replay differs. Without this, they are excluded from the score."""
     keep_cut: Annotated[str, AfterValidator(validate_duration), Option(metavar="TIME")] = "24h"
     """Keep containers of interrupted trials this long; 0: not at all."""
 
@@ -519,13 +527,13 @@ class CostConfig(Frozen):
     has_flags: ClassVar[bool] = False
 
     prompt_price: float | None = _PRICE
-    """Price of a million prompt tokens. `tbench summary` then shows what the run cost, and a solved trial."""
+    """Price of a million prompt tokens. `tbench summary` then shows the cost of the run and of a solved trial."""
     cached_price: float | None = _PRICE
     """Price of a million prompt tokens from the server's cache. Without it, they cost as much as others."""
     completion_price: float | None = _PRICE
     """Price of a million completion tokens."""
     hour_price: float | None = _PRICE
-    """Price of an hour of all the endpoint's hardware. Hours are those in which an agent is at work."""
+    """Price of an hour of all the endpoint's hardware. Only the time in which an agent is at work counts."""
     gpus: int | None = Field(default=None, ge=1)
     """Number of GPUs of the endpoint, to count GPU-seconds."""
     currency: str = Field(default="USD", pattern=r"^\S{1,16}$")
@@ -545,9 +553,9 @@ class OutputConfig(Frozen):
     measured: ClassVar[bool] = False
 
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
-    """The run directory, which must be new or empty."""
+    """A new or empty directory for the run; default: one below runs/. With `--resume` it is the run to continue."""
     min_coverage: float = Field(default=0.0, ge=0, le=1)
-    """Exit with 3 if a smaller share of trials, or none, has a verdict."""
+    """Exit with 3 if less than this share of trials, or none, has a verdict."""
     log_level: Annotated[LogLevel, Option(metavar="LEVEL")] = "info"
     """Lowest level in run.log: debug, info, warning or error."""
     verbosity: Annotated[Verbosity, Option(("--verbose/--quiet", "-v/-q"), daily=True)] = "normal"

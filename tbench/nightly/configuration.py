@@ -63,7 +63,8 @@ class NightlySection(Frozen):
     """Give each night new seeds, which follow those of the night before. With the same seeds, a deterministic model
     would seem to have no noise."""
     keep: Annotated[int | None, Field(ge=1)] = None
-    """Number of nights whose recordings, trajectories and server logs are kept. Results are always kept."""
+    """Number of latest nights whose recordings, trajectories and server logs are kept. Without it, those of all nights
+    are kept. Results are always kept."""
     baseline: str | None = None
     """A run directory with which each night is compared, in addition to the night before."""
     summary: str | None = None
@@ -104,7 +105,7 @@ class GateSection(Frozen):
     k: float = Field(default=_RULE.k, gt=0, allow_inf_nan=False)
     """Half of the drop to be detected, in standard deviations of a night."""
     h: float = Field(default=_RULE.h, gt=0, allow_inf_nan=False)
-    """C above this limit is an alarm."""
+    """Threshold of the CUSUM statistic C for an alarm."""
     min_se: float = Field(default=_RULE.min_se, ge=0, allow_inf_nan=False)
     """For an alarm, nights since the change must be this many standard errors below the baseline. 0: only C counts."""
     base_from: str | None = _RULE.base_from
@@ -125,7 +126,7 @@ class NotifySection(Frozen):
     webhook_env: str | None = None
     """The environment variable with the URL of a webhook, to which each night is posted as JSON."""
     only_news: bool = False
-    """Do not post quiet nights."""
+    """Post only nights whose exit code is not 0."""
     deadline_sec: float = Field(default=20.0, gt=0)
     """Seconds for one request to the webhook; there are at most three."""
 

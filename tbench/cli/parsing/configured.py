@@ -283,8 +283,8 @@ def metavar(setting: Setting) -> str:
 
 
 def _shown_default(setting: Setting) -> str:
-    default = setting.default
-    if setting.option.argument is not None or default is None or default is False or default in ((), {}, ""):
+    default = setting.file_default
+    if setting.option.argument is not None or default is None or default is False or default in ([], {}, ""):
         return ""
     return f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
 

@@ -31,6 +31,9 @@ class Number(click.FloatRange):
 
     name = "number"
 
+    def _describe_range(self) -> str:
+        return super()._describe_range() if (self.min, self.max) != (None, None) else ""
+
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return the placeholder that options from settings have, too."""
         return "FLOAT"

@@ -34,9 +34,9 @@ class ScoreConfig(Frozen):
     """Scores"""
 
     relevance: Relevance = "distinct"
-    """Variant of the execution relevance."""
+    """How relevance counts verbs of the task that the command uses: once each, each occurrence, or as literal text."""
     conciseness: Conciseness = "step"
-    """Variant of the conciseness."""
+    """Conciseness of a reply above the length limit: 0 (step), less and less (linear), or below 0 (negative)."""
 
 
 class ExtractOutputConfig(Frozen):
@@ -45,7 +45,7 @@ class ExtractOutputConfig(Frozen):
     directory: Annotated[str | None, Option(("--output", "-o"), metavar="DIR", daily=True, is_path=True)] = None
     """The extraction's directory, which must be new or empty, except with --resume."""
     min_coverage: float = Field(default=0.0, ge=0, le=1)
-    """Exit with 3 if a smaller fraction of the requests has a reply."""
+    """Exit with 3 if less than this fraction of the requests has a reply."""
 
 
 class ExtractConfig(Frozen):

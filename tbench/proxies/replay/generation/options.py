@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -47,6 +47,7 @@ class ReplayOptions:
     request_timeout_sec: float | None = None
     retry_budget_sec: float = 900.0
     max_outage_sec: float = 3600.0
+    other_weights: Literal["pause", "take"] = "pause"
 
     @classmethod
     def from_config(cls, config: ReplayConfig) -> ReplayOptions:
@@ -78,6 +79,7 @@ class ReplayOptions:
             request_timeout_sec=model.request_timeout_sec or None,
             retry_budget_sec=model.retry_budget_sec,
             max_outage_sec=model.max_outage_sec,
+            other_weights=model.other_weights,
         )
 
 
@@ -130,7 +132,7 @@ def make_endpoints(options: ReplayOptions, sampling: Sampling, say: Callable[[st
 def _chat(
     options: ReplayOptions, sampling: Sampling, url: str, budget_sec: float, name: str, say: Callable[[str], None]
 ) -> ChatModel:
-    return ChatModel(
+    chat = ChatModel(
         url,
         options.model,
         sampling,
@@ -141,3 +143,5 @@ def _chat(
         max_outage=OutagePolicy(max_sec=options.max_outage_sec),
         on_outage=lambda words: say(f"{name} {words}"),
     )
+    chat.model_identity.is_strict = options.other_weights == "pause"
+    return chat

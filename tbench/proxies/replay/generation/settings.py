@@ -25,7 +25,7 @@ class DatasetConfig(Frozen):
     """Steps to replay"""
 
     path: Annotated[str, Option(argument="DATASET", is_path=True)] = ""
-    """A JSONL file of steps, corrected or legacy records."""
+    """A JSONL file of recorded steps, in the corrected or the legacy form."""
     limit: Annotated[int | None, Option(("--limit", "-l"), daily=True)] = Field(default=None, ge=1)
     """Use only the first N steps."""
     shard: Annotated[str | None, Option(metavar="I/N"), AfterValidator(validate_shard)] = None
@@ -48,7 +48,7 @@ class ReplayModelConfig(EndpointConfig):
     min_p: float = Field(default=0.0, ge=0, le=1)
     """vLLM's min_p; sent only above 0."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    """If given, every request has a seed derived from it, the conversation and the step."""
+    """Seed to derive each request's seed from (see --seed-scheme); without it, no seed is sent."""
     stop: Annotated[tuple[str, ...], Option(("--stop-string",))] = ()
     """A string that ends a reply (repeatable)."""
     include_stop_str_in_output: bool = False
@@ -63,8 +63,8 @@ class PromptConfig(Frozen):
     """Prompts"""
 
     render: Literal["server", "local"] | None = None
-    """Who renders prompts: the server, or tbench (local, for /completions); by default the server, and local with a
-    tokenizer."""
+    """Who renders prompts: the server, or tbench (local, for /completions); local is the default only with
+    --tokenizer-path."""
     tokenizer_path: Annotated[str | None, Option(is_path=True)] = None
     """Tokenizer whose template renders prompts (needs the extra tbench[tokenizer])."""
     thinking_mode: str = "auto"
@@ -78,7 +78,7 @@ class PromptConfig(Frozen):
     allow_raw_fallback: bool = False
     """Allow prompts without any template; such runs are not ranked."""
     allow_overflow: bool = False
-    """Allow steps that do not fit the context; they stay without an answer."""
+    """Allow steps that do not fit the context; they remain unanswered."""
 
 
 class ReplayOutputConfig(Frozen):
