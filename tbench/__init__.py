@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tbench.api.debugging import DebugSession, debug
+    from tbench.api.explaining import explain
     from tbench.api.rollouts import Rollout, TokenSequence, TokensMissing
     from tbench.api.runner import Runner, TrialFailed, TrialRecord
     from tbench.api.stored_runs import summarise
     from tbench.config.settings import RunConfig
     from tbench.datasets.read_tasks import read_tasks
     from tbench.errors import TbenchError, UsageError
+    from tbench.explaining.explanation import Explanation
     from tbench.results import TrialResult
     from tbench.scores.summary import Summary
     from tbench.storage.read_run import RunUnreadable, StoredRun, read_run
@@ -25,6 +27,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DebugSession",
+    "Explanation",
     "Rollout",
     "RunConfig",
     "RunUnreadable",
@@ -42,6 +45,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "debug",
+    "explain",
     "read_run",
     "read_tasks",
     "summarise",
@@ -49,6 +53,7 @@ __all__ = [
 
 _MODULES = {
     "DebugSession": "tbench.api.debugging",
+    "Explanation": "tbench.explaining.explanation",
     "Rollout": "tbench.api.rollouts",
     "RunConfig": "tbench.config.settings",
     "RunUnreadable": "tbench.storage.read_run",
@@ -65,6 +70,7 @@ _MODULES = {
     "TrialResult": "tbench.results",
     "UsageError": "tbench.errors",
     "debug": "tbench.api.debugging",
+    "explain": "tbench.api.explaining",
     "read_run": "tbench.storage.read_run",
     "read_tasks": "tbench.datasets.read_tasks",
     "summarise": "tbench.api.stored_runs",

@@ -112,17 +112,22 @@ COMMANDS = {
     ),
     "summary": LazyCommand("tbench.cli.pages", "summary", "Print the score of a run directory."),
     "compare": LazyCommand(
-        "tbench.cli.compare",
+        "tbench.cli.comparing.compare",
         "compare",
         "Compare runs, paired by task and seed: difference, error, exact p-value, and the tasks that changed.",
     ),
+    "explain": LazyCommand(
+        "tbench.cli.comparing.explain",
+        "explain",
+        "Explain a score: where its points were lost or, with --against, why it differs from another run's.",
+    ),
     "flaky": LazyCommand(
-        "tbench.cli.compare",
+        "tbench.cli.comparing.compare",
         "flaky",
         "List the tasks solved only sometimes; with Wilson intervals; runs with the same configuration are pooled.",
     ),
     "power": LazyCommand(
-        "tbench.cli.compare",
+        "tbench.cli.comparing.compare",
         "power",
         "Estimate how many seeds reveal a difference: on these tasks, and on similar ones.",
     ),
@@ -202,7 +207,19 @@ COMMANDS = {
 }
 _HEADINGS = {
     "Run": ("run", "resume", "merge", "regrade", "calibrate", "nightly", "gate"),
-    "Read": ("summary", "compare", "flaky", "power", "history", "report", "site", "view", "import", "export"),
+    "Read": (
+        "summary",
+        "explain",
+        "compare",
+        "flaky",
+        "power",
+        "history",
+        "report",
+        "site",
+        "view",
+        "import",
+        "export",
+    ),
     "Debug": ("why", "show", "note", "play", "diff", "debug", "fork", "blame"),
     "Steer": ("ps", "pause", "continue", "stop", "abort", "say", "attach", "approve", "refuse", "set"),
     "Proxies": ("extract", "replay", "leaderboard", "correlate"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tbench.agents.setup import AgentSetup, connect_if_used
-from tbench.cli.compare import print_comparison
+from tbench.cli.comparing.compare import print_comparison
 from tbench.cli.execute import MadeImages, directory_name, execute, print_view_command, shows_next, tasks_of_run
 from tbench.cli.interruption import run_interruptibly
 from tbench.cli.printing import print_line

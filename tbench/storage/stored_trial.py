@@ -6,10 +6,11 @@ import difflib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -138,6 +139,16 @@ def rerun_commands(document: RunDocument) -> Callable[[str, int], str]:
     return command
 
 
+def rerun_options(document: RunDocument, changed: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
+    """Return the options of `tbench run` that repeat a run's trials, as shell words, with some settings `changed`.
+
+    `changed` has values by key, such as `model.max_tokens`.
+    """
+    words = [word for option in _options(document, apart_from=changed) for word in option]
+    words += [word for key, value in changed.items() for word in ("-c", f"{key}={_setting_text(value)}")]
+    return [shlex.quote(word) for word in words]
+
+
 def inspection_commands(run: Path, result: TrialResult) -> list[tuple[str, str]]:
     """Return shell commands that inspect a trial, each with a description."""
     attempt = f"/attempt-{result.attempt}" if result.attempt > 1 else ""
@@ -155,7 +166,7 @@ def inspection_commands(run: Path, result: TrialResult) -> list[tuple[str, str]]
     return found
 
 
-def _options(document: RunDocument) -> Iterator[tuple[str, ...]]:
+def _options(document: RunDocument, apart_from: Container[str] = ()) -> Iterator[tuple[str, ...]]:
     config, locked = document.config, document.locked
     yield "-d", config.tasks.source
     if config.tasks.registry is not None:
@@ -167,7 +178,8 @@ def _options(document: RunDocument) -> Iterator[tuple[str, ...]]:
     if locked.model is not None:
         yield "-m", locked.model
     for setting in _SETTINGS:
-        if setting.value_in(config) != setting.default and setting.path not in _SET_BY_FLAGS:
+        is_written = setting.path in _SET_BY_FLAGS or setting.path in apart_from
+        if setting.value_in(config) != setting.default and not is_written:
             yield "-c", f"{setting.path}={_setting_text(setting.file_value_in(config))}"
 
 

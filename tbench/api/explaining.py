@@ -1,0 +1,109 @@
+"""Explains stored runs, also against the good runs before them, which are found here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from tbench.api.stored_runs import start_time
+from tbench.errors import UsageError
+from tbench.explaining.explain import explain as explain_runs
+from tbench.explaining.explanation import Explanation
+from tbench.scores.gate.judge import judge
+from tbench.scores.gate.nights import GateRule, Night
+from tbench.storage.comparable import fingerprint
+from tbench.storage.read_run import RunUnreadable, StoredRun, read_plan, read_run
+from tbench.storage.run_files import is_run
+from tbench.storage.summaries import final_rewards
+
+LAST_GOOD = "last-good"
+_MOST_RUNS = 30
+"""Earlier runs that are judged."""
+_LEAST_COVERAGE = 0.01
+"""Runs with errors count as well here: their errors may be what is to be explained."""
+
+
+class GoodRuns(NamedTuple):
+    """The runs to compare: those since a drop, and the good ones before it. Oldest first."""
+
+    now: tuple[Path, ...]
+    before: tuple[Path, ...]
+
+
+def explain(
+    run: Path | str | Sequence[Path], against: Path | str | Sequence[Path] | Literal["last-good"] | None = None
+) -> Explanation:
+    """Explain where a run lost its points or, with `against`, why its score differs from another run's.
+
+    `last-good` compares with the good runs of the same model in the same folder, and counts the runs since the drop
+    together. Raises RunUnreadable, a ValueError, and UsageError.
+    """
+    if against != LAST_GOOD:
+        return explain_runs(run, against)
+    if not isinstance(run, (Path, str)):
+        raise UsageError(f"against {LAST_GOOD}: give one run")
+    found = good_runs_before(Path(run))
+    return explain_runs(found.now, found.before)
+
+
+def good_runs_before(run: Path) -> GoodRuns:
+    """Find the good runs before a run in its folder: those before the drop that the gate sees, else all.
+
+    Only runs of the same model count, and on each side only those with the settings and the context of the newest one.
+    Raises UsageError if there is none.
+    """
+    plan = read_plan(run)
+    if plan.document is None:
+        raise UsageError(f"{run}: imported, so the runs before it are unknown; name one with --against RUN")
+    earlier = sorted(_earlier(run, plan), key=lambda each: (start_time(each), each.name))[-_MOST_RUNS:]
+    if not earlier:
+        raise UsageError(f"{run}: no earlier finished run of {plan.model} in {run.parent}; name one with --against RUN")
+    runs = [*(read_run(each.path) for each in earlier), read_run(run)]
+    first = _first_of_drop(runs)
+    before, now = runs[:first], runs[first:]
+    return GoodRuns(_alike(now), _alike(before))
+
+
+def _earlier(run: Path, plan: StoredRun) -> list[StoredRun]:
+    """Return the plans of finished runs of the same model that began before."""
+    found = []
+    for path in run.resolve().parent.iterdir():
+        if path == run.resolve() or not is_run(path):
+            continue
+        try:
+            other = read_plan(run.parent / path.name)
+        except RunUnreadable:
+            continue
+        document = other.document
+        if document is None or other.model != plan.model or document.purpose != "score":
+            continue
+        if document.status != "running" and (start_time(other), other.name) < (start_time(plan), plan.name):
+            found.append(other)
+    return found
+
+
+def _first_of_drop(runs: Sequence[StoredRun]) -> int:
+    """Return the position of the first run of the drop that the gate sees; without a drop, of the last run."""
+    last = len(runs) - 1
+    nights = [
+        Night(str(at), start_time(run), final_rewards(run), run.task_hashes) for at, run in enumerate(runs)
+    ]  # without fingerprints, because changed settings may be what is to be explained
+    if last < 2:
+        return last
+    verdict = judge(nights, GateRule(base_nights=min(10, last), min_coverage=_LEAST_COVERAGE))
+    return int(verdict.since.name) if verdict.since is not None else last
+
+
+def _alike(runs: Sequence[StoredRun]) -> tuple[Path, ...]:
+    """Return the runs that are like the newest one in settings and context."""
+    facts = _facts(runs[-1])
+    return tuple(run.path for run in runs if _facts(run) == facts)
+
+
+def _facts(run: StoredRun) -> tuple[Any, ...]:
+    document = run.document
+    assert document is not None
+    served, model = document.locked.served, document.config.model
+    window = served.context_tokens if served is not None else None
+    return fingerprint(run), window, model.request_timeout_sec

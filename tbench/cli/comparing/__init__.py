@@ -1,0 +1,1 @@
+"""`tbench compare`, `flaky`, `power` and `explain`: compare runs, and explain their scores."""

@@ -1,0 +1,135 @@
+"""The explanation of a run, or of the difference between two runs: data only, also its JSON."""
+
+from __future__ import annotations
+
+from harness.trajectory import Frozen
+from tbench.explaining.causes import Party
+from tbench.explaining.model_tests import ModelTest
+from tbench.explaining.sameness import Moved
+
+EXPLANATION_VERSION = 1
+
+
+class TaskPoints(Frozen):
+    """The share of one task in lost points or in a part of a difference."""
+
+    task: str
+    difference: float
+    """Fraction of the whole score, below 0 for a loss."""
+
+
+class ExplainedTrial(Frozen):
+    """A trial that did not pass, with its cause."""
+
+    trial: str
+    """Name on the command line."""
+    task: str
+    seed: int
+    cause: str
+    """Key of the cause (docs/explaining.md)."""
+    change: str
+    """`failed`, or in a comparison of equal seeds `newly failing`."""
+    step: int | None = None
+    words: str = ""
+    """The words that prove the cause."""
+
+
+class LostPoints(Frozen):
+    """Points of a single run that were lost for one cause."""
+
+    cause: str
+    title: str
+    party: Party
+    lost: float
+    """Fraction of the score: the most that could be gained without this cause."""
+    trials: int
+    tasks: tuple[TaskPoints, ...]
+    """The tasks that lost most."""
+    remedy: str
+    command: str
+    example: ExplainedTrial
+
+
+class DifferencePart(Frozen):
+    """A part of the difference between two sides. All parts add up to the difference exactly."""
+
+    cause: str
+    title: str
+    party: Party
+    difference: float
+    """Fraction of the score."""
+    low: float
+    high: float
+    """95 % interval on these tasks."""
+    p: float
+    """p adjusted for all tests of the split."""
+    named: bool
+    """Whether the part is beyond chance (p at most 0.01)."""
+    because: tuple[str, ...] = ()
+    """What has moved that brings this cause about, each as `key: before → after`."""
+    together_with: tuple[str, ...] = ()
+    """What cannot be told apart from this cause."""
+    tasks: tuple[TaskPoints, ...] = ()
+    sure_tasks: tuple[str, ...] = ()
+    """Tasks that have changed by themselves, beyond chance."""
+    remedy: str = ""
+    command: str = ""
+
+
+class Difference(Frozen):
+    """The difference between the explained runs and those before, over their common tasks."""
+
+    tasks: int
+    paired: bool
+    """Whether trials of equal seeds were paired; otherwise all trials of a task are compared with each other."""
+    before: float
+    after: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    """p of the whole difference on these tasks."""
+    parts: tuple[DifferencePart, ...]
+
+
+class ExplainedSide(Frozen):
+    """The runs on one side."""
+
+    name: str
+    runs: tuple[str, ...]
+    """Paths."""
+    model: str | None
+    score: float
+    """Mean over tasks of the mean reward; a trial without a verdict counts as 0."""
+    tasks: int
+    trials: int
+    failed: int
+
+
+class Explanation(Frozen):
+    """Why a run has its score or, `against` others, why that differs. Scores and points are fractions."""
+
+    schema_version: int = EXPLANATION_VERSION
+    sentence: str
+    """What moved, how many points, how sure, and what to do next."""
+    command: str
+    """The command that does it."""
+    run: ExplainedSide
+    against: ExplainedSide | None = None
+    moved: tuple[Moved, ...] = ()
+    model_tests: tuple[ModelTest, ...] = ()
+    equal_first_replies: tuple[int, int] | None = None
+    """Pairs of trials with equal task and seed that begin with the same reply, and all such pairs; None without any."""
+    difference: Difference | None = None
+    lost: tuple[LostPoints, ...] = ()
+    """Where the points of the run are lost, most first."""
+    trials: tuple[ExplainedTrial, ...] = ()
+    """Failed trials with their causes; in a comparison of equal seeds only those that passed before."""
+    left_out: tuple[str, ...] = ()
+    """Tasks that are not compared, and why."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> tuple[DifferencePart, ...]:
+        """Parts of the difference that are beyond chance, the most important first."""
+        return tuple(part for part in self.difference.parts if part.named) if self.difference is not None else ()

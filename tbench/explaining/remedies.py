@@ -1,0 +1,138 @@
+"""What to do about a cause: in words, and the command that does it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tbench.config.document import RunDocument
+from tbench.config.setting import iter_settings
+from tbench.config.settings import RunConfig
+from tbench.explaining.sameness import IMAGE, THINKING, Moved
+from tbench.explaining.trials import Side, Trial
+from tbench.storage.stored_trial import rerun_options
+
+_MOST_TASKS = 12
+"""Tasks that a command names; with more, it repeats all of the run."""
+_SLOW_REQUEST_SEC = 1800.0
+_SETTINGS = {setting.path: setting for setting in iter_settings(RunConfig)}
+
+
+class Remedy(NamedTuple):
+    """What to do about a cause."""
+
+    words: str
+    command: str
+
+
+class _Change(NamedTuple):
+    """A remedy that changes a setting."""
+
+    words: str
+    key: str
+    value: Callable[[Any], Any]
+    """Returns the new value for the present one."""
+
+
+_CHANGES = {
+    "machine": _Change(
+        "run fewer trials at once on this machine", "schedule.concurrency", lambda number: max(1, number // 2)
+    ),
+    "request_timeout": _Change(
+        "give requests more time", "model.request_timeout_sec", lambda sec: max(2 * sec, _SLOW_REQUEST_SEC)
+    ),
+    "context_full": _Change(
+        "serve a longer context, or shorten the history when it is full",
+        "limits.on_overflow",
+        lambda how: "drop-oldest-outputs" if how == "stop" else "summarize",
+    ),
+    "reply_cut": _Change("allow longer replies", "model.max_tokens", lambda tokens: 2 * tokens),
+    "token_limit": _Change(
+        "allow more tokens", "limits.completion_tokens", lambda tokens: 2 * tokens if tokens else None
+    ),
+    "step_limit": _Change("allow more steps", "limits.steps", lambda steps: 2 * steps if steps else None),
+    "agent_timeout": _Change(
+        "give the agent more time", "overrides.agent_timeout_multiplier", lambda factor: 2 * (factor or 1.0)
+    ),
+    "command_limit": _Change("give commands more time", "limits.command_sec", lambda sec: 2 * sec),
+    "out_of_memory": _Change("give trials more memory", "overrides.memory_mb", lambda mb: 2 * (mb or 2048)),
+}
+_RESUMED = {
+    "no_result": "finish the run",
+    "endpoint": "look at the endpoint, and run these trials again",
+    "infrastructure": "look at the machine, and run these trials again",
+}
+_READ = {
+    "tampering": "look at what the agent did to the verdict",
+    "setup": "mend what the error names",
+    "task": "mend the task, or leave it out",
+    "parser": "start the server with the parsers of this model (--tool-call-parser, --reasoning-parser)",
+    "format_errors": "look at an unusable reply",
+    THINKING: "send earlier thinking again, or serve the earlier template",
+}
+
+
+def remedy(key: str, side: Side, trials: Sequence[Trial]) -> Remedy:
+    """Return what to do about a cause in a single run, whose command repeats the affected trials if that may help."""
+    document, first = side.last.document, trials[0] if trials else None
+    if key in _CHANGES and document is not None:
+        change = _CHANGES[key]
+        present = _SETTINGS[change.key].value_in(document.config)
+        return Remedy(change.words, rerun(side, trials, {change.key: change.value(present)}))
+    if key in _RESUMED:
+        return Remedy(_RESUMED[key], f"tbench resume {shlex.quote(str(side.last.path))}")
+    words = _READ.get(key, "look at a failed trial")
+    if first is None or document is None:
+        return Remedy(words, f"tbench summary {shlex.quote(str(side.last.path))}")
+    return Remedy(words, f"tbench why {shlex.quote(side.path_of(first))}")
+
+
+def remedy_of_moved(
+    key: str, levers: Sequence[Moved], first: Side, second: Side, trials: Sequence[Trial], before: Trial | None
+) -> Remedy:
+    """Return what to do about a part of a difference: put back what has moved, else the remedy of the cause.
+
+    `trials` are those that lost the points, `before` a trial of the first side with which one of them can be compared.
+    """
+    document = first.last.document
+    for lever in levers:
+        if lever.key in _SETTINGS and document is not None:
+            old = _SETTINGS[lever.key].file_value_in(document.config)
+            return Remedy(f"set {lever.key} back", rerun(second, trials, {lever.key: old}))
+    served = next((each for each in levers if each.key.startswith("server.")), None)
+    if served is not None and served.key == "server.max_model_len":
+        window = served.words.partition(" →")[0]
+        return Remedy(
+            f"serve {window} tokens again (vLLM: --max-model-len), and repeat these", rerun(second, trials, {})
+        )
+    if served is not None and served.key == THINKING:
+        return Remedy("serve the earlier template, or send thinking back, and repeat these", rerun(second, trials, {}))
+    if served is not None:
+        return Remedy("look at the load of the server, and repeat these", rerun(second, trials, {}))
+    if key in (IMAGE, "model", "unclear") and before is not None and trials:
+        names = shlex.quote(first.path_of(before)), shlex.quote(second.path_of(trials[0]))
+        words = "build or pull the earlier image; first see where the trials differ" if key == IMAGE else ""
+        return Remedy(words or "see where the trials differ", f"tbench diff {names[0]} {names[1]}")
+    return remedy(key, second, trials)
+
+
+def rerun(side: Side, trials: Sequence[Trial], changed: dict[str, Any]) -> str:
+    """Return the command that repeats the tasks of these trials with the seeds of the newest run."""
+    run = side.last
+    if run.document is None:
+        return f"tbench summary {shlex.quote(str(run.path))}"
+    tasks = list(dict.fromkeys(each.task for each in trials))
+    named = (
+        [word for task in tasks for word in ("-t", shlex.quote(task))]
+        if len(tasks) <= _MOST_TASKS
+        else _include(run.document)
+    )
+    seeds = run.planned_seeds
+    count = ["-k", str(len(seeds)), "--first-seed", str(min(seeds))] if seeds else []
+    return " ".join(["tbench run", *named, *count, *rerun_options(run.document, changed)])
+
+
+def _include(document: RunDocument) -> list[str]:
+    """Return the options that select the tasks of a run."""
+    return [word for glob in document.config.tasks.include for word in ("-t", shlex.quote(glob))]

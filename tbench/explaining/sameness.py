@@ -1,0 +1,293 @@
+"""Whether two sides were the same experiment: what has moved between them, and who is responsible for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Any
+
+from harness.reply_stats import ReplyStats
+from harness.thoughts import reply_texts
+from harness.trajectory import Frozen, Step
+from tbench.config.document import RunDocument
+from tbench.divergence import normalised_line
+from tbench.explaining.causes import RULES, Party
+from tbench.explaining.exact import Stratum, ranks_test, sums_test
+from tbench.explaining.trials import Image, Side, Trial
+from tbench.storage.comparable import each_difference, measured_values
+from tbench.storage.read_run import RunUnreadable, StoredRun, read_trajectory
+from tbench.text import counted, names_text
+
+_MOST_PROMPTS = 100
+"""Tasks whose first prompts are compared."""
+_SURE = 0.001
+"""p from which a pace or a load has moved."""
+_SLOWER = 1.25
+"""Factor from which a pace has moved."""
+_PRESSED = 0.2
+"""Difference of the shares of trials under pressure from which the machine's load has moved."""
+_LEAST = 3
+"""Fewest trials with thinking that show what becomes of it."""
+_LEVERS = frozenset(lever for rule in RULES for lever in rule.levers)
+_FACTS = ("model.request_timeout_sec", "schedule.concurrency", "schedule.cpu_overcommit")
+"""Settings that are not part of a comparison's check, but may explain a difference."""
+THINKING = "server.thinking"
+IMAGE = "image"
+
+
+class Moved(Frozen):
+    """A fact of the experiment that differs between the two sides."""
+
+    key: str
+    """A setting such as `model.max_tokens`, or `server.…`, `machine.…`, `image`, `prompts`, `model.…`, `seeds`."""
+    words: str
+    """`before → after`, or what was found."""
+    party: Party
+    explains: bool = True
+    """Whether it may change a score; otherwise it is for information."""
+
+    @property
+    def is_separable(self) -> bool:
+        """Whether its effect shows in causes of trials, or on its tasks, so that it can be told from the model's."""
+        return not self.explains or self.party == "model" or self.key in _LEVERS or self.key in (THINKING, IMAGE)
+
+
+def moved_facts(first: Side, second: Side, tasks: Sequence[str], images: Sequence[str]) -> tuple[Moved, ...]:
+    """Return what has moved between the newest runs of two sides; `images` are the tasks with another image."""
+    old, new = first.last, second.last
+    found = [*_settings(old, new), *_served(old, new), *_replies(first, second)]
+    if images:
+        words = f"{counted(len(images), 'task')} of {len(tasks)}: {names_text(images)}"
+        found.append(Moved(key=IMAGE, words=words, party="task"))
+    found += _prompts(first, second, tasks)
+    found += _thinking(first, second, found)
+    found += _paces(first, second, tasks)
+    seeds = [sorted({each.seed for row in side.trials.values() for each in row}) for side in (first, second)]
+    if seeds[0] != seeds[1]:
+        found.append(_info("seeds", f"{_range(seeds[0])} → {_range(seeds[1])}", "harness"))
+    order = sorted(found, key=lambda each: not each.explains)
+    return tuple(order)
+
+
+def _info(key: str, words: str, party: Party) -> Moved:
+    return Moved(key=key, words=words, party=party, explains=False)
+
+
+def _range(seeds: Sequence[int]) -> str:
+    return f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
+
+
+def _settings(old: StoredRun, new: StoredRun) -> Iterator[Moved]:
+    before, after = old.document, new.document
+    if before is None or after is None:
+        return
+    for key, words in each_difference(_values(before), _values(after)):
+        yield Moved(key=key, words=words.partition(": ")[2], party="harness", explains=not key.startswith("schedule."))
+    versions = before.tbench_version, after.tbench_version
+    if versions[0] != versions[1]:
+        is_series = [each.split(".")[:2] for each in versions]
+        words = f"{versions[0]} → {versions[1]}"
+        yield Moved(key="tbench", words=words, party="harness", explains=is_series[0] != is_series[1])
+
+
+def _values(document: RunDocument) -> dict[str, Any]:
+    values = measured_values(document)
+    model, schedule = document.config.model, document.config.schedule
+    own = (model.request_timeout_sec or "auto", schedule.concurrency or "auto", schedule.cpu_overcommit)
+    return values | dict(zip(_FACTS, own, strict=True))
+
+
+def _served(old: StoredRun, new: StoredRun) -> Iterator[Moved]:
+    """Yield what the endpoint says of its model otherwise than before."""
+    if old.model != new.model:
+        yield Moved(key="model.name", words=f"{old.model} → {new.model}", party="model")
+    before, after = ((run.document.locked.served if run.document is not None else None) for run in (old, new))
+    if before is None or after is None:
+        return
+    if before.context_tokens != after.context_tokens:
+        words = " → ".join("unknown" if each is None else f"{each:,}" for each in _windows(before, after))
+        yield Moved(key="server.max_model_len", words=f"{words} tokens", party="server")
+    if before.root != after.root:
+        yield Moved(key="model.root", words=f"{before.root} → {after.root}", party="model")
+
+
+def _windows(*served: Any) -> list[int | None]:
+    return [each.context_tokens for each in served]
+
+
+def _replies(first: Side, second: Side) -> Iterator[Moved]:
+    """Yield the names in replies that only one of the newest runs has."""
+    old, new = (_summed(side.last) for side in (first, second))
+    if old is None or new is None:
+        return
+    kinds: tuple[tuple[str, str, Party], ...] = (
+        ("models", "model.reported", "model"),
+        ("weights", "model.weights", "model"),
+        ("fingerprints", "server.fingerprint", "server"),
+    )
+    for name, key, party in kinds:
+        before, after = set(getattr(old, name)), set(getattr(new, name))
+        if before and after and not before & after:
+            words = f"{names_text(sorted(before), 3)} → {names_text(sorted(after), 3)}"
+            is_same_model = first.last.model == second.last.model
+            yield Moved(key=key, words=words, party=party, explains=party == "model" or is_same_model)
+
+
+def _summed(run: StoredRun) -> ReplyStats | None:
+    return run.document.replies if run.document is not None else None
+
+
+def other_image(first: Side, second: Side, task: str) -> bool:
+    """Whether a task ran in an image with other content."""
+    images = [
+        next((each.image for each in reversed(side.trials[task]) if each.image), None) for side in (first, second)
+    ]
+    before, after = images
+    return isinstance(before, Image) and isinstance(after, Image) and after.differs_from(before)
+
+
+def _prompts(first: Side, second: Side, tasks: Sequence[str]) -> list[Moved]:
+    """Compare the first request of each task, as messages before the server's template."""
+    differing = []
+    for task in tasks[:_MOST_PROMPTS]:
+        before, after = (_first_request(side, task) for side in (first, second))
+        if before is not None and after is not None and before != after:
+            differing.append(task)
+    if not differing:
+        return []
+    words = f"the first request of {counted(len(differing), 'task')} of {len(tasks)}: {names_text(differing)}"
+    return [Moved(key="prompts", words=words, party="harness")]
+
+
+def _first_request(side: Side, task: str) -> str | None:
+    """Return the hash of the messages before the first reply, without times and the like; None if not stored."""
+    trial = next((each for each in reversed(side.trials[task]) if each.steps), None)
+    if trial is None or side.runs[trial.run].document is None:
+        return None
+    try:
+        found = read_trajectory(side.directory_of(trial))
+    except RunUnreadable:
+        return None
+    if found is None:
+        return None
+    digest = hashlib.sha256()
+    for message in found.messages:
+        if message.role == "assistant":
+            break
+        digest.update("\n".join(map(normalised_line, (message.role, *message.content.split("\n")))).encode())
+    return digest.hexdigest()
+
+
+# Thinking
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingSeen:
+    """What became of the thinking in a trial's replies."""
+
+    replies: int
+    thinking: int
+    """Replies with thinking."""
+    dropped_at: int | None
+    """First step whose prompt lacks thinking of the reply before: it grew by less than that reply's tokens."""
+    words: str = ""
+
+
+def see_thinking(steps: Sequence[Step]) -> ThinkingSeen:
+    """Find out whether a trial's replies think, and whether the prompts contain earlier thinking.
+
+    A prompt that contains the reply before has grown by at least the reply's tokens. The opposite, thinking that was
+    sent, is not proven by any count; so `dropped_at` None means only that no prompt lacks any.
+    """
+    dropped, words = None, ""
+    for step, after in pairwise(steps):
+        old, new = step.reply.usage, after.reply.usage
+        grown = new.prompt_tokens - old.prompt_tokens
+        is_counted = old.prompt_tokens > 0 and old.completion_tokens > 0 and new.prompt_tokens > 0
+        is_compacted = any(warning.startswith("context_compacted") for warning in after.warnings)
+        if _thinks(step) and is_counted and not is_compacted and 0 <= grown < old.completion_tokens:
+            dropped = after.index
+            words = f"the prompt grew by {grown:,} tokens after a reply of {old.completion_tokens:,} with thinking"
+            break
+    return ThinkingSeen(len(steps), sum(map(_thinks, steps)), dropped, words)
+
+
+def _thinks(step: Step) -> bool:
+    return bool(step.reply.reasoning) or ("<think" in step.reply.content and bool(_texts(step)))
+
+
+def _texts(step: Step) -> str:
+    return reply_texts(step.reply, step.actions, is_malformed=step.format_error is not None).reasoning
+
+
+def _thinking(first: Side, second: Side, found: Sequence[Moved]) -> list[Moved]:
+    """Return whether thinking is dropped, or missing, on one side only."""
+    seen = [[see_thinking(steps) for _, steps in side.sample] for side in (first, second)]
+    old, new = ([each for each in some if each.replies] for some in seen)
+    if min(len(old), len(new)) < _LEAST:
+        return []
+    keys = {each.key for each in found}
+    is_set = {"model.strip_thinking", "model.send_reasoning", "model.template", "model.chat_template_kwargs"} & keys
+    party: Party = "harness" if is_set else "server"
+    had, has = (sum(each.thinking for each in some) / sum(each.replies for each in some) for some in (old, new))
+    if abs(had - has) > 0.5 and min(had, has) < 0.05:
+        words = f"replies with thinking: {100 * had:.0f} → {100 * has:.0f} %"
+        return [Moved(key=THINKING, words=words, party=party)]
+    old, new = ([each for each in some if each.replies > 1 and each.thinking] for some in (old, new))
+    if min(len(old), len(new)) < _LEAST:
+        return []
+    kept, keeps = (sum(each.dropped_at is None for each in some) / len(some) for some in (old, new))
+    if abs(kept - keeps) <= 0.8:
+        return []
+    words = f"trials whose prompts lack earlier thinking: {100 * (1 - kept):.0f} → {100 * (1 - keeps):.0f} %"
+    proof = next((each.words for each in (new if keeps < kept else old) if each.words), "")
+    return [Moved(key=THINKING, words=f"{words} ({proof})", party=party)]
+
+
+# Pace of replies and commands, and the load of the machine
+
+
+def _tokens_per_sec(trial: Trial) -> float | None:
+    return trial.completion_tokens / trial.model_sec if trial.model_sec >= 1 and trial.completion_tokens else None
+
+
+def _command_sec(trial: Trial) -> float | None:
+    return trial.command_sec / trial.steps if trial.steps and trial.command_sec else None
+
+
+def _pressed(trial: Trial) -> float | None:
+    return float(trial.is_pressed) if trial.attempt else None
+
+
+def _strata(
+    first: Side, second: Side, tasks: Sequence[str], value: Callable[[Trial], float | None]
+) -> tuple[list[Stratum], list[list[float]]]:
+    """Return the known values of both sides by task, and those of all tasks together."""
+    rows = [
+        [[known for each in side.trials[task] if (known := value(each)) is not None] for task in tasks]
+        for side in (first, second)
+    ]
+    strata = [Stratum(old, new) for old, new in zip(*rows, strict=True)]
+    return strata, [[each for row in some for each in row] for some in rows]
+
+
+def _paces(first: Side, second: Side, tasks: Sequence[str]) -> Iterator[Moved]:
+    paces: tuple[tuple[str, str, Party, Callable[[Trial], float | None]], ...] = (
+        ("server.pace", "tokens a second", "server", _tokens_per_sec),
+        ("machine.pace", "seconds of commands a step", "machine", _command_sec),
+    )
+    for key, unit, party, value in paces:
+        strata, (old, new) = _strata(first, second, tasks, value)
+        if not old or not new:
+            continue
+        before, after = median(old), median(new)
+        ratio = max(before, after) / max(min(before, after), 1e-9)
+        if ratio >= _SLOWER and ranks_test(strata).p <= _SURE:
+            yield Moved(key=key, words=f"{before:.3g} → {after:.3g} {unit} (median)", party=party)
+    strata, (old, new) = _strata(first, second, tasks, _pressed)
+    if old and new and abs(fmean(old) - fmean(new)) > _PRESSED and sums_test(strata).p <= _SURE:
+        words = f"trials on an overloaded machine: {100 * fmean(old):.0f} → {100 * fmean(new):.0f} %"
+        yield Moved(key="machine.load", words=words, party="machine")

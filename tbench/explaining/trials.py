@@ -1,0 +1,242 @@
+"""Reads the trials of runs in the few values that explanations need, and the steps of single trials when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import islice
+from pathlib import Path
+
+from harness.trajectory import Outcome, Step
+from tbench.checked_tests import failed_tests, read_tests
+from tbench.errors import UsageError
+from tbench.results import ErrorInfo, HostSample, ImageOrigin, TrialResult, is_weak
+from tbench.scores.final_results import PRESSURE_JUMP_SEC, PRESSURE_LOAD, PRESSURE_STALL, exclude_human_touched
+from tbench.storage.read_run import RunUnreadable, StoredRun, read_run, read_steps
+from tbench.storage.run_files import trial_directory
+from tbench.text import counted, names_text
+
+_LARGEST_BYTES = 1 << 20
+"""Bytes of a verifier's file that are read, from its end."""
+_NO_SIGNS: Mapping[str, int] = {}
+SAMPLED_TRIALS = 60
+"""Trials of each side whose steps are read, to see how its thinking and its replies were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What is known of the image of a task in a run."""
+
+    id: str | None
+    digest: str | None
+    built_from: str | None
+
+    def differs_from(self, other: Image) -> bool:
+        """Whether the content differs, by the best evidence that both have: digest, build files, or the image's id."""
+        for mine, its in ((self.digest, other.digest), (self.built_from, other.built_from)):
+            if mine is not None and its is not None and mine != its:
+                return True
+        if self.digest is not None and self.digest == other.digest:
+            return False
+        return self.id is not None and other.id is not None and self.id != other.id
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The values of a trial's final result that explanations need; `attempt` is 0 for a planned trial without any."""
+
+    run: int
+    """Position of the run in its side."""
+    task: str
+    seed: int
+    attempt: int = 0
+    reward: float | None = None
+    passed: bool = False
+    outcome: Outcome | None = None
+    error: ErrorInfo | None = None
+    steps: int = 0
+    completion_tokens: int = 0
+    model_sec: float = 0.0
+    command_sec: float = 0.0
+    replies: int = 0
+    signs: Mapping[str, int] = field(default_factory=dict)
+    """Number of replies by sign (harness.reply_stats)."""
+    first: str | None = None
+    """Digest of the first reply."""
+    host: HostSample | None = None
+    """None for a solved trial on a machine that was not under pressure."""
+    out_of_memory: bool = False
+    tamper: tuple[str, ...] = ()
+    """Strong signs of tampering."""
+    remarks: tuple[str, ...] = ()
+    image: Image | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}/{self.seed}"
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether the machine was under pressure during the trial."""
+        return self.host is not None and _is_pressed(self.host)
+
+
+def _is_pressed(host: HostSample) -> bool:
+    return (
+        (host.load_max or 0.0) > PRESSURE_LOAD
+        or (host.memory_stall_max or 0.0) > PRESSURE_STALL
+        or host.clock_jump_sec > PRESSURE_JUMP_SEC
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def _image(image_id: str | None, origin: ImageOrigin | None) -> Image:
+    known = origin or ImageOrigin(how="present", reference="")
+    return Image(image_id, known.digest, known.built_from)
+
+
+@lru_cache(maxsize=4096)
+def _shared(signs: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    """Return one dict for equal counts, which saves memory over thousands of trials."""
+    return dict(signs) or _NO_SIGNS
+
+
+def _trial(run: int, result: TrialResult) -> Trial:
+    counted_result = exclude_human_touched(result)
+    host = result.host if result.host is not None and (not result.passed or _is_pressed(result.host)) else None
+    return Trial(
+        run=run,
+        task=result.task,
+        seed=result.seed,
+        attempt=result.attempt,
+        reward=counted_result.reward,
+        passed=counted_result.passed,
+        outcome=result.outcome,
+        error=counted_result.error,
+        steps=result.steps,
+        completion_tokens=result.usage.completion_tokens,
+        model_sec=result.timings.model_sec,
+        command_sec=result.timings.command_sec,
+        replies=result.replies.total,
+        signs=_shared(tuple(result.replies.signs.items())),
+        first=result.replies.first,
+        host=host,
+        out_of_memory=result.out_of_memory,
+        tamper=tuple(sign for sign in result.integrity.tamper if not is_weak(sign)),
+        remarks=result.integrity.remarks,
+        image=_image(result.image_id, result.image_origin),
+    )
+
+
+@dataclass(frozen=True)
+class Side:
+    """One or several runs whose trials count together, such as the good nights before a drop."""
+
+    runs: tuple[StoredRun, ...]
+    trials: Mapping[str, tuple[Trial, ...]]
+    """All planned trials by task, in the order of runs and seeds."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def last(self) -> StoredRun:
+        """The newest run."""
+        return self.runs[-1]
+
+    @property
+    def name(self) -> str:
+        """Name of the run, or of the first and the last of several."""
+        return self.last.name if len(self.runs) == 1 else f"{self.runs[0].name} … {self.last.name}"
+
+    def path_of(self, trial: Trial) -> str:
+        """Return the name of a trial on the command line."""
+        more = f"/attempt-{trial.attempt}" if trial.attempt > 1 else ""
+        return f"{self.runs[trial.run].path}/{trial.task}/{trial.seed}{more}"
+
+    def directory_of(self, trial: Trial) -> Path:
+        return trial_directory(self.runs[trial.run].path, trial.task, trial.seed, trial.attempt)
+
+    def steps_of(self, trial: Trial) -> Sequence[Step]:
+        """Read the steps of a trial; none if they were not stored, were pruned or cannot be read."""
+        if not trial.attempt or self.runs[trial.run].document is None:
+            return ()
+        try:
+            return read_steps(self.directory_of(trial))
+        except RunUnreadable:
+            return ()
+
+    def failed_test_of(self, trial: Trial) -> str:
+        """Return the first failed test of a trial's verifier with its error; empty if the verifier named none."""
+        if not trial.attempt:
+            return ""
+        folder = self.directory_of(trial) / "verifier"
+        failed = failed_tests(read_tests(lambda name: _end_of(folder / name))[1])
+        return ": ".join((failed[0].name, *failed[0].error[:1])) if failed else ""
+
+    @cached_property
+    def sample(self) -> tuple[tuple[Trial, Sequence[Step]], ...]:
+        """Some trials that replied with their steps, newest run first, from as many tasks as possible."""
+        rows = [[each for each in reversed(row) if each.steps] for row in self.trials.values()]
+        order = (row[place] for place in range(max(map(len, rows), default=0)) for row in rows if place < len(row))
+        return tuple((each, self.steps_of(each)) for each in islice(order, SAMPLED_TRIALS))
+
+
+def _end_of(file: Path) -> str:
+    """Return the end of a file that was written in a container; empty if it is missing or not a regular file."""
+    try:
+        if file.is_symlink() or not file.is_file():
+            return ""
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - _LARGEST_BYTES))
+            return opened.read(_LARGEST_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def read_side(paths: Sequence[Path]) -> Side:
+    """Read runs as one side, without keeping their results.
+
+    Raises RunUnreadable, and UsageError for results of several models and for runs without any result.
+    """
+    runs, notes = list[StoredRun](), list[str]()
+    trials: dict[str, list[Trial]] = {}
+    for number, path in enumerate(paths):
+        run, found = _read(path, number)
+        missing = 0
+        for key in run.shard.trials if run.shard is not None else _whole_plan(run):
+            trial = found.get(key)
+            missing += trial is None
+            trials.setdefault(key[0], []).append(trial or Trial(number, *key))
+        runs.append(run)
+        notes += (f"{path}: {note}" for note in run.notes)
+        if missing:
+            remedy = f"tbench resume {path}" if run.document is not None else "complete the file"
+            notes.append(f"{path}: {counted(missing, 'trial')} without a result count as 0; {remedy}")
+    names = {run.model for run in runs}
+    if len(names) > 1:
+        notes.append(f"runs of several models count together: {names_text(sorted(map(str, names)))}")
+    return Side(tuple(runs), {task: tuple(row) for task, row in trials.items()}, tuple(notes))
+
+
+def _read(path: Path, number: int) -> tuple[StoredRun, dict[tuple[str, int], Trial]]:
+    """Read a run, and the final result of each trial: of several, the one with the highest attempt, then the last."""
+    found: dict[tuple[str, int], Trial] = {}
+    models = set[str | None]()
+
+    def take(result: TrialResult) -> None:
+        models.add(result.model)
+        if result.final:
+            before = found.get((result.task, result.seed))
+            if before is None or result.attempt >= before.attempt:
+                found[result.task, result.seed] = _trial(number, result)
+
+    run = read_run(path, take)
+    if len(models) > 1:
+        raise UsageError(f"{path}: results of {counted(len(models), 'model')}; give one run per model")
+    if not found:
+        raise UsageError(f"{path}: no trial has a result, so there is nothing to explain; see tbench summary {path}")
+    return run, found
+
+
+def _whole_plan(run: StoredRun) -> Iterator[tuple[str, int]]:
+    return ((task, seed) for task in run.planned_tasks for seed in run.planned_seeds)
