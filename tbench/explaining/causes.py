@@ -355,7 +355,6 @@ RULES: tuple[Rule, ...] = (
         lambda evidence: max(
             (step.index for step in evidence.steps if set(step.reply.signs) & set(_PARSER_SIGNS)), default=None
         ),
-        ("server.parser",),
     ),
     Rule(
         "format_errors",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tbench.explaining.causes import BY_KEY, MODEL, RULES, Evidence, KnownLimits
 from tbench.explaining.trials import Trial
 from tbench.results import HostSample
 
+PAGE = Path(__file__).parents[2] / "docs" / "explaining.md"
 LIMITS = KnownLimits(32768, 4096, 100, 5, 60_000, 120.0)
 PRESSED, CALM = HostSample(load_max=3.5), HostSample(load_max=0.4)
 
@@ -152,3 +154,10 @@ def test_the_proof_names_numbers_and_the_step() -> None:
     spoken = failed([a_step(2, signs=("raw_tool_call",), tool_calls=(ToolCall(id="1", name="x", arguments="{}"),))],
                     outcome=Outcome.STEP_LIMIT, signs={"raw_tool_call": 9})  # fmt: skip
     assert find_cause(spoken).step == 2
+
+
+def test_the_page_has_every_rule_in_order_with_its_party() -> None:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    shown = [(row[0], row[1], row[3]) for row in cells if len(row) == 5]
+    assert shown == [(rule.key, rule.title, rule.party) for rule in RULES]
