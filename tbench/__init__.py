@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tbench.api.debugging import DebugSession, debug
-    from tbench.api.explaining import explain
     from tbench.api.rollouts import Rollout, TokenSequence, TokensMissing
     from tbench.api.runner import Runner, TrialFailed, TrialRecord
     from tbench.api.stored_runs import summarise
     from tbench.config.settings import RunConfig
     from tbench.datasets.read_tasks import read_tasks
     from tbench.errors import TbenchError, UsageError
+    from tbench.explaining.explain import explain
     from tbench.explaining.explanation import Explanation
     from tbench.results import TrialResult
     from tbench.scores.summary import Summary
@@ -70,7 +70,7 @@ _MODULES = {
     "TrialResult": "tbench.results",
     "UsageError": "tbench.errors",
     "debug": "tbench.api.debugging",
-    "explain": "tbench.api.explaining",
+    "explain": "tbench.explaining.explain",
     "read_run": "tbench.storage.read_run",
     "read_tasks": "tbench.datasets.read_tasks",
     "summarise": "tbench.api.stored_runs",

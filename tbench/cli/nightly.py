@@ -85,12 +85,13 @@ def _read(file: Path) -> Benchmark:
 def _run(benchmark: Benchmark, name: str) -> NightRecord:
     """Run a night, and print its findings on stdout."""
     from tbench.cli.interruption import run_interruptibly
+    from tbench.nightly.explained import news_lines
     from tbench.nightly.night import run_night
     from tbench.nightly.summary import headline
 
     record = run_interruptibly(run_night(benchmark, name, _say), stopping=_STOPPING)
     evidence = [
-        line for lane, gate in record.gates.items() for line in (lane, *(f"  {line}" for line in gate["lines"]))
+        line for lane, gate in record.gates.items() for line in (lane, *(f"  {line}" for line in news_lines(gate)))
     ]
     try:
         for line in (headline(benchmark.name, record), *evidence):

@@ -30,6 +30,7 @@ from tbench.explaining.explanation import (
     LostPoints,
     TaskPoints,
 )
+from tbench.explaining.good_runs import LAST_GOOD, good_runs_before
 from tbench.explaining.model_tests import equal_first_replies, model_tests
 from tbench.explaining.points import Part, Scored, Split, is_paired, split
 from tbench.explaining.remedies import remedy, remedy_of_moved
@@ -53,15 +54,19 @@ REST_TITLES: Mapping[str, tuple[str, Party]] = {
 
 
 def explain(run: Path | str | Sequence[Path], against: Path | str | Sequence[Path] | None = None) -> Explanation:
-    """Explain where a run lost its points or, with `against`, why its score differs from that run's.
+    """Explain where a run lost its points or, with `against`, why its score differs from another run's.
 
-    Several runs on one side count together, such as the good nights before a drop. Raises RunUnreadable, and UsageError
-    for runs without any common task.
+    Several runs on one side count together, such as the good nights before a drop. `last-good` finds those of the same
+    model in the same folder, and counts the runs since the drop together. Raises RunUnreadable, a ValueError, and
+    UsageError for runs without any common task.
     """
-    second = read_side(_paths(run))
     if against is None:
-        return _explain_one(second)
-    return _explain_difference(read_side(_paths(against)), second)
+        return explain_side(read_side(_paths(run)))
+    if against == LAST_GOOD:
+        if not isinstance(run, (Path, str)):
+            raise UsageError(f"against {LAST_GOOD}: give one run")
+        run, against = good_runs_before(Path(run))
+    return _explain_difference(read_side(_paths(against)), read_side(_paths(run)))
 
 
 def _paths(given: Path | str | Sequence[Path]) -> list[Path]:
@@ -134,7 +139,8 @@ def _mean(row: Sequence[Trial]) -> Fraction:
 # One run by itself
 
 
-def _explain_one(side: Side) -> Explanation:
+def explain_side(side: Side) -> Explanation:
+    """Explain where the points of runs are lost."""
     explained = _Explained(side, tuple(side.trials))
     lost = tuple(_lost_points(explained))
     about = explained.about()

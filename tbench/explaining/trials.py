@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -198,44 +198,67 @@ def read_side(paths: Sequence[Path]) -> Side:
 
     Raises RunUnreadable, and UsageError for results of several models and for runs without any result.
     """
+    return _side(_read(path, number) for number, path in enumerate(paths))
+
+
+def side_of(run: StoredRun) -> Side:
+    """Return a run that was read with its results as a side. Raises UsageError like `read_side`."""
+    taken = _Finals(0)
+    for result in run.results:
+        taken.add(result)
+    return _side([(run, taken.checked(run.path))])
+
+
+def _side(read: Iterable[tuple[StoredRun, Mapping[tuple[str, int], Trial]]]) -> Side:
     runs, notes = list[StoredRun](), list[str]()
     trials: dict[str, list[Trial]] = {}
-    for number, path in enumerate(paths):
-        run, found = _read(path, number)
+    for number, (run, found) in enumerate(read):
         missing = 0
         for key in run.shard.trials if run.shard is not None else _whole_plan(run):
             trial = found.get(key)
             missing += trial is None
             trials.setdefault(key[0], []).append(trial or Trial(number, *key))
         runs.append(run)
-        notes += (f"{path}: {note}" for note in run.notes)
+        notes += (f"{run.path}: {note}" for note in run.notes)
         if missing:
-            remedy = f"tbench resume {path}" if run.document is not None else "complete the file"
-            notes.append(f"{path}: {counted(missing, 'trial')} without a result count as 0; {remedy}")
+            remedy = f"tbench resume {run.path}" if run.document is not None else "complete the file"
+            notes.append(f"{run.path}: {counted(missing, 'trial')} without a result count as 0; {remedy}")
     names = {run.model for run in runs}
     if len(names) > 1:
         notes.append(f"runs of several models count together: {names_text(sorted(map(str, names)))}")
     return Side(tuple(runs), {task: tuple(row) for task, row in trials.items()}, tuple(notes))
 
 
-def _read(path: Path, number: int) -> tuple[StoredRun, dict[tuple[str, int], Trial]]:
-    """Read a run, and the final result of each trial: of several, the one with the highest attempt, then the last."""
-    found: dict[tuple[str, int], Trial] = {}
-    models = set[str | None]()
+class _Finals:
+    """The final result of each trial: of several, the one with the highest attempt, then the last."""
 
-    def take(result: TrialResult) -> None:
-        models.add(result.model)
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._found: dict[tuple[str, int], Trial] = {}
+        self._models = set[str | None]()
+
+    def add(self, result: TrialResult) -> None:
+        self._models.add(result.model)
         if result.final:
-            before = found.get((result.task, result.seed))
+            before = self._found.get((result.task, result.seed))
             if before is None or result.attempt >= before.attempt:
-                found[result.task, result.seed] = _trial(number, result)
+                self._found[result.task, result.seed] = _trial(self._number, result)
 
-    run = read_run(path, take)
-    if len(models) > 1:
-        raise UsageError(f"{path}: results of {counted(len(models), 'model')}; give one run per model")
-    if not found:
-        raise UsageError(f"{path}: no trial has a result, so there is nothing to explain; see tbench summary {path}")
-    return run, found
+    def checked(self, path: Path) -> Mapping[tuple[str, int], Trial]:
+        """Return what was found. Raises UsageError if that is nothing, or of several models."""
+        if len(self._models) > 1:
+            raise UsageError(f"{path}: results of {counted(len(self._models), 'model')}; give one run per model")
+        if not self._found:
+            raise UsageError(
+                f"{path}: no trial has a result, so there is nothing to explain; see tbench summary {path}"
+            )
+        return self._found
+
+
+def _read(path: Path, number: int) -> tuple[StoredRun, Mapping[tuple[str, int], Trial]]:
+    taken = _Finals(number)
+    run = read_run(path, taken.add)
+    return run, taken.checked(path)
 
 
 def _whole_plan(run: StoredRun) -> Iterator[tuple[str, int]]:

@@ -21,6 +21,7 @@ from tbench.history.index import RunHistory
 from tbench.history.rows import ProxyRow
 from tbench.locks import FileLock
 from tbench.nightly.configuration import Benchmark
+from tbench.nightly.explained import explained_night
 from tbench.nightly.journal import SUMMARY_NAME, NightRecord, Nights, StageName
 from tbench.nightly.pages import SeriesRun, gate_nights, series_runs, write_pages
 from tbench.nightly.running_night import RunningNight, StageEnd, exit_code
@@ -272,9 +273,12 @@ class _Stages:
         gates, messages, code = {}, [], 0
         with RunHistory.open(self._nights.index) as history:
             for lane in lanes:
-                series = gate_nights(series_runs(self._all(), lane), self._nights.runs, history)
+                runs = series_runs(self._all(), lane)
+                series = gate_nights(runs, self._nights.runs, history)
                 verdict = judge(series, self._config.gate.rule)
-                gates[lane] = {**verdict.as_json(), "lines": list(verdict.lines())}
+                paths = [self._nights.runs / each.checkpoint.run for each in runs]
+                explained = explained_night(paths, [night.name for night in series], verdict)
+                gates[lane] = {**verdict.as_json(), "lines": list(verdict.lines()), "explained": explained}
                 messages.append(f"{lane}: {verdict.lines()[0].removeprefix('gate: ')}")
                 if verdict.alarm:
                     code = exit_codes.ALARM

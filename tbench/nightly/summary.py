@@ -9,6 +9,7 @@ from typing import Any
 
 from tbench import exit_codes
 from tbench.errors import TbenchError
+from tbench.nightly.explained import news_lines
 from tbench.nightly.journal import CheckpointRecord, NightRecord, Nights
 from tbench.nightly.running_night import exit_code
 from tbench.scores.summary import Summary, percent
@@ -38,7 +39,7 @@ def as_markdown(name: str, nights: Nights, record: NightRecord) -> str:
 
 def notification(name: str, record: NightRecord) -> dict[str, Any]:
     """Return the night as a JSON object for a webhook. `text` is all that Slack and similar services need."""
-    evidence = [line for gate in record.gates.values() for line in gate["lines"]]
+    evidence = [line for gate in record.gates.values() for line in news_lines(gate)]
     failed = [f"{where}{stage}: {words}" for where, stage, words in _failures(record)]
     return {
         "schema_version": NOTIFICATION_VERSION,
@@ -78,7 +79,7 @@ def _lines(name: str, nights: Nights, record: NightRecord) -> Iterator[str]:
         if lines:
             yield from ("", f"**{_escaped(run)}**", "", *(f"- {_escaped(line)}" for line in lines))
     for lane, gate in record.gates.items():
-        yield from ("", f"Gate of {_escaped(lane)}:", "", *(f"    {visible_line(line)}" for line in gate["lines"]))
+        yield from ("", f"Gate of {_escaped(lane)}:", "", *(f"    {visible_line(line)}" for line in news_lines(gate)))
     if failed := list(_failures(record)):
         yield from ("", "Failed:", "", *(f"- {_escaped(f'{where}{stage}: {words}')}" for where, stage, words in failed))
 

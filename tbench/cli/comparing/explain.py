@@ -37,8 +37,8 @@ _WORDS_SHOWN = 100
 @json_option
 def explain(run: Path, against: tuple[Path, ...], all_trials: bool, as_json: bool) -> None:
     """Explain a score: where its points were lost or, with --against, why it differs from another run's."""
-    from tbench.api.explaining import LAST_GOOD
-    from tbench.api.explaining import explain as explain_runs
+    from tbench.explaining.explain import explain as explain_runs
+    from tbench.explaining.good_runs import LAST_GOOD
 
     names = [str(path) for path in against]
     if LAST_GOOD in names and len(names) > 1:

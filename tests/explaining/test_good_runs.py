@@ -1,4 +1,4 @@
-"""`tbench.explain`, and the good runs before one."""
+"""The good runs before one, and `tbench.explain` against them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from run_trees import FIRST_NIGHT, a_result, write_run
 
 import tbench
-from tbench.api.explaining import good_runs_before
 from tbench.errors import UsageError
+from tbench.explaining.good_runs import good_runs_before
 
 TASKS = tuple(f"t{at}" for at in range(12))
 

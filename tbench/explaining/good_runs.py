@@ -1,15 +1,12 @@
-"""Explains stored runs, also against the good runs before them, which are found here."""
+"""Finds the good runs with which a run is to be compared: those before the drop that the gate sees."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from tbench.api.stored_runs import start_time
 from tbench.errors import UsageError
-from tbench.explaining.explain import explain as explain_runs
-from tbench.explaining.explanation import Explanation
 from tbench.scores.gate.judge import judge
 from tbench.scores.gate.nights import GateRule, Night
 from tbench.storage.comparable import fingerprint
@@ -18,7 +15,7 @@ from tbench.storage.run_files import is_run
 from tbench.storage.summaries import final_rewards
 
 LAST_GOOD = "last-good"
-_MOST_RUNS = 30
+MOST_RUNS = 30
 """Earlier runs that are judged."""
 _LEAST_COVERAGE = 0.01
 """Runs with errors count as well here: their errors may be what is to be explained."""
@@ -31,22 +28,6 @@ class GoodRuns(NamedTuple):
     before: tuple[Path, ...]
 
 
-def explain(
-    run: Path | str | Sequence[Path], against: Path | str | Sequence[Path] | Literal["last-good"] | None = None
-) -> Explanation:
-    """Explain where a run lost its points or, with `against`, why its score differs from another run's.
-
-    `last-good` compares with the good runs of the same model in the same folder, and counts the runs since the drop
-    together. Raises RunUnreadable, a ValueError, and UsageError.
-    """
-    if against != LAST_GOOD:
-        return explain_runs(run, against)
-    if not isinstance(run, (Path, str)):
-        raise UsageError(f"against {LAST_GOOD}: give one run")
-    found = good_runs_before(Path(run))
-    return explain_runs(found.now, found.before)
-
-
 def good_runs_before(run: Path) -> GoodRuns:
     """Find the good runs before a run in its folder: those before the drop that the gate sees, else all.
 
@@ -56,13 +37,27 @@ def good_runs_before(run: Path) -> GoodRuns:
     plan = read_plan(run)
     if plan.document is None:
         raise UsageError(f"{run}: imported, so the runs before it are unknown; name one with --against RUN")
-    earlier = sorted(_earlier(run, plan), key=lambda each: (start_time(each), each.name))[-_MOST_RUNS:]
+    earlier = sorted(_earlier(run, plan), key=lambda each: (_begun(each), each.name))[-MOST_RUNS:]
     if not earlier:
         raise UsageError(f"{run}: no earlier finished run of {plan.model} in {run.parent}; name one with --against RUN")
-    runs = [*(read_run(each.path) for each in earlier), read_run(run)]
-    first = _first_of_drop(runs)
-    before, now = runs[:first], runs[first:]
-    return GoodRuns(_alike(now), _alike(before))
+    return good_runs([*(each.path for each in earlier), run])
+
+
+def good_runs(paths: Sequence[Path], first: int | None = None) -> GoodRuns:
+    """Divide the runs of a series, oldest first, into those since a drop and the good ones before it.
+
+    `first` is the position of the first run of a drop that is known already. Without a drop, only the last run is new.
+    Raises RunUnreadable, and UsageError for a single run.
+    """
+    if len(paths) < 2:
+        raise UsageError(f"{paths[0]}: the first run of its series; name another one with --against RUN")
+    runs = [read_run(path) for path in paths]
+    first = _first_of_drop(runs) if first is None else first
+    return GoodRuns(_alike(runs[first:]), _alike(runs[:first]))
+
+
+def _begun(run: StoredRun) -> str:
+    return run.document.created_at if run.document is not None else ""
 
 
 def _earlier(run: Path, plan: StoredRun) -> list[StoredRun]:
@@ -78,7 +73,7 @@ def _earlier(run: Path, plan: StoredRun) -> list[StoredRun]:
         document = other.document
         if document is None or other.model != plan.model or document.purpose != "score":
             continue
-        if document.status != "running" and (start_time(other), other.name) < (start_time(plan), plan.name):
+        if document.status != "running" and (_begun(other), other.name) < (_begun(plan), plan.name):
             found.append(other)
     return found
 
@@ -87,11 +82,11 @@ def _first_of_drop(runs: Sequence[StoredRun]) -> int:
     """Return the position of the first run of the drop that the gate sees; without a drop, of the last run."""
     last = len(runs) - 1
     nights = [
-        Night(str(at), start_time(run), final_rewards(run), run.task_hashes) for at, run in enumerate(runs)
+        Night(str(at), _begun(run), final_rewards(run), run.task_hashes) for at, run in enumerate(runs)
     ]  # without fingerprints, because changed settings may be what is to be explained
     if last < 2:
         return last
-    verdict = judge(nights, GateRule(base_nights=min(10, last), min_coverage=_LEAST_COVERAGE))
+    verdict = judge(nights, GateRule(base_nights=max(2, min(10, last // 2)), min_coverage=_LEAST_COVERAGE))
     return int(verdict.since.name) if verdict.since is not None else last
 
 

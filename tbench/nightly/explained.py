@@ -1,0 +1,56 @@
+"""Explains the last run of a series for the message of a night: one sentence, and what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tbench.errors import TbenchError
+from tbench.explaining.explain import explain
+from tbench.explaining.explanation import Explanation
+from tbench.explaining.good_runs import good_runs
+from tbench.scores.gate.verdict import GateVerdict
+from tbench.text import one_line
+
+_MOST_BEFORE = 10
+"""Good nights with which a night is compared."""
+
+
+def explained_night(runs: Sequence[Path], names: Sequence[str], verdict: GateVerdict) -> dict[str, Any]:
+    """Explain the last of a series' runs, oldest first, against the good ones before it; empty for the first night.
+
+    `names` are those of the runs in the verdict: of an alarm, all nights since the drop count together. The result has
+    the `sentence` with its `command`, and the named `parts`. If a run cannot be explained, the sentence says so.
+    """
+    if len(runs) < 2:
+        return {}
+    first = list(names).index(verdict.since.name) if verdict.since is not None else len(runs) - 1
+    start = max(0, first - _MOST_BEFORE)
+    try:
+        found = explain(*good_runs(runs[start:], first - start))
+    except TbenchError as error:
+        return {"sentence": f"not explained: {one_line(str(error), 300)}", "command": "", "named": False, "parts": []}
+    return {
+        "sentence": found.sentence,
+        "command": found.command,
+        "named": bool(found.named),
+        "parts": _parts(found),
+    }
+
+
+def _parts(found: Explanation) -> list[dict[str, Any]]:
+    """Return the named parts without tasks and commands."""
+    wanted = {"cause", "title", "party", "difference", "low", "high", "p", "because", "together_with"}
+    return [part.model_dump(mode="json", include=wanted) for part in found.named]
+
+
+def news_lines(gate: dict[str, Any]) -> list[str]:
+    """Return the lines of a gate's record for people: of an alarm or a named cause, the explanation comes first.
+
+    Records of earlier nights have no explanation.
+    """
+    explained = gate.get("explained") or {}
+    is_news = gate.get("state") == "alarm" or explained.get("named")
+    sentence = [explained["sentence"]] if is_news and explained.get("sentence") else []
+    return [*sentence, *gate["lines"]]
