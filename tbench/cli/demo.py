@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from tbench.cli.parsing.commands import Argument, LazyCommand, LazyGroup, TbenchCommand
-from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, Number
+from tbench.cli.parsing.values import NAME_TYPE, PATH_TYPE, Integer, Number, OneOf
 from tbench.cli.printing import print_line
 
 
@@ -52,14 +53,31 @@ def demo(output: str | None, seeds: int, concurrency: int) -> None:
 @click.option(
     "--pass-rates", metavar="FILE", type=PATH_TYPE, help="TOML file with the pass rate of each task: TASK = 0..1."
 )
-def demo_endpoint(host: str, port: int, latency: float, pass_rates: Path | None) -> None:
+@click.option("--context-tokens", type=Integer(min=256), default=32768, help="The context of the model, in tokens.")
+@click.option(
+    "--thinking",
+    type=OneOf("kept", "dropped"),
+    help="Reply with thinking, which later prompts keep or, as with some templates, drop.",
+)
+@click.option("--tokens-per-sec", type=Number(min=0, min_open=True), help="The pace of replies.  [default: at once]")
+def demo_endpoint(
+    host: str,
+    port: int,
+    latency: float,
+    pass_rates: Path | None,
+    context_tokens: int,
+    thinking: Literal["kept", "dropped"] | None,
+    tokens_per_sec: float | None,
+) -> None:
     """Serve the scripted demo model over HTTP: /v1/models, /v1/chat/completions and /v1/completions."""
+    from tbench.demo.replies import Serving
     from tbench.demo.server import serve
     from tbench.errors import UsageError
 
     rates = {} if pass_rates is None else _rates(pass_rates)
+    serving = Serving(context_tokens, thinking, tokens_per_sec)
     try:
-        serve(host, port, _instructions(), latency_sec=latency, pass_rates=rates)
+        serve(host, port, _instructions(), latency_sec=latency, pass_rates=rates, serving=serving)
     except OSError as error:
         raise UsageError(f"{host}:{port}: cannot listen: {error.strerror or error}; choose another --port") from None
 

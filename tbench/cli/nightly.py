@@ -13,7 +13,7 @@ import click
 from tbench import exit_codes
 from tbench.cli.common import choose_endpoint, json_option, runs_argument, write_new
 from tbench.cli.parsing.commands import Argument, TbenchCommand
-from tbench.cli.parsing.values import PATH_TYPE, Integer, Number
+from tbench.cli.parsing.values import PATH_TYPE, Integer, Number, OneOf
 from tbench.cli.printing import print_line, print_text
 from tbench.errors import UsageError
 
@@ -34,14 +34,24 @@ _STOPPING = "stopping: ending what is running, keeping what is finished; press C
 @click.option("--night", metavar="NAME", help="The night to start or resume.  [default: today's date]")
 @click.option("--check", is_flag=True, help="Check the file, print what would be done, and start nothing.")
 @click.option("--init", is_flag=True, help="Write FILE with every setting, and the endpoint that is found.")
-@click.option("--demo", is_flag=True, help="Simulate nights with a scripted model that gets worse on the seventh.")
+@click.option("--demo", is_flag=True, help="Simulate nights with a scripted model; something happens in the seventh.")
+@click.option(
+    "--scenario",
+    type=OneOf("model", "context", "request-timeout", "thinking", "nothing"),
+    help="What happens in --demo: the model gets worse, half the context, a short request timeout, a template that "
+    "drops thinking, or nothing.  [default: model]",
+)
 @click.option("--nights", type=Integer(min=1), help="Number of nights of --demo.  [default: 10]")
-def nightly(file: Path, night: str | None, check: bool, init: bool, demo: bool, nights: int | None) -> None:
+def nightly(
+    file: Path, night: str | None, check: bool, init: bool, demo: bool, scenario: str | None, nights: int | None
+) -> None:
     """Run one night of a nightly benchmark: serve, run, index, compare, judge, notify; resume it if interrupted."""
     if check + init + demo > 1:
         raise UsageError("--check, --init and --demo: give only one of them")
     if nights is not None and not demo:
         raise UsageError("--nights: only works with --demo; otherwise one night runs at a time")
+    if scenario is not None and not demo:
+        raise UsageError("--scenario: only works with --demo")
     if night is not None and (init or demo):
         raise UsageError("--night: has no effect with --init or --demo; leave it out")
     if init:
@@ -55,7 +65,7 @@ def nightly(file: Path, night: str | None, check: bool, init: bool, demo: bool, 
     if demo:
         from tbench.nightly.demo import DEMO_NIGHTS
 
-        _play_demo(file, nights or DEMO_NIGHTS)
+        _play_demo(file, nights or DEMO_NIGHTS, scenario or "model")
         return
     benchmark = _read(file)
     if check:
@@ -120,15 +130,14 @@ def _end(record: NightRecord) -> None:
         raise click.exceptions.Exit(record.exit_code)
 
 
-def _play_demo(directory: Path, nights: int) -> None:
-    from tbench.nightly.demo import night_names, prepare, set_checkpoint
+def _play_demo(directory: Path, nights: int, name: str) -> None:
+    from tbench.nightly.demo import SCENARIOS, night_names, prepare, set_checkpoint
 
-    file = prepare(directory)
-    benchmark = _read(file)
-    record = None
-    for name in night_names(nights):
-        set_checkpoint(directory, name)
-        record = _run(benchmark, name)
+    scenario, record = SCENARIOS[name], None
+    for night in night_names(nights):
+        benchmark = _read(prepare(directory, scenario, night))
+        set_checkpoint(directory, night, scenario)
+        record = _run(benchmark, night)
     if record is not None:
         print_line(f"site: {_write_site(benchmark)}")
         _end(record)

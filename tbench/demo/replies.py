@@ -8,13 +8,16 @@ import time
 import uuid
 from collections.abc import Collection, Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from harness.protocols import PROTOCOLS, load_protocol
 from harness.protocols.base import Action, ActionProtocol, Command, Keys
 from tbench.demo.scripts import ChatTurns, ScriptStep
 
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+CONTEXT_TOKENS = 32768
+_THOUGHTS = 20
+"""How often a scripted thought is repeated."""
 BASH_TOOL = "bash"
 """Function that is called if a request offers it."""
 
@@ -29,6 +32,25 @@ class ScriptedReply(NamedTuple):
 
     text: str
     command: str | None = None
+    thinking: str | None = None
+
+
+class Serving(NamedTuple):
+    """The ways in which the scripted model can be served."""
+
+    context_tokens: int = CONTEXT_TOKENS
+    thinking: Literal["kept", "dropped"] | None = None
+    """Whether replies think, and whether the template keeps their thinking in later prompts or drops it."""
+    tokens_per_sec: float | None = None
+    """Pace of replies; None for at once."""
+
+
+DEFAULT_SERVING = Serving()
+
+
+def thinking_for_step(step: ScriptStep | None) -> str:
+    """Return thinking about a step, which is long, as that of real models."""
+    return " ".join([_sentence(step)] * _THOUGHTS)
 
 
 def reply_for_step(step: ScriptStep | None, messages: ChatTurns, functions: Collection[str] = ()) -> ScriptedReply:
@@ -70,7 +92,6 @@ def _shell_commands(step: ScriptStep | None) -> str:
 # Bodies of answers, in the format and wording of vLLM's.
 
 MODEL_ID = "scripted-demo"
-CONTEXT_TOKENS = 32768
 
 Json = dict[str, Any]
 
@@ -101,7 +122,7 @@ class ServedReply(NamedTuple):
     tokens: ServedTokens | None = None
 
 
-def models_body(created: int) -> Json:
+def models_body(created: int, context_tokens: int = CONTEXT_TOKENS) -> Json:
     card = {
         "id": MODEL_ID,
         "object": "model",
@@ -109,13 +130,14 @@ def models_body(created: int) -> Json:
         "owned_by": "tbench-demo",
         "root": MODEL_ID,
         "parent": None,
-        "max_model_len": CONTEXT_TOKENS,
+        "max_model_len": context_tokens,
     }
     return {"object": "list", "data": [card]}
 
 
 def chat_body(reply: ServedReply) -> Json:
-    message: Json = {"role": "assistant", "content": reply.content.text, "refusal": None, "reasoning": None}
+    message: Json = {"role": "assistant", "content": reply.content.text, "refusal": None}
+    message["reasoning"] = reply.content.thinking
     if reply.content.command is not None:  # without a call, vLLM omits the key
         message["tool_calls"] = [_call_body(reply.content.command)]
     body = {**_frame("chat.completion"), "choices": [_choice(reply, {"message": message})], "usage": _usage(reply)}
@@ -163,6 +185,8 @@ def chunk_bodies(reply: ServedReply, include_usage: bool) -> Iterator[Json]:
         return {**frame, "choices": [choice]}
 
     yield chunk({"role": "assistant", "content": ""})
+    if reply.content.thinking is not None:
+        yield chunk({"reasoning": reply.content.thinking})
     for word in re.findall(r"\s*\S+|\s+$", reply.content.text):
         yield chunk({"content": word})
     if reply.content.command is not None:

@@ -12,12 +12,13 @@ from pydantic import BaseModel, Field, ValidationError
 
 from tbench.demo.replies import (
     BASH_TOOL,
-    CONTEXT_TOKENS,
+    DEFAULT_SERVING,
     MODEL_ID,
     RefusedError,
     ScriptedReply,
     ServedReply,
     ServedTokens,
+    Serving,
     error_body,
 )
 from tbench.demo.scripts import ChatTurns
@@ -81,6 +82,7 @@ class ChatMessage(BaseModel):
     content: str | list[TextPart] | None = None
     tool_calls: list[EarlierCall] | None = None
     tool_call_id: str | None = None
+    reasoning: str | None = None
 
     @property
     def text(self) -> str:
@@ -118,6 +120,11 @@ class ChatRequest(CompletionRequest):
         return [(message.role, message.text) for message in self.messages]
 
     @property
+    def thoughts(self) -> Sequence[str]:
+        """Thinking of earlier replies that came back with the request."""
+        return [message.reasoning for message in self.messages if message.reasoning]
+
+    @property
     def functions(self) -> Sequence[str]:
         return [tool.function.name for tool in self.tools or ()]
 
@@ -131,6 +138,10 @@ class TextRequest(CompletionRequest):
     @property
     def conversation(self) -> ChatTurns:
         return read_prompt(self.prompt)
+
+    @property
+    def thoughts(self) -> Sequence[str]:
+        return ()
 
     @property
     def functions(self) -> Sequence[str]:
@@ -187,22 +198,22 @@ def _check_tool_answers(messages: Sequence[ChatMessage]) -> None:
         unanswered += [call.id for call in message.tool_calls or ()]
 
 
-def reply_limit(request: AnyRequest) -> int:
+def reply_limit(request: AnyRequest, serving: Serving = DEFAULT_SERVING) -> int:
     """Return the most tokens of the reply. Raises RefusedError if there is no room for any."""
-    prompt = prompt_tokens(request)
-    if prompt > CONTEXT_TOKENS:
+    prompt, context = prompt_tokens(request, serving), serving.context_tokens
+    if prompt > context:
         raise _bad_request(
-            f"This model's maximum context length is {CONTEXT_TOKENS} tokens. However, your prompt contains "
-            f"at least {CONTEXT_TOKENS + 1} input tokens, which exceeds this limit even without any output "
+            f"This model's maximum context length is {context} tokens. However, your prompt contains "
+            f"at least {context + 1} input tokens, which exceeds this limit even without any output "
             "tokens. Please reduce the length of the input prompt. "
-            f"(parameter=input_tokens, value={CONTEXT_TOKENS + 1})",
+            f"(parameter=input_tokens, value={context + 1})",
             "input_tokens",
         )
-    left = CONTEXT_TOKENS - prompt
+    left = context - prompt
     asked = left if request.max_tokens is None else request.max_tokens
-    if asked > CONTEXT_TOKENS:
+    if asked > context:
         raise _bad_request(
-            f"max_tokens={asked} cannot be greater than max_model_len={CONTEXT_TOKENS}. "
+            f"max_tokens={asked} cannot be greater than max_model_len={context}. "
             f"Please request fewer output tokens. (parameter=max_tokens, value={asked})",
             "max_tokens",
         )
@@ -215,11 +226,12 @@ def reply_limit(request: AnyRequest) -> int:
     return min(asked, left)
 
 
-def cut_to_limit(request: AnyRequest, reply: ScriptedReply) -> ServedReply:
+def cut_to_limit(request: AnyRequest, reply: ScriptedReply, serving: Serving = DEFAULT_SERVING) -> ServedReply:
     """Cut the reply to the room available; a tool call that does not fit becomes truncated text."""
-    limit = reply_limit(request)
+    limit = reply_limit(request, serving)
     written = reply.text if reply.command is None else f"{reply.text}\n<tool_call>\n{_written_call(reply.command)}"
-    prompt, needed = prompt_tokens(request), count_tokens(written)
+    thought = count_tokens(reply.thinking or "")
+    prompt, needed = prompt_tokens(request, serving), thought + count_tokens(written)
     completion = min(needed, limit)
     usage = {
         "prompt_tokens": prompt,
@@ -231,7 +243,9 @@ def cut_to_limit(request: AnyRequest, reply: ScriptedReply) -> ServedReply:
         before = [each for _, text in request.conversation for each in token_ids(text)]
         tokens = ServedTokens(before, token_ids(written)[:limit], request.logprobs not in (None, False))
     if needed > limit:
-        return ServedReply(ScriptedReply(written[: limit * CHARACTERS_PER_TOKEN]), "length", usage, tokens)
+        thinking = reply.thinking and reply.thinking[: limit * CHARACTERS_PER_TOKEN]
+        rest = written[: max(0, limit - thought) * CHARACTERS_PER_TOKEN]
+        return ServedReply(ScriptedReply(rest, thinking=thinking), "length", usage, tokens)
     return ServedReply(reply, "stop" if reply.command is None else "tool_calls", usage, tokens)
 
 
@@ -240,8 +254,10 @@ def _written_call(command: str) -> str:
     return f"{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
 
 
-def prompt_tokens(request: AnyRequest) -> int:
-    return sum(count_tokens(text) for _, text in request.conversation)
+def prompt_tokens(request: AnyRequest, serving: Serving = DEFAULT_SERVING) -> int:
+    """Return the tokens of a request's prompt; thinking of earlier replies counts only if the template keeps it."""
+    thoughts = request.thoughts if serving.thinking == "kept" else ()
+    return sum(count_tokens(text) for text in (*(text for _, text in request.conversation), *thoughts))
 
 
 def count_tokens(text: str) -> int:

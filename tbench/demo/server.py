@@ -15,15 +15,18 @@ from types import MappingProxyType
 from typing import Self, cast
 
 from tbench.demo.replies import (
+    DEFAULT_SERVING,
     MODEL_ID,
     RefusedError,
     ServedReply,
+    Serving,
     chat_body,
     chunk_bodies,
     error_body,
     models_body,
     reply_for_step,
     text_body,
+    thinking_for_step,
 )
 from tbench.demo.requests import (
     AnyRequest,
@@ -92,10 +95,11 @@ def serve(
     *,
     latency_sec: float = 0.0,
     pass_rates: Mapping[str, float] = MappingProxyType({}),
+    serving: Serving = DEFAULT_SERVING,
     announce: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until interrupted (KeyboardInterrupt propagates)."""
-    server = _Server((host, port), Scripts(instructions, pass_rates=pass_rates), latency_sec)
+    server = _Server((host, port), Scripts(instructions, pass_rates=pass_rates), latency_sec, serving)
     try:
         # Flushed, so that a reader of a pipe gets the port at once.
         (announce or partial(print, flush=True))(
@@ -107,8 +111,11 @@ def serve(
 
 
 class _Server(LocalServer):
-    def __init__(self, address: tuple[str, int], scripts: Scripts, latency_sec: float) -> None:
+    def __init__(
+        self, address: tuple[str, int], scripts: Scripts, latency_sec: float, serving: Serving = DEFAULT_SERVING
+    ) -> None:
         self.scripts = scripts
+        self.serving = serving
         self.latency_sec = latency_sec
         self.created = int(time.time())
         self.stopping = threading.Event()
@@ -130,7 +137,7 @@ class _Handler(JsonHandler):
         if path == "/health":
             self.send_body(200, b"")
         elif path == "/v1/models":
-            self.send_json(200, models_body(self.demo.created))
+            self.send_json(200, models_body(self.demo.created, self.demo.serving.context_tokens))
         else:
             self._no_such_path(path in {CHAT, TEXT})
 
@@ -144,13 +151,19 @@ class _Handler(JsonHandler):
             self.send_json(refused.status, refused.body)
 
     def _complete(self, request: AnyRequest) -> None:
-        reply_limit(request)  # refuse before the latency
-        if self.demo.stopping.wait(self.demo.latency_sec):
-            self.send_json(503, error_body(503, "The demo endpoint is stopping.", "Service Unavailable"))
-            return
+        serving = self.demo.serving
+        reply_limit(request, serving)  # refuse before the latency
         messages = request.conversation
         step = self.demo.scripts.step(messages, request.seed or 0)
-        reply = cut_to_limit(request, reply_for_step(step, messages, request.functions))
+        scripted = reply_for_step(step, messages, request.functions)
+        if serving.thinking is not None and isinstance(request, ChatRequest):
+            scripted = scripted._replace(thinking=thinking_for_step(step))
+        reply = cut_to_limit(request, scripted, serving)
+        pace = serving.tokens_per_sec
+        spoken_sec = reply.usage["completion_tokens"] / pace if pace is not None else 0.0
+        if self.demo.stopping.wait(self.demo.latency_sec + spoken_sec):
+            self.send_json(503, error_body(503, "The demo endpoint is stopping.", "Service Unavailable"))
+            return
         if request.stream:
             options = request.stream_options
             self._stream(reply, include_usage=options is not None and options.include_usage)

@@ -42,7 +42,8 @@ from tbench.text import counted, names_text
 
 MOST_READ = 5000
 """Failed trials of a side up to which rules may read their steps."""
-_TRIALS_LISTED, _TASKS_LISTED = 200, 10
+TRIALS_LISTED, _TASKS_LISTED = 200, 10
+"""Failed trials, and tasks of a cause, that are listed one by one."""
 UNCLEAR = "unclear"
 """Key of the loss that cannot be told apart from what has moved."""
 REST_TITLES: Mapping[str, tuple[str, Party]] = {
@@ -53,7 +54,12 @@ REST_TITLES: Mapping[str, tuple[str, Party]] = {
 """Title and party of losses that no evidence explains, if something has moved that may be the reason."""
 
 
-def explain(run: Path | str | Sequence[Path], against: Path | str | Sequence[Path] | None = None) -> Explanation:
+def explain(
+    run: Path | str | Sequence[Path],
+    against: Path | str | Sequence[Path] | None = None,
+    *,
+    listed: int = TRIALS_LISTED,
+) -> Explanation:
     """Explain where a run lost its points or, with `against`, why its score differs from another run's.
 
     Several runs on one side count together, such as the good nights before a drop. `last-good` finds those of the same
@@ -61,12 +67,12 @@ def explain(run: Path | str | Sequence[Path], against: Path | str | Sequence[Pat
     UsageError for runs without any common task.
     """
     if against is None:
-        return explain_side(read_side(_paths(run)))
+        return explain_side(read_side(_paths(run)), listed=listed)
     if against == LAST_GOOD:
         if not isinstance(run, (Path, str)):
             raise UsageError(f"against {LAST_GOOD}: give one run")
         run, against = good_runs_before(Path(run))
-    return _explain_difference(read_side(_paths(against)), read_side(_paths(run)))
+    return _explain_difference(read_side(_paths(against)), read_side(_paths(run)), listed)
 
 
 def _paths(given: Path | str | Sequence[Path]) -> list[Path]:
@@ -139,8 +145,8 @@ def _mean(row: Sequence[Trial]) -> Fraction:
 # One run by itself
 
 
-def explain_side(side: Side) -> Explanation:
-    """Explain where the points of runs are lost."""
+def explain_side(side: Side, *, listed: int = TRIALS_LISTED) -> Explanation:
+    """Explain where the points of runs are lost, with up to `listed` failed trials one by one."""
     explained = _Explained(side, tuple(side.trials))
     lost = tuple(_lost_points(explained))
     about = explained.about()
@@ -148,7 +154,7 @@ def explain_side(side: Side) -> Explanation:
     notes = [*side.notes, *explained.reading_notes()]
     if any(run.imported for run in side.runs):
         notes.append("imported results have no steps, so causes come from outcomes and errors alone")
-    trials, more = _listed(explained, explained.failed, "failed")
+    trials, more = _listed(explained, explained.failed, "failed", listed)
     return Explanation(sentence=sentence, command=command, run=about, lost=lost, trials=trials, notes=(*notes, *more))
 
 
@@ -198,18 +204,18 @@ def _trial(explained: _Explained, trial: Trial, change: str) -> ExplainedTrial:
 
 
 def _listed(
-    explained: _Explained, trials: Sequence[Trial], change: str
+    explained: _Explained, trials: Sequence[Trial], change: str, listed: int
 ) -> tuple[tuple[ExplainedTrial, ...], tuple[str, ...]]:
     """Return the first trials with their proof, and a note if there are more."""
-    more = len(trials) - _TRIALS_LISTED
-    notes = (f"{counted(more, 'more failed trial')} not listed one by one",) if more > 0 else ()
-    return tuple(_trial(explained, each, change) for each in trials[:_TRIALS_LISTED]), notes
+    more = len(trials) - listed
+    notes = (f"{counted(more, 'more failed trial')} not listed one by one",) if more > 0 and listed else ()
+    return tuple(_trial(explained, each, change) for each in trials[:listed]), notes
 
 
 # The difference between two sides
 
 
-def _explain_difference(first: Side, second: Side) -> Explanation:
+def _explain_difference(first: Side, second: Side, listed: int) -> Explanation:
     tasks, left_out = _common_tasks(first, second)
     old, new = _Explained(first, tasks), _Explained(second, tasks)
     images = [task for task in tasks if other_image(first, second, task)]
@@ -224,7 +230,7 @@ def _explain_difference(first: Side, second: Side) -> Explanation:
     abouts = old.about(), new.about()
     difference = _difference(found, parts, abouts, paired=paired)
     sentence, command = difference_sentence(abouts[1], abouts[0], difference, moved)
-    trials, more = _listed_changes(old, new, rows, paired=paired)
+    trials, more = _listed_changes(old, new, rows, listed, paired=paired)
     equal = equal_first_replies(first, second, tasks)
     return Explanation(
         sentence=sentence,
@@ -370,14 +376,14 @@ def _difference(
 
 
 def _listed_changes(
-    old: _Explained, new: _Explained, rows: Sequence[Mapping[str, Sequence[Scored]]], *, paired: bool
+    old: _Explained, new: _Explained, rows: Sequence[Mapping[str, Sequence[Scored]]], listed: int, *, paired: bool
 ) -> tuple[tuple[ExplainedTrial, ...], tuple[str, ...]]:
     """List the trials that fail and passed before, if seeds are equal; else all that fail."""
     if not paired:
-        return _listed(new, new.failed, "failed")
+        return _listed(new, new.failed, "failed", listed)
     before = {(task, each.seed): each.reward for task, row in rows[0].items() for each in row}
     failing = [each for each in new.failed if reward_of(each) < before[each.task, each.seed]]
-    return _listed(new, failing, "newly failing")
+    return _listed(new, failing, "newly failing", listed)
 
 
 def _doubts(old: _Explained, new: _Explained) -> Iterator[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -18,11 +20,14 @@ from tbench.explaining.causes import RULES, Party
 from tbench.explaining.exact import Stratum, ranks_test, sums_test
 from tbench.explaining.trials import Image, Side, Trial
 from tbench.storage.comparable import each_difference, measured_values
-from tbench.storage.read_run import RunUnreadable, StoredRun, read_trajectory
+from tbench.storage.read_run import StoredRun
+from tbench.storage.run_files import TRAJECTORY_NAME
 from tbench.text import counted, names_text
 
 _MOST_PROMPTS = 100
 """Tasks whose first prompts are compared."""
+_OPENING_BYTES, _MESSAGES = 1 << 19, '"messages":'
+"""Bytes of a trajectory that are read for its first request, and what precedes it."""
 _SURE = 0.001
 """p from which a pace or a load has moved."""
 _SLOWER = 1.25
@@ -167,18 +172,36 @@ def _first_request(side: Side, task: str) -> str | None:
     trial = next((each for each in reversed(side.trials[task]) if each.steps), None)
     if trial is None or side.runs[trial.run].document is None:
         return None
-    try:
-        found = read_trajectory(side.directory_of(trial))
-    except RunUnreadable:
-        return None
-    if found is None:
-        return None
     digest = hashlib.sha256()
-    for message in found.messages:
-        if message.role == "assistant":
-            break
-        digest.update("\n".join(map(normalised_line, (message.role, *message.content.split("\n")))).encode())
-    return digest.hexdigest()
+    opening = _opening(side.directory_of(trial) / TRAJECTORY_NAME)
+    for role, content in opening:
+        digest.update("\n".join(map(normalised_line, (role, *content.split("\n")))).encode("utf-8", "replace"))
+    return digest.hexdigest() if opening else None
+
+
+def _opening(file: Path) -> list[tuple[str, str]]:
+    """Return role and content of a trajectory's messages before the first reply, reading only its beginning.
+
+    Empty if the file is missing, damaged or begins with more than that.
+    """
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_OPENING_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return []
+    start = text.find(_MESSAGES)
+    position, found, decoder = start + len(_MESSAGES), list[tuple[str, str]](), json.JSONDecoder()
+    while start >= 0:
+        begins = text.find("{", position)
+        try:
+            message, position = decoder.raw_decode(text, begins)
+            role, content = str(message["role"]), str(message["content"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return []
+        if role == "assistant":
+            return found
+        found.append((role, content))
+    return []
 
 
 # Thinking

@@ -28,7 +28,7 @@ def explained_night(runs: Sequence[Path], names: Sequence[str], verdict: GateVer
     first = list(names).index(verdict.since.name) if verdict.since is not None else len(runs) - 1
     start = max(0, first - _MOST_BEFORE)
     try:
-        found = explain(*good_runs(runs[start:], first - start))
+        found = explain(*good_runs(runs[start:], first - start), listed=0)
     except TbenchError as error:
         return {"sentence": f"not explained: {one_line(str(error), 300)}", "command": "", "named": False, "parts": []}
     return {

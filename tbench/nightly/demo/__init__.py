@@ -1,4 +1,4 @@
-"""A demo of nightly benchmarks: nights of a scripted model, whose checkpoint gets worse in the seventh."""
+"""A demo of nightly benchmarks: nights of a scripted model; in the seventh something happens, by scenario."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
@@ -14,8 +15,42 @@ from tbench.errors import UsageError
 from tbench.files import write_atomically
 
 DEMO_NIGHTS = 10
-WORSE_FROM = 7
-"""Number of the first night with the worse checkpoint."""
+CHANGED_FROM = 7
+"""Number of the first night after what happens in a scenario."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What happens between two nights of the demo."""
+
+    words: str
+    is_worse: bool = False
+    """Whether the checkpoint solves three tasks less often."""
+    options: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """Options of the model server before and after."""
+    settings: str = ""
+    """Lines of the configuration after."""
+
+
+SCENARIOS = {
+    "model": Scenario("the model gets worse at three tasks", is_worse=True),
+    "context": Scenario(
+        "the model is served with half the context",
+        options=(("--context-tokens", "3584"), ("--context-tokens", "1792")),
+    ),
+    "request-timeout": Scenario(
+        "the request timeout becomes too short for long replies",
+        options=(("--tokens-per-sec", "200"), ("--tokens-per-sec", "200")),
+        settings="[run.model]\nrequest_timeout_sec = 1\n\n",
+    ),
+    "thinking": Scenario(
+        "the server's template drops earlier thinking, and the model solves three tasks less often",
+        is_worse=True,
+        options=(("--thinking", "kept"), ("--thinking", "dropped")),
+    ),
+    "nothing": Scenario("nothing happens"),
+}
+"""What can happen, by name."""
 _FILES = Path(__file__).parent
 _CHECKPOINTS = ("good", "worse")
 
@@ -25,8 +60,8 @@ def night_names(nights: int) -> Iterator[str]:
     return (f"night-{number:02}" for number in range(1, nights + 1))
 
 
-def prepare(directory: Path) -> Path:
-    """Write the demo's files into a new or an existing demo directory; return its configuration file.
+def prepare(directory: Path, scenario: Scenario = SCENARIOS["model"], night: str = "night-01") -> Path:
+    """Write the files for a night into a new or an existing demo directory; return its configuration file.
 
     Raises UsageError for a directory with other content or that cannot be written.
     """
@@ -36,21 +71,20 @@ def prepare(directory: Path) -> Path:
             raise UsageError(f"{directory}: is not empty and not a demo; give a new directory")
         for name in _CHECKPOINTS:
             write_atomically(directory / "checkpoints" / name, (_FILES / name).read_bytes())
-        write_atomically(file, _configuration(directory).encode())
+        write_atomically(file, _configuration(directory, scenario, is_after=_is_after(night)).encode())
     except OSError as error:
         raise UsageError(f"{directory}: cannot be written: {error.strerror or error}") from None
     return file
 
 
-def set_checkpoint(directory: Path, night: str) -> None:
+def set_checkpoint(directory: Path, night: str, scenario: Scenario = SCENARIOS["model"]) -> None:
     """Point `latest` at the checkpoint of a night, like a training that writes a new one. Raises UsageError."""
-    number = int(night.removeprefix("night-"))
     latest = directory / "checkpoints" / "latest"
     replacement = latest.with_name(f".latest-{os.getpid()}")
     try:
         with contextlib.suppress(FileNotFoundError):
             replacement.unlink()
-        replacement.symlink_to(_CHECKPOINTS[number >= WORSE_FROM])
+        replacement.symlink_to(_CHECKPOINTS[scenario.is_worse and _is_after(night)])
         replacement.replace(latest)
     except OSError as error:
         raise UsageError(f"{latest}: cannot be written: {error.strerror or error}") from None
@@ -60,10 +94,16 @@ def _is_demo(directory: Path) -> bool:
     return (directory / "checkpoints" / _CHECKPOINTS[0]).exists()
 
 
-def _configuration(directory: Path) -> str:
+def _is_after(night: str) -> bool:
+    return int(night.removeprefix("night-")) >= CHANGED_FROM
+
+
+def _configuration(directory: Path, scenario: Scenario, *, is_after: bool) -> str:
     template = Template((_FILES / "nightly.toml").read_text(encoding="utf-8"))
     return template.substitute(
         directory=json.dumps(str(directory / "nightly")),
         latest=json.dumps(str(directory / "checkpoints" / "latest")),
         python=json.dumps(sys.executable),
+        options="".join(f", {json.dumps(option)}" for option in scenario.options[is_after]),
+        settings=scenario.settings if is_after else "",
     )

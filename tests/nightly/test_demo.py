@@ -1,0 +1,52 @@
+"""Scenarios of the demo: what each changes between the sixth and the seventh night, in the files of the demo."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from tbench.cli import app
+from tbench.nightly.demo import SCENARIOS, night_names, prepare, set_checkpoint
+
+
+def a_night(folder: Path, scenario: str, number: int) -> tuple[dict[str, Any], str]:
+    """The configuration of a night, and its checkpoint."""
+    night = list(night_names(number))[-1]
+    file = prepare(folder, SCENARIOS[scenario], night)
+    set_checkpoint(folder, night, SCENARIOS[scenario])
+    return tomllib.loads(file.read_text()), (folder / "checkpoints" / "latest").resolve().name
+
+
+@pytest.mark.parametrize(
+    ("scenario", "changed"),
+    [
+        ("model", {"checkpoint"}),
+        ("context", {"command"}),
+        ("request-timeout", {"settings"}),
+        ("thinking", {"command", "checkpoint"}),
+        ("nothing", set()),
+    ],
+)
+def test_a_scenario_changes_what_it_says_from_the_seventh_night_on(
+    tmp_path: Path, scenario: str, changed: set[str]
+) -> None:
+    (first, good), (before, _), (after, last) = (a_night(tmp_path, scenario, number) for number in (1, 6, 7))
+    assert first == before
+    found = {"checkpoint"} if good != last else set()
+    found |= {"command"} if before["serve"]["command"] != after["serve"]["command"] else set()
+    found |= {"settings"} if before["run"] != after["run"] else set()
+    assert found == changed
+
+
+def test_the_command_knows_every_scenario_and_the_server_its_options() -> None:
+    nightly, endpoint = (app.get_command(click.Context(app), name) for name in ("nightly", "demo-endpoint"))
+    assert nightly is not None and endpoint is not None
+    (option,) = (each for each in nightly.params if each.name == "scenario")
+    assert isinstance(option.type, click.Choice) and set(option.type.choices) == set(SCENARIOS)
+    known = {name for each in endpoint.params for name in each.opts}
+    given = {word for each in SCENARIOS.values() for some in each.options for word in some if word.startswith("--")}
+    assert given <= known
