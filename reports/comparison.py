@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.charts import BarPart, stacked_bar
+from reports.explained import explain_pair
 from reports.page_frame import MOST_CELLS, Crumb, data_script, page, symbol_of
 from reports.page_paths import COMPARE, compare_page, relative_url, slug
 from reports.site.content import Site, SiteRun
@@ -113,6 +114,7 @@ def render(site: Site, old: SiteRun, new: SiteRun) -> str:
         doubts=(*unread, *_doubts(old, new)),
         settings=settings,
         found=comparison,
+        explained=explain_pair(old, new) if comparison is not None else None,
         problem=problem,
         groups=[] if comparison is None else list(_groups(_tasks(comparison, first, second))),
         seeds=[] if comparison is None else _seeds(comparison, first, second),

@@ -13,6 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.charts import seed_strip
+from reports.explained import explain_run
 from reports.page_frame import Crumb, page, time_text
 from reports.page_paths import compare_page, night_page, run_page
 from reports.run.effort import effort_data
@@ -300,6 +301,7 @@ def _content(run: StoredRun, summary: Summary, links: RunLinks) -> dict[str, Any
         "errors_left_out": max(0, len(summary.errors) - ERRORS_SHOWN),
         "readable": readable,
         "effort": effort_data(summary),
+        "lost": found.lost if (found := explain_run(run)) is not None else (),
         "facts": run_facts(run, model),
         "quote": score_markdown(run, summary, model),
         "config": config_text(run),

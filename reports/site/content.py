@@ -9,6 +9,7 @@ from datetime import date
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from reports.page_paths import night_page, run_page, series_page, slug
 from tbench.errors import UsageError
@@ -127,6 +128,8 @@ class NightlySeries:
     nights: Mapping[Path, str]
     """Name of the night, by run directory, oldest first."""
     rule: GateRule = field(default_factory=GateRule)
+    explained: Mapping[Path, Mapping[str, Any]] = field(default_factory=dict)
+    """What each night recorded about its last run's difference from the good ones: `sentence` and `parts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,8 @@ class RunSeries:
     judged: JudgedSeries = field(default_factory=JudgedSeries)
     names: Mapping[str, str] = field(default_factory=dict)
     """Name of each run's night in the gate's verdicts, by slug."""
+    explained: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Explanations that nights recorded, by slug of the run."""
 
     @property
     def last(self) -> SiteRun:
@@ -355,7 +360,14 @@ def _one_series(
         key=key,
         judged=found,
         names=names,
+        explained=_explained(lane, runs) if lane is not None else {},
     )
+
+
+def _explained(lane: NightlySeries, runs: Sequence[SiteRun]) -> dict[str, Mapping[str, Any]]:
+    """Return the explanations of a lane's runs that say anything, by slug."""
+    by_path = {path.resolve(): found for path, found in lane.explained.items()}
+    return {run.slug: found for run in runs if (found := by_path.get(run.row.path)) and found.get("sentence")}
 
 
 def _rule_of(lane: NightlySeries, runs: Sequence[SiteRun], names: Mapping[str, str]) -> GateRule:

@@ -207,6 +207,7 @@ def _night_run(site: Site, run: SiteRun) -> dict[str, Any]:
         "alarm": _alarm(series, run),
         "gate": "; ".join(filter(None, (gate_text(series, run), run.row.cost.line if run.row.cost else ""))),
         "hindsight": hindsight_note(series, run),
+        "explained": series.explained.get(run.slug),
     }
 
 

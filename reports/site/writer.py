@@ -126,7 +126,7 @@ class _Writing:
     def _write_pages_of_all(self, stamps: Sequence[str]) -> None:
         """Write the pages that are about more than one run, unless nothing that they show has changed."""
         site, file = self._site, self._out / _STAMP_NAME
-        series = [(each.key, each.name, each.rule, each.is_nightly, each.names) for each in site.series]
+        series = [(each.key, each.name, each.rule, each.is_nightly, each.names, each.explained) for each in site.series]
         known = repr((stamps, site.runs, series, site.notes)).encode("utf-8", "replace")
         fresh = hashlib.sha256(known).hexdigest()
         if _content(file) == fresh and (self._out / OVERVIEW).exists():

@@ -223,6 +223,8 @@ def _side(read: Iterable[tuple[StoredRun, Mapping[tuple[str, int], Trial]]]) -> 
         if missing:
             remedy = f"tbench resume {run.path}" if run.document is not None else "complete the file"
             notes.append(f"{run.path}: {counted(missing, 'trial')} without a result count as 0; {remedy}")
+    if not trials:
+        raise UsageError(f"{runs[0].path}: plans no trial, so there is nothing to explain; see its run.json")
     names = {run.model for run in runs}
     if len(names) > 1:
         notes.append(f"runs of several models count together: {names_text(sorted(map(str, names)))}")

@@ -21,7 +21,7 @@ def explained_night(runs: Sequence[Path], names: Sequence[str], verdict: GateVer
     """Explain the last of a series' runs, oldest first, against the good ones before it; empty for the first night.
 
     `names` are those of the runs in the verdict: of an alarm, all nights since the drop count together. The result has
-    the `sentence` with its `command`, and the named `parts`. If a run cannot be explained, the sentence says so.
+    the `sentence` with its `command`, and the `parts`. If a run cannot be explained, the sentence says so.
     """
     if len(runs) < 2:
         return {}
@@ -40,9 +40,10 @@ def explained_night(runs: Sequence[Path], names: Sequence[str], verdict: GateVer
 
 
 def _parts(found: Explanation) -> list[dict[str, Any]]:
-    """Return the named parts without tasks and commands."""
-    wanted = {"cause", "title", "party", "difference", "low", "high", "p", "because", "together_with"}
-    return [part.model_dump(mode="json", include=wanted) for part in found.named]
+    """Return the parts without tasks and commands."""
+    wanted = {"cause", "title", "party", "difference", "low", "high", "p", "named", "because", "together_with"}
+    parts = found.difference.parts if found.difference is not None else ()
+    return [part.model_dump(mode="json", include=wanted) for part in parts]
 
 
 def news_lines(gate: dict[str, Any]) -> list[str]:

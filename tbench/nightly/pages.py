@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from reports.site.content import NightlySeries
 from reports.site.writer import WrittenSite, write_site
@@ -57,7 +58,17 @@ def _series_of(nights: Nights) -> Iterator[NightlySeries]:
     for name in dict.fromkeys(each.lane for record in records for each in record.checkpoints):
         runs = {nights.runs / run.checkpoint.run: run.night.name for run in series_runs(records, name)}
         if runs:
-            yield NightlySeries(name, runs, _rule(records, name))
+            yield NightlySeries(name, runs, _rule(records, name), _explained(nights, records, name))
+
+
+def _explained(nights: Nights, records: Sequence[NightRecord], lane: str) -> dict[Path, dict[str, Any]]:
+    """Return what the nights recorded about the last run of a series in each, by its directory."""
+    found: dict[Path, dict[str, Any]] = {}
+    for record in records:
+        if explained := record.gates.get(lane, {}).get("explained"):
+            runs = series_runs([record], lane)
+            found |= {nights.runs / runs[-1].checkpoint.run: explained} if runs else {}
+    return found
 
 
 def _rule(records: Sequence[NightRecord], lane: str) -> GateRule:

@@ -63,6 +63,11 @@ def test_a_failed_test_of_the_verifier_is_quoted_and_links_are_not_followed(tmp_
     assert side.failed_test_of(Trial(run=0, task="a", seed=7)) == ""
 
 
+def test_a_run_that_plans_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="plans no trial"):
+        read_side([write_run(tmp_path / "run", [a_result("a", 0, 1.0)], {}, [0])])
+
+
 def test_damaged_steps_and_several_models_in_one_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [a_result("a", 0, 0.0)], {"a": "h"}, [0])
     steps = run / "trials/a/seed-0/steps.jsonl"
