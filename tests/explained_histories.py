@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from harness.model import ServedModel
 from harness.trajectory import Reply, Step, Usage
 from tbench.explaining.explain import explain
 from tbench.explaining.explanation import Explanation
-from tbench.results import Blame, ErrorInfo, HostSample, ImageOrigin, Stage, TrialResult
+from tbench.results import Blame, ErrorInfo, HostSample, ImageOrigin, Stage
 
 TASKS = tuple(f"task-{number:02}" for number in range(20))
 GOOD_NIGHTS, SEEDS, STORED = 8, 5, 1
@@ -132,57 +133,68 @@ def write_nights(folder: Path, good: Night, bad: Night, rng: random.Random) -> t
     for number in range(GOOD_NIGHTS + 1):
         night = bad if number == GOOD_NIGHTS else good
         seeds = range(SEEDS * number, SEEDS * (number + 1))
-        results = [a_trial(night, task, seed, rng) for task in TASKS for seed in seeds]
         settings: dict[str, Any] = {"prompt_hash": "p", "agent": "tbench:keystrokes-json"}
         window = WINDOW // 2 if "context" in night.planted else WINDOW
         settings["served"] = ServedModel(id="m", context_tokens=window, root="/weights/m")
         if "request-timeout" in night.planted:
             settings["request_timeout_sec"] = 20.0
-        run = write_run(folder / f"night-{number:02}", results, dict.fromkeys(TASKS, "h"), seeds, **settings)
-        if number >= GOOD_NIGHTS - STORED:
-            for each in results:
-                write_steps(run, each, is_dropped="thinking" in night.planted)
+        run = write_run(folder / f"night-{number:02}", [], dict.fromkeys(TASKS, "h"), seeds, **settings)
+        lines = [a_line(night, task, seed, rng).replace("RUN", run.name) for task in TASKS for seed in seeds]
+        (run / "results.jsonl").write_text("".join(lines))
+        for task, seed in ((task, seed) for task in TASKS for seed in seeds if number >= GOOD_NIGHTS - STORED):
+            write_steps(run, task, seed, is_dropped="thinking" in night.planted)
         runs.append(run)
     return runs[:-1], runs[-1]
 
 
-def a_trial(night: Night, task: str, seed: int, rng: random.Random) -> TrialResult:
-    """Draw a trial: one of the causes with evidence, else solved or not by the task's chance."""
-    origin = ImageOrigin(how="present", reference=task, digest="sha256:new" if task in night.images else "sha256:old")
+def a_line(night: Night, task: str, seed: int, rng: random.Random) -> str:
+    """Draw a trial, as a line of results: one of the causes with evidence, else solved or not by the task's chance."""
     load = 0.2 + 0.6 * rng.random() + (2.5 if "load" in night.planted else 0.0)
-    more: dict[str, Any] = {"image_origin": origin, "image_id": origin.digest, "host": HostSample(load_max=load)}
-    more |= {
-        "outcome": "submitted",
-        "steps": 3,
-        "usage": Usage(prompt_tokens=4000, completion_tokens=rng.randint(900, 1500)),
-    }
-    reward: float | None = 0.0
+    tokens, cause = rng.randint(900, 1500), ""
     for key, share in night.hits.items():
         if rng.random() < share:
-            return a_result(task, seed, *_ended(key, more), **more)
-    reward = float(rng.random() < night.chances[task])
-    return a_result(task, seed, reward, FIRST_NIGHT, **more)
+            cause = key
+            break
+    solved = not cause and rng.random() < night.chances[task]
+    line = _line(cause, "sha256:new" if task in night.images else "sha256:old", solved=solved)
+    load = {"machine": 3.4, "agent_timeout": 0.9}.get(cause, load)
+    return (
+        line.replace("TASK", task)
+        .replace("987654", str(seed))
+        .replace("123456", str(tokens))
+        .replace("77.5", str(load))
+    )
 
 
-def _ended(key: str, more: dict[str, Any]) -> tuple[float | None, Any]:
-    """Set what a cause leaves in a result, and return the reward and the time."""
-    if key == "request_timeout":
+@cache
+def _line(cause: str, digest: str, *, solved: bool) -> str:
+    """Return the line of a trial with a cause, with marks for what differs from trial to trial."""
+    outcomes = {"context_full": "context_limit", "format_errors": "format_limit", "": "submitted"}
+    error = None
+    if cause == "request_timeout":
         message = "http://host: no whole reply within 20 s"
-        more["error"] = ErrorInfo(
-            stage=Stage.AGENT, type="reply_timeout", blame=Blame.USER, retryable=False, message=message
-        )
-        more["outcome"] = None
-        return None, FIRST_NIGHT
-    outcomes = {"context_full": "context_limit", "format_errors": "format_limit"}
-    more["outcome"] = outcomes.get(key, "agent_timeout")
-    if key in ("machine", "agent_timeout"):
-        more["host"] = HostSample(load_max=3.4 if key == "machine" else 0.9)
-    return 0.0, FIRST_NIGHT
+        error = ErrorInfo(stage=Stage.AGENT, type="reply_timeout", blame=Blame.USER, retryable=False, message=message)
+    found = a_result(
+        "TASK",
+        987654,
+        None if error is not None else float(solved),
+        FIRST_NIGHT,
+        run="RUN",
+        model="m",
+        outcome=None if error is not None else outcomes.get(cause, "agent_timeout"),
+        error=error,
+        steps=3,
+        usage=Usage(prompt_tokens=4000, completion_tokens=123456),
+        host=HostSample(load_max=77.5),
+        image_id=digest,
+        image_origin=ImageOrigin(how="present", reference="TASK", digest=digest),
+    )
+    return f"{found.model_dump_json()}\n"
 
 
-def write_steps(run: Path, result: TrialResult, *, is_dropped: bool) -> None:
+def write_steps(run: Path, task: str, seed: int, *, is_dropped: bool) -> None:
     """Write three steps whose prompts hold the earlier thinking, or lack it."""
-    folder = run / "trials" / result.task / f"seed-{result.seed}"
+    folder = run / "trials" / task / f"seed-{seed}"
     folder.mkdir(parents=True)
     folder.joinpath("steps.jsonl").write_text(_STEPS[is_dropped])
 
