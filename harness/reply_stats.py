@@ -157,7 +157,7 @@ def reply_notes(trials: Collection[ReplyCounts], asked: Collection[str] = ()) ->
 
     `asked` has the names of the requested model, if known.
     """
-    seen = ReplyStats.sum(trials)
+    seen = next(iter(trials)) if len(trials) == 1 else ReplyStats.sum(trials)
     notes = []
     reported = next(iter(seen.models), "")
     if asked and len(seen.models) == 1 and not any(_is_name_of(reported, each) for each in asked):

@@ -49,12 +49,10 @@ class Crumb:
 
 def page(template: str, here: str, *, crumbs: Sequence[Crumb] = (), policy: str = POLICY, **content: Any) -> str:
     """Render a page of the site as HTML. `here` is its path in the site, from which its links start."""
-    written_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     found = _environment().get_template(template)
-    html = found.render(
-        link=lambda target: relative_url(here, target), crumbs=crumbs, policy=policy, written_at=written_at, **content
+    return visible_text(
+        found.render(link=lambda target: relative_url(here, target), crumbs=crumbs, policy=policy, **content)
     )
-    return visible_text(html)
 
 
 def seconds(sec: float) -> str:
@@ -112,14 +110,15 @@ def _environment() -> Environment:
         "counted": counted,
         "size": size_text,
         "or_no_name": or_no_name,
-        "facts": trial_facts,
-        "ending": trial_ending,
+        "facts": lambda trial: ", ".join(trial_facts(trial)),
+        "ending": lambda trial: " · ".join(trial_ending(trial)),
         "plain_text": lambda text: Markup(escape(text).replace("&#34;", '"')),  # safe outside of attributes
     }
     page_paths = (run_page, trial_page, task_page, night_page, compare_page)
     environment.globals |= {path.__name__: path for path in page_paths} | {
         "symbols": STATUS_SYMBOLS,
         "symbol_of": symbol_of,
+        "written_at": lambda: datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
     return environment
 

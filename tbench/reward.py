@@ -81,6 +81,15 @@ def exact_sum(rewards: Iterable[float | Fraction]) -> Fraction:
 
 def exact_mean(rewards: Sequence[float]) -> Fraction:
     """Return the mean of rewards, each without float noise: (0.3, 0.3, 0.3) and (0.2, 0.3, 0.4) have equal means."""
+    return _mean_of_few(tuple(rewards)) if len(rewards) <= _FEW else exact_sum(rewards) / len(rewards)
+
+
+_FEW = 8
+"""Number of rewards up to which their mean is remembered: the same few rewards come again for most tasks and runs."""
+
+
+@lru_cache(maxsize=1 << 12)
+def _mean_of_few(rewards: tuple[float, ...]) -> Fraction:
     return exact_sum(rewards) / len(rewards)
 
 

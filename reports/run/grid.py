@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -57,9 +57,15 @@ def _trial_columns(run: StoredRun) -> Iterator[TrialColumn]:
         yield TrialColumn("GPU-seconds", lambda trial: shares.get((trial.task, trial.seed, trial.attempt)))
 
 
+def _number_cells(columns: Iterable[TrialColumn], trial: TrialResult) -> Markup:
+    """Return the cells of a trial, which contain nothing but digits and their separators."""
+    return Markup("".join(f'<td class="num">{column.text(trial)}</td>' for column in columns))
+
+
 def grid_data(run: StoredRun, summary: Summary) -> dict[str, Any]:
     """Return the data of the grid and of the list of trials."""
     rows, seeds = sorted(summary.tasks, key=_worst_first), summary.seeds
+    columns = tuple(_trial_columns(run))
     is_narrow = len(seeds) <= _MOST_SEEDS and all(0 <= seed <= 99 for seed in seeds)
     return {
         "rows": [(row, Counter(cell.status for cell in row.cells)) for row in rows],
@@ -74,7 +80,8 @@ def grid_data(run: StoredRun, summary: Summary) -> dict[str, Any]:
         "listed": sum(cell.status is not Status.MISSING for row in rows for cell in row.cells),
         "is_listed": summary.counts.planned <= MANY_TRIALS,
         "step_text": step_text,
-        "columns": tuple(_trial_columns(run)),
+        "columns": columns,
+        "number_cells": lambda trial: _number_cells(columns, trial),
     }
 
 

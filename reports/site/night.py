@@ -161,10 +161,41 @@ class NightAlarm:
     notes: tuple[str, ...] = ()
 
 
-def render(site: Site, name: str, runs: Sequence[SiteRun]) -> str:
-    """Render the page of one night's runs."""
+def shown_data(site: Site, name: str, runs: Sequence[SiteRun]) -> str:
+    """Return everything from which the page of a night is made, apart from the files of its runs and of good ones.
+
+    If neither changes, the page need not be written again.
+    """
+    return repr((_neighbours(site, name), [_shown_data(site, run) for run in runs]))
+
+
+def _shown_data(site: Site, run: SiteRun) -> tuple[object, ...]:
+    series, good = site.series_of(run), site.last_good_before(run)
+    about_series = (series.name, series.page, series.rule, state_of(series, run), series.judged_night(run))
+    since = drop.since.name if (drop := series.drop_at(run)) is not None else None
+    about_drop = (
+        drop and (drop_text(drop), series.run_named(drop.since.name), drop.likely[:_ROWS_OPEN]),
+        hindsight_note(series, run),
+        series.verdict.notes if run is series.last and series.verdict is not None else (),
+    )
+    return run, good, about_series, since, about_drop
+
+
+def good_runs(site: Site, runs: Sequence[SiteRun]) -> list[SiteRun]:
+    """Return the good run before each of these runs, if any."""
+    return [good for run in runs if (good := site.last_good_before(run)) is not None]
+
+
+def _neighbours(site: Site, name: str) -> tuple[str | None, str | None]:
+    """Return the names of the following and the previous night."""
     names = list(site.nights)
     at = names.index(name)
+    return names[at - 1] if at else None, names[at + 1] if at + 1 < len(names) else None
+
+
+def render(site: Site, name: str, runs: Sequence[SiteRun]) -> str:
+    """Render the page of one night's runs."""
+    following, previous = _neighbours(site, name)
     return page(
         "night.html.j2",
         night_page(name),
@@ -172,8 +203,8 @@ def render(site: Site, name: str, runs: Sequence[SiteRun]) -> str:
         name=name,
         days=sorted({run.row.day for run in runs if run.row.day and run.row.day not in name}),
         runs=sorted((_night_run(site, run) for run in runs), key=lambda each: each["state"].rank),
-        following=names[at - 1] if at else None,
-        previous=names[at + 1] if at + 1 < len(names) else None,
+        following=following,
+        previous=previous,
         rate=_rate,
         sure=_SURE,
         marks_shown=_MARKS_SHOWN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -133,7 +133,21 @@ class _Writing:
             return
         for name, text in _pages_of_all(site):
             self._put(name, text)
+        self._write_nights({each.slug: own for each, own in zip(site.runs, stamps, strict=True)})
         write_atomically(file, fresh.encode())
+
+    def _write_nights(self, stamps: Mapping[str, str]) -> None:
+        """Write the pages of nights that show something new; `stamps` are those of the runs' files, by slug."""
+        site, file = self._site, self._out / Path(NIGHTS).parent / _STAMP_NAME
+        known = set((_content(file) or "").split("\n"))
+        fresh = []
+        for name, runs in site.nights.items():
+            files = [stamps[run.slug] for run in (*runs, *night.good_runs(site, runs))]
+            shown = repr((files, night.shown_data(site, name, runs))).encode("utf-8", "replace")
+            fresh.append(f"{hashlib.sha256(shown).hexdigest()} {night_page(name)}")
+            if fresh[-1] not in known or not (self._out / night_page(name)).exists():
+                self._put(night_page(name), night.render(site, name, runs))
+        write_atomically(file, "\n".join(fresh).encode())
 
     def _write_run(self, each: SiteRun, own: str) -> None:
         """Write the pages of a run that show something that changed; `own` is the stamp of its files."""
@@ -181,15 +195,13 @@ class _Writing:
 
 
 def _pages_of_all(site: Site) -> Iterator[tuple[str, str]]:
-    """Yield path and text of the pages that are about more than one run."""
+    """Yield path and text of the pages that are about more than one run, except those of single nights."""
     yield OVERVIEW, overview.render(site)
     yield FEED, series.render_feed(site)
     yield SERIES, overview.render_series(site)
     for each in site.series:
         yield each.page, series.render(site, each)
     yield NIGHTS, night.render_nights(site)
-    for name, runs in site.nights.items():
-        yield night_page(name), night.render(site, name, runs)
     records = task.task_records(site)
     yield TASKS, task.render_list(records)
     for record in records:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import fmean, pstdev, stdev
@@ -61,19 +61,16 @@ class RewardTable:
 
     def binarised(self) -> RewardTable:
         """Return the table with 1 for solved (reward >= 1) and 0 for any lower reward; None stays None."""
-        return self._mapped(lambda reward: None if reward is None else float(is_solved(reward)))
+        rows = tuple(tuple(None if r is None else float(is_solved(r)) for r in row) for row in self.rows)
+        return RewardTable(self.tasks, self.seeds, rows, self.is_bounded)
 
     def filled(self, value: float) -> RewardTable:
         """Return the table with `value` for every trial without a verdict."""
-        return self._mapped(lambda reward: value if reward is None else reward)
+        return RewardTable(self.tasks, self.seeds, tuple(_filled(self, value)), self.is_bounded)
 
     def scored_rewards(self) -> tuple[float, ...]:
         """Return the rewards of all trials with a verdict, row by row."""
         return tuple(reward for row in self.rows for reward in row if reward is not None)
-
-    def _mapped(self, change: Callable[[float | None], float | None]) -> RewardTable:
-        rows = tuple(tuple(change(reward) for reward in row) for row in self.rows)
-        return RewardTable(self.tasks, self.seeds, rows, self.is_bounded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +97,17 @@ class Bounds:
 
 def per_seed_scores(table: RewardTable) -> tuple[float, ...]:
     """Return the score of each seed, (1/T) sum_t r[t,s], with 0 for trials without a verdict, in seed order."""
-    return tuple(mean(column) for column in _columns(table.filled(0.0)))
+    return tuple(mean(column) for column in zip(*_filled(table), strict=True))
 
 
 def task_means(table: RewardTable) -> tuple[float, ...]:
     """Return the mean of each task, p_t = (1/S) sum_s r[t,s], with 0 for trials without a verdict, in task order."""
-    return tuple(mean(row) for row in _rows(table.filled(0.0)))
+    return tuple(mean(row) for row in _filled(table))
 
 
 def score(table: RewardTable) -> float:
     """Return the mean of p_t over tasks, which equals the mean of the per-seed scores; unscored = 0."""
-    return mean([reward for row in _rows(table.filled(0.0)) for reward in row])
+    return mean([reward for row in _filled(table) for reward in row])
 
 
 def task_means_scored_only(table: RewardTable) -> tuple[float, ...]:
@@ -186,7 +183,7 @@ def expected_std(table: RewardTable) -> float | None:
     """
     if len(table.seeds) < 2:
         return None
-    variances = (stdev(row) ** 2 for row in _rows(table.filled(0.0)))
+    variances = (stdev(row) ** 2 for row in _filled(table))
     return math.sqrt(math.fsum(variances)) / len(table.tasks)
 
 
@@ -292,13 +289,10 @@ def _means_of_scored(rows: Iterable[Row]) -> list[Fraction]:
     return [exact_mean(scored) for row in rows if (scored := [r for r in row if r is not None])]
 
 
-def _rows(filled: RewardTable) -> Iterator[tuple[float, ...]]:
-    return (tuple(reward for reward in row if reward is not None) for row in filled.rows)
+def _filled(table: RewardTable, value: float = 0.0) -> list[tuple[float, ...]]:
+    """Return the rows with `value` for every trial without a verdict."""
+    return [tuple([value if reward is None else reward for reward in row]) for row in table.rows]
 
 
-def _columns(filled: RewardTable) -> Iterator[tuple[float, ...]]:
-    return zip(*_rows(filled), strict=True)
-
-
-def _solved_rows(table: RewardTable) -> Iterator[tuple[float, ...]]:
-    return _rows(table.binarised().filled(0.0))
+def _solved_rows(table: RewardTable) -> list[tuple[float, ...]]:
+    return _filled(table.binarised())

@@ -210,25 +210,29 @@ def time_split(results: Iterable[TrialResult | FinalResult]) -> TimeSplit:
     `other_sec` is the agent's time outside model and commands, plus wall time outside sandbox, agent, verifier and
     teardown; never negative.
     """
-    timings = [result.timings for result in results]
-    named = {
-        part: sum((getattr(timing, part) for timing in timings), 0.0)
-        for part in ("model_sec", "command_sec", "verifier_sec", "sandbox_sec", "teardown_sec")
-    }
-    other, waiting = 0.0, sum(timing.waited_sec for timing in timings)
-    for timing in timings:
-        agent_sec = max(timing.agent_sec, timing.model_sec + timing.command_sec)
-        known_sec = timing.sandbox_sec + agent_sec + timing.verifier_sec + timing.teardown_sec
-        other += agent_sec - timing.model_sec - timing.command_sec + max(0.0, timing.wall_sec - known_sec)
-    total = sum(named.values()) + other
+    model = command = verifier = sandbox = teardown = other = waiting = queue = 0.0
+    for timing in (result.timings for result in results):
+        model, command = model + timing.model_sec, command + timing.command_sec
+        verifier, sandbox = verifier + timing.verifier_sec, sandbox + timing.sandbox_sec
+        teardown, queue = teardown + timing.teardown_sec, queue + timing.queue_sec
+        agent = max(timing.agent_sec, timing.model_sec + timing.command_sec)
+        known = timing.sandbox_sec + agent + timing.verifier_sec + timing.teardown_sec
+        other += agent - timing.model_sec - timing.command_sec + max(0.0, timing.wall_sec - known)
+        waiting += timing.waited_sec
     # Waiting for the endpoint is part of the model's time; the rest was keystrokes waiting for the engine.
-    in_model = min(waiting, named["model_sec"])
-    in_command = min(waiting - in_model, named["command_sec"])
-    named["model_sec"] -= in_model
-    named["command_sec"] -= in_command
-    queue_sec = sum((timing.queue_sec for timing in timings), 0.0)
-    waited = in_model + in_command
-    return TimeSplit(**named, waiting_sec=waited, other_sec=other, total_sec=total, queue_sec=queue_sec)
+    in_model = min(waiting, model)
+    in_command = min(waiting - in_model, command)
+    return TimeSplit(
+        model_sec=model - in_model,
+        waiting_sec=in_model + in_command,
+        command_sec=command - in_command,
+        verifier_sec=verifier,
+        sandbox_sec=sandbox,
+        teardown_sec=teardown,
+        other_sec=other,
+        total_sec=model + command + verifier + sandbox + teardown + other,
+        queue_sec=queue,
+    )
 
 
 def final_results(results: Iterable[TrialResult]) -> dict[tuple[str, int], TrialResult]:

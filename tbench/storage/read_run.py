@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cache, lru_cache
 from pathlib import Path
@@ -549,6 +549,12 @@ def _share_origin(origin: ImageOrigin) -> ImageOrigin:
     return origin
 
 
+@cache
+def _is_frozen(kind: Hashable) -> bool:
+    """Whether a class is a model: `isinstance`, which is slow for models, is only asked once for each class."""
+    return isinstance(kind, type) and issubclass(kind, Frozen)
+
+
 def _slim(result: TrialResult) -> TrialResult:
     """Reduce the memory of a result to a third by sharing values that many results have in common.
 
@@ -559,7 +565,7 @@ def _slim(result: TrialResult) -> TrialResult:
         if isinstance(value := held[name], str):
             held[name] = sys.intern(value)
     for name, value in held.items():
-        if isinstance(value, Frozen):
+        if _is_frozen(value.__class__):
             held[name] = NOTHING_SEEN if value == NOTHING_SEEN else _compact(value)
     if result.image_origin is not None:
         held["image_origin"] = _share_origin(result.image_origin)
@@ -568,12 +574,12 @@ def _slim(result: TrialResult) -> TrialResult:
 
 def _compact(model: FrozenT) -> FrozenT:
     """Return a copy whose attributes are set one by one, so that all objects of the class share their key table."""
-    small = object.__new__(type(model))
+    small, setting = object.__new__(type(model)), object.__setattr__
     for name, value in model.__dict__.items():
-        object.__setattr__(small, name, value)
-    object.__setattr__(small, "__pydantic_fields_set__", _all_fields(type(model)))
-    object.__setattr__(small, "__pydantic_extra__", None)
-    object.__setattr__(small, "__pydantic_private__", None)
+        setting(small, name, value)
+    setting(small, "__pydantic_fields_set__", _all_fields(type(model)))
+    setting(small, "__pydantic_extra__", None)
+    setting(small, "__pydantic_private__", None)
     return small
 
 

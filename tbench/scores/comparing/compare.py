@@ -290,7 +290,8 @@ def _pairs(first: ExactRows, second: ExactRows) -> list[list[Fraction]]:
 
 
 def _mean(values: Sequence[Fraction]) -> Fraction:
-    return sum(values, Fraction()) / len(values)
+    common = math.lcm(*(each.denominator for each in values))  # much faster than adding fractions one by one
+    return Fraction(sum(each.numerator * (common // each.denominator) for each in values), common * len(values))
 
 
 def _difference(first: ExactRows, second: ExactRows) -> float:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from run_trees import FIRST_NIGHT, a_result, write_run
 from shown_trials import trials_in
+from site_series import dropped, usual, write_night
 from written_trials import WrittenTrial, write_files_of
 
+from reports.site import night
 from reports.site.writer import MARKER_NAME, write_site
 from tbench.errors import UsageError
 from tbench.nightly.pages import write_pages
@@ -60,6 +62,28 @@ def test_trials_whose_recordings_were_removed_are_written_again(tmp_path: Path) 
     os.utime(run / "trials")
     assert write_site([tmp_path / "runs"], site).unchanged == 0
     assert 'class="session"' not in trials_in(pages)["a--0"].html
+
+
+def test_a_site_written_night_by_night_has_the_pages_of_one_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered: list[str] = []
+    render = night.render
+    monkeypatch.setattr(night, "render", lambda site, name, runs: (rendered.append(name), render(site, name, runs))[1])
+    runs, grown = tmp_path / "runs", tmp_path / "grown"
+    for number, rewards in enumerate([*[usual] * 11, *[dropped] * 5, *[usual] * 5]):
+        write_night(runs, number, rewards(number))
+        rendered.clear()
+        write_site([runs], grown)
+    assert rendered == ["2026-01-21", "2026-01-20"], "only the night and the one before it, which links to it, are new"
+    regraded = runs / "night-10" / "results.jsonl"
+    regraded.write_text(regraded.read_text().replace('"reward":1.0', '"reward":0.0', 1))
+    write_site([runs], grown)
+    written_at_once = write_site([runs], tmp_path / "fresh").overview.parent
+    pages = [path.relative_to(written_at_once) for path in written_at_once.glob("nights/*.html")]
+    assert len(pages) == 22
+    for page in pages:
+        assert (grown / page).read_text() == (written_at_once / page).read_text(), page
 
 
 def test_files_of_trials_that_an_earlier_version_wrote_are_removed(tmp_path: Path) -> None:
